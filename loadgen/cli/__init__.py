@@ -1,0 +1,1 @@
+"""The command line: one file per command, and `main.py`, which finds them and turns errors into exit codes."""

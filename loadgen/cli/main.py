@@ -1,0 +1,289 @@
+"""The `loadgen` program: finds sub-commands without importing them, and turns errors into text and exit codes.
+
+A command prints its result to stdout and everything else to stderr. It ends by returning, by `ctx.exit(code)` or by
+returning an exit code (a verdict that is no error, such as 10), or by raising a LoadgenError. Errors become `error:`
+and `hint:` lines here and nowhere else; with `--format json` the same goes to stdout as an object with the one key
+`error`, so a command that may still fail prints no JSON before it is done.
+
+Everything imported by this file is imported by `loadgen --help`: nothing heavy, see COMMANDS.
+"""
+
+import contextlib
+import difflib
+import importlib
+import itertools
+import json
+import logging
+import os
+import select
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+import loadgen
+from loadgen.errors import LoadgenError
+from loadgen.log import LINE_LIMIT, configure, plain, redact
+
+PROGRAM = "loadgen"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One sub-command: where its code is, and what `loadgen --help` says without importing it."""
+
+    target: str
+    summary: str
+    example: str
+
+
+COMMANDS = {
+    "connections": Entry(
+        "loadgen.cli.connections:connections",
+        "List the Snowflake connections loadgen can use, and test one.",
+        "loadgen connections test -c prod",
+    ),
+    "embedded": Entry(
+        "loadgen.cli.embedded:embedded",
+        "Run the local Snowflake-compatible server: no account needed.",
+        "loadgen embedded serve --port 8085",
+    ),
+}
+
+
+@dataclass(slots=True)
+class GlobalOptions:
+    """What every command accepts, before or after its name."""
+
+    debug: bool = False
+    log_level: str = "warning"
+    log_file: Path | None = None
+
+    def apply(self) -> None:
+        """Log accordingly from now on."""
+        level = logging.DEBUG if self.debug else logging.getLevelNamesMapping()[self.log_level.upper()]
+        configure(level=level, file=self.log_file, tracebacks=self.debug)
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    if value not in (None, False):
+        options = ctx.ensure_object(GlobalOptions)
+        setattr(options, str(param.name), value)
+        options.apply()
+
+
+def _global_options(*, hidden: bool) -> list[click.Parameter]:
+    """Shown on the program itself; on sub-commands hidden, but accepted: people add --debug at the end."""
+    levels = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
+    writable = click.Path(dir_okay=False, path_type=Path)
+    return [
+        click.Option(
+            ["--debug"],
+            is_flag=True,
+            envvar=None if hidden else "LOADGEN_DEBUG",
+            help="Log everything, and show tracebacks of errors.",
+            expose_value=False,
+            callback=_remember,
+            hidden=hidden,
+        ),
+        click.Option(
+            ["--log-level"],
+            type=levels,
+            envvar=None if hidden else "LOADGEN_LOG_LEVEL",
+            help="Least important level to log on stderr.  [default: warning]",
+            expose_value=False,
+            callback=_remember,
+            hidden=hidden,
+        ),
+        click.Option(
+            ["--log-file"],
+            type=writable,
+            envvar=None if hidden else "LOADGEN_LOG_FILE",
+            help="Append the log to this file too, as JSON lines.",
+            expose_value=False,
+            callback=_remember,
+            hidden=hidden,
+        ),
+    ]
+
+
+class ReaderLeft(Exception):
+    """Whoever read our output went away, as `| head` does. Not an OSError: click would make that exit code 1, a bug."""
+
+
+@contextlib.contextmanager
+def _telling_reader_left() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        if _has_no_reader(sys.stdout) or _has_no_reader(sys.stderr):
+            raise ReaderLeft from error
+        raise ConnectionError(f"a connection broke: {error}") from error  # some other pipe or socket: never silent
+
+
+def _has_no_reader(stream: TextIO | None) -> bool:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or no real file
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)  # type: ignore[union-attr]
+        return any(events & select.POLLERR for _, events in poll.poll(0))
+    return False
+
+
+class LazyGroup(click.Group):
+    """Knows its sub-commands from a table and imports only the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        command.short_help = entry.summary
+        command.epilog = command.epilog or _examples([entry])
+        _accept_global_options(command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in COMMANDS or args[0].startswith("-"):
+            return super().resolve_command(ctx, args)
+        near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        suggestion = f"; did you mean {near[0]!r}?" if near else ""
+        raise click.UsageError(f"no such command {args[0]!r}{suggestion}", ctx)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with _telling_reader_left():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _telling_reader_left():
+            return super().invoke(ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+def _accept_global_options(command: click.Command) -> None:
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            _accept_global_options(child)
+    taken = {name for param in command.params for name in param.opts}
+    command.params += [option for option in _global_options(hidden=True) if taken.isdisjoint(option.opts)]
+
+
+def _examples(entries: Sequence[Entry]) -> str:
+    title = "Example:" if len(entries) == 1 else "Examples:"
+    return "\n".join(["\b", title, *(f"  {entry.example}" for entry in entries)])
+
+
+@click.group(
+    cls=LazyGroup,
+    params=_global_options(hidden=False),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=_examples(list(COMMANDS.values())),
+)
+@click.version_option(loadgen.__version__, message="%(prog)s %(version)s")
+def cli() -> None:
+    """Put a measured, controlled load on Snowflake, and say truthfully what happened."""
+
+
+# --- errors become text and exit codes -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the user is told, and how the program ends."""
+
+    exit_code: int
+    what: str
+    hint: str | None = None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code. Raises nothing but SystemExit."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    _tolerate_any_encoding()
+    configure()
+    try:
+        result = cli.main(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=GlobalOptions())
+        if sys.stdout is not None:
+            sys.stdout.flush()  # now, while a failure can still be told
+    except (Exception, KeyboardInterrupt) as error:
+        return _fail(error, json_wanted=_wants_json(arguments))
+    return result if isinstance(result, int) else 0
+
+
+def _fail(error: BaseException, *, json_wanted: bool) -> int:
+    """Tell the user, and return the exit code."""
+    if isinstance(error, (ReaderLeft, BrokenPipeError)):
+        _discard(sys.stdout)
+        return 141
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
+    failure = describe(error)
+    if not isinstance(error, click.ClickException):
+        _log.info("command_failed", exc_info=error)
+    what, hint = (plain(redact(text or ""), LINE_LIMIT) for text in (failure.what, failure.hint))
+    try:
+        if json_wanted:
+            entry = {"message": what, "hint": hint or None, "exit_code": failure.exit_code}
+            click.echo(json.dumps({"error": entry}))
+        click.echo(f"error: {what}" + (f"\nhint: {hint}" if hint else ""), err=True)
+    except OSError:  # stdout or stderr is gone: the exit code is all that can still be said
+        _discard(sys.stdout)
+    if isinstance(error, OSError):
+        _discard(sys.stdout)  # perhaps the failure was writing to it, and Python would try once more at exit
+    return failure.exit_code
+
+
+def describe(error: BaseException) -> Failure:
+    """What to tell about an error of any kind."""
+    match error:
+        case LoadgenError():
+            return Failure(error.exit_code, str(error), error.remedy)
+        case click.UsageError():
+            command = error.ctx.command_path if error.ctx else PROGRAM
+            return Failure(error.exit_code, error.format_message(), f"`{command} --help` shows what it accepts.")
+        case click.ClickException():
+            return Failure(max(error.exit_code, 2), error.format_message())  # 1, click's default, is our code for bugs
+        case click.Abort() if isinstance(error.__cause__, EOFError):
+            return Failure(2, "an answer was needed, and there is nobody to ask", "Give the answer as an option.")
+        case click.Abort() | KeyboardInterrupt():
+            return Failure(130, "stopped")
+        case _:
+            said = f": {error}" if str(error) else ""
+            hint = "This is a bug or an unforeseen situation. Add --debug to see where it happened."
+            return Failure(1, f"unexpected {type(error).__name__}{said}", hint)
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Was `--format json` asked for? Read from the words, since usage errors leave nothing parsed."""
+    return "--format=json" in arguments or ("--format", "json") in itertools.pairwise(arguments)
+
+
+def _discard(stream: TextIO | None) -> None:
+    """Send what is still buffered nowhere, so that Python does not fail on it a second time at exit."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())  # type: ignore[union-attr]
+        os.close(nowhere)
+
+
+def _tolerate_any_encoding() -> None:
+    """Print what the terminal's encoding lacks as an escape, instead of failing on it."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")

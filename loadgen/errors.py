@@ -1,0 +1,97 @@
+"""Every error that loadgen raises on purpose, and the exit code it ends the program with.
+
+    LoadgenError            1
+    ├── UsageError          2   the command line asks for something impossible
+    ├── ScenarioInvalid     2   the scenario does not describe a runnable benchmark
+    ├── ConfigurationError  2   a connections file, setting or path cannot be used
+    ├── ConnectFailed       3   no connection, or the login was refused
+    ├── PrivilegeMissing    3   logged in, but the role may not do it
+    ├── RunFailed           4   the run started and could not be carried through
+    ├── EmbeddedServerError 4   the embedded server could not start or stay up
+    └── Busy               75   another process or run holds what we need
+
+Exit codes of the program:
+
+      0  done, and every threshold passed
+      1  a bug, or something nobody foresaw
+      2  bad usage or a bad scenario
+      3  cannot connect, log in, or a privilege is missing
+      4  the run failed
+      5  the run finished but is INVALID
+     10  a threshold failed
+     11  a regression is confirmed
+     75  skipped, another holds it
+    130  stopped by SIGINT
+    141  whoever read our output went away
+    143  stopped by SIGTERM
+
+When several apply, the first of 1, 2, 3, 4, 130/143, 5, 10, 11 wins. Codes 0, 5, 10 and 11 are verdicts of a finished
+run, not errors; they have no class here.
+"""
+
+
+class LoadgenError(Exception):
+    """Base of every error we raise on purpose: what failed, and what to do about it."""
+
+    exit_code = 1
+    remedy = "Run again with --debug, and look at the log."
+
+    def __init__(self, what: str, *, remedy: str | None = None) -> None:
+        super().__init__(what)
+        self.remedy = remedy or type(self).remedy
+
+
+class UsageError(LoadgenError):
+    """The command line asks for something impossible."""
+
+    exit_code = 2
+    remedy = "Add --help to the command to see what it accepts."
+
+
+class ScenarioInvalid(LoadgenError):
+    """The scenario was read but does not describe a runnable benchmark."""
+
+    exit_code = 2
+    remedy = "Fix the lines named above; `loadgen validate FILE` checks without connecting."
+
+
+class ConfigurationError(LoadgenError):
+    """A connections file, a setting or a path cannot be used as it is."""
+
+    exit_code = 2
+    remedy = "Correct the file or setting named above; `loadgen connections list` shows which files are read."
+
+
+class ConnectFailed(LoadgenError):
+    """No connection could be made, or the login was refused."""
+
+    exit_code = 3
+    remedy = "Check the connection with `loadgen connections test -c NAME`."
+
+
+class PrivilegeMissing(LoadgenError):
+    """The login worked, but the role may not do what is needed."""
+
+    exit_code = 3
+    remedy = "Ask for the missing grant, or choose another role for the connection."
+
+
+class RunFailed(LoadgenError):
+    """The run started and could not be carried through; what was recorded is kept."""
+
+    exit_code = 4
+    remedy = "Look at the run's log for the first error."
+
+
+class EmbeddedServerError(LoadgenError):
+    """The embedded server could not start, or did not stay up."""
+
+    exit_code = 4
+    remedy = "Run `loadgen embedded serve` by itself to see what it says."
+
+
+class Busy(LoadgenError):
+    """Another process or run holds what this one needs."""
+
+    exit_code = 75
+    remedy = "Wait for the other to finish, then try again."

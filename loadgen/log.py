@@ -1,0 +1,305 @@
+"""Log lines for people and machines, and the one place that keeps secrets and control characters out of them.
+
+    event()            one named fact with its details; how all of loadgen logs
+    configure()        installs the handlers; each carries the redaction filter
+    redact()           text without passwords, keys and tokens
+    register_secret()  a literal value that must never be shown, whatever the text around it
+    Secret             a value that prints as ****
+    plain()            foreign text made safe for a terminal
+
+Redaction is the last line of defence: secrets should not be logged in the first place.
+"""
+
+import contextlib
+import json
+import logging
+import math
+import os
+import re
+import sys
+import threading
+import urllib.parse
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from loadgen.errors import ConfigurationError
+
+MASK = "****"
+TEXT_LIMIT = 2_000  # characters of one foreign text on a screen
+LINE_LIMIT = 20_000  # characters of one logged message or traceback
+
+_SECRET_WORDS = ("password", "passwd", "pwd", "token", "private_key", "passphrase", "secret", "authorization")
+_NOT_SECRET_ENDINGS = ("_file", "_path")
+_SECRET_LENGTH_MIN = 4  # masking every "a" would hide the log, not the secret
+
+
+def event(log: logging.Logger, level: int, name: str, /, **facts: object) -> None:
+    """Log a past-tense fact: one line for people, the same facts as fields for machines."""
+    if log.isEnabledFor(level):
+        shown = "".join(f" {key}={_mask(key, value)}" for key, value in facts.items())
+        log.log(level, "%s%s", name, shown, extra={"event": name, "facts": facts}, stacklevel=2)
+
+
+# --- secrets ---------------------------------------------------------------------------------------------------------
+
+
+class Secret:
+    """A text that shows as **** wherever it is printed, formatted or logged. Making one registers it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+        register_secret(value)
+
+    def reveal(self) -> str:
+        """The text itself, for the driver and nobody else."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return MASK
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(MASK, spec)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash(("Secret", self._value))
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __reduce__(self) -> tuple[type["Secret"], tuple[str]]:
+        return Secret, (self._value,)  # through __init__, so that a child process registers it too
+
+
+class _KnownSecrets:
+    """The literal values to mask. The lock guards _forms; pattern is replaced as a whole and read without it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._forms: set[str] = set()
+        self.pattern: re.Pattern[str] | None = None
+
+    def add(self, value: str) -> None:
+        if len(value) < _SECRET_LENGTH_MIN:
+            return
+        forms = {value, urllib.parse.quote(value, safe=""), json.dumps(value)[1:-1], repr(value)[1:-1]}
+        with self._lock:
+            if forms <= self._forms:
+                return
+            self._forms |= forms
+            longest_first = sorted(self._forms, key=len, reverse=True)
+            self.pattern = re.compile("|".join(map(re.escape, longest_first)))
+
+
+_known_secrets = _KnownSecrets()
+
+
+def register_secret(value: str) -> None:
+    """Mask this literal value in everything logged from now on; also URL-quoted or escaped as JSON."""
+    _known_secrets.add(value)
+
+
+def is_secret_name(name: str) -> bool:
+    """Does a key of this name hold a secret? `private_key` does, `private_key_file` does not."""
+    lowered = name.lower()
+    return any(word in lowered for word in _SECRET_WORDS) and not lowered.endswith(_NOT_SECRET_ENDINGS)
+
+
+# No pattern may backtrack over long runs: server texts of a megabyte pass through here.
+_QUOTED = r"\"(?:[^\"\\]|\\.|\"\")*\"?|'(?:[^'\\]|\\.|'')*'?|\\{1,8}[\"'][^\"']*[\"']?"
+_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
+    # A block that was cut off has no end line, but is no less secret.
+    (re.compile(r"-----BEGIN [A-Z0-9 ]{1,40}-----.*?(?:-----END [A-Z0-9 ]{1,40}-----|\Z)", re.DOTALL), MASK),
+    (re.compile(r"\beyJ[\w-]{8,512}\.[\w-]{4,}(?:\.[\w-]*)?"), MASK),
+    (re.compile(r"\bver:\d{1,4}-hint:[\w+/=.-]+"), MASK),
+    (re.compile(r"(?i)(\btoken\s*=\s*\\?[\"'])[^\"'\\]+"), rf"\g<1>{MASK}"),
+    (re.compile(rf"(?i)(authorization[\"']?\s*[:=]\s*)(?:{_QUOTED}|[^\r\n]+)"), rf"\g<1>{MASK}"),
+    (re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]{8,}"), rf"\g<1>{MASK}"),
+    (re.compile(r"(://[^/\s:@]{1,256}:)[^/\s@]{1,256}(?=@)"), rf"\g<1>{MASK}"),
+)
+_KEY_VALUE = re.compile(
+    rf"(?i)(?P<key>(?:{'|'.join(_SECRET_WORDS)})[\w-]{{0,40}})(?P<sep>\\?[\"']?\s*[:=]\s*)"
+    rf"(?P<value>{_QUOTED}|[^\s,;&(){{}}\[\]\"']+)"
+)
+
+
+def redact(text: str) -> str:
+    """The text with everything that is, or looks like, a secret replaced by ****."""
+    known = _known_secrets.pattern
+    if known is not None:
+        text = known.sub(MASK, text)
+    for pattern, replacement in _PATTERNS:
+        text = pattern.sub(replacement, text)
+    return _KEY_VALUE.sub(_mask_pair, text)
+
+
+def _mask_pair(match: re.Match[str]) -> str:
+    if not is_secret_name(match["key"]) or match["value"] in ("None", "null"):
+        return match[0]
+    quote = match["value"][0] if match["value"][0] in "\"'" else ""
+    return f"{match['key']}{match['sep']}{quote}{MASK}{quote}"
+
+
+def _mask(key: str, value: object) -> object:
+    """One fact, safe to show: secrets by name masked, texts redacted, containers gone through."""
+    if value is None:
+        return None
+    if is_secret_name(key):
+        return MASK
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, Mapping):
+        return {redact(str(inner)): _mask(str(inner), item) for inner, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_mask(key, item) for item in value]
+    return redact(str(value))
+
+
+# --- foreign text ----------------------------------------------------------------------------------------------------
+
+# C0 and C1 controls except tab and newline, the marks that turn the reading direction, and halves of characters.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def plain(text: str, limit: int = TEXT_LIMIT) -> str:
+    """Foreign text made safe for a terminal: no control characters but tab and newline, at most `limit` long."""
+    cleaned = _UNSAFE.sub("", text)
+    return cleaned if len(cleaned) <= limit else f"{cleaned[: max(limit - 1, 0)]}…"[:limit]
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
+
+
+class RedactionFilter(logging.Filter):
+    """Rewrites a record without its secrets. In place: every later handler should see it so, too."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = redact(_message(record)), None
+        if record.exc_info and not record.exc_text:
+            record.exc_text = logging.Formatter().formatException(record.exc_info)
+        if record.exc_text:
+            record.exc_text = redact(record.exc_text)
+        if record.stack_info:
+            record.stack_info = redact(record.stack_info)
+        facts = getattr(record, "facts", None)
+        if isinstance(facts, Mapping):
+            record.facts = _mask("", facts)
+        return True
+
+
+class HumanFormatter(logging.Formatter):
+    """`2026-11-15T02:00:10Z warning loadgen.worker.flush: flush_failed rows=3`, tracebacks only on demand."""
+
+    def __init__(self, *, tracebacks: bool) -> None:
+        super().__init__()
+        self._tracebacks = tracebacks
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"{_utc(record):%Y-%m-%dT%H:%M:%SZ} {record.levelname.lower()} {record.name}: {record.getMessage()}"
+        if self._tracebacks and record.exc_text:
+            text = f"{text}\n{record.exc_text}"
+        return plain(text, LINE_LIMIT).replace("\n", "\n  ")  # so that no foreign text can pass for a line of ours
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line, tracebacks included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "time": _utc(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": record.process,
+            "thread": record.threadName,
+            "message": record.getMessage()[:LINE_LIMIT],
+        }
+        if name := getattr(record, "event", None):
+            entry |= {"event": name, "facts": getattr(record, "facts", {})}
+        if record.exc_text:
+            entry["traceback"] = record.exc_text[:LINE_LIMIT]
+        return json.dumps(entry, default=str)
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """A handler whose failures cost log lines and nothing else: a full disk must not end a measurement.
+
+    The standard library would print the failed record, arguments and all, past the redaction.
+    """
+
+    def __init__(self, stream: TextIO, formatter: logging.Formatter, level: int, *, owns_stream: bool = False) -> None:
+        super().__init__(stream)
+        self.records_lost = 0
+        self._owns_stream = owns_stream
+        self.setFormatter(formatter)
+        self.setLevel(level)
+        self.addFilter(RedactionFilter())
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        self.records_lost += 1
+
+    def close(self) -> None:
+        if self._owns_stream:
+            with contextlib.suppress(OSError):  # what could not be written before cannot be written now
+                self.stream.close()
+        super().close()
+
+
+def configure(
+    *,
+    level: int = logging.WARNING,
+    stream: TextIO | None = None,
+    json_lines: bool = False,
+    file: Path | None = None,
+    tracebacks: bool = False,
+) -> None:
+    """Send all logging to `stream` (stderr unless told) and, as JSON lines from INFO up, to `file`.
+
+    Calling it again replaces what an earlier call installed, and leaves other handlers alone.
+    """
+    target = stream if stream is not None else sys.stderr
+    handlers: list[_Handler] = []
+    if file is not None:
+        handlers.append(_Handler(_open_private(file), JsonFormatter(), min(level, logging.INFO), owns_stream=True))
+    if target is not None:  # None when the program was started with stderr closed
+        formatter = JsonFormatter() if json_lines else HumanFormatter(tracebacks=tracebacks)
+        handlers.append(_Handler(target, formatter, level))
+
+    root = logging.getLogger()
+    for old in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
+        root.removeHandler(old)
+        old.close()
+    for handler in handlers:
+        root.addHandler(handler)
+    root.setLevel(min((handler.level for handler in handlers), default=level))
+    logging.getLogger("snowflake").setLevel(logging.WARNING)  # the driver logs statements and binds below that
+
+
+def _open_private(path: Path) -> TextIO:
+    """Open for appending; a new file is readable for its owner only."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot write the log file {path}: {error.strerror}", remedy="Choose another file with --log-file."
+        ) from error
+    return os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")
+
+
+def _utc(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)
+
+
+def _message(record: logging.LogRecord) -> str:
+    """The message with its arguments filled in; a call that does not fit its format still says what it can."""
+    try:
+        return record.getMessage()
+    except (TypeError, ValueError, KeyError):
+        return str(record.msg)

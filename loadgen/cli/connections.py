@@ -1,0 +1,132 @@
+"""`loadgen connections`: which connections there are, and whether one works."""
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from loadgen.log import plain
+from loadgen.snowflake import driver
+from loadgen.snowflake.lookup import find_profile, known_profiles
+from loadgen.snowflake.probe import ROUND_TRIPS, Probe, probe
+from loadgen.snowflake.profile import Profile
+
+Result = TypeVar("Result")
+
+_format = click.option(
+    "--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print."
+)
+
+
+@click.group()
+def connections() -> None:
+    """List the Snowflake connections loadgen can use, and test one.
+
+    They are found as the Snowflake CLI finds them: connections.toml, config.toml and SNOWFLAKE_* variables.
+    """
+
+
+@connections.command("list", epilog="\b\nExample:\n  loadgen connections list --format json")
+@_format
+def list_connections(output: str) -> None:
+    """Show every connection, and where it comes from. Secrets are never shown."""
+    profiles, default, warnings = known_profiles()
+    for warning in dict.fromkeys([*warnings, *(warning for profile in profiles for warning in profile.warnings)]):
+        click.echo(f"warning: {warning}", err=True)
+    rows = [{**_row(profile), "default": profile.name == default} for profile in profiles]
+    if output == "json":
+        click.echo(json.dumps({"connections": rows, "default": default}, indent=2))
+        return
+    titles = ("name", "account", "user", "host", "authenticator", "source")
+    lines = [("*" if row["default"] else "", *(_shown(row[title]) for title in titles)) for row in rows]
+    click.echo(_table([("", *(title.upper() for title in titles)), *lines]))
+
+
+@connections.command("test", epilog="\b\nExample:\n  loadgen connections test -c prod")
+@click.option("-c", "--connection", "name", metavar="NAME", help="Which connection.  [default: the default one]")
+@_format
+def test_connection(name: str | None, output: str) -> None:
+    """Connect once, show who we are there, and time the round trip."""
+    profile = find_profile(name)
+    for warning in profile.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    found = _away_from_main_thread(lambda: probe(profile))
+    if output == "json":
+        click.echo(json.dumps(_as_json(profile, found), indent=2))
+    else:
+        click.echo(_table(_as_lines(profile, found)))
+
+
+def _row(profile: Profile) -> dict[str, Any]:
+    running = "host" in profile.fields or not profile.is_embedded
+    values = {
+        "name": profile.name,
+        "account": profile.text("account"),
+        "user": profile.text("user"),
+        "host": profile.address if running and profile.fields else None,
+        "authenticator": profile.authenticator.lower(),
+        "source": profile.origin("account") or profile.origin("host") or profile.origin("user"),
+    }
+    return {key: None if value is None else plain(value, 300) for key, value in values.items()}
+
+
+def _as_json(profile: Profile, found: Probe) -> dict[str, Any]:
+    return {
+        "connection": profile.name,
+        "host": profile.address,
+        "authenticator": profile.authenticator.lower(),
+        "driver_version": driver.version(),
+        "server_version": found.server_version,
+        "account": found.account,
+        "region": found.region,
+        "user": found.user,
+        "role": found.role,
+        "warehouse": found.warehouse,
+        "database": found.database,
+        "schema": found.schema,
+        "round_trip_ms": {
+            "p50": round(found.round_trip_ms_p50, 3),
+            "tries": [round(value, 3) for value in found.round_trips_ms],
+        },
+    }
+
+
+def _as_lines(profile: Profile, found: Probe) -> list[tuple[str, ...]]:
+    facts = {key: value for key, value in _as_json(profile, found).items() if key != "round_trip_ms"}
+    lines = [(key.replace("_", " "), _shown(value)) for key, value in facts.items()]
+    return [*lines, ("round trip", f"p50 {found.round_trip_ms_p50:.1f} ms of {ROUND_TRIPS} tries")]
+
+
+def _away_from_main_thread(action: Callable[[], Result]) -> Result:
+    """Run it in a thread and wait, so that Ctrl-C works: inside the driver's calls it would be lost."""
+    done = threading.Event()
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(action())
+        except BaseException as error:  # handed to the main thread, which raises it
+            errors.append(error)
+        finally:
+            done.set()
+
+    # A daemon: after Ctrl-C the program must not wait for the driver's time limits.
+    threading.Thread(target=run, name="connections-test", daemon=True).start()
+    done.wait()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def _shown(value: object) -> str:
+    return "-" if value in (None, "") else str(value)
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    """Columns side by side; nothing is cut off."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    return "\n".join(line.rstrip() for line in padded)

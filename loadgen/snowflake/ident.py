@@ -1,0 +1,123 @@
+"""Names of Snowflake objects, checked once and always quoted.
+
+Values travel as binds; names cannot. Every name that reaches a statement goes through `Ident` or `QualifiedName`, so
+no text from a scenario, a flag or a row can become anything but one name.
+
+    orders           → "ORDERS"             unquoted: as Snowflake reads it, upper-cased
+    "My ""odd"" one" → "My ""odd"" one"     quoted: kept as written
+    db.public."t.1"  → "DB"."PUBLIC"."t.1"
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Self
+
+from loadgen.errors import ConfigurationError
+from loadgen.log import plain
+
+LENGTH_MAX = 255  # characters; Snowflake's limit
+PARTS_MAX = 3  # database.schema.object
+
+_UNQUOTED = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
+_QUOTED = re.compile(r'"((?:[^"]|"")+)"')
+_FORBIDDEN_KINDS = {"Cc", "Cs", "Zl", "Zp"}  # controls, halves of characters, line and paragraph separators
+_HOW = 'Write a letter or _ and then letters, digits, _ or $; or put the name in double quotes, and a " in it twice.'
+
+
+class BadIdentifier(ConfigurationError):
+    """A text that is not the name of a Snowflake object."""
+
+    remedy = _HOW
+
+
+@dataclass(frozen=True, slots=True)
+class Ident:
+    """One name, as the catalogue holds it: unquoted input is upper-cased."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise BadIdentifier("a name is empty")
+        if len(self.name) > LENGTH_MAX:
+            raise BadIdentifier(
+                f"the name {_shown(self.name)} has {len(self.name)} characters",
+                remedy=f"Names have at most {LENGTH_MAX} characters.",
+            )
+        if any(unicodedata.category(character) in _FORBIDDEN_KINDS for character in self.name):
+            raise BadIdentifier(
+                f"the name {_shown(self.name)} contains a control character", remedy="Remove the control character."
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a name as it is written in SQL: `orders`, or `"Orders"`."""
+        if _UNQUOTED.fullmatch(text):
+            return cls(text.upper())
+        quoted = _QUOTED.fullmatch(text)
+        if quoted is None:
+            raise BadIdentifier(f"{_shown(text)} is not a name")
+        return cls(quoted[1].replace('""', '"'))
+
+    @property
+    def sql(self) -> str:
+        """The name in double quotes: one token, whatever is in it."""
+        return '"' + self.name.replace('"', '""') + '"'
+
+    def __str__(self) -> str:
+        return self.sql
+
+
+@dataclass(frozen=True, slots=True)
+class QualifiedName:
+    """One to three names joined by dots. Never a string to be split again."""
+
+    parts: tuple[Ident, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.parts) <= PARTS_MAX:
+            raise BadIdentifier(
+                f"a qualified name has {len(self.parts)} parts",
+                remedy="Write NAME, SCHEMA.NAME or DATABASE.SCHEMA.NAME.",
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `db.schema."odd.name"`; dots inside quotes do not separate."""
+        return cls(tuple(Ident.parse(part) for part in _split(text)))
+
+    def within(self, *outer: Ident) -> Self:
+        """Put the missing outer parts in front: `T` within (DB, PUBLIC) is DB.PUBLIC.T."""
+        missing = PARTS_MAX - len(self.parts)
+        return type(self)((*outer[:missing], *self.parts))
+
+    @property
+    def sql(self) -> str:
+        """All parts quoted, joined by dots."""
+        return ".".join(part.sql for part in self.parts)
+
+    def __str__(self) -> str:
+        return self.sql
+
+
+def _split(text: str) -> list[str]:
+    parts = [""]
+    in_quotes = False
+    for character in text:
+        if character == '"':
+            in_quotes = not in_quotes  # a doubled quote leaves and enters again: the state is right after both
+        if character == "." and not in_quotes:
+            parts.append("")
+        else:
+            parts[-1] += character
+        if len(parts) > PARTS_MAX:
+            raise BadIdentifier(
+                f"{_shown(text)} has more than {PARTS_MAX} parts",
+                remedy="Write NAME, SCHEMA.NAME or DATABASE.SCHEMA.NAME; put a name with a dot in it in double quotes.",
+            )
+    return parts
+
+
+def _shown(text: str) -> str:
+    return repr(plain(text, 60))

@@ -1,0 +1,67 @@
+"""Start a program as the unprivileged user and tie its life to ours. Both halves of it: `launch`, and this file as
+
+    python -I -S launch.py UID GID PARENT_PID PROGRAM [ARGUMENT ...]
+
+which runs just before PostgreSQL in the same process. The order matters there: a change of user clears the
+parent-death signal, so it is asked for after the change, and a parent that died meanwhile is noticed by looking once
+more. The script half runs without site-packages and must start fast, so this file imports nothing of the project.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+REFUSED = 126  # what a shell says of a program that is there and cannot be executed
+
+
+def launch(
+    program: Path, arguments: list[str], *, uid: int, gid: int, output: int, directory: Path
+) -> subprocess.Popen[bytes]:
+    """Start `program` in a session of its own, out of reach of the terminal's Ctrl-C. It dies with this thread."""
+    identity = [str(uid), str(gid), str(os.getpid())]
+    command = [sys.executable, "-I", "-S", __file__, *identity, str(program), *arguments]
+    # PGDATA, PGPORT, LD_PRELOAD and the like of the user have no say; a library path may be what makes it run at all.
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        cwd=directory,
+        env=kept | {"LC_ALL": "C", "TZ": "UTC"},
+        start_new_session=True,
+    )
+
+
+def main(arguments: list[str]) -> None:
+    uid, gid, parent_pid = (int(text) for text in arguments[:3])
+    program = arguments[3]
+    try:
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setgid(gid)
+            os.setuid(uid)
+        if sys.platform == "linux":
+            _die_with_parent()
+        if os.getppid() == parent_pid:
+            os.execv(program, arguments[3:])
+        problem = "the process that wanted it is gone"
+    except OSError as error:
+        problem = f"{error} (as user id {uid})"
+    sys.stderr.write(f"cannot start {program}: {problem}\n")
+    sys.exit(REFUSED)
+
+
+def _die_with_parent() -> None:
+    """SIGQUIT is PostgreSQL's immediate shutdown; its write-ahead log makes the next start whole again."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGQUIT), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) was refused")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

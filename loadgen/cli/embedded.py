@@ -1,0 +1,67 @@
+"""`loadgen embedded`: the local Snowflake-compatible server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from loadgen.errors import UsageError
+
+
+@click.group()
+def embedded() -> None:
+    """Run the local Snowflake-compatible server: no account needed.
+
+    \b
+    Example:
+      loadgen embedded serve --port 8085
+    """
+
+
+@embedded.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 takes any free port.")
+@click.option("--data-dir", type=click.Path(path_type=Path), default=None, help="Where the data lives; it is kept.")
+@click.option("--engine", type=click.Choice(["postgres", "null"]), default="postgres", show_default=True,
+              help="null answers every statement with one row: for measuring the client.")  # fmt: skip
+@click.option("--service-time", default=None, metavar="SPEC",
+              help="How long statements take: 20ms, lognormal(20ms,0.3), exponential(20ms) …")  # fmt: skip
+@click.option("--slots", type=click.IntRange(0, 10_000), default=0, show_default=True,
+              help="Statements that run at once per warehouse; 0: its own MAX_CONCURRENCY_LEVEL.")  # fmt: skip
+@click.option("--seed", type=int, default=1, show_default=True, help="For service times and fault probabilities.")
+def serve(port: int, data_dir: Path | None, engine: str, service_time: str | None, slots: int, seed: int) -> None:
+    """Serve until Ctrl-C. Prints `listening on 127.0.0.1:PORT` when ready.
+
+    \b
+    Example:
+      loadgen embedded serve --port 8085
+      loadgen embedded serve --slots 4 --service-time "lognormal(20ms,0.3)"
+
+    \b
+    Connect with any Snowflake driver:
+      host=127.0.0.1 port=8085 protocol=http account=embedded user=me password=any
+    """
+    from loadgen.embedded.datadir import Address, choose_data_dir
+    from loadgen.embedded.server import Options
+    from loadgen.embedded.server import serve as serve_embedded
+    from loadgen.embedded.service_time import parse_service_time
+
+    try:
+        spec = parse_service_time(service_time)
+    except ValueError as error:
+        raise UsageError(str(error), remedy='For example: --service-time "lognormal(20ms,0.3)"') from None
+
+    def ready(address: Address) -> None:
+        click.echo(f"listening on {address.host}:{address.port}")
+
+    serve_embedded(
+        Options(
+            port=port,
+            data_dir=choose_data_dir(data_dir),
+            engine=engine,
+            service_time=spec,
+            slots=slots,
+            seed=seed,
+        ),
+        ready,
+    )

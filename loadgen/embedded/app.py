@@ -1,0 +1,393 @@
+"""The HTTP side: which request is answered how. An ASGI application for uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Protocol
+
+from loadgen.embedded import login, wire
+from loadgen.embedded.exchange import (
+    TEXT_TYPE,
+    Exchange,
+    Receive,
+    Send,
+    read,
+    reset,
+    respond,
+    send_lines,
+    truncate,
+    wait_gone,
+)
+from loadgen.embedded.failure import SqlError, canceled
+from loadgen.embedded.faults import FaultInvalid, FaultRules
+from loadgen.embedded.history import History, Statement
+from loadgen.embedded.journal import Entry, Journal
+from loadgen.embedded.result import Result
+from loadgen.embedded.running import Request
+from loadgen.embedded.services import Services
+from loadgen.embedded.session import Session, Sessions
+from loadgen.embedded.warehouse import Warehouses
+
+_log = logging.getLogger(__name__)
+ANSWER_WITHIN_S = 45.0  # then the client is told to ask again, as Snowflake does
+ANSWERS_KEPT = 500
+BIG_ERROR_BYTES = 1 << 20
+GONE = SqlError(390111, "08001", "Session no longer exists. New login required to access the service.")
+EXPIRED = SqlError(390112, "08001", "Session token expired.  Authenticate again.")
+
+
+class Executor(Protocol):
+    """What runs statements: the engine, or the null engine."""
+
+    sessions: Sessions
+    history: History
+    warehouses: Warehouses
+    services: Services
+    by_request: Any
+    running: Any
+
+    async def execute(self, session: Session, request: Request) -> tuple[Statement, Result]: ...
+
+    async def close(self, session: Session) -> None: ...
+
+    async def enter(self, session: Session, wishes: login.Wishes) -> None: ...
+
+
+class App:
+    """Routes requests; owns the faults, the journal and the answers of statements that outlived their request."""
+
+    def __init__(self, executor: Executor, *, now_ms: Callable[[], float], seed: int) -> None:
+        self.executor = executor
+        self.faults = FaultRules(seed)
+        self.journal = Journal()
+        self._now_ms = now_ms
+        self._under_way: dict[str, asyncio.Task[bytes]] = {}  # by request id
+        self._answers: OrderedDict[str, asyncio.Task[bytes]] = OrderedDict()  # by query id
+        self._routes: dict[tuple[str, str], Callable[[Exchange], Awaitable[bytes]]] = {
+            ("POST", "/queries/v1/query-request"): self._query,
+            ("POST", "/session/v1/login-request"): self._login,
+            ("POST", "/session"): self._logout,
+            ("POST", "/session/token-request"): self._renew,
+            ("POST", "/session/heartbeat"): self._heartbeat,
+            ("POST", "/queries/v1/abort-request"): self._abort,
+            ("POST", "/telemetry/send"): self._telemetry,
+            ("POST", "/telemetry/send/sessionless"): self._telemetry,
+            ("GET", "/__loadgen/stats"): self._stats,
+            ("POST", "/__loadgen/faults"): self._add_fault,
+            ("GET", "/__loadgen/faults"): self._list_faults,
+            ("DELETE", "/__loadgen/faults"): self._clear_faults,
+            ("GET", "/__loadgen/services"): self._list_services,
+            ("POST", "/__loadgen/services"): self._report_service,
+        }
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        exchange = await read(scope, receive, send)
+        if exchange is None:
+            return
+        started_s = time.perf_counter()
+        at_ms = self._now_ms()
+        try:
+            await self._answer(exchange)
+        finally:
+            if not exchange.path.startswith("/__loadgen"):
+                self._note(exchange, at_ms, (time.perf_counter() - started_s) * 1000)
+
+    async def _answer(self, exchange: Exchange) -> None:
+        stream = self._stream(exchange)
+        if stream is not None:
+            await send_lines(exchange, stream)
+            return
+        route = self._routes.get((exchange.method, exchange.path)) or self._by_id(exchange)
+        if route is None:
+            await respond(exchange, 404, b'{"error": "no such path"}')
+            return
+        if self.faults.armed and exchange.path != "/queries/v1/query-request":
+            exchange.fault = self.faults.pick_path(exchange.path)
+            if exchange.fault is not None and await self._struck(exchange):
+                return
+        try:
+            body = await route(exchange)
+        except _Answered:
+            return
+        except SqlError as error:
+            exchange.outcome = str(error.errno)
+            body = wire.refused(error, getattr(error, "query_id", None))
+        except (wire.BadRequest, FaultInvalid) as error:
+            await respond(exchange, 400, wire.dumps({"error": str(error)}))
+            return
+        await self._deliver(exchange, body)
+
+    def _by_id(self, exchange: Exchange) -> Callable[[Exchange], Awaitable[bytes]] | None:
+        parts = exchange.path.split("/")
+        if exchange.method == "GET" and len(parts) == 4 and parts[1] == "queries" and parts[3] == "result":
+            return self._result
+        if exchange.method == "GET" and exchange.path.startswith("/monitoring/queries/"):
+            return self._monitor
+        return None
+
+    def _note(self, exchange: Exchange, at_ms: float, duration_ms: float) -> None:
+        session = exchange.session
+        retries = exchange.first("retryCount")
+        self.journal.append(
+            Entry(
+                at_ms, exchange.method, exchange.path, session.number if session else None, exchange.request_id,
+                exchange.query_id, exchange.sql_text, exchange.binds, exchange.status, exchange.outcome, duration_ms,
+                int(retries) if retries and retries.isdigit() else 0,
+            )
+        )  # fmt: skip
+
+    # --- statements ---------------------------------------------------------------------------------------------------
+
+    def _authorised(self, exchange: Exchange) -> Session:
+        session = self.executor.sessions.by_token.get(exchange.token)
+        if session is None:
+            raise GONE
+        exchange.session = session
+        if session.expired:
+            raise EXPIRED
+        return session
+
+    async def _query(self, exchange: Exchange) -> bytes:
+        message = wire.parse(exchange.body, exchange.encoding)
+        text = message.get("sqlText")
+        if not isinstance(text, str):
+            raise wire.BadRequest("sqlText is missing")
+        exchange.sql_text = text
+        request_id = exchange.request_id = exchange.first("requestId") or ""
+        bindings = message.get("bindings")
+        exchange.binds = len(bindings) if bindings else 0
+        session = self._authorised(exchange)
+        if self.faults.armed:
+            exchange.fault = self.faults.pick(text)
+            if exchange.fault is not None and await self._struck(exchange):
+                raise _Answered
+        known = session.replies.get(request_id) if request_id else None
+        if known is not None:
+            exchange.outcome = "repeated"
+            return known
+        task = self._under_way.get(request_id) if request_id else None
+        if task is None:
+            request = Request(text, bindings, message.get("parameters"), bool(message.get("describeOnly")), request_id)
+            task = asyncio.get_running_loop().create_task(self._execute(session, request, exchange))
+            if request_id:
+                self._under_way[request_id] = task
+                task.add_done_callback(lambda _: self._under_way.pop(request_id, None))
+        if message.get("asyncExec"):
+            await asyncio.sleep(0)
+            return self._postponed(task, request_id, asynchronous=True)
+        finished, _ = await asyncio.wait((task,), timeout=ANSWER_WITHIN_S)
+        return task.result() if finished else self._postponed(task, request_id, asynchronous=False)
+
+    async def _execute(self, session: Session, request: Request, exchange: Exchange) -> bytes:
+        try:
+            statement, result = await self.executor.execute(session, request)
+            exchange.query_id = statement.query_id
+            reply = wire.answered(session, statement.query_id, result, request.bindings)
+        except SqlError as error:
+            exchange.query_id = getattr(error, "query_id", None)
+            exchange.outcome = str(error.errno)
+            reply = wire.refused(error, exchange.query_id)
+        except Exception as error:  # a bug of ours must not become a broken connection
+            exchange.outcome = f"bug: {type(error).__name__}: {error}"[:300]
+            _log.error("statement_crashed %s", request.text[:200], exc_info=error)
+            internal = SqlError(603, "XX000", f"SQL execution internal error: {type(error).__name__}.")
+            reply = wire.refused(internal, exchange.query_id)
+        session.remember(request.request_id, reply)
+        return reply
+
+    def _postponed(self, task: asyncio.Task[bytes], request_id: str, *, asynchronous: bool) -> bytes:
+        """Tell the client to ask for the result later."""
+        running = self.executor.by_request.get(request_id)
+        if running is None:  # it has ended in the meantime
+            return task.result() if task.done() and not asynchronous else self._done_early(task)
+        query_id = running.statement.query_id
+        self._keep(query_id, task)
+        return wire.in_progress(query_id, asynchronous)
+
+    def _done_early(self, task: asyncio.Task[bytes]) -> bytes:
+        query_id = str(wire.parse(task.result(), b"").get("data", {}).get("queryId"))
+        self._keep(query_id, task)
+        return wire.in_progress(query_id, True)
+
+    def _keep(self, query_id: str, task: asyncio.Task[bytes]) -> None:
+        self._answers[query_id] = task
+        while len(self._answers) > ANSWERS_KEPT:
+            self._answers.popitem(last=False)
+
+    async def _result(self, exchange: Exchange) -> bytes:
+        self._authorised(exchange)
+        query_id = exchange.query_id = exchange.path.split("/")[2]
+        task = self._answers.get(query_id)
+        if task is None:
+            raise SqlError(709, "02000", f"Statement {query_id[:60]} not found")
+        finished, _ = await asyncio.wait((task,), timeout=ANSWER_WITHIN_S)
+        return task.result() if finished else wire.in_progress(query_id, False)
+
+    async def _monitor(self, exchange: Exchange) -> bytes:
+        session = self._authorised(exchange)
+        query_id = exchange.path.rsplit("/", 1)[-1]
+        statement = self.executor.history.find_running(query_id)
+        if statement is not None:
+            state, code, text = statement.status.upper(), "", ""
+        else:
+            task = self._answers.get(query_id)
+            reply = wire.parse(task.result(), b"") if task is not None and task.done() else {"success": True}
+            failed = not reply.get("success")
+            state = "FAILED_WITH_ERROR" if failed else "SUCCESS"
+            code, text = (str(reply.get("code") or ""), str(reply.get("message") or "")) if failed else ("", "")
+        query = {
+            "id": query_id,
+            "status": state,
+            "state": state,
+            "sessionId": session.number,
+            "errorCode": code,
+            "errorMessage": text,
+        }
+        return wire.done({"queries": [query]})
+
+    async def _abort(self, exchange: Exchange) -> bytes:
+        self._authorised(exchange)
+        message = wire.parse(exchange.body, exchange.encoding)
+        running = self.executor.by_request.get(str(message.get("requestId") or ""))
+        if running is not None:
+            running.cancel(canceled())
+        return wire.done()
+
+    # --- sessions -----------------------------------------------------------------------------------------------------
+
+    async def _login(self, exchange: Exchange) -> bytes:
+        wishes = login.wishes(wire.parse(exchange.body, exchange.encoding), exchange.query)
+        session = self.executor.sessions.open(wishes.user, wishes.role, wishes.client)
+        exchange.session = session
+        try:
+            await self.executor.enter(session, wishes)
+        except BaseException:
+            self.executor.sessions.close(session)
+            raise
+        return wire.logged_in(session)
+
+    async def _logout(self, exchange: Exchange) -> bytes:
+        if exchange.first("delete") != "true":
+            raise wire.BadRequest("POST /session needs delete=true")
+        session = self.executor.sessions.by_token.get(exchange.token)
+        if session is None:
+            raise GONE
+        exchange.session = session
+        await self.executor.close(session)
+        return wire.done()
+
+    async def _renew(self, exchange: Exchange) -> bytes:
+        session = self.executor.sessions.by_master.get(exchange.token)
+        if session is None:
+            raise SqlError(390114, "08001", "Authentication token has expired.  The user must authenticate again.")
+        exchange.session = session
+        self.executor.sessions.renew(session)
+        return wire.renewed(session)
+
+    async def _heartbeat(self, exchange: Exchange) -> bytes:
+        self._authorised(exchange)
+        return wire.done()
+
+    async def _telemetry(self, exchange: Exchange) -> bytes:
+        return wire.done("Log Received")
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    async def _struck(self, exchange: Exchange) -> bool:
+        """Do what the fault says before the request is served; True: that was all."""
+        fault = exchange.fault
+        assert fault is not None
+        exchange.outcome = f"fault {fault.kind}"
+        if fault.ms and fault.kind != "hang":
+            await asyncio.sleep(fault.ms / 1000)
+        match fault.kind:
+            case "error" | "big_error":
+                text = fault.message or f"fault {fault.rule_id}: error {fault.errno} on request"
+                if fault.kind == "big_error":
+                    text = "x" * BIG_ERROR_BYTES
+                error = SqlError(fault.errno or 100183, fault.sqlstate or "22000", text)
+                await respond(exchange, 200, wire.refused(error))
+            case "http_status":
+                await respond(exchange, fault.status or 503, (fault.message or "").encode(), TEXT_TYPE)
+            case "reset":
+                reset(exchange)
+            case "hang":
+                await wait_gone(exchange, fault.ms)
+                reset(exchange)
+            case "expire_session":
+                if exchange.session is not None:
+                    exchange.session.expired = True
+                await respond(exchange, 200, wire.refused(EXPIRED))
+            case _:
+                return False
+        return True
+
+    async def _deliver(self, exchange: Exchange, body: bytes) -> None:
+        fault = exchange.fault
+        if fault is not None and fault.kind == "drop_reply":
+            reset(exchange)
+        elif fault is not None and fault.kind == "truncate":
+            await truncate(exchange, body)
+        else:
+            await respond(exchange, 200, body)
+
+    # --- the server about itself --------------------------------------------------------------------------------------
+
+    def _stream(self, exchange: Exchange) -> Iterator[bytes] | None:
+        if exchange.method != "GET":
+            return None
+        since = exchange.first("since") or "0"
+        since_ms = float(since) if since.replace(".", "", 1).isdigit() else 0.0
+        if exchange.path == "/__loadgen/history":
+            return self.executor.history.ground_truth(exchange.first("tag") or "", since_ms)
+        if exchange.path == "/__loadgen/journal":
+            path, match = exchange.first("path") or "", exchange.first("match") or ""
+            return self.journal.lines(since_ms=since_ms, path=path, match=match)
+        return None
+
+    async def _stats(self, exchange: Exchange) -> bytes:
+        executor = self.executor
+        warehouses = {
+            w.settings.name: {"running": w.running, "queued": w.queued, "slots": w.limit} for w in executor.warehouses
+        }
+        return wire.dumps(
+            {
+                "open_sessions": len(executor.sessions),
+                "running": sum(w.running for w in executor.warehouses),
+                "queued": sum(w.queued for w in executor.warehouses),
+                "statements": executor.history.ended,
+                "under_way": len(executor.history.running),
+                "open_transactions": sum(1 for s in executor.sessions.by_number.values() if s.transaction is not None),
+                "warehouses": warehouses,
+                "now_ms": self._now_ms(),
+            }
+        )
+
+    async def _add_fault(self, exchange: Exchange) -> bytes:
+        posted = wire.parse_any(exchange.body, exchange.encoding)
+        return wire.dumps({"ids": self.faults.add(posted)})
+
+    async def _list_faults(self, exchange: Exchange) -> bytes:
+        return wire.dumps(self.faults.listing())
+
+    async def _clear_faults(self, exchange: Exchange) -> bytes:
+        return wire.dumps({"cleared": self.faults.clear()})
+
+    async def _list_services(self, exchange: Exchange) -> bytes:
+        return wire.dumps(self.executor.services.listing())
+
+    async def _report_service(self, exchange: Exchange) -> bytes:
+        message = wire.parse(exchange.body, exchange.encoding)
+        logs = {str(key): str(text) for key, text in (message.get("logs") or {}).items()}
+        known = self.executor.services.report(str(message.get("name") or ""), message.get("status"), logs)
+        return wire.dumps({"known": known})
+
+
+class _Answered(Exception):
+    """The fault has answered already."""

@@ -1,0 +1,188 @@
+"""PostgreSQL connections shared by the sessions.
+
+A statement borrows a backend and gives it back; a transaction keeps one until it ends. Free backends are kept per
+time zone, because a backend's TimeZone must be the session's, and changing it costs a round trip. All values cross the
+connection as the text that Snowflake's protocol wants, so results need no second conversion.
+
+Owner: the event loop. A backend serves one statement at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+from asyncpg.prepared_stmt import PreparedStatement
+
+from loadgen.embedded.types import EPOCH_2000_DAYS, EPOCH_2000_US, pretty_json, seconds_text
+
+STATEMENTS_PREPARED_MAX = 400  # per backend; the least recently used is closed
+CONNECT_S = 20.0
+
+Encoder = Callable[[Any], Any]
+
+
+def _instant(value: Any) -> tuple[int]:
+    """Epoch nanoseconds as the wire's binds carry them → PostgreSQL's microseconds since 2000."""
+    return (int(value) // 1000 - EPOCH_2000_US,)
+
+
+# type → (encode a bind, decode a result, asyncpg's format)
+_CODECS: dict[str, tuple[Encoder, Encoder, str]] = {
+    "numeric": (str, str, "text"),
+    "int4": (str, str, "text"),
+    "int8": (str, str, "text"),
+    "float8": (str, lambda t: {"Infinity": "inf", "-Infinity": "-inf"}.get(t, t), "text"),
+    "bool": (str, lambda t: "true" if t == "t" else "false", "text"),
+    "bytea": (lambda h: "\\x" + h, lambda t: t[2:].upper(), "text"),
+    "date": (lambda ms: (int(ms) // 86_400_000 - EPOCH_2000_DAYS,), lambda t: str(t[0] + EPOCH_2000_DAYS), "tuple"),
+    "time": (lambda ns: (int(ns) // 1000,), lambda t: seconds_text(t[0]), "tuple"),
+    "timestamp": (_instant, lambda t: seconds_text(t[0] + EPOCH_2000_US), "tuple"),
+    "timestamptz": (_instant, lambda t: seconds_text(t[0] + EPOCH_2000_US), "tuple"),
+    "jsonb": (str, pretty_json, "text"),
+}
+
+
+class Backend:
+    """One PostgreSQL connection with its prepared statements."""
+
+    def __init__(self, connection: asyncpg.Connection, timezone: str) -> None:
+        self.connection = connection
+        self.timezone = timezone
+        self.pid = connection.get_server_pid()
+        self.lock_timeout_s = -1
+        self.catalog_version = -1
+        self.disturbed = False  # a cancel request was sent; it may still be on its way
+        self._prepared: OrderedDict[str, PreparedStatement[Any]] = OrderedDict()
+
+    async def prepare(self, sql: str, catalog_version: int) -> PreparedStatement[Any]:
+        if catalog_version != self.catalog_version:
+            self._prepared.clear()  # PostgreSQL would refuse plans whose result type a DDL statement changed
+            self.catalog_version = catalog_version
+        found = self._prepared.get(sql)
+        if found is not None:
+            self._prepared.move_to_end(sql)
+            return found
+        statement = await self.connection.prepare(sql)
+        self._prepared[sql] = statement
+        if len(self._prepared) > STATEMENTS_PREPARED_MAX:
+            self._prepared.popitem(last=False)
+        return statement
+
+    async def set_lock_timeout(self, seconds: int) -> None:
+        """How long the next statements wait for a lock; 0 is not at all, unlike PostgreSQL's own 0."""
+        if seconds != self.lock_timeout_s:
+            await self.connection.execute(f"SET lock_timeout = {max(1, min(seconds * 1000, 2**31 - 1))}")
+            self.lock_timeout_s = seconds
+
+    async def set_timezone(self, timezone: str) -> None:
+        await self.connection.execute("SELECT set_config('TimeZone', $1, false)", timezone)
+        self.timezone = timezone
+
+
+class Backends:
+    """The pool: grows on demand up to a limit, then makes borrowers wait in order."""
+
+    def __init__(self, connect_kwargs: Callable[[], dict[str, Any]], limit: int) -> None:
+        self._connect_kwargs = connect_kwargs
+        self._limit = limit
+        self._count = 0
+        self._free: list[Backend] = []  # newest last: the warmest is taken first
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._generation = 0
+        self.up = asyncio.Event()  # cleared while PostgreSQL is being restarted
+        self.up.set()
+
+    async def acquire(self, timezone: str) -> Backend:
+        if not self.up.is_set():
+            await asyncio.wait_for(self.up.wait(), CONNECT_S)
+        while True:
+            backend = self._take(timezone)
+            if backend is not None:
+                if backend.timezone != timezone:
+                    await backend.set_timezone(timezone)
+                return backend
+            if self._count < self._limit:
+                return await self._open(timezone)
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await turn
+
+    def _take(self, timezone: str) -> Backend | None:
+        free = self._free
+        for index in range(len(free) - 1, -1, -1):
+            if free[index].timezone == timezone:
+                return free.pop(index)
+        # A backend of another zone is changed only when no more may be opened.
+        return free.pop() if free and self._count >= self._limit else None
+
+    async def _open(self, timezone: str) -> Backend:
+        self._count += 1
+        generation = self._generation
+        try:
+            connection = await asyncpg.connect(
+                **self._connect_kwargs(),
+                timeout=CONNECT_S,
+                statement_cache_size=0,
+                server_settings={"TimeZone": timezone, "application_name": "loadgen", "search_path": "pg_catalog, sf"},
+            )
+            for name, (encode, decode, form) in _CODECS.items():
+                await connection.set_type_codec(name, schema="pg_catalog", encoder=encode, decoder=decode, format=form)
+        except BaseException:
+            if generation == self._generation:
+                self._count -= 1
+            self._wake()
+            raise
+        return Backend(connection, timezone)
+
+    async def release(self, backend: Backend) -> None:
+        """Give a backend back; one that is broken or still in a transaction is thrown away."""
+        connection = backend.connection
+        if backend.disturbed and not connection.is_closed():
+            # A cancel that came too late for its statement must not hit the next one's.
+            backend.disturbed = False
+            try:
+                await connection.fetchval("SELECT 1")
+            except asyncpg.QueryCanceledError:
+                backend.disturbed = False
+            except (asyncpg.PostgresError, OSError):
+                connection.terminate()
+        if connection.is_closed() or connection.is_in_transaction():
+            self.discard(backend)
+        else:
+            self._free.append(backend)
+        self._wake()
+
+    def discard(self, backend: Backend) -> None:
+        if not backend.connection.is_closed():
+            backend.connection.terminate()
+        self._count = max(0, self._count - 1)
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    async def cancel(self, backend: Backend) -> None:
+        """Ask PostgreSQL to cancel what the backend runs now."""
+        backend.disturbed = True
+        helper = await self.acquire("UTC")
+        try:
+            await helper.connection.fetchval("SELECT pg_cancel_backend($1::int4)", backend.pid)
+        finally:
+            await self.release(helper)
+
+    async def close(self) -> None:
+        """Drop every free connection; used when PostgreSQL is stopped or has died."""
+        self._generation += 1
+        for backend in self._free:
+            backend.connection.terminate()
+        self._count = max(0, self._count - len(self._free))
+        self._free.clear()
+        self._wake()

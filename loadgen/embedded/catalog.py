@@ -1,0 +1,207 @@
+"""The catalogue: databases, schemas, tables and views, kept in memory and in PostgreSQL.
+
+Owner: the server's event loop. Every change runs as one PostgreSQL transaction that holds the DDL and the new
+catalogue rows together (PostgreSQL's DDL is transactional), and only then changes the memory: a crash in between
+loses neither or both. `version` counts changes; translated statements are cached per version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import asyncpg
+
+from loadgen.embedded import names
+from loadgen.embedded.failure import missing_object
+from loadgen.embedded.types import SnowType
+
+INFORMATION_SCHEMA = "INFORMATION_SCHEMA"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    name: str
+    type: SnowType
+    nullable: bool = True
+    default: str | None = None  # as the user wrote it
+    autoincrement: bool = False
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """A primary, unique or foreign key, or a secondary index."""
+
+    name: str
+    columns: tuple[str, ...]
+    include: tuple[str, ...] = ()
+    references: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A standard or hybrid table, or a view."""
+
+    database: str
+    schema: str
+    name: str
+    kind: str = "TABLE"  # TABLE | VIEW
+    hybrid: bool = False
+    transient: bool = False
+    columns: tuple[Column, ...] = ()
+    primary_key: Key | None = None
+    uniques: tuple[Key, ...] = ()
+    foreign_keys: tuple[Key, ...] = ()
+    indexes: tuple[Key, ...] = ()
+    comment: str = ""
+    text: str = ""  # a view's definition
+    hybrid_sources: bool = False  # a view that reads hybrid tables only
+    created_ms: int = 0
+
+    @property
+    def path(self) -> tuple[str, str, str]:
+        return (self.database, self.schema, self.name)
+
+    @property
+    def relation(self) -> str:
+        return names.relation(*self.path)
+
+    @property
+    def qualified(self) -> str:
+        return ".".join(names.shown(part) for part in self.path)
+
+    def column(self, name: str) -> Column | None:
+        return next((column for column in self.columns if column.name == name), None)
+
+
+@dataclass(slots=True)
+class Schema:
+    database: str
+    name: str
+    comment: str = ""
+    created_ms: int = 0
+    tables: dict[str, Table] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Database:
+    name: str
+    comment: str = ""
+    transient: bool = False
+    created_ms: int = 0
+    schemas: dict[str, Schema] = field(default_factory=dict)
+
+
+META_DDL = """
+CREATE SCHEMA IF NOT EXISTS meta;
+CREATE TABLE IF NOT EXISTS meta.object (kind text NOT NULL, key text NOT NULL, body jsonb NOT NULL,
+                                        PRIMARY KEY (kind, key));
+"""
+
+
+class Catalog:
+    """All objects of the account."""
+
+    def __init__(self) -> None:
+        self.databases: dict[str, Database] = {}
+        self.version = 0
+        self.changing = asyncio.Lock()  # one DDL statement at a time
+
+    def changed(self) -> None:
+        self.version += 1
+
+    def database(self, name: str) -> Database:
+        found = self.databases.get(name)
+        if found is None:
+            raise missing_object("Database", names.shown(name))
+        return found
+
+    def schema(self, database: str, name: str) -> Schema:
+        found = self.database(database).schemas.get(name)
+        if found is None:
+            raise missing_object("Schema", f"{names.shown(database)}.{names.shown(name)}")
+        return found
+
+    def find(self, database: str, schema: str, name: str) -> Table | None:
+        there = self.databases.get(database)
+        home = there.schemas.get(schema) if there else None
+        return home.tables.get(name) if home else None
+
+    def table(self, database: str, schema: str, name: str, shown: str) -> Table:
+        found = self.find(database, schema, name)
+        if found is None:
+            raise missing_object("Object", shown)
+        return found
+
+    def tables(self, database: str | None = None, schema: str | None = None) -> Iterator[Table]:
+        for there in self.databases.values():
+            if database in (None, there.name):
+                for home in there.schemas.values():
+                    if schema in (None, home.name):
+                        yield from home.tables.values()
+
+    async def load(self, connection: asyncpg.Connection) -> None:
+        """Read the stored catalogue; the server does so once at start and after a restart of PostgreSQL."""
+        await connection.execute(META_DDL)
+        rows = await connection.fetch("SELECT kind, key, body FROM meta.object ORDER BY kind, key")
+        bodies: dict[str, list[dict[str, Any]]] = {"database": [], "schema": [], "table": []}
+        for kind, _key, body in rows:
+            bodies.setdefault(kind, []).append(json.loads(body))
+        self.databases = {body["name"]: Database(**body) for body in bodies["database"]}
+        for body in bodies["schema"]:
+            self.databases[body["database"]].schemas[body["name"]] = Schema(**body)
+        for body in bodies["table"]:
+            table = table_from(body)
+            self.databases[table.database].schemas[table.schema].tables[table.name] = table
+            for name in (f"{table.database}.{table.schema}", table.name, *(c.name for c in table.columns)):
+                names.stored(name)  # remembers the long ones
+        self.changed()
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def table_from(body: dict[str, Any]) -> Table:
+    columns = tuple(Column(**{**column, "type": SnowType(**column["type"])}) for column in body.pop("columns"))
+    keys: dict[str, Any] = {
+        name: tuple(_key(key) for key in body.pop(name)) for name in ("uniques", "foreign_keys", "indexes")
+    }
+    primary = body.pop("primary_key")
+    return Table(**body, **keys, columns=columns, primary_key=_key(primary) if primary else None)
+
+
+def _key(body: dict[str, Any]) -> Key:
+    return Key(**{**body, "columns": tuple(body["columns"]), "include": tuple(body["include"])})
+
+
+async def store(connection: asyncpg.Connection, kind: str, path: Sequence[str], body: dict[str, Any]) -> None:
+    """Write one catalogue row; the caller's transaction makes it durable together with the DDL."""
+    await connection.execute(
+        "INSERT INTO meta.object (kind, key, body) VALUES ($1, $2, $3)"
+        " ON CONFLICT (kind, key) DO UPDATE SET body = excluded.body",
+        kind,
+        key_of(path),
+        json.dumps(body),
+    )
+
+
+async def forget(connection: asyncpg.Connection, kind: str, path: Sequence[str]) -> None:
+    await connection.execute("DELETE FROM meta.object WHERE kind = $1 AND key = $2", kind, key_of(path))
+
+
+async def store_table(connection: asyncpg.Connection, table: Table) -> None:
+    await store(connection, "table", table.path, asdict(table))
+
+
+def key_of(path: Sequence[str]) -> str:
+    return json.dumps(list(path))
+
+
+def with_column(table: Table, column: Column) -> Table:
+    return replace(table, columns=(*table.columns, column))

@@ -1,0 +1,130 @@
+"""Statements that are no queries: found by their first words, each answered by one function."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlglot.tokenizer_core import Token
+
+from loadgen.embedded.cursor import Cursor
+from loadgen.embedded.failure import syntax_error, unsupported
+from loadgen.embedded.result import Result, status
+
+if TYPE_CHECKING:
+    from loadgen.embedded.engine import Engine
+    from loadgen.embedded.running import Request, Running
+    from loadgen.embedded.session import Session
+
+
+@dataclass(slots=True)
+class Call:
+    """One command about to run."""
+
+    engine: Engine
+    session: Session
+    tokens: list[Token]
+    request: Request
+    running: Running
+
+    def cursor(self, index: int = 0) -> Cursor:
+        return Cursor(self.request.text, self.tokens, index)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    query_type: str
+    run: Callable[[Call], Awaitable[Result]]
+
+    def description(self) -> Result:
+        """What a describe-only request learns; commands are not run for it."""
+        described = status("")
+        described.rows, described.count = [], 0
+        return described
+
+
+_QUERIES = frozenset({"SELECT", "WITH", "(", "INSERT", "UPDATE", "DELETE", "MERGE"})
+COMMANDS: dict[tuple[str, ...], Command] = {}  # by first words; the longest match wins
+# Statements that Snowflake has and this server does not.
+_UNSUPPORTED = frozenset(
+    {
+        "GRANT",
+        "REVOKE",
+        "PUT",
+        "GET",
+        "LIST",
+        "LS",
+        "REMOVE",
+        "RM",
+        "COPY",
+        "UNDROP",
+        "SET",
+        "UNSET",
+        "EXPLAIN",
+        "DECLARE",
+    }
+)
+Answer = Callable[["Call"], Awaitable[Result]]
+
+
+def command(
+    query_type: str, *words: str
+) -> Callable[[Callable[[Call], Awaitable[Result]]], Callable[[Call], Awaitable[Result]]]:
+    """Registers the function that answers statements beginning with these words (`A B`, given as one string each)."""
+
+    def register(run: Answer) -> Answer:
+        for phrase in words:
+            COMMANDS[tuple(phrase.split())] = Command(query_type, run)
+        return run
+
+    return register
+
+
+def find(tokens: list[Token]) -> Command | None:
+    """The command these tokens are, None for a query; raises for what is neither."""
+    words = tuple(token.text.upper() for token in tokens[:3])
+    if words == ("CREATE", "OR", "REPLACE"):
+        words = ("CREATE", *(token.text.upper() for token in tokens[3:5]))
+    if words[0] == "SELECT" and len(words) > 1 and words[1].startswith("SYSTEM$"):
+        return COMMANDS[("SELECT", "SYSTEM$")]
+    if _is_service_call(tokens):
+        return COMMANDS[("!",)]
+    if words[0] in _QUERIES:
+        return None
+    for length in (3, 2, 1):
+        found = COMMANDS.get(words[:length])
+        if found is not None:
+            return found
+    if words[0] in _UNSUPPORTED:
+        raise unsupported(words[0])
+    if words[0] in {key[0] for key in COMMANDS} and len(words) > 1:
+        raise unsupported(" ".join(words[:2]))
+    raise syntax_error(tokens[0].line, max(0, tokens[0].col - len(tokens[0].text)), tokens[0].text)
+
+
+def _is_service_call(tokens: list[Token]) -> bool:
+    """`name!SPCS_…()`: the exclamation mark occurs nowhere else before a name."""
+    return any(
+        token.text == "!" and index + 1 < len(tokens) and tokens[index + 1].text.upper().startswith("SPCS_")
+        for index, token in enumerate(tokens[:12])
+    )
+
+
+from loadgen.embedded.commands import (  # noqa: E402  (they register themselves)
+    alter,
+    objects,
+    services,
+    session,
+    show,
+    system,
+    tables,
+    views,
+    warehouses,
+)
+from loadgen.embedded.commands.system import context_value, demanded  # noqa: E402
+
+__all__ = [
+    "Call", "Command", "alter", "command", "context_value", "demanded", "find", "objects", "services", "session",
+    "show", "system", "tables", "views", "warehouses",
+]  # fmt: skip

@@ -1,0 +1,259 @@
+"""ALTER TABLE, DROP INDEX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import asyncpg
+
+from loadgen.embedded import catalog as store
+from loadgen.embedded import failure, names
+from loadgen.embedded.catalog import Column, Key, Table
+from loadgen.embedded.commands import Call, command
+from loadgen.embedded.commands.definition import Draft, column_definition, read_type
+from loadgen.embedded.commands.objects import change, full_path
+from loadgen.embedded.cursor import Cursor
+from loadgen.embedded.result import Result, status
+
+Step = Callable[[Table, asyncpg.Connection], Any]
+SUCCESS = "Statement executed successfully."
+
+
+@command("ALTER_TABLE", "ALTER TABLE")
+async def alter_table(call: Call) -> Result:
+    cursor = call.cursor(2)
+    present = cursor.accept("IF", "EXISTS")
+    path = full_path(call, cursor.path(), "ALTER TABLE")
+    step = _step(call, cursor)
+    cursor.end()
+    catalog = call.engine.catalog
+
+    async def work(backend: Any) -> Any:
+        table = catalog.find(*path)
+        if table is None or table.kind != "TABLE":
+            if present:
+                return lambda: None
+            raise failure.missing_object("Table", ".".join(names.shown(part) for part in path))
+        changed = await step(table, backend.connection)
+        await store.forget(backend.connection, "table", table.path)
+        await store.store_table(backend.connection, changed)
+        tables = catalog.schema(path[0], path[1]).tables
+
+        def done() -> None:
+            tables.pop(table.name)
+            tables[changed.name] = changed
+
+        return done
+
+    await change(call, work)
+    return status(SUCCESS)
+
+
+def _step(call: Call, cursor: Cursor) -> Step:
+    if cursor.accept("ADD"):
+        return _add(call, cursor)
+    if cursor.accept("DROP"):
+        return _drop(cursor)
+    if cursor.accept("RENAME"):
+        return _rename(call, cursor)
+    if cursor.accept("ALTER") or cursor.accept("MODIFY"):
+        return _modify(cursor)
+    if cursor.accept("SET"):
+        cursor.expect("COMMENT", "=")
+        text = cursor.string()
+
+        async def comment(table: Table, connection: asyncpg.Connection) -> Table:
+            return replace(table, comment=text)
+
+        return comment
+    raise failure.unsupported(f"ALTER TABLE {cursor.word()}")
+
+
+def _add(call: Call, cursor: Cursor) -> Step:
+    if cursor.word() in ("CONSTRAINT", "UNIQUE", "FOREIGN", "PRIMARY"):
+        return _add_constraint(cursor)
+    _ = cursor.accept("COLUMN")
+    absent = cursor.accept("IF", "NOT", "EXISTS")
+    draft = Draft()
+    column_definition(call, cursor, draft)
+    while cursor.accept(","):
+        _ = cursor.accept("COLUMN")
+        column_definition(call, cursor, draft)
+
+    async def add(table: Table, connection: asyncpg.Connection) -> Table:
+        for column in draft.columns:
+            if table.column(column.name) is not None:
+                if absent:
+                    continue
+                raise failure.compilation(1430, "42601", f"column '{names.shown(column.name)}' already exists")
+            default = draft.defaults.get(column.name)
+            text = f"ALTER TABLE {table.relation} ADD COLUMN {names.quoted(column.name)} {column.type.postgres}"
+            text += f" DEFAULT ({default})" if default else ""
+            await connection.execute(text + ("" if column.nullable else " NOT NULL"))
+            table = store.with_column(table, column)
+        return table
+
+    return add
+
+
+def _add_constraint(cursor: Cursor) -> Step:
+    if cursor.accept("CONSTRAINT"):
+        cursor.name()
+    if not cursor.accept("UNIQUE"):
+        raise failure.unsupported(f"ALTER TABLE ADD {cursor.word()}")
+    columns = cursor.names()
+
+    async def add(table: Table, connection: asyncpg.Connection) -> Table:
+        key = Key(name=f"SYS_INDEX_{table.name}_UNIQUE_{'_'.join(columns)}", columns=columns)
+        if table.hybrid:
+            listed = ", ".join(names.quoted(column) for column in columns)
+            await connection.execute(
+                f"ALTER TABLE {table.relation} ADD CONSTRAINT {names.quoted(key.name)} UNIQUE ({listed})"
+            )
+        return replace(table, uniques=(*table.uniques, key))
+
+    return add
+
+
+def _drop(cursor: Cursor) -> Step:
+    _ = cursor.accept("COLUMN")
+    present = cursor.accept("IF", "EXISTS")
+    columns = [cursor.name()]
+    while cursor.accept(","):
+        columns.append(cursor.name())
+
+    async def drop(table: Table, connection: asyncpg.Connection) -> Table:
+        for name in columns:
+            if table.column(name) is None:
+                if present:
+                    continue
+                raise failure.invalid_identifier(names.shown(name))
+            if table.hybrid and table.primary_key and name in table.primary_key.columns:
+                raise failure.unsupported("dropping a column of the primary key")
+            await connection.execute(f"ALTER TABLE {table.relation} DROP COLUMN {names.quoted(name)}")
+            table = replace(table, columns=tuple(c for c in table.columns if c.name != name))
+        return table
+
+    return drop
+
+
+def _rename(call: Call, cursor: Cursor) -> Step:
+    if cursor.accept("COLUMN"):
+        old = cursor.name()
+        cursor.expect("TO")
+        new = cursor.name()
+
+        async def rename_column(table: Table, connection: asyncpg.Connection) -> Table:
+            column = table.column(old)
+            if column is None:
+                raise failure.invalid_identifier(names.shown(old))
+            await connection.execute(
+                f"ALTER TABLE {table.relation} RENAME COLUMN {names.quoted(old)} TO {names.quoted(new)}"
+            )
+            return _replaced(table, old, replace(column, name=new))
+
+        return rename_column
+    cursor.expect("TO")
+    path = full_path(call, cursor.path(), "ALTER TABLE")
+
+    async def rename(table: Table, connection: asyncpg.Connection) -> Table:
+        if path[:2] != table.path[:2]:
+            raise failure.unsupported("moving a table to another schema")
+        if call.engine.catalog.find(*path) is not None:
+            raise failure.already_exists(names.shown(path[2]))
+        await connection.execute(f"ALTER TABLE {table.relation} RENAME TO {names.quoted(path[2])}")
+        return replace(table, name=path[2])
+
+    return rename
+
+
+def _replaced(table: Table, name: str, column: Column) -> Table:
+    """The table with one column changed, in its keys too."""
+
+    def key(old: Key) -> Key:
+        return replace(old, columns=tuple(column.name if c == name else c for c in old.columns))
+
+    return replace(
+        table,
+        columns=tuple(column if c.name == name else c for c in table.columns),
+        primary_key=key(table.primary_key) if table.primary_key else None,
+        uniques=tuple(map(key, table.uniques)),
+        indexes=tuple(map(key, table.indexes)),
+    )
+
+
+def _modify(cursor: Cursor) -> Step:
+    _ = cursor.accept("COLUMN")
+    name = cursor.name()
+    if cursor.accept("SET", "NOT", "NULL"):
+        return _nullability(name, False)
+    if cursor.accept("DROP", "NOT", "NULL"):
+        return _nullability(name, True)
+    if cursor.accept("COMMENT"):
+        text = cursor.string()
+
+        async def comment(table: Table, connection: asyncpg.Connection) -> Table:
+            return _replaced(table, name, replace(_existing(table, name), comment=text))
+
+        return comment
+    if cursor.accept("SET", "DATA", "TYPE") or cursor.accept("TYPE"):
+        kind = read_type(cursor)
+
+        async def retype(table: Table, connection: asyncpg.Connection) -> Table:
+            column = _existing(table, name)
+            if column.type.kind != kind.kind:
+                text = f"cannot change column {names.shown(name)} from type {column.type.sql} to {kind.sql}"
+                raise failure.compilation(2108, "22000", text)
+            await connection.execute(
+                f"ALTER TABLE {table.relation} ALTER COLUMN {names.quoted(name)} TYPE {kind.postgres}"
+            )
+            return _replaced(table, name, replace(column, type=kind))
+
+        return retype
+    raise failure.unsupported("ALTER TABLE ALTER COLUMN form")
+
+
+def _existing(table: Table, name: str) -> Column:
+    column = table.column(name)
+    if column is None:
+        raise failure.invalid_identifier(names.shown(name))
+    return column
+
+
+def _nullability(name: str, nullable: bool) -> Step:
+    async def change_column(table: Table, connection: asyncpg.Connection) -> Table:
+        column = _existing(table, name)
+        verb = "DROP" if nullable else "SET"
+        await connection.execute(f"ALTER TABLE {table.relation} ALTER COLUMN {names.quoted(name)} {verb} NOT NULL")
+        return _replaced(table, name, replace(column, nullable=nullable))
+
+    return change_column
+
+
+@command("DROP", "DROP INDEX")
+async def drop_index(call: Call) -> Result:
+    cursor = call.cursor(2)
+    present = cursor.accept("IF", "EXISTS")
+    path = cursor.path()
+    cursor.end()
+    if len(path) < 2:
+        raise cursor.unexpected()
+    home = full_path(call, path[:-1], "DROP INDEX")
+    name = path[-1]
+    catalog = call.engine.catalog
+
+    async def work(backend: Any) -> Any:
+        table = catalog.table(*home, ".".join(names.shown(part) for part in path[:-1]))
+        if all(index.name != name for index in table.indexes):
+            if present:
+                return lambda: None
+            raise failure.missing_object("Index", names.shown(name))
+        changed = replace(table, indexes=tuple(index for index in table.indexes if index.name != name))
+        await backend.connection.execute(f"DROP INDEX {names.relation(home[0], home[1], f'{table.name}~{name}')}")
+        await store.store_table(backend.connection, changed)
+        return lambda: catalog.schema(home[0], home[1]).tables.__setitem__(table.name, changed)
+
+    await change(call, work)
+    return status(f"{names.shown(name)} successfully dropped.")

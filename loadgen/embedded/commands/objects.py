@@ -1,0 +1,321 @@
+"""Databases and schemas; DROP, TRUNCATE, COMMENT for all objects."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import asyncpg
+
+from loadgen.embedded import catalog as store
+from loadgen.embedded import failure, names
+from loadgen.embedded.catalog import INFORMATION_SCHEMA, Database, Schema, Table, now_ms
+from loadgen.embedded.commands import Call, command
+from loadgen.embedded.cursor import Cursor
+from loadgen.embedded.result import Result, status
+
+
+async def change(call: Call, work: Any) -> Any:
+    """Run one catalogue change: it commits the session's transaction first, as every DDL statement does."""
+    engine = call.engine
+    if call.session.transaction is not None:
+        async with call.session.transaction.lock:
+            await engine.end(call.session, "COMMIT")
+    async with engine.catalog.changing:
+        backend = await engine.backends.acquire(call.session.timezone)
+        call.running.backend = backend
+        try:
+            await backend.set_lock_timeout(30)
+            async with backend.connection.transaction():
+                done = await work(backend)
+        finally:
+            call.running.backend = None
+            await engine.backends.release(backend)
+        done()
+        engine.catalog.changed()
+
+
+def head(cursor: Cursor) -> tuple[bool, bool]:
+    """`OR REPLACE` before the kind of object was read by the caller; this reads `IF NOT EXISTS` behind it."""
+    return cursor.accept("IF", "NOT", "EXISTS"), cursor.accept("IF", "EXISTS")
+
+
+def full_path(call: Call, path: list[str], verb: str) -> tuple[str, str, str]:
+    session = call.session
+    if len(path) == 3:
+        return path[0], path[1], path[2]
+    if session.database is None:
+        raise failure.no_current_database(verb)
+    if len(path) == 2:
+        return session.database, path[0], path[1]
+    if session.schema is None:
+        raise failure.no_current_schema(verb)
+    return session.database, session.schema, path[0]
+
+
+def options(cursor: Cursor) -> dict[str, str]:
+    """`NAME = value` properties to the end of the statement."""
+    found: dict[str, str] = {}
+    while not cursor.done:
+        name = cursor.name()
+        cursor.expect("=")
+        found[name] = cursor.value()
+        cursor.accept(",")
+    return found
+
+
+_HARMLESS = {"COMMENT", "DATA_RETENTION_TIME_IN_DAYS", "MAX_DATA_EXTENSION_TIME_IN_DAYS", "DEFAULT_DDL_COLLATION"}
+
+
+def checked_options(cursor: Cursor) -> dict[str, str]:
+    found = options(cursor)
+    for name in found:
+        if name not in _HARMLESS:
+            raise failure.unsupported(name)
+    return found
+
+
+# --- databases and schemas ------------------------------------------------------------------------------------------
+
+
+async def make_database(connection: asyncpg.Connection, database: Database) -> None:
+    body = asdict(database)
+    body.pop("schemas")
+    await store.store(connection, "database", [database.name], body)
+    for schema in database.schemas.values():
+        await make_schema(connection, schema)
+
+
+async def make_schema(connection: asyncpg.Connection, schema: Schema) -> None:
+    body = asdict(schema)
+    body.pop("tables")
+    await store.store(connection, "schema", [schema.database, schema.name], body)
+    await connection.execute(f"CREATE SCHEMA {names.quoted(f'{schema.database}.{schema.name}')}")
+
+
+def new_database(name: str, comment: str = "", transient: bool = False) -> Database:
+    database = Database(name, comment=comment, transient=transient, created_ms=now_ms())
+    database.schemas["PUBLIC"] = Schema(name, "PUBLIC", created_ms=now_ms())
+    return database
+
+
+@command("CREATE", "CREATE DATABASE", "CREATE TRANSIENT DATABASE")
+async def create_database(call: Call) -> Result:
+    cursor = call.cursor(1)
+    replacing = cursor.accept("OR", "REPLACE")
+    transient = cursor.accept("TRANSIENT")
+    cursor.expect("DATABASE")
+    absent, _ = head(cursor)
+    name = _checked_name(cursor.name())
+    given = checked_options(cursor)
+    catalog = call.engine.catalog
+
+    async def work(backend: Any) -> Any:
+        if name in catalog.databases:
+            if absent:
+                return lambda: None
+            if not replacing:
+                raise failure.already_exists(names.shown(name))
+            await drop_schemas(backend.connection, catalog.databases[name])
+        database = new_database(name, given.get("COMMENT", ""), transient)
+        await make_database(backend.connection, database)
+        return lambda: catalog.databases.__setitem__(name, database)
+
+    existed = name in catalog.databases
+    await change(call, work)
+    if existed and absent:
+        return status(f"{names.shown(name)} already exists, statement succeeded.")
+    call.session.database, call.session.schema = name, "PUBLIC"
+    call.session.changed()
+    return status(f"Database {names.shown(name)} successfully created.")
+
+
+def _checked_name(name: str) -> str:
+    if len(name) > names.SNOWFLAKE_NAME_LENGTH:
+        raise names.too_long(name)
+    return name
+
+
+@command("CREATE", "CREATE SCHEMA", "CREATE TRANSIENT SCHEMA")
+async def create_schema(call: Call) -> Result:
+    cursor = call.cursor(1)
+    replacing = cursor.accept("OR", "REPLACE")
+    _ = cursor.accept("TRANSIENT")
+    cursor.expect("SCHEMA")
+    absent, _present = head(cursor)
+    path = cursor.path()
+    _ = cursor.accept("WITH", "MANAGED", "ACCESS")
+    given = checked_options(cursor)
+    database_name = path[-2] if len(path) > 1 else call.session.database
+    if database_name is None:
+        raise failure.no_current_database("CREATE SCHEMA")
+    name = _checked_name(path[-1])
+    catalog = call.engine.catalog
+    database = catalog.database(database_name)
+    if name == INFORMATION_SCHEMA:
+        raise failure.already_exists(name)
+
+    async def work(backend: Any) -> Any:
+        if name in database.schemas:
+            if absent:
+                return lambda: None
+            if not replacing:
+                raise failure.already_exists(names.shown(name))
+            await drop_schema(backend.connection, database.schemas[name])
+        schema = Schema(database.name, name, comment=given.get("COMMENT", ""), created_ms=now_ms())
+        await make_schema(backend.connection, schema)
+        return lambda: database.schemas.__setitem__(name, schema)
+
+    existed = name in database.schemas
+    await change(call, work)
+    if existed and absent:
+        return status(f"{names.shown(name)} already exists, statement succeeded.")
+    call.session.database, call.session.schema = database.name, name
+    call.session.changed()
+    return status(f"Schema {names.shown(name)} successfully created.")
+
+
+async def drop_schemas(connection: asyncpg.Connection, database: Database) -> None:
+    for schema in database.schemas.values():
+        await drop_schema(connection, schema)
+    await store.forget(connection, "database", [database.name])
+
+
+async def drop_schema(connection: asyncpg.Connection, schema: Schema) -> None:
+    for table in schema.tables.values():
+        await store.forget(connection, "table", table.path)
+    await store.forget(connection, "schema", [schema.database, schema.name])
+    await connection.execute(f"DROP SCHEMA IF EXISTS {names.quoted(f'{schema.database}.{schema.name}')} CASCADE")
+
+
+# --- DROP, TRUNCATE, COMMENT ------------------------------------------------------------------------------------------
+
+
+@command("DROP", "DROP DATABASE", "DROP SCHEMA")
+async def drop_container(call: Call) -> Result:
+    cursor = call.cursor(1)
+    kind = cursor.take().text.upper()
+    present = cursor.accept("IF", "EXISTS")
+    path = cursor.path()
+    _ = cursor.accept("CASCADE") or cursor.accept("RESTRICT")
+    cursor.end()
+    catalog, session = call.engine.catalog, call.session
+    shown = ".".join(names.shown(part) for part in path)
+
+    async def work(backend: Any) -> Any:
+        if kind == "DATABASE":
+            found = catalog.databases.get(path[-1])
+            if found is None:
+                return _missing(kind, shown, present)
+            await drop_schemas(backend.connection, found)
+            return lambda: catalog.databases.pop(found.name)
+        owner = catalog.databases.get(path[-2] if len(path) > 1 else session.database or "")
+        schema = owner.schemas.get(path[-1]) if owner else None
+        if owner is None or schema is None:
+            return _missing(kind, shown, present)
+        await drop_schema(backend.connection, schema)
+        return lambda: owner.schemas.pop(schema.name)
+
+    await change(call, work)
+    _leave_dropped(call)
+    return status(f"{path[-1]} successfully dropped.")
+
+
+def _missing(kind: str, shown: str, present: bool) -> Any:
+    if not present:
+        raise failure.missing_object(kind.capitalize(), shown)
+    return lambda: None
+
+
+def _leave_dropped(call: Call) -> None:
+    session, databases = call.session, call.engine.catalog.databases
+    if session.database is not None and session.database not in databases:
+        session.database = session.schema = None
+    elif session.database and session.schema and session.schema not in databases[session.database].schemas:
+        session.schema = None
+    session.changed()
+
+
+@command("DROP", "DROP TABLE", "DROP VIEW", "DROP HYBRID TABLE")
+async def drop_table(call: Call) -> Result:
+    cursor = call.cursor(1)
+    _ = cursor.accept("HYBRID")
+    kind = cursor.take().text.upper()
+    present = cursor.accept("IF", "EXISTS")
+    path = cursor.path()
+    _ = cursor.accept("CASCADE") or cursor.accept("RESTRICT")
+    cursor.end()
+    database, schema_name, name = full_path(call, path, f"DROP {kind}")
+    catalog = call.engine.catalog
+
+    async def work(backend: Any) -> Any:
+        table = catalog.find(database, schema_name, name)
+        if table is None or table.kind != kind:
+            return _missing(kind, ".".join(names.shown(part) for part in path), present)
+        await backend.connection.execute(f"DROP {kind} {table.relation} CASCADE")
+        await store.forget(backend.connection, "table", table.path)
+        gone = await _views_gone(call, backend.connection)
+        return lambda: [catalog.schema(t.database, t.schema).tables.pop(t.name) for t in (table, *gone)]
+
+    existed = catalog.find(database, schema_name, name) is not None
+    await change(call, work)
+    if not existed:
+        return status(f"Drop statement executed successfully ({names.shown(name)} already dropped).")
+    return status(f"{names.shown(name)} successfully dropped.")
+
+
+async def _views_gone(call: Call, connection: asyncpg.Connection) -> list[Table]:
+    """Views that went with what they read; here they cannot stay behind broken, as they do in Snowflake."""
+    gone = []
+    for view in [table for table in call.engine.catalog.tables() if table.kind == "VIEW"]:
+        there = await connection.fetchval("SELECT to_regclass($1)::text", view.relation)
+        if there is None:
+            await store.forget(connection, "table", view.path)
+            gone.append(view)
+    return gone
+
+
+@command("TRUNCATE_TABLE", "TRUNCATE")
+async def truncate(call: Call) -> Result:
+    cursor = call.cursor(1)
+    _ = cursor.accept("TABLE")
+    present = cursor.accept("IF", "EXISTS")
+    path = cursor.path()
+    cursor.end()
+    database, schema, name = full_path(call, path, "TRUNCATE")
+
+    async def work(backend: Any) -> Any:
+        table = call.engine.catalog.find(database, schema, name)
+        if table is None or table.kind != "TABLE":
+            return _missing("TABLE", ".".join(names.shown(part) for part in path), present)
+        await backend.connection.execute(f"TRUNCATE {table.relation}")
+        return lambda: None
+
+    await change(call, work)
+    return status("Statement executed successfully.")
+
+
+@command("COMMENT", "COMMENT")
+async def comment(call: Call) -> Result:
+    cursor = call.cursor(1)
+    present = cursor.accept("IF", "EXISTS")
+    cursor.expect("ON")
+    kind = cursor.take().text.upper()
+    if kind not in ("TABLE", "VIEW"):
+        raise failure.unsupported(f"COMMENT ON {kind}")
+    path = cursor.path()
+    cursor.expect("IS")
+    text = cursor.string()
+    cursor.end()
+    database, schema, name = full_path(call, path, "COMMENT")
+
+    async def work(backend: Any) -> Any:
+        table = call.engine.catalog.find(database, schema, name)
+        if table is None:
+            return _missing(kind, names.shown(name), present)
+        changed = replace(table, comment=text)
+        await store.store_table(backend.connection, changed)
+        return lambda: call.engine.catalog.schema(database, schema).tables.__setitem__(name, changed)
+
+    await change(call, work)
+    return status("Statement executed successfully.")

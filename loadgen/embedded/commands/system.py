@@ -1,0 +1,201 @@
+"""SYSTEM$ functions, context functions, and the table functions that read the server's own records."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from loadgen import __version__
+from loadgen.embedded import binding, dialect, failure
+from loadgen.embedded.backends import Backend
+from loadgen.embedded.commands import Call, command
+from loadgen.embedded.commands.services import service_logs
+from loadgen.embedded.emit import Binds, Demand, Emitter
+from loadgen.embedded.history import COLUMNS, RESULT_LIMIT_DEFAULT
+from loadgen.embedded.result import Result, table
+from loadgen.embedded.types import TEXT
+
+if TYPE_CHECKING:
+    from loadgen.embedded.engine import Engine
+    from loadgen.embedded.session import Session
+
+SELECT_TYPE = 0x1000
+WAIT_UNITS = {"DAYS": 86_400.0, "HOURS": 3600.0, "MINUTES": 60.0, "SECONDS": 1.0, "MILLISECONDS": 0.001}
+
+
+def context_value(session: Session, name: str, query_id: str) -> str | None:
+    """What CURRENT_… says in this session."""
+    match name:
+        case "CURRENT_SESSION":
+            return str(session.number)
+        case "CURRENT_USER":
+            return session.user
+        case "CURRENT_ROLE":
+            return session.role
+        case "CURRENT_WAREHOUSE":
+            return session.warehouse
+        case "CURRENT_DATABASE":
+            return session.database
+        case "CURRENT_SCHEMA":
+            return session.schema
+        case "CURRENT_SCHEMAS":
+            return json.dumps([f"{session.database}.{session.schema}"] if session.schema else [])
+        case "CURRENT_TRANSACTION":
+            return str(session.transaction.number) if session.transaction else None
+        case "LAST_TRANSACTION":
+            return str(session.last_transaction) if session.last_transaction else None
+        case "LAST_QUERY_ID":
+            return session.last_query_id
+        case "CURRENT_STATEMENT":
+            return query_id
+    return _CONSTANTS[name]
+
+
+_CONSTANTS: dict[str, str | None] = {
+    "CURRENT_ACCOUNT": "EMBEDDED",
+    "CURRENT_ACCOUNT_NAME": "EMBEDDED",
+    "CURRENT_ORGANIZATION_NAME": "LOADGEN",
+    "CURRENT_REGION": "LOCAL",
+    "CURRENT_VERSION": f"{__version__}-embedded",
+    "CURRENT_CLIENT": None,
+    "CURRENT_IP_ADDRESS": "127.0.0.1",
+    "CURRENT_AVAILABLE_ROLES": '["ACCOUNTADMIN","PUBLIC"]',
+    "CURRENT_SECONDARY_ROLES": '{"roles":"","value":""}',
+}
+
+
+async def demanded(engine: Engine, backend: Backend, session: Session, demand: Demand) -> str:
+    """The rows of a query-history function as JSON; PostgreSQL evaluates its constant arguments."""
+    values: dict[str, str | None] = {}
+    if demand.arguments:
+        # Times are asked as epoch milliseconds: an LTZ, an NTZ and a text mean the same instant here.
+        parts = [
+            f"(extract(epoch FROM sf.cast_ltz({sql})) * 1000)::text" if "RANGE" in name else f"({sql})::text"
+            for name, sql in demand.arguments.items()
+        ]
+        row = await backend.connection.fetchrow("SELECT " + ", ".join(parts))
+        values = dict(zip(demand.arguments, row, strict=True))
+    limit = values.get("RESULT_LIMIT")
+    own = demand.function.rsplit("_", 1)[-1]
+    start, end = values.get("END_TIME_RANGE_START"), values.get("END_TIME_RANGE_END")
+    try:
+        rows = engine.history.query_history(
+            float(start) if start else None,
+            float(end) if end else None,
+            int(limit) if limit else RESULT_LIMIT_DEFAULT,
+            session_id=int(values.get("SESSION_ID") or session.number) if own == "SESSION" else None,
+            user=(values.get("USER_NAME") or session.user) if own == "USER" else None,
+            warehouse=(values.get("WAREHOUSE_NAME") or session.warehouse) if own == "WAREHOUSE" else None,
+        )
+    except ValueError as error:
+        raise failure.compilation(1008, "22023", str(error)) from None
+    return json.dumps([_history_row(row) for row in rows])
+
+
+_TIMES = {"START_TIME", "END_TIME"}
+
+
+def _history_row(row: Any) -> dict[str, Any]:
+    return {name: _instant(value) if name in _TIMES else value for (name, _), value in zip(COLUMNS, row, strict=True)}
+
+
+def _instant(milliseconds: float) -> str:
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)).isoformat()
+
+
+@command("SELECT", "SELECT SYSTEM$")
+async def system(call: Call) -> Result:
+    """SELECT SYSTEM$NAME(arguments), alone in its statement."""
+    tree = dialect.parse(call.request.text, dialect.tokens_of(call.request.text))
+    item = tree.expressions[0] if isinstance(tree, exp.Select) and len(tree.expressions) == 1 else None
+    node = item.this if isinstance(item, exp.Alias) else item
+    if not isinstance(node, exp.Anonymous) or any(tree.args.get(part) for part in ("from_", "where", "with_")):
+        raise failure.unsupported("SYSTEM$ function inside a larger query")
+    column = dialect.identifier(item.args["alias"]) if isinstance(item, exp.Alias) else dialect.shown(node)
+    arguments = await _arguments(call, node)
+    value = await _answer(call, str(node.this).upper(), arguments)
+    return table([(column, TEXT)], [[value]], SELECT_TYPE)
+
+
+async def _arguments(call: Call, node: Any) -> list[str | None]:
+    if not node.expressions:
+        return []
+    types, arrays = binding.signature(call.request.bindings)
+    binds = Binds(types, dialect.placeholders(call.tokens), arrays)
+    emitter = Emitter(call.engine.catalog, call.session.database, call.session.schema, binds)
+    texts = [f"({emitter.emit(argument)})::text" for argument in node.expressions]
+    values = [
+        binding.value(call.request.bindings or {}, binds, key)
+        if isinstance(key, int)
+        else context_value(call.session, key, call.running.statement.query_id)
+        for key in emitter.parameters
+    ]
+    backend = await call.engine.backends.acquire(call.session.timezone)
+    try:
+        return list(await backend.connection.fetchrow("SELECT " + ", ".join(texts), *values))
+    finally:
+        await call.engine.backends.release(backend)
+
+
+async def _answer(call: Call, name: str, arguments: list[str | None]) -> str:
+    match name:
+        case "SYSTEM$CANCEL_QUERY":
+            return _cancel_query(call, _one(name, arguments))
+        case "SYSTEM$CANCEL_ALL_QUERIES":
+            return _cancel_session(call, _one(name, arguments))
+        case "SYSTEM$ABORT_SESSION":
+            session = call.engine.sessions.by_number.get(int(_one(name, arguments)))
+            if session is None:
+                raise failure.missing_object("Session", str(arguments[0]))
+            await call.engine.close(session)
+            return "session aborted."
+        case "SYSTEM$WAIT":
+            return await _wait(call, arguments)
+        case "SYSTEM$GET_SERVICE_LOGS":
+            return service_logs(call, arguments)
+    raise failure.unknown_function(name)
+
+
+def _one(name: str, arguments: list[str | None]) -> str:
+    if len(arguments) != 1:
+        raise failure.wrong_arity(name, 1, 1, len(arguments))
+    return arguments[0] or ""
+
+
+def _cancel_query(call: Call, query_id: str) -> str:
+    running = call.engine.running.get(query_id)
+    if running is not None:
+        running.cancel(failure.canceled())
+        return f"query [{query_id}] terminated."
+    if call.engine.history.was_issued(query_id):
+        return "Identified SQL statement is not currently executing."
+    raise failure.SqlError(707, "02000", f"SQL execution error: Invalid UUID or unknown query: {query_id[:60]}")
+
+
+def _cancel_session(call: Call, number: str) -> str:
+    count = 0
+    for running in list(call.engine.running.values()):
+        if str(running.session.number) == number and running is not call.running:
+            running.cancel(failure.canceled())
+            count += 1
+    return f"{count} cancelled."
+
+
+async def _wait(call: Call, arguments: list[str | None]) -> str:
+    """Sleeps on a slot of the warehouse, as a long statement would."""
+    if not 1 <= len(arguments) <= 2:
+        raise failure.wrong_arity("SYSTEM$WAIT", 1, 2, len(arguments))
+    unit = (arguments[1] or "SECONDS").upper() if len(arguments) > 1 else "SECONDS"
+    if unit not in WAIT_UNITS:
+        raise failure.compilation(1008, "22023", f"invalid value [{unit[:40]}] for unit of SYSTEM$WAIT")
+    warehouse = call.engine.warehouse_of(call.session)
+    ticket = await warehouse.admit()
+    try:
+        await asyncio.sleep(float(arguments[0] or 0) * WAIT_UNITS[unit])
+    finally:
+        ticket.release()
+    return f"waited {arguments[0]} {unit.lower()}"

@@ -1,0 +1,289 @@
+"""CREATE TABLE and CREATE HYBRID TABLE, with their columns, keys and indexes; CREATE INDEX."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import asyncpg
+
+from loadgen.embedded import catalog as store
+from loadgen.embedded import failure, names
+from loadgen.embedded.catalog import Column, Key, Table, now_ms
+from loadgen.embedded.commands import Call, command
+from loadgen.embedded.commands.definition import Draft, definitions
+from loadgen.embedded.commands.objects import change, full_path, head
+from loadgen.embedded.commands.views import query_plan
+from loadgen.embedded.cursor import Cursor
+from loadgen.embedded.plan import Plan, describe
+from loadgen.embedded.result import Result, status
+
+_UNINDEXED = ("VARIANT", "OBJECT", "ARRAY")
+_OPTIONS = {"COMMENT", "DATA_RETENTION_TIME_IN_DAYS", "MAX_DATA_EXTENSION_TIME_IN_DAYS", "CHANGE_TRACKING",
+            "ENABLE_SCHEMA_EVOLUTION", "DEFAULT_DDL_COLLATION", "COPY"}  # fmt: skip
+
+
+@command(
+    "CREATE_TABLE",
+    "CREATE TABLE", "CREATE HYBRID TABLE", "CREATE TRANSIENT TABLE", "CREATE TEMPORARY", "CREATE TEMP", "CREATE LOCAL",
+    "CREATE GLOBAL", "CREATE VOLATILE", "CREATE OR ALTER",
+)  # fmt: skip
+async def create_table(call: Call) -> Result:
+    cursor = call.cursor(1)
+    replacing = _flavour(cursor)
+    transient = cursor.accept("TRANSIENT")
+    hybrid = cursor.accept("HYBRID")
+    if cursor.word() in ("TEMP", "TEMPORARY", "LOCAL", "GLOBAL", "VOLATILE"):
+        raise failure.unsupported("TEMPORARY TABLE")
+    cursor.expect("TABLE")
+    absent, _ = head(cursor)
+    if absent and replacing:
+        raise failure.compilation(1003, "42000", "options IF NOT EXISTS and OR REPLACE are incompatible.")
+    path = full_path(call, cursor.path(), "CREATE TABLE")
+    draft = definitions(call, cursor, hybrid) if cursor.word() == "(" else Draft()
+    comment = _options(cursor, hybrid)
+    query = _query(call, cursor)
+    cursor.end()
+    if not draft.columns and query is None:
+        raise cursor.unexpected()
+    _check_hybrid(call, draft, hybrid, transient, query is not None)
+    table = Table(
+        database=path[0], schema=path[1], name=path[2], hybrid=hybrid, transient=transient, comment=comment,
+        columns=tuple(draft.columns), created_ms=now_ms(),
+    )  # fmt: skip
+    existed = call.engine.catalog.find(*path) is not None
+    await _create(call, table, draft, query, absent=absent, replacing=replacing)
+    shown = names.shown(table.name)
+    return status(
+        f"{shown} already exists, statement succeeded."
+        if existed and absent
+        else f"Table {shown} successfully created."
+    )
+
+
+def _flavour(cursor: Cursor) -> bool:
+    """OR REPLACE or not; OR ALTER is not for hybrid tables, and not here for others."""
+    if cursor.accept("OR", "REPLACE"):
+        return True
+    if cursor.accept("OR", "ALTER"):
+        if cursor.word() == "HYBRID":
+            raise failure.compilation(
+                1003, "42000", "syntax error: CREATE OR ALTER is not supported for hybrid tables."
+            )
+        raise failure.unsupported("CREATE OR ALTER")
+    return False
+
+
+def _options(cursor: Cursor, hybrid: bool) -> str:
+    comment = ""
+    while not cursor.done and cursor.word() not in ("AS", "LIKE", "CLONE"):
+        if cursor.accept("CLUSTER", "BY"):
+            if hybrid:
+                raise failure.unsupported("clustering key on a hybrid table")
+            cursor.skip_parentheses()
+            continue
+        name = cursor.name()
+        if name not in _OPTIONS:
+            cursor.index -= 1
+            raise cursor.unexpected()
+        if name == "COPY":
+            cursor.expect("GRANTS")
+            continue
+        cursor.expect("=")
+        value = cursor.value()
+        comment = value if name == "COMMENT" else comment
+        cursor.accept(",")
+    return comment
+
+
+def _query(call: Call, cursor: Cursor) -> Plan | None:
+    if cursor.word() in ("LIKE", "CLONE"):
+        raise failure.unsupported(f"CREATE TABLE … {cursor.word()}")
+    if not cursor.accept("AS"):
+        return None
+    if call.request.bindings:
+        raise failure.unsupported("bind variable in CREATE TABLE … AS")
+    body = cursor.source(cursor.index, len(cursor.tokens) - 1)
+    cursor.index = len(cursor.tokens)
+    return query_plan(call, body)
+
+
+# --- rules of hybrid tables -------------------------------------------------------------------------------------------
+
+
+def _check_hybrid(call: Call, draft: Draft, hybrid: bool, transient: bool, from_query: bool) -> None:
+    by_name = {column.name: column for column in draft.columns}
+    keyed = [draft.primary, *draft.uniques, *(columns for columns, _, _ in draft.foreign)]
+    for columns in [*keyed, *(key.columns + key.include for key in draft.indexes)]:
+        for name in columns:
+            if name not in by_name:
+                raise failure.invalid_identifier(names.shown(name))
+    if not hybrid:
+        return
+    if transient:
+        raise failure.unsupported("TRANSIENT hybrid table")
+    if not draft.primary:
+        text = "Hybrid table must have a PRIMARY KEY constraint defined."
+        raise failure.compilation(391410 if not from_query else 391411, "0A000", text)
+    for columns in [*keyed, *(key.columns + key.include for key in draft.indexes)]:
+        for name in columns:
+            if by_name[name].type.kind in _UNINDEXED:
+                text = f"Column '{names.shown(name)}' of type {by_name[name].type.kind} cannot be part of an index."
+                raise failure.compilation(391463, "0A000", text)
+    for columns in keyed:
+        for name in columns:
+            if by_name[name].type.kind == "TIMESTAMP_TZ":
+                text = f"Column '{names.shown(name)}' of type TIMESTAMP_TZ cannot be part of a constraint."
+                raise failure.compilation(391463, "0A000", text)
+
+
+# --- making it --------------------------------------------------------------------------------------------------------
+
+
+async def _create(call: Call, table: Table, draft: Draft, query: Plan | None, *, absent: bool, replacing: bool) -> None:
+    catalog = call.engine.catalog
+    schema = catalog.schema(table.database, table.schema)
+
+    async def work(backend: Any) -> Any:
+        existing = schema.tables.get(table.name)
+        if existing is not None:
+            if absent:
+                return lambda: None
+            if not replacing:
+                raise failure.already_exists(existing.qualified)
+            await backend.connection.execute(f"DROP {existing.kind} {existing.relation} CASCADE")
+        columns = table.columns
+        if query is not None:
+            await describe(query, backend, catalog.version)
+            columns = _query_columns(query, columns)
+        made = keyed_table(replace(table, columns=columns), draft, catalog)
+        await make_table(backend.connection, made, draft)
+        if query is not None:
+            await backend.connection.execute(f"INSERT INTO {made.relation} {query.describing_sql}")
+        await store.store_table(backend.connection, made)
+        return lambda: schema.tables.__setitem__(made.name, made)
+
+    await change(call, work)
+
+
+def _query_columns(query: Plan, given: tuple[Column, ...]) -> tuple[Column, ...]:
+    if given:
+        if len(given) != len(query.columns):
+            raise failure.compilation(2057, "42601", "Column list does not match the query's columns.")
+        return given
+    found = tuple(Column(name=name, type=kind) for name, kind in query.columns)
+    if len({column.name for column in found}) != len(found):
+        raise failure.compilation(2025, "42S21", "duplicate column name in the query")
+    return found
+
+
+def keyed_table(table: Table, draft: Draft, catalog: store.Catalog) -> Table:
+    """The table with its keys named; the columns of a primary key may not be NULL."""
+    columns = tuple(replace(c, nullable=c.nullable and c.name not in draft.primary) for c in table.columns)
+    foreign = []
+    for number, (keys, path, targets) in enumerate(draft.foreign, 1):
+        parent = _parent(table, path, catalog)
+        wanted = targets or (parent.primary_key.columns if parent.primary_key else ())
+        foreign.append(Key(name=f"FK~{table.name}~{number}", columns=keys, include=wanted, references=parent.relation))
+    return replace(
+        table,
+        columns=columns,
+        primary_key=Key(name=f"PK~{table.name}~{table.created_ms:x}", columns=draft.primary) if draft.primary else None,
+        uniques=tuple(
+            Key(name=f"SYS_INDEX_{table.name}_UNIQUE_{'_'.join(unique)}", columns=unique) for unique in draft.uniques
+        ),
+        foreign_keys=tuple(foreign),
+        indexes=tuple(draft.indexes),
+    )
+
+
+def _parent(table: Table, path: list[str], catalog: store.Catalog) -> Table:
+    full = [table.database, table.schema, *path][-3:] if len(path) < 3 else path
+    if len(path) == 2:
+        full = [table.database, *path]
+    return catalog.table(full[0], full[1], full[2], ".".join(names.shown(part) for part in path))
+
+
+async def make_table(connection: asyncpg.Connection, table: Table, draft: Draft) -> None:
+    """Create the PostgreSQL table. Keys of standard tables are recorded and not enforced, as in Snowflake."""
+    lines = []
+    for column in table.columns:
+        line = f"{names.quoted(column.name)} {column.type.postgres}"
+        if column.name in draft.identity:
+            line += f" DEFAULT nextval({names.literal(await _sequence(connection, table, column, draft))})::numeric"
+        elif column.name in draft.defaults:
+            line += f" DEFAULT ({draft.defaults[column.name]})"
+        lines.append(line + ("" if column.nullable else " NOT NULL"))
+    if table.hybrid:
+        lines += _constraints(table)
+    await connection.execute(f"CREATE TABLE {table.relation} ({', '.join(lines)}) WITH (fillfactor = 70)")
+    for index in table.indexes:
+        await make_index(connection, table, index)
+
+
+def _constraints(table: Table) -> list[str]:
+    lines = []
+    if table.primary_key is not None:
+        lines.append(
+            f"CONSTRAINT {names.quoted(table.primary_key.name)} PRIMARY KEY ({_listed(table.primary_key.columns)})"
+        )
+    for unique in table.uniques:
+        lines.append(f"CONSTRAINT {names.quoted(unique.name)} UNIQUE ({_listed(unique.columns)})")
+    for key in table.foreign_keys:
+        lines.append(
+            f"CONSTRAINT {names.quoted(key.name)} FOREIGN KEY ({_listed(key.columns)})"
+            f" REFERENCES {key.references} ({_listed(key.include)})"
+        )
+    return lines
+
+
+def _listed(columns: tuple[str, ...]) -> str:
+    return ", ".join(names.quoted(column) for column in columns)
+
+
+async def make_index(connection: asyncpg.Connection, table: Table, index: Key) -> None:
+    include = f" INCLUDE ({_listed(index.include)})" if index.include else ""
+    name = names.quoted(f"{table.name}~{index.name}")
+    await connection.execute(f"CREATE INDEX {name} ON {table.relation} ({_listed(index.columns)}){include}")
+
+
+async def _sequence(connection: asyncpg.Connection, table: Table, column: Column, draft: Draft) -> str:
+    start, step = draft.identity[column.name]
+    name = names.relation(table.database, table.schema, f"{table.name}~{column.name}")
+    await connection.execute(f"DROP SEQUENCE IF EXISTS {name} CASCADE")
+    low = f" MINVALUE {min(start, -(2**62))}" if step < 0 or start < 1 else ""
+    await connection.execute(f"CREATE SEQUENCE {name} START {start} INCREMENT {step}{low}")
+    return name
+
+
+@command("CREATE_INDEX", "CREATE INDEX")
+async def create_index(call: Call) -> Result:
+    cursor = call.cursor(2)
+    absent, _ = head(cursor)
+    name = cursor.name()
+    cursor.expect("ON")
+    path = full_path(call, cursor.path(), "CREATE INDEX")
+    columns = cursor.names()
+    include = cursor.names() if cursor.accept("INCLUDE") else ()
+    cursor.end()
+    catalog = call.engine.catalog
+    index = Key(name=name, columns=columns, include=include)
+
+    async def work(backend: Any) -> Any:
+        table = catalog.table(*path, ".".join(names.shown(part) for part in path))
+        if not table.hybrid:
+            raise failure.unsupported("CREATE INDEX on a table that is not hybrid")
+        if any(existing.name == name for existing in table.indexes):
+            if absent:
+                return lambda: None
+            raise failure.already_exists(names.shown(name))
+        for column in (*columns, *include):
+            if table.column(column) is None:
+                raise failure.invalid_identifier(names.shown(column))
+        changed = replace(table, indexes=(*table.indexes, index))
+        await make_index(backend.connection, table, index)
+        await store.store_table(backend.connection, changed)
+        return lambda: catalog.schema(path[0], path[1]).tables.__setitem__(table.name, changed)
+
+    await change(call, work)
+    return status(f"Index {names.shown(name)} successfully created.")

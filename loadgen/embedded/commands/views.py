@@ -1,0 +1,78 @@
+"""CREATE VIEW, and the query inside a CREATE statement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadgen.embedded import catalog as store
+from loadgen.embedded import dialect, failure, names
+from loadgen.embedded.catalog import Column, Table, now_ms
+from loadgen.embedded.commands import Call, command
+from loadgen.embedded.commands.objects import change, full_path, head
+from loadgen.embedded.plan import Plan, describe
+from loadgen.embedded.result import Result, status
+
+
+@command("CREATE", "CREATE VIEW", "CREATE SECURE VIEW")
+async def create_view(call: Call) -> Result:
+    cursor = call.cursor(1)
+    replacing = cursor.accept("OR", "REPLACE")
+    _ = cursor.accept("SECURE")
+    cursor.expect("VIEW")
+    absent, _present = head(cursor)
+    database, schema_name, name = full_path(call, cursor.path(), "CREATE VIEW")
+    columns = cursor.names() if cursor.word() == "(" else ()
+    comment = ""
+    if cursor.accept("COMMENT"):
+        cursor.expect("=")
+        comment = cursor.string()
+    cursor.expect("AS")
+    if call.request.bindings:
+        raise failure.unsupported("bind variable in a view")
+    catalog = call.engine.catalog
+    schema = catalog.schema(database, schema_name)
+    body = cursor.source(cursor.index, len(cursor.tokens) - 1)
+    plan = query_plan(call, body)
+
+    async def work(backend: Any) -> Any:
+        existing = schema.tables.get(name)
+        if existing is not None and absent:
+            return lambda: None
+        if existing is not None and (not replacing or existing.kind != "VIEW"):
+            raise failure.already_exists(existing.qualified)
+        await describe(plan, backend, catalog.version)
+        found = _view_columns(plan, columns)
+        view = Table(
+            database=database, schema=schema_name, name=name, kind="VIEW", columns=found, comment=comment,
+            text=call.request.text, hybrid_sources=plan.hybrid_only, created_ms=now_ms(),
+        )  # fmt: skip
+        if existing is not None:
+            await backend.connection.execute(f"DROP VIEW IF EXISTS {view.relation} CASCADE")
+        listed = ", ".join(names.quoted(column.name) for column in found)
+        await backend.connection.execute(f"CREATE VIEW {view.relation} ({listed}) AS {plan.describing_sql}")
+        await store.store_table(backend.connection, view)
+        return lambda: schema.tables.__setitem__(name, view)
+
+    await change(call, work)
+    return status(f"View {names.shown(name)} successfully created.")
+
+
+def query_plan(call: Call, body: str) -> Plan:
+    """The plan of a query inside a DDL statement."""
+    session = call.session
+    tokens = dialect.tokens_of(body)
+    plan = call.engine.planner.plan(body, tokens, session.database, session.schema, (), False)
+    if plan.kind != "SELECT" or plan.demands or plan.parameters:
+        raise failure.unsupported("this query inside CREATE")
+    return plan
+
+
+def _view_columns(plan: Plan, given: tuple[str, ...]) -> tuple[Column, ...]:
+    found = given or tuple(name for name, _ in plan.columns)
+    if len(found) != len(plan.columns):
+        text = f"Invalid column definition list: {len(found)} names for {len(plan.columns)} columns."
+        raise failure.compilation(2026, "42601", text)
+    duplicate = next((name for name in found if found.count(name) > 1), None)
+    if duplicate is not None:
+        raise failure.compilation(2025, "42S21", f"duplicate column name '{names.shown(duplicate)}'")
+    return tuple(Column(name=name, type=kind) for name, (_, kind) in zip(found, plan.columns, strict=True))

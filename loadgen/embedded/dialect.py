@@ -1,0 +1,197 @@
+"""Reading Snowflake SQL: sqlglot's tokenizer and parser, told to keep every function's name as the user wrote it.
+
+sqlglot translates functions while it parses (NOW() becomes CURRENT_TIMESTAMP, and so on). A server that must refuse
+what Snowflake refuses cannot use that, so the function table is emptied: each call arrives as a name with arguments
+and meets the allow-list.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import ClassVar
+
+from sqlglot import exp
+from sqlglot.dialects.snowflake import Snowflake
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.parsers.snowflake import SnowflakeParser
+from sqlglot.tokenizer_core import Token, TokenType
+
+from loadgen.embedded.failure import SqlError, statement_count, syntax_error, unsupported
+
+_SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "POSITION")
+STATEMENT_BYTES_MAX = 1_048_576  # Snowflake's own limit of one statement's text
+NESTING_MAX = 200  # deeper texts are refused before they meet the recursive parser
+
+logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it would print users' SQL to stderr
+
+
+class _Parser(SnowflakeParser):
+    FUNCTIONS: ClassVar = {}
+    FUNCTION_PARSERS: ClassVar = {name: SnowflakeParser.FUNCTION_PARSERS[name] for name in _SPECIAL_SYNTAX}
+    PLACEHOLDER_PARSERS: ClassVar = {
+        **SnowflakeParser.PLACEHOLDER_PARSERS,
+        # A `?` remembers where it stood: binds are numbered by the text, not by the order in which we emit.
+        TokenType.PLACEHOLDER: lambda self: self.expression(exp.Placeholder(this=f"?{self._prev.start}")),
+    }
+
+
+class _Dialect(Snowflake):
+    Parser = _Parser
+
+
+_dialect = _Dialect()
+
+# Operators that sqlglot knows from other databases.
+_FOREIGN = frozenset(
+    getattr(TokenType, name)
+    for name in (
+        "ARROW", "DARROW", "HASH_ARROW", "DHASH_ARROW", "AT_GT", "LT_AT", "TILDE", "CARET", "AMP", "DAMP", "PIPE", "HASH",
+        "CARET_AT", "DAT", "AT_QMARK", "PIPE_SLASH", "DPIPE_SLASH", "NULLSAFE_EQ", "LR_ARROW", "DSTAR", "IRLIKE",
+        "PIPE_GT", "COLON_EQ", "DCOLONDOLLAR", "DCOLONPERCENT", "DCOLONQMARK", "DQMARK", "DOTCARET", "DOTCOLON",
+    )
+    if hasattr(TokenType, name)
+)  # fmt: skip
+
+
+def tokens_of(text: str) -> list[Token]:
+    """The tokens of one statement, without a closing semicolon; several statements are refused as Snowflake does."""
+    if len(text) > STATEMENT_BYTES_MAX:
+        raise SqlError(102, "54000", "SQL compilation error: statement text exceeds the maximum of 1 MB.")
+    try:
+        tokens = _dialect.tokenize(text)
+    except TokenError:
+        raise syntax_error(1, 0, text.strip()[:20] or "<EOF>") from None
+    while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
+        tokens.pop()
+    if not tokens:
+        raise SqlError(900, "42601", "SQL compilation error:\nEmpty SQL statement.")
+    _check_shape(tokens)
+    return tokens
+
+
+def _check_shape(tokens: list[Token]) -> None:
+    depth = statements = 0
+    for token in tokens:
+        kind = token.token_type
+        if kind in _FOREIGN:
+            raise syntax_error(token.line, max(0, token.col - len(token.text)), token.text)
+        if kind is TokenType.SEMICOLON:
+            statements += 1
+        elif kind in (TokenType.L_PAREN, TokenType.L_BRACKET):
+            depth += 1
+            if depth > NESTING_MAX:
+                raise SqlError(1005, "42601", "SQL compilation error: statement is nested too deeply.")
+        elif kind in (TokenType.R_PAREN, TokenType.R_BRACKET):
+            depth -= 1
+    if statements:
+        raise statement_count(statements + 1, 1)
+
+
+def parse(text: str, tokens: list[Token]) -> exp.Expr:
+    """The syntax tree of one statement."""
+    try:
+        trees = _dialect.parser().parse(tokens, text)
+    except ParseError as error:
+        raise _refusal(error, tokens) from None
+    except RecursionError:
+        raise SqlError(1005, "42601", "SQL compilation error: statement is nested too deeply.") from None
+    tree = trees[0] if trees else None
+    if tree is None:
+        raise SqlError(900, "42601", "SQL compilation error:\nEmpty SQL statement.")
+    if isinstance(tree, exp.Command):
+        raise unsupported(str(tree.this).upper())
+    return tree
+
+
+def parse_expression(text: str) -> exp.Expr:
+    """The tree of a scalar expression, such as a column's DEFAULT."""
+    query = f"SELECT {text}"
+    tree = parse(query, tokens_of(query))
+    projections = tree.expressions
+    if not isinstance(tree, exp.Select) or len(projections) != 1 or any(tree.args.get(k) for k in ("from_", "where")):
+        raise syntax_error(1, 0, text[:20])
+    result: exp.Expr = projections[0]
+    return result
+
+
+def _refusal(error: ParseError, tokens: list[Token]) -> SqlError:
+    detail = error.errors[0] if error.errors else {}
+    highlight = str(detail.get("highlight") or "")
+    line, column = int(detail.get("line") or 1), int(detail.get("col") or 0)
+    if not highlight and tokens:
+        return syntax_error(tokens[-1].line, tokens[-1].col, "<EOF>")
+    return syntax_error(line, max(0, column - len(highlight)), highlight)
+
+
+def placeholders(tokens: list[Token]) -> dict[str, int]:
+    """The number (from 1) of each `?`, by the mark its node carries."""
+    marks = [token for token in tokens if token.token_type is TokenType.PLACEHOLDER]
+    return {f"?{token.start}": number for number, token in enumerate(marks, 1)}
+
+
+def position(text: str, name: str) -> tuple[int, int]:
+    """Line and position of an identifier in the text, as Snowflake counts: lines from 1, positions from 0."""
+    last = name.rsplit(".", 1)[-1].strip('"').upper()
+    token = next((token for token in _dialect.tokenize(text) if token.text.upper() == last), None)
+    return (token.line, max(0, token.col - len(token.text))) if token else (1, 0)
+
+
+_LIST_ENDS = frozenset(
+    {
+        "FROM",
+        "WHERE",
+        "GROUP BY",
+        "HAVING",
+        "QUALIFY",
+        "ORDER BY",
+        "LIMIT",
+        "UNION",
+        "EXCEPT",
+        "MINUS",
+        "INTERSECT",
+        "FOR",
+    }
+)
+
+
+def select_list(text: str, tokens: list[Token]) -> list[str]:
+    """The source texts of the first outermost select list; unnamed columns are called by them."""
+    index = next((i for i, token in _outermost(tokens) if token.token_type is TokenType.SELECT), None)
+    if index is None or index + 1 >= len(tokens) or tokens[index + 1].text.upper() in ("DISTINCT", "ALL", "TOP"):
+        index = index + 1 if index is not None else len(tokens)
+    first, found = index + 1, []
+    for i, token in _outermost(tokens):
+        if i <= index:
+            continue
+        if token.token_type is TokenType.COMMA or token.text.upper() in _LIST_ENDS:
+            found.append((first, i - 1))
+            first = i + 1
+            if token.token_type is not TokenType.COMMA:
+                break
+    else:
+        found.append((first, len(tokens) - 1))
+    return [text[tokens[a].start : tokens[b].end + 1] for a, b in found if a <= b < len(tokens)]
+
+
+def _outermost(tokens: list[Token]) -> Iterator[tuple[int, Token]]:
+    depth = 0
+    for index, token in enumerate(tokens):
+        if token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE):
+            depth -= 1
+        if depth == 0:
+            yield index, token
+        if token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE):
+            depth += 1
+
+
+def shown(node: exp.Expr) -> str:
+    """An expression as Snowflake names an unnamed column: its text in upper case."""
+    return node.sql(dialect=_dialect).upper()
+
+
+def identifier(node: exp.Expr | None) -> str:
+    """An identifier's real name: upper-cased unless quoted."""
+    if not isinstance(node, exp.Identifier):
+        return str(node.name).upper() if node is not None else ""
+    return str(node.this) if node.args.get("quoted") else str(node.this).upper()

@@ -1,0 +1,252 @@
+"""Calls: casts, functions, window functions, access to semi-structured values.
+
+`FUNCTIONS` (functions.py) names every function that may be called; anything else is an unknown function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlglot import exp
+
+from loadgen.embedded import dialect, names
+from loadgen.embedded.emit import CAST_NAMES, CONTEXT_FUNCTIONS, Emitter, handles
+from loadgen.embedded.failure import compilation, unknown_function, unsupported, wrong_arity
+from loadgen.embedded.functions import FUNCTIONS, Function, normal_unit
+from loadgen.embedded.types import POSTGRES_TYPES, SnowType, declared
+
+SEQUENCES = frozenset({"SEQ1", "SEQ2", "SEQ4", "SEQ8"})
+
+
+# --- casts --------------------------------------------------------------------------------------------------------
+
+
+def type_of(node: exp.DataType) -> SnowType:
+    """The Snowflake type a syntax-tree type stands for."""
+    kind = node.this
+    name = str(kind.value if isinstance(kind, exp.DataType.Type) else kind).upper()
+    arguments = [int(str(argument.this.this)) for argument in node.expressions if argument.this.is_int]
+    if len(arguments) != len(node.expressions) or node.args.get("nested"):
+        raise unsupported(f"data type {dialect.shown(node)}")
+    return declared(_TYPE_NAMES.get(name, name), arguments)
+
+
+_TYPE_NAMES = {
+    "DECIMAL": "NUMBER",
+    "TIMESTAMPNTZ": "TIMESTAMP_NTZ",
+    "TIMESTAMPLTZ": "TIMESTAMP_LTZ",
+    "TIMESTAMPTZ": "TIMESTAMP_TZ",
+    "USERDEFINED": "?",
+    "STRUCT": "OBJECT",
+}
+
+
+def cast(value: str, kind: SnowType, attempt: bool = False) -> str:
+    """`value` converted by an explicit cast, with Snowflake's errors, or NULL on failure for TRY_CAST."""
+    call = f"sf.{'try_' if attempt else ''}cast_{CAST_NAMES[kind.kind]}({value})"
+    if kind.kind in ("FIXED", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ") or (kind.kind == "TEXT" and kind.length):
+        return f"{call}::{kind.postgres}" if kind.postgres != "text" else call
+    return call
+
+
+@handles(exp.Cast, "this", "to")
+def _cast(self: Emitter, node: exp.Cast) -> str:
+    return cast(self.emit(node.this), type_of(node.to))
+
+
+@handles(exp.TryCast, "this", "to", "requires_string", "safe")
+def _try_cast(self: Emitter, node: exp.TryCast) -> str:
+    return cast(self.emit(node.this), type_of(node.to), attempt=True)
+
+
+# --- semi-structured ----------------------------------------------------------------------------------------------
+
+
+@handles(exp.JSONExtract, "this", "expression", "variant_extract", "requires_json", "only_json_types", "expressions")
+def _json_extract(self: Emitter, node: exp.JSONExtract) -> str:
+    value = self.emit(node.this)
+    for step in node.expression.expressions:
+        if isinstance(step, exp.JSONPathRoot):
+            continue
+        if not isinstance(step, exp.JSONPathKey | exp.JSONPathSubscript) or not isinstance(step.this, str | int):
+            raise unsupported("path expression")
+        key = f"{step.this}::numeric" if isinstance(step.this, int) else f"{names.literal(step.this)}::text"
+        value = f"sf.get({value}, {key})"
+    return value
+
+
+@handles(exp.Bracket, "this", "expressions", "offset", "safe", "json_access", "returns_list_for_maps")
+def _bracket(self: Emitter, node: exp.Bracket) -> str:
+    if len(node.expressions) != 1:
+        raise unsupported("array slice")
+    return f"sf.get({self.emit(node.this)}, {self.emit(node.expressions[0])})"
+
+
+@handles(exp.Array, "expressions", "bracket_notation")
+def _array(self: Emitter, node: exp.Array) -> str:
+    return written(known("ARRAY_CONSTRUCT"), self.all(node.expressions))
+
+
+@handles(exp.Struct, "expressions")
+def _struct(self: Emitter, node: exp.Struct) -> str:
+    arguments: list[str] = []
+    for pair in node.expressions:
+        if not isinstance(pair, exp.PropertyEQ):
+            raise unsupported("object literal")
+        arguments += [f"{names.literal(str(pair.this.name))}::text", self.emit(pair.expression)]
+    return written(known("OBJECT_CONSTRUCT"), arguments)
+
+
+# --- functions ----------------------------------------------------------------------------------------------------
+
+
+@handles(exp.Anonymous, "this", "expressions")
+def _function(self: Emitter, node: exp.Anonymous) -> str:
+    return call_of(self, node)
+
+
+def call_of(self: Emitter, node: exp.Anonymous, *, order_by: str = "", over: str | None = None) -> str:
+    """A call as the user wrote it, with what surrounds it: WITHIN GROUP (ORDER BY …), OVER (…)."""
+    name = str(node.this).upper()
+    if name in CONTEXT_FUNCTIONS:
+        return self.context_value(name)
+    if name in SEQUENCES:
+        row = '"~generator"."i" - 1' if self.scope.generator else "row_number() OVER () - 1"
+        return f"({row})::numeric(38,0)"
+    function = known(name)
+    if function.kind == "table" or (function.kind == "window" and over is None):
+        raise unknown_function(name)
+    check_arity(function, node)
+    distinct = False
+    arguments = []
+    for index, argument in enumerate(node.expressions):
+        if index in function.unit_arguments:
+            arguments.append(names.literal(unit_of(argument)))
+        elif isinstance(argument, exp.Distinct):
+            distinct = True
+            inner = argument.expressions[0]
+            arguments += self.all(inner.expressions if isinstance(inner, exp.Tuple) else argument.expressions)
+        elif isinstance(argument, exp.Kwarg | exp.Lambda):
+            raise unsupported("named argument")
+        else:
+            emitted = self.emit(argument)
+            arguments.append(f"({emitted})::integer" if index in function.integer_arguments else emitted)
+    return written(function, arguments, distinct=distinct, order_by=order_by, over=over)
+
+
+def written(
+    function: Function, arguments: list[str], *, distinct: bool = False, order_by: str = "", over: str | None = None
+) -> str:
+    text = function.emit(arguments, distinct=distinct, order_by=order_by, over=over)
+    return f"({text})::{POSTGRES_TYPES[function.returns]}" if function.returns else text
+
+
+def known(name: str) -> Function:
+    function = FUNCTIONS.get(name)
+    if function is None:
+        raise unknown_function(name)
+    return function
+
+
+def check_arity(function: Function, node: exp.Anonymous) -> None:
+    count = len(node.expressions)
+    if count < function.least or (function.most is not None and count > function.most):
+        raise wrong_arity(dialect.shown(node), function.least, function.most, count)
+
+
+def unit_of(node: exp.Expr) -> str:
+    word = str(node.this) if isinstance(node, exp.Literal) else dialect.identifier(getattr(node, "this", node))
+    unit = normal_unit(word)
+    if unit is None:
+        raise compilation(2151, "22023", f"'{word}' is not a valid date/time component.")
+    return unit
+
+
+@handles(exp.WithinGroup, "this", "expression")
+def _within_group(self: Emitter, node: exp.WithinGroup) -> str:
+    return _grouped(self, node, None)
+
+
+def _grouped(self: Emitter, node: exp.WithinGroup, over: str | None) -> str:
+    if not isinstance(node.this, exp.Anonymous):
+        raise unsupported("WITHIN GROUP")
+    order = ", ".join(self.all(node.expression.expressions))
+    return call_of(self, node.this, order_by=order, over=over)
+
+
+@handles(exp.Window, "this", "partition_by", "order", "spec", "over")
+def _window(self: Emitter, node: exp.Window) -> str:
+    inner = node.this.this if isinstance(node.this, exp.RespectNulls) else node.this
+    if isinstance(inner, exp.IgnoreNulls):
+        raise unsupported("IGNORE NULLS")
+    call = inner.this if isinstance(inner, exp.WithinGroup) else inner
+    if not isinstance(call, exp.Anonymous):
+        raise unsupported("OVER")
+    parts = []
+    if node.args.get("partition_by"):
+        parts.append("PARTITION BY " + ", ".join(self.all(node.args["partition_by"])))
+    if node.args.get("order"):
+        parts.append("ORDER BY " + ", ".join(self.all(node.args["order"].expressions)))
+    if node.args.get("spec"):
+        parts.append(_frame(self, node.args["spec"]))
+    elif known(str(call.this).upper()).whole_frame and node.args.get("order"):
+        parts.append("ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING")
+    over = " ".join(parts)
+    return _grouped(self, inner, over) if isinstance(inner, exp.WithinGroup) else call_of(self, call, over=over)
+
+
+def _frame(self: Emitter, spec: exp.WindowSpec) -> str:
+    def edge(which: str) -> str:
+        value = spec.args.get(which)
+        if isinstance(value, str):
+            return f"{value} {spec.args.get(which + '_side') or ''}".strip()
+        if isinstance(value, exp.Literal) and value.is_int:
+            return f"{value.this} {spec.args.get(which + '_side') or ''}".strip()
+        raise unsupported("window frame")
+
+    return f"{spec.args.get('kind') or 'ROWS'} BETWEEN {edge('start')} AND {edge('end')}"
+
+
+@handles(exp.Extract, "this", "expression")
+def _extract(self: Emitter, node: exp.Extract) -> str:
+    return f"sf.date_part({names.literal(unit_of(node.this))}, {self.emit(node.expression)})"
+
+
+@handles(exp.StrPosition, "this", "substr")
+def _position(self: Emitter, node: exp.StrPosition) -> str:
+    return f"sf.position({self.emit(node.args['substr'])}, {self.emit(node.this)})"
+
+
+@handles(exp.Interval, "this", "unit")
+def _interval(self: Emitter, node: exp.Interval) -> str:
+    unit = normal_unit(dialect.identifier(node.args["unit"]) if node.args.get("unit") else "day")
+    if unit is None or not isinstance(node.this, exp.Literal):
+        raise unsupported("INTERVAL")
+    return f"{names.literal(f'{node.this.this} {unit}')}::interval"
+
+
+def _clock(target: str) -> Callable[[Emitter, Any], str]:
+    return lambda self, node: target
+
+
+handles(exp.CurrentTimestamp, "this", "sysdate")(_clock("sf.current_timestamp()"))
+handles(exp.Localtimestamp, "this")(_clock("sf.current_timestamp()"))
+handles(exp.CurrentDate)(_clock("sf.current_date()"))
+handles(exp.CurrentTime, "this")(_clock("sf.current_time()"))
+handles(exp.Localtime, "this")(_clock("sf.current_time()"))
+
+
+@handles(exp.CurrentUser)
+def _current_user(self: Emitter, node: exp.CurrentUser) -> str:
+    return self.context_value("CURRENT_USER")
+
+
+@handles(exp.CurrentRole)
+def _current_role(self: Emitter, node: exp.CurrentRole) -> str:
+    return self.context_value("CURRENT_ROLE")
+
+
+@handles(exp.AtTimeZone, "this", "zone")
+def _at_time_zone(self: Emitter, node: exp.AtTimeZone) -> str:
+    raise unsupported("AT TIME ZONE")

@@ -1,0 +1,263 @@
+"""Queries: SELECT and set operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlglot import exp
+
+from loadgen.embedded import dialect, names
+from loadgen.embedded.emit import Emitter, Scope, handles
+from loadgen.embedded.emit_source import from_clause, lookup
+from loadgen.embedded.failure import compilation, unsupported
+from loadgen.embedded.functions import FUNCTIONS
+
+_QUERY_PARTS = ("with_", "order", "limit", "offset")
+_SELECT_PARTS = (
+    *_QUERY_PARTS,
+    "expressions",
+    "distinct",
+    "from_",
+    "joins",
+    "laterals",
+    "where",
+    "group",
+    "having",
+    "qualify",
+    "locks",
+)
+
+
+@handles(exp.Select, *_SELECT_PARTS)
+def select(self: Emitter, node: exp.Select) -> str:
+    outer = self.scope
+    names_given, self.result_names = self.result_names, []
+    prefix, ctes = _with(self, node)
+    self.result_names = names_given
+    self.scopes.append(Scope(ctes=outer.ctes | ctes))
+    try:
+        return prefix + _select_body(self, node)
+    finally:
+        self.scopes.pop()
+
+
+def _select_body(self: Emitter, node: exp.Select) -> str:
+    names_given, self.result_names = self.result_names, []
+    sources = from_clause(self, node)  # first: it says what SEQ4() and aliases mean
+    self.result_names = names_given
+    aliases = _aliases(self, node)
+    distinct = node.args.get("distinct")
+    if distinct is not None and distinct.args.get("on"):
+        raise unsupported("DISTINCT ON")
+    texts, self.result_names = self.result_names, []
+    if len(texts) != len(node.expressions):
+        texts = [dialect.shown(item) for item in node.expressions]
+    projections = []
+    for position, item in enumerate(node.expressions):
+        self.scope.aliases = _earlier(aliases, node.expressions[:position])
+        projections.append(_projection(self, item, _result_name(item, texts[position])))
+    self.scope.aliases = aliases
+    text = f"SELECT {'DISTINCT ' if distinct else ''}{', '.join(projections)}{sources}"
+    if node.args.get("where"):
+        text += f" WHERE {self.emit(node.args['where'].this)}"
+    if node.args.get("group"):
+        text += _group(self, node)
+    if node.args.get("having"):
+        text += f" HAVING {self.emit(node.args['having'].this)}"
+    if node.args.get("qualify"):
+        return _qualify(self, node, text, projections, texts)
+    self.scope.aliases = {}
+    return text + _tail(self, node) + _lock(self, node)
+
+
+def _earlier(aliases: dict[str, exp.Expr], items: list[exp.Expr]) -> dict[str, exp.Expr]:
+    """The aliases that a projection may use: those defined to its left."""
+    seen = {dialect.identifier(item.args["alias"]) for item in items if isinstance(item, exp.Alias)}
+    return {name: value for name, value in aliases.items() if name in seen}
+
+
+def _aliases(self: Emitter, node: exp.Select) -> dict[str, exp.Expr]:
+    """Select-list aliases that WHERE and friends may name; a column of the same name wins, as in Snowflake."""
+    columns = _known_columns(self, node)
+    if columns is None:
+        return {}
+    named = [item for item in node.expressions if isinstance(item, exp.Alias)]
+    pairs = {dialect.identifier(item.args["alias"]): item.this for item in named}
+    return {name: exp.Paren(this=value.copy()) for name, value in pairs.items() if name not in columns}
+
+
+def _known_columns(self: Emitter, node: exp.Select) -> set[str] | None:
+    """The columns of all sources when every source is a table of the catalogue, else None."""
+    columns: set[str] = set()
+    sources = [node.args["from_"].this] if node.args.get("from_") else []
+    sources += [join.this for join in node.args.get("joins") or []]
+    for source in sources:
+        if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
+            return None
+        table = lookup(self, source)
+        if table is None:
+            return None
+        columns |= {column.name for column in table.columns}
+    return columns
+
+
+def _projection(self: Emitter, item: exp.Expr, name: str) -> str:
+    if isinstance(item, exp.Alias):
+        return f"{self.emit(item.this)} AS {names.quoted(name)}"
+    text = self.emit(item)
+    if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and _plain(self, item)):
+        return text
+    return f"{text} AS {names.quoted(name)}"
+
+
+def _plain(self: Emitter, item: exp.Column) -> bool:
+    """Whether a column's own name is its result's name (not an alias or context value put in its place)."""
+    name = "" if isinstance(item.this, exp.Star) else dialect.identifier(item.this)
+    return name not in self.scope.aliases
+
+
+def _group(self: Emitter, node: exp.Select) -> str:
+    group = node.args["group"]
+    for part in ("grouping_sets", "cube", "rollup", "totals"):
+        if group.args.get(part):
+            raise unsupported(f"GROUP BY {part.upper().replace('_', ' ')}")
+    if group.args.get("all"):
+        plain = [item for item in node.expressions if not _aggregates(item)]
+        items = [self.emit(item.this if isinstance(item, exp.Alias) else item) for item in plain]
+        return f" GROUP BY {', '.join(items)}" if items else ""
+    items = [
+        str(item.this) if isinstance(item, exp.Literal) and item.is_int else self.emit(item)
+        for item in group.expressions
+    ]
+    return f" GROUP BY {', '.join(items)}"
+
+
+def _aggregates(node: exp.Expr) -> bool:
+    for call in node.find_all(exp.Anonymous):
+        function = FUNCTIONS.get(str(call.this).upper())
+        if function is not None and function.kind == "aggregate" and not isinstance(call.parent, exp.Window):
+            return True
+    return False
+
+
+def _qualify(self: Emitter, node: exp.Select, text: str, projections: list[str], texts: list[str]) -> str:
+    """QUALIFY filters on window functions: an inner query computes the condition, an outer one applies it."""
+    if any(isinstance(item.find(exp.Star), exp.Star) and not item.find(exp.Anonymous) for item in node.expressions):
+        columns = _star_columns(self, node)
+    else:
+        columns = [names.quoted(_result_name(i, t)) for i, t in zip(node.expressions, texts, strict=True)]
+    condition = self.emit(node.args["qualify"].this)
+    head, _, rest = text.partition(", ".join(projections))
+    self.scope.aliases = {}
+    order = f" ORDER BY {', '.join(self.all(node.args['order'].expressions))}" if node.args.get("order") else ""
+    inner = f'{head}{", ".join(projections)}, ({condition}) AS "~qualify"{rest}{order}'
+    limit = _limit(self, node)
+    return f'SELECT {", ".join(columns)} FROM ({inner}) AS "~q" WHERE "~qualify"{limit}'
+
+
+def _result_name(item: exp.Expr, text: str) -> str:
+    """What the result calls a column: its alias, its own name, or the expression's text in upper case."""
+    if isinstance(item, exp.Alias):
+        return dialect.identifier(item.args["alias"])
+    if isinstance(item, exp.Column):
+        return dialect.identifier(item.this)
+    # A long expression's name is cut: as a stored name it would be remembered for ever.
+    return text.upper().encode()[: names.POSTGRES_NAME_BYTES].decode(errors="ignore")
+
+
+def _star_columns(self: Emitter, node: exp.Select) -> list[str]:
+    columns: list[str] = []
+    for item in node.expressions:
+        if not isinstance(item, exp.Star):
+            columns.append(names.quoted(_result_name(item, dialect.shown(item))))
+            continue
+        source = node.args["from_"].this if node.args.get("from_") and not node.args.get("joins") else None
+        table = lookup(self, source) if isinstance(source, exp.Table) else None
+        if table is None:
+            raise unsupported("QUALIFY with * over this source")
+        columns += [names.quoted(column.name) for column in table.columns]
+    return columns
+
+
+def _tail(self: Emitter, node: exp.Expr) -> str:
+    order = node.args.get("order")
+    text = f" ORDER BY {', '.join(self.all(order.expressions))}" if order else ""
+    return text + _limit(self, node)
+
+
+def _limit(self: Emitter, node: exp.Expr) -> str:
+    text = ""
+    for key, word in (("limit", "LIMIT"), ("offset", "OFFSET")):
+        part = node.args.get(key)
+        if part is not None and not isinstance(part, exp.Limit | exp.Offset):
+            raise unsupported("FETCH")
+        if part is not None:
+            value = part.expression
+            text += f" {word} {value.this if isinstance(value, exp.Literal) else f'({self.emit(value)})::bigint'}"
+    return text
+
+
+def _lock(self: Emitter, node: exp.Select) -> str:
+    locks = node.args.get("locks") or []
+    if not locks:
+        return ""
+    if any(not table.hybrid for table in self.reads) or not self.reads:
+        raise compilation(2, "0A000", "Unsupported feature 'FOR UPDATE on tables that are not hybrid'.")
+    lock = locks[0]
+    if len(locks) > 1 or not lock.args.get("update") or lock.args.get("expressions") or lock.args.get("key"):
+        raise unsupported("FOR UPDATE form")
+    self.lock_wait = lock.args.get("wait") or True  # a literal: seconds; otherwise NOWAIT, the documented default
+    if self.typed_nulls:
+        return ""
+    return " FOR UPDATE" if isinstance(self.lock_wait, exp.Literal) else " FOR UPDATE NOWAIT"
+
+
+def _with(self: Emitter, node: exp.Expr) -> tuple[str, frozenset[str]]:
+    clause = node.args.get("with_")
+    if clause is None:
+        return "", frozenset()
+    seen: set[str] = set()
+    parts = []
+    recursive = bool(clause.args.get("recursive"))
+    for cte in clause.expressions:
+        name = dialect.identifier(cte.args["alias"].this)
+        columns = [names.quoted(dialect.identifier(c)) for c in cte.args["alias"].args.get("columns") or []]
+        self.scopes.append(Scope(ctes=self.scope.ctes | seen | ({name} if recursive else set())))
+        try:
+            body = self.emit(cte.this)
+        finally:
+            self.scopes.pop()
+        seen.add(name)
+        parts.append(f"{names.quoted(name)}{'(' + ', '.join(columns) + ')' if columns else ''} AS ({body})")
+    return f"WITH {'RECURSIVE ' if recursive else ''}{', '.join(parts)} ", frozenset(seen)
+
+
+def _set_operation(word: str) -> Any:
+    def emit(self: Emitter, node: Any) -> str:
+        names_given, self.result_names = self.result_names, []
+        prefix, ctes = _with(self, node)
+        self.result_names = names_given
+        self.scopes.append(Scope(ctes=self.scope.ctes | ctes))
+        try:
+            left, right = self.emit(node.this), self.emit(node.expression)
+            every = " ALL" if node.args.get("distinct") is False else ""
+            return f"{prefix}({left}) {word}{every} ({right}){_tail(self, node)}"
+        finally:
+            self.scopes.pop()
+
+    return emit
+
+
+for _type, _word in ((exp.Union, "UNION"), (exp.Except, "EXCEPT"), (exp.Intersect, "INTERSECT")):
+    handles(_type, "this", "expression", "distinct", *_QUERY_PARTS)(_set_operation(_word))
+
+
+@handles(exp.Subquery, "this", *_QUERY_PARTS)
+def _subquery(self: Emitter, node: exp.Subquery) -> str:
+    """A scalar subquery, or a parenthesised query."""
+    return f"({self.emit(node.this)}{_tail(self, node)})"
+
+
+@handles(exp.Values, "expressions", *_QUERY_PARTS)
+def _values(self: Emitter, node: exp.Values) -> str:
+    raise unsupported("VALUES outside FROM and INSERT")

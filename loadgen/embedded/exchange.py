@@ -1,0 +1,140 @@
+"""One HTTP request and its answer, including answers that a well-behaved server never gives."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs
+
+from loadgen.embedded import wire
+from loadgen.embedded.faults import Fault
+from loadgen.embedded.session import Session
+
+JSON_TYPE, LINES_TYPE, TEXT_TYPE = b"application/json", b"application/x-ndjson", b"text/plain; charset=utf-8"
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request under way."""
+
+    method: str
+    path: str
+    query: dict[str, list[str]]
+    body: bytes
+    encoding: bytes
+    token: str
+    receive: Receive
+    send: Send
+    transport: Any
+    session: Session | None = None
+    sql_text: str | None = None
+    request_id: str | None = None
+    query_id: str | None = None
+    binds: int = 0
+    status: int = 200
+    outcome: str = "ok"
+    fault: Fault | None = None
+
+    def first(self, name: str) -> str | None:
+        values = self.query.get(name)
+        return values[0] if values else None
+
+
+async def read(scope: dict[str, Any], receive: Receive, send: Send) -> Exchange | None:
+    encoding = token = b""
+    foreign = False
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            token = value
+        elif name == b"content-encoding":
+            encoding = value
+        elif name == b"origin":
+            foreign = True
+    chunks = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if not message.get("more_body") or size > wire.BODY_BYTES_MAX:
+            break
+    path = scope["path"]
+    exchange = Exchange(
+        method=scope["method"],
+        path=path if path == "/" else path.rstrip("/"),
+        query=parse_qs(scope["query_string"].decode("latin-1")),
+        body=chunks[0] if len(chunks) == 1 else b"".join(chunks),
+        encoding=encoding,
+        token=_token(token),
+        receive=receive,
+        send=send,
+        transport=scope["extensions"]["loadgen.transport"]["transport"],
+    )
+    if foreign or size > wire.BODY_BYTES_MAX:
+        # A browser sends Origin: a web page has no business with a server on this machine.
+        await respond(exchange, 403 if foreign else 413, b"{}")
+        return None
+    return exchange
+
+
+def _token(header: bytes) -> str:
+    """`Snowflake Token="…"`, or `Bearer …`."""
+    text = header.decode("latin-1")
+    if 'Token="' in text:
+        return text.split('Token="', 1)[1].rstrip('"')
+    return text.rpartition(" ")[2]
+
+
+async def respond(exchange: Exchange, status: int, body: bytes, kind: bytes = JSON_TYPE) -> None:
+    exchange.status = status
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
+    await exchange.send({"type": "http.response.start", "status": status, "headers": headers})
+    await exchange.send({"type": "http.response.body", "body": body})
+
+
+async def send_lines(exchange: Exchange, lines: Iterator[bytes]) -> None:
+    """A long answer in pieces; the loop serves others in between."""
+    await exchange.send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", LINES_TYPE)]})
+    piece: list[bytes] = []
+    for line in lines:
+        piece.append(line)
+        if len(piece) >= 500:
+            await exchange.send({"type": "http.response.body", "body": b"".join(piece), "more_body": True})
+            piece.clear()
+            await asyncio.sleep(0)
+    await exchange.send({"type": "http.response.body", "body": b"".join(piece)})
+
+
+def reset(exchange: Exchange) -> None:
+    """End the connection with a TCP reset, as a crashed peer or a middlebox does."""
+    exchange.status = 0
+    transport = exchange.transport
+    raw = transport.get_extra_info("socket")
+    if raw is not None:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+async def truncate(exchange: Exchange, body: bytes) -> None:
+    headers = [(b"content-type", JSON_TYPE), (b"content-length", str(len(body)).encode())]
+    await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
+    await exchange.send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
+    exchange.transport.close()
+
+
+async def wait_gone(exchange: Exchange, ms: float | None) -> None:
+    try:
+        async with asyncio.timeout(ms / 1000 if ms else None):
+            while (await exchange.receive())["type"] != "http.disconnect":
+                pass
+    except TimeoutError:
+        exchange.outcome = "fault hang (time over)"

@@ -1,0 +1,215 @@
+"""Errors as Snowflake words them: number, SQLSTATE, text.
+
+Every refusal of the embedded server is a `SqlError`. The constructors below are the one place where a number is
+tied to a wording; `from_postgres` is the one place where PostgreSQL's errors become Snowflake's.
+"""
+
+from __future__ import annotations
+
+import asyncpg
+
+INVALID_IDENTIFIER = 904
+
+
+class SqlError(Exception):
+    """A statement was refused or failed; the session stays usable."""
+
+    def __init__(self, errno: int, sqlstate: str, message: str) -> None:
+        super().__init__(message)
+        self.errno = errno
+        self.sqlstate = sqlstate
+        self.message = message
+
+
+def compilation(errno: int, sqlstate: str, text: str) -> SqlError:
+    return SqlError(errno, sqlstate, f"SQL compilation error:\n{text}")
+
+
+def syntax_error(line: int, position: int, unexpected: str) -> SqlError:
+    return compilation(1003, "42000", f"syntax error line {line} at position {position} unexpected '{unexpected}'.")
+
+
+def unsupported(what: str) -> SqlError:
+    """Something Snowflake may have and this server does not, refused by name."""
+    return compilation(2, "0A000", f"Unsupported feature '{what}'.")
+
+
+def unknown_function(name: str) -> SqlError:
+    return compilation(2140, "42601", f"Unknown function {name}.")
+
+
+def unknown_table_function(name: str) -> SqlError:
+    return compilation(2142, "42601", f"Unknown table function {name}.")
+
+
+def wrong_arity(call: str, least: int, most: int | None, got: int) -> SqlError:
+    if got < least:
+        return compilation(938, "22023", f"not enough arguments for function [{call}], expected {least}, got {got}")
+    return compilation(939, "22023", f"too many arguments for function [{call}] expected {most}, got {got}")
+
+
+def invalid_identifier(name: str, line: int = 1, position: int = 0) -> SqlError:
+    text = f"SQL compilation error: error line {line} at position {position}\ninvalid identifier '{name}'"
+    return SqlError(INVALID_IDENTIFIER, "42000", text)
+
+
+def missing_object(kind: str, name: str) -> SqlError:
+    return compilation(2003, "02000", f"{kind} '{name}' does not exist or not authorized.")
+
+
+def no_such_object() -> SqlError:
+    """What USE, ALTER and DESCRIBE say, without the name."""
+    return compilation(2043, "02000", "Object does not exist, or operation cannot be performed.")
+
+
+def already_exists(name: str) -> SqlError:
+    return compilation(2002, "42710", f"Object '{name}' already exists.")
+
+
+def no_current_database(verb: str) -> SqlError:
+    text = f"Cannot perform {verb}. This session does not have a current database. Call 'USE DATABASE', or use a"
+    return SqlError(90105, "22000", f"{text} qualified name.")
+
+
+def no_current_schema(verb: str) -> SqlError:
+    text = f"Cannot perform {verb}. This session does not have a current schema. Call 'USE SCHEMA', or use a"
+    return SqlError(90106, "22000", f"{text} qualified name.")
+
+
+def no_warehouse() -> SqlError:
+    text = "No active warehouse selected in the current session.  Select an active warehouse with the 'use warehouse'"
+    return SqlError(606, "57P03", f"{text} command.\n")
+
+
+def values_clause(expression: str) -> SqlError:
+    return compilation(2014, "22000", f"Invalid expression [{expression}] in VALUES clause")
+
+
+def statement_count(actual: int, desired: int) -> SqlError:
+    text = f"Actual statement count {actual} did not match the desired statement count {desired}."
+    return SqlError(8, "0A000", text)
+
+
+def canceled() -> SqlError:
+    return SqlError(604, "57014", "SQL execution canceled")
+
+
+def timed_out(seconds: int) -> SqlError:
+    text = f"Statement reached its statement or warehouse timeout of {seconds} second(s) and was canceled."
+    return SqlError(630, "57014", text)
+
+
+def queue_timed_out(seconds: int) -> SqlError:
+    text = f"Statement reached its queued timeout of {seconds} second(s) and was canceled."
+    return SqlError(630, "57014", text)
+
+
+def too_many_waiters(table: str, holder: str, transaction: int, mine: str) -> SqlError:
+    return SqlError(
+        625,
+        "57014",
+        f"Statement '{holder}' has locked table '{table}' in transaction {transaction} and this lock has not yet been"
+        f" released.\nYour statement '{mine}' was aborted because the number of waiters for this lock exceeds the 20"
+        " statements limit.",
+    )
+
+
+def lock_timed_out(mine: str) -> SqlError:
+    return SqlError(
+        625, "57014", f"Your statement '{mine}' was aborted because a lock it needs was not released in time."
+    )
+
+
+def deadlock_victim(mine: str) -> SqlError:
+    return SqlError(
+        625, "57014", f"Your statement '{mine}' was aborted because it was the victim of a deadlock; retry it."
+    )
+
+
+def _duplicate_key(error: asyncpg.PostgresError) -> SqlError:
+    constraint = getattr(error, "constraint_name", None) or ""
+    if constraint.startswith("PK~"):
+        return SqlError(200001, "22000", "Primary key already exists")
+    return SqlError(200001, "22000", f'Duplicate key value violates unique constraint "{constraint}"')
+
+
+def _too_long(error: asyncpg.PostgresError) -> SqlError:
+    return SqlError(100078, "22000", "String is too long and would be truncated")
+
+
+def _not_null(error: asyncpg.PostgresError) -> SqlError:
+    return SqlError(
+        100072, "22000", f"NULL result in a non-nullable column '{getattr(error, 'column_name', '') or ''}'"
+    )
+
+
+def from_postgres(error: asyncpg.PostgresError, query_id: str) -> SqlError:
+    """The Snowflake error for one of PostgreSQL's; its own wording never shows where it would betray the engine."""
+    state = error.sqlstate or ""
+    text = str(error.args[0]) if error.args else ""
+    if state == "SF000":  # raised by a function of ours, which carries number and SQLSTATE in DETAIL
+        number, sqlstate = (getattr(error, "detail", "") or "0 22000").split(" ", 1)
+        return SqlError(int(number), sqlstate, text)
+    match state:
+        case "23505":
+            return _duplicate_key(error)
+        case "23502":
+            return _not_null(error)
+        case "23503":
+            return SqlError(200009, "22000", f'Foreign key constraint "{error.constraint_name}" was violated.')
+        case "22001":
+            return _too_long(error)
+        case "22003":
+            return SqlError(100046, "22003", "Number out of representable range")
+        case "22012":
+            return SqlError(100051, "22012", "Division by zero")
+        case "22P02" | "22018":
+            return SqlError(100038, "22018", f"Numeric value {_quoted(text)} is not recognized")
+        case "22007" | "22008":
+            return SqlError(100035, "22007", f"Timestamp {_quoted(text)} is not recognized")
+        case "21000":
+            return SqlError(90150, "22000", "Single-row subquery returns more than one row.")
+        case "42703" | "42P01" | "42P10":
+            return invalid_identifier(_upper_quoted(text))
+        case "42702":
+            return compilation(904, "42000", f"ambiguous column name '{_upper_quoted(text)}'")
+        case "42803" | "42P20":
+            return compilation(979, "42601", f"[{_upper_quoted(text)}] is not a valid group by expression")
+        case "42701":
+            return compilation(2025, "42S21", f"duplicate column name '{_upper_quoted(text)}'")
+        case "57014":
+            return canceled()
+        case "55P03":
+            return lock_timed_out(query_id)
+        case "40P01":
+            return deadlock_victim(query_id)
+        case "42883" | "42804" | "42725" | "42846" | "42P18" | "42809" | "42P02":
+            return compilation(2016, "22000", "Invalid argument types or data type mismatch in expression.")
+        case "42601" if "VALUES lists" in text or "more expressions" in text or "more target" in text:
+            return compilation(2057, "42601", "Insert value list does not match column list.")
+        case "42601":
+            return compilation(1003, "42000", "syntax error in statement.")
+        case "22021":
+            return unsupported("NUL character in a string")
+        case "54001" | "54000" | "53200" | "53100":
+            return SqlError(
+                603, "XX000", "SQL execution internal error: resource limit of the embedded server reached."
+            )
+        case _ if state.startswith("22"):
+            return SqlError(100000 + 183, "22000", "Invalid value or argument in expression.")
+        case _ if state.startswith("0A"):
+            return unsupported("statement form")
+    return SqlError(603, "XX000", "SQL execution internal error: the embedded server could not process the statement.")
+
+
+def _quoted(text: str) -> str:
+    """The offending value out of a text such as: invalid input syntax for type numeric: "abc"."""
+    return f"'{text.rsplit(': ', 1)[1].strip(chr(34))}'" if ': "' in text else "''"
+
+
+def _upper_quoted(text: str) -> str:
+    """The name out of a text such as: column "X" does not exist, or: column t.X does not exist."""
+    if '"' in text:
+        return text.split('"')[1]
+    words = text.split()
+    return words[1] if len(words) > 1 else text

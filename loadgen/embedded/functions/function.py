@@ -1,0 +1,147 @@
+"""One function of Snowflake, and how a call of it becomes PostgreSQL's text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["scalar", "aggregate", "window", "table"]
+Form = Callable[["Call"], str]
+
+INTEGER = "numeric(38,0)"
+FLOAT = "double precision"
+
+# What a letter of `Function.takes` makes of an argument: a function that every type passes through, and the type of a
+# bare NULL. The functions leave a value of the right type as it is, and the planner removes the call.
+_READERS = {
+    "t": ("sf.cast_text", "text"),
+    "s": ("sf.as_string", "text"),  # text, or bytes
+    "x": ("sf.as_bytes", "bytea"),
+    "n": ("sf.as_number", "numeric"),  # NUMBER, or FLOAT
+    "i": ("sf.cast_number", "numeric"),
+    "f": ("sf.cast_float", "double precision"),
+    "b": ("sf.cast_boolean", "boolean"),
+    "v": ("sf.cast_variant", "jsonb"),
+    "j": ("", "jsonb"),  # VARIANT, OBJECT or ARRAY; nothing else becomes one by itself
+    "m": ("sf.as_moment", "timestamp"),  # text too
+    "r": ("", "timestamp"),  # any date or time, but no text
+    "d": ("sf.as_date", "date"),
+    "w": ("sf.as_wall", "timestamp"),
+    "-": ("", ""),
+}
+_TEXT_LITERAL = re.compile(r"'(?:[^']|'')*'::text")
+_NUMBER_LITERAL = re.compile(r"\d+(?:\.\d+)?::numeric")
+
+
+def is_text_literal(argument: str) -> bool:
+    return _TEXT_LITERAL.fullmatch(argument) is not None
+
+
+def read(letter: str, argument: str) -> str:
+    """The argument as the letter wants it."""
+    reader, type_name = _READERS[letter]
+    if argument == "NULL" and type_name:
+        return f"NULL::{type_name}"
+    plain = (letter in "ts" and is_text_literal(argument)) or (letter in "ni" and _NUMBER_LITERAL.fullmatch(argument))
+    return argument if plain or not reader else f"{reader}({argument})"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call whose arguments are emitted and read as the function takes them."""
+
+    function: Function
+    arguments: tuple[str, ...]
+    raw: tuple[str, ...]  # the arguments as the user gave them
+    distinct: bool = False
+    order_by: str = ""
+    over: str | None = None  # what stands in the parentheses of OVER
+
+    def part(self, name: str, *arguments: str, where: str = "") -> str:
+        """One aggregate or window function with everything that surrounds this call: DISTINCT, ORDER BY, OVER."""
+        inside = ("DISTINCT " if self.distinct else "") + ", ".join(arguments)
+        inside += f" ORDER BY {self.order_by}" if self.order_by else ""
+        text = f"{name}({inside})" + (f" FILTER (WHERE {where})" if where else "")
+        return text if self.over is None else f"({text} OVER ({self.over}))"
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """An entry of the allow-list."""
+
+    name: str
+    least: int
+    most: int | None  # None: any number
+    target: str = ""  # PostgreSQL's name; empty when `form` writes the call
+    kind: Kind = "scalar"
+    takes: str = ""  # one letter per argument (see _READERS), the last for all that follow; empty: as they come
+    unit_arguments: tuple[int, ...] = ()  # where a bare word or a string names a date unit
+    integer_arguments: tuple[int, ...] = ()  # where a native function wants an integer
+    result: str = ""  # a type to cast the result to: integers keep no decimals, and the driver is told so
+    returns: str = ""  # OBJECT or ARRAY, which PostgreSQL's jsonb does not tell apart
+    whole_frame: bool = False  # its window is the whole partition when no frame is written
+    form: Form | None = None
+
+    def emit(
+        self, arguments: Sequence[str], *, distinct: bool = False, order_by: str = "", over: str | None = None
+    ) -> str:
+        """The call as PostgreSQL's text.
+
+        A unit argument is the quoted full name of the unit (`'day'`). `order_by` is the list of WITHIN GROUP, `over`
+        the inside of OVER's parentheses; both belong into the call because some calls become several.
+        """
+        raw = list(arguments)
+        if raw and raw[0].startswith("DISTINCT "):
+            distinct, raw[0] = True, raw[0].removeprefix("DISTINCT ")
+        taken = [read(self._letter(index), argument) for index, argument in enumerate(raw)]
+        for given, used in zip(raw, taken, strict=True):  # with DISTINCT the two have to be the same expression
+            if distinct and re.match(rf"{re.escape(given)}(?: DESC| NULLS|$)", order_by):
+                order_by = used + order_by.removeprefix(given)
+        call = Call(self, tuple(taken), tuple(raw), distinct, order_by, over)
+        text = self.form(call) if self.form is not None else call.part(self.target, *taken)
+        return f"({text})::{self.result}" if self.result else text
+
+    def _letter(self, index: int) -> str:
+        if not self.takes or index in self.unit_arguments:
+            return "-"
+        return self.takes[min(index, len(self.takes) - 1)]
+
+
+def rows(
+    names: str,
+    arity: str,
+    target: str | Form,
+    takes: str = "",
+    *,
+    kind: Kind = "scalar",
+    units: tuple[int, ...] = (),
+    integers: tuple[int, ...] = (),
+    result: str = "",
+    returns: str = "",
+    whole_frame: bool = False,
+) -> list[Function]:
+    """The entries of one function under all its names, or of several whose target `=` is their own name.
+
+    Arity is `2`, `1-3`, or `1-` for no limit.
+    """
+    least, dash, most = arity.partition("-")
+    limit = (int(most) if most else None) if dash else int(least)
+    return [
+        Function(
+            name=name,
+            least=int(least),
+            most=limit,
+            target=name.lower() if target == "=" else target if isinstance(target, str) else "",
+            kind=kind,
+            takes=takes,
+            unit_arguments=units,
+            integer_arguments=integers,
+            result=result,
+            returns=returns,
+            whole_frame=whole_frame,
+            form=None if isinstance(target, str) else target,
+        )
+        for name in names.split()
+    ]

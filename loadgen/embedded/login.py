@@ -1,0 +1,74 @@
+"""Logging in: what the client asks for, and what it gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadgen.embedded import parameters
+from loadgen.embedded.cursor import Cursor
+from loadgen.embedded.dialect import tokens_of
+from loadgen.embedded.failure import SqlError
+
+DEFAULT_ROLE = "ACCOUNTADMIN"
+DEFAULT_WAREHOUSE = "COMPUTE_WH"
+REFUSED = SqlError(390100, "08001", "Incorrect username or password was specified.")
+_CREDENTIALS = ("PASSWORD", "TOKEN", "RAW_SAML_RESPONSE", "PASSCODE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """A login request, read."""
+
+    user: str
+    role: str
+    database: str | None
+    schema: str | None
+    warehouse: str | None
+    session_parameters: dict[str, parameters.Value] = field(default_factory=dict)
+    client: dict[str, Any] = field(default_factory=dict)
+
+
+def wishes(message: dict[str, Any], query: dict[str, list[str]]) -> Wishes:
+    """Any user with any credential may enter: the server listens on loopback only. None at all is refused."""
+    data = message.get("data") or {}
+    if not isinstance(data, dict):
+        raise REFUSED
+    user = str(data.get("LOGIN_NAME") or "")
+    oauth = str(data.get("AUTHENTICATOR") or "").upper() in ("OAUTH", "WORKLOAD_IDENTITY")
+    if not any(data.get(name) for name in _CREDENTIALS) or not (user or oauth):
+        raise REFUSED
+    given = data.get("SESSION_PARAMETERS") or {}
+    return Wishes(
+        user=(user or "SERVICE").upper(),
+        role=_name(_first(query, "roleName")) or DEFAULT_ROLE,
+        database=_name(_first(query, "databaseName")),
+        schema=_name(_first(query, "schemaName")),
+        warehouse=_name(_first(query, "warehouse")),
+        session_parameters=_known(given),
+        client={"app": data.get("CLIENT_APP_ID"), "version": data.get("CLIENT_APP_VERSION")},
+    )
+
+
+def _known(given: dict[str, Any]) -> dict[str, parameters.Value]:
+    """Parameters the server knows, checked; drivers also send settings of their own, which are ignored."""
+    found: dict[str, parameters.Value] = {}
+    for key, value in given.items():
+        name = str(key).upper()
+        if name in parameters.PARAMETERS and value is not None:
+            found[name] = parameters.checked(name, value)
+    return found
+
+
+def _first(query: dict[str, list[str]], name: str) -> str | None:
+    values = query.get(name)
+    return values[0] if values and values[0] else None
+
+
+def _name(text: str | None) -> str | None:
+    """An identifier from the login request: upper-cased unless quoted."""
+    if text is None:
+        return None
+    if not (text.startswith('"') or text.replace("_", "a").replace("$", "a").isalnum()):
+        return text  # a name that would need quotes is taken as it is
+    return Cursor(text, tokens_of(text)).name()

@@ -1,0 +1,188 @@
+"""From a statement's text to what PostgreSQL has to run: parsed, checked, translated, described, cached."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+import orjson
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token
+
+from loadgen.embedded import dialect, emit_calls, emit_dml, emit_query, names
+from loadgen.embedded.backends import Backend
+from loadgen.embedded.catalog import Catalog, Table
+from loadgen.embedded.emit import Binds, Demand, Emitter
+from loadgen.embedded.failure import compilation, unsupported
+from loadgen.embedded.types import NUMBER, SnowType, described, padded, shortener
+
+PLANS_MAX = 5_000
+_EMITTERS = (emit_calls, emit_query, emit_dml)  # importing them registers what they can emit
+STATEMENT_TYPES = {"SELECT": 0x1000, "INSERT": 0x3100, "UPDATE": 0x3200, "DELETE": 0x3300, "MERGE": 0x3400}
+_KINDS: dict[type[exp.Expr], str] = {
+    exp.Select: "SELECT",
+    exp.Union: "SELECT",
+    exp.Except: "SELECT",
+    exp.Intersect: "SELECT",
+    exp.Subquery: "SELECT",
+    exp.Insert: "INSERT",
+    exp.Update: "UPDATE",
+    exp.Delete: "DELETE",
+    exp.Merge: "MERGE",
+}
+COUNT_NAMES = {
+    "INSERT": ("number of rows inserted",),
+    "UPDATE": ("number of rows updated", "number of multi-joined rows updated"),
+    "DELETE": ("number of rows deleted",),
+    "MERGE": ("number of rows inserted", "number of rows updated", "number of rows deleted"),
+}
+
+
+@dataclass(slots=True)
+class Plan:
+    """A translated statement. Everything but the description is fixed when it is made."""
+
+    kind: str
+    sql: str
+    binds: Binds
+    parameters: tuple[int | str, ...]  # numbers of binds, names of context values
+    demands: tuple[Demand, ...]
+    hybrid_only: bool
+    reads_tables: bool
+    locked_table: Table | None  # a standard table whose changes are made one after the other
+    lock_wait_s: int | None
+    for_update: bool
+    describing_sql: str
+    rowtype: orjson.Fragment | None = None
+    columns: tuple[tuple[str, SnowType], ...] = ()
+    converters: tuple[tuple[int, Callable[[Any], Any]], ...] = field(default=())
+
+    @property
+    def statement_type(self) -> int:
+        return STATEMENT_TYPES[self.kind]
+
+
+class Planner:
+    """Makes plans and keeps them while the catalogue stays as it is."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
+        self._version = -1
+
+    def cached(self, key: tuple[Any, ...]) -> Plan | None:
+        if self._version != self._catalog.version:
+            self._plans.clear()
+            self._version = self._catalog.version
+        return self._plans.get(key)
+
+    def keep(self, key: tuple[Any, ...], plan: Plan) -> None:
+        self._plans[key] = plan
+        if len(self._plans) > PLANS_MAX:
+            self._plans.popitem(last=False)
+
+    def plan(
+        self, text: str, tokens: list[Token], database: str | None, schema: str | None, types: tuple[str, ...],
+        arrays: bool,
+    ) -> Plan:  # fmt: skip
+        tree = dialect.parse(text, tokens)
+        kind = _KINDS.get(type(tree))
+        if kind is None:
+            raise unsupported(type(tree).__name__.upper())
+        binds = Binds(types, dialect.placeholders(tokens), arrays)
+        if arrays and kind != "INSERT":
+            raise compilation(2, "0A000", "Unsupported feature 'array bind outside INSERT'.")
+        emitter = Emitter(self._catalog, database, schema, binds)
+        emitter.result_names = dialect.select_list(text, tokens)
+        sql = emitter.emit(tree)
+        describing = ""
+        if kind == "SELECT":
+            describing = Emitter(self._catalog, database, schema, binds, typed_nulls=True).emit(tree)
+        return _plan_of(kind, sql, describing, emitter)
+
+
+def _plan_of(kind: str, sql: str, describing: str, emitter: Emitter) -> Plan:
+    touched = [*emitter.reads, *emitter.writes]
+    standard = next((table for table in emitter.writes if not table.hybrid), None)
+    wait = emitter.lock_wait
+    for_update = wait is not None
+    return Plan(
+        kind=kind,
+        sql=sql,
+        binds=emitter.binds,
+        parameters=tuple(emitter.parameters),
+        demands=tuple(emitter.demands),
+        hybrid_only=bool(touched) and all(t.hybrid or t.hybrid_sources for t in touched) and not emitter.system_tables,
+        reads_tables=bool(touched) or emitter.system_tables,
+        locked_table=standard if kind in ("UPDATE", "DELETE", "MERGE") else None,
+        lock_wait_s=int(str(wait.this)) if isinstance(wait, exp.Literal) else None,
+        for_update=for_update,
+        describing_sql=describing,
+    )
+
+
+async def describe(plan: Plan, backend: Backend, catalog_version: int) -> None:
+    """Fill in the result's columns: names from the prepared statement, types with their modifiers from a view."""
+    statement = await backend.prepare(plan.sql, catalog_version)  # finds what only PostgreSQL can: unknown columns
+    if plan.kind != "SELECT":
+        plan.columns = tuple((name, NUMBER) for name in COUNT_NAMES[plan.kind])
+    else:
+        found = [names.full(attribute.name) for attribute in statement.get_attributes()]
+        types = await _result_types(backend.connection, plan.describing_sql, len(found))
+        plan.columns = tuple(zip(found, types, strict=True))
+    plan.rowtype = orjson.Fragment(orjson.dumps([kind.rowtype(name) for name, kind in plan.columns]))
+    plan.converters = tuple(_converters(plan.columns))
+
+
+class _Described(Exception):
+    """Leaves the transaction in which a result was described."""
+
+
+async def _result_types(connection: asyncpg.Connection, sql: str, width: int) -> list[SnowType]:
+    """A view is the one place where PostgreSQL says the length, precision and scale of an expression."""
+    if not width:
+        return []
+    columns = ", ".join(f"c{number}" for number in range(width))
+    types: list[SnowType] = []
+    try:
+        async with connection.transaction():
+            await connection.execute(f'CREATE TEMP VIEW "~described" ({columns}) AS {sql}')
+            rows = await connection.fetch(
+                "SELECT t.typname::text, a.atttypmod::text FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
+                " WHERE a.attrelid = 'pg_temp.\"~described\"'::regclass AND a.attnum > 0 ORDER BY a.attnum"
+            )
+            types = [described(str(row[0]), int(row[1])) for row in rows]
+            raise _Described
+    except _Described:
+        return types
+
+
+def _converters(columns: tuple[tuple[str, SnowType], ...]) -> list[tuple[int, Callable[[Any], Any]]]:
+    found: list[tuple[int, Callable[[Any], Any]]] = []
+    for index, (_, kind) in enumerate(columns):
+        if kind.kind == "TIMESTAMP_TZ":
+            found.append((index, lambda row: f"{row[0]} {int(row[1]) + 1440}"))
+        elif kind.kind in ("TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ") and kind.scale not in (None, 9):
+            found.append((index, shortener(int(kind.scale or 0))))
+    return found
+
+
+def scaled(plan: Plan, rows: list[list[Any]]) -> orjson.Fragment | None:
+    """The description with each number's scale, where only the rows tell it: expressions have no declared scale."""
+    columns = list(plan.columns)
+    changed = False
+    for index, (name, kind) in enumerate(columns):
+        if kind is not NUMBER:
+            continue
+        scale = max((len(row[index]) - row[index].index(".") - 1 for row in rows if row[index] and "." in row[index]),
+                    default=0)  # fmt: skip
+        if scale:
+            changed = True
+            columns[index] = (name, SnowType("FIXED", precision=38, scale=min(scale, 37)))
+            pad = padded(scale)
+            for row in rows:
+                row[index] = pad(row[index]) if row[index] is not None else None
+    return orjson.Fragment(orjson.dumps([kind.rowtype(name) for name, kind in columns])) if changed else None

@@ -1,0 +1,256 @@
+"""The server process: PostgreSQL below, HTTP above, and an orderly life from start to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import hashlib
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from loadgen import __version__
+from loadgen.embedded import account, functions
+from loadgen.embedded.app import App, Executor
+from loadgen.embedded.backends import Backends
+from loadgen.embedded.catalog import META_DDL, Catalog
+from loadgen.embedded.datadir import Address, DataDir
+from loadgen.embedded.engine import Engine
+from loadgen.embedded.history import History
+from loadgen.embedded.null import NullEngine
+from loadgen.embedded.postgres import Postgres
+from loadgen.embedded.service_time import Alarm, ServiceTime, ServiceTimeSpec
+from loadgen.embedded.services import Services
+from loadgen.embedded.session import Sessions
+from loadgen.embedded.warehouse import Warehouses
+from loadgen.errors import EmbeddedServerError
+
+HOST = "127.0.0.1"
+BACKENDS_MAX = 380
+POSTGRES_CONNECTIONS = 400
+HOUSEKEEPING_S = 5.0
+DRAIN_S = 2.0
+RESTARTS_MAX = 5  # of PostgreSQL within a minute; then the server gives up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What `loadgen embedded serve` was asked for."""
+
+    port: int
+    data_dir: Path
+    engine: str  # postgres | null
+    service_time: ServiceTimeSpec | None
+    slots: int
+    seed: int
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol, with the transport within reach: faults have to break connections."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {"loadgen.transport": {"transport": self.transport}}
+
+
+def serve(options: Options, ready: Callable[[Address], None]) -> None:
+    """Serve until SIGTERM or SIGINT; `ready` is told the address. Call it on the main thread."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(options, ready))
+
+
+async def _serve(options: Options, ready: Callable[[Address], None]) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stopping.set)
+    listener = _listen(options.port)
+    alarm = Alarm(time.monotonic)
+    try:
+        if options.engine == "null":
+            await _serve_http(_null_engine(options, alarm), options, listener, stopping, ready)
+            return
+        with DataDir.claim(options.data_dir) as data_dir:
+            async with _engine(options, data_dir, alarm, stopping) as engine:
+
+                def publish(address: Address) -> None:
+                    data_dir.publish(address, started_at=datetime.now(UTC), version=__version__)
+                    ready(address)
+
+                await _serve_http(engine, options, listener, stopping, publish)
+    finally:
+        alarm.close()
+        listener.close()
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+    except OSError as error:
+        listener.close()
+        what = f"cannot listen on {HOST}:{port}: {error.strerror}"
+        raise EmbeddedServerError(what, remedy="Choose another port, or 0 for any free one.") from None
+    listener.listen(1024)
+    listener.setblocking(False)
+    return listener
+
+
+def _parts(options: Options, alarm: Alarm) -> dict[str, Any]:
+    spec = options.service_time
+    return {
+        "warehouses": Warehouses(monotonic_s=time.monotonic, now_ms=_now_ms, sleeper=alarm, slots=options.slots),
+        "history": History(now_ms=_now_ms, pid=os.getpid()),
+        "sessions": Sessions(),
+        "service_time": ServiceTime(spec, options.seed) if spec is not None else None,
+        "services": Services(),
+        "now_ms": _now_ms,
+    }
+
+
+def _now_ms() -> float:
+    """The server's clock: epoch milliseconds that only go forward."""
+    return _START_MS + (time.perf_counter() - _START_S) * 1000
+
+
+_START_MS, _START_S = time.time() * 1000, time.perf_counter()
+
+
+def _null_engine(options: Options, alarm: Alarm) -> NullEngine:
+    return NullEngine(**_parts(options, alarm))
+
+
+@asynccontextmanager
+async def _engine(options: Options, data_dir: DataDir, alarm: Alarm, stopping: asyncio.Event) -> AsyncIterator[Engine]:
+    postgres = Postgres(data_dir, max_connections=POSTGRES_CONNECTIONS)
+    await postgres.start()
+    backends = Backends(lambda: postgres.connect_kwargs, BACKENDS_MAX)
+    guard: asyncio.Task[None] | None = None
+    try:
+        engine = Engine(catalog=Catalog(), backends=backends, **_parts(options, alarm))
+        await _prepare(engine)
+        guard = asyncio.create_task(_guard(engine, postgres, stopping), name="postgres-guard")
+        yield engine
+    finally:
+        if guard is not None:
+            guard.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await guard
+        await backends.close()
+        await postgres.stop()
+
+
+async def _prepare(engine: Engine) -> None:
+    """Bring a started PostgreSQL up to date: functions, catalogue, first objects."""
+    backend = await engine.backends.acquire("UTC")
+    try:
+        await _load_functions(backend.connection)
+        await engine.catalog.load(backend.connection)
+    finally:
+        await engine.backends.release(backend)
+    await account.furnish(engine)
+
+
+async def _load_functions(connection: Any) -> None:
+    """The library of SQL functions, run again only when it changed."""
+    text = functions.script()
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    await connection.execute(META_DDL)
+    known = await connection.fetchval("SELECT body FROM meta.object WHERE kind = 'functions' AND key = 'digest'")
+    if known == f'"{digest}"':
+        return
+    async with connection.transaction():
+        await connection.execute(text)
+        await connection.execute(
+            "INSERT INTO meta.object VALUES ('functions', 'digest', $1)"
+            " ON CONFLICT (kind, key) DO UPDATE SET body = excluded.body",
+            f'"{digest}"',
+        )
+
+
+async def _guard(engine: Engine, postgres: Postgres, stopping: asyncio.Event) -> None:
+    """Restart PostgreSQL when it dies under us; end transactions that nobody has touched for long."""
+    restarts: list[float] = []
+    death = asyncio.create_task(postgres.wait_dead(), name="postgres-wait")
+    try:
+        while True:
+            done, _ = await asyncio.wait((death,), timeout=HOUSEKEEPING_S)
+            if not done:
+                await engine.reap_idle_transactions()
+                continue
+            now_s = time.monotonic()
+            restarts = [moment for moment in restarts if moment > now_s - 60] + [now_s]
+            if len(restarts) > RESTARTS_MAX:
+                stopping.set()
+                return
+            await _restart(engine, postgres)
+            death = asyncio.create_task(postgres.wait_dead(), name="postgres-wait")
+    finally:
+        death.cancel()
+
+
+async def _restart(engine: Engine, postgres: Postgres) -> None:
+    """Statements under way have failed; new ones wait until the database is back."""
+    engine.backends.up.clear()
+    for session in engine.sessions.by_number.values():
+        transaction, session.transaction = session.transaction, None  # rolled back with the database
+        if transaction is not None:
+            engine.backends.discard(transaction.backend)
+    await engine.backends.close()
+    await postgres.restart()
+    engine.backends.up.set()
+    await _prepare(engine)
+
+
+async def _serve_http(
+    executor: Executor,
+    options: Options,
+    listener: socket.socket,
+    stopping: asyncio.Event,
+    ready: Callable[[Address], None],
+) -> None:
+    app = App(executor, now_ms=_now_ms, seed=options.seed)
+    config = uvicorn.Config(
+        app, http=_Protocol, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
+        date_header=False, timeout_keep_alive=600, timeout_graceful_shutdown=int(DRAIN_S), backlog=1024,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    serving = asyncio.create_task(_quietly(server, listener), name="http")
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.005)
+    gc.freeze()  # what is there now stays; the collector need not look at it again
+    host, port = listener.getsockname()[:2]
+    ready(Address(host=host, port=port))
+    stop = asyncio.create_task(stopping.wait(), name="stopping")
+    await asyncio.wait((stop, serving), return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    server.should_exit = True
+    server.force_exit = True  # statements under way are not waited for: their client will see a lost connection
+    await serving
+
+
+async def _quietly(server: uvicorn.Server, listener: socket.socket) -> None:
+    """uvicorn without its own signal handling: the process has one place for that."""
+    config = server.config
+    if not config.loaded:
+        config.load()
+    server.lifespan = config.lifespan_class(config)
+    await server.startup(sockets=[listener])
+    if not server.should_exit:
+        await server.main_loop()
+    await server.shutdown(sockets=[listener])

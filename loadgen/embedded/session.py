@@ -1,0 +1,125 @@
+"""Sessions: who is connected, with what context and parameters, and the transaction each may hold open."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadgen.embedded.backends import Backend
+from loadgen.embedded.history import Context
+from loadgen.embedded.parameters import DEFAULTS, Value
+
+REPLIES_KEPT = 16  # per session: a resent request gets the first answer again instead of a second execution
+REPLY_BYTES_KEPT = 1 << 16
+
+
+@dataclass(slots=True)
+class Transaction:
+    """An open transaction and the backend that holds it."""
+
+    number: int
+    backend: Backend
+    name: str
+    started_ms: float
+    touched_s: float  # monotonic; an idle one that holds row locks is ended after five minutes
+    hybrid: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # statements of a transaction run one after the other
+
+
+class Session:
+    """One login. Statements of one session run one after the other."""
+
+    def __init__(self, number: int, user: str, role: str, client: dict[str, Any]) -> None:
+        self.number = number
+        self.user = user
+        self.role = role
+        self.client = client
+        self.token = secrets.token_hex(32)
+        self.master_token = secrets.token_hex(32)
+        self.expired = False  # the session token has to be renewed with the master token
+        self.database: str | None = None
+        self.schema: str | None = None
+        self.warehouse: str | None = None
+        self.warehouse_size: str | None = None
+        self.parameters: dict[str, Value] = {}
+        self.transaction: Transaction | None = None
+        self.last_query_id: str | None = None
+        self.last_transaction = 0
+        self.created_ms = time.time() * 1000
+        self.replies: OrderedDict[str, bytes] = OrderedDict()
+        self._context: Context | None = None
+
+    def get(self, name: str) -> Value:
+        value = self.parameters.get(name)
+        return DEFAULTS[name] if value is None else value
+
+    @property
+    def timezone(self) -> str:
+        return str(self.parameters.get("TIMEZONE") or DEFAULTS["TIMEZONE"])
+
+    @property
+    def autocommit(self) -> bool:
+        return bool(self.get("AUTOCOMMIT"))
+
+    def changed(self) -> None:
+        """Called after USE and ALTER SESSION: the next statement gets a new context."""
+        self._context = None
+
+    @property
+    def context(self) -> Context:
+        if self._context is None:
+            self._context = Context(
+                session_id=self.number,
+                user=self.user,
+                role=self.role,
+                database=self.database,
+                schema=self.schema,
+                warehouse=self.warehouse,
+                warehouse_size=self.warehouse_size,
+                warehouse_type="STANDARD",
+                query_tag=str(self.get("QUERY_TAG")),
+            )
+        return self._context
+
+    def remember(self, request_id: str, reply: bytes) -> None:
+        if request_id and len(reply) <= REPLY_BYTES_KEPT:
+            self.replies[request_id] = reply
+            if len(self.replies) > REPLIES_KEPT:
+                self.replies.popitem(last=False)
+
+
+class Sessions:
+    """All living sessions, by token and by number."""
+
+    def __init__(self) -> None:
+        self.by_token: dict[str, Session] = {}
+        self.by_master: dict[str, Session] = {}
+        self.by_number: dict[int, Session] = {}
+        self._next = time.time_ns() // 1_000_000 * 1_000  # unique over restarts
+
+    def open(self, user: str, role: str, client: dict[str, Any]) -> Session:
+        self._next += 1
+        session = Session(self._next, user, role, client)
+        self.by_token[session.token] = session
+        self.by_master[session.master_token] = session
+        self.by_number[session.number] = session
+        return session
+
+    def renew(self, session: Session) -> None:
+        """A fresh session token; the old one is forgotten."""
+        self.by_token.pop(session.token, None)
+        session.token = secrets.token_hex(32)
+        session.expired = False
+        self.by_token[session.token] = session
+
+    def close(self, session: Session) -> None:
+        self.by_token.pop(session.token, None)
+        self.by_master.pop(session.master_token, None)
+        self.by_number.pop(session.number, None)
+
+    def __len__(self) -> int:
+        return len(self.by_number)

@@ -1,0 +1,237 @@
+"""Snowflake's data types: how they are declared, stored in PostgreSQL, described to a driver and written as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.embedded.failure import compilation, unsupported
+
+TEXT_LENGTH_DEFAULT = 16_777_216
+TEXT_LENGTH_MAX = 134_217_728
+BINARY_LENGTH_DEFAULT = 8_388_608
+TIME_SCALE_DEFAULT = 9
+TIME_SCALE_STORED = 6  # PostgreSQL keeps microseconds; finer fractions are not stored
+EPOCH_2000_DAYS = 10_957
+EPOCH_2000_US = EPOCH_2000_DAYS * 86_400 * 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SnowType:
+    """One data type; `kind` is the name the wire protocol uses, in upper case."""
+
+    kind: str
+    precision: int | None = None
+    scale: int | None = None
+    length: int | None = None
+
+    @property
+    def postgres(self) -> str:
+        """The column type that stores it."""
+        match self.kind:
+            case "FIXED":
+                return f"numeric({self.precision},{self.scale})"
+            case "TEXT" if self.length and self.length < 10_485_760:  # PostgreSQL's own limit of varchar(n)
+                return f"character varying({self.length})"
+            case "TIME" | "TIMESTAMP_NTZ" | "TIMESTAMP_LTZ":
+                fraction = min(self.scale if self.scale is not None else TIME_SCALE_DEFAULT, TIME_SCALE_STORED)
+                name = {"TIME": "time", "TIMESTAMP_NTZ": "timestamp", "TIMESTAMP_LTZ": "timestamptz"}[self.kind]
+                return f"{name}({fraction})"
+        return POSTGRES_TYPES[self.kind]
+
+    @property
+    def sql(self) -> str:
+        """The type as SHOW and DESCRIBE print it."""
+        match self.kind:
+            case "FIXED":
+                return f"NUMBER({self.precision},{self.scale})"
+            case "TEXT":
+                return f"VARCHAR({self.length or TEXT_LENGTH_DEFAULT})"
+            case "BINARY":
+                return f"BINARY({self.length or BINARY_LENGTH_DEFAULT})"
+            case "REAL":
+                return "FLOAT"
+            case "TIME" | "TIMESTAMP_NTZ" | "TIMESTAMP_LTZ" | "TIMESTAMP_TZ":
+                return f"{self.kind}({self.scale})"
+        return self.kind
+
+    def rowtype(self, name: str, nullable: bool = True) -> dict[str, Any]:
+        """The column's entry in a result's `rowtype`."""
+        length = self.length
+        if length is None and self.kind in ("TEXT", "BINARY"):
+            length = TEXT_LENGTH_DEFAULT if self.kind == "TEXT" else BINARY_LENGTH_DEFAULT
+        return {
+            "name": name,
+            "database": "",
+            "schema": "",
+            "table": "",
+            "nullable": nullable,
+            "type": self.kind.lower(),
+            "byteLength": length if length is None or self.kind == "BINARY" else min(length * 4, TEXT_LENGTH_MAX),
+            "length": length,
+            "scale": self.scale,
+            "precision": self.precision,
+            "collation": None,
+        }
+
+
+POSTGRES_TYPES = {
+    "FIXED": "numeric",
+    "REAL": "double precision",
+    "TEXT": "text",
+    "BINARY": "bytea",
+    "BOOLEAN": "boolean",
+    "DATE": "date",
+    "TIME": "time",
+    "TIMESTAMP_NTZ": "timestamp",
+    "TIMESTAMP_LTZ": "timestamptz",
+    "TIMESTAMP_TZ": "sf.timestamp_tz",
+    "VARIANT": "sf.variant",
+    "OBJECT": "sf.object",
+    "ARRAY": 'sf."array"',
+}
+
+NUMBER = SnowType("FIXED", precision=38, scale=0)
+TEXT = SnowType("TEXT", length=TEXT_LENGTH_DEFAULT)
+BOOLEAN = SnowType("BOOLEAN")
+REAL = SnowType("REAL")
+TIMESTAMP_LTZ = SnowType("TIMESTAMP_LTZ", scale=9)
+TIMESTAMP_NTZ = SnowType("TIMESTAMP_NTZ", scale=9)
+
+_NUMBERS = {"NUMBER", "DECIMAL", "DEC", "NUMERIC"}
+_INTEGERS = {"INT", "INTEGER", "BIGINT", "SMALLINT", "TINYINT", "BYTEINT"}
+_FLOATS = {"FLOAT", "FLOAT4", "FLOAT8", "DOUBLE", "DOUBLE PRECISION", "REAL"}
+_STRINGS = {"VARCHAR", "STRING", "TEXT", "NVARCHAR", "NVARCHAR2", "CHAR VARYING", "NCHAR VARYING"}
+_CHARS = {"CHAR", "CHARACTER", "NCHAR"}
+_BINARIES = {"BINARY", "VARBINARY"}
+_TIMES = {
+    "TIME": "TIME",
+    "DATETIME": "TIMESTAMP_NTZ",
+    "TIMESTAMP": "TIMESTAMP_NTZ",
+    "TIMESTAMP_NTZ": "TIMESTAMP_NTZ",
+    "TIMESTAMPNTZ": "TIMESTAMP_NTZ",
+    "TIMESTAMP WITHOUT TIME ZONE": "TIMESTAMP_NTZ",
+    "TIMESTAMP_LTZ": "TIMESTAMP_LTZ",
+    "TIMESTAMPLTZ": "TIMESTAMP_LTZ",
+    "TIMESTAMP WITH LOCAL TIME ZONE": "TIMESTAMP_LTZ",
+    "TIMESTAMP_TZ": "TIMESTAMP_TZ",
+    "TIMESTAMPTZ": "TIMESTAMP_TZ",
+    "TIMESTAMP WITH TIME ZONE": "TIMESTAMP_TZ",
+}
+_PLAIN = {"BOOLEAN": "BOOLEAN", "DATE": "DATE", "VARIANT": "VARIANT", "OBJECT": "OBJECT", "ARRAY": "ARRAY"}
+_REFUSED = {"GEOGRAPHY", "GEOMETRY", "VECTOR", "MAP", "FILE", "DECFLOAT", "UUID", "INTERVAL"}
+
+
+def declared(name: str, arguments: Sequence[int]) -> SnowType:
+    """The type that `NAME(arguments)` declares; raises what Snowflake says for one it does not know."""
+    name = name.upper()
+    if name in _NUMBERS:
+        return _number(arguments)
+    if name in _STRINGS or name in _CHARS:
+        length = arguments[0] if arguments else (1 if name in _CHARS else TEXT_LENGTH_DEFAULT)
+        return SnowType("TEXT", length=_bounded(length, 1, TEXT_LENGTH_MAX, name))
+    if name in _BINARIES:
+        return SnowType("BINARY", length=_bounded(arguments[0] if arguments else BINARY_LENGTH_DEFAULT, 1, 2**26, name))
+    if name in _TIMES:
+        scale = arguments[0] if arguments else TIME_SCALE_DEFAULT
+        return SnowType(_TIMES[name], scale=_bounded(scale, 0, 9, name), precision=0)
+    if name in _REFUSED:
+        raise unsupported(name)
+    kind = "FIXED" if name in _INTEGERS else "REAL" if name in _FLOATS else _PLAIN.get(name)
+    if kind is None or arguments:
+        raise compilation(2040, "22000", f"Unsupported data type '{name}'.")
+    return NUMBER if kind == "FIXED" else SnowType(kind)
+
+
+def _number(arguments: Sequence[int]) -> SnowType:
+    precision = arguments[0] if arguments else 38
+    scale = arguments[1] if len(arguments) > 1 else 0
+    _bounded(precision, 1, 38, "NUMBER")
+    if not 0 <= scale <= min(37, precision):
+        raise compilation(2041, "22000", f"Invalid scale: {scale}. Must be between 0 and {min(37, precision)}.")
+    return SnowType("FIXED", precision=precision, scale=scale)
+
+
+def _bounded(value: int, low: int, high: int, name: str) -> int:
+    if not low <= value <= high:
+        raise compilation(1003, "42000", f"syntax error: {name}({value}) is out of range {low} to {high}.")
+    return value
+
+
+def described(typname: str, typmod: int) -> SnowType:
+    """The Snowflake type of a result column, from PostgreSQL's type name and modifier."""
+    if typname == "numeric":
+        if typmod < 4:
+            return NUMBER
+        scale = (typmod - 4) & 0x7FF
+        return SnowType("FIXED", precision=((typmod - 4) >> 16) & 0xFFFF, scale=scale - 2048 if scale > 1023 else scale)
+    if typname in ("varchar", "bpchar"):
+        return SnowType("TEXT", length=typmod - 4 if typmod >= 4 else TEXT_LENGTH_DEFAULT)
+    if typname in _TIME_NAMES:
+        return SnowType(_TIME_NAMES[typname], scale=typmod if 0 <= typmod < TIME_SCALE_STORED else 9, precision=0)
+    return _DESCRIBED.get(typname, TEXT)
+
+
+_TIME_NAMES = {"time": "TIME", "timestamp": "TIMESTAMP_NTZ", "timestamptz": "TIMESTAMP_LTZ"}
+_DESCRIBED = {
+    "int2": NUMBER,
+    "int4": NUMBER,
+    "int8": SnowType("FIXED", precision=18, scale=0),
+    "float4": REAL,
+    "float8": REAL,
+    "bool": BOOLEAN,
+    "bytea": SnowType("BINARY", length=BINARY_LENGTH_DEFAULT),
+    "date": SnowType("DATE"),
+    "timestamp_tz": SnowType("TIMESTAMP_TZ", scale=9, precision=0),
+    "jsonb": SnowType("VARIANT"),
+    "variant": SnowType("VARIANT"),
+    "object": SnowType("OBJECT"),
+    "array": SnowType("ARRAY"),
+}
+
+
+class _Number(str):
+    """A JSON number kept as its text, so that no digit is lost on the way through."""
+
+
+def pretty_json(text: str) -> str:
+    """Semi-structured values as Snowflake sends them: two spaces of indent, keys in order, numbers untouched."""
+    return _pretty(json.loads(text, parse_int=_Number, parse_float=_Number), "\n")
+
+
+def _pretty(value: Any, newline: str) -> str:
+    if isinstance(value, _Number):
+        return str(value)
+    inner = newline + "  "
+    if isinstance(value, dict):
+        items = [f"{json.dumps(k, ensure_ascii=False)}: {_pretty(value[k], inner)}" for k in sorted(value)]
+        return "{" + inner + f",{inner}".join(items) + newline + "}" if items else "{}"
+    if isinstance(value, list):
+        items = [_pretty(item, inner) for item in value]
+        return "[" + inner + f",{inner}".join(items) + newline + "]" if items else "[]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def seconds_text(microseconds: int) -> str:
+    """Microseconds as the wire's seconds with nine decimals."""
+    sign = "-" if microseconds < 0 else ""
+    whole, fraction = divmod(abs(microseconds), 1_000_000)
+    return f"{sign}{whole}.{fraction:06d}000"
+
+
+def shortener(scale: int) -> Callable[[str], str]:
+    """Cuts the nine decimals of a time down to the column's scale; drivers count on the exact number."""
+    cut = 9 - scale + (1 if scale == 0 else 0)
+    return lambda text: text[:-cut]
+
+
+def padded(scale: int) -> Callable[[str], str]:
+    """Gives a number exactly `scale` decimals."""
+
+    def pad(text: str) -> str:
+        whole, _, fraction = text.partition(".")
+        return f"{whole}.{fraction:0<{scale}}" if len(fraction) < scale else text
+
+    return pad

@@ -1,0 +1,332 @@
+"""Warehouses: how many statements run at once, and the queue in front of them.
+
+A warehouse has slots: the server's override, or MAX_CONCURRENCY_LEVEL × started clusters (MIN_CLUSTER_COUNT of them;
+adding clusters under load is not modelled). A statement takes a slot, runs, sleeps its service time, gives the slot
+back; without a free slot it queues, first come, first served.
+
+    ticket = warehouse.try_admit() or await warehouse.admit(queued_timeout_s=session_limit_s)
+    try:
+        ...                                  # real execution; ticket.release() early when it starts to wait for a lock
+        await ticket.serve(service_s)
+    finally:
+        ticket.release()
+
+Slots are handed on at the ideal moment. A sleeper wakes a little after its deadline, and the next in the queue starts
+a little after that. Left alone, these delays would add up and a slot would deliver less than 1 / service time. So a
+slot is freed as of the *deadline*, the next statement is granted it as of then (or as of its arrival, if later), and
+its own deadline counts from there: one statement's delay shortens the next one's sleep, by one service time at most.
+Nothing is lost in the books: queued time ends where execution time begins, and their sum is real.
+
+Only the event loop's thread touches these objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from loadgen.embedded.service_time import Sleeper
+
+SIZES = (
+    "X-Small", "Small", "Medium", "Large", "X-Large", "2X-Large", "3X-Large", "4X-Large", "5X-Large", "6X-Large",
+)  # fmt: skip
+TYPES = ("STANDARD", "SNOWPARK-OPTIMIZED", "INTERACTIVE", "ADAPTIVE")
+SCALING_POLICIES = ("STANDARD", "ECONOMY")
+CLUSTERS_MAX = 300
+CONCURRENCY_MAX = 10_000
+
+_SIZE_OF = {size.upper().replace("-", ""): size for size in SIZES} | {
+    "XXLARGE": "2X-Large",
+    "XXXLARGE": "3X-Large",
+    "X2LARGE": "2X-Large",
+    "X3LARGE": "3X-Large",
+    "X4LARGE": "4X-Large",
+    "X5LARGE": "5X-Large",
+    "X6LARGE": "6X-Large",
+}
+
+
+class QueuedTooLong(Exception):
+    """The statement waited for a slot longer than STATEMENT_QUEUED_TIMEOUT_IN_SECONDS."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"queued for more than {timeout_s:g} s")
+        self.timeout_s = timeout_s
+
+
+class WarehouseSuspended(Exception):
+    """The warehouse is suspended and AUTO_RESUME is off."""
+
+
+class WarehouseDropped(Exception):
+    """The warehouse was dropped while the statement was queued for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarehouseSettings:
+    """What CREATE and ALTER WAREHOUSE set, with Snowflake's defaults."""
+
+    name: str
+    size: str = "X-Small"
+    type: str = "STANDARD"
+    generation: str = "2"
+    min_cluster_count: int = 1
+    max_cluster_count: int = 1
+    scaling_policy: str = "STANDARD"
+    auto_suspend_s: int = 600  # 0: never
+    auto_resume: bool = True
+    max_concurrency_level: int = 8
+    statement_timeout_s: int = 172_800
+    statement_queued_timeout_s: int = 0  # 0: wait for ever
+    enable_query_acceleration: bool = True  # on for a new warehouse of generation 2
+    query_acceleration_max_scale_factor: int = 2
+    enable_use_stable_path: bool = False
+    resource_monitor: str | None = None
+    comment: str = ""
+    owner: str = "ACCOUNTADMIN"
+    created_on_ms: float = 0.0
+    updated_on_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require(bool(self.name), "a warehouse needs a name")
+        _require(self.size in SIZES, f"size {self.size!r} is not one of {', '.join(SIZES)}")
+        _require(self.type in TYPES, f"type {self.type!r} is not one of {', '.join(TYPES)}")
+        _require(self.generation in ("1", "2"), f"generation {self.generation!r} is neither '1' nor '2'")
+        _require(self.scaling_policy in SCALING_POLICIES, f"scaling policy {self.scaling_policy!r} is not known")
+        _require(
+            1 <= self.min_cluster_count <= self.max_cluster_count <= CLUSTERS_MAX,
+            f"cluster counts {self.min_cluster_count} to {self.max_cluster_count} are not within 1 to {CLUSTERS_MAX}",
+        )
+        _require(
+            1 <= self.max_concurrency_level <= CONCURRENCY_MAX,
+            f"MAX_CONCURRENCY_LEVEL {self.max_concurrency_level} is not within 1 to {CONCURRENCY_MAX}",
+        )
+        for seconds in (self.auto_suspend_s, self.statement_timeout_s, self.statement_queued_timeout_s):
+            _require(seconds >= 0, f"{seconds} s is below 0")
+
+
+def size_name(text: str) -> str:
+    """XSMALL, 'x-small', XXLARGE, X4LARGE … as SHOW WAREHOUSES writes them."""
+    size = _SIZE_OF.get(text.upper().replace("-", ""))
+    _require(size is not None, f"size {text!r} is not one of {', '.join(SIZES)}")
+    return str(size)
+
+
+def shortest_s(*limits_s: float) -> float:
+    """The lowest of several time limits, where 0 means none."""
+    return min((limit_s for limit_s in limits_s if limit_s > 0), default=0.0)
+
+
+class Ticket:
+    """One statement's right to a slot. Made by Warehouse; owned by the task that runs the statement."""
+
+    __slots__ = ("_carried_s", "_held", "_late_s", "_turn", "_warehouse", "queued_s")
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self.queued_s = 0.0
+        self._warehouse = warehouse
+        self._held = True
+        self._late_s = 0.0  # how long after its ideal moment this statement really began
+        self._carried_s = 0.0  # how long after its ideal moment its service time really ended
+        self._turn: asyncio.Future[float] | None = None  # while queued; its result is the ideal moment
+
+    async def serve(self, service_s: float) -> None:
+        """Sleep the service time on top of what was executed; call it when execution is done."""
+        monotonic_s = self._warehouse._monotonic_s
+        now_s = monotonic_s()
+        deadline_s = now_s + service_s - self._late_s
+        if deadline_s > now_s:
+            await self._warehouse._sleeper.sleep_until(deadline_s)
+            now_s = monotonic_s()
+        self._late_s = 0.0
+        self._carried_s = min(now_s - deadline_s, service_s)
+
+    def release(self) -> None:
+        """Give the slot back. Safe to call twice; serve() still sleeps afterwards, without a slot."""
+        if self._held:
+            self._held = False
+            self._warehouse._take_back(self._carried_s)
+
+
+class Warehouse:
+    """Settings, state and the slots of one warehouse."""
+
+    def __init__(
+        self,
+        settings: WarehouseSettings,
+        *,
+        monotonic_s: Callable[[], float],
+        now_ms: Callable[[], float],
+        sleeper: Sleeper,
+        slots: int = 0,
+        suspended: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.running = 0  # statements that hold a slot
+        self.resumed_on_ms = now_ms()
+        self._monotonic_s = monotonic_s
+        self._now_ms = now_ms
+        self._sleeper = sleeper
+        self._slots = slots
+        self._suspended = suspended
+        self._idle_since_s = monotonic_s()
+        self._waiters: OrderedDict[Ticket, float] = OrderedDict()  # to when they arrived
+        self.limit = self._slots_now()
+
+    @property
+    def queued(self) -> int:
+        return len(self._waiters)
+
+    @property
+    def state(self) -> str:
+        return "SUSPENDED" if self._asleep(self._monotonic_s()) else "STARTED"
+
+    @property
+    def started_clusters(self) -> int:
+        return 0 if self.state == "SUSPENDED" else self.settings.min_cluster_count
+
+    def try_admit(self) -> Ticket | None:
+        """A slot at once, or None: then admit() and wait."""
+        if self.running >= self.limit:  # also while anyone waits: whoever frees a slot hands it on
+            return None
+        if not self.running or self._suspended:
+            self._wake()
+        self.running += 1
+        return Ticket(self)
+
+    async def admit(self, queued_timeout_s: float = 0.0) -> Ticket:
+        """A slot, in order of arrival. The lower of the session's and the warehouse's queue limit counts; 0 is none."""
+        ticket = self.try_admit()
+        if ticket is not None:
+            return ticket
+        if self._suspended:
+            self._wake()
+        ticket = Ticket(self)
+        ticket._held = False
+        timeout_s = shortest_s(queued_timeout_s, self.settings.statement_queued_timeout_s)
+        await self._queue(ticket, timeout_s)
+        return ticket
+
+    def alter(self, **changes: Any) -> None:
+        """Change settings while statements run. Raises ValueError and changes nothing when they do not fit."""
+        self.settings = replace(self.settings, **changes, updated_on_ms=self._now_ms())
+        self.limit = self._slots_now()
+        self._fill()
+
+    def suspend(self) -> None:
+        """New statements resume it or are refused. Those that run or queue already are served."""
+        self._suspended = True
+
+    def resume(self) -> None:
+        if self._asleep(self._monotonic_s()):
+            self._suspended = False
+            self._idle_since_s = self._monotonic_s()
+            self.resumed_on_ms = self._now_ms()
+
+    def drop(self) -> None:
+        """Refuse everyone who still waits. Statements that run keep their slots to the end."""
+        while self._waiters:
+            ticket, _ = self._waiters.popitem(last=False)
+            if ticket._turn is not None and not ticket._turn.done():
+                ticket._turn.set_exception(WarehouseDropped(self.settings.name))
+
+    async def _queue(self, ticket: Ticket, timeout_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[float] = loop.create_future()
+        ticket._turn = turn
+        arrived_s = self._monotonic_s()
+        self._waiters[ticket] = arrived_s
+        timer = loop.call_later(timeout_s, self._expire, ticket, timeout_s) if timeout_s else None
+        try:
+            granted_s = await turn
+        except BaseException:
+            self._waiters.pop(ticket, None)
+            ticket.release()  # cancelled in the very moment its turn had come: the slot goes to the next
+            raise
+        finally:
+            ticket._turn = None
+            if timer is not None:
+                timer.cancel()
+        ticket.queued_s = granted_s - arrived_s
+        ticket._late_s = self._monotonic_s() - granted_s
+
+    def _expire(self, ticket: Ticket, timeout_s: float) -> None:
+        if ticket._turn is not None and not ticket._turn.done():
+            ticket._turn.set_exception(QueuedTooLong(timeout_s))
+
+    def _take_back(self, carried_s: float) -> None:
+        """A slot came free `carried_s` ago. Hand it on, or keep it for whoever comes."""
+        self.running -= 1
+        if self._waiters:
+            self._fill(carried_s)
+        if not self.running:
+            self._idle_since_s = self._monotonic_s()
+
+    def _fill(self, carried_s: float = 0.0) -> None:
+        freed_s = self._monotonic_s() - carried_s
+        while self._waiters and self.running < self.limit:
+            ticket, arrived_s = self._waiters.popitem(last=False)
+            turn = ticket._turn
+            if turn is None or turn.done():  # cancelled, and its task has not run yet
+                continue
+            self.running += 1
+            ticket._held = True
+            turn.set_result(max(freed_s, arrived_s))
+
+    def _slots_now(self) -> int:
+        return self._slots or self.settings.max_concurrency_level * self.settings.min_cluster_count
+
+    def _asleep(self, now_s: float) -> bool:
+        """Suspended by command, or by itself after AUTO_SUSPEND seconds without a statement."""
+        if not self._suspended and not self.running and not self._waiters and self.settings.auto_suspend_s:
+            self._suspended = now_s - self._idle_since_s >= self.settings.auto_suspend_s
+        return self._suspended
+
+    def _wake(self) -> None:
+        if self._asleep(self._monotonic_s()):
+            if not self.settings.auto_resume:
+                raise WarehouseSuspended(self.settings.name)
+            self.resume()
+
+
+class Warehouses:
+    """All warehouses by name, as identifiers are stored (upper case unless quoted)."""
+
+    def __init__(
+        self, *, monotonic_s: Callable[[], float], now_ms: Callable[[], float], sleeper: Sleeper, slots: int = 0
+    ) -> None:
+        self._make = partial(Warehouse, monotonic_s=monotonic_s, now_ms=now_ms, sleeper=sleeper, slots=slots)
+        self._by_name: dict[str, Warehouse] = {}
+
+    def __iter__(self) -> Iterator[Warehouse]:
+        return iter(sorted(self._by_name.values(), key=lambda warehouse: warehouse.settings.name))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def get(self, name: str) -> Warehouse | None:
+        return self._by_name.get(name)
+
+    def add(self, settings: WarehouseSettings, *, suspended: bool = False) -> Warehouse:
+        """Raises ValueError when the name is taken."""
+        _require(settings.name not in self._by_name, f"warehouse {settings.name} exists already")
+        warehouse = self._by_name[settings.name] = self._make(settings, suspended=suspended)
+        return warehouse
+
+    def rename(self, old: str, new: str) -> None:
+        _require(new not in self._by_name, f"warehouse {new} exists already")
+        warehouse = self._by_name.pop(old)
+        warehouse.alter(name=new)
+        self._by_name[new] = warehouse
+
+    def drop(self, name: str) -> None:
+        self._by_name.pop(name).drop()
+
+
+def _require(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise ValueError(otherwise)

@@ -1,0 +1,159 @@
+"""The protocol's JSON: requests in, answers out. No decisions here."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from loadgen.embedded.failure import SqlError
+from loadgen.embedded.parameters import PARAMETERS
+from loadgen.embedded.result import Result
+from loadgen.embedded.session import Session
+
+BODY_BYTES_MAX = 256 * 1024 * 1024
+TOKEN_VALIDITY_S = 3_600
+MASTER_VALIDITY_S = 14_400
+IN_PROGRESS, IN_PROGRESS_ASYNC = "333333", "333334"
+
+
+class BadRequest(Exception):
+    """The body is not what the protocol says."""
+
+
+def parse(body: bytes, encoding: bytes) -> dict[str, Any]:
+    """A request's body as an object."""
+    parsed = parse_any(body, encoding)
+    if not isinstance(parsed, dict):
+        raise BadRequest("the body is not an object")
+    return parsed
+
+
+def parse_any(body: bytes, encoding: bytes) -> Any:
+    """A request's body as JSON, an empty one as {}; gzip is undone within a limit."""
+    if encoding == b"gzip" or body[:2] == b"\x1f\x8b":
+        inflater = zlib.decompressobj(wbits=31)
+        try:
+            body = inflater.decompress(body, BODY_BYTES_MAX)
+        except zlib.error:
+            raise BadRequest("the body is not gzip") from None
+        if inflater.unconsumed_tail:
+            raise BadRequest("the body is too large")
+    if not body:
+        return {}
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise BadRequest("the body is not JSON") from None
+
+
+def dumps(value: Any) -> bytes:
+    return orjson.dumps(value)
+
+
+def done(data: Any = None) -> bytes:
+    return dumps({"data": data, "message": None, "code": None, "success": True})
+
+
+def refused(error: SqlError, query_id: str | None = None) -> bytes:
+    """An error answer; `code` has six digits as Snowflake's has."""
+    code = f"{error.errno:06d}"
+    data = {
+        "internalError": False,
+        "errorCode": code,
+        "age": 0,
+        "sqlState": error.sqlstate,
+        "queryId": query_id,
+        "line": -1,
+        "pos": -1,
+        "type": "COMPILATION" if error.message.startswith("SQL compilation") else "EXECUTION",
+    }
+    return _lenient({"data": data, "code": code, "message": error.message, "success": False, "headers": None})
+
+
+def _lenient(value: dict[str, Any]) -> bytes:
+    try:
+        return dumps(value)
+    except TypeError:  # half a surrogate pair in a message that quotes the user's text
+        value["message"] = str(value["message"]).encode("utf-8", "replace").decode()
+        return dumps(value)
+
+
+def parameters_of(session: Session) -> list[dict[str, Any]]:
+    return [{"name": name, "value": session.get(name)} for name in PARAMETERS]
+
+
+def logged_in(session: Session) -> bytes:
+    info = {
+        "databaseName": session.database,
+        "schemaName": session.schema,
+        "warehouseName": session.warehouse,
+        "roleName": session.role,
+    }
+    return done(
+        {
+            "token": session.token,
+            "masterToken": session.master_token,
+            "validityInSeconds": TOKEN_VALIDITY_S,
+            "masterValidityInSeconds": MASTER_VALIDITY_S,
+            "displayUserName": session.user,
+            "serverVersion": "9.99.0",
+            "firstLogin": False,
+            "healthCheckInterval": 45,
+            "sessionId": session.number,
+            "parameters": parameters_of(session),
+            "sessionInfo": info,
+            "idToken": None,
+            "responseData": None,
+        }
+    )
+
+
+def renewed(session: Session) -> bytes:
+    return done(
+        {
+            "sessionToken": session.token,
+            "validityInSecondsST": TOKEN_VALIDITY_S,
+            "masterToken": session.master_token,
+            "validityInSecondsMT": MASTER_VALIDITY_S,
+            "sessionId": session.number,
+        }
+    )
+
+
+def answered(session: Session, query_id: str, result: Result, binds: Mapping[str, Any] | None) -> bytes:
+    """The answer to a query."""
+    data: dict[str, Any] = {
+        "parameters": parameters_of(session) if result.parameters_changed else [],
+        "rowtype": result.rowtype,
+        "rowset": result.rows,
+        "total": result.count,
+        "returned": len(result.rows),
+        "queryId": query_id,
+        "databaseProvider": None,
+        "finalDatabaseName": session.database,
+        "finalSchemaName": session.schema,
+        "finalWarehouseName": session.warehouse,
+        "finalRoleName": session.role,
+        "numberOfBinds": len(binds) if binds else 0,
+        "arrayBindSupported": result.array_bind_supported,
+        "statementTypeId": result.statement_type,
+        "version": 1,
+        "sendResultTime": time.time_ns() // 1_000_000,
+        "queryResultFormat": "json",
+    }
+    return dumps({"data": data, "message": None, "code": None, "success": True})
+
+
+def in_progress(query_id: str, asynchronous: bool) -> bytes:
+    data = {
+        "getResultUrl": f"/queries/{query_id}/result",
+        "queryId": query_id,
+        "queryAbortsAfterSecs": 300,
+        "progressDesc": None,
+    }
+    code = IN_PROGRESS_ASYNC if asynchronous else IN_PROGRESS
+    return dumps({"data": data, "code": code, "message": "Query execution in progress.", "success": asynchronous})

@@ -1,0 +1,113 @@
+"""An embedded server as a real process, for tests: started through the command a user would type.
+
+Works in every test environment: the server's own packages may live in another one (LOADGEN_SERVER_PYTHON).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+READY = "listening on "
+STOP_S = 20.0
+
+
+def reachable_directory() -> Path:
+    """A new directory that an unprivileged user can reach, whoever runs the tests."""
+    path = Path(tempfile.mkdtemp(prefix="loadgen-test-"))
+    path.chmod(0o755)
+    return path
+
+
+class EmbeddedServer:
+    """One `loadgen embedded serve` process. `stop()` is safe to call twice."""
+
+    def __init__(self, *arguments: str, data_dir: Path | None = None) -> None:
+        self._own_dir = reachable_directory() if data_dir is None else None
+        self.data_dir = data_dir or self._own_dir / "data"  # type: ignore[operator]
+        python = os.environ.get("LOADGEN_SERVER_PYTHON", sys.executable)
+        code = "import sys; from loadgen.cli.main import main; sys.exit(main())"
+        command = [python, "-P", "-c", code, "embedded", "serve", "--port", "0", "--data-dir", str(self.data_dir)]
+        self.errors_path = (self._own_dir or reachable_directory()) / "stderr.txt"
+        with self.errors_path.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [*command, *arguments],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line.startswith(READY):
+            self.process.wait(STOP_S)
+            raise AssertionError(f"the server did not start: {line!r}\n{self.errors_path.read_text()}")
+        self.host, port = line.removeprefix(READY).strip().split(":")
+        self.port = int(port)
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def parameters(self, **more: Any) -> dict[str, Any]:
+        """Keyword arguments for snowflake.connector.connect that any supported major accepts without a warning."""
+        import snowflake.connector
+
+        settings: dict[str, Any] = {
+            "host": self.host,
+            "port": self.port,
+            "protocol": "http",
+            "account": "embedded",
+            "user": "tester",
+            "password": "any",
+            "paramstyle": "qmark",
+            "session_parameters": {"CLIENT_TELEMETRY_ENABLED": False},
+        }
+        if int(snowflake.connector.__version__.split(".")[0]) >= 5:
+            settings["enable_server_session_keep_alive_auto_detection"] = False
+        session_parameters = settings["session_parameters"] | more.pop("session_parameters", {})
+        return settings | more | {"session_parameters": session_parameters}
+
+    def connect(self, **more: Any) -> Any:
+        import snowflake.connector
+
+        return snowflake.connector.connect(**self.parameters(**more))
+
+    def ask(self, path: str, *, method: str = "GET", body: Any = None) -> Any:
+        """One of the `/__loadgen/` paths; JSON lines come back as a list."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://{self.address}{path}", method=method, data=data)
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+            text = answer.read().decode()
+            if answer.headers["content-type"] == "application/x-ndjson":
+                return [json.loads(line) for line in text.splitlines()]
+        return json.loads(text)
+
+    def fault(self, **rule: Any) -> None:
+        self.ask("/__loadgen/faults", method="POST", body=rule)
+
+    def clear_faults(self) -> None:
+        self.ask("/__loadgen/faults", method="DELETE")
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(STOP_S)
+        if self._own_dir is not None:
+            shutil.rmtree(self._own_dir, ignore_errors=True)
+        return code
+
+    def __enter__(self) -> EmbeddedServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

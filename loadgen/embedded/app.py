@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 ANSWER_WITHIN_S = 45.0  # then the client is told to ask again, as Snowflake does
 ANSWERS_KEPT = 500
 BIG_ERROR_BYTES = 1 << 20
+FAULT_ERRNO = 603  # of a fault that names none
 GONE = SqlError(390111, "08001", "Session no longer exists. New login required to access the service.")
 EXPIRED = SqlError(390112, "08001", "Session token expired.  Authenticate again.")
 
@@ -308,10 +309,10 @@ class App:
             await asyncio.sleep(fault.ms / 1000)
         match fault.kind:
             case "error" | "big_error":
-                text = fault.message or f"fault {fault.rule_id}: error {fault.errno} on request"
+                text = fault.message or f"fault {fault.rule_id}: an error was asked for"
                 if fault.kind == "big_error":
                     text = "x" * BIG_ERROR_BYTES
-                error = SqlError(fault.errno or 100183, fault.sqlstate or "22000", text)
+                error = SqlError(fault.errno or FAULT_ERRNO, fault.sqlstate or "22000", text)
                 await respond(exchange, 200, wire.refused(error))
             case "http_status":
                 await respond(exchange, fault.status or 503, (fault.message or "").encode(), TEXT_TYPE)

@@ -46,9 +46,10 @@ _dialect = _Dialect()
 _FOREIGN = frozenset(
     getattr(TokenType, name)
     for name in (
-        "ARROW", "DARROW", "HASH_ARROW", "DHASH_ARROW", "AT_GT", "LT_AT", "TILDE", "CARET", "AMP", "DAMP", "PIPE", "HASH",
-        "CARET_AT", "DAT", "AT_QMARK", "PIPE_SLASH", "DPIPE_SLASH", "NULLSAFE_EQ", "LR_ARROW", "DSTAR", "IRLIKE",
-        "PIPE_GT", "COLON_EQ", "DCOLONDOLLAR", "DCOLONPERCENT", "DCOLONQMARK", "DQMARK", "DOTCARET", "DOTCOLON",
+        "ARROW", "DARROW", "HASH_ARROW", "DHASH_ARROW", "AT_GT", "LT_AT", "TILDE", "CARET", "AMP", "DAMP", "PIPE",
+        "HASH", "CARET_AT", "DAT", "AT_QMARK", "PIPE_SLASH", "DPIPE_SLASH", "NULLSAFE_EQ", "LR_ARROW", "DSTAR",
+        "IRLIKE", "PIPE_GT", "COLON_EQ", "DCOLONDOLLAR", "DCOLONPERCENT", "DCOLONQMARK", "DQMARK", "DOTCARET",
+        "DOTCOLON",
     )
     if hasattr(TokenType, name)
 )  # fmt: skip

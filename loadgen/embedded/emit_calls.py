@@ -26,8 +26,9 @@ def type_of(node: exp.DataType) -> SnowType:
     """The Snowflake type a syntax-tree type stands for."""
     kind = node.this
     name = str(kind.value if isinstance(kind, exp.DataType.Type) else kind).upper()
-    arguments = [int(str(argument.this.this)) for argument in node.expressions if argument.this.is_int]
-    if len(arguments) != len(node.expressions) or node.args.get("nested"):
+    plain = all(isinstance(part, exp.DataTypeParam) and part.this.is_int for part in node.expressions)
+    arguments = [int(str(part.this.this)) for part in node.expressions] if plain else []
+    if not plain or node.args.get("nested"):
         raise unsupported(f"data type {dialect.shown(node)}")
     return declared(_TYPE_NAMES.get(name, name), arguments)
 

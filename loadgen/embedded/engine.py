@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
-import orjson
 
 from loadgen.embedded import account, binding, commands, dialect, failure
 from loadgen.embedded.backends import Backend, Backends
@@ -23,10 +22,10 @@ from loadgen.embedded.failure import SqlError
 from loadgen.embedded.history import History, Statement
 from loadgen.embedded.locks import LockWatch, TableLocks
 from loadgen.embedded.login import Wishes
-from loadgen.embedded.parameters import Value, checked
-from loadgen.embedded.plan import Plan, Planner, describe, scaled
+from loadgen.embedded.plan import Plan, Planner, describe
+from loadgen.embedded.records import changed, selected
 from loadgen.embedded.result import Result
-from loadgen.embedded.running import Request, Running
+from loadgen.embedded.running import Request, Running, setting
 from loadgen.embedded.service_time import ServiceTime
 from loadgen.embedded.services import Services
 from loadgen.embedded.session import Session, Sessions, Transaction
@@ -293,8 +292,8 @@ class Engine:
             if watch is not None:
                 watch.cancel()
         if plan.kind == "SELECT":
-            return _selected(plan, records)
-        return _changed(plan, records, prepared.get_statusmsg())
+            return selected(plan, records)
+        return changed(plan, records, prepared.get_statusmsg())
 
     async def _arguments(
         self, backend: Backend, session: Session, plan: Plan, request: Request, running: Running
@@ -362,12 +361,6 @@ class Engine:
                 await self.end(session, "ROLLBACK")
 
 
-def setting(session: Session, request: Request, name: str) -> Value:
-    """A parameter's value for one statement: the statement's own, else the session's."""
-    given = request.parameters.get(name) if request.parameters else None
-    return session.get(name) if given is None else checked(name, given)
-
-
 @asynccontextmanager
 async def _savepoint(backend: Backend) -> AsyncIterator[None]:
     connection = backend.connection
@@ -379,24 +372,3 @@ async def _savepoint(backend: Backend) -> AsyncIterator[None]:
             await connection.execute("ROLLBACK TO SAVEPOINT s; RELEASE SAVEPOINT s")
         raise
     await connection.execute("RELEASE SAVEPOINT s")
-
-
-def _selected(plan: Plan, records: list[asyncpg.Record]) -> Result:
-    rows: list[list[Any]] = [list(record) for record in records]
-    for index, convert in plan.converters:
-        for row in rows:
-            if row[index] is not None:
-                row[index] = convert(row[index])
-    assert plan.rowtype is not None
-    rowtype: orjson.Fragment = scaled(plan, rows) or plan.rowtype
-    return Result(rowtype, rows, plan.statement_type, len(rows))
-
-
-def _changed(plan: Plan, records: list[asyncpg.Record], status: str) -> Result:
-    assert plan.rowtype is not None
-    if plan.kind == "MERGE":
-        counts = [str(value) for value in records[0]]
-        return Result(plan.rowtype, [counts], plan.statement_type, sum(map(int, counts)))
-    count = status.rsplit(" ", 1)[-1]
-    row = [count, "0"] if plan.kind == "UPDATE" else [count]
-    return Result(plan.rowtype, [row], plan.statement_type, int(count))

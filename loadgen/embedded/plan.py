@@ -17,7 +17,7 @@ from loadgen.embedded.backends import Backend
 from loadgen.embedded.catalog import Catalog, Table
 from loadgen.embedded.emit import Binds, Demand, Emitter
 from loadgen.embedded.failure import compilation, unsupported
-from loadgen.embedded.types import NUMBER, SnowType, described, padded, shortener
+from loadgen.embedded.types import NUMBER, SnowType, described, shortener
 
 PLANS_MAX = 5_000
 _EMITTERS = (emit_calls, emit_query, emit_dml)  # importing them registers what they can emit
@@ -168,21 +168,3 @@ def _converters(columns: tuple[tuple[str, SnowType], ...]) -> list[tuple[int, Ca
         elif kind.kind in ("TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ") and kind.scale not in (None, 9):
             found.append((index, shortener(int(kind.scale or 0))))
     return found
-
-
-def scaled(plan: Plan, rows: list[list[Any]]) -> orjson.Fragment | None:
-    """The description with each number's scale, where only the rows tell it: expressions have no declared scale."""
-    columns = list(plan.columns)
-    changed = False
-    for index, (name, kind) in enumerate(columns):
-        if kind is not NUMBER:
-            continue
-        scale = max((len(row[index]) - row[index].index(".") - 1 for row in rows if row[index] and "." in row[index]),
-                    default=0)  # fmt: skip
-        if scale:
-            changed = True
-            columns[index] = (name, SnowType("FIXED", precision=38, scale=min(scale, 37)))
-            pad = padded(scale)
-            for row in rows:
-                row[index] = pad(row[index]) if row[index] is not None else None
-    return orjson.Fragment(orjson.dumps([kind.rowtype(name) for name, kind in columns])) if changed else None

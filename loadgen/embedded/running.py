@@ -10,6 +10,7 @@ from typing import Any
 from loadgen.embedded.backends import Backend, Backends
 from loadgen.embedded.failure import SqlError
 from loadgen.embedded.history import Statement
+from loadgen.embedded.parameters import Value, checked
 from loadgen.embedded.session import Session
 from loadgen.embedded.warehouse import Ticket
 
@@ -50,3 +51,9 @@ class Request:
     parameters: Mapping[str, Any] | None = None
     describe_only: bool = False
     request_id: str = ""
+
+
+def setting(session: Session, request: Request, name: str) -> Value:
+    """A parameter's value for one statement: the statement's own, else the session's."""
+    given = request.parameters.get(name) if request.parameters else None
+    return session.get(name) if given is None else checked(name, given)

@@ -44,7 +44,8 @@ CREATE OR REPLACE FUNCTION sf.read_offset(value text) RETURNS integer
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN upper(value) = 'Z' THEN 0
     WHEN value ~ '^[+-]\d{1,2}(:?\d{2})?$' THEN (substr(value, 1, 1) || '1')::integer
-        * (substring(value FROM '^.(\d{1,2})')::integer * 60 + coalesce(substring(value FROM '^.\d{1,2}:?(\d{2})$'), '0')::integer)
+        * (substring(value FROM '^.(\d{1,2})')::integer * 60
+            + coalesce(substring(value FROM '^.\d{1,2}:?(\d{2})$'), '0')::integer)
     END;
 
 -- A date or timestamp in one of the forms that are recognised without a format. `minutes` is the offset as written;
@@ -103,7 +104,7 @@ LANGUAGE sql IMMUTABLE
 RETURN array_position(ARRAY['jan', 'feb', 'mar', 'apr', 'may', 'jun', 'jul', 'aug', 'sep', 'oct', 'nov', 'dec'],
     lower(left(name, 3)));
 
--- A date or time read by a format: NULL when it does not fit. Fields that the format leaves out are 1970-01-01 00:00:00.
+-- A date or time read by a format: NULL when it does not fit. What the format leaves out is that of 1970-01-01 00:00.
 CREATE OR REPLACE FUNCTION sf.read_format(value text, format text, OUT wall timestamp, OUT minutes integer)
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE
@@ -167,7 +168,7 @@ $$;
 CREATE OR REPLACE FUNCTION sf.template(format text) RETURNS text
 LANGUAGE sql IMMUTABLE
 RETURN (SELECT string_agg(CASE
-        WHEN e.key IN ('YYYY', 'YY', 'MM', 'DD', 'HH24', 'HH12', 'MI', 'SS', 'TZH', 'TZM', 'TZHTZM', 'TZH:TZM') THEN e.key
+        WHEN e.key IN ('YYYY', 'YY', 'MM', 'DD', 'HH24', 'HH12', 'MI', 'SS') OR e.key ~ '^TZ' THEN e.key
         WHEN e.key = 'UUUU' THEN 'YYYY'
         WHEN e.key = 'MMMM' THEN 'FMMonth'
         WHEN e.key = 'MON' THEN 'Mon'
@@ -175,7 +176,8 @@ RETURN (SELECT string_agg(CASE
         WHEN e.key IN ('AM', 'PM') THEN 'AM'
         WHEN e.key = 'FF0' THEN ''
         WHEN e.key ~ '^FF[1-6]$' THEN e.key
-        WHEN e.key ~ '^FF[7-9]?$' THEN 'FF6"' || repeat('0', coalesce(nullif(right(e.key, 1), 'F'), '9')::integer - 6) || '"'
+        WHEN e.key ~ '^FF[7-9]?$' THEN
+            'FF6"' || repeat('0', coalesce(nullif(right(e.key, 1), 'F'), '9')::integer - 6) || '"'
         ELSE '"' || replace(replace(btrim(e.element, '"'), '\', '\\'), '"', '\"') || '"' END, '' ORDER BY e.position)
     FROM (SELECT u.element, u.position, upper(u.element) AS key
           FROM unnest(sf.format_elements(format)) WITH ORDINALITY AS u(element, position)) AS e);
@@ -211,7 +213,8 @@ BEGIN
         IF format ~ 'X' THEN
             shown := upper(shown);
         END IF;
-        RETURN CASE WHEN model ~ '^FM' THEN shown ELSE lpad(shown, length(model), CASE WHEN model ~ '^0' THEN '0' ELSE ' ' END) END;
+        RETURN CASE WHEN model ~ '^FM' THEN shown WHEN model ~ '^0' THEN lpad(shown, length(model), '0')
+            ELSE lpad(shown, length(model)) END;
     END IF;
     IF model !~ '0' THEN  -- a whole part of zero shows one digit
         model := regexp_replace(model, '9(?=[.D])', '0');
@@ -251,7 +254,7 @@ $$;
 
 CREATE OR REPLACE FUNCTION sf.json_problem(value text) RETURNS text
 LANGUAGE sql IMMUTABLE
-RETURN (SELECT coalesce(nullif(regexp_replace(i.detail, '^Token "(.*)" is invalid\.$', 'unknown keyword "\1"'), ''), i.message)
+RETURN (SELECT coalesce(regexp_replace(i.detail, '^Token "(.*)" is invalid\.$', 'unknown keyword "\1"'), i.message)
     FROM pg_input_error_info(value, 'jsonb') AS i);
 
 CREATE OR REPLACE FUNCTION sf.read_hex(value text) RETURNS bytea

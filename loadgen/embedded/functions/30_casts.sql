@@ -54,8 +54,10 @@ CREATE OR REPLACE FUNCTION sf.as_number(value double precision) RETURNS double p
 LANGUAGE sql IMMUTABLE RETURN value;
 CREATE OR REPLACE FUNCTION sf.as_number(value bigint) RETURNS numeric LANGUAGE sql IMMUTABLE RETURN value::numeric;
 CREATE OR REPLACE FUNCTION sf.as_number(value integer) RETURNS numeric LANGUAGE sql IMMUTABLE RETURN value::numeric;
-CREATE OR REPLACE FUNCTION sf.as_number(value text) RETURNS numeric LANGUAGE sql IMMUTABLE RETURN sf.cast_number(value);
-CREATE OR REPLACE FUNCTION sf.as_number(value jsonb) RETURNS numeric LANGUAGE sql IMMUTABLE RETURN sf.cast_number(value);
+CREATE OR REPLACE FUNCTION sf.as_number(value text) RETURNS numeric
+LANGUAGE sql IMMUTABLE RETURN sf.cast_number(value);
+CREATE OR REPLACE FUNCTION sf.as_number(value jsonb) RETURNS numeric
+LANGUAGE sql IMMUTABLE RETURN sf.cast_number(value);
 
 -- TO_NUMBER with a format; to_number alone would read what it can and ignore the rest.
 CREATE OR REPLACE FUNCTION sf.try_cast_number(value text, format text) RETURNS numeric
@@ -94,7 +96,8 @@ $$;
 -- NULL instead of a number that NUMBER(digits, places) cannot hold.
 CREATE OR REPLACE FUNCTION sf.within(value numeric, digits numeric, places numeric) RETURNS numeric
 LANGUAGE sql IMMUTABLE
-RETURN CASE WHEN abs(round(value, places::integer)) < power(10::numeric, digits - places) THEN round(value, places::integer) END;
+RETURN CASE WHEN abs(round(value, places::integer)) < power(10::numeric, digits - places)
+    THEN round(value, places::integer) END;
 
 -- FLOAT.
 
@@ -177,7 +180,8 @@ CREATE OR REPLACE FUNCTION sf.try_cast_binary(value text, format text) RETURNS b
 LANGUAGE sql IMMUTABLE
 RETURN CASE replace(upper(format), '-', '') WHEN 'HEX' THEN sf.read_hex(value) WHEN 'BASE64' THEN sf.read_base64(value)
     WHEN 'UTF8' THEN convert_to(value, 'UTF8') END;
-CREATE OR REPLACE FUNCTION sf.try_cast_binary(value text) RETURNS bytea LANGUAGE sql IMMUTABLE RETURN sf.read_hex(value);
+CREATE OR REPLACE FUNCTION sf.try_cast_binary(value text) RETURNS bytea
+LANGUAGE sql IMMUTABLE RETURN sf.read_hex(value);
 CREATE OR REPLACE FUNCTION sf.cast_binary(value text, format text) RETURNS bytea
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE
@@ -196,7 +200,7 @@ CREATE OR REPLACE FUNCTION sf.cast_binary(value bytea) RETURNS bytea LANGUAGE sq
 CREATE OR REPLACE FUNCTION sf.cast_binary(value jsonb) RETURNS bytea
 LANGUAGE sql IMMUTABLE RETURN CASE WHEN value <> 'null' THEN sf.cast_binary(value #>> '{}') END;
 
--- Dates and times. An NTZ and a wall clock are one; an LTZ is an instant; text without an offset means the session's zone.
+-- Dates and times. An NTZ is a wall clock, an LTZ an instant; text without an offset means the session's zone.
 
 CREATE OR REPLACE FUNCTION sf.try_cast_ntz(value text) RETURNS timestamp
 LANGUAGE sql IMMUTABLE RETURN (sf.read_moment(value)).wall;
@@ -268,7 +272,8 @@ LANGUAGE sql STABLE RETURN value::timestamptz;
 CREATE OR REPLACE FUNCTION sf.cast_ltz(value date) RETURNS timestamptz LANGUAGE sql STABLE RETURN value::timestamptz;
 CREATE OR REPLACE FUNCTION sf.cast_ltz(value sf.timestamp_tz) RETURNS timestamptz
 LANGUAGE sql IMMUTABLE RETURN (value).instant;
-CREATE OR REPLACE FUNCTION sf.cast_tz(value sf.timestamp_tz) RETURNS sf.timestamp_tz LANGUAGE sql IMMUTABLE RETURN value;
+CREATE OR REPLACE FUNCTION sf.cast_tz(value sf.timestamp_tz) RETURNS sf.timestamp_tz
+LANGUAGE sql IMMUTABLE RETURN value;
 CREATE OR REPLACE FUNCTION sf.cast_tz(value timestamptz) RETURNS sf.timestamp_tz
 LANGUAGE sql STABLE RETURN sf.in_session_zone(value);
 CREATE OR REPLACE FUNCTION sf.cast_tz(value timestamp) RETURNS sf.timestamp_tz
@@ -283,13 +288,14 @@ CREATE OR REPLACE FUNCTION sf.cast_ltz(value numeric, scale numeric) RETURNS tim
 LANGUAGE sql IMMUTABLE RETURN sf.from_epoch(value / power(10::numeric, scale)) AT TIME ZONE 'UTC';
 CREATE OR REPLACE FUNCTION sf.cast_tz(value numeric, scale numeric) RETURNS sf.timestamp_tz
 LANGUAGE sql STABLE RETURN sf.in_session_zone(sf.cast_ltz(value, scale));
-CREATE OR REPLACE FUNCTION sf.cast_ntz(value numeric) RETURNS timestamp LANGUAGE sql IMMUTABLE RETURN sf.from_epoch(value);
+CREATE OR REPLACE FUNCTION sf.cast_ntz(value numeric) RETURNS timestamp
+LANGUAGE sql IMMUTABLE RETURN sf.from_epoch(value);
 CREATE OR REPLACE FUNCTION sf.cast_ltz(value numeric) RETURNS timestamptz
 LANGUAGE sql IMMUTABLE RETURN sf.from_epoch(value) AT TIME ZONE 'UTC';
 CREATE OR REPLACE FUNCTION sf.cast_tz(value numeric) RETURNS sf.timestamp_tz
 LANGUAGE sql STABLE RETURN sf.in_session_zone(sf.cast_ltz(value));
 
--- From text and from variants, with Snowflake's errors: cast_x(text), cast_x(text, format), cast_x(jsonb) for each type.
+-- From text and from variants, with Snowflake's errors: cast_x(text), cast_x(text, format), cast_x(jsonb) for each x.
 DO $$
 DECLARE
     kind record;
@@ -302,7 +308,8 @@ BEGIN
         AS k(name, type, snowflake, word, errno, volatility)
     LOOP
         EXECUTE format($f$
-            CREATE OR REPLACE FUNCTION sf.cast_%1$s(value text) RETURNS %2$s LANGUAGE plpgsql %6$s STRICT AS $b$
+            CREATE OR REPLACE FUNCTION sf.cast_%1$s(value text) RETURNS %2$s
+            LANGUAGE plpgsql %6$s STRICT AS $b$
             DECLARE
                 result %2$s := sf.try_cast_%1$s(value);
             BEGIN
@@ -311,7 +318,8 @@ BEGIN
                 END IF;
                 RETURN result;
             END $b$;
-            CREATE OR REPLACE FUNCTION sf.cast_%1$s(value text, format text) RETURNS %2$s LANGUAGE plpgsql %6$s STRICT AS $b$
+            CREATE OR REPLACE FUNCTION sf.cast_%1$s(value text, format text) RETURNS %2$s
+            LANGUAGE plpgsql %6$s STRICT AS $b$
             DECLARE
                 result %2$s := sf.try_cast_%1$s(value, format);
             BEGIN
@@ -321,7 +329,8 @@ BEGIN
                 END IF;
                 RETURN result;
             END $b$;
-            CREATE OR REPLACE FUNCTION sf.cast_%1$s(value jsonb) RETURNS %2$s LANGUAGE plpgsql %6$s STRICT AS $b$
+            CREATE OR REPLACE FUNCTION sf.cast_%1$s(value jsonb) RETURNS %2$s
+            LANGUAGE plpgsql %6$s STRICT AS $b$
             DECLARE
                 result %2$s;
             BEGIN
@@ -359,9 +368,10 @@ DECLARE
     type text;
 BEGIN
     FOREACH type IN ARRAY ARRAY['date', 'timestamp', 'timestamptz', 'sf.timestamp_tz'] LOOP
-        EXECUTE format('CREATE OR REPLACE FUNCTION sf.as_date(value %1$s) RETURNS date LANGUAGE sql %2$s'
-            ' RETURN sf.cast_date(value); CREATE OR REPLACE FUNCTION sf.as_wall(value %1$s) RETURNS timestamp LANGUAGE sql %2$s'
-            ' RETURN sf.cast_ntz(value)', type, CASE type WHEN 'timestamptz' THEN 'STABLE' ELSE 'IMMUTABLE' END);
+        EXECUTE format($f$
+            CREATE OR REPLACE FUNCTION sf.as_date(value %1$s) RETURNS date LANGUAGE sql %2$s RETURN sf.cast_date(value);
+            CREATE OR REPLACE FUNCTION sf.as_wall(value %1$s) RETURNS timestamp LANGUAGE sql %2$s RETURN sf.cast_ntz(value);
+            $f$, type, CASE type WHEN 'timestamptz' THEN 'STABLE' ELSE 'IMMUTABLE' END);
     END LOOP;
 END
 $$;
@@ -423,11 +433,15 @@ DO $$
 DECLARE
     type text;
 BEGIN
-    FOREACH type IN ARRAY ARRAY['numeric', 'integer', 'bigint', 'double precision', 'boolean', 'date', 'time', 'timestamp',
-        'timestamptz', 'sf.timestamp_tz', 'jsonb']
+    FOREACH type IN ARRAY ARRAY['numeric', 'integer', 'bigint', 'double precision', 'boolean', 'date', 'time',
+        'timestamp', 'timestamptz', 'sf.timestamp_tz', 'jsonb']
     LOOP
-        EXECUTE format('CREATE OR REPLACE FUNCTION sf.as_string(value %s) RETURNS text LANGUAGE sql STABLE RETURN sf.cast_text(value);'
-            'CREATE OR REPLACE FUNCTION sf.as_bytes(value %1$s) RETURNS bytea LANGUAGE sql STABLE RETURN sf.as_bytes(sf.cast_text(value))', type);
+        EXECUTE format($f$
+            CREATE OR REPLACE FUNCTION sf.as_string(value %1$s) RETURNS text
+            LANGUAGE sql STABLE RETURN sf.cast_text(value);
+            CREATE OR REPLACE FUNCTION sf.as_bytes(value %1$s) RETURNS bytea
+            LANGUAGE sql STABLE RETURN sf.as_bytes(sf.cast_text(value));
+            $f$, type);
     END LOOP;
 END
 $$;
@@ -470,46 +484,35 @@ CREATE OR REPLACE FUNCTION sf.cast_array(value numeric) RETURNS sf."array"
 LANGUAGE sql IMMUTABLE RETURN CASE WHEN value IS NOT NULL THEN jsonb_build_array(value) END;
 
 -- The casts PostgreSQL makes on its own. Only text to NUMBER is IMPLICIT, so that `id = '5'` and `'2' + 1` have one
--- reading; comparisons of text with the other types have operators of their own (40), and columns take text by ASSIGNMENT.
+-- reading; comparisons of text with other types have operators of their own (40), and columns take text by ASSIGNMENT.
 DO $$
 DECLARE
     pair record;
 BEGIN
-    FOR pair IN SELECT * FROM (VALUES
-        ('text', 'numeric', 'sf.cast_number', 'IMPLICIT'), ('varchar', 'numeric', 'sf.cast_number', 'IMPLICIT'),
-        ('text', 'double precision', 'sf.cast_float', 'ASSIGNMENT'), ('text', 'boolean', 'sf.cast_boolean', 'ASSIGNMENT'),
-        ('text', 'date', 'sf.cast_date', 'ASSIGNMENT'), ('text', 'time', 'sf.cast_time', 'ASSIGNMENT'),
-        ('text', 'timestamp', 'sf.cast_ntz', 'ASSIGNMENT'), ('text', 'timestamptz', 'sf.cast_ltz', 'ASSIGNMENT'),
-        ('text', 'sf.timestamp_tz', 'sf.cast_tz', 'ASSIGNMENT'), ('text', 'bytea', 'sf.cast_binary', 'ASSIGNMENT'),
-        ('varchar', 'double precision', 'sf.cast_float', 'ASSIGNMENT'),
-        ('varchar', 'boolean', 'sf.cast_boolean', 'ASSIGNMENT'), ('varchar', 'date', 'sf.cast_date', 'ASSIGNMENT'),
-        ('varchar', 'time', 'sf.cast_time', 'ASSIGNMENT'), ('varchar', 'timestamp', 'sf.cast_ntz', 'ASSIGNMENT'),
-        ('varchar', 'timestamptz', 'sf.cast_ltz', 'ASSIGNMENT'),
-        ('varchar', 'sf.timestamp_tz', 'sf.cast_tz', 'ASSIGNMENT'), ('varchar', 'bytea', 'sf.cast_binary', 'ASSIGNMENT'),
-        ('numeric', 'boolean', 'sf.cast_boolean', 'ASSIGNMENT'),
-        ('jsonb', 'text', 'sf.cast_text', 'ASSIGNMENT'), ('jsonb', 'varchar', 'sf.cast_text', 'ASSIGNMENT'),
-        ('jsonb', 'date', 'sf.cast_date', 'ASSIGNMENT'), ('jsonb', 'time', 'sf.cast_time', 'ASSIGNMENT'),
-        ('jsonb', 'timestamp', 'sf.cast_ntz', 'ASSIGNMENT'), ('jsonb', 'timestamptz', 'sf.cast_ltz', 'ASSIGNMENT'),
-        ('jsonb', 'sf.timestamp_tz', 'sf.cast_tz', 'ASSIGNMENT'), ('jsonb', 'bytea', 'sf.cast_binary', 'ASSIGNMENT'),
-        ('sf.timestamp_tz', 'timestamptz', 'sf.cast_ltz', 'IMPLICIT'),
-        ('sf.timestamp_tz', 'timestamp', 'sf.cast_ntz', 'ASSIGNMENT'), ('sf.timestamp_tz', 'date', 'sf.cast_date', 'ASSIGNMENT'),
-        ('sf.timestamp_tz', 'time', 'sf.cast_time', 'ASSIGNMENT'), ('sf.timestamp_tz', 'text', 'sf.cast_text', 'ASSIGNMENT'),
-        ('timestamptz', 'sf.timestamp_tz', 'sf.cast_tz', 'ASSIGNMENT'),
-        ('timestamp', 'sf.timestamp_tz', 'sf.cast_tz', 'ASSIGNMENT'), ('date', 'sf.timestamp_tz', 'sf.cast_tz', 'ASSIGNMENT'))
-        AS p(source, target, function, context)
+    FOR pair IN
+        SELECT s.source, t.target, t.reader, CASE WHEN t.target = 'numeric' THEN 'IMPLICIT' ELSE 'ASSIGNMENT' END AS context
+        FROM unnest(ARRAY['text', 'varchar', 'jsonb']) AS s(source), (VALUES ('numeric', 'number'),
+            ('double precision', 'float'), ('boolean', 'boolean'), ('bytea', 'binary'), ('date', 'date'), ('time', 'time'),
+            ('timestamp', 'ntz'), ('timestamptz', 'ltz'), ('sf.timestamp_tz', 'tz')) AS t(target, reader)
+        UNION ALL VALUES ('jsonb', 'text', 'text', 'ASSIGNMENT'), ('jsonb', 'varchar', 'text', 'ASSIGNMENT'),
+            ('numeric', 'boolean', 'boolean', 'ASSIGNMENT'), ('sf.timestamp_tz', 'timestamptz', 'ltz', 'IMPLICIT'),
+            ('sf.timestamp_tz', 'timestamp', 'ntz', 'ASSIGNMENT'), ('sf.timestamp_tz', 'date', 'date', 'ASSIGNMENT'),
+            ('sf.timestamp_tz', 'time', 'time', 'ASSIGNMENT'), ('sf.timestamp_tz', 'text', 'text', 'ASSIGNMENT'),
+            ('timestamptz', 'sf.timestamp_tz', 'tz', 'ASSIGNMENT'), ('timestamp', 'sf.timestamp_tz', 'tz', 'ASSIGNMENT'),
+            ('date', 'sf.timestamp_tz', 'tz', 'ASSIGNMENT')
     LOOP
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_cast
             WHERE castsource = pair.source::regtype AND casttarget = pair.target::regtype)
         THEN
-            EXECUTE format('CREATE CAST (%1$s AS %2$s) WITH FUNCTION %3$s(%4$s) AS %5$s', pair.source, pair.target,
-                pair.function, CASE pair.source WHEN 'varchar' THEN 'text' ELSE pair.source END, pair.context);
+            EXECUTE format('CREATE CAST (%s AS %s) WITH FUNCTION sf.cast_%s(%s) AS %s', pair.source, pair.target, pair.reader,
+                CASE pair.source WHEN 'varchar' THEN 'text' ELSE pair.source END, pair.context);
         END IF;
     END LOOP;
 END
 $$;
 
--- PostgreSQL brings explicit casts of its own from jsonb to these three, which know no strings; a column of theirs shall
--- take a VARIANT as the others do. There is no command that changes a cast that the system owns.
+-- PostgreSQL brings explicit casts of its own from jsonb to these three, which know no strings; a column of theirs
+-- shall take a VARIANT as the others do. There is no command that changes a cast that the system owns.
 UPDATE pg_catalog.pg_cast SET castcontext = 'a', castfunc = own.function
 FROM (VALUES ('numeric'::regtype, 'sf.cast_number(jsonb)'::regprocedure),
     ('double precision'::regtype, 'sf.cast_float(jsonb)'::regprocedure),

@@ -2,13 +2,15 @@
 -- function over the native operator, which the planner puts in its place, so that indexes serve `d < '2024-01-01'` too.
 -- They are found only when the schema sf is in the search_path.
 
-CREATE OR REPLACE PROCEDURE sf.make_operator(name text, operator text, a text, b text, result text, volatility text, body text)
+CREATE OR REPLACE PROCEDURE sf.make_operator(name text, sign text, a text, b text, result text, volatility text, body text)
 LANGUAGE plpgsql AS $$
+DECLARE
+    function text := 'sf.op_' || name;
 BEGIN
-    EXECUTE format('CREATE OR REPLACE FUNCTION sf.%I(a %s, b %s) RETURNS %s LANGUAGE sql %s RETURN %s',
-        'op_' || name, a, b, result, volatility, body);
-    IF to_regoperator(format('sf.%s(%s, %s)', operator, a, b)) IS NULL THEN
-        EXECUTE format('CREATE OPERATOR sf.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = sf.%I)', operator, a, b, 'op_' || name);
+    EXECUTE format('CREATE OR REPLACE FUNCTION %s(a %s, b %s) RETURNS %s LANGUAGE sql %s RETURN %s',
+        function, a, b, result, volatility, body);
+    IF to_regoperator(format('sf.%s(%s, %s)', sign, a, b)) IS NULL THEN
+        EXECUTE format('CREATE OPERATOR sf.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = %s)', sign, a, b, function);
     END IF;
 END
 $$;
@@ -19,21 +21,25 @@ DECLARE
     kind record;
     other text;
     op record;
+    native text;
 BEGIN
-    FOR kind IN SELECT * FROM (VALUES ('numeric', 'cast_number', 'IMMUTABLE'), ('double precision', 'cast_float', 'IMMUTABLE'),
-        ('text', 'cast_text', 'IMMUTABLE'), ('boolean', 'cast_boolean', 'IMMUTABLE'), ('bytea', 'cast_binary', 'IMMUTABLE'),
-        ('date', 'cast_date', 'IMMUTABLE'), ('time', 'cast_time', 'IMMUTABLE'), ('timestamp', 'cast_ntz', 'IMMUTABLE'),
-        ('timestamptz', 'cast_ltz', 'STABLE'), ('sf.timestamp_tz', 'cast_tz', 'STABLE')) AS k(type, reader, volatility)
+    FOR kind IN SELECT * FROM (VALUES ('numeric', 'sf.cast_number', 'IMMUTABLE'), ('text', 'sf.cast_text', 'IMMUTABLE'),
+        ('double precision', 'sf.cast_float', 'IMMUTABLE'), ('boolean', 'sf.cast_boolean', 'IMMUTABLE'),
+        ('bytea', 'sf.cast_binary', 'IMMUTABLE'), ('date', 'sf.cast_date', 'IMMUTABLE'),
+        ('time', 'sf.cast_time', 'IMMUTABLE'), ('timestamp', 'sf.cast_ntz', 'IMMUTABLE'),
+        ('timestamptz', 'sf.cast_ltz', 'STABLE'), ('sf.timestamp_tz', 'sf.cast_tz', 'STABLE'))
+        AS k(type, reader, volatility)
     LOOP
-        FOREACH other IN ARRAY CASE kind.type WHEN 'text' THEN ARRAY['jsonb'] ELSE ARRAY['jsonb', 'text'] END
+        FOR op IN SELECT * FROM (VALUES ('eq', '='), ('ne', '<>'), ('lt', '<'), ('le', '<='), ('gt', '>'), ('ge', '>='))
+            AS o(name, sign)
         LOOP
-            FOR op IN SELECT * FROM (VALUES ('eq', '='), ('ne', '<>'), ('lt', '<'), ('le', '<='), ('gt', '>'), ('ge', '>='))
-                AS o(name, sign)
-            LOOP
-                CALL sf.make_operator(op.name, op.sign, kind.type, other, 'boolean', kind.volatility, format('a %s sf.%s(b)',
-                    CASE kind.type WHEN 'sf.timestamp_tz' THEN format('OPERATOR(sf.%s)', op.sign) ELSE op.sign END, kind.reader));
-                CALL sf.make_operator(op.name, op.sign, other, kind.type, 'boolean', kind.volatility, format('sf.%s(a) %s b',
-                    kind.reader, CASE kind.type WHEN 'sf.timestamp_tz' THEN format('OPERATOR(sf.%s)', op.sign) ELSE op.sign END));
+            native := format('OPERATOR(%s.%s)', CASE kind.type WHEN 'sf.timestamp_tz' THEN 'sf' ELSE 'pg_catalog' END, op.sign);
+            FOREACH other IN ARRAY ARRAY['jsonb', 'text'] LOOP
+                CONTINUE WHEN other = kind.type;
+                CALL sf.make_operator(op.name, op.sign, kind.type, other, 'boolean', kind.volatility,
+                    format('a %s %s(b)', native, kind.reader));
+                CALL sf.make_operator(op.name, op.sign, other, kind.type, 'boolean', kind.volatility,
+                    format('%s(a) %s b', kind.reader, native));
             END LOOP;
         END LOOP;
     END LOOP;
@@ -46,15 +52,17 @@ DECLARE
     pair record;
     op record;
     result text;
+    reader text;
 BEGIN
     FOR pair IN SELECT * FROM (VALUES ('jsonb', 'numeric'), ('numeric', 'jsonb'), ('jsonb', 'double precision'),
         ('double precision', 'jsonb'), ('jsonb', 'jsonb'), ('double precision', 'text'), ('text', 'double precision'),
         ('numeric', 'text'), ('text', 'numeric'), ('text', 'text')) AS p(a, b)
     LOOP
         result := CASE WHEN 'double precision' IN (pair.a, pair.b) THEN 'double precision' ELSE 'numeric' END;
+        reader := CASE result WHEN 'numeric' THEN 'sf.cast_number' ELSE 'sf.cast_float' END;
         FOR op IN SELECT * FROM (VALUES ('add', '+'), ('subtract', '-'), ('multiply', '*')) AS o(name, sign) LOOP
             CALL sf.make_operator(op.name, op.sign, pair.a, pair.b, result, 'IMMUTABLE',
-                format('sf.%1$s(a) %2$s sf.%1$s(b)', CASE result WHEN 'numeric' THEN 'cast_number' ELSE 'cast_float' END, op.sign));
+                format('%1$s(a) OPERATOR(pg_catalog.%2$s) %1$s(b)', reader, op.sign));
         END LOOP;
     END LOOP;
 END
@@ -78,11 +86,13 @@ DO $$
 DECLARE
     type text;
 BEGIN
-    FOREACH type IN ARRAY ARRAY['numeric', 'integer', 'bigint', 'double precision', 'boolean', 'date', 'time', 'timestamp',
-        'timestamptz', 'sf.timestamp_tz', 'jsonb']
+    FOREACH type IN ARRAY ARRAY['numeric', 'integer', 'bigint', 'double precision', 'boolean', 'date', 'time',
+        'timestamp', 'timestamptz', 'sf.timestamp_tz', 'jsonb']
     LOOP
         CALL sf.make_operator('concat', '||', 'text', type, 'text', 'STABLE', 'a || sf.cast_text(b)');
         CALL sf.make_operator('concat', '||', type, 'text', 'text', 'STABLE', 'sf.cast_text(a) || b');
     END LOOP;
 END
 $$;
+
+DROP PROCEDURE sf.make_operator;

@@ -87,11 +87,11 @@ LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN value BETWEEN 0 AND 33 THEN factorial(value::bigint)
     ELSE sf.fail(100183, '22023', 'Invalid value [' || value || '] for function ''FACTORIAL''')::numeric END;
 CREATE OR REPLACE FUNCTION sf.log(base double precision, value double precision) RETURNS double precision
-LANGUAGE sql IMMUTABLE RETURN ln(value) / ln(base);
+LANGUAGE sql IMMUTABLE RETURN CASE base WHEN 10 THEN log(value) ELSE ln(value) / ln(base) END;
 CREATE OR REPLACE FUNCTION sf.width_bucket(value numeric, low numeric, high numeric, count numeric) RETURNS numeric
 LANGUAGE sql IMMUTABLE RETURN width_bucket(value, low, high, count::integer)::numeric;
-CREATE OR REPLACE FUNCTION sf.haversine(lat1 double precision, lon1 double precision, lat2 double precision, lon2 double precision)
-RETURNS double precision
+CREATE OR REPLACE FUNCTION sf.haversine(lat1 double precision, lon1 double precision, lat2 double precision,
+    lon2 double precision) RETURNS double precision
 LANGUAGE sql IMMUTABLE
 RETURN 2 * 6371 * asin(sqrt(power(sind((lat2 - lat1) / 2), 2)
     + cosd(lat1) * cosd(lat2) * power(sind((lon2 - lon1) / 2), 2)));

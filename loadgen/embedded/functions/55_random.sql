@@ -65,11 +65,11 @@ BEGIN
 END
 $$;
 
--- Letters and digits. 86 of them come from one digest; the two characters that base64 has too many are mapped to letters.
+-- Letters and digits. 86 of them come from one digest; the two other characters of base64 are mapped to letters.
 CREATE OR REPLACE FUNCTION sf.randstr_part(generator numeric, part integer) RETURNS text
 LANGUAGE sql IMMUTABLE
-RETURN translate(encode(sha512(int8send(hash_numeric_extended(generator, part)) || int8send(hash_numeric_extended(generator,
-    part + 1000000))), 'base64'), E'+/=\n', 'kR');
+RETURN translate(encode(sha512(int8send(hash_numeric_extended(generator, part))
+    || int8send(hash_numeric_extended(generator, part + 1000000))), 'base64'), E'+/=\n', 'kR');
 CREATE OR REPLACE FUNCTION sf.randstr(length numeric, generator numeric) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE

@@ -9,7 +9,8 @@ LANGUAGE sql IMMUTABLE RETURN initcap(value COLLATE "pg_c_utf8");
 CREATE OR REPLACE FUNCTION sf.initcap(value text, delimiters text) RETURNS text
 LANGUAGE sql IMMUTABLE
 RETURN (SELECT string_agg(CASE WHEN c.position = 1 OR strpos(delimiters, substr(value, c.position - 1, 1)) > 0
-        THEN sf.upper(substr(value, c.position, 1)) ELSE sf.lower(substr(value, c.position, 1)) END, '' ORDER BY c.position)
+        THEN sf.upper(substr(value, c.position, 1)) ELSE sf.lower(substr(value, c.position, 1)) END, ''
+        ORDER BY c.position)
     FROM generate_series(1, length(value)) AS c(position));
 
 CREATE OR REPLACE FUNCTION sf.length(value text) RETURNS numeric LANGUAGE sql IMMUTABLE RETURN length(value)::numeric;
@@ -65,7 +66,8 @@ CREATE OR REPLACE FUNCTION sf.rpad(value text, length numeric, fill text DEFAULT
 LANGUAGE sql IMMUTABLE RETURN rpad(value, length::integer, fill);
 CREATE OR REPLACE FUNCTION sf.repeat(value text, times numeric) RETURNS text
 LANGUAGE sql IMMUTABLE RETURN repeat(value, times::integer);
-CREATE OR REPLACE FUNCTION sf.space(times numeric) RETURNS text LANGUAGE sql IMMUTABLE RETURN repeat(' ', times::integer);
+CREATE OR REPLACE FUNCTION sf.space(times numeric) RETURNS text
+LANGUAGE sql IMMUTABLE RETURN repeat(' ', times::integer);
 CREATE OR REPLACE FUNCTION sf.rtrimmed_length(value text) RETURNS numeric
 LANGUAGE sql IMMUTABLE RETURN length(rtrim(value))::numeric;
 
@@ -109,7 +111,8 @@ BEGIN
     FOR i IN 1..length(a) LOOP
         here := ARRAY[i];
         FOR j IN 1..length(b) LOOP
-            here := here || least(here[j] + 1, above[j + 1] + 1, above[j] + (substr(a, i, 1) <> substr(b, j, 1))::integer);
+            here := here || least(here[j] + 1, above[j + 1] + 1,
+                above[j] + (substr(a, i, 1) <> substr(b, j, 1))::integer);
         END LOOP;
         above := here;
     END LOOP;
@@ -117,14 +120,14 @@ BEGIN
 END
 $$;
 
--- Regular expressions. REGEXP_LIKE matches the whole string. The letters of `parameters` become PostgreSQL's: by default
--- a dot stops at a newline, `s` lets it pass, `m` lets ^ and $ match at each line; `e` asks for a group.
+-- Regular expressions. REGEXP_LIKE matches the whole string. The letters of `parameters` become PostgreSQL's: by
+-- default a dot stops at a newline, `s` lets it pass, `m` lets ^ and $ match at each line; `e` asks for a group.
 
 CREATE OR REPLACE FUNCTION sf.regexp_flags(parameters text) RETURNS text
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN parameters ~ 'i[^c]*$' THEN 'i' ELSE '' END
-    || CASE WHEN parameters ~ 'm' AND parameters ~ 's' THEN 'w' WHEN parameters ~ 'm' THEN 'n' WHEN parameters ~ 's' THEN 's'
-        ELSE 'p' END;
+    || CASE WHEN parameters ~ 'm' AND parameters ~ 's' THEN 'w' WHEN parameters ~ 'm' THEN 'n'
+        WHEN parameters ~ 's' THEN 's' ELSE 'p' END;
 -- \b is a word's edge here and a backspace there.
 CREATE OR REPLACE FUNCTION sf.regexp_pattern(pattern text) RETURNS text
 LANGUAGE sql IMMUTABLE RETURN regexp_replace(pattern, '(^|[^\\])((?:\\\\)*)\\b', '\1\2\\y', 'g');
@@ -132,8 +135,8 @@ LANGUAGE sql IMMUTABLE RETURN regexp_replace(pattern, '(^|[^\\])((?:\\\\)*)\\b',
 CREATE OR REPLACE FUNCTION sf.regexp_like(value text, pattern text, parameters text DEFAULT 'c') RETURNS boolean
 LANGUAGE sql IMMUTABLE
 RETURN regexp_like(value, '^(?:' || sf.regexp_pattern(pattern) || ')$', sf.regexp_flags(parameters));
-CREATE OR REPLACE FUNCTION sf.regexp_count(value text, pattern text, start numeric DEFAULT 1, parameters text DEFAULT 'c')
-RETURNS numeric
+CREATE OR REPLACE FUNCTION sf.regexp_count(value text, pattern text, start numeric DEFAULT 1,
+    parameters text DEFAULT 'c') RETURNS numeric
 LANGUAGE sql IMMUTABLE
 RETURN regexp_count(value, sf.regexp_pattern(pattern), start::integer, sf.regexp_flags(parameters))::numeric;
 CREATE OR REPLACE FUNCTION sf.regexp_replace(value text, pattern text, other text DEFAULT '', start numeric DEFAULT 1,
@@ -141,22 +144,23 @@ CREATE OR REPLACE FUNCTION sf.regexp_replace(value text, pattern text, other tex
 LANGUAGE sql IMMUTABLE
 RETURN regexp_replace(value, sf.regexp_pattern(pattern), other, start::integer, occurrence::integer,
     sf.regexp_flags(parameters));
-CREATE OR REPLACE FUNCTION sf.regexp_instr(value text, pattern text, start numeric DEFAULT 1, occurrence numeric DEFAULT 1,
-    behind numeric DEFAULT 0, parameters text DEFAULT 'c', part numeric DEFAULT NULL) RETURNS numeric
+CREATE OR REPLACE FUNCTION sf.regexp_instr(value text, pattern text, start numeric DEFAULT 1,
+    occurrence numeric DEFAULT 1, behind numeric DEFAULT 0, parameters text DEFAULT 'c', part numeric DEFAULT NULL) RETURNS numeric
 LANGUAGE sql IMMUTABLE
 RETURN regexp_instr(value, sf.regexp_pattern(pattern), start::integer, occurrence::integer, behind::integer,
     sf.regexp_flags(parameters), coalesce(part, CASE WHEN parameters ~ 'e' THEN 1 ELSE 0 END)::integer)::numeric;
-CREATE OR REPLACE FUNCTION sf.regexp_substr(value text, pattern text, start numeric DEFAULT 1, occurrence numeric DEFAULT 1,
-    parameters text DEFAULT 'c', part numeric DEFAULT NULL) RETURNS text
+CREATE OR REPLACE FUNCTION sf.regexp_substr(value text, pattern text, start numeric DEFAULT 1,
+    occurrence numeric DEFAULT 1, parameters text DEFAULT 'c', part numeric DEFAULT NULL) RETURNS text
 LANGUAGE sql IMMUTABLE
-RETURN regexp_substr(value, sf.regexp_pattern(pattern), start::integer, occurrence::integer, sf.regexp_flags(parameters),
-    coalesce(part, CASE WHEN parameters ~ 'e' THEN 1 ELSE 0 END)::integer);
+RETURN regexp_substr(value, sf.regexp_pattern(pattern), start::integer, occurrence::integer,
+    sf.regexp_flags(parameters), coalesce(part, CASE WHEN parameters ~ 'e' THEN 1 ELSE 0 END)::integer);
 CREATE OR REPLACE FUNCTION sf.regexp_substr_all(value text, pattern text, start numeric DEFAULT 1,
     occurrence numeric DEFAULT 1, parameters text DEFAULT 'c', part numeric DEFAULT NULL) RETURNS jsonb
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN value IS NOT NULL AND pattern IS NOT NULL THEN coalesce((
     SELECT jsonb_agg(sf.regexp_substr(value, pattern, start, n::numeric, parameters, part) ORDER BY n)
-    FROM generate_series(occurrence::integer, sf.regexp_count(value, pattern, start, parameters)::integer) AS n), '[]') END;
+    FROM generate_series(occurrence::integer, sf.regexp_count(value, pattern, start, parameters)::integer) AS n),
+    '[]') END;
 
 -- Encodings and digests. A digest takes the UTF-8 bytes of text.
 
@@ -184,15 +188,16 @@ CREATE OR REPLACE FUNCTION sf.try_base64_decode_string(value text) RETURNS text
 LANGUAGE sql IMMUTABLE RETURN sf.utf8_or_null(sf.read_base64(value));
 
 CREATE OR REPLACE FUNCTION sf.md5(value bytea) RETURNS text LANGUAGE sql IMMUTABLE RETURN md5(value);
-CREATE OR REPLACE FUNCTION sf.md5_binary(value bytea) RETURNS bytea LANGUAGE sql IMMUTABLE RETURN decode(md5(value), 'hex');
+CREATE OR REPLACE FUNCTION sf.md5_binary(value bytea) RETURNS bytea
+LANGUAGE sql IMMUTABLE RETURN decode(md5(value), 'hex');
 CREATE OR REPLACE FUNCTION sf.md5_number(value bytea, half integer) RETURNS numeric
 LANGUAGE sql IMMUTABLE
 RETURN ('0x' || substr(md5(value), 1 + 16 * half, 8))::bigint::numeric * 4294967296
     + ('0x' || substr(md5(value), 9 + 16 * half, 8))::bigint;
 CREATE OR REPLACE FUNCTION sf.sha2_binary(value bytea, bits numeric DEFAULT 256) RETURNS bytea
 LANGUAGE sql IMMUTABLE
-RETURN CASE bits WHEN 224 THEN sha224(value) WHEN 256 THEN sha256(value) WHEN 0 THEN sha256(value) WHEN 384 THEN sha384(value)
-    WHEN 512 THEN sha512(value) END;
+RETURN CASE bits WHEN 224 THEN sha224(value) WHEN 256 THEN sha256(value) WHEN 0 THEN sha256(value)
+    WHEN 384 THEN sha384(value) WHEN 512 THEN sha512(value) END;
 CREATE OR REPLACE FUNCTION sf.sha2(value bytea, bits numeric DEFAULT 256) RETURNS text
 LANGUAGE sql IMMUTABLE RETURN encode(sf.sha2_binary(value, bits), 'hex');
 

@@ -170,8 +170,8 @@ RETURNS timestamp
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN unit IN ('year', 'quarter', 'month') THEN timestamp '1970-01-01' + sf.span(unit,
         (floor(sf.datediff(unit, timestamp '1970-01-01', value) / length) + (upper(edge) = 'END')::integer) * length)
-    ELSE date_bin(sf.span(unit, length), value, CASE unit WHEN 'week' THEN timestamp '1969-12-29' ELSE timestamp '1970-01-01' END)
-        + sf.span(unit, length * (upper(edge) = 'END')::integer) END;
+    ELSE date_bin(sf.span(unit, length), value, timestamp '1970-01-01' - make_interval(days =>
+        CASE unit WHEN 'week' THEN 3 ELSE 0 END)) + sf.span(unit, length * (upper(edge) = 'END')::integer) END;
 CREATE OR REPLACE FUNCTION sf.time_slice(value date, length numeric, unit text, edge text DEFAULT 'START') RETURNS date
 LANGUAGE sql IMMUTABLE RETURN sf.time_slice(value::timestamp, length, unit, edge)::date;
 CREATE OR REPLACE FUNCTION sf.time_slice(value timestamptz, length numeric, unit text, edge text DEFAULT 'START')
@@ -182,7 +182,7 @@ LANGUAGE sql STABLE RETURN sf.time_slice(value::timestamp, length, unit, edge)::
 CREATE OR REPLACE FUNCTION sf.zone(name text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 BEGIN
-    IF name ~ '^[A-Za-z]+(/[A-Za-z0-9_+-]+)+$|^(UTC|GMT|CET|EET|MET|WET|EST|MST|HST|[A-Z]{3}[58][A-Z]{3}|Japan|Singapore)$' THEN
+    IF name ~ '^[A-Za-z]+(/[A-Za-z0-9_+-]+)+$|^(UTC|GMT|CET|EET|MET|WET|EST|MST|HST|Japan|Singapore)$' THEN
         PERFORM timestamptz '2000-01-01 00:00+00' AT TIME ZONE name;
         RETURN name;
     END IF;
@@ -206,8 +206,8 @@ CREATE OR REPLACE FUNCTION sf.seconds(hour numeric, minute numeric, second numer
 LANGUAGE sql IMMUTABLE
 RETURN make_interval(secs => (hour * 3600 + minute * 60 + second)::double precision)
     + make_interval(secs => trunc(nanosecond / 1000)::double precision / 1000000);
-CREATE OR REPLACE FUNCTION sf.time_from_parts(hour numeric, minute numeric, second numeric, nanosecond numeric DEFAULT 0)
-RETURNS time
+CREATE OR REPLACE FUNCTION sf.time_from_parts(hour numeric, minute numeric, second numeric,
+    nanosecond numeric DEFAULT 0) RETURNS time
 LANGUAGE sql IMMUTABLE RETURN time '00:00' + sf.seconds(hour, minute, second, nanosecond);
 CREATE OR REPLACE FUNCTION sf.ntz_from_parts(year numeric, month numeric, day numeric, hour numeric, minute numeric,
     second numeric, nanosecond numeric DEFAULT 0) RETURNS timestamp
@@ -221,4 +221,5 @@ LANGUAGE sql STABLE RETURN sf.ntz_from_parts(year, month, day, hour, minute, sec
 CREATE OR REPLACE FUNCTION sf.tz_from_parts(year numeric, month numeric, day numeric, hour numeric, minute numeric,
     second numeric, nanosecond numeric DEFAULT 0, zone text DEFAULT current_setting('TimeZone')) RETURNS sf.timestamp_tz
 LANGUAGE sql STABLE
-RETURN sf.in_zone(sf.ntz_from_parts(year, month, day, hour, minute, second, nanosecond) AT TIME ZONE sf.zone(zone), zone);
+RETURN sf.in_zone(sf.ntz_from_parts(year, month, day, hour, minute, second, nanosecond) AT TIME ZONE sf.zone(zone),
+    zone);

@@ -24,13 +24,15 @@ LANGUAGE sql IMMUTABLE
 RETURN CASE jsonb_typeof(key) WHEN 'number' THEN sf.get(value, sf.cast_number(key)) ELSE value -> (key #>> '{}') END;
 CREATE OR REPLACE FUNCTION sf.get_ignore_case(value jsonb, key text) RETURNS jsonb
 LANGUAGE sql IMMUTABLE
-RETURN coalesce(value -> key, (SELECT e.value FROM jsonb_each(CASE jsonb_typeof(value) WHEN 'object' THEN value ELSE '{}' END)
-    AS e WHERE sf.lower(e.key) = sf.lower($2) ORDER BY e.key LIMIT 1));
+RETURN coalesce(value -> key, (SELECT e.value
+    FROM jsonb_each(CASE jsonb_typeof(value) WHEN 'object' THEN value ELSE '{}' END) AS e
+    WHERE sf.lower(e.key) = sf.lower($2) ORDER BY e.key LIMIT 1));
 -- a.b[0]['c d']."e f" as the steps of #>.
 CREATE OR REPLACE FUNCTION sf.path_steps(path text) RETURNS text[]
 LANGUAGE sql IMMUTABLE
 RETURN ARRAY(SELECT coalesce(m.step[1], m.step[2], m.step[3], m.step[4])
-    FROM regexp_matches(path, '"([^"]*)"|\[''([^'']*)''\]|\[(\d+)\]|([^.\[\]":]+)', 'g') WITH ORDINALITY AS m(step, position)
+    FROM regexp_matches(path, '"([^"]*)"|\[''([^'']*)''\]|\[(\d+)\]|([^.\[\]":]+)', 'g')
+        WITH ORDINALITY AS m(step, position)
     ORDER BY m.position);
 CREATE OR REPLACE FUNCTION sf.get_path(value jsonb, path text) RETURNS jsonb
 LANGUAGE sql IMMUTABLE RETURN value #> sf.path_steps(path);
@@ -71,7 +73,8 @@ BEGIN
     RETURN result;
 END
 $$;
-CREATE OR REPLACE FUNCTION sf.object_insert(value jsonb, key text, part jsonb, change boolean DEFAULT false) RETURNS jsonb
+CREATE OR REPLACE FUNCTION sf.object_insert(value jsonb, key text, part jsonb, change boolean DEFAULT false)
+RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     IF value IS NULL THEN

@@ -6,8 +6,8 @@ DECLARE
     kind record;
 BEGIN
     FOR kind IN SELECT k.*, CASE k.type WHEN 'sf.timestamp_tz' THEN 'sf' ELSE 'pg_catalog' END AS home FROM (VALUES
-        ('numeric', 'numeric_'), ('double precision', 'float8'), ('text', 'text_'), ('bytea', 'bytea_'), ('date', 'date_'),
-        ('time', 'time_'), ('timestamp', 'timestamp_'), ('timestamptz', 'timestamptz_'), ('bigint', 'int8'),
+        ('numeric', 'numeric_'), ('double precision', 'float8'), ('text', 'text_'), ('bytea', 'bytea_'),
+        ('date', 'date_'), ('time', 'time_'), ('timestamp', 'timestamp_'), ('timestamptz', 'timestamptz_'), ('bigint', 'int8'),
         ('integer', 'int4'), ('sf.timestamp_tz', 'timestamp_tz_')) AS k(type, step)
     LOOP
         EXECUTE format('CREATE OR REPLACE AGGREGATE sf.min(%1$s) '
@@ -38,7 +38,8 @@ CREATE OR REPLACE FUNCTION sf.variance(value double precision, sum double precis
 LANGUAGE sql IMMUTABLE RETURN value;
 
 -- Over all values of a group or window, collected by array_agg. NULLs do not count.
-CREATE OR REPLACE FUNCTION sf.percentile_cont(items numeric[], part numeric, descending boolean DEFAULT false) RETURNS numeric
+CREATE OR REPLACE FUNCTION sf.percentile_cont(items numeric[], part numeric, descending boolean DEFAULT false)
+RETURNS numeric
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     sorted numeric[] := ARRAY(SELECT i FROM unnest(items) AS i WHERE i IS NOT NULL ORDER BY i);
@@ -59,7 +60,8 @@ BEGIN
         WITHIN GROUP (ORDER BY i) FROM unnest(items) AS i);
 END
 $$;
-CREATE OR REPLACE FUNCTION sf.percentile_disc(items anyarray, part numeric, descending boolean DEFAULT false) RETURNS anyelement
+CREATE OR REPLACE FUNCTION sf.percentile_disc(items anyarray, part numeric, descending boolean DEFAULT false)
+RETURNS anyelement
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     count integer := (SELECT count(*) FROM unnest(items) AS i WHERE i IS NOT NULL);
@@ -74,7 +76,8 @@ CREATE OR REPLACE FUNCTION sf.check_fraction(part numeric) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     IF part IS NULL OR NOT part BETWEEN 0 AND 1 THEN
-        PERFORM sf.fail(100183, '22023', format('Invalid value [%s]: percentile must be between 0 and 1 inclusive.', part));
+        PERFORM sf.fail(100183, '22023',
+            format('Invalid value [%s]: percentile must be between 0 and 1 inclusive.', part));
     END IF;
 END
 $$;
@@ -89,13 +92,15 @@ CREATE OR REPLACE FUNCTION sf.skew(items double precision[]) RETURNS double prec
 LANGUAGE sql IMMUTABLE
 RETURN (SELECT CASE WHEN m.n > 2 AND m.deviation > 0 THEN m.n / ((m.n - 1) * (m.n - 2))
         * (SELECT sum(power((i - m.mean) / m.deviation, 3)) FROM unnest(items) AS i) END
-    FROM (SELECT count(i)::double precision AS n, avg(i) AS mean, stddev_samp(i) AS deviation FROM unnest(items) AS i) AS m);
+    FROM (SELECT count(i)::double precision AS n, avg(i) AS mean, stddev_samp(i) AS deviation
+        FROM unnest(items) AS i) AS m);
 CREATE OR REPLACE FUNCTION sf.kurtosis(items double precision[]) RETURNS double precision
 LANGUAGE sql IMMUTABLE
 RETURN (SELECT CASE WHEN m.n > 3 AND m.deviation > 0 THEN m.n * (m.n + 1) / ((m.n - 1) * (m.n - 2) * (m.n - 3))
         * (SELECT sum(power((i - m.mean) / m.deviation, 4)) FROM unnest(items) AS i)
         - 3 * power(m.n - 1, 2) / ((m.n - 2) * (m.n - 3)) END
-    FROM (SELECT count(i)::double precision AS n, avg(i) AS mean, stddev_samp(i) AS deviation FROM unnest(items) AS i) AS m);
+    FROM (SELECT count(i)::double precision AS n, avg(i) AS mean, stddev_samp(i) AS deviation
+        FROM unnest(items) AS i) AS m);
 
 -- A sum of 64-bit hashes, back in 64 bits: the order of the rows does not matter, their number does.
 CREATE OR REPLACE FUNCTION sf.wrapped(value numeric) RETURNS numeric

@@ -1,0 +1,51 @@
+"""From PostgreSQL's records to a statement's result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import orjson
+
+from loadgen.embedded.plan import Plan
+from loadgen.embedded.result import Result
+from loadgen.embedded.types import NUMBER, SnowType, padded
+
+
+def selected(plan: Plan, records: list[asyncpg.Record]) -> Result:
+    rows: list[list[Any]] = [list(record) for record in records]
+    for index, convert in plan.converters:
+        for row in rows:
+            if row[index] is not None:
+                row[index] = convert(row[index])
+    assert plan.rowtype is not None
+    rowtype: orjson.Fragment = _scaled(plan, rows) or plan.rowtype
+    return Result(rowtype, rows, plan.statement_type, len(rows))
+
+
+def changed(plan: Plan, records: list[asyncpg.Record], status: str) -> Result:
+    assert plan.rowtype is not None
+    if plan.kind == "MERGE":
+        counts = [str(value) for value in records[0]]
+        return Result(plan.rowtype, [counts], plan.statement_type, sum(map(int, counts)))
+    count = status.rsplit(" ", 1)[-1]
+    row = [count, "0"] if plan.kind == "UPDATE" else [count]
+    return Result(plan.rowtype, [row], plan.statement_type, int(count))
+
+
+def _scaled(plan: Plan, rows: list[list[Any]]) -> orjson.Fragment | None:
+    """The description with each number's scale, where only the rows tell it: expressions have no declared scale."""
+    columns = list(plan.columns)
+    changed = False
+    for index, (name, kind) in enumerate(columns):
+        if kind is not NUMBER:
+            continue
+        scale = max((len(row[index]) - row[index].index(".") - 1 for row in rows if row[index] and "." in row[index]),
+                    default=0)  # fmt: skip
+        if scale:
+            changed = True
+            columns[index] = (name, SnowType("FIXED", precision=38, scale=min(scale, 37)))
+            pad = padded(scale)
+            for row in rows:
+                row[index] = pad(row[index]) if row[index] is not None else None
+    return orjson.Fragment(orjson.dumps([kind.rowtype(name) for name, kind in columns])) if changed else None

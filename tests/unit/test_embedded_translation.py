@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -185,7 +186,7 @@ def test_times_keep_every_microsecond(microseconds: int):
 
 
 def test_binds_of_every_type_become_what_postgresql_reads():
-    columns = {
+    columns: dict[str, dict[str, Any]] = {
         "1": {"type": "DATE", "value": ["0", None]},
         "2": {"type": "TIMESTAMP_NTZ", "value": ["-1000000", "1700000000123456000"]},
         "3": {"type": "TIMESTAMP_TZ", "value": ["0 1500", "0 1380"]},

@@ -12,6 +12,7 @@ from loadgen.embedded.failure import SqlError, compilation
 Bindings = Mapping[str, Mapping[str, Any]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BINDS_MAX = 30_000
+NULL = "NULL"  # the type of a bind without a value: it fits everywhere
 
 
 def signature(bindings: Bindings | None) -> tuple[tuple[str, ...], bool]:
@@ -26,8 +27,10 @@ def signature(bindings: Bindings | None) -> tuple[tuple[str, ...], bool]:
         bind = bindings.get(str(number))
         if bind is None:
             raise compilation(2049, "42601", f"Bind variable {number} not set.")
-        types.append(str(bind.get("type", "TEXT")).upper())
-        arrays = arrays or isinstance(bind.get("value"), list)
+        given = bind.get("value")
+        arrays = arrays or isinstance(given, list)
+        empty = given is None or (isinstance(given, list) and not any(item is not None for item in given))
+        types.append(NULL if empty else str(bind.get("type", "TEXT")).upper())
     return tuple(types), arrays
 
 

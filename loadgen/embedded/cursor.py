@@ -6,7 +6,8 @@ import re
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from loadgen.embedded.failure import SqlError, syntax_error
+from loadgen.embedded.failure import SqlError, compilation, syntax_error
+from loadgen.embedded.names import SNOWFLAKE_NAME_LENGTH, too_long
 
 
 def single_words(text: str, tokens: list[Token]) -> list[Token]:
@@ -78,12 +79,18 @@ class Cursor:
             raise self.unexpected()
         token = self.tokens[self.index]
         if token.token_type is TokenType.IDENTIFIER:
+            if not token.text:
+                raise compilation(904, "42601", 'an identifier may not be empty: ""')
+            if len(token.text) > SNOWFLAKE_NAME_LENGTH:
+                raise too_long(token.text)
             self.index += 1
             return token.text
         first = token.text[:1]
         plain = token.text.replace("_", "a").replace("$", "a")
         if token.token_type is TokenType.STRING or not plain.isalnum() or first.isdigit() or first == "$":
             raise self.unexpected()
+        if len(token.text) > SNOWFLAKE_NAME_LENGTH:
+            raise too_long(token.text)
         self.index += 1
         return token.text.upper()
 

@@ -15,7 +15,14 @@ from sqlglot import exp
 
 from loadgen.embedded import dialect, names
 from loadgen.embedded.catalog import Catalog, Table
-from loadgen.embedded.failure import SqlError, compilation, syntax_error, unknown_function, unsupported
+from loadgen.embedded.failure import (
+    SqlError,
+    compilation,
+    invalid_identifier,
+    syntax_error,
+    unknown_function,
+    unsupported,
+)
 from loadgen.embedded.types import POSTGRES_TYPES
 
 CONTEXT_FUNCTIONS = frozenset(
@@ -62,6 +69,7 @@ class Scope:
     """The names one SELECT can see beside the catalogue."""
 
     ctes: frozenset[str] = frozenset()
+    tables: dict[str, frozenset[str]] = field(default_factory=dict)  # alias → columns, for tables of the catalogue
     generator: bool = False
     aliases: dict[str, exp.Expr] = field(default_factory=dict)
 
@@ -96,6 +104,9 @@ class Emitter:
         self.database = database
         self.schema = schema
         self.binds = binds
+        self.text = ""  # the statement, for the positions in errors
+        self.long_names: dict[str, str] = {}  # results whose name PostgreSQL has no room for
+        self.not_null: set[str] = set()  # results that cannot be NULL
         self.result_names: list[str] = []  # the source texts of the outermost select list
         self.parameters: list[
             int | str
@@ -129,8 +140,9 @@ class Emitter:
 
     def refused_part(self, node: exp.Expr, name: str) -> SqlError:
         word = name.rstrip("_").upper()
-        if word in ("RETURNING", "CONFLICT", "ON"):
-            return syntax_error(1, 0, "ON" if word == "CONFLICT" else word)
+        if word in ("RETURNING", "CONFLICT"):
+            shown = "ON" if word == "CONFLICT" else word
+            return syntax_error(*dialect.position(self.text, shown), shown)
         return unsupported(f"{type(node).__name__.upper()} {word}")
 
     @property
@@ -144,6 +156,8 @@ class Emitter:
         if not 1 <= number <= len(self.binds.types):
             raise compilation(2049, "42601", "Bind variable ? not set.")
         kind = self.binds.types[number - 1]
+        if kind == "NULL":
+            return "NULL"
         value = f'"~binds"."c{number}"' if self.binds.arrays else self.parameter(number)
         if kind == "TIMESTAMP_TZ" or (kind == "BINARY" and self.binds.arrays):  # these travel as text
             return f"sf.cast_{CAST_NAMES[kind]}({value}::text)"
@@ -369,12 +383,19 @@ def _column(self: Emitter, node: exp.Column) -> str:
             return self.emit(self.scope.aliases[name])
         if table is None and not node.this.args.get("quoted") and name in CONTEXT_FUNCTIONS:
             return self.context_value(name)
+        if table is None and _is_table(self, name):
+            raise invalid_identifier(names.shown(name), *dialect.position(self.text, name))
         last = names.quoted(name)
     path = [dialect.identifier(node.args[key]) for key in ("catalog", "db", "table") if node.args.get(key)]
     if len(path) < 2:
         return ".".join([*(names.quoted(name) for name in path), last])
     database = path[0] if len(path) == 3 else self.database or ""
     return f"{names.relation(database, path[-2], path[-1])}.{last}"
+
+
+def _is_table(self: Emitter, name: str) -> bool:
+    """PostgreSQL would take the name of a table for its whole row."""
+    return name in self.scope.tables and not any(name in columns for columns in self.scope.tables.values())
 
 
 @handles(exp.Dot, "this", "expression")

@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from loadgen.embedded import dialect, names
 from loadgen.embedded.emit import CAST_NAMES, CONTEXT_FUNCTIONS, Emitter, handles
-from loadgen.embedded.failure import compilation, unknown_function, unsupported, wrong_arity
+from loadgen.embedded.failure import compilation, syntax_error, unknown_function, unsupported, wrong_arity
 from loadgen.embedded.functions import FUNCTIONS, Function, normal_unit
 from loadgen.embedded.types import POSTGRES_TYPES, SnowType, declared
 
@@ -46,9 +46,19 @@ _TYPE_NAMES = {
 def cast(value: str, kind: SnowType, attempt: bool = False) -> str:
     """`value` converted by an explicit cast, with Snowflake's errors, or NULL on failure for TRY_CAST."""
     call = f"sf.{'try_' if attempt else ''}cast_{CAST_NAMES[kind.kind]}({value})"
-    if kind.kind in ("FIXED", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ") or (kind.kind == "TEXT" and kind.length):
-        return f"{call}::{kind.postgres}" if kind.postgres != "text" else call
-    return call
+    if kind.kind in ("TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ") and kind.scale is not None and kind.scale < 6:
+        call = f"sf.cut({call}, {kind.scale})"  # PostgreSQL would round
+    elif kind.kind == "FIXED" and attempt:
+        call = f"sf.within({call}, {kind.precision}, {kind.scale})"
+    elif (kind.kind == "TEXT" and kind.postgres == "text") or kind.kind not in (
+        "FIXED",
+        "TEXT",
+        "TIME",
+        "TIMESTAMP_NTZ",
+        "TIMESTAMP_LTZ",
+    ):
+        return call
+    return f"{call}::{kind.postgres}"
 
 
 @handles(exp.Cast, "this", "to")
@@ -86,6 +96,8 @@ def _bracket(self: Emitter, node: exp.Bracket) -> str:
 
 @handles(exp.Array, "expressions", "bracket_notation")
 def _array(self: Emitter, node: exp.Array) -> str:
+    if not node.args.get("bracket_notation"):
+        raise syntax_error(*dialect.position(self.text, "ARRAY"), "ARRAY")
     return written(known("ARRAY_CONSTRUCT"), self.all(node.expressions))
 
 
@@ -198,6 +210,9 @@ def _window(self: Emitter, node: exp.Window) -> str:
 
 
 def _frame(self: Emitter, spec: exp.WindowSpec) -> str:
+    if spec.args.get("kind") not in ("ROWS", "RANGE") or spec.args.get("exclude"):
+        raise unsupported("window frame")
+
     def edge(which: str) -> str:
         value = spec.args.get(which)
         if isinstance(value, str):
@@ -206,7 +221,7 @@ def _frame(self: Emitter, spec: exp.WindowSpec) -> str:
             return f"{value.this} {spec.args.get(which + '_side') or ''}".strip()
         raise unsupported("window frame")
 
-    return f"{spec.args.get('kind') or 'ROWS'} BETWEEN {edge('start')} AND {edge('end')}"
+    return f"{spec.args['kind']} BETWEEN {edge('start')} AND {edge('end')}"
 
 
 @handles(exp.Extract, "this", "expression")
@@ -228,7 +243,12 @@ def _interval(self: Emitter, node: exp.Interval) -> str:
 
 
 def _clock(target: str) -> Callable[[Emitter, Any], str]:
-    return lambda self, node: target
+    def emit(self: Emitter, node: Any) -> str:
+        if node.this is not None and not (isinstance(node.this, exp.Literal) and node.this.is_int):
+            raise compilation(1015, "22023", "the fraction of a second is given as a whole number")
+        return target
+
+    return emit
 
 
 handles(exp.CurrentTimestamp, "this", "sysdate")(_clock("sf.current_timestamp()"))

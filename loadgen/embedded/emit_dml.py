@@ -8,7 +8,7 @@ from loadgen.embedded import dialect, names
 from loadgen.embedded.catalog import Table
 from loadgen.embedded.emit import Emitter, handles
 from loadgen.embedded.emit_source import binds_source, lookup, source
-from loadgen.embedded.failure import compilation, invalid_identifier, unsupported, values_clause
+from loadgen.embedded.failure import compilation, invalid_identifier, syntax_error, unsupported, values_clause
 from loadgen.embedded.functions import FUNCTIONS
 
 # What a VALUES clause may not hold: semi-structured values, subqueries, aggregates, window functions.
@@ -34,6 +34,8 @@ def target_of(self: Emitter, node: exp.Expr) -> Table:
 
 def _column(table: Table, node: exp.Expr) -> str:
     """A column of the target, unqualified as PostgreSQL wants it in SET and column lists."""
+    if not isinstance(node, exp.Column | exp.Identifier):
+        raise unsupported("this target of an assignment")
     name = dialect.identifier(node.this if isinstance(node, exp.Column) else node)
     if table.column(name) is None:
         raise invalid_identifier(names.shown(name))
@@ -44,7 +46,11 @@ def _column(table: Table, node: exp.Expr) -> str:
 def _insert(self: Emitter, node: exp.Insert) -> str:
     into = node.this
     listed = into.expressions if isinstance(into, exp.Schema) else []
-    table = target_of(self, into.this if isinstance(into, exp.Schema) else into)
+    target = into.this if isinstance(into, exp.Schema) else into
+    table = target_of(self, target)
+    if target.args.get("alias"):
+        word = str(target.args["alias"].this.name)
+        raise syntax_error(*dialect.position(self.text, word), word)
     if node.args.get("overwrite"):
         raise unsupported("INSERT OVERWRITE")
     columns = [_column(table, column) for column in listed]

@@ -9,7 +9,7 @@ from sqlglot import exp
 from loadgen.embedded import dialect, names
 from loadgen.embedded.emit import Emitter, Scope, handles
 from loadgen.embedded.emit_source import from_clause, lookup
-from loadgen.embedded.failure import compilation, unsupported
+from loadgen.embedded.failure import compilation, syntax_error, unsupported
 from loadgen.embedded.functions import FUNCTIONS
 
 _QUERY_PARTS = ("with_", "order", "limit", "offset")
@@ -49,13 +49,26 @@ def _select_body(self: Emitter, node: exp.Select) -> str:
     distinct = node.args.get("distinct")
     if distinct is not None and distinct.args.get("on"):
         raise unsupported("DISTINCT ON")
+    if not node.expressions:
+        raise syntax_error(*dialect.position(self.text, "FROM"), "FROM")
+    outermost = len(self.scopes) == 2
     texts, self.result_names = self.result_names, []
     if len(texts) != len(node.expressions):
         texts = [dialect.shown(item) for item in node.expressions]
     projections = []
     for position, item in enumerate(node.expressions):
         self.scope.aliases = _earlier(aliases, node.expressions[:position])
-        projections.append(_projection(self, item, _result_name(item, texts[position])))
+        name = _result_name(item, texts[position])
+        if (
+            outermost
+            and len(name.encode()) > names.POSTGRES_NAME_BYTES
+            and not isinstance(item, exp.Alias | exp.Column)
+        ):
+            self.long_names[f"~{position}"] = name
+            name = f"~{position}"
+        projections.append(_projection(self, item, name))
+    if outermost:
+        self.not_null = _not_null(self, node)
     self.scope.aliases = aliases
     text = f"SELECT {'DISTINCT ' if distinct else ''}{', '.join(projections)}{sources}"
     if node.args.get("where"):
@@ -103,11 +116,29 @@ def _known_columns(self: Emitter, node: exp.Select) -> set[str] | None:
 
 def _projection(self: Emitter, item: exp.Expr, name: str) -> str:
     if isinstance(item, exp.Alias):
+        if not name:
+            raise syntax_error(*dialect.position(self.text, "AS"), "AS")
         return f"{self.emit(item.this)} AS {names.quoted(name)}"
+    if len(name.encode()) > names.POSTGRES_NAME_BYTES and not isinstance(item, exp.Column):
+        return self.emit(item)  # an inner column that nobody can name
+    if isinstance(item.unnest(), exp.Tuple):
+        raise syntax_error(*dialect.position(self.text, ","), ",")
     text = self.emit(item)
     if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and _plain(self, item)):
         return text
     return f"{text} AS {names.quoted(name)}"
+
+
+def _not_null(self: Emitter, node: exp.Select) -> set[str]:
+    """Results that are plain columns which take no NULL, of a single table."""
+    source = node.args["from_"].this if node.args.get("from_") and not node.args.get("joins") else None
+    table = lookup(self, source) if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier) else None
+    if table is None:
+        return set()
+    solid = {column.name for column in table.columns if not column.nullable}
+    if any(item.is_star for item in node.expressions):
+        return solid
+    return {dialect.identifier(item.this) for item in node.expressions if isinstance(item, exp.Column)} & solid
 
 
 def _plain(self: Emitter, item: exp.Column) -> bool:
@@ -161,8 +192,7 @@ def _result_name(item: exp.Expr, text: str) -> str:
         return dialect.identifier(item.args["alias"])
     if isinstance(item, exp.Column):
         return dialect.identifier(item.this)
-    # A long expression's name is cut: as a stored name it would be remembered for ever.
-    return text.upper().encode()[: names.POSTGRES_NAME_BYTES].decode(errors="ignore")
+    return text.upper()
 
 
 def _star_columns(self: Emitter, node: exp.Select) -> list[str]:
@@ -193,6 +223,8 @@ def _limit(self: Emitter, node: exp.Expr) -> str:
             raise unsupported("FETCH")
         if part is not None:
             value = part.expression
+            if not (isinstance(value, exp.Null | exp.Placeholder) or (isinstance(value, exp.Literal) and value.is_int)):
+                raise compilation(1015, "22023", f"{word} must be a non-negative whole number.")
             text += f" {word} {value.this if isinstance(value, exp.Literal) else f'({self.emit(value)})::bigint'}"
     return text
 
@@ -203,6 +235,9 @@ def _lock(self: Emitter, node: exp.Select) -> str:
         return ""
     if any(not table.hybrid for table in self.reads) or not self.reads:
         raise compilation(2, "0A000", "Unsupported feature 'FOR UPDATE on tables that are not hybrid'.")
+    shaped = any(node.args.get(part) for part in ("group", "having", "distinct", "qualify", "joins", "with_"))
+    if shaped or len(self.scopes) > 2 or any(_aggregates(item) or item.find(exp.Window) for item in node.expressions):
+        raise unsupported("FOR UPDATE with joins, aggregates, DISTINCT or GROUP BY")
     lock = locks[0]
     if len(locks) > 1 or not lock.args.get("update") or lock.args.get("expressions") or lock.args.get("key"):
         raise unsupported("FOR UPDATE form")
@@ -220,6 +255,8 @@ def _with(self: Emitter, node: exp.Expr) -> tuple[str, frozenset[str]]:
     parts = []
     recursive = bool(clause.args.get("recursive"))
     for cte in clause.expressions:
+        if cte.args.get("materialized") is not None or not isinstance(cte.this, exp.Query):
+            raise syntax_error(*dialect.position(self.text, "AS"), "AS")
         name = dialect.identifier(cte.args["alias"].this)
         columns = [names.quoted(dialect.identifier(c)) for c in cte.args["alias"].args.get("columns") or []]
         self.scopes.append(Scope(ctes=self.scope.ctes | seen | ({name} if recursive else set())))

@@ -141,6 +141,9 @@ def _table(self: Emitter, node: exp.Table) -> str:
         table = lookup(self, node)
         if table is not None:
             self.reads.append(table)
+            alias = node.args.get("alias")
+            shown = dialect.identifier(alias.this) if alias is not None and alias.this is not None else table.name
+            self.scope.tables[shown] = frozenset(column.name for column in table.columns)
             text = table.relation + _alias(node, default=table.name)
         else:
             self.system_tables = True

@@ -137,7 +137,7 @@ class Engine:
 
     def _translated(self, error: asyncpg.PostgresError, request: Request, running: Running) -> SqlError:
         found = failure.from_postgres(error, running.statement.query_id)
-        if found.errno == failure.INVALID_IDENTIFIER:
+        if found.errno == failure.INVALID_IDENTIFIER and "invalid identifier" in found.message:
             name = found.message.rsplit("'", 2)[1]
             found = failure.invalid_identifier(name, *dialect.position(request.text, name))
         return found

@@ -175,6 +175,10 @@ def from_postgres(error: asyncpg.PostgresError, query_id: str) -> SqlError:
             return compilation(904, "42000", f"ambiguous column name '{_upper_quoted(text)}'")
         case "42803" | "42P20":
             return compilation(979, "42601", f"[{_upper_quoted(text)}] is not a valid group by expression")
+        case "42712":
+            return compilation(2027, "42601", f"duplicate alias '{_upper_quoted(text)}'")
+        case "42830":
+            return compilation(2050, "42601", "A foreign key must refer to a primary or unique key.")
         case "42701":
             return compilation(2025, "42S21", f"duplicate column name '{_upper_quoted(text)}'")
         case "57014":

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import hashlib
 
-from loadgen.embedded.failure import SqlError, compilation
+from loadgen.embedded.failure import SqlError, compilation, unsupported
 
 POSTGRES_NAME_BYTES = 63
 SNOWFLAKE_NAME_LENGTH = 255
 
-_long_names: dict[str, str] = {}  # stored name → full name, for names that do not fit; grows with the catalogue only
+# Columns that every PostgreSQL table has; a user's column of that name is stored under another.
+_SYSTEM_COLUMNS = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
+
+_full_names: dict[str, str] = {}  # stored name → full name, for names stored otherwise; grows with the catalogue only
 
 
 def stored(name: str) -> str:
     """The PostgreSQL name for a Snowflake one; a long name becomes a prefix and a digest."""
-    if len(name) <= POSTGRES_NAME_BYTES // 4 or len(name.encode()) <= POSTGRES_NAME_BYTES:
+    if "\0" in name:
+        raise unsupported("NUL character in a name")
+    if len(name.encode()) > POSTGRES_NAME_BYTES:
+        short = f"{name.encode()[:40].decode(errors='ignore')}~{hashlib.sha256(name.encode()).hexdigest()[:20]}"
+    elif name in _SYSTEM_COLUMNS or name.endswith("~"):
+        short = f"{name}~"
+    else:
         return name
-    if len(name) > 2 * SNOWFLAKE_NAME_LENGTH + 1:
-        raise too_long(name)
-    short = f"{name.encode()[:40].decode(errors='ignore')}~{hashlib.sha256(name.encode()).hexdigest()[:20]}"
-    _long_names[short] = name
+    _full_names[short] = name
     return short
 
 
 def full(stored_name: str) -> str:
     """The Snowflake name of a PostgreSQL one."""
-    return _long_names.get(stored_name, stored_name)
+    return _full_names.get(stored_name, stored_name)
 
 
 def quoted(name: str) -> str:
@@ -39,6 +45,8 @@ def relation(database: str, schema: str, name: str) -> str:
 
 def literal(text: str) -> str:
     """A PostgreSQL string literal; standard_conforming_strings is on, so only the quote needs care."""
+    if "\0" in text:
+        raise unsupported("NUL character in a string")
     return "'" + text.replace("'", "''") + "'"
 
 

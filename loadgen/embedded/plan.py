@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,8 @@ class Plan:
     lock_wait_s: int | None
     for_update: bool
     describing_sql: str
+    long_names: dict[str, str]
+    not_null: frozenset[str]
     rowtype: orjson.Fragment | None = None
     columns: tuple[tuple[str, SnowType], ...] = ()
     converters: tuple[tuple[int, Callable[[Any], Any]], ...] = field(default=())
@@ -96,11 +98,15 @@ class Planner:
         if arrays and kind != "INSERT":
             raise compilation(2, "0A000", "Unsupported feature 'array bind outside INSERT'.")
         emitter = Emitter(self._catalog, database, schema, binds)
+        emitter.text = text
         emitter.result_names = dialect.select_list(text, tokens)
-        sql = emitter.emit(tree)
         describing = ""
-        if kind == "SELECT":
-            describing = Emitter(self._catalog, database, schema, binds, typed_nulls=True).emit(tree)
+        try:
+            sql = emitter.emit(tree)
+            if kind == "SELECT":
+                describing = Emitter(self._catalog, database, schema, binds, typed_nulls=True).emit(tree)
+        except RecursionError:
+            raise dialect.too_deep() from None
         return _plan_of(kind, sql, describing, emitter)
 
 
@@ -121,6 +127,8 @@ def _plan_of(kind: str, sql: str, describing: str, emitter: Emitter) -> Plan:
         lock_wait_s=int(str(wait.this)) if isinstance(wait, exp.Literal) else None,
         for_update=for_update,
         describing_sql=describing,
+        long_names=emitter.long_names,
+        not_null=frozenset(emitter.not_null),
     )
 
 
@@ -130,11 +138,16 @@ async def describe(plan: Plan, backend: Backend, catalog_version: int) -> None:
     if plan.kind != "SELECT":
         plan.columns = tuple((name, NUMBER) for name in COUNT_NAMES[plan.kind])
     else:
-        found = [names.full(attribute.name) for attribute in statement.get_attributes()]
+        stored = [attribute.name for attribute in statement.get_attributes()]
+        found = [plan.long_names.get(name) or names.full(name) for name in stored]
         types = await _result_types(backend.connection, plan.describing_sql, len(found))
         plan.columns = tuple(zip(found, types, strict=True))
-    plan.rowtype = orjson.Fragment(orjson.dumps([kind.rowtype(name) for name, kind in plan.columns]))
+    plan.rowtype = rowtype(plan, plan.columns)
     plan.converters = tuple(_converters(plan.columns))
+
+
+def rowtype(plan: Plan, columns: Sequence[tuple[str, SnowType]]) -> orjson.Fragment:
+    return orjson.Fragment(orjson.dumps([kind.rowtype(name, name not in plan.not_null) for name, kind in columns]))
 
 
 class _Described(Exception):

@@ -7,7 +7,8 @@ from typing import Any
 import asyncpg
 import orjson
 
-from loadgen.embedded.plan import Plan
+from loadgen.embedded.failure import SqlError
+from loadgen.embedded.plan import Plan, rowtype
 from loadgen.embedded.result import Result
 from loadgen.embedded.types import NUMBER, SnowType, padded
 
@@ -19,8 +20,8 @@ def selected(plan: Plan, records: list[asyncpg.Record]) -> Result:
             if row[index] is not None:
                 row[index] = convert(row[index])
     assert plan.rowtype is not None
-    rowtype: orjson.Fragment = _scaled(plan, rows) or plan.rowtype
-    return Result(rowtype, rows, plan.statement_type, len(rows))
+    described: orjson.Fragment = _scaled(plan, rows) or plan.rowtype
+    return Result(described, rows, plan.statement_type, len(rows))
 
 
 def changed(plan: Plan, records: list[asyncpg.Record], status: str) -> Result:
@@ -33,6 +34,13 @@ def changed(plan: Plan, records: list[asyncpg.Record], status: str) -> Result:
     return Result(plan.rowtype, [row], plan.statement_type, int(count))
 
 
+DIGITS_MAX = 38
+
+
+def _digits(text: str) -> int:
+    return len(text.partition(".")[0].lstrip("-"))
+
+
 def _scaled(plan: Plan, rows: list[list[Any]]) -> orjson.Fragment | None:
     """The description with each number's scale, where only the rows tell it: expressions have no declared scale."""
     columns = list(plan.columns)
@@ -40,6 +48,8 @@ def _scaled(plan: Plan, rows: list[list[Any]]) -> orjson.Fragment | None:
     for index, (name, kind) in enumerate(columns):
         if kind is not NUMBER:
             continue
+        if any(row[index] and len(row[index]) > DIGITS_MAX and _digits(row[index]) > DIGITS_MAX for row in rows):
+            raise SqlError(100046, "22003", "Number out of representable range: more than 38 digits")
         scale = max((len(row[index]) - row[index].index(".") - 1 for row in rows if row[index] and "." in row[index]),
                     default=0)  # fmt: skip
         if scale:
@@ -48,4 +58,4 @@ def _scaled(plan: Plan, rows: list[list[Any]]) -> orjson.Fragment | None:
             pad = padded(scale)
             for row in rows:
                 row[index] = pad(row[index]) if row[index] is not None else None
-    return orjson.Fragment(orjson.dumps([kind.rowtype(name) for name, kind in columns])) if changed else None
+    return rowtype(plan, columns) if changed else None

@@ -9,6 +9,7 @@ import hashlib
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -41,6 +42,7 @@ BACKENDS_MAX = 380
 POSTGRES_CONNECTIONS = 400
 HOUSEKEEPING_S = 5.0
 DRAIN_S = 2.0
+RECURSION_MAX = 15_000  # frames: a statement of a thousand terms is a tree a thousand levels deep
 RESTARTS_MAX = 5  # of PostgreSQL within a minute; then the server gives up
 
 
@@ -68,6 +70,7 @@ def serve(options: Options, ready: Callable[[Address], None]) -> None:
     """Serve until SIGTERM or SIGINT; `ready` is told the address. Call it on the main thread."""
     import uvloop
 
+    sys.setrecursionlimit(RECURSION_MAX)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(options, ready))
 

@@ -36,9 +36,9 @@ class SnowType:
             case "TEXT" if self.length and self.length < 10_485_760:  # PostgreSQL's own limit of varchar(n)
                 return f"character varying({self.length})"
             case "TIME" | "TIMESTAMP_NTZ" | "TIMESTAMP_LTZ":
-                fraction = min(self.scale if self.scale is not None else TIME_SCALE_DEFAULT, TIME_SCALE_STORED)
                 name = {"TIME": "time", "TIMESTAMP_NTZ": "timestamp", "TIMESTAMP_LTZ": "timestamptz"}[self.kind]
-                return f"{name}({fraction})"
+                scale = TIME_SCALE_DEFAULT if self.scale is None else self.scale
+                return f"{name}({scale})" if scale <= TIME_SCALE_STORED else name
         return POSTGRES_TYPES[self.kind]
 
     @property
@@ -121,7 +121,7 @@ _TIMES = {
     "TIMESTAMP WITH TIME ZONE": "TIMESTAMP_TZ",
 }
 _PLAIN = {"BOOLEAN": "BOOLEAN", "DATE": "DATE", "VARIANT": "VARIANT", "OBJECT": "OBJECT", "ARRAY": "ARRAY"}
-_REFUSED = {"GEOGRAPHY", "GEOMETRY", "VECTOR", "MAP", "FILE", "DECFLOAT", "UUID", "INTERVAL"}
+REFUSED = {"GEOGRAPHY", "GEOMETRY", "VECTOR", "MAP", "FILE", "DECFLOAT", "UUID", "INTERVAL"}
 
 
 def declared(name: str, arguments: Sequence[int]) -> SnowType:
@@ -136,8 +136,10 @@ def declared(name: str, arguments: Sequence[int]) -> SnowType:
         return SnowType("BINARY", length=_bounded(arguments[0] if arguments else BINARY_LENGTH_DEFAULT, 1, 2**26, name))
     if name in _TIMES:
         scale = arguments[0] if arguments else TIME_SCALE_DEFAULT
+        if _TIMES[name] == "TIMESTAMP_TZ" and scale != TIME_SCALE_DEFAULT:
+            raise unsupported(f"TIMESTAMP_TZ({scale})")
         return SnowType(_TIMES[name], scale=_bounded(scale, 0, 9, name), precision=0)
-    if name in _REFUSED:
+    if name in REFUSED:
         raise unsupported(name)
     kind = "FIXED" if name in _INTEGERS else "REAL" if name in _FLOATS else _PLAIN.get(name)
     if kind is None or arguments:
@@ -170,12 +172,18 @@ def described(typname: str, typmod: int) -> SnowType:
     if typname in ("varchar", "bpchar"):
         return SnowType("TEXT", length=typmod - 4 if typmod >= 4 else TEXT_LENGTH_DEFAULT)
     if typname in _TIME_NAMES:
-        return SnowType(_TIME_NAMES[typname], scale=typmod if 0 <= typmod < TIME_SCALE_STORED else 9, precision=0)
-    return _DESCRIBED.get(typname, TEXT)
+        return SnowType(_TIME_NAMES[typname], scale=typmod if typmod >= 0 else 9, precision=0)
+    found = _DESCRIBED.get(typname)
+    if found is None:  # nothing of PostgreSQL's own types leaves the server
+        raise unsupported("a result of this type")
+    return found
 
 
 _TIME_NAMES = {"time": "TIME", "timestamp": "TIMESTAMP_NTZ", "timestamptz": "TIMESTAMP_LTZ"}
 _DESCRIBED = {
+    "text": TEXT,
+    "unknown": TEXT,
+    "name": TEXT,
     "int2": NUMBER,
     "int4": NUMBER,
     "int8": SnowType("FIXED", precision=18, scale=0),

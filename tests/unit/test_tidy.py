@@ -175,7 +175,7 @@ def test_no_package_registry_is_named():
 
 
 def test_no_path_of_this_machine_is_left():
-    report(found(re.compile("(?<!PUT )(?<!put )file:" + "///")))  # a refused PUT is a test, not a path of ours
+    report(found(re.compile("(?<!PUT )(?<!csv )file:" + "///")))  # a refused PUT is a test, not a path of ours
     for folder in {ROOT, ROOT.parent, Path.home()}:
         if len(folder.parts) > 2 or (len(folder.parts) == 2 and folder.name not in STANDARD_FOLDERS):
             report(found(re.compile(rf"(?<![\w.}}]){re.escape(str(folder))}(?![\w-])")))

@@ -9,7 +9,7 @@ from loadgen.embedded.catalog import Column, Key
 from loadgen.embedded.commands import Call
 from loadgen.embedded.cursor import Cursor
 from loadgen.embedded.emit import Binds, Emitter
-from loadgen.embedded.types import SnowType, declared
+from loadgen.embedded.types import REFUSED, SnowType, declared
 
 _TYPE_SUFFIXES = (("DOUBLE", "PRECISION"), ("CHAR", "VARYING"), ("NCHAR", "VARYING"))
 
@@ -96,6 +96,8 @@ def read_type(cursor: Cursor) -> SnowType:
             word += " LOCAL"
         cursor.expect("TIME", "ZONE")
         word += " TIME ZONE"
+    if word in REFUSED:
+        raise failure.unsupported(word)
     arguments = []
     if cursor.accept("("):
         arguments.append(cursor.integer())
@@ -107,8 +109,6 @@ def read_type(cursor: Cursor) -> SnowType:
 
 def column_definition(call: Call, cursor: Cursor, draft: Draft) -> None:
     name = cursor.name()
-    if len(name) > names.SNOWFLAKE_NAME_LENGTH:
-        raise names.too_long(name)
     column = Column(name=name, type=read_type(cursor))
     while cursor.word() not in (",", ")", "") or (not cursor.done and not cursor.word()):
         column = _column_option(call, cursor, draft, column)

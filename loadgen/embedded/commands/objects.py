@@ -57,6 +57,8 @@ def options(cursor: Cursor) -> dict[str, str]:
     """`NAME = value` properties to the end of the statement."""
     found: dict[str, str] = {}
     while not cursor.done:
+        if cursor.word() == "CLONE":
+            raise failure.unsupported("CLONE")
         name = cursor.name()
         cursor.expect("=")
         found[name] = cursor.value()
@@ -106,7 +108,7 @@ async def create_database(call: Call) -> Result:
     transient = cursor.accept("TRANSIENT")
     cursor.expect("DATABASE")
     absent, _ = head(cursor)
-    name = _checked_name(cursor.name())
+    name = cursor.name()
     given = checked_options(cursor)
     catalog = call.engine.catalog
 
@@ -130,12 +132,6 @@ async def create_database(call: Call) -> Result:
     return status(f"Database {names.shown(name)} successfully created.")
 
 
-def _checked_name(name: str) -> str:
-    if len(name) > names.SNOWFLAKE_NAME_LENGTH:
-        raise names.too_long(name)
-    return name
-
-
 @command("CREATE", "CREATE SCHEMA", "CREATE TRANSIENT SCHEMA")
 async def create_schema(call: Call) -> Result:
     cursor = call.cursor(1)
@@ -149,7 +145,7 @@ async def create_schema(call: Call) -> Result:
     database_name = path[-2] if len(path) > 1 else call.session.database
     if database_name is None:
         raise failure.no_current_database("CREATE SCHEMA")
-    name = _checked_name(path[-1])
+    name = path[-1]
     catalog = call.engine.catalog
     database = catalog.database(database_name)
     if name == INFORMATION_SCHEMA:

@@ -148,7 +148,8 @@ async def _answer(call: Call, name: str, arguments: list[str | None]) -> str:
         case "SYSTEM$CANCEL_ALL_QUERIES":
             return _cancel_session(call, _one(name, arguments))
         case "SYSTEM$ABORT_SESSION":
-            session = call.engine.sessions.by_number.get(int(_one(name, arguments)))
+            number = _one(name, arguments)
+            session = call.engine.sessions.by_number.get(int(number) if number.isdigit() else 0)
             if session is None:
                 raise failure.missing_object("Session", str(arguments[0]))
             await call.engine.close(session)
@@ -192,10 +193,14 @@ async def _wait(call: Call, arguments: list[str | None]) -> str:
     unit = (arguments[1] or "SECONDS").upper() if len(arguments) > 1 else "SECONDS"
     if unit not in WAIT_UNITS:
         raise failure.compilation(1008, "22023", f"invalid value [{unit[:40]}] for unit of SYSTEM$WAIT")
+    try:
+        seconds = max(0.0, float(arguments[0] or 0)) * WAIT_UNITS[unit]
+    except ValueError:
+        raise failure.SqlError(100038, "22018", f"Numeric value '{str(arguments[0])[:40]}' is not recognized") from None
     warehouse = call.engine.warehouse_of(call.session)
     ticket = await warehouse.admit()
     try:
-        await asyncio.sleep(float(arguments[0] or 0) * WAIT_UNITS[unit])
+        await asyncio.sleep(seconds)
     finally:
         ticket.release()
     return f"waited {arguments[0]} {unit.lower()}"

@@ -212,6 +212,8 @@ async def make_table(connection: asyncpg.Connection, table: Table, draft: Draft)
         if column.name in draft.identity:
             line += f" DEFAULT nextval({names.literal(await _sequence(connection, table, column, draft))})::numeric"
         elif column.name in draft.defaults:
+            # A default that does not fit its column is refused now, not at the first insert.
+            await connection.fetchval(f"SELECT (({draft.defaults[column.name]})::{column.type.postgres}) IS NULL")
             line += f" DEFAULT ({draft.defaults[column.name]})"
         lines.append(line + ("" if column.nullable else " NOT NULL"))
     if table.hybrid:

@@ -62,7 +62,7 @@ def query_plan(call: Call, body: str) -> Plan:
     session = call.session
     tokens = dialect.tokens_of(body)
     plan = call.engine.planner.plan(body, tokens, session.database, session.schema, (), False)
-    if plan.kind != "SELECT" or plan.demands or plan.parameters:
+    if plan.kind != "SELECT" or plan.demands or plan.parameters or plan.for_update:
         raise failure.unsupported("this query inside CREATE")
     return plan
 

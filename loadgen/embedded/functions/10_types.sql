@@ -1,4 +1,6 @@
 -- Types. VARIANT, OBJECT and ARRAY are jsonb; TIMESTAMP_TZ is an instant that remembers the offset it was written with.
+-- This and the other scripts run over what an older version left: a function keeps its parameters' names and its
+-- result type once it is released, because CREATE OR REPLACE cannot change them.
 
 CREATE SCHEMA IF NOT EXISTS sf;
 

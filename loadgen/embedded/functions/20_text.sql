@@ -228,16 +228,28 @@ END
 $$;
 
 -- JSON without blanks, keys in order, numbers without trailing zeros.
+CREATE OR REPLACE FUNCTION sf.json_scalar(value jsonb) RETURNS text
+LANGUAGE sql IMMUTABLE
+RETURN CASE jsonb_typeof(value) WHEN 'number' THEN trim_scale(pg_catalog."numeric"(value))::text
+    ELSE format('%s', value) END;
 CREATE OR REPLACE FUNCTION sf.json_text(value jsonb) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+DECLARE
+    kind text := jsonb_typeof(value);
+    inside text;
 BEGIN
-    RETURN CASE jsonb_typeof(value)
-        WHEN 'object' THEN '{' || coalesce((SELECT string_agg(to_json(e.key) || ':' || sf.json_text(e.value), ','
-            ORDER BY e.key) FROM jsonb_each(value) AS e), '') || '}'
-        WHEN 'array' THEN '[' || coalesce((SELECT string_agg(sf.json_text(e.value), ',' ORDER BY e.position)
-            FROM jsonb_array_elements(value) WITH ORDINALITY AS e(value, position)), '') || ']'
-        WHEN 'number' THEN trim_scale(pg_catalog."numeric"(value))::text
-        ELSE format('%s', value) END;
+    IF kind = 'object' THEN
+        SELECT string_agg(to_json(e.key)::text || ':' || CASE WHEN jsonb_typeof(e.value) IN ('object', 'array')
+            THEN sf.json_text(e.value) ELSE sf.json_scalar(e.value) END, ',' ORDER BY e.key)
+        INTO inside FROM jsonb_each(value) AS e;
+        RETURN '{' || coalesce(inside, '') || '}';
+    ELSIF kind = 'array' THEN
+        SELECT string_agg(CASE WHEN jsonb_typeof(e.value) IN ('object', 'array')
+            THEN sf.json_text(e.value) ELSE sf.json_scalar(e.value) END, ',' ORDER BY e.position)
+        INTO inside FROM jsonb_array_elements(value) WITH ORDINALITY AS e(value, position);
+        RETURN '[' || coalesce(inside, '') || ']';
+    END IF;
+    RETURN sf.json_scalar(value);
 END
 $$;
 

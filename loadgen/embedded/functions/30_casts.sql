@@ -34,8 +34,8 @@ DECLARE
     number numeric;
 BEGIN
     CASE jsonb_typeof(value)
-        WHEN 'null' THEN RETURN NULL;
         WHEN 'number' THEN RETURN pg_catalog."numeric"(value);
+        WHEN 'null' THEN RETURN NULL;
         WHEN 'boolean' THEN RETURN CASE WHEN value = 'true' THEN 1 ELSE 0 END;
         WHEN 'string' THEN number := sf.read_number(value #>> '{}');
         ELSE NULL;
@@ -352,6 +352,18 @@ BEGIN
 END
 $$;
 
+-- TIMESTAMP_NTZ(3) and its kin cut the fraction, where PostgreSQL's timestamp(3) would round it.
+CREATE OR REPLACE FUNCTION sf.cut(value timestamp, places integer) RETURNS timestamp
+LANGUAGE sql IMMUTABLE
+RETURN CASE WHEN places >= 6 THEN value ELSE date_trunc('second', value)
+    + make_interval(secs => trunc(mod(extract(second FROM value), 1), places)::double precision) END;
+CREATE OR REPLACE FUNCTION sf.cut(value time, places integer) RETURNS time
+LANGUAGE sql IMMUTABLE RETURN sf.cut(date '1970-01-01' + value, places)::time;
+CREATE OR REPLACE FUNCTION sf.cut(value timestamptz, places integer) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE RETURN sf.cut(value AT TIME ZONE 'UTC', places) AT TIME ZONE 'UTC';
+CREATE OR REPLACE FUNCTION sf.cut(value sf.timestamp_tz, places integer) RETURNS sf.timestamp_tz
+LANGUAGE sql IMMUTABLE RETURN sf.at_offset(sf.cut(sf.wall(value), places), (value).offset_minutes::integer);
+
 -- DATEADD and DATEDIFF also take text; what is a moment already keeps its type.
 CREATE OR REPLACE FUNCTION sf.as_moment(value text) RETURNS timestamp LANGUAGE sql IMMUTABLE RETURN sf.cast_ntz(value);
 CREATE OR REPLACE FUNCTION sf.as_moment(value jsonb) RETURNS timestamp LANGUAGE sql IMMUTABLE RETURN sf.cast_ntz(value);
@@ -369,8 +381,10 @@ DECLARE
 BEGIN
     FOREACH type IN ARRAY ARRAY['date', 'timestamp', 'timestamptz', 'sf.timestamp_tz'] LOOP
         EXECUTE format($f$
-            CREATE OR REPLACE FUNCTION sf.as_date(value %1$s) RETURNS date LANGUAGE sql %2$s RETURN sf.cast_date(value);
-            CREATE OR REPLACE FUNCTION sf.as_wall(value %1$s) RETURNS timestamp LANGUAGE sql %2$s RETURN sf.cast_ntz(value);
+            CREATE OR REPLACE FUNCTION sf.as_date(value %1$s) RETURNS date
+            LANGUAGE sql %2$s RETURN sf.cast_date(value);
+            CREATE OR REPLACE FUNCTION sf.as_wall(value %1$s) RETURNS timestamp
+            LANGUAGE sql %2$s RETURN sf.cast_ntz(value);
             $f$, type, CASE type WHEN 'timestamptz' THEN 'STABLE' ELSE 'IMMUTABLE' END);
     END LOOP;
 END
@@ -400,8 +414,14 @@ RETURN sf.format_moment(sf.wall(value), (value).offset_minutes::integer, 'YYYY-M
 CREATE OR REPLACE FUNCTION sf.cast_text(value timestamptz) RETURNS text
 LANGUAGE sql STABLE RETURN sf.cast_text(sf.in_session_zone(value));
 CREATE OR REPLACE FUNCTION sf.cast_text(value jsonb) RETURNS text
-LANGUAGE sql IMMUTABLE
-RETURN CASE jsonb_typeof(value) WHEN 'string' THEN value #>> '{}' WHEN 'null' THEN NULL ELSE sf.json_text(value) END;
+LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+    CASE jsonb_typeof(value)
+        WHEN 'string', 'null' THEN RETURN value #>> '{}';
+        ELSE RETURN sf.json_text(value);
+    END CASE;
+END
+$$;
 CREATE OR REPLACE FUNCTION sf.try_cast_text(value text) RETURNS text LANGUAGE sql IMMUTABLE RETURN value;
 
 CREATE OR REPLACE FUNCTION sf.cast_text(value numeric, format text) RETURNS text
@@ -490,22 +510,24 @@ DECLARE
     pair record;
 BEGIN
     FOR pair IN
-        SELECT s.source, t.target, t.reader, CASE WHEN t.target = 'numeric' THEN 'IMPLICIT' ELSE 'ASSIGNMENT' END AS context
+        SELECT s.source, t.target, t.reader,
+            CASE WHEN t.target = 'numeric' THEN 'IMPLICIT' ELSE 'ASSIGNMENT' END AS context
         FROM unnest(ARRAY['text', 'varchar', 'jsonb']) AS s(source), (VALUES ('numeric', 'number'),
-            ('double precision', 'float'), ('boolean', 'boolean'), ('bytea', 'binary'), ('date', 'date'), ('time', 'time'),
-            ('timestamp', 'ntz'), ('timestamptz', 'ltz'), ('sf.timestamp_tz', 'tz')) AS t(target, reader)
+            ('double precision', 'float'), ('boolean', 'boolean'), ('bytea', 'binary'), ('date', 'date'),
+            ('time', 'time'), ('timestamp', 'ntz'), ('timestamptz', 'ltz'), ('sf.timestamp_tz', 'tz'))
+            AS t(target, reader)
         UNION ALL VALUES ('jsonb', 'text', 'text', 'ASSIGNMENT'), ('jsonb', 'varchar', 'text', 'ASSIGNMENT'),
             ('numeric', 'boolean', 'boolean', 'ASSIGNMENT'), ('sf.timestamp_tz', 'timestamptz', 'ltz', 'IMPLICIT'),
             ('sf.timestamp_tz', 'timestamp', 'ntz', 'ASSIGNMENT'), ('sf.timestamp_tz', 'date', 'date', 'ASSIGNMENT'),
             ('sf.timestamp_tz', 'time', 'time', 'ASSIGNMENT'), ('sf.timestamp_tz', 'text', 'text', 'ASSIGNMENT'),
-            ('timestamptz', 'sf.timestamp_tz', 'tz', 'ASSIGNMENT'), ('timestamp', 'sf.timestamp_tz', 'tz', 'ASSIGNMENT'),
-            ('date', 'sf.timestamp_tz', 'tz', 'ASSIGNMENT')
+            ('timestamptz', 'sf.timestamp_tz', 'tz', 'ASSIGNMENT'),
+            ('timestamp', 'sf.timestamp_tz', 'tz', 'ASSIGNMENT'), ('date', 'sf.timestamp_tz', 'tz', 'ASSIGNMENT')
     LOOP
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_cast
             WHERE castsource = pair.source::regtype AND casttarget = pair.target::regtype)
         THEN
-            EXECUTE format('CREATE CAST (%s AS %s) WITH FUNCTION sf.cast_%s(%s) AS %s', pair.source, pair.target, pair.reader,
-                CASE pair.source WHEN 'varchar' THEN 'text' ELSE pair.source END, pair.context);
+            EXECUTE format('CREATE CAST (%s AS %s) WITH FUNCTION sf.cast_%s(%s) AS %s', pair.source, pair.target,
+                pair.reader, CASE pair.source WHEN 'varchar' THEN 'text' ELSE pair.source END, pair.context);
         END IF;
     END LOOP;
 END

@@ -2,7 +2,9 @@
 -- function over the native operator, which the planner puts in its place, so that indexes serve `d < '2024-01-01'` too.
 -- They are found only when the schema sf is in the search_path.
 
-CREATE OR REPLACE PROCEDURE sf.make_operator(name text, sign text, a text, b text, result text, volatility text, body text)
+DROP PROCEDURE IF EXISTS sf.make_operator;
+CREATE PROCEDURE sf.make_operator(name text, sign text, a text, b text, result text, volatility text,
+    body text)
 LANGUAGE plpgsql AS $$
 DECLARE
     function text := 'sf.op_' || name;
@@ -33,7 +35,8 @@ BEGIN
         FOR op IN SELECT * FROM (VALUES ('eq', '='), ('ne', '<>'), ('lt', '<'), ('le', '<='), ('gt', '>'), ('ge', '>='))
             AS o(name, sign)
         LOOP
-            native := format('OPERATOR(%s.%s)', CASE kind.type WHEN 'sf.timestamp_tz' THEN 'sf' ELSE 'pg_catalog' END, op.sign);
+            native := format('OPERATOR(%s.%s)',
+                CASE kind.type WHEN 'sf.timestamp_tz' THEN 'sf' ELSE 'pg_catalog' END, op.sign);
             FOREACH other IN ARRAY ARRAY['jsonb', 'text'] LOOP
                 CONTINUE WHEN other = kind.type;
                 CALL sf.make_operator(op.name, op.sign, kind.type, other, 'boolean', kind.volatility,

@@ -145,7 +145,8 @@ LANGUAGE sql IMMUTABLE
 RETURN regexp_replace(value, sf.regexp_pattern(pattern), other, start::integer, occurrence::integer,
     sf.regexp_flags(parameters));
 CREATE OR REPLACE FUNCTION sf.regexp_instr(value text, pattern text, start numeric DEFAULT 1,
-    occurrence numeric DEFAULT 1, behind numeric DEFAULT 0, parameters text DEFAULT 'c', part numeric DEFAULT NULL) RETURNS numeric
+    occurrence numeric DEFAULT 1, behind numeric DEFAULT 0, parameters text DEFAULT 'c', part numeric DEFAULT NULL)
+RETURNS numeric
 LANGUAGE sql IMMUTABLE
 RETURN regexp_instr(value, sf.regexp_pattern(pattern), start::integer, occurrence::integer, behind::integer,
     sf.regexp_flags(parameters), coalesce(part, CASE WHEN parameters ~ 'e' THEN 1 ELSE 0 END)::integer)::numeric;

@@ -7,8 +7,8 @@ DECLARE
 BEGIN
     FOR kind IN SELECT k.*, CASE k.type WHEN 'sf.timestamp_tz' THEN 'sf' ELSE 'pg_catalog' END AS home FROM (VALUES
         ('numeric', 'numeric_'), ('double precision', 'float8'), ('text', 'text_'), ('bytea', 'bytea_'),
-        ('date', 'date_'), ('time', 'time_'), ('timestamp', 'timestamp_'), ('timestamptz', 'timestamptz_'), ('bigint', 'int8'),
-        ('integer', 'int4'), ('sf.timestamp_tz', 'timestamp_tz_')) AS k(type, step)
+        ('date', 'date_'), ('time', 'time_'), ('timestamp', 'timestamp_'), ('timestamptz', 'timestamptz_'),
+        ('bigint', 'int8'), ('integer', 'int4'), ('sf.timestamp_tz', 'timestamp_tz_')) AS k(type, step)
     LOOP
         EXECUTE format('CREATE OR REPLACE AGGREGATE sf.min(%1$s) '
             '(SFUNC = %3$s.%2$ssmaller, STYPE = %1$s, SORTOP = OPERATOR(%3$s.<))', kind.type, kind.step, kind.home);

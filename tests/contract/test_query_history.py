@@ -1,0 +1,539 @@
+"""What the server says of the statements it ran: QUERY_HISTORY with Snowflake's habits, and the ground truth without.
+
+A benchmark is checked against the ground truth, so it must have every statement, once, with its own times.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from snowflake.connector import DictCursor
+
+from tests.embedded_server import EmbeddedServer
+
+HISTORY = "TABLE(INFORMATION_SCHEMA.QUERY_HISTORY({arguments}))"
+TRUTH_FIELDS = [
+    "query_id", "session_id", "query_tag", "sql_text", "start_ms", "end_ms", "queued_ms", "execution_ms", "total_ms",
+    "rows", "error_code",
+]  # fmt: skip
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def history(
+    cursor: Any, arguments: str = "", *, where: str = "TRUE", columns: str = "*", function: str = ""
+) -> list[Any]:
+    """Rows of one of the functions, in the order it gives them."""
+    source = f"TABLE(INFORMATION_SCHEMA.QUERY_HISTORY{function}({arguments}))"
+    return list(cursor.execute(f"SELECT {columns} FROM {source} WHERE {where}").fetchall())
+
+
+def truth(server: EmbeddedServer, tag: str = "", since_ms: float = 0) -> list[dict[str, Any]]:
+    return list(server.ask(f"/__loadgen/history?tag={quote(tag)}&since={since_ms}"))
+
+
+def wait_until(condition: Callable[[], Any], *, tries: int = 200) -> Any:
+    """The condition's first true value; the pause lets the server work."""
+    pause = threading.Event()
+    for _ in range(tries):
+        value = condition()
+        if value:
+            return value
+        pause.wait(0.05)
+    raise AssertionError("it never happened")
+
+
+@pytest.fixture
+def tagged(connect: Callable[..., Any], database: str) -> Any:
+    """A cursor whose statements carry the test's own tag."""
+    return connect(session_parameters={"QUERY_TAG": database}).cursor()
+
+
+@pytest.fixture
+def named(connect: Callable[..., Any], database: str) -> Any:
+    """A cursor that gives rows by name, in an untagged session of its own."""
+    return connect().cursor(DictCursor)
+
+
+# --- the functions of Snowflake --------------------------------------------------------------------------------------
+
+
+def test_a_statement_is_found_by_its_id_with_snowflakes_columns(tagged, named, database):
+    tagged.execute("SELECT SEQ4() FROM TABLE(GENERATOR(ROWCOUNT => 7))")
+    query_id = tagged.sfqid
+
+    (row,) = history(named, "RESULT_LIMIT => 1000", where=f"QUERY_ID = '{query_id}'")
+
+    assert {
+        "QUERY_ID", "QUERY_TAG", "QUERY_TEXT", "QUERY_TYPE", "SESSION_ID", "USER_NAME", "ROLE_NAME", "DATABASE_NAME",
+        "SCHEMA_NAME", "WAREHOUSE_NAME", "WAREHOUSE_SIZE", "WAREHOUSE_TYPE", "CLUSTER_NUMBER", "EXECUTION_STATUS",
+        "ERROR_CODE", "ERROR_MESSAGE", "START_TIME", "END_TIME", "TOTAL_ELAPSED_TIME", "COMPILATION_TIME",
+        "EXECUTION_TIME", "QUEUED_PROVISIONING_TIME", "QUEUED_REPAIR_TIME", "QUEUED_OVERLOAD_TIME",
+        "TRANSACTION_BLOCKED_TIME", "BYTES_SCANNED", "ROWS_PRODUCED", "ROWS_WRITTEN_TO_RESULT",
+        "BYTES_WRITTEN_TO_RESULT", "CREDITS_USED_CLOUD_SERVICES", "QUERY_PARAMETERIZED_HASH", "USER_TYPE",
+        "FAULT_HANDLING_TIME", "QUERY_RETRY_TIME", "TRANSACTION_ID", "BIND_VALUES", "ROWS_INSERTED",
+    } <= row.keys()  # fmt: skip
+    assert (row["QUERY_TAG"], row["QUERY_TYPE"], row["ROWS_PRODUCED"]) == (database, "SELECT", 7)
+    assert row["QUERY_TEXT"] == "SELECT SEQ4() FROM TABLE(GENERATOR(ROWCOUNT => 7))"
+    assert (row["DATABASE_NAME"], row["SCHEMA_NAME"], row["USER_NAME"]) == (database, "PUBLIC", "TESTER")
+    assert (row["WAREHOUSE_NAME"], row["CLUSTER_NUMBER"]) == ("COMPUTE_WH", 1)
+    assert row["EXECUTION_STATUS"].upper() == "SUCCESS"
+    assert (row["ERROR_CODE"], row["ERROR_MESSAGE"]) == (None, None)
+    assert row["START_TIME"] <= row["END_TIME"]
+
+
+def test_times_are_instants_and_durations_whole_milliseconds(tagged, named):
+    tagged.execute("SELECT SYSTEM$WAIT(200, 'MILLISECONDS')")
+
+    (row,) = history(named, "RESULT_LIMIT => 1000", where=f"QUERY_ID = '{tagged.sfqid}'")
+
+    assert row["TOTAL_ELAPSED_TIME"] >= 200
+    assert abs(row["END_TIME"] - row["START_TIME"] - timedelta(milliseconds=row["TOTAL_ELAPSED_TIME"])) <= timedelta(
+        milliseconds=1
+    )
+    assert row["START_TIME"].utcoffset() is not None
+    parts = ("COMPILATION_TIME", "EXECUTION_TIME", "QUEUED_OVERLOAD_TIME", "TRANSACTION_BLOCKED_TIME")
+    assert all(type(row[name]) is int and row[name] >= 0 for name in parts)
+    assert abs(sum(row[name] for name in parts) - row["TOTAL_ELAPSED_TIME"]) <= 4  # each is rounded
+
+
+def test_a_hundred_rows_are_given_unless_more_are_asked_for(tagged, named):
+    for _ in range(120):
+        tagged.execute("SELECT 1")
+
+    assert len(history(named)) == 100
+    assert len(history(named, "RESULT_LIMIT => 110")) == 110
+    assert len(history(named, "RESULT_LIMIT => 1")) == 1
+
+
+def test_the_limit_counts_before_the_where_clause(tagged, named, database):
+    tagged.execute("SELECT 'looked for'")
+    wanted = tagged.sfqid
+    for _ in range(20):
+        tagged.execute("SELECT 'in front of it'")
+
+    assert history(named, "RESULT_LIMIT => 10", where=f"QUERY_ID = '{wanted}'") == []
+    assert len(history(named, "RESULT_LIMIT => 10000", where=f"QUERY_ID = '{wanted}'")) == 1
+
+
+@pytest.mark.parametrize("limit", [0, -1, 10_001])
+def test_a_limit_out_of_range_is_refused(cursor, limit):
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        history(cursor, f"RESULT_LIMIT => {limit}")
+
+    assert caught.value.sqlstate == "22023"
+    assert "RESULT_LIMIT" in str(caught.value)
+
+
+def test_the_newest_end_comes_first(tagged, named):
+    for number in range(10):
+        tagged.execute(f"SELECT {number}")
+
+    ended = [row["END_TIME"] for row in history(named, "RESULT_LIMIT => 50") if row["END_TIME"] != EPOCH]
+
+    assert ended == sorted(ended, reverse=True)
+
+
+def test_a_time_range_cuts_out_what_ended_in_it(tagged, named, server):
+    ids = []
+    bounds = []
+    for number in range(3):
+        bounds.append(server.ask("/__loadgen/stats")["now_ms"])
+        tagged.execute(f"SELECT {number}")
+        ids.append(tagged.sfqid)
+        threading.Event().wait(0.01)
+    low, high = (datetime.fromtimestamp(bounds[index] / 1000, UTC).isoformat() for index in (1, 2))
+
+    rows = history(
+        named,
+        f"END_TIME_RANGE_START => '{low}'::TIMESTAMP_LTZ, END_TIME_RANGE_END => '{high}'::TIMESTAMP_LTZ, RESULT_LIMIT => 1000",
+        where=f"SESSION_ID = {tagged.connection.session_id}",
+    )
+    after = history(
+        named,
+        f"END_TIME_RANGE_START => TO_TIMESTAMP_LTZ('{low}'), RESULT_LIMIT => 1000",
+        where=f"SESSION_ID = {tagged.connection.session_id}",
+    )
+
+    assert [row["QUERY_ID"] for row in rows] == [ids[1]]
+    assert [row["QUERY_ID"] for row in after] == [ids[2], ids[1]]
+
+
+def test_a_time_range_may_be_computed(tagged, named):
+    tagged.execute("SELECT 1")
+    query_id = tagged.sfqid
+
+    rows = history(
+        named,
+        "END_TIME_RANGE_START => DATEADD('minute', -5, CURRENT_TIMESTAMP()), END_TIME_RANGE_END => CURRENT_TIMESTAMP(),"
+        " RESULT_LIMIT => 10000",
+        where=f"QUERY_ID = '{query_id}'",
+    )
+    older = history(
+        named, "END_TIME_RANGE_END => DATEADD('hour', -1, CURRENT_TIMESTAMP())", where=f"QUERY_ID = '{query_id}'"
+    )
+
+    assert len(rows) == 1
+    assert older == []
+
+
+def test_history_by_session_is_of_one_session_and_by_default_of_the_own(connect, tagged):
+    other = connect().cursor()
+    tagged.execute("SELECT 'theirs'")
+    other.execute("SELECT 'mine'")
+    session = tagged.connection.session_id
+
+    theirs = history(other, f"SESSION_ID => {session}", function="_BY_SESSION", columns="QUERY_ID, SESSION_ID")
+    own = history(other, function="_BY_SESSION", columns="QUERY_TEXT, SESSION_ID")
+
+    assert (tagged.sfqid, session) in theirs
+    assert {number for _, number in theirs} == {session}
+    assert {number for _, number in own} == {other.connection.session_id}
+    assert "SELECT 'mine'" in [text for text, _ in own]
+
+
+def test_history_by_user_is_of_one_user(server, named, database):
+    connection = server.connect(user=f"user_{database}")
+    connection.cursor().execute("SELECT 'by that user'")
+    connection.close()
+
+    rows = history(named, f"USER_NAME => 'USER_{database}', RESULT_LIMIT => 1000", function="_BY_USER")
+
+    assert [row["QUERY_TEXT"] for row in rows if row["QUERY_TYPE"] == "SELECT"] == ["SELECT 'by that user'"]
+    assert {row["USER_NAME"] for row in rows} == {f"USER_{database}"}
+
+
+def test_history_by_warehouse_is_of_one_warehouse(connect, named, database):
+    cursor = connect(warehouse=f"WH_{database}").cursor()
+    cursor.execute("SELECT 'on that warehouse'")
+
+    rows = history(named, f"WAREHOUSE_NAME => 'WH_{database}', RESULT_LIMIT => 1000", function="_BY_WAREHOUSE")
+
+    assert "SELECT 'on that warehouse'" in [row["QUERY_TEXT"] for row in rows]
+    assert {row["WAREHOUSE_NAME"] for row in rows} == {f"WH_{database}"}
+
+
+def test_the_functions_need_a_database_or_a_qualified_name(server, database):
+    connection = server.connect()
+    cursor = connection.cursor()
+
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        cursor.execute("SELECT * FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY())")
+    cursor.execute("SELECT COUNT(*) FROM TABLE(BENCH.INFORMATION_SCHEMA.QUERY_HISTORY(RESULT_LIMIT => 5))")
+    qualified = cursor.fetchone()
+    connection.close()
+
+    assert caught.value.errno == 90105
+    assert qualified == (5,)
+
+
+def test_a_running_statement_is_shown_with_the_epoch_as_its_end(connect, named):
+    busy = connect(session_parameters={"QUERY_TAG": "busy"})
+    ended = threading.Event()
+
+    def run() -> None:
+        try:
+            busy.cursor().execute("SELECT SYSTEM$WAIT(30)")
+        except Exception:  # it is cancelled below
+            ended.set()
+
+    thread = threading.Thread(target=run, name="busy")
+    thread.start()
+    mine = f"SESSION_ID => {busy.session_id}"
+    (row,) = wait_until(lambda: history(named, mine, function="_BY_SESSION", where="QUERY_TEXT LIKE '%WAIT(30)'"))
+    bounded = history(
+        named,
+        f"{mine}, END_TIME_RANGE_END => CURRENT_TIMESTAMP()",
+        function="_BY_SESSION",
+        where="QUERY_TEXT LIKE '%WAIT(30)'",
+    )
+    named.execute("SELECT SYSTEM$CANCEL_QUERY(?)", (row["QUERY_ID"],))
+    thread.join(20)
+
+    (cancelled,) = history(named, mine, function="_BY_SESSION", where="QUERY_TEXT LIKE '%WAIT(30)'")
+    assert row["EXECUTION_STATUS"].upper() == "RUNNING"
+    assert row["END_TIME"] == EPOCH
+    assert bounded == []
+    assert ended.is_set()
+    assert cancelled["EXECUTION_STATUS"].upper() == "FAILED_WITH_ERROR"
+    assert (int(cancelled["ERROR_CODE"]), cancelled["ERROR_MESSAGE"]) == (604, "SQL execution canceled")
+
+
+@pytest.mark.parametrize(
+    ("statement", "code"), [("SELECT 1 / 0", 100051), ("SELECT * FROM NO_SUCH_TABLE", 2003), ("SELEC 1", 1003)]
+)
+def test_a_failed_statement_is_shown_with_its_error(tagged, named, statement, code):
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        tagged.execute(statement)
+
+    (row,) = history(named, "RESULT_LIMIT => 1000", where=f"QUERY_ID = '{caught.value.sfqid}'")
+
+    assert row["EXECUTION_STATUS"].upper() == "FAILED_WITH_ERROR"
+    assert int(row["ERROR_CODE"]) == code
+    assert row["ERROR_MESSAGE"] in caught.value.raw_msg
+    assert row["QUERY_TEXT"] == statement
+
+
+# --- what Snowflake leaves out ---------------------------------------------------------------------------------------
+
+
+def test_short_statements_on_hybrid_tables_alone_leave_no_row_but_are_in_the_ground_truth(
+    tagged, named, server, database
+):
+    tagged.execute("CREATE HYBRID TABLE H (K INTEGER PRIMARY KEY, V VARCHAR)")
+    tagged.execute("CREATE TABLE S (K INTEGER, V VARCHAR)")
+    ids = {}
+    for name, statement in {
+        "hybrid insert": "INSERT INTO H VALUES (1, 'a')",
+        "hybrid select": "SELECT * FROM H WHERE K = 1",
+        "hybrid update": "UPDATE H SET V = 'b' WHERE K = 1",
+        "hybrid delete": "DELETE FROM H WHERE K = 2",
+        "standard insert": "INSERT INTO S VALUES (1, 'a')",
+        "standard select": "SELECT * FROM S",
+        "both": "SELECT * FROM H JOIN S ON H.K = S.K",
+        "neither": "SELECT 1",
+        "show": "SHOW TABLES",
+    }.items():
+        ids[name] = tagged.execute(statement).sfqid
+
+    shown = {row["QUERY_ID"] for row in history(named, "RESULT_LIMIT => 1000", where=f"QUERY_TAG = '{database}'")}
+    recorded = {line["query_id"] for line in truth(server, database)}
+
+    assert {name for name, query_id in ids.items() if query_id in shown} == {
+        "standard insert", "standard select", "both", "neither", "show",
+    }  # fmt: skip
+    assert set(ids.values()) <= recorded
+
+
+def test_hybrid_statements_that_fail_or_run_in_a_transaction_are_shown(tagged, named, database):
+    tagged.execute("CREATE HYBRID TABLE H (K INTEGER PRIMARY KEY)")
+    tagged.execute("BEGIN")
+    inside = tagged.execute("INSERT INTO H VALUES (1)").sfqid
+    tagged.execute("COMMIT")
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        tagged.execute("INSERT INTO H VALUES (1)")
+
+    shown = {row["QUERY_ID"]: row for row in history(named, "RESULT_LIMIT => 1000", where=f"QUERY_TAG = '{database}'")}
+
+    assert inside in shown
+    assert int(shown[caught.value.sfqid]["ERROR_CODE"]) == 200001
+
+
+def test_a_slow_hybrid_statement_is_shown(connect, tagged, named):
+    tagged.execute("CREATE HYBRID TABLE H (K INTEGER PRIMARY KEY, V INTEGER)")
+    tagged.execute("INSERT INTO H VALUES (1, 0)")
+    holder = connect().cursor()
+    holder.execute("BEGIN")
+    holder.execute("UPDATE H SET V = 1 WHERE K = 1")
+    thread = threading.Thread(target=lambda: tagged.execute("UPDATE H SET V = 2 WHERE K = 1"), name="blocked")
+    thread.start()
+    mine = f"SESSION_ID => {tagged.connection.session_id}"
+    long_enough = "TOTAL_ELAPSED_TIME >= 600 AND QUERY_TEXT LIKE 'UPDATE%'"
+
+    (blocked,) = wait_until(lambda: history(named, mine, function="_BY_SESSION", where=long_enough))
+    holder.execute("COMMIT")
+    thread.join(30)
+
+    (row,) = history(named, mine, function="_BY_SESSION", where=long_enough)
+    assert blocked["EXECUTION_STATUS"].upper() == "BLOCKED"
+    assert row["QUERY_ID"] == blocked["QUERY_ID"] == tagged.sfqid
+    assert row["EXECUTION_STATUS"].upper() == "SUCCESS"
+    assert row["TRANSACTION_BLOCKED_TIME"] > 0
+
+
+# --- the ground truth ------------------------------------------------------------------------------------------------
+
+
+def test_every_statement_is_in_the_ground_truth_once_with_exact_fields(tagged, server, database):
+    sent = []
+    for number in range(50):
+        tagged.execute("SELECT ?", (number,))
+        sent.append(tagged.sfqid)
+
+    lines = truth(server, database)
+
+    assert [line["query_id"] for line in lines] == sent
+    for line in lines:
+        assert list(line) == TRUTH_FIELDS
+        assert line["session_id"] == tagged.connection.session_id
+        assert (line["query_tag"], line["sql_text"], line["rows"], line["error_code"]) == (database, "SELECT ?", 1, 0)
+        assert all(type(line[name]) is float for name in TRUTH_FIELDS if name.endswith("_ms"))
+        assert line["total_ms"] == pytest.approx(line["end_ms"] - line["start_ms"], abs=0.01)
+        assert 0 <= line["execution_ms"] <= line["total_ms"]
+        assert line["queued_ms"] >= 0
+
+
+def test_the_ground_truth_counts_rows_and_errors(tagged, server, database):
+    tagged.execute("CREATE TABLE T (A INTEGER)")
+    tagged.execute("INSERT INTO T VALUES (1), (2), (3)")
+    tagged.execute("SELECT * FROM T WHERE A > 1")
+    tagged.execute("UPDATE T SET A = 0")
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        tagged.execute("SELECT A / 0 FROM T WHERE A = 0 AND 1 / A > 0")
+
+    lines = truth(server, database)
+
+    assert [(line["rows"], line["error_code"]) for line in lines[1:]] == [(3, 0), (2, 0), (3, 0), (0, 100051)]
+
+
+def test_an_array_bind_is_one_statement_of_the_ground_truth(tagged, server, database):
+    tagged.execute("CREATE TABLE T (A INTEGER)")
+
+    tagged.executemany("INSERT INTO T VALUES (?)", [(number,) for number in range(500)])
+
+    inserts = [line for line in truth(server, database) if line["sql_text"].startswith("INSERT")]
+    assert [(line["query_id"], line["rows"]) for line in inserts] == [(tagged.sfqid, 500)]
+
+
+def test_a_changed_tag_counts_from_the_next_statement_on(tagged, server, database):
+    first = tagged.execute("SELECT 1").sfqid
+    tagged.execute(f"ALTER SESSION SET QUERY_TAG = '{database} second'")
+    second = tagged.execute("SELECT 1").sfqid
+
+    tags = {line["query_id"]: line["query_tag"] for line in truth(server, database)}
+
+    assert (tags[first], tags[second]) == (database, f"{database} second")
+    assert [line["query_id"] for line in truth(server, f"{database} second")] == [second]
+
+
+def test_a_json_tag_is_found_by_any_part_of_it(connect, server, database):
+    tag = f'{{"app":"loadgen","run":"{database}","worker":"worker-0","phase":"MEASURE","step":null}}'
+    cursor = connect(session_parameters={"QUERY_TAG": tag}).cursor()
+    cursor.execute("SELECT 1")
+
+    (line,) = truth(server, f'"run":"{database}","worker":"worker-0"')
+
+    assert (line["query_id"], line["query_tag"]) == (cursor.sfqid, tag)
+
+
+def test_since_leaves_out_what_began_before(tagged, server, database):
+    tagged.execute("SELECT 'before'")
+    moment = server.ask("/__loadgen/stats")["now_ms"]
+    tagged.execute("SELECT 'after'")
+
+    lines = truth(server, database, moment)
+
+    assert [line["sql_text"] for line in lines] == ["SELECT 'after'"]
+
+
+def test_waiting_for_a_slot_is_told_apart_from_working(server, database):
+    connection = server.connect(warehouse=f"ONE_{database}")
+    connection.cursor().execute(f"ALTER WAREHOUSE ONE_{database} SET MAX_CONCURRENCY_LEVEL = 1")
+    connection.close()
+    started = threading.Barrier(3)
+
+    def run() -> None:
+        client = server.connect(warehouse=f"ONE_{database}", session_parameters={"QUERY_TAG": database})
+        started.wait(30)
+        client.cursor().execute("SELECT SYSTEM$WAIT(300, 'MILLISECONDS')")
+        client.close()
+
+    threads = [threading.Thread(target=run, name=f"client-{number}") for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    lines = sorted(truth(server, database), key=lambda line: line["end_ms"])
+    assert len(lines) == 3
+    assert all(line["execution_ms"] >= 290 for line in lines)
+    assert all(line["total_ms"] >= line["queued_ms"] + line["execution_ms"] - 0.01 for line in lines)
+    for before, after in itertools.pairwise(lines):
+        granted_ms = after["start_ms"] + after["queued_ms"]
+        assert granted_ms >= before["end_ms"] - 20  # a slot is given on before the statement's record is closed
+
+
+def test_the_counts_of_the_server_agree_with_what_was_sent(connect, server, database):
+    clients, each = 8, 25
+    before = server.ask("/__loadgen/stats")["statements"]
+
+    def run(number: int) -> None:
+        cursor = connections[number].cursor()
+        for step in range(each):
+            cursor.execute("SELECT ?, ?", (number, step))
+
+    connections = [connect(session_parameters={"QUERY_TAG": f"{database} {number}"}) for number in range(clients)]
+    threads = [threading.Thread(target=run, args=(number,), name=f"client-{number}") for number in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    lines = truth(server, database)
+    requests = server.ask("/__loadgen/journal?path=query-request&match=SELECT%20%3F%2C%20%3F")
+    sessions = {connection.session_id for connection in connections}
+    assert len(lines) == clients * each
+    assert len({line["query_id"] for line in lines}) == clients * each
+    assert server.ask("/__loadgen/stats")["statements"] - before == clients * each
+    assert sum(entry["session_id"] in sessions for entry in requests) == clients * each
+    for number in range(clients):
+        assert len(truth(server, f"{database} {number}")) == each
+
+
+# --- stats and journal -----------------------------------------------------------------------------------------------
+
+
+def test_the_stats_show_what_runs_and_what_waits(server, connect, database):
+    one = connect(warehouse=f"ONE_{database}")
+    one.cursor().execute(f"ALTER WAREHOUSE ONE_{database} SET MAX_CONCURRENCY_LEVEL = 1")
+    clients = [connect(warehouse=f"ONE_{database}") for _ in range(3)]
+
+    def run(client: Any) -> None:
+        client.cursor().execute("SELECT SYSTEM$WAIT(700, 'MILLISECONDS')")
+
+    threads = [threading.Thread(target=run, args=(client,), name="client") for client in clients]
+    for thread in threads:
+        thread.start()
+    stats = wait_until(
+        lambda: (now := server.ask("/__loadgen/stats")) and now["warehouses"][f"ONE_{database}"]["queued"] == 2 and now
+    )
+    for thread in threads:
+        thread.join(30)
+
+    assert {"open_sessions", "running", "queued", "statements"} <= stats.keys()
+    assert stats["warehouses"][f"ONE_{database}"] == {"running": 1, "queued": 2, "slots": 1}
+    assert stats["running"] >= 1
+    assert stats["queued"] == 2
+    assert stats["open_sessions"] >= 4
+
+
+def test_the_journal_has_every_request_of_a_session(server):
+    moment = server.ask("/__loadgen/stats")["now_ms"]
+    connection = server.connect()
+    connection.cursor().execute("SELECT ?, ?", (1, "x"))
+    number = connection.session_id
+    connection.close()
+
+    entries = [entry for entry in server.ask(f"/__loadgen/journal?since={moment}") if entry["session_id"] == number]
+
+    assert [entry["path"] for entry in entries] == [
+        "/session/v1/login-request",
+        "/queries/v1/query-request",
+        "/session",
+    ]
+    query = entries[1]
+    assert (query["sql_text"], query["bind_count"], query["status"], query["outcome"]) == ("SELECT ?, ?", 2, 200, "ok")
+    assert (query["method"], query["retry_count"]) == ("POST", 0)
+    assert len(query["query_id"]) == len(query["request_id"]) == 36
+    assert query["duration_ms"] > 0
+    assert moment <= entries[0]["at_ms"] <= entries[1]["at_ms"] <= entries[2]["at_ms"]
+
+
+def test_the_journal_names_the_error_of_a_refused_statement(server, tagged, database):
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        tagged.execute(f"SELECT * FROM MISSING_{database}")
+
+    (entry,) = server.ask(f"/__loadgen/journal?match=MISSING_{database}")
+
+    assert (entry["outcome"], entry["status"]) == ("2003", 200)
+
+
+def test_no_secret_is_in_the_journal(server):
+    server.connect(password="planted-Passw0rd-7193").close()
+
+    assert "planted" not in str(server.ask("/__loadgen/journal"))

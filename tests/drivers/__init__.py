@@ -1,0 +1,1 @@
+"""Clients that are not ours: the Node driver and the `snow` command against the embedded server. All slow."""

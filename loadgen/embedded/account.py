@@ -65,6 +65,7 @@ async def enter(engine: Engine, session: Session, wishes: Wishes) -> None:
             if wishes.schema and schema not in database.schemas and schema != INFORMATION_SCHEMA:
                 await _schema(engine, database, schema)
             session.schema = schema if schema in database.schemas or schema == INFORMATION_SCHEMA else None
+    session.changed()
 
 
 async def _database(engine: Engine, name: str) -> None:

@@ -158,7 +158,7 @@ class Catalog:
         for body in bodies["table"]:
             table = table_from(body)
             self.databases[table.database].schemas[table.schema].tables[table.name] = table
-            for name in (f"{table.database}.{table.schema}", table.name, *(c.name for c in table.columns)):
+            for name in (table.name, *(column.name for column in table.columns)):
                 names.stored(name)  # remembers the long ones
         self.changed()
 

@@ -28,7 +28,7 @@ def type_of(node: exp.DataType) -> SnowType:
     name = str(kind.value if isinstance(kind, exp.DataType.Type) else kind).upper()
     plain = all(isinstance(part, exp.DataTypeParam) and part.this.is_int for part in node.expressions)
     arguments = [int(str(part.this.this)) for part in node.expressions] if plain else []
-    if not plain or node.args.get("nested"):
+    if not plain or (node.args.get("nested") and node.expressions):
         raise unsupported(f"data type {dialect.shown(node)}")
     return declared(_TYPE_NAMES.get(name, name), arguments)
 
@@ -41,6 +41,9 @@ _TYPE_NAMES = {
     "USERDEFINED": "?",
     "STRUCT": "OBJECT",
 }
+
+
+_MODIFIED = frozenset({"FIXED", "TEXT", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"})
 
 
 def cast(value: str, kind: SnowType, attempt: bool = False) -> str:

@@ -39,8 +39,14 @@ def quoted(name: str) -> str:
     return '"' + stored(name).replace('"', '""') + '"'
 
 
+def schema_name(database: str, schema: str) -> str:
+    """The PostgreSQL schema of a Snowflake schema, quoted; dots inside names cannot make two of them one."""
+    parts = (part.replace("~", "~~").replace(".", "~d") for part in (database, schema))
+    return quoted(".".join(parts))
+
+
 def relation(database: str, schema: str, name: str) -> str:
-    return f"{quoted(f'{database}.{schema}')}.{quoted(name)}"
+    return f"{schema_name(database, schema)}.{quoted(name)}"
 
 
 def literal(text: str) -> str:

@@ -9,12 +9,18 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from loadgen.embedded.backends import Backend
 from loadgen.embedded.history import Context
 from loadgen.embedded.parameters import DEFAULTS, Value
 
 REPLIES_KEPT = 16  # per session: a resent request gets the first answer again instead of a second execution
 REPLY_BYTES_KEPT = 1 << 16
+SHOWN = (
+    "TIMEZONE", "AUTOCOMMIT", "TIMESTAMP_OUTPUT_FORMAT", "TIMESTAMP_NTZ_OUTPUT_FORMAT", "TIMESTAMP_LTZ_OUTPUT_FORMAT",
+    "TIMESTAMP_TZ_OUTPUT_FORMAT", "DATE_OUTPUT_FORMAT", "TIME_OUTPUT_FORMAT", "BINARY_OUTPUT_FORMAT",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -52,6 +58,7 @@ class Session:
         self.created_ms = time.time() * 1000
         self.replies: OrderedDict[str, bytes] = OrderedDict()
         self._context: Context | None = None
+        self._shown: orjson.Fragment | None = None
 
     def get(self, name: str) -> Value:
         value = self.parameters.get(name)
@@ -68,6 +75,14 @@ class Session:
     def changed(self) -> None:
         """Called after USE and ALTER SESSION: the next statement gets a new context."""
         self._context = None
+        self._shown = None
+
+    @property
+    def shown_parameters(self) -> orjson.Fragment:
+        """The parameters that every answer repeats: connector 4 forgets those that an answer leaves out."""
+        if self._shown is None:
+            self._shown = orjson.Fragment(orjson.dumps([{"name": name, "value": self.get(name)} for name in SHOWN]))
+        return self._shown
 
     @property
     def context(self) -> Context:

@@ -127,7 +127,7 @@ def renewed(session: Session) -> bytes:
 def answered(session: Session, query_id: str, result: Result, binds: Mapping[str, Any] | None) -> bytes:
     """The answer to a query."""
     data: dict[str, Any] = {
-        "parameters": parameters_of(session) if result.parameters_changed else [],
+        "parameters": parameters_of(session) if result.parameters_changed else session.shown_parameters,
         "rowtype": result.rowtype,
         "rowset": result.rows,
         "total": result.count,

@@ -50,10 +50,11 @@ def run(script: Path, server: EmbeddedServer) -> Run:
     def run_statements(*statements: str | dict[str, Any], **settings: Any) -> list[dict[str, Any]]:
         address = {"host": server.host, "port": server.port, "protocol": "http", "account": "embedded"}
         user = {"username": "tester", "password": "any", "database": "NODE", "schema": "PUBLIC"}
+        nulls = {"representNullAsStringNull": False}  # times come as texts, and this is about their NULLs
         wanted = [{"sqlText": one} if isinstance(one, str) else one for one in statements]
         done = subprocess.run(
             ["node", str(script)],
-            input=json.dumps({"connection": address | user | settings, "statements": wanted}),
+            input=json.dumps({"connection": address | user | nulls | settings, "statements": wanted}),
             cwd=script.parent,
             capture_output=True,
             text=True,

@@ -92,7 +92,7 @@ async def make_schema(connection: asyncpg.Connection, schema: Schema) -> None:
     body = asdict(schema)
     body.pop("tables")
     await store.store(connection, "schema", [schema.database, schema.name], body)
-    await connection.execute(f"CREATE SCHEMA {names.quoted(f'{schema.database}.{schema.name}')}")
+    await connection.execute(f"CREATE SCHEMA {names.schema_name(schema.database, schema.name)}")
 
 
 def new_database(name: str, comment: str = "", transient: bool = False) -> Database:
@@ -181,7 +181,7 @@ async def drop_schema(connection: asyncpg.Connection, schema: Schema) -> None:
     for table in schema.tables.values():
         await store.forget(connection, "table", table.path)
     await store.forget(connection, "schema", [schema.database, schema.name])
-    await connection.execute(f"DROP SCHEMA IF EXISTS {names.quoted(f'{schema.database}.{schema.name}')} CASCADE")
+    await connection.execute(f"DROP SCHEMA IF EXISTS {names.schema_name(schema.database, schema.name)} CASCADE")
 
 
 # --- DROP, TRUNCATE, COMMENT ------------------------------------------------------------------------------------------

@@ -204,3 +204,10 @@ async def _wait(call: Call, arguments: list[str | None]) -> str:
     finally:
         ticket.release()
     return f"waited {arguments[0]} {unit.lower()}"
+
+
+@command("CALL", "CALL")
+async def call_procedure(call: Call) -> Result:
+    """There are no stored procedures: whatever is called is unknown."""
+    path = call.cursor(1).path()
+    raise failure.unknown_function(".".join(path))

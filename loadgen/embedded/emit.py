@@ -70,7 +70,7 @@ class Scope:
 
     ctes: frozenset[str] = frozenset()
     tables: dict[str, frozenset[str]] = field(default_factory=dict)  # alias → columns, for tables of the catalogue
-    generator: bool = False
+    generators: int = 0  # TABLE(GENERATOR(…)) in FROM
     aliases: dict[str, exp.Expr] = field(default_factory=dict)
 
 

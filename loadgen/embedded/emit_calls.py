@@ -128,7 +128,7 @@ def call_of(self: Emitter, node: exp.Anonymous, *, order_by: str = "", over: str
     if name in CONTEXT_FUNCTIONS:
         return self.context_value(name)
     if name in SEQUENCES:
-        row = '"~generator"."i" - 1' if self.scope.generator else "row_number() OVER () - 1"
+        row = '"~generator1"."i" - 1' if self.scope.generators == 1 else "row_number() OVER () - 1"
         return f"({row})::numeric(38,0)"
     function = known(name)
     if function.kind == "table" or (function.kind == "window" and over is None):

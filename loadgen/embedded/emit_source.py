@@ -220,6 +220,8 @@ def _table_function(self: Emitter, node: exp.Expr, call: exp.Expr) -> str:
     if name == "GENERATOR" and not path:
         return _generator(self, node, arguments)
     if name in QUERY_HISTORY_FUNCTIONS and (path[-1:] == [INFORMATION_SCHEMA] or self.schema == INFORMATION_SCHEMA):
+        if len(path) < 2 and self.database is None:
+            raise no_current_database("SELECT")
         return _history(self, node, name, arguments)
     raise unknown_table_function(name)
 
@@ -253,8 +255,10 @@ def _generator(self: Emitter, node: exp.Expr, arguments: dict[str, exp.Expr]) ->
     rows = arguments.get("ROWCOUNT")
     if rows is None or arguments.keys() - {"ROWCOUNT"}:
         raise unsupported("GENERATOR without ROWCOUNT, or with TIMELIMIT")
-    self.scope.generator = True
-    return f'generate_series(1, ({self.emit(rows)})::bigint) AS "~generator"("i")'
+    if not (isinstance(rows, exp.Placeholder) or (isinstance(rows, exp.Literal) and rows.is_int)):
+        raise compilation(1015, "22023", "ROWCOUNT must be a constant whole number.")
+    self.scope.generators += 1
+    return f'generate_series(1, ({self.emit(rows)})::bigint) AS "~generator{self.scope.generators}"("i")'
 
 
 def _history(self: Emitter, node: exp.Expr, name: str, arguments: dict[str, exp.Expr]) -> str:

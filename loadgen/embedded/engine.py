@@ -98,9 +98,11 @@ class Engine:
         finally:
             if running.blocked_since_s:
                 statement.blocked_ms += (time.monotonic() - running.blocked_since_s) * 1000
-            if not request.describe_only:
+            if request.describe_only:
+                self.history.drop(statement)
+            else:
                 session.last_query_id = statement.query_id
-            self.history.end(statement)
+                self.history.end(statement)
             self.running.pop(statement.query_id, None)
             if request.request_id:
                 self.by_request.pop(request.request_id, None)

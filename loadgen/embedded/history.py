@@ -157,6 +157,10 @@ class History:
         while self._texts.size_bytes + self._contexts.size_bytes > self._text_bytes_max and self.kept > 1:
             self._forget_oldest()
 
+    def drop(self, statement: Statement) -> None:
+        """It was only described, not executed: no record."""
+        del self.running[statement.number]
+
     def find_running(self, query_id: str) -> Statement | None:
         return self.running.get(self._number_of(query_id))
 

@@ -27,6 +27,7 @@ def program() -> Iterator[Path]:
     place = reachable_directory()
     venv = place / "venv"
     python = venv / "bin" / "python"
+    commands: list[list[str | Path]]
     if shutil.which("uv") is not None:
         commands = [
             ["uv", "venv", "--quiet", "--no-project", "--python", sys.executable, venv],

@@ -198,7 +198,10 @@ async def _wait(call: Call, arguments: list[str | None]) -> str:
     except ValueError:
         raise failure.SqlError(100038, "22018", f"Numeric value '{str(arguments[0])[:40]}' is not recognized") from None
     warehouse = call.engine.warehouse_of(call.session)
+    call.running.statement.status = "queued"
     ticket = await warehouse.admit()
+    call.running.statement.status = "running"
+    call.running.statement.queued_ms = ticket.queued_s * 1000
     try:
         await asyncio.sleep(seconds)
     finally:

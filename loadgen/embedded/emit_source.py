@@ -208,9 +208,9 @@ def _table_function(self: Emitter, node: exp.Expr, call: exp.Expr) -> str:
     if isinstance(call, exp.Anonymous) and str(call.this).upper() == "TABLE" and len(call.expressions) == 1:
         call = call.expressions[0]
     path = []
-    while isinstance(call, exp.Dot):
-        path.append(dialect.identifier(call.this) if not isinstance(call.this, exp.Dot) else "")
-        call = call.expression
+    if isinstance(call, exp.Dot):
+        *before, call = call.flatten()
+        path = [dialect.identifier(part) for part in before]
     if not isinstance(call, exp.Anonymous):
         raise unsupported("table function")
     name = str(call.this).upper()

@@ -133,14 +133,29 @@ def _duplicate_key(error: asyncpg.PostgresError) -> SqlError:
     return SqlError(200001, "22000", f'Duplicate key value violates unique constraint "{constraint}"')
 
 
-def _too_long(error: asyncpg.PostgresError) -> SqlError:
-    return SqlError(100078, "22000", "String is too long and would be truncated")
-
-
 def _not_null(error: asyncpg.PostgresError) -> SqlError:
     return SqlError(
         100072, "22000", f"NULL result in a non-nullable column '{getattr(error, 'column_name', '') or ''}'"
     )
+
+
+# What PostgreSQL's SQLSTATEs become when nothing of its text is needed.
+_PLAIN = {
+    "22003": SqlError(100046, "22003", "Number out of representable range"),
+    "22012": SqlError(100051, "22012", "Division by zero"),
+    "21000": SqlError(90150, "22000", "Single-row subquery returns more than one row."),
+    "57014": SqlError(604, "57014", "SQL execution canceled"),
+    "42830": compilation(2050, "42601", "A foreign key must refer to a primary or unique key."),
+    "22021": unsupported("NUL character in a string"),
+    **dict.fromkeys(
+        ("42883", "42804", "42725", "42846", "42P18", "42809", "42P02"),
+        compilation(2016, "22000", "Invalid argument types or data type mismatch in expression."),
+    ),
+    **dict.fromkeys(
+        ("54001", "54000", "53200", "53100"),
+        SqlError(603, "XX000", "SQL execution internal error: a resource limit was reached."),
+    ),
+}
 
 
 def from_postgres(error: asyncpg.PostgresError, query_id: str) -> SqlError:
@@ -150,6 +165,9 @@ def from_postgres(error: asyncpg.PostgresError, query_id: str) -> SqlError:
     if state == "SF000":  # raised by a function of ours, which carries number and SQLSTATE in DETAIL
         number, sqlstate = (getattr(error, "detail", "") or "0 22000").split(" ", 1)
         return SqlError(int(number), sqlstate, text)
+    if state in _PLAIN:
+        known = _PLAIN[state]
+        return SqlError(known.errno, known.sqlstate, known.message)
     match state:
         case "23505":
             return _duplicate_key(error)
@@ -158,51 +176,43 @@ def from_postgres(error: asyncpg.PostgresError, query_id: str) -> SqlError:
         case "23503":
             return SqlError(200009, "22000", f'Foreign key constraint "{error.constraint_name}" was violated.')
         case "22001":
-            return _too_long(error)
-        case "22003":
-            return SqlError(100046, "22003", "Number out of representable range")
-        case "22012":
-            return SqlError(100051, "22012", "Division by zero")
+            return SqlError(100078, "22000", "String is too long and would be truncated")
         case "22P02" | "22018":
             return SqlError(100038, "22018", f"Numeric value {_quoted(text)} is not recognized")
         case "22007" | "22008":
             return SqlError(100035, "22007", f"Timestamp {_quoted(text)} is not recognized")
-        case "21000":
-            return SqlError(90150, "22000", "Single-row subquery returns more than one row.")
-        case "42703" | "42P01" | "42P10":
-            return invalid_identifier(_upper_quoted(text))
-        case "42702":
-            return compilation(904, "42000", f"ambiguous column name '{_upper_quoted(text)}'")
-        case "42803" | "42P20":
-            return compilation(979, "42601", f"[{_upper_quoted(text)}] is not a valid group by expression")
-        case "42712":
-            return compilation(2027, "42601", f"duplicate alias '{_upper_quoted(text)}'")
-        case "42830":
-            return compilation(2050, "42601", "A foreign key must refer to a primary or unique key.")
-        case "42701":
-            return compilation(2025, "42S21", f"duplicate column name '{_upper_quoted(text)}'")
-        case "57014":
-            return canceled()
         case "55P03":
             return lock_timed_out(query_id)
         case "40P01":
             return deadlock_victim(query_id)
-        case "42883" | "42804" | "42725" | "42846" | "42P18" | "42809" | "42P02":
-            return compilation(2016, "22000", "Invalid argument types or data type mismatch in expression.")
+    return _about_names(state, text) or _by_class(state)
+
+
+def _about_names(state: str, text: str) -> SqlError | None:
+    name = _upper_quoted(text)
+    match state:
+        case "42703" | "42P01" | "42P10":
+            return invalid_identifier(name)
+        case "42702":
+            return compilation(904, "42000", f"ambiguous column name '{name}'")
+        case "42803" | "42P20":
+            return compilation(979, "42601", f"[{name}] is not a valid group by expression")
+        case "42712":
+            return compilation(2027, "42601", f"duplicate alias '{name}'")
+        case "42701":
+            return compilation(2025, "42S21", f"duplicate column name '{name}'")
         case "42601" if "VALUES lists" in text or "more expressions" in text or "more target" in text:
             return compilation(2057, "42601", "Insert value list does not match column list.")
-        case "42601":
-            return compilation(1003, "42000", "syntax error in statement.")
-        case "22021":
-            return unsupported("NUL character in a string")
-        case "54001" | "54000" | "53200" | "53100":
-            return SqlError(
-                603, "XX000", "SQL execution internal error: resource limit of the embedded server reached."
-            )
-        case _ if state.startswith("22"):
-            return SqlError(100000 + 183, "22000", "Invalid value or argument in expression.")
-        case _ if state.startswith("0A"):
-            return unsupported("statement form")
+    return None
+
+
+def _by_class(state: str) -> SqlError:
+    if state == "42601":
+        return compilation(1003, "42000", "syntax error in statement.")
+    if state.startswith("22"):
+        return SqlError(100183, "22000", "Invalid value or argument in expression.")
+    if state.startswith("0A"):
+        return unsupported("statement form")
     return SqlError(603, "XX000", "SQL execution internal error: the embedded server could not process the statement.")
 
 

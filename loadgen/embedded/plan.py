@@ -12,7 +12,7 @@ import orjson
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token
 
-from loadgen.embedded import dialect, emit_calls, emit_dml, emit_query, names
+from loadgen.embedded import dialect, emit_calls, emit_dml, emit_operators, emit_query, names
 from loadgen.embedded.backends import Backend
 from loadgen.embedded.catalog import Catalog, Table
 from loadgen.embedded.emit import Binds, Demand, Emitter
@@ -20,7 +20,7 @@ from loadgen.embedded.failure import compilation, unsupported
 from loadgen.embedded.types import NUMBER, SnowType, described, shortener
 
 PLANS_MAX = 5_000
-_EMITTERS = (emit_calls, emit_query, emit_dml)  # importing them registers what they can emit
+_EMITTERS = (emit_operators, emit_calls, emit_query, emit_dml)  # importing them registers what they can emit
 STATEMENT_TYPES = {"SELECT": 0x1000, "INSERT": 0x3100, "UPDATE": 0x3200, "DELETE": 0x3300, "MERGE": 0x3400}
 _KINDS: dict[type[exp.Expr], str] = {
     exp.Select: "SELECT",

@@ -1,5 +1,6 @@
 """The embedded server as a process: its life, its deaths, what survives them, bad requests, and the warehouse model."""
 
+import asyncio
 import contextlib
 import gzip
 import http.client
@@ -24,11 +25,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import psutil
 import pytest
 
-from loadgen.embedded.datadir import SYSTEM_DIR, running_server
-from loadgen.embedded.postgres import postgres_processes_in
+from loadgen.embedded.datadir import SYSTEM_DIR, DataDir, running_server
+from loadgen.embedded.postgres import Postgres, postgres_processes_in
 from tests.embedded_server import ROOT, EmbeddedServer
 from tests.process import VARIANTS, process_of_owner, reachable_directory, run_as, wait_until
 
@@ -259,6 +261,16 @@ def test_root_and_ordinary_users_can_run_it_and_kill_9_leaves_nothing_behind(scr
 
     with serving(data, prefix=prefix) as server:
         assert Wire(server, databaseName="KEPT").sql("SELECT X FROM T") == [["1"]]
+
+
+def test_a_successor_may_start_in_the_moment_of_its_predecessors_death(home):
+    predecessor = Server(home).wait_ready()
+    Wire(predecessor, databaseName="KEPT").sql("CREATE OR REPLACE TABLE T AS SELECT 1 AS X")
+    predecessor.process.kill()
+
+    with serving(home) as server:
+        assert Wire(server, databaseName="KEPT").sql("SELECT X FROM T") == [["1"]]
+    predecessor.__exit__()
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-", "<&- >&- 2>&-"])
@@ -522,6 +534,39 @@ def test_everything_survives_a_restart(scratch, number):
         cursor.execute("INSERT INTO COUNTED (X) VALUES (3)")
         assert cursor.execute("SELECT COUNT(*), COUNT(DISTINCT ID) FROM KEYED").fetchall() == [(3, 3)]
         assert cursor.execute("SELECT MIN(ID) > 110 FROM COUNTED WHERE X = 3").fetchall() == [(True,)]
+
+
+def test_a_directory_with_functions_of_another_version_is_brought_up_to_date(scratch):
+    data = scratch / "data"
+    with serving(data) as server:
+        wire = Wire(server, databaseName="OLD")
+        wire.sql("CREATE TABLE T (S VARCHAR DEFAULT INITCAP('a b'), V VARIANT)")
+        wire.sql("CREATE VIEW SPLIT AS SELECT SPLIT_PART(S, ' ', 2) AS P, V:a::NUMBER AS A FROM T")
+        wire.sql("INSERT INTO T (V) SELECT PARSE_JSON('{\"a\": 5}')")
+    asyncio.run(make_functions_older(data))
+
+    with serving(data) as server:
+        wire = Wire(server, databaseName="OLD")
+        assert wire.sql("SELECT P, A FROM SPLIT") == [["B", "5"]]
+        wire.sql("INSERT INTO T (V) SELECT NULL")
+        assert wire.sql("SELECT COUNT(S) FROM T") == [["2"]]
+
+
+async def make_functions_older(path: Path) -> None:
+    """As if the functions had been made with other parameter names, which PostgreSQL does not let one replace."""
+    with DataDir.claim(path) as data_dir:
+        postgres = Postgres(data_dir, max_connections=20)
+        await postgres.start()
+        connection = await asyncpg.connect(**postgres.connect_kwargs)
+        renamed = await connection.execute(
+            "UPDATE pg_proc SET proargnames[1] = 'older_' || proargnames[1]"
+            " WHERE pronamespace = 'sf'::regnamespace AND proargnames[1] <> ''"
+        )
+        marked = await connection.execute("UPDATE meta.object SET body = '\"older\"' WHERE kind = 'functions'")
+        await connection.close()
+        await postgres.stop()
+    assert renamed != "UPDATE 0"
+    assert marked == "UPDATE 1"
 
 
 def test_query_ids_and_sessions_of_two_lives_differ(home):

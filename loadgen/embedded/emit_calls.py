@@ -43,6 +43,7 @@ _TYPE_NAMES = {
 }
 
 
+CLOCKS = frozenset({"CURRENT_TIMESTAMP", "CURRENT_TIME", "LOCALTIMESTAMP", "LOCALTIME", "SYSTIMESTAMP"})
 _MODIFIED = frozenset({"FIXED", "TEXT", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"})
 
 
@@ -66,7 +67,8 @@ def cast(value: str, kind: SnowType, attempt: bool = False) -> str:
 
 @handles(exp.Cast, "this", "to")
 def _cast(self: Emitter, node: exp.Cast) -> str:
-    return cast(self.emit(node.this), type_of(node.to))
+    kind = type_of(node.to)  # first: a type that is not supported is the better error
+    return cast(self.emit(node.this), kind)
 
 
 @handles(exp.TryCast, "this", "to", "requires_string", "safe")
@@ -134,6 +136,8 @@ def call_of(self: Emitter, node: exp.Anonymous, *, order_by: str = "", over: str
     if function.kind == "table" or (function.kind == "window" and over is None):
         raise unknown_function(name)
     check_arity(function, node)
+    if name in CLOCKS and node.expressions and not node.expressions[0].is_int:
+        raise compilation(1015, "22023", f"the precision of {name} is a whole number")
     distinct = False
     arguments = []
     for index, argument in enumerate(node.expressions):

@@ -25,14 +25,32 @@ for _type, _operator in (
     (exp.GTE, ">="),
     (exp.And, "AND"),
     (exp.Or, "OR"),
-    (exp.Add, "+"),
-    (exp.Sub, "-"),
-    (exp.Mul, "*"),
     (exp.DPipe, "||"),
     (exp.NullSafeEQ, "IS NOT DISTINCT FROM"),
     (exp.NullSafeNEQ, "IS DISTINCT FROM"),
 ):
     handles(_type, "this", "expression", "safe")(_binary(_operator))
+
+
+def _arithmetic(operator: str) -> Callable[[Emitter, Any], str]:
+    def emit(self: Emitter, node: Any) -> str:
+        return f"({_number(self, node.this)} {operator} {_number(self, node.expression)})"
+
+    return emit
+
+
+def _number(self: Emitter, node: exp.Expr) -> str:
+    """An operand of arithmetic: a text is a number here, or PostgreSQL would take `variant - text` for its own."""
+    text = self.emit(node)
+    is_text = (isinstance(node, exp.Literal) and node.is_string) or (
+        isinstance(node, exp.Placeholder) and text.endswith("::text")
+    )
+    return f"sf.cast_number({text})" if is_text else text
+
+
+handles(exp.Add, "this", "expression")(_arithmetic("+"))
+handles(exp.Sub, "this", "expression")(_arithmetic("-"))
+handles(exp.Mul, "this", "expression")(_arithmetic("*"))
 
 
 @handles(exp.Div, "this", "expression", "typed", "safe")

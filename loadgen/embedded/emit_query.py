@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from sqlglot import exp
@@ -229,6 +230,10 @@ def _limit(self: Emitter, node: exp.Expr) -> str:
     return text
 
 
+# It is the last clause; nothing but NOWAIT or WAIT and a number of seconds may follow.
+_LOCK = re.compile(r"\bFOR\s+UPDATE(?:\s+NOWAIT|\s+WAIT\s+\d{1,9})?[\s;]*$", re.IGNORECASE)
+
+
 def _lock(self: Emitter, node: exp.Select) -> str:
     locks = node.args.get("locks") or []
     if not locks:
@@ -239,6 +244,8 @@ def _lock(self: Emitter, node: exp.Select) -> str:
     if shaped or len(self.scopes) > 2 or any(_aggregates(item) or item.find(exp.Window) for item in node.expressions):
         raise unsupported("FOR UPDATE with joins, aggregates, DISTINCT or GROUP BY")
     lock = locks[0]
+    if not self.typed_nulls and not _LOCK.search(self.text):
+        raise unsupported("this form of FOR UPDATE")
     if len(locks) > 1 or not lock.args.get("update") or lock.args.get("expressions") or lock.args.get("key"):
         raise unsupported("FOR UPDATE form")
     self.lock_wait = lock.args.get("wait") or True  # a literal: seconds; otherwise NOWAIT, the documented default

@@ -56,7 +56,8 @@ def _join(self: Emitter, join: exp.Join) -> str:
         return f" CROSS JOIN {right}"
     text = f"{' NATURAL' if method else ''}{f' {side}' if side else ''} JOIN {right}"
     if using:
-        columns = ", ".join(names.quoted(dialect.identifier(getattr(c, "this", c))) for c in using)
+        listed = (item.this if isinstance(item, exp.Column) else item for item in using)
+        columns = ", ".join(names.quoted(dialect.identifier(item)) for item in listed)
         return f"{text} USING ({columns})"
     return f"{text} ON {self.emit(condition)}" if condition is not None else text
 

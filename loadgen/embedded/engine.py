@@ -14,7 +14,7 @@ from typing import Any
 
 import asyncpg
 
-from loadgen.embedded import account, binding, commands, dialect, failure
+from loadgen.embedded import account, binding, commands, dialect, failure, names
 from loadgen.embedded.backends import Backend, Backends
 from loadgen.embedded.catalog import Catalog
 from loadgen.embedded.cursor import single_words
@@ -140,7 +140,7 @@ class Engine:
     def _translated(self, error: asyncpg.PostgresError, request: Request, running: Running) -> SqlError:
         found = failure.from_postgres(error, running.statement.query_id)
         if found.errno == failure.INVALID_IDENTIFIER and "invalid identifier" in found.message:
-            name = found.message.rsplit("'", 2)[1]
+            name = names.full(found.message.rsplit("'", 2)[1])
             found = failure.invalid_identifier(name, *dialect.position(request.text, name))
         return found
 

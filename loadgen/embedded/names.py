@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 from loadgen.embedded.failure import SqlError, compilation, unsupported
 
 POSTGRES_NAME_BYTES = 63
 SNOWFLAKE_NAME_LENGTH = 255
 
-# Columns that every PostgreSQL table has; a user's column of that name is stored under another.
-_SYSTEM_COLUMNS = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
+# Names in lower case are those of PostgreSQL's own functions and system columns, and `t.f` may mean `f(t)` there.
+# A user's name of that kind gets a mark, so that it never means anything but itself.
+_PLAIN_LOWER = re.compile(r"[a-z_][a-z0-9_$]*")
+_MARK = "~"
 
-_full_names: dict[str, str] = {}  # stored name → full name, for names stored otherwise; grows with the catalogue only
+_full_names: dict[str, str] = {}  # stored name → full name, for names that do not fit; grows with the catalogue only
 
 
 def stored(name: str) -> str:
     """The PostgreSQL name for a Snowflake one; a long name becomes a prefix and a digest."""
     if "\0" in name:
         raise unsupported("NUL character in a name")
-    if len(name.encode()) > POSTGRES_NAME_BYTES:
-        short = f"{name.encode()[:40].decode(errors='ignore')}~{hashlib.sha256(name.encode()).hexdigest()[:20]}"
-    elif name in _SYSTEM_COLUMNS or name.endswith("~"):
-        short = f"{name}~"
-    else:
-        return name
+    marked = name + _MARK if name.endswith(_MARK) or _PLAIN_LOWER.fullmatch(name) else name
+    if len(marked.encode()) <= POSTGRES_NAME_BYTES:
+        return marked
+    short = f"{name.encode()[:40].decode(errors='ignore')}~{hashlib.sha256(name.encode()).hexdigest()[:20]}"
     _full_names[short] = name
     return short
 
 
 def full(stored_name: str) -> str:
     """The Snowflake name of a PostgreSQL one."""
-    return _full_names.get(stored_name, stored_name)
+    return _full_names.get(stored_name) or stored_name.removesuffix(_MARK)
 
 
 def quoted(name: str) -> str:

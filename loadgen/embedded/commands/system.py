@@ -211,6 +211,6 @@ async def _wait(call: Call, arguments: list[str | None]) -> str:
 
 @command("CALL", "CALL")
 async def call_procedure(call: Call) -> Result:
-    """There are no stored procedures: whatever is called is unknown."""
-    path = call.cursor(1).path()
-    raise failure.unknown_function(".".join(path))
+    """There are no stored procedures."""
+    name = call.request.text.split(None, 1)[1].partition("(")[0].strip().upper() if len(call.tokens) > 1 else ""
+    raise failure.unknown_function(name[:100]) if name.startswith("SYSTEM$") else failure.unsupported("CALL")

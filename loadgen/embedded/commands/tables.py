@@ -184,6 +184,7 @@ def keyed_table(table: Table, draft: Draft, catalog: store.Catalog) -> Table:
     for number, (keys, path, targets) in enumerate(draft.foreign, 1):
         parent = _parent(table, path, catalog)
         wanted = targets or (parent.primary_key.columns if parent.primary_key else ())
+        _check_types(table, keys, parent, wanted)
         foreign.append(Key(name=f"FK~{table.name}~{number}", columns=keys, include=wanted, references=parent.relation))
     return replace(
         table,
@@ -195,6 +196,13 @@ def keyed_table(table: Table, draft: Draft, catalog: store.Catalog) -> Table:
         foreign_keys=tuple(foreign),
         indexes=tuple(draft.indexes),
     )
+
+
+def _check_types(table: Table, keys: tuple[str, ...], parent: Table, wanted: tuple[str, ...]) -> None:
+    pairs = [(table.column(key), parent.column(target)) for key, target in zip(keys, wanted, strict=False)]
+    same = all(mine and theirs and mine.type.kind == theirs.type.kind for mine, theirs in pairs)
+    if len(keys) != len(wanted) or not same:
+        raise failure.compilation(2050, "42601", "A foreign key and the key it refers to must have the same types.")
 
 
 def _parent(table: Table, path: list[str], catalog: store.Catalog) -> Table:

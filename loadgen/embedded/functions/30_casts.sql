@@ -493,11 +493,12 @@ CREATE OR REPLACE FUNCTION sf.try_cast_variant(value text) RETURNS jsonb LANGUAG
 
 CREATE OR REPLACE FUNCTION sf.cast_object(value jsonb) RETURNS sf.object
 LANGUAGE sql IMMUTABLE
-RETURN CASE jsonb_typeof(value) WHEN 'object' THEN value WHEN 'null' THEN NULL
+RETURN CASE coalesce(jsonb_typeof(value), 'null') WHEN 'object' THEN value WHEN 'null' THEN NULL
     ELSE sf.cast_failed(value, 'OBJECT')::jsonb END;
 CREATE OR REPLACE FUNCTION sf.cast_array(value jsonb) RETURNS sf."array"
 LANGUAGE sql IMMUTABLE
-RETURN CASE jsonb_typeof(value) WHEN 'array' THEN value WHEN 'null' THEN NULL ELSE jsonb_build_array(value) END;
+RETURN CASE coalesce(jsonb_typeof(value), 'null') WHEN 'array' THEN value WHEN 'null' THEN NULL
+    ELSE jsonb_build_array(value) END;
 CREATE OR REPLACE FUNCTION sf.cast_array(value text) RETURNS sf."array"
 LANGUAGE sql IMMUTABLE RETURN CASE WHEN value IS NOT NULL THEN jsonb_build_array(value) END;
 CREATE OR REPLACE FUNCTION sf.cast_array(value numeric) RETURNS sf."array"

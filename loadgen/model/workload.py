@@ -1,0 +1,205 @@
+"""What a scenario's workload is, once read and checked: statements, their parameters, pools, sharding.
+
+The scenario package makes these values, the frozen configuration stores them, the workload package draws from them.
+Ranges are half-open inside (`low` included, `high` not), although a scenario file writes the last value too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+Scalar = str | int | float | bool | None
+
+
+class StatementKind(StrEnum):
+    """Whether a statement counts as a read or as a write."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRange:
+    """Whole numbers from `low` up to, not including, `high`."""
+
+    low: int
+    high: int
+
+    @property
+    def size(self) -> int:
+        return self.high - self.low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Literal:
+    value: Scalar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One of the values; with weights, in their proportion."""
+
+    values: tuple[Scalar, ...]
+    weights: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uniform:
+    """Whole numbers of a range, all alike."""
+
+    keys: KeyRange | None  # None with sharded: this worker's part of the sharding's key_range
+    sharded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniformFloat:
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normal:
+    mean: float
+    stddev: float
+    low: float | None = None  # values outside are drawn again
+    high: float | None = None
+    whole: bool = False  # rounded to whole numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zipfian:
+    """As YCSB defines it: rank 0 is the most frequent; scrambled spreads the popular keys over the range."""
+
+    keys: KeyRange | None
+    theta: float = 0.99
+    scrambled: bool = False
+    sharded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hotspot:
+    """A fraction of the keys (the first ones) gets a share of the draws."""
+
+    keys: KeyRange | None
+    hot_fraction: float = 0.2
+    hot_share: float = 0.8
+    sharded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest:
+    """As YCSB defines it: zipfian over the distance from the newest key. The newest is the last of `keys`, plus what
+    `follows` (the name of a statement with a sequence) has drawn in this client since."""
+
+    keys: KeyRange | None
+    theta: float = 0.99
+    follows: str | None = None
+    sharded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequence:
+    """Increasing whole numbers, disjoint over all workers and clients; their union has no gap."""
+
+    start: int = 1
+    sharded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    length: int
+    length_max: int | None = None  # None: always `length`
+    alphabet: str = "abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uuid:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timestamp:
+    """Naive UTC moments from `low` up to `high`."""
+
+    low: datetime
+    high: datetime
+
+
+class PoolOrder(StrEnum):
+    """How values are taken from a pool."""
+
+    SEQUENTIAL = "sequential"  # each client walks its own stride
+    UNIFORM = "uniform"
+    ZIPFIAN = "zipfian"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolValue:
+    pool: str
+    order: PoolOrder = PoolOrder.SEQUENTIAL
+    theta: float = 0.99
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Previous:
+    """The parameter with this number (from 0) of the transaction so far, counted over all its statements."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """This worker's shard: group_id % total_partitions."""
+
+
+Parameter = (
+    Literal | Choice | Uniform | UniformFloat | Normal | Zipfian | Hotspot | Latest | Sequence | Text | Uuid | Timestamp
+    | PoolValue | Previous | Shard
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One SQL text with its parameters."""
+
+    sql: str
+    parameters: tuple[Parameter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One entry of the mix. Several queries are one transaction and one sample."""
+
+    name: str
+    kind: StatementKind
+    weight: int
+    queries: tuple[Query, ...]
+    transaction: bool = False
+    expected_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    total_partitions: int
+    key_column: str
+    keys: KeyRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    statements: tuple[Statement, ...]
+    seed: int
+    think_time_s: float = 0.0
+    sharding: Sharding | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which worker of how many, and which client in it: everything that is drawn depends on it."""
+
+    worker: int
+    workers: int
+    client: int = 0
+    clients: int = 1  # the ceiling of the run for this worker, so that strides never change

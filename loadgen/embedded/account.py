@@ -7,8 +7,11 @@ and a login that names a database, schema or warehouse which does not exist crea
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+import asyncpg
 
 from loadgen.embedded import catalog as store
 from loadgen.embedded.catalog import INFORMATION_SCHEMA, Database, Schema, now_ms
@@ -69,45 +72,43 @@ async def enter(engine: Engine, session: Session, wishes: Wishes) -> None:
 
 
 async def _database(engine: Engine, name: str) -> None:
-    async with engine.catalog.changing:
-        if name in engine.catalog.databases:
-            return
-        database = new_database(name)
-        backend = await engine.backends.acquire("UTC")
-        try:
-            async with backend.connection.transaction():
-                await make_database(backend.connection, database)
-        finally:
-            await engine.backends.release(backend)
-        engine.catalog.databases[name] = database
-        engine.catalog.changed()
+    async def work(connection: asyncpg.Connection) -> None:
+        if name not in engine.catalog.databases:
+            database = new_database(name)
+            async with connection.transaction():
+                await make_database(connection, database)
+            engine.catalog.databases[name] = database
+
+    await _change(engine, work)
 
 
 async def _schema(engine: Engine, database: Database, name: str) -> None:
-    async with engine.catalog.changing:
-        if name in database.schemas:
-            return
-        schema = Schema(database.name, name, created_ms=now_ms())
-        backend = await engine.backends.acquire("UTC")
-        try:
-            async with backend.connection.transaction():
-                await make_schema(backend.connection, schema)
-        finally:
-            await engine.backends.release(backend)
-        database.schemas[name] = schema
-        engine.catalog.changed()
+    async def work(connection: asyncpg.Connection) -> None:
+        if name not in database.schemas:
+            schema = Schema(database.name, name, created_ms=now_ms())
+            async with connection.transaction():
+                await make_schema(connection, schema)
+            database.schemas[name] = schema
+
+    await _change(engine, work)
 
 
 async def _warehouse(engine: Engine, name: str) -> None:
-    async with engine.catalog.changing:
-        if name in engine.warehouses:
-            return
-        now = engine.now_ms()
-        settings = WarehouseSettings(name=name, created_on_ms=now, updated_on_ms=now)
-        backend = await engine.backends.acquire("UTC")
-        try:
-            async with backend.connection.transaction():
-                await store.store(backend.connection, "warehouse", [name], asdict(settings))
-        finally:
-            await engine.backends.release(backend)
-        engine.warehouses.add(settings)
+    async def work(connection: asyncpg.Connection) -> None:
+        if name not in engine.warehouses:
+            now = engine.now_ms()
+            settings = WarehouseSettings(name=name, created_on_ms=now, updated_on_ms=now)
+            await store.store(connection, "warehouse", [name], asdict(settings))
+            engine.warehouses.add(settings)
+
+    await _change(engine, work)
+
+
+async def _change(engine: Engine, work: Callable[[asyncpg.Connection], Awaitable[None]]) -> None:
+    backend = await engine.backends.acquire("UTC")
+    try:
+        async with engine.catalog.changing:
+            await work(backend.connection)
+            engine.catalog.changed()
+    finally:
+        await engine.backends.release(backend)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from loadgen.embedded import login, wire
 from loadgen.embedded.exchange import (
@@ -22,15 +23,12 @@ from loadgen.embedded.exchange import (
     truncate,
     wait_gone,
 )
+from loadgen.embedded.executor import Executor
 from loadgen.embedded.failure import SqlError, canceled
 from loadgen.embedded.faults import FaultInvalid, FaultRules
-from loadgen.embedded.history import History, Statement
 from loadgen.embedded.journal import Entry, Journal
-from loadgen.embedded.result import Result
 from loadgen.embedded.running import Request
-from loadgen.embedded.services import Services
-from loadgen.embedded.session import Session, Sessions
-from loadgen.embedded.warehouse import Warehouses
+from loadgen.embedded.session import Session
 
 _log = logging.getLogger(__name__)
 ANSWER_WITHIN_S = 45.0  # then the client is told to ask again, as Snowflake does
@@ -39,23 +37,6 @@ BIG_ERROR_BYTES = 1 << 20
 FAULT_ERRNO = 603  # of a fault that names none
 GONE = SqlError(390111, "08001", "Session no longer exists. New login required to access the service.")
 EXPIRED = SqlError(390112, "08001", "Session token expired.  Authenticate again.")
-
-
-class Executor(Protocol):
-    """What runs statements: the engine, or the null engine."""
-
-    sessions: Sessions
-    history: History
-    warehouses: Warehouses
-    services: Services
-    by_request: Any
-    running: Any
-
-    async def execute(self, session: Session, request: Request) -> tuple[Statement, Result]: ...
-
-    async def close(self, session: Session) -> None: ...
-
-    async def enter(self, session: Session, wishes: login.Wishes) -> None: ...
 
 
 class App:
@@ -134,12 +115,12 @@ class App:
 
     def _note(self, exchange: Exchange, at_ms: float, duration_ms: float) -> None:
         session = exchange.session
-        retries = exchange.first("retryCount")
+        retries = exchange.first("retryCount") or ""
         self.journal.append(
             Entry(
                 at_ms, exchange.method, exchange.path, session.number if session else None, exchange.request_id,
                 exchange.query_id, exchange.sql_text, exchange.binds, exchange.status, exchange.outcome, duration_ms,
-                int(retries) if retries and retries.isdigit() else 0,
+                int(retries) if wire.is_number(retries) else 0,
             )
         )  # fmt: skip
 
@@ -160,30 +141,28 @@ class App:
         if not isinstance(text, str):
             raise wire.BadRequest("sqlText is missing")
         exchange.sql_text = text
-        request_id = exchange.request_id = exchange.first("requestId") or ""
-        bindings = message.get("bindings")
+        request_id = exchange.request_id = exchange.first("requestId") or str(uuid.uuid4())
+        bindings, parameters = _objects(message)
         exchange.binds = len(bindings) if bindings else 0
         session = self._authorised(exchange)
         if self.faults.armed:
             exchange.fault = self.faults.pick(text)
             if exchange.fault is not None and await self._struck(exchange):
                 raise _Answered
-        known = session.replies.get(request_id) if request_id else None
+        known = session.replies.get(request_id)
         if known is not None:
             exchange.outcome = "repeated"
             return known
-        task = self._under_way.get(request_id) if request_id else None
+        task = self._under_way.get(request_id)
         if task is None:
-            request = Request(text, bindings, message.get("parameters"), bool(message.get("describeOnly")), request_id)
+            request = Request(text, bindings, parameters, bool(message.get("describeOnly")), request_id)
             task = asyncio.get_running_loop().create_task(self._execute(session, request, exchange))
-            if request_id:
-                self._under_way[request_id] = task
-                task.add_done_callback(lambda _: self._under_way.pop(request_id, None))
+            self._under_way[request_id] = task
+            task.add_done_callback(lambda _: self._under_way.pop(request_id, None))
         if message.get("asyncExec"):
-            await asyncio.sleep(0)
-            return self._postponed(task, request_id, asynchronous=True)
+            return await self._postponed(task, request_id, asynchronous=True)
         finished, _ = await asyncio.wait((task,), timeout=ANSWER_WITHIN_S)
-        return task.result() if finished else self._postponed(task, request_id, asynchronous=False)
+        return task.result() if finished else await self._postponed(task, request_id, asynchronous=False)
 
     async def _execute(self, session: Session, request: Request, exchange: Exchange) -> bytes:
         try:
@@ -202,19 +181,16 @@ class App:
         session.remember(request.request_id, reply)
         return reply
 
-    def _postponed(self, task: asyncio.Task[bytes], request_id: str, *, asynchronous: bool) -> bytes:
-        """Tell the client to ask for the result later."""
+    async def _postponed(self, task: asyncio.Task[bytes], request_id: str, *, asynchronous: bool) -> bytes:
+        """Tell the client to ask for the result later, by the id that the statement has as soon as it has begun."""
+        await asyncio.sleep(0)
         running = self.executor.by_request.get(request_id)
-        if running is None:  # it has ended in the meantime
-            return task.result() if task.done() and not asynchronous else self._done_early(task)
-        query_id = running.statement.query_id
+        if running is not None:
+            query_id = running.statement.query_id
+        else:  # it has ended already, or this engine does not tell
+            query_id = str(wire.parse(await task, b"").get("data", {}).get("queryId"))
         self._keep(query_id, task)
         return wire.in_progress(query_id, asynchronous)
-
-    def _done_early(self, task: asyncio.Task[bytes]) -> bytes:
-        query_id = str(wire.parse(task.result(), b"").get("data", {}).get("queryId"))
-        self._keep(query_id, task)
-        return wire.in_progress(query_id, True)
 
     def _keep(self, query_id: str, task: asyncio.Task[bytes]) -> None:
         self._answers[query_id] = task
@@ -344,7 +320,7 @@ class App:
         if exchange.method != "GET":
             return None
         since = exchange.first("since") or "0"
-        since_ms = float(since) if since.replace(".", "", 1).isdigit() else 0.0
+        since_ms = float(since) if wire.is_number(since.replace(".", "", 1)) else 0.0
         if exchange.path == "/__loadgen/history":
             return self.executor.history.ground_truth(exchange.first("tag") or "", since_ms)
         if exchange.path == "/__loadgen/journal":
@@ -385,9 +361,22 @@ class App:
 
     async def _report_service(self, exchange: Exchange) -> bytes:
         message = wire.parse(exchange.body, exchange.encoding)
-        logs = {str(key): str(text) for key, text in (message.get("logs") or {}).items()}
+        given = message.get("logs") or {}
+        if not isinstance(given, dict):
+            raise wire.BadRequest("logs is not an object")
+        logs = {str(key): str(text) for key, text in given.items()}
         known = self.executor.services.report(str(message.get("name") or ""), message.get("status"), logs)
         return wire.dumps({"known": known})
+
+
+def _objects(message: dict[str, Any]) -> tuple[dict[str, dict[str, Any]] | None, dict[str, Any] | None]:
+    """The binds and the statement's parameters, each an object or absent."""
+    bindings, parameters = message.get("bindings"), message.get("parameters")
+    if not isinstance(bindings, dict | None) or not all(isinstance(bind, dict) for bind in (bindings or {}).values()):
+        raise wire.BadRequest("bindings is not an object of objects")
+    if not isinstance(parameters, dict | None):
+        raise wire.BadRequest("parameters is not an object")
+    return bindings, parameters
 
 
 class _Answered(Exception):

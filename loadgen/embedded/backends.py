@@ -36,7 +36,7 @@ _CODECS: dict[str, tuple[Encoder, Encoder, str]] = {
     "int4": (str, str, "text"),
     "int8": (str, str, "text"),
     "float8": (str, lambda t: {"Infinity": "inf", "-Infinity": "-inf"}.get(t, t), "text"),
-    "bool": (str, lambda t: "true" if t == "t" else "false", "text"),
+    "bool": (str, lambda t: "1" if t == "t" else "0", "text"),
     "bytea": (lambda h: "\\x" + h, lambda t: t[2:].upper(), "text"),
     "date": (lambda ms: (int(ms) // 86_400_000 - EPOCH_2000_DAYS,), lambda t: str(t[0] + EPOCH_2000_DAYS), "tuple"),
     "time": (lambda ns: (int(ns) // 1000,), lambda t: seconds_text(t[0]), "tuple"),
@@ -92,12 +92,12 @@ class Backends:
         self._count = 0
         self._free: list[Backend] = []  # newest last: the warmest is taken first
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._generation = 0
         self.up = asyncio.Event()  # cleared while PostgreSQL is being restarted
         self.up.set()
 
-    async def acquire(self, timezone: str) -> Backend:
-        if not self.up.is_set():
+    async def acquire(self, timezone: str, *, urgent: bool = False) -> Backend:
+        """A backend; while PostgreSQL is being restarted only the restart itself (`urgent`) gets one at once."""
+        if not urgent and not self.up.is_set():
             await asyncio.wait_for(self.up.wait(), CONNECT_S)
         while True:
             backend = self._take(timezone)
@@ -121,7 +121,6 @@ class Backends:
 
     async def _open(self, timezone: str) -> Backend:
         self._count += 1
-        generation = self._generation
         try:
             connection = await asyncpg.connect(
                 **self._connect_kwargs(),
@@ -132,8 +131,7 @@ class Backends:
             for name, (encode, decode, form) in _CODECS.items():
                 await connection.set_type_codec(name, schema="pg_catalog", encoder=encode, decoder=decode, format=form)
         except BaseException:
-            if generation == self._generation:
-                self._count -= 1
+            self._count -= 1
             self._wake()
             raise
         return Backend(connection, timezone)
@@ -180,7 +178,6 @@ class Backends:
 
     async def close(self) -> None:
         """Drop every free connection; used when PostgreSQL is stopped or has died."""
-        self._generation += 1
         for backend in self._free:
             backend.connection.terminate()
         self._count = max(0, self._count - len(self._free))

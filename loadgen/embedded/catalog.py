@@ -152,9 +152,18 @@ class Catalog:
         bodies: dict[str, list[dict[str, Any]]] = {"database": [], "schema": [], "table": []}
         for kind, _key, body in rows:
             bodies.setdefault(kind, []).append(json.loads(body))
-        self.databases = {body["name"]: Database(**body) for body in bodies["database"]}
-        for body in bodies["schema"]:
-            self.databases[body["database"]].schemas[body["name"]] = Schema(**body)
+        # Objects that are there already keep their identity: statements under way hold on to them.
+        known = {name: self.databases.get(name) for name in (body["name"] for body in bodies["database"])}
+        self.databases.clear()
+        for body in bodies["database"]:
+            database = known[body["name"]] or Database(**body)
+            self.databases[database.name] = database
+            mine = [schema for schema in bodies["schema"] if schema["database"] == database.name]
+            schemas = {schema["name"]: database.schemas.get(schema["name"]) or Schema(**schema) for schema in mine}
+            database.schemas.clear()
+            database.schemas.update(schemas)
+            for schema in schemas.values():
+                schema.tables.clear()
         for body in bodies["table"]:
             table = table_from(body)
             self.databases[table.database].schemas[table.schema].tables[table.name] = table

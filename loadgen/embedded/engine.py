@@ -240,6 +240,8 @@ class Engine:
         async with transaction.lock:
             if session.transaction is not transaction:
                 raise SqlError(603, "22000", "The transaction was ended by another statement of the session.")
+            if transaction.lost or transaction.backend.connection.is_closed():
+                raise failure.transaction_lost()
             transaction.touched_s = time.monotonic()
             transaction.hybrid = transaction.hybrid or plan.hybrid_only
             running.statement.in_transaction = True
@@ -331,23 +333,38 @@ class Engine:
         return session.transaction
 
     async def end(self, session: Session, verb: str) -> None:
-        """COMMIT or ROLLBACK; without an open transaction both do nothing."""
+        """COMMIT or ROLLBACK; without an open transaction both do nothing. A lost one cannot be committed."""
         transaction, session.transaction = session.transaction, None
         if transaction is None:
             return
         try:
-            await transaction.backend.connection.execute(verb)
+            if transaction.lost or transaction.backend.connection.is_closed():
+                if verb == "COMMIT":
+                    raise failure.transaction_lost()
+            else:
+                await transaction.backend.connection.execute(verb)
         finally:
             self.table_locks.forget(transaction.number)
-            await self.backends.release(transaction.backend)
+            if not transaction.lost:
+                await self.backends.release(transaction.backend)
+
+    async def lose(self, transaction: Transaction) -> None:
+        """Roll a transaction back although its session did not ask; the session is told with its next statement."""
+        transaction.lost = True
+        connection = transaction.backend.connection
+        if not connection.is_closed():
+            await connection.execute("ROLLBACK")
+        await self.backends.release(transaction.backend)
 
     async def reap_idle_transactions(self) -> None:
         """End transactions on hybrid tables that nobody has touched for five minutes: their row locks block others."""
         limit_s = time.monotonic() - IDLE_TRANSACTION_S
         for session in list(self.sessions.by_number.values()):
             transaction = session.transaction
-            if transaction and transaction.hybrid and transaction.touched_s < limit_s and not transaction.lock.locked():
-                await self.end(session, "ROLLBACK")
+            if transaction is None or transaction.lost or not transaction.hybrid:
+                continue
+            if transaction.touched_s < limit_s and not transaction.lock.locked():
+                await self.lose(transaction)
 
     async def enter(self, session: Session, wishes: Wishes) -> None:
         await account.enter(self, session, wishes)

@@ -57,6 +57,8 @@ async def read(scope: dict[str, Any], receive: Receive, send: Send) -> Exchange 
             encoding = value
         elif name == b"origin":
             foreign = True
+        elif name == b"host":
+            foreign = foreign or not _is_here(value)
     chunks = []
     size = 0
     while True:
@@ -80,10 +82,16 @@ async def read(scope: dict[str, Any], receive: Receive, send: Send) -> Exchange 
         transport=scope["extensions"]["loadgen.transport"]["transport"],
     )
     if foreign or size > wire.BODY_BYTES_MAX:
-        # A browser sends Origin: a web page has no business with a server on this machine.
+        # A browser sends Origin, or another Host when a page's name was made to point here: a web page has no business
+        # with a server on this machine.
         await respond(exchange, 403 if foreign else 413, b"{}")
         return None
     return exchange
+
+
+def _is_here(host: bytes) -> bool:
+    name = host.decode("latin-1").rpartition(":")[0] or host.decode("latin-1")
+    return name in ("127.0.0.1", "localhost") or name.endswith(".localhost")
 
 
 def _token(header: bytes) -> str:

@@ -126,6 +126,11 @@ def deadlock_victim(mine: str) -> SqlError:
     )
 
 
+def transaction_lost() -> SqlError:
+    text = "The transaction was rolled back by the server and its changes are gone; end it with ROLLBACK."
+    return SqlError(90232, "40000", text)
+
+
 def _duplicate_key(error: asyncpg.PostgresError) -> SqlError:
     constraint = getattr(error, "constraint_name", None) or ""
     if constraint.startswith("PK~"):

@@ -39,6 +39,8 @@ def wishes(message: dict[str, Any], query: dict[str, list[str]]) -> Wishes:
     if not any(data.get(name) for name in _CREDENTIALS) or not (user or oauth):
         raise REFUSED
     given = data.get("SESSION_PARAMETERS") or {}
+    if not isinstance(given, dict):
+        raise SqlError(390101, "08001", "SESSION_PARAMETERS is not an object.")
     return Wishes(
         user=(user or "SERVICE").upper(),
         role=_name(_first(query, "roleName")) or DEFAULT_ROLE,

@@ -113,7 +113,8 @@ def _typed(parameter: Parameter, value: Any) -> Value:
         if text.upper() in ("FALSE", "OFF", "0", "NO"):
             return False
     elif isinstance(parameter.default, int):
-        if text.lstrip("-").isdigit() and parameter.low <= int(text) <= parameter.high:
+        plain = text.isascii() and text.isdecimal() and len(text) <= 18
+        if plain and parameter.low <= int(text) <= parameter.high:
             return int(text)
     elif parameter.name != "QUERY_TAG" or len(str(value)) <= parameter.high:
         return str(value)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,8 +151,17 @@ def rowtype(plan: Plan, columns: Sequence[tuple[str, SnowType]]) -> orjson.Fragm
     return orjson.Fragment(orjson.dumps([kind.rowtype(name, name not in plan.not_null) for name, kind in columns]))
 
 
-class _Described(Exception):
-    """Leaves the transaction in which a result was described."""
+@asynccontextmanager
+async def _undone(connection: asyncpg.Connection) -> AsyncIterator[None]:
+    """Whatever happens inside is rolled back, inside a transaction of the user too."""
+    inside = connection.is_in_transaction()
+    await connection.execute("SAVEPOINT described" if inside else "BEGIN")
+    try:
+        yield
+    finally:
+        if not connection.is_closed():
+            end = "ROLLBACK TO SAVEPOINT described; RELEASE SAVEPOINT described" if inside else "ROLLBACK"
+            await connection.execute(end)
 
 
 async def _result_types(connection: asyncpg.Connection, sql: str, width: int) -> list[SnowType]:
@@ -159,18 +169,13 @@ async def _result_types(connection: asyncpg.Connection, sql: str, width: int) ->
     if not width:
         return []
     columns = ", ".join(f"c{number}" for number in range(width))
-    types: list[SnowType] = []
-    try:
-        async with connection.transaction():
-            await connection.execute(f'CREATE TEMP VIEW "~described" ({columns}) AS {sql}')
-            rows = await connection.fetch(
-                "SELECT t.typname::text, a.atttypmod::text FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
-                " WHERE a.attrelid = 'pg_temp.\"~described\"'::regclass AND a.attnum > 0 ORDER BY a.attnum"
-            )
-            types = [described(str(row[0]), int(row[1])) for row in rows]
-            raise _Described
-    except _Described:
-        return types
+    async with _undone(connection):
+        await connection.execute(f'CREATE TEMP VIEW "~described" ({columns}) AS {sql}')
+        rows = await connection.fetch(
+            "SELECT t.typname::text, a.atttypmod::text FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
+            " WHERE a.attrelid = 'pg_temp.\"~described\"'::regclass AND a.attnum > 0 ORDER BY a.attnum"
+        )
+    return [described(str(row[0]), int(row[1])) for row in rows]
 
 
 def _converters(columns: tuple[tuple[str, SnowType], ...]) -> list[tuple[int, Callable[[Any], Any]]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from loadgen.embedded.types import BOOLEAN, NUMBER, TEXT, TIMESTAMP_LTZ, SnowType
+from loadgen.embedded.types import NUMBER, TEXT, TIMESTAMP_LTZ, SnowType
 
 Row = Sequence[str | None]
 
@@ -24,7 +24,7 @@ class Result:
     array_bind_supported: bool = True
 
 
-_KINDS = {"number": NUMBER, "time": TIMESTAMP_LTZ, "boolean": BOOLEAN, "": TEXT}
+_KINDS = {"number": NUMBER, "time": TIMESTAMP_LTZ, "": TEXT}
 
 
 def columns(names: str) -> list[tuple[str, SnowType]]:
@@ -47,7 +47,7 @@ def status(message: str, statement_type: int = 0x6000) -> Result:
 
 
 def text_of(value: Any) -> str | None:
-    """A Python value as the protocol writes it."""
+    """A Python value as a text column shows it."""
     if value is None:
         return None
     if isinstance(value, bool):

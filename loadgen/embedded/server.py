@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import hashlib
+import logging
 import os
 import signal
 import socket
@@ -18,16 +18,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from loadgen import __version__
 from loadgen.embedded import account, functions
-from loadgen.embedded.app import App, Executor
+from loadgen.embedded.app import App
 from loadgen.embedded.backends import Backends
 from loadgen.embedded.catalog import META_DDL, Catalog
 from loadgen.embedded.datadir import Address, DataDir
 from loadgen.embedded.engine import Engine
+from loadgen.embedded.executor import Executor
 from loadgen.embedded.history import History
 from loadgen.embedded.null import NullEngine
 from loadgen.embedded.postgres import Postgres
@@ -71,8 +73,19 @@ def serve(options: Options, ready: Callable[[Address], None]) -> None:
     import uvloop
 
     sys.setrecursionlimit(RECURSION_MAX)
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # requests that end with the server are no news
+    _open_standard_streams()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(options, ready))
+
+
+def _open_standard_streams() -> None:
+    """A daemon's closed stdin, stdout and stderr: their numbers must not be given to sockets."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 async def _serve(options: Options, ready: Callable[[Address], None]) -> None:
@@ -146,26 +159,45 @@ async def _engine(options: Options, data_dir: DataDir, alarm: Alarm, stopping: a
     try:
         engine = Engine(catalog=Catalog(), backends=backends, **_parts(options, alarm))
         await _prepare(engine)
+        await account.furnish(engine)
         guard = asyncio.create_task(_guard(engine, postgres, stopping), name="postgres-guard")
         yield engine
     finally:
-        if guard is not None:
-            guard.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await guard
+        problem = await _ended(guard)
         await backends.close()
         await postgres.stop()
+        if problem is not None:
+            raise problem
+
+
+async def _ended(guard: asyncio.Task[None] | None) -> EmbeddedServerError | None:
+    """Stop the guard; what it could not mend is why the server stops."""
+    if guard is None:
+        return None
+    guard.cancel()
+    (problem,) = await asyncio.gather(guard, return_exceptions=True)
+    return problem if isinstance(problem, EmbeddedServerError) else None
 
 
 async def _prepare(engine: Engine) -> None:
-    """Bring a started PostgreSQL up to date: functions, catalogue, first objects."""
-    backend = await engine.backends.acquire("UTC")
+    """Bring a started PostgreSQL up to date: functions, catalogue."""
+    backend = await engine.backends.acquire("UTC", urgent=True)
     try:
-        await _load_functions(backend.connection)
-        await engine.catalog.load(backend.connection)
+        async with engine.catalog.changing:
+            await _load_functions(backend.connection)
+            await engine.catalog.load(backend.connection)
     finally:
         await engine.backends.release(backend)
-    await account.furnish(engine)
+
+
+# A function cannot be replaced by one with other parameter names, nor dropped while a view or a default uses it. So the
+# names of an older library's parameters are taken away before the new one replaces them, in the same transaction.
+_UNNAME_PARAMETERS = """
+UPDATE pg_proc SET proargnames = CASE WHEN proargmodes IS NULL THEN NULL ELSE ARRAY(
+    SELECT CASE WHEN mode IN ('i', 'b', 'v') THEN '' ELSE name END
+    FROM unnest(proargnames, proargmodes) WITH ORDINALITY AS argument(name, mode, position) ORDER BY position) END
+WHERE pronamespace = 'sf'::regnamespace AND proargnames IS NOT NULL
+"""
 
 
 async def _load_functions(connection: Any) -> None:
@@ -177,7 +209,13 @@ async def _load_functions(connection: Any) -> None:
     if known == f'"{digest}"':
         return
     async with connection.transaction():
-        await connection.execute(text)
+        if known is not None:
+            await connection.execute(_UNNAME_PARAMETERS)
+        try:
+            await connection.execute(text)
+        except asyncpg.PostgresError as error:
+            what = f"the data directory was made by another version of loadgen ({error})"
+            raise EmbeddedServerError(what, remedy="Choose another directory with --data-dir, or remove it.") from None
         await connection.execute(
             "INSERT INTO meta.object VALUES ('functions', 'digest', $1)"
             " ON CONFLICT (kind, key) DO UPDATE SET body = excluded.body",
@@ -186,7 +224,10 @@ async def _load_functions(connection: Any) -> None:
 
 
 async def _guard(engine: Engine, postgres: Postgres, stopping: asyncio.Event) -> None:
-    """Restart PostgreSQL when it dies under us; end transactions that nobody has touched for long."""
+    """Restart PostgreSQL when it dies under us; end transactions that nobody has touched for long.
+
+    Raises EmbeddedServerError, and stops the server, when PostgreSQL cannot be kept alive.
+    """
     restarts: list[float] = []
     death = asyncio.create_task(postgres.wait_dead(), name="postgres-wait")
     try:
@@ -195,28 +236,39 @@ async def _guard(engine: Engine, postgres: Postgres, stopping: asyncio.Event) ->
             if not done:
                 await engine.reap_idle_transactions()
                 continue
-            now_s = time.monotonic()
-            restarts = [moment for moment in restarts if moment > now_s - 60] + [now_s]
-            if len(restarts) > RESTARTS_MAX:
-                stopping.set()
-                return
-            await _restart(engine, postgres)
+            engine.backends.up.clear()
+            await _lose_all(engine)
+            while not await _restarted(engine, postgres, restarts):
+                pass
             death = asyncio.create_task(postgres.wait_dead(), name="postgres-wait")
     finally:
         death.cancel()
+        stopping.set()
 
 
-async def _restart(engine: Engine, postgres: Postgres) -> None:
-    """Statements under way have failed; new ones wait until the database is back."""
-    engine.backends.up.clear()
+async def _lose_all(engine: Engine) -> None:
+    """Every open transaction is gone with the database; its session is told with its next statement."""
     for session in engine.sessions.by_number.values():
-        transaction, session.transaction = session.transaction, None  # rolled back with the database
-        if transaction is not None:
-            engine.backends.discard(transaction.backend)
+        if session.transaction is not None and not session.transaction.lost:
+            session.transaction.lost = True
+            engine.backends.discard(session.transaction.backend)
     await engine.backends.close()
-    await postgres.restart()
+
+
+async def _restarted(engine: Engine, postgres: Postgres, restarts: list[float]) -> bool:
+    """One attempt; statements wait until the database is back and the catalogue read."""
+    now_s = time.monotonic()
+    restarts[:] = [moment for moment in restarts if moment > now_s - 60] + [now_s]
+    if len(restarts) > RESTARTS_MAX:
+        what = f"PostgreSQL died {len(restarts)} times within a minute"
+        raise EmbeddedServerError(what, remedy=f"Its log is {postgres.log_path}.")
+    try:
+        await postgres.restart()
+        await _prepare(engine)
+    except (EmbeddedServerError, asyncpg.PostgresError, OSError):
+        return False
     engine.backends.up.set()
-    await _prepare(engine)
+    return True
 
 
 async def _serve_http(
@@ -243,7 +295,9 @@ async def _serve_http(
     await asyncio.wait((stop, serving), return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
     server.should_exit = True
-    server.force_exit = True  # statements under way are not waited for: their client will see a lost connection
+    server.force_exit = True
+    for connection in list(server.server_state.connections):
+        connection.transport.abort()  # statements under way are not waited for: their client sees a lost connection
     await serving
 
 

@@ -33,6 +33,7 @@ class Transaction:
     started_ms: float
     touched_s: float  # monotonic; an idle one that holds row locks is ended after five minutes
     hybrid: bool = False
+    lost: bool = False  # rolled back behind the session's back; it has to say ROLLBACK or COMMIT before it goes on
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # statements of a transaction run one after the other
 
 

@@ -134,11 +134,32 @@ def control(utc: Sql) -> Sql:
 
 @pytest.fixture
 def numbers(sql: Sql) -> Sql:
-    """A session with a table N of the numbers 1 to 10, their words' length class and a group."""
-    sql("CREATE TABLE N (I NUMBER, WORD VARCHAR, G VARCHAR)")
-    words = "one two three four five six seven eight nine ten".split()
-    sql.many("INSERT INTO N VALUES (?, ?, ?)", [(i, w, "odd" if i % 2 else "even") for i, w in enumerate(words, 1)])
+    make_numbers(sql)
     return sql
+
+
+@pytest.fixture(scope="module")
+def shared(server: EmbeddedServer) -> Iterator[Sql]:
+    """One session for all tests that leave nothing behind which another could mind."""
+    connection = server.connect(database="ACCEPTED", schema="PUBLIC")
+    sql = Sql(connection)
+    make_numbers(sql)
+    sql("CREATE OR REPLACE TABLE DOCUMENT (V VARIANT)")
+    sql("INSERT INTO DOCUMENT SELECT PARSE_JSON(?)", json.dumps(DOCUMENT))
+    yield sql
+    connection.close()
+
+
+def make_numbers(sql: Sql) -> None:
+    """A table N of the numbers 1 to 10, each with its word and a group."""
+    words = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    sql("CREATE OR REPLACE TABLE N (I NUMBER, WORD VARCHAR, G VARCHAR)")
+    sql.many("INSERT INTO N VALUES (?, ?, ?)", [(i, w, "odd" if i % 2 else "even") for i, w in enumerate(words, 1)])
+
+
+def ntz(text: str) -> datetime:
+    """A TIMESTAMP_NTZ: wall time without a zone."""
+    return datetime.fromisoformat(text)
 
 
 def an_id() -> str:
@@ -212,12 +233,18 @@ def test_row_12_a_heartbeat_can_be_merged(control: Sql) -> None:
 
 
 def test_row_13_type_names_are_no_reserved_words(sql: Sql) -> None:
-    sql("CREATE TABLE TEST_LOGS (LOG_ID VARCHAR PRIMARY KEY, TIMESTAMP TIMESTAMP_NTZ, DATE DATE, TEXT TEXT, NUMBER NUMBER)")
-    sql("INSERT INTO TEST_LOGS (LOG_ID, TIMESTAMP, DATE, TEXT, NUMBER) VALUES ('l', '2026-01-02 03:04:05', '2026-01-02', 'x', 1)")
+    sql(
+        "CREATE TABLE TEST_LOGS (LOG_ID VARCHAR PRIMARY KEY, TIMESTAMP TIMESTAMP_NTZ, DATE DATE,"
+        " TEXT TEXT, NUMBER NUMBER)"
+    )
+    sql(
+        "INSERT INTO TEST_LOGS (LOG_ID, TIMESTAMP, DATE, TEXT, NUMBER) VALUES ('l', '2026-01-02"
+        " 03:04:05', '2026-01-02', 'x', 1)"
+    )
 
-    rows = sql('SELECT TIMESTAMP, T.DATE, "TEXT", NUMBER FROM TEST_LOGS AS T WHERE TIMESTAMP > \'2026-01-01\'')
+    rows = sql("SELECT TIMESTAMP, T.DATE, \"TEXT\", NUMBER FROM TEST_LOGS AS T WHERE TIMESTAMP > '2026-01-01'")
 
-    assert rows == [(datetime(2026, 1, 2, 3, 4, 5), date(2026, 1, 2), "x", 1)]
+    assert rows == [(ntz("2026-01-02 03:04:05"), date(2026, 1, 2), "x", 1)]
 
 
 def test_rows_14_and_15_a_test_result_is_inserted_and_updated(sql: Sql) -> None:
@@ -238,7 +265,8 @@ def test_row_16_events_are_polled_in_order(control: Sql) -> None:
     )
 
     rows = control(
-        "SELECT SEQUENCE_ID FROM RUN_CONTROL_EVENTS WHERE RUN_ID = ? AND SEQUENCE_ID > ? ORDER BY SEQUENCE_ID LIMIT 100",
+        "SELECT SEQUENCE_ID FROM RUN_CONTROL_EVENTS WHERE RUN_ID = ? AND SEQUENCE_ID > ? ORDER"
+        " BY SEQUENCE_ID LIMIT 100",
         "r",
         10,
     )
@@ -260,7 +288,8 @@ def test_row_17_a_variant_arrives_as_json_text(sql: Sql) -> None:
 
 def test_row_18_timestampdiff_counts_boundaries(utc: Sql) -> None:
     row = utc(
-        "SELECT TIMESTAMPDIFF('second', '2026-01-01 00:00:00.999'::TIMESTAMP_NTZ, '2026-01-01 00:00:01.001'::TIMESTAMP_NTZ),"
+        "SELECT TIMESTAMPDIFF('second', '2026-01-01 00:00:00.999'::TIMESTAMP_NTZ, '2026-01-01"
+        " 00:00:01.001'::TIMESTAMP_NTZ),"
         " TIMESTAMPDIFF('second', DATEADD(second, -121, SYSDATE()), CURRENT_TIMESTAMP()) BETWEEN 120 AND 125,"
         " DATEDIFF(year, '2025-12-31'::DATE, '2026-01-01'::DATE)"
     )
@@ -269,7 +298,10 @@ def test_row_18_timestampdiff_counts_boundaries(utc: Sql) -> None:
 
 
 def test_row_19_text_integer_and_float_are_column_types(sql: Sql) -> None:
-    sql("CREATE TABLE X (A TEXT, B INTEGER, C FLOAT, D STRING, E BIGINT, F DOUBLE PRECISION, G NUMBER, H DECIMAL(10, 2))")
+    sql(
+        "CREATE TABLE X (A TEXT, B INTEGER, C FLOAT, D STRING, E BIGINT, F DOUBLE PRECISION, G"
+        " NUMBER, H DECIMAL(10, 2))"
+    )
 
     types = [row["type"] for row in sql.dicts("DESCRIBE TABLE X")]
 
@@ -365,7 +397,8 @@ SELECT ?, ?, ?, ?, ?, SYSDATE()
 
 def insert_run(sql: Sql, run_id: str = "r", status: str = "PREPARED") -> None:
     sql(
-        "INSERT INTO RUN_STATUS (RUN_ID, STATUS, PHASE, SCENARIO_CONFIG, UPDATED_AT) VALUES (?, ?, 'PREPARING', '{}', SYSDATE())",
+        "INSERT INTO RUN_STATUS (RUN_ID, STATUS, PHASE, SCENARIO_CONFIG, UPDATED_AT) VALUES (?,"
+        " ?, 'PREPARING', '{}', SYSDATE())",
         run_id,
         status,
     )
@@ -378,7 +411,11 @@ def test_an_event_takes_the_next_number_of_its_run(control: Sql) -> None:
         assert control.count(ALLOCATE, "r", event, "X", "{}", "r") == 1
     control(ALLOCATE, "other", an_id(), "X", "{}", "other")
 
-    assert [control.value("SELECT SEQUENCE_ID FROM RUN_CONTROL_EVENTS WHERE EVENT_ID = ?", e) for e in events] == [1, 2, 3]
+    assert [control.value("SELECT SEQUENCE_ID FROM RUN_CONTROL_EVENTS WHERE EVENT_ID = ?", e) for e in events] == [
+        1,
+        2,
+        3,
+    ]
     assert control.value("SELECT SEQUENCE_ID FROM RUN_CONTROL_EVENTS WHERE RUN_ID = 'other'") == 1
 
 
@@ -410,7 +447,10 @@ def test_numbers_kept_in_run_status_are_allocated_in_a_transaction(control: Sql)
 
     for _ in range(3):
         control("BEGIN TRANSACTION")
-        control("UPDATE RUN_STATUS SET NEXT_SEQUENCE_ID = NEXT_SEQUENCE_ID + 1, UPDATED_AT = SYSDATE() WHERE RUN_ID = ?", "r")
+        control(
+            "UPDATE RUN_STATUS SET NEXT_SEQUENCE_ID = NEXT_SEQUENCE_ID + 1, UPDATED_AT = SYSDATE() WHERE RUN_ID = ?",
+            "r",
+        )
         number = control.value("SELECT NEXT_SEQUENCE_ID - 1 FROM RUN_STATUS WHERE RUN_ID = ?", "r")
         control(EMIT, "r", number, an_id(), "X", "{}")
         control("COMMIT")
@@ -436,9 +476,7 @@ def test_a_lease_is_claimed_renewed_released_and_claimed_again(control: Sql) -> 
         "SELECT EPOCH, OWNER, EXPIRES_AT, SYSDATE() AS NOW_UTC FROM RUN_LEASES WHERE RUN_ID = ?"
         " ORDER BY EPOCH DESC LIMIT 1"
     )
-    claim = (
-        "INSERT INTO RUN_LEASES (RUN_ID, EPOCH, OWNER, EXPIRES_AT) SELECT ?, ?, ?, DATEADD(second, 30, SYSDATE())"
-    )
+    claim = "INSERT INTO RUN_LEASES (RUN_ID, EPOCH, OWNER, EXPIRES_AT) SELECT ?, ?, ?, DATEADD(second, 30, SYSDATE())"
     renew = (
         "UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, 30, SYSDATE()) WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ?"
         " AND EXPIRES_AT > SYSDATE()"
@@ -470,19 +508,23 @@ def test_a_guarded_update_says_by_its_row_count_whether_it_won(control: Sql) -> 
     assert (won, lost) == (1, 0)
     assert control(advance, "RUNNING", "r", "STARTING") == [(1, 0)]
     assert [c[0] for c in control.cursor.description] == [
-        "number of rows updated", "number of multi-joined rows updated",
+        "number of rows updated",
+        "number of multi-joined rows updated",
     ]
     assert control.value("SELECT STATUS FROM RUN_STATUS") == "RUNNING"
 
 
 def test_a_heartbeat_updates_and_inserts_the_first_time(control: Sql) -> None:
     beat = (
-        "UPDATE WORKER_HEARTBEATS SET STATUS = ?, PHASE = ?, LAST_HEARTBEAT = SYSDATE(), HEARTBEAT_COUNT = HEARTBEAT_COUNT + 1"
+        "UPDATE WORKER_HEARTBEATS SET STATUS = ?, PHASE = ?, LAST_HEARTBEAT = SYSDATE(),"
+        " HEARTBEAT_COUNT = HEARTBEAT_COUNT + 1"
         " WHERE RUN_ID = ? AND WORKER_ID = ?"
     )
     first = (
-        "INSERT INTO WORKER_HEARTBEATS (RUN_ID, WORKER_ID, WORKER_GROUP_ID, STATUS, PHASE, LAST_HEARTBEAT, HEARTBEAT_COUNT,"
-        " ACTIVE_CONNECTIONS, TARGET_CONNECTIONS, LAST_ERROR, ERROR_COUNT) SELECT ?, ?, ?, ?, ?, SYSDATE(), 1, 0, 0, ?, 0"
+        "INSERT INTO WORKER_HEARTBEATS (RUN_ID, WORKER_ID, WORKER_GROUP_ID, STATUS, PHASE,"
+        " LAST_HEARTBEAT, HEARTBEAT_COUNT,"
+        " ACTIVE_CONNECTIONS, TARGET_CONNECTIONS, LAST_ERROR, ERROR_COUNT) SELECT ?, ?, ?, ?, ?,"
+        " SYSDATE(), 1, 0, 0, ?, 0"
     )
 
     assert control.count(beat, "WAITING", None, "r", "worker-0") == 0
@@ -491,13 +533,16 @@ def test_a_heartbeat_updates_and_inserts_the_first_time(control: Sql) -> None:
         control(first, "r", "worker-0", 0, "WAITING", None, None)
     assert twice.value.errno == PRIMARY_KEY
     assert control.count(beat, "RUNNING", "WARMUP", "r", "worker-0") == 1
-    assert control("SELECT STATUS, PHASE, HEARTBEAT_COUNT, LAST_ERROR FROM WORKER_HEARTBEATS") == [("RUNNING", "WARMUP", 2, None)]
+    assert control("SELECT STATUS, PHASE, HEARTBEAT_COUNT, LAST_ERROR FROM WORKER_HEARTBEATS") == [
+        ("RUNNING", "WARMUP", 2, None)
+    ]
 
 
 def test_stale_workers_and_orphaned_runs_are_found_by_the_servers_clock(control: Sql) -> None:
     for worker, age_s in (("fresh", 0), ("stale", 90)):
         control(
-            "INSERT INTO WORKER_HEARTBEATS SELECT 'r', ?, 0, 'RUNNING', NULL, DATEADD(second, ?, SYSDATE()), 1, 0, 0, NULL, 0",
+            "INSERT INTO WORKER_HEARTBEATS SELECT 'r', ?, 0, 'RUNNING', NULL, DATEADD(second, ?,"
+            " SYSDATE()), 1, 0, 0, NULL, 0",
             worker,
             -age_s,
         )
@@ -508,11 +553,14 @@ def test_stale_workers_and_orphaned_runs_are_found_by_the_servers_clock(control:
 
     ages = dict(
         control(
-            "SELECT WORKER_ID, DATEDIFF(millisecond, LAST_HEARTBEAT, SYSDATE()) AS AGE_MS FROM WORKER_HEARTBEATS WHERE RUN_ID = ?",
+            "SELECT WORKER_ID, DATEDIFF(millisecond, LAST_HEARTBEAT, SYSDATE()) AS AGE_MS FROM"
+            " WORKER_HEARTBEATS WHERE RUN_ID = ?",
             "r",
         )
     )
-    orphans = control("SELECT RUN_ID FROM RUN_STATUS WHERE STATUS = 'RUNNING' AND UPDATED_AT < DATEADD(second, -120, SYSDATE())")
+    orphans = control(
+        "SELECT RUN_ID FROM RUN_STATUS WHERE STATUS = 'RUNNING' AND UPDATED_AT < DATEADD(second, -120, SYSDATE())"
+    )
 
     assert 0 <= ages["fresh"] < 60_000
     assert 90_000 <= ages["stale"] < 150_000
@@ -524,7 +572,10 @@ def test_stale_workers_and_orphaned_runs_are_found_by_the_servers_clock(control:
 
 @pytest.fixture
 def logs(sql: Sql) -> Sql:
-    sql('CREATE TABLE TEST_LOGS (LOG_ID VARCHAR, RUN_ID VARCHAR, LEVEL VARCHAR, DETAILS VARIANT, "TIMESTAMP" TIMESTAMP_NTZ)')
+    sql(
+        "CREATE TABLE TEST_LOGS (LOG_ID VARCHAR, RUN_ID VARCHAR, LEVEL VARCHAR, DETAILS VARIANT,"
+        ' "TIMESTAMP" TIMESTAMP_NTZ)'
+    )
     return sql
 
 
@@ -534,7 +585,10 @@ def test_one_row_with_a_variant_is_inserted_by_select(logs: Sql) -> None:
     assert logs.count(statement, "l1", "INFO", '{"a": {"b": [10, 20]}}') == 1
     assert logs.count(statement, "l2", "INFO", None) == 1
 
-    assert logs("SELECT DETAILS:a.b[1]::NUMBER, DETAILS IS NULL FROM TEST_LOGS ORDER BY LOG_ID") == [(20, False), (None, True)]
+    assert logs("SELECT DETAILS:a.b[1]::NUMBER, DETAILS IS NULL FROM TEST_LOGS ORDER BY LOG_ID") == [
+        (20, False),
+        (None, True),
+    ]
 
 
 def test_many_rows_with_a_variant_are_inserted_by_one_array_bind(logs: Sql, server: EmbeddedServer) -> None:
@@ -548,13 +602,17 @@ def test_many_rows_with_a_variant_are_inserted_by_one_array_bind(logs: Sql, serv
 
     assert count == 100
     assert logs.value("SELECT SUM(DETAILS:n::NUMBER) FROM TEST_LOGS") == sum(n for n in range(100) if n % 3)
-    inserts = [e for e in server.ask(f"/__loadgen/history?tag={tag}") if e["sql_text"].startswith("INSERT") and e["rows"]]
+    inserts = [
+        e for e in server.ask(f"/__loadgen/history?tag={tag}") if e["sql_text"].startswith("INSERT") and e["rows"]
+    ]
     assert [e["rows"] for e in inserts] == [100]
 
 
 def test_a_variant_is_set_and_changed_by_update(logs: Sql) -> None:
     logs("INSERT INTO TEST_LOGS (LOG_ID) VALUES ('l')")
-    insert_key = "UPDATE TEST_LOGS SET DETAILS = OBJECT_INSERT(COALESCE(DETAILS, OBJECT_CONSTRUCT()), ?, PARSE_JSON(?), TRUE) WHERE LOG_ID = 'l'"
+    insert_key = (
+        "UPDATE TEST_LOGS SET DETAILS = OBJECT_INSERT(COALESCE(DETAILS, OBJECT_CONSTRUCT()), ?, PARSE_JSON(?), TRUE)"
+    )
 
     logs(insert_key, "w1", '{"target": 1}')
     logs(insert_key, "w2", "2")
@@ -574,6 +632,10 @@ def test_object_insert_of_an_existing_key_needs_the_update_flag(sql: Sql) -> Non
     assert json.loads(sql.value("SELECT OBJECT_INSERT(OBJECT_CONSTRUCT('a', 1), 'b', NULL)")) == {"a": 1}
 
 
+DOCUMENT = {
+    "name": "Ann", "address": {"city": "Bern", "zip code": 3000}, "tags": ["a", "b"], "price": 1.5, "flag": True,
+    "big": 12345678901234567890123456789, "at": "2026-01-02T03:04:05", "nothing": None,
+}  # fmt: skip
 PATHS = [
     ("V:name::VARCHAR", "Ann"),
     ("V:name", '"Ann"'),
@@ -588,7 +650,7 @@ PATHS = [
     ("V:big::NUMBER(38, 0)", 12345678901234567890123456789),
     ("V:price::NUMBER(10, 2)", Decimal("1.50")),
     ("V:flag::BOOLEAN", True),
-    ("V:at::TIMESTAMP_NTZ", datetime(2026, 1, 2, 3, 4, 5)),
+    ("V:at::TIMESTAMP_NTZ", ntz("2026-01-02 03:04:05")),
     ("ARRAY_SIZE(V:tags)", 2),
     ("TYPEOF(V:tags)", "ARRAY"),
     ("GET(V, 'name')::VARCHAR", "Ann"),
@@ -607,31 +669,32 @@ PATHS = [
 
 
 @pytest.mark.parametrize(("expression", "value"), PATHS, ids=[path for path, _ in PATHS])
-def test_a_path_reaches_into_a_variant(sql: Sql, expression: str, value: Any) -> None:
-    document = {
-        "name": "Ann", "address": {"city": "Bern", "zip code": 3000}, "tags": ["a", "b"], "price": 1.5, "flag": True,
-        "big": 12345678901234567890123456789, "at": "2026-01-02T03:04:05", "nothing": None,
-    }  # fmt: skip
-    sql("CREATE TABLE X (V VARIANT)")
-    sql("INSERT INTO X SELECT PARSE_JSON(?)", json.dumps(document))
-
-    got = sql.value(f"SELECT {expression} FROM X")
+def test_a_path_reaches_into_a_variant(shared: Sql, expression: str, value: Any) -> None:
+    got = shared.value(f"SELECT {expression} FROM DOCUMENT")
 
     assert got == value or (isinstance(value, float) and float(got) == value)
 
 
 def test_executemany_binds_columns_of_every_type(sql: Sql) -> None:
-    sql("CREATE TABLE X (I NUMBER, D NUMBER(10, 2), F FLOAT, S VARCHAR, B BOOLEAN, DT DATE, TM TIME, TS TIMESTAMP_NTZ, BI BINARY)")
+    sql(
+        "CREATE TABLE X (I NUMBER, D NUMBER(10, 2), F FLOAT, S VARCHAR, B BOOLEAN, DT DATE, TM"
+        " TIME, TS TIMESTAMP_NTZ, BI BINARY)"
+    )
+    landing = ntz("1969-07-20 20:17:40.123456")
     rows: list[tuple[Any, ...]] = [
-        (1, Decimal("1.25"), 0.5, "a'b", True, date(2026, 1, 2), time(3, 4, 5), datetime(2026, 1, 2, 3, 4, 5, 678901), b"\x00\xff"),
-        (-(10**30), Decimal("-0.01"), 1e300, "", False, date(1969, 12, 31), time(23, 59, 59), datetime(1969, 7, 20, 20, 17), b""),
-        (None, None, None, None, None, None, None, None, None),
+        (1, Decimal("1.25"), 0.5, "a'b", True, date(2026, 1, 2), time(3, 4, 5), ntz("2026-01-02 03:04:05"), b"\0\xff"),
+        (-(10**30), Decimal("-0.01"), 1e300, "", False, date(1969, 12, 31), time(23, 59, 59), landing, b""),
+        (None,) * 9,
     ]  # fmt: skip
 
     assert sql.many("INSERT INTO X VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows) == 3
 
     got = sql("SELECT * FROM X ORDER BY I NULLS LAST")
-    assert [tuple(bytes(v) if isinstance(v, bytearray) else v for v in row) for row in got] == [rows[1], rows[0], rows[2]]
+    assert [tuple(bytes(v) if isinstance(v, bytearray) else v for v in row) for row in got] == [
+        rows[1],
+        rows[0],
+        rows[2],
+    ]
 
 
 def test_executemany_of_a_thousand_rows_is_one_statement(sql: Sql, server: EmbeddedServer) -> None:
@@ -642,7 +705,9 @@ def test_executemany_of_a_thousand_rows_is_one_statement(sql: Sql, server: Embed
     assert sql.many("INSERT INTO X (ID, S) VALUES (?, ?)", [(n, f"s{n}") for n in range(1000)]) == 1000
 
     assert sql("SELECT COUNT(*), SUM(ID), MIN(S) FROM X") == [(1000, 499500, "s0")]
-    inserts = [e for e in server.ask(f"/__loadgen/history?tag={tag}") if e["sql_text"].startswith("INSERT") and e["rows"]]
+    inserts = [
+        e for e in server.ask(f"/__loadgen/history?tag={tag}") if e["sql_text"].startswith("INSERT") and e["rows"]
+    ]
     assert [e["rows"] for e in inserts] == [1000]
 
 
@@ -698,22 +763,24 @@ IMPLICIT = [
     ("DATE", "'2026-01-02'", date(2026, 1, 2)),
     ("DATE", "'2026-01-02 03:04:05'::TIMESTAMP_NTZ", date(2026, 1, 2)),
     ("TIME", "'03:04:05'", time(3, 4, 5)),
-    ("TIMESTAMP_NTZ", "'2026-01-02 03:04:05.678'", datetime(2026, 1, 2, 3, 4, 5, 678000)),
-    ("TIMESTAMP_NTZ", "'2026-01-02T03:04:05'", datetime(2026, 1, 2, 3, 4, 5)),
-    ("TIMESTAMP_NTZ", "'2026-01-02'", datetime(2026, 1, 2)),
-    ("TIMESTAMP_NTZ", "'2026-01-02'::DATE", datetime(2026, 1, 2)),
+    ("TIMESTAMP_NTZ", "'2026-01-02 03:04:05.678'", ntz("2026-01-02 03:04:05.678000")),
+    ("TIMESTAMP_NTZ", "'2026-01-02T03:04:05'", ntz("2026-01-02 03:04:05")),
+    ("TIMESTAMP_NTZ", "'2026-01-02'", ntz("2026-01-02 00:00:00")),
+    ("TIMESTAMP_NTZ", "'2026-01-02'::DATE", ntz("2026-01-02 00:00:00")),
 ]
 
 
-@pytest.mark.parametrize(("kind", "literal", "value"), IMPLICIT, ids=[f"{kind}-{literal}" for kind, literal, _ in IMPLICIT])
-def test_a_value_is_converted_to_the_type_of_its_column(sql: Sql, kind: str, literal: str, value: Any) -> None:
-    sql(f"CREATE TABLE X (A {kind})")
+@pytest.mark.parametrize(
+    ("kind", "literal", "value"), IMPLICIT, ids=[f"{kind}-{literal}" for kind, literal, _ in IMPLICIT]
+)
+def test_a_value_is_converted_to_the_type_of_its_column(shared: Sql, kind: str, literal: str, value: Any) -> None:
+    shared(f"CREATE OR REPLACE TABLE CONVERTED (A {kind})")
 
-    sql(f"INSERT INTO X VALUES ({literal})")
-    sql(f"INSERT INTO X SELECT {literal}")
-    sql(f"UPDATE X SET A = {literal}")
+    shared(f"INSERT INTO CONVERTED VALUES ({literal})")
+    shared(f"INSERT INTO CONVERTED SELECT {literal}")
+    shared(f"UPDATE CONVERTED SET A = {literal}")
 
-    assert sql("SELECT A FROM X") == [(value,), (value,)]
+    assert shared("SELECT A FROM CONVERTED") == [(value,), (value,)]
 
 
 def test_a_text_bind_fits_every_column(sql: Sql) -> None:
@@ -722,7 +789,7 @@ def test_a_text_bind_fits_every_column(sql: Sql) -> None:
     sql("INSERT INTO X VALUES (?, ?, ?, ?, ?)", "7", "2026-01-02", "2026-01-02 03:04:05", "false", "1.5")
 
     assert sql("SELECT * FROM X WHERE N = ? AND D >= ? AND T < ?", "7", "2026-01-01", "2027-01-01") == [
-        (7, date(2026, 1, 2), datetime(2026, 1, 2, 3, 4, 5), False, 1.5)
+        (7, date(2026, 1, 2), ntz("2026-01-02 03:04:05"), False, 1.5)
     ]
 
 
@@ -773,11 +840,11 @@ EXPRESSIONS = [
     ("TO_VARCHAR(1234.5)", "1234.5"),
     ("TO_CHAR('2026-01-02 03:04:05'::TIMESTAMP_NTZ, 'YYYY/MM/DD HH24:MI')", "2026/01/02 03:04"),
     ("TO_DATE('02.01.2026', 'DD.MM.YYYY')", date(2026, 1, 2)),
-    ("TO_TIMESTAMP_NTZ(1767322800)", datetime(2026, 1, 2, 3, 0)),
+    ("TO_TIMESTAMP_NTZ(1767322800)", ntz("2026-01-02 03:00:00")),
     ("TRY_CAST('x' AS NUMBER)", None),
     ("TRY_TO_NUMBER('12')", 12),
     ("DATEADD(month, 1, '2026-01-31'::DATE)", date(2026, 2, 28)),
-    ("DATEADD('day', -1, '2026-01-01'::TIMESTAMP_NTZ)", datetime(2025, 12, 31)),
+    ("DATEADD('day', -1, '2026-01-01'::TIMESTAMP_NTZ)", ntz("2025-12-31 00:00:00")),
     ("DATEDIFF(day, '2026-01-01', '2026-03-01')", 59),
     ("DATE_TRUNC('month', '2026-05-17'::DATE)", date(2026, 5, 1)),
     ("DATE_PART(epoch_second, '2026-01-02 03:00:00'::TIMESTAMP_NTZ)", 1767322800),
@@ -803,8 +870,8 @@ EXPRESSIONS = [
 
 
 @pytest.mark.parametrize(("expression", "value"), EXPRESSIONS, ids=[expression for expression, _ in EXPRESSIONS])
-def test_an_expression_has_snowflakes_value(sql: Sql, expression: str, value: Any) -> None:
-    got = sql.value(f"SELECT {expression}")
+def test_an_expression_has_snowflakes_value(shared: Sql, expression: str, value: Any) -> None:
+    got = shared.value(f"SELECT {expression}")
 
     assert got == value
     assert type(got) is type(value) or isinstance(value, float | int)
@@ -861,7 +928,10 @@ def test_columns_can_be_made_wider_and_nullable(sql: Sql) -> None:
     sql("ALTER TABLE X ALTER B TYPE NUMBER(10, 0)")
     sql("INSERT INTO X VALUES ('abcde', 1234567890), (NULL, NULL)")
 
-    assert [(row["type"], row["null?"]) for row in sql.dicts("DESCRIBE TABLE X")] == [("VARCHAR(5)", "Y"), ("NUMBER(10,0)", "Y")]
+    assert [(row["type"], row["null?"]) for row in sql.dicts("DESCRIBE TABLE X")] == [
+        ("VARCHAR(5)", "Y"),
+        ("NUMBER(10,0)", "Y"),
+    ]
     with pytest.raises(ProgrammingError) as caught:
         sql("INSERT INTO X (A) VALUES ('abcdef')")
     assert caught.value.errno == 100078
@@ -899,9 +969,9 @@ def test_an_index_can_be_dropped_also_after_its_table_was_renamed(sql: Sql) -> N
 
 
 def test_a_table_is_made_from_a_query(sql: Sql) -> None:
-    assert sql.value("CREATE TABLE X AS SELECT SEQ4() AS ID, 'a' AS S, 1.5 AS D FROM TABLE(GENERATOR(ROWCOUNT => 3))") == (
-        "Table X successfully created."
-    )
+    assert sql.value(
+        "CREATE TABLE X AS SELECT SEQ4() AS ID, 'a' AS S, 1.5 AS D FROM TABLE(GENERATOR(ROWCOUNT => 3))"
+    ) == ("Table X successfully created.")
     sql("CREATE TABLE Y (I NUMBER(10, 0), T VARCHAR(5)) AS SELECT ID, S FROM X WHERE ID > 0")
     sql("CREATE HYBRID TABLE Z (ID NUMBER PRIMARY KEY, S VARCHAR) AS SELECT ID, S FROM X")
 
@@ -976,7 +1046,8 @@ def test_comments_are_kept_and_shown(sql: Sql) -> None:
 
 def test_defaults_fill_what_an_insert_leaves_out(sql: Sql) -> None:
     sql(
-        "CREATE TABLE X (A NUMBER, B NUMBER DEFAULT 1 + 1, C VARCHAR DEFAULT 'it''s, ok', D BOOLEAN DEFAULT FALSE NOT NULL,"
+        "CREATE TABLE X (A NUMBER, B NUMBER DEFAULT 1 + 1, C VARCHAR DEFAULT 'it''s, ok', D"
+        " BOOLEAN DEFAULT FALSE NOT NULL,"
         " E TIMESTAMP_NTZ DEFAULT SYSDATE(), F VARCHAR DEFAULT UUID_STRING(), G DATE DEFAULT CURRENT_DATE())"
     )
     sql("INSERT INTO X (A) VALUES (1)")
@@ -999,9 +1070,16 @@ def test_autoincrement_counts_from_its_start_by_its_step(sql: Sql, kind: str) ->
     assert sql("SELECT ID FROM X ORDER BY A") == [(100,), (110,), (120,), (5,)]
 
 
-@pytest.mark.parametrize("option", [
-    "AUTOINCREMENT", "IDENTITY", "IDENTITY(1, 1)", "AUTOINCREMENT ORDER", "AUTOINCREMENT NOORDER",
-])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "AUTOINCREMENT",
+        "IDENTITY",
+        "IDENTITY(1, 1)",
+        "AUTOINCREMENT ORDER",
+        "AUTOINCREMENT NOORDER",
+    ],
+)
 def test_identity_is_another_word_for_autoincrement(sql: Sql, option: str) -> None:
     sql(f"CREATE TABLE X (ID NUMBER {option}, A NUMBER)")
     sql("INSERT INTO X (A) VALUES (0)")
@@ -1042,7 +1120,11 @@ def test_databases_and_schemas_come_and_go(sql: Sql, database: str) -> None:
     sql(f"USE SCHEMA {database}.PUBLIC")
 
     assert sql(f"SELECT A FROM S1.X UNION ALL SELECT A FROM {database}_TWO.PUBLIC.X ORDER BY 1") == [(1,), (2,)]
-    assert {row["name"] for row in sql.dicts(f"SHOW SCHEMAS IN DATABASE {database}")} >= {"S1", "PUBLIC", "INFORMATION_SCHEMA"}
+    assert {row["name"] for row in sql.dicts(f"SHOW SCHEMAS IN DATABASE {database}")} >= {
+        "S1",
+        "PUBLIC",
+        "INFORMATION_SCHEMA",
+    }
     assert [row["name"] for row in sql.dicts(f"SHOW DATABASES LIKE '{database}\\\\_TWO'")] == [f"{database}_TWO"]
     sql(f"USE DATABASE {database}_TWO")
     assert sql("SELECT CURRENT_SCHEMA()") == [("PUBLIC",)]
@@ -1057,7 +1139,10 @@ def test_databases_and_schemas_come_and_go(sql: Sql, database: str) -> None:
 
 
 def test_describe_table_tells_types_nulls_defaults_and_keys(control: Sql) -> None:
-    control("CREATE TABLE X (A NUMBER(10, 2) DEFAULT 5 NOT NULL, B TIMESTAMP_LTZ(3), C VARIANT, D BINARY, E TIME, F BOOLEAN)")
+    control(
+        "CREATE TABLE X (A NUMBER(10, 2) DEFAULT 5 NOT NULL, B TIMESTAMP_LTZ(3), C VARIANT, D"
+        " BINARY, E TIME, F BOOLEAN)"
+    )
 
     described = {row["name"]: row for row in control.dicts("DESC TABLE X")}
     events = {row["name"]: row for row in control.dicts("DESCRIBE TABLE RUN_CONTROL_EVENTS")}
@@ -1132,7 +1217,12 @@ def test_show_parameters_tells_value_default_and_level(sql: Sql) -> None:
     (timeout,) = sql.dicts("SHOW PARAMETERS LIKE 'HYBRID_TABLE_LOCK_TIMEOUT'")
     (autocommit,) = sql.dicts("SHOW PARAMETERS LIKE 'autocommit' IN SESSION")
 
-    assert (timeout["value"], timeout["default"], timeout["level"], timeout["type"]) == ("5", "3600", "SESSION", "NUMBER")
+    assert (timeout["value"], timeout["default"], timeout["level"], timeout["type"]) == (
+        "5",
+        "3600",
+        "SESSION",
+        "NUMBER",
+    )
     assert (autocommit["value"], autocommit["default"]) == ("true", "true")
     assert sql.dicts("SHOW PARAMETERS LIKE 'QUERY_TAG'")[0]["value"] == "it's a tag"
     assert len(sql("SHOW PARAMETERS")) > 30
@@ -1145,7 +1235,8 @@ def test_show_parameters_tells_value_default_and_level(sql: Sql) -> None:
 def orders(sql: Sql) -> Sql:
     sql("CREATE HYBRID TABLE CUSTOMERS (ID NUMBER PRIMARY KEY, EMAIL VARCHAR(100) UNIQUE)")
     sql(
-        "CREATE HYBRID TABLE ORDERS (ID NUMBER NOT NULL, CUSTOMER_ID NUMBER NOT NULL, NOTE VARCHAR(5), PRIMARY KEY (ID),"
+        "CREATE HYBRID TABLE ORDERS (ID NUMBER NOT NULL, CUSTOMER_ID NUMBER NOT NULL, NOTE"
+        " VARCHAR(5), PRIMARY KEY (ID),"
         " FOREIGN KEY (CUSTOMER_ID) REFERENCES CUSTOMERS (ID), INDEX BY_CUSTOMER (CUSTOMER_ID))"
     )
     sql("INSERT INTO CUSTOMERS VALUES (1, 'a@x'), (2, NULL), (3, NULL)")
@@ -1157,8 +1248,18 @@ VIOLATIONS = [
     ("INSERT INTO CUSTOMERS VALUES (1, 'b@x')", 200001, "22000", "Primary key already exists"),
     ("INSERT INTO CUSTOMERS VALUES (7, 'c@x'), (7, 'd@x')", 200001, "22000", "Primary key already exists"),
     ("UPDATE CUSTOMERS SET ID = 2 WHERE ID = 3", 200001, "22000", "Primary key already exists"),
-    ("INSERT INTO CUSTOMERS VALUES (4, 'a@x')", None, "22000", 'Duplicate key value violates unique constraint "SYS_INDEX_'),
-    ("UPDATE CUSTOMERS SET EMAIL = 'a@x' WHERE ID = 2", None, "22000", "Duplicate key value violates unique constraint"),
+    (
+        "INSERT INTO CUSTOMERS VALUES (4, 'a@x')",
+        None,
+        "22000",
+        'Duplicate key value violates unique constraint "SYS_INDEX_',
+    ),
+    (
+        "UPDATE CUSTOMERS SET EMAIL = 'a@x' WHERE ID = 2",
+        None,
+        "22000",
+        "Duplicate key value violates unique constraint",
+    ),
     ("INSERT INTO CUSTOMERS VALUES (NULL, 'x')", 100072, "22000", "NULL result in a non-nullable column"),
     ("INSERT INTO ORDERS (ID) VALUES (11)", 100072, "22000", "NULL result in a non-nullable column"),
     ("UPDATE ORDERS SET CUSTOMER_ID = NULL", 100072, "22000", "NULL result in a non-nullable column"),
@@ -1223,11 +1324,17 @@ def test_merge_updates_deletes_and_inserts_as_its_clauses_say(numbers: Sql) -> N
     )
 
     assert counted == 3
-    assert numbers("SELECT I, WORD, G FROM N WHERE I IN (1, 2, 11) ORDER BY I") == [(1, "uno", "new"), (11, "once", None)]
+    assert numbers("SELECT I, WORD, G FROM N WHERE I IN (1, 2, 11) ORDER BY I") == [
+        (1, "uno", "new"),
+        (11, "once", None),
+    ]
 
 
 def test_an_update_counts_the_rows_that_several_source_rows_met(numbers: Sql) -> None:
-    counts = numbers("UPDATE N SET G = S.W FROM (SELECT 1 AS K, 'x' AS W UNION ALL SELECT 1, 'x' UNION ALL SELECT 2, 'y') AS S WHERE N.I = S.K")
+    counts = numbers(
+        "UPDATE N SET G = S.W FROM (SELECT 1 AS K, 'x' AS W UNION ALL SELECT 1, 'x' UNION ALL"
+        " SELECT 2, 'y') AS S WHERE N.I = S.K"
+    )
 
     assert counts == [(2, 1)]
 
@@ -1269,8 +1376,11 @@ def test_insert_takes_a_query_with_a_cte_and_leaves_columns_to_their_defaults(nu
 QUERIES = [
     ("a name with its schema", "SELECT PUBLIC.N.I FROM PUBLIC.N WHERE PUBLIC.N.I = 1", [(1,)]),
     ("an alias in WHERE", "SELECT I * 2 AS D FROM N WHERE D > 18", [(20,)]),
-    ("an alias in GROUP BY and HAVING", "SELECT UPPER(G) AS U, COUNT(*) AS C FROM N GROUP BY U HAVING C = 5 ORDER BY U",
-     [("EVEN", 5), ("ODD", 5)]),
+    (
+        "an alias in GROUP BY and HAVING",
+        "SELECT UPPER(G) AS U, COUNT(*) AS C FROM N GROUP BY U HAVING C = 5 ORDER BY U",
+        [("EVEN", 5), ("ODD", 5)],
+    ),
     ("an alias in the next column", "SELECT I AS A, A + 1 AS B, B * 2 FROM N WHERE I = 1", [(1, 2, 4)]),
     ("an alias in an ORDER BY expression", "SELECT I AS X FROM N WHERE I < 3 ORDER BY X * -1", [(2,), (1,)]),
     ("an alias over a subquery", "SELECT A AS X FROM (SELECT I AS A FROM N) WHERE X = 3", [(3,)]),
@@ -1278,9 +1388,16 @@ QUERIES = [
     ("GROUP BY position", "SELECT G, MAX(WORD) FROM N GROUP BY 1 ORDER BY 2", [("odd", "three"), ("even", "two")]),
     ("LISTAGG", "SELECT LISTAGG(WORD, '-') WITHIN GROUP (ORDER BY I DESC) FROM N WHERE I < 4", [("three-two-one",)]),
     ("ARRAY_AGG", "SELECT ARRAY_AGG(I) WITHIN GROUP (ORDER BY I)::VARCHAR FROM N WHERE I < 4", [("[1,2,3]",)]),
-    ("MEDIAN and percentiles", "SELECT MEDIAN(I), PERCENTILE_CONT(0.95) WITHIN GROUP (ORDER BY I) FROM N",
-     [(Decimal("5.5"), Decimal("9.55"))]),
-    ("COUNT DISTINCT and COUNT_IF", "SELECT COUNT(DISTINCT G), COUNT_IF(I > 7), COUNT(NULLIF(G, 'odd')) FROM N", [(2, 3, 5)]),
+    (
+        "MEDIAN and percentiles",
+        "SELECT MEDIAN(I), PERCENTILE_CONT(0.95) WITHIN GROUP (ORDER BY I) FROM N",
+        [(Decimal("5.5"), Decimal("9.55"))],
+    ),
+    (
+        "COUNT DISTINCT and COUNT_IF",
+        "SELECT COUNT(DISTINCT G), COUNT_IF(I > 7), COUNT(NULLIF(G, 'odd')) FROM N",
+        [(2, 3, 5)],
+    ),
     ("averages", "SELECT AVG(I), AVG(I)::NUMBER(5, 1) FROM N", [(Decimal("5.500000"), Decimal("5.5"))]),
     ("an aggregate over nothing", "SELECT COUNT(*), SUM(I), MAX(WORD) FROM N WHERE I > 99", [(0, None, None)]),
     ("DISTINCT", "SELECT DISTINCT G FROM N ORDER BY G", [("even",), ("odd",)]),
@@ -1288,72 +1405,157 @@ QUERIES = [
     ("LIMIT NULL", "SELECT COUNT(*) FROM (SELECT I FROM N LIMIT NULL)", [(10,)]),
     ("an empty LIMIT", "SELECT COUNT(*) FROM (SELECT I FROM N LIMIT '')", [(10,)]),
     ("TOP", "SELECT TOP 2 I FROM N ORDER BY I DESC", [(10,), (9,)]),
-    ("nulls first and last", "SELECT NULLIF(I, 2) AS X FROM N WHERE I < 4 ORDER BY X DESC NULLS LAST", [(3,), (1,), (None,)]),
+    (
+        "nulls first and last",
+        "SELECT NULLIF(I, 2) AS X FROM N WHERE I < 4 ORDER BY X DESC NULLS LAST",
+        [(3,), (1,), (None,)],
+    ),
     ("nulls are the largest", "SELECT NULLIF(I, 2) AS X FROM N WHERE I < 4 ORDER BY X", [(1,), (3,), (None,)]),
     ("a scalar subquery", "SELECT I FROM N WHERE I = (SELECT MAX(I) FROM N)", [(10,)]),
     ("IN with a subquery", "SELECT COUNT(*) FROM N WHERE I IN (SELECT I + 1 FROM N)", [(9,)]),
     ("NOT IN with a subquery", "SELECT I FROM N WHERE I NOT IN (SELECT I + 1 FROM N)", [(1,)]),
-    ("a correlated EXISTS", "SELECT I FROM N AS A WHERE NOT EXISTS (SELECT 1 FROM N AS B WHERE B.I = A.I + 1)", [(10,)]),
+    (
+        "a correlated EXISTS",
+        "SELECT I FROM N AS A WHERE NOT EXISTS (SELECT 1 FROM N AS B WHERE B.I = A.I + 1)",
+        [(10,)],
+    ),
     ("a pair in a list", "SELECT I FROM N WHERE (I, G) IN ((1, 'odd'), (2, 'odd'))", [(1,)]),
-    ("a correlated scalar subquery", "SELECT I, (SELECT COUNT(*) FROM N AS B WHERE B.I < A.I) FROM N AS A WHERE I = 4", [(4, 3)]),
-    ("a join", "SELECT A.WORD, B.WORD FROM N AS A JOIN N AS B ON B.I = A.I * 5 ORDER BY A.I", [("one", "five"), ("two", "ten")]),
-    ("a left join", "SELECT A.I, B.I FROM N AS A LEFT JOIN N AS B ON B.I = A.I + 9 WHERE A.I < 3 ORDER BY 1", [(1, 10), (2, None)]),
+    (
+        "a correlated scalar subquery",
+        "SELECT I, (SELECT COUNT(*) FROM N AS B WHERE B.I < A.I) FROM N AS A WHERE I = 4",
+        [(4, 3)],
+    ),
+    (
+        "a join",
+        "SELECT A.WORD, B.WORD FROM N AS A JOIN N AS B ON B.I = A.I * 5 ORDER BY A.I",
+        [("one", "five"), ("two", "ten")],
+    ),
+    (
+        "a left join",
+        "SELECT A.I, B.I FROM N AS A LEFT JOIN N AS B ON B.I = A.I + 9 WHERE A.I < 3 ORDER BY 1",
+        [(1, 10), (2, None)],
+    ),
     ("a full join", "SELECT COUNT(*) FROM N AS A FULL OUTER JOIN N AS B ON B.I = A.I + 5", [(15,)]),
     ("a join USING", "SELECT COUNT(*), MAX(I) FROM N JOIN N AS B USING (I)", [(10, 10)]),
     ("a natural join", "SELECT COUNT(*) FROM N NATURAL JOIN (SELECT I FROM N WHERE I < 4) AS B", [(3,)]),
     ("a cross join", "SELECT COUNT(*) FROM N CROSS JOIN N AS B", [(100,)]),
     ("a comma join", "SELECT COUNT(*) FROM N, N AS B WHERE N.I = B.I", [(10,)]),
-    ("a lateral subquery", "SELECT A.I, L.S FROM N AS A, LATERAL (SELECT SUM(I) AS S FROM N WHERE N.I <= A.I) AS L WHERE A.I = 4", [(4, 10)]),
-    ("a CTE", "WITH A AS (SELECT I FROM N WHERE I < 3), B(J) AS (SELECT I + 1 FROM A) SELECT J FROM B ORDER BY J", [(2,), (3,)]),
-    ("a recursive CTE", "WITH RECURSIVE R(X) AS (SELECT 1 UNION ALL SELECT X + 1 FROM R WHERE X < 5) SELECT SUM(X) FROM R", [(15,)]),
-    ("a recursive CTE without the word", "WITH R AS (SELECT 1 AS X UNION ALL SELECT X + 1 FROM R WHERE X < 5) SELECT SUM(X) FROM R", [(15,)]),
+    (
+        "a lateral subquery",
+        "SELECT A.I, L.S FROM N AS A, LATERAL (SELECT SUM(I) AS S FROM N WHERE N.I <= A.I) AS L WHERE A.I = 4",
+        [(4, 10)],
+    ),
+    (
+        "a CTE",
+        "WITH A AS (SELECT I FROM N WHERE I < 3), B(J) AS (SELECT I + 1 FROM A) SELECT J FROM B ORDER BY J",
+        [(2,), (3,)],
+    ),
+    (
+        "a recursive CTE",
+        "WITH RECURSIVE R(X) AS (SELECT 1 UNION ALL SELECT X + 1 FROM R WHERE X < 5) SELECT SUM(X) FROM R",
+        [(15,)],
+    ),
+    (
+        "a recursive CTE without the word",
+        "WITH R AS (SELECT 1 AS X UNION ALL SELECT X + 1 FROM R WHERE X < 5) SELECT SUM(X) FROM R",
+        [(15,)],
+    ),
     ("UNION", "SELECT G FROM N UNION SELECT 'x' ORDER BY 1", [("even",), ("odd",), ("x",)]),
     ("UNION ALL", "SELECT 1 AS A UNION ALL SELECT 1 UNION ALL SELECT 2 ORDER BY A", [(1,), (1,), (2,)]),
     ("EXCEPT and MINUS", "(SELECT I FROM N EXCEPT SELECT I FROM N WHERE I > 2) MINUS SELECT 1", [(2,)]),
     ("INTERSECT", "SELECT I FROM N WHERE I < 4 INTERSECT SELECT I FROM N WHERE I > 2", [(3,)]),
-    ("parentheses around queries", "(SELECT 1 AS A) UNION ALL (SELECT I FROM N ORDER BY I DESC LIMIT 1) ORDER BY A", [(1,), (10,)]),
+    (
+        "parentheses around queries",
+        "(SELECT 1 AS A) UNION ALL (SELECT I FROM N ORDER BY I DESC LIMIT 1) ORDER BY A",
+        [(1,), (10,)],
+    ),
     ("VALUES as a table", "SELECT COLUMN1 + COLUMN2 FROM VALUES (1, 2), (3, 4) ORDER BY 1", [(3,), (7,)]),
     ("VALUES with names", "SELECT T.B FROM (VALUES (1, 'x'), (2, 'y')) AS T(A, B) WHERE T.A = 2", [("y",)]),
-    ("ROW_NUMBER", "SELECT I FROM (SELECT I, ROW_NUMBER() OVER (PARTITION BY G ORDER BY I) AS R FROM N) WHERE R = 2 ORDER BY I", [(3,), (4,)]),
-    ("RANK and DENSE_RANK", "SELECT I, RANK() OVER (ORDER BY G), DENSE_RANK() OVER (ORDER BY G) FROM N WHERE I IN (1, 2, 4) ORDER BY I",
-     [(1, 3, 2), (2, 1, 1), (4, 1, 1)]),
-    ("LAG and LEAD", "SELECT I, LAG(I) OVER (ORDER BY I), LEAD(I, 2, -1) OVER (ORDER BY I) FROM N ORDER BY I DESC LIMIT 2",
-     [(10, 9, -1), (9, 8, -1)]),
-    ("a running sum", "SELECT I, SUM(I) OVER (ORDER BY I ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) FROM N ORDER BY I LIMIT 3",
-     [(1, 1), (2, 3), (3, 6)]),
-    ("a moving average", "SELECT AVG(I) OVER (ORDER BY I ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING)::NUMBER(5, 1) FROM N ORDER BY I LIMIT 2",
-     [(Decimal("1.5"),), (Decimal("2.0"),)]),
-    ("FIRST_VALUE and NTILE", "SELECT FIRST_VALUE(WORD) OVER (PARTITION BY G ORDER BY I), NTILE(2) OVER (ORDER BY I) FROM N WHERE I > 8 ORDER BY I",
-     [("nine", 1), ("ten", 2)]),
-    ("a share of the whole", "SELECT (I / SUM(I) OVER ())::NUMBER(5, 2) FROM N WHERE I IN (1, 3) ORDER BY I", [(Decimal("0.25"),), (Decimal("0.75"),)]),
-    ("QUALIFY", "SELECT I, G FROM N QUALIFY ROW_NUMBER() OVER (PARTITION BY G ORDER BY I DESC) = 1 ORDER BY I", [(9, "odd"), (10, "even")]),
-    ("QUALIFY with an alias", "SELECT I, RANK() OVER (ORDER BY I DESC) AS R FROM N QUALIFY R <= 2 ORDER BY R", [(10, 1), (9, 2)]),
+    (
+        "ROW_NUMBER",
+        "SELECT I FROM (SELECT I, ROW_NUMBER() OVER (PARTITION BY G ORDER BY I) AS R FROM N) WHERE R = 2 ORDER BY I",
+        [(3,), (4,)],
+    ),
+    (
+        "RANK and DENSE_RANK",
+        "SELECT I, RANK() OVER (ORDER BY G), DENSE_RANK() OVER (ORDER BY G) FROM N WHERE I IN (1, 2, 4) ORDER BY I",
+        [(1, 3, 2), (2, 1, 1), (4, 1, 1)],
+    ),
+    (
+        "LAG and LEAD",
+        "SELECT I, LAG(I) OVER (ORDER BY I), LEAD(I, 2, -1) OVER (ORDER BY I) FROM N ORDER BY I DESC LIMIT 2",
+        [(10, 9, -1), (9, 8, -1)],
+    ),
+    (
+        "a running sum",
+        "SELECT I, SUM(I) OVER (ORDER BY I ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) FROM N ORDER BY I LIMIT 3",
+        [(1, 1), (2, 3), (3, 6)],
+    ),
+    (
+        "a moving average",
+        "SELECT AVG(I) OVER (ORDER BY I ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING)::NUMBER(5, 1)"
+        " FROM N ORDER BY I LIMIT 2",
+        [(Decimal("1.5"),), (Decimal("2.0"),)],
+    ),
+    (
+        "FIRST_VALUE and NTILE",
+        "SELECT FIRST_VALUE(WORD) OVER (PARTITION BY G ORDER BY I), NTILE(2) OVER (ORDER BY I)"
+        " FROM N WHERE I > 8 ORDER BY I",
+        [("nine", 1), ("ten", 2)],
+    ),
+    (
+        "a share of the whole",
+        "SELECT (I / SUM(I) OVER ())::NUMBER(5, 2) FROM N WHERE I IN (1, 3) ORDER BY I",
+        [(Decimal("0.25"),), (Decimal("0.75"),)],
+    ),
+    (
+        "QUALIFY",
+        "SELECT I, G FROM N QUALIFY ROW_NUMBER() OVER (PARTITION BY G ORDER BY I DESC) = 1 ORDER BY I",
+        [(9, "odd"), (10, "even")],
+    ),
+    (
+        "QUALIFY with an alias",
+        "SELECT I, RANK() OVER (ORDER BY I DESC) AS R FROM N QUALIFY R <= 2 ORDER BY R",
+        [(10, 1), (9, 2)],
+    ),
     ("QUALIFY with a star", "SELECT * FROM N QUALIFY ROW_NUMBER() OVER (ORDER BY I) = 1", [(1, "one", "odd")]),
-    ("QUALIFY with a table's star", "SELECT A.* FROM N AS A QUALIFY ROW_NUMBER() OVER (ORDER BY I) = 1", [(1, "one", "odd")]),
-    ("QUALIFY with a star over a CTE", "WITH C AS (SELECT I, G FROM N) SELECT * FROM C QUALIFY ROW_NUMBER() OVER (ORDER BY I) = 2", [(2, "even")]),
-    ("QUALIFY after GROUP BY", "SELECT G, SUM(I) AS S FROM N GROUP BY G QUALIFY RANK() OVER (ORDER BY S DESC) = 1", [("even", 30)]),
-    ("QUALIFY, ORDER BY and LIMIT", "SELECT I FROM N QUALIFY ROW_NUMBER() OVER (ORDER BY I) > 3 ORDER BY I DESC LIMIT 2", [(10,), (9,)]),
+    (
+        "QUALIFY with a table's star",
+        "SELECT A.* FROM N AS A QUALIFY ROW_NUMBER() OVER (ORDER BY I) = 1",
+        [(1, "one", "odd")],
+    ),
+    (
+        "QUALIFY with a star over a CTE",
+        "WITH C AS (SELECT I, G FROM N) SELECT * FROM C QUALIFY ROW_NUMBER() OVER (ORDER BY I) = 2",
+        [(2, "even")],
+    ),
+    (
+        "QUALIFY after GROUP BY",
+        "SELECT G, SUM(I) AS S FROM N GROUP BY G QUALIFY RANK() OVER (ORDER BY S DESC) = 1",
+        [("even", 30)],
+    ),
+    (
+        "QUALIFY, ORDER BY and LIMIT",
+        "SELECT I FROM N QUALIFY ROW_NUMBER() OVER (ORDER BY I) > 3 ORDER BY I DESC LIMIT 2",
+        [(10,), (9,)],
+    ),
     ("a star beside a column", "SELECT N.*, I + 1 AS J FROM N WHERE I = 1", [(1, "one", "odd", 2)]),
-    ("a CASE in an aggregate", "SELECT SUM(CASE WHEN G = 'odd' THEN I ELSE 0 END), SUM(IFF(G = 'odd', 0, I)) FROM N", [(25, 30)]),
-    ("positional ORDER BY of an expression", "SELECT I % 3, I FROM N WHERE I < 4 ORDER BY 1 DESC, 2", [(2, 2), (1, 1), (0, 3)]),
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def ten(server: EmbeddedServer) -> Iterator[Sql]:
-    """One session for all queries: they change nothing."""
-    connection = server.connect(database="QUERIES", schema="PUBLIC")
-    sql = Sql(connection)
-    sql("CREATE OR REPLACE TABLE N (I NUMBER, WORD VARCHAR, G VARCHAR)")
-    words = "one two three four five six seven eight nine ten".split()
-    sql.many("INSERT INTO N VALUES (?, ?, ?)", [(i, w, "odd" if i % 2 else "even") for i, w in enumerate(words, 1)])
-    yield sql
-    connection.close()
+    (
+        "a CASE in an aggregate",
+        "SELECT SUM(CASE WHEN G = 'odd' THEN I ELSE 0 END), SUM(IFF(G = 'odd', 0, I)) FROM N",
+        [(25, 30)],
+    ),
+    (
+        "positional ORDER BY of an expression",
+        "SELECT I % 3, I FROM N WHERE I < 4 ORDER BY 1 DESC, 2",
+        [(2, 2), (1, 1), (0, 3)],
+    ),
+]
 
 
 @pytest.mark.parametrize(("query", "rows"), [row[1:] for row in QUERIES], ids=[row[0] for row in QUERIES])
-def test_a_query_has_snowflakes_answer(ten: Sql, query: str, rows: list[tuple[Any, ...]]) -> None:
-    assert ten(query) == rows
+def test_a_query_has_snowflakes_answer(shared: Sql, query: str, rows: list[tuple[Any, ...]]) -> None:
+    assert shared(query) == rows
 
 
 # --- FLATTEN, GENERATOR -----------------------------------------------------------------------------------------------
@@ -1361,11 +1563,18 @@ def test_a_query_has_snowflakes_answer(ten: Sql, query: str, rows: list[tuple[An
 
 def test_flatten_makes_rows_of_elements(sql: Sql) -> None:
     sql("CREATE TABLE X (ID NUMBER, V VARIANT)")
-    sql("INSERT INTO X SELECT 1, PARSE_JSON('{\"items\": [{\"n\": \"a\"}, {\"n\": \"b\"}]}') UNION ALL SELECT 2, PARSE_JSON('{}')")
+    sql(
+        'INSERT INTO X SELECT 1, PARSE_JSON(\'{"items": [{"n": "a"}, {"n": "b"}]}\') UNION ALL'
+        " SELECT 2, PARSE_JSON('{}')"
+    )
 
-    inner = sql("SELECT X.ID, F.INDEX, F.VALUE:n::VARCHAR FROM X, LATERAL FLATTEN(INPUT => X.V:items) AS F ORDER BY F.INDEX")
-    outer = sql("SELECT X.ID, F.VALUE:n::VARCHAR FROM X, LATERAL FLATTEN(INPUT => V:items, OUTER => TRUE) F ORDER BY 1, 2")
-    table = sql("SELECT KEY, VALUE::NUMBER FROM TABLE(FLATTEN(PARSE_JSON('{\"a\": 1, \"b\": 2}'))) ORDER BY KEY")
+    inner = sql(
+        "SELECT X.ID, F.INDEX, F.VALUE:n::VARCHAR FROM X, LATERAL FLATTEN(INPUT => X.V:items) AS F ORDER BY F.INDEX"
+    )
+    outer = sql(
+        "SELECT X.ID, F.VALUE:n::VARCHAR FROM X, LATERAL FLATTEN(INPUT => V:items, OUTER => TRUE) F ORDER BY 1, 2"
+    )
+    table = sql('SELECT KEY, VALUE::NUMBER FROM TABLE(FLATTEN(PARSE_JSON(\'{"a": 1, "b": 2}\'))) ORDER BY KEY')
     joined = sql("SELECT COUNT(*) FROM X JOIN LATERAL FLATTEN(X.V:items) AS F")
 
     assert inner == [(1, 0, "a"), (1, 1, "b")]
@@ -1378,7 +1587,9 @@ def test_flatten_knows_paths_and_recursion(sql: Sql) -> None:
     document = '{"a": {"b": [1, 2]}, "c": 3}'
 
     paths = sql("SELECT PATH FROM TABLE(FLATTEN(INPUT => PARSE_JSON(?), RECURSIVE => TRUE)) ORDER BY PATH", document)
-    below = sql("SELECT PATH, VALUE::NUMBER FROM TABLE(FLATTEN(INPUT => PARSE_JSON(?), PATH => 'a.b')) ORDER BY 2", document)
+    below = sql(
+        "SELECT PATH, VALUE::NUMBER FROM TABLE(FLATTEN(INPUT => PARSE_JSON(?), PATH => 'a.b')) ORDER BY 2", document
+    )
 
     assert [path for (path,) in paths] == ["a", "a.b", "a.b[0]", "a.b[1]", "c"]
     assert below == [("a.b[0]", 1), ("a.b[1]", 2)]
@@ -1387,7 +1598,8 @@ def test_flatten_knows_paths_and_recursion(sql: Sql) -> None:
 def test_generator_makes_benchmark_data(sql: Sql) -> None:
     sql(
         "CREATE TABLE X AS SELECT SEQ4() AS ID, UNIFORM(1, 10, RANDOM()) AS U, RANDSTR(8, RANDOM()) AS R,"
-        " UNIFORM(0::FLOAT, 1::FLOAT, RANDOM()) AS F, DATEADD(second, SEQ4(), '2026-01-01'::TIMESTAMP_NTZ) AS T, RANDOM() AS X"
+        " UNIFORM(0::FLOAT, 1::FLOAT, RANDOM()) AS F, DATEADD(second, SEQ4(),"
+        " '2026-01-01'::TIMESTAMP_NTZ) AS T, RANDOM() AS X"
         " FROM TABLE(GENERATOR(ROWCOUNT => 2000))"
     )
 
@@ -1398,7 +1610,9 @@ def test_generator_makes_benchmark_data(sql: Sql) -> None:
     assert (count, ids, first, last) == (2000, 2000, 0, 1999)
     assert (low, high, different) == (1, 10, 10)
     assert (shortest, longest, texts) == (8, 8, 2000)
-    assert sql("SELECT COUNT_IF(F < 0 OR F >= 1), COUNT(DISTINCT X), MAX(T) FROM X") == [(0, 2000, datetime(2026, 1, 1, 0, 33, 19))]
+    assert sql("SELECT COUNT_IF(F < 0 OR F >= 1), COUNT(DISTINCT X), MAX(T) FROM X") == [
+        (0, 2000, ntz("2026-01-01 00:33:19"))
+    ]
     assert sql.value("SELECT COUNT(*) FROM X WHERE R REGEXP '[0-9A-Za-z]{8}'") == 2000
 
 
@@ -1535,7 +1749,8 @@ def test_query_history_tells_what_the_session_did(sql: Sql, database: str) -> No
         sql("SELECT 1 / 0 FROM X")
 
     rows = sql.dicts(
-        "SELECT QUERY_ID, QUERY_TYPE, EXECUTION_STATUS, ERROR_CODE, ROWS_INSERTED, DATABASE_NAME, WAREHOUSE_NAME, TOTAL_ELAPSED_TIME"
+        "SELECT QUERY_ID, QUERY_TYPE, EXECUTION_STATUS, ERROR_CODE, ROWS_INSERTED,"
+        " DATABASE_NAME, WAREHOUSE_NAME, TOTAL_ELAPSED_TIME"
         " FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY_BY_SESSION(RESULT_LIMIT => 10)) WHERE QUERY_TAG = ? AND"
         " EXECUTION_STATUS <> 'running' AND QUERY_TYPE IN ('INSERT', 'SELECT') ORDER BY START_TIME",
         tag,

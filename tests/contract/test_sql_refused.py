@@ -119,43 +119,127 @@ class Refused:
 
 VALUES_CLAUSE = r"Invalid expression \[PARSE_JSON\(.*\)\] in VALUES clause"
 REJECTED = [
-    Refused("1-update-returning",
-            "UPDATE RUN_STATUS SET NEXT_SEQUENCE_ID = NEXT_SEQUENCE_ID + 1 WHERE RUN_ID = 'r' RETURNING NEXT_SEQUENCE_ID - 1",
-            1003, "42000", r"syntax error line 1 at position \d+ unexpected 'RETURNING'"),
-    Refused("1-insert-returning", "INSERT INTO RUN_STATUS (RUN_ID) VALUES ('r') RETURNING RUN_ID",
-            1003, "42000", "unexpected '(RETURNING|RUN_ID)'"),
-    Refused("1-delete-returning", "DELETE FROM RUN_STATUS RETURNING RUN_ID",
-            1003, "42000", "unexpected '(RETURNING|RUN_ID)'"),
-    Refused("1-merge-returning",
-            "MERGE INTO RUN_STATUS AS T USING (SELECT 'r' AS RUN_ID) AS S ON T.RUN_ID = S.RUN_ID"
-            " WHEN MATCHED THEN UPDATE SET STATUS = 'x' RETURNING T.RUN_ID",
-            1003, "42000", "unexpected 'RETURNING'"),
-    Refused("2-event-values", "INSERT INTO RUN_CONTROL_EVENTS (EVENT_ID, RUN_ID, EVENT_DATA) VALUES (?, ?, PARSE_JSON(?))",
-            2014, "22000", VALUES_CLAUSE, ("e", "r", "{}")),
-    Refused("2-event-values-literal", "INSERT INTO RUN_CONTROL_EVENTS VALUES ('e', 'r', PARSE_JSON('{\"a\": 1}'))",
-            2014, "22000", VALUES_CLAUSE),
-    Refused("3-metrics-values", "INSERT INTO WORKER_METRICS_SNAPSHOTS VALUES (?, PARSE_JSON(?))",
-            2014, "22000", VALUES_CLAUSE, ("s", "{}")),
-    Refused("4-log-values", "INSERT INTO TEST_LOGS VALUES (?, PARSE_JSON(?), CURRENT_TIMESTAMP())",
-            2014, "22000", VALUES_CLAUSE, ("l", "{}")),
-    Refused("5-object-insert-of-two",
-            "UPDATE RUN_STATUS SET WORKER_TARGETS = OBJECT_INSERT(COALESCE(WORKER_TARGETS, OBJECT_CONSTRUCT()), ?)",
-            938, "22023", r"not enough arguments for function \[OBJECT_INSERT\(.*expected 3, got 2", ("{}",)),
-    Refused("6-execute-service", "CALL SYSTEM$EXECUTE_SERVICE('pool', 'spec')",
-            2140, "42601", r"Unknown function SYSTEM\$EXECUTE_SERVICE"),
-    Refused("6-execute-service-selected", "SELECT SYSTEM$EXECUTE_SERVICE('pool', 'spec')",
-            2140, "42601", r"Unknown function SYSTEM\$EXECUTE_SERVICE"),
-    Refused("7-named-bind", "SELECT * FROM RUN_STATUS WHERE RUN_ID = :run_id", 2049, "42601", "(?i)Bind variable :run_id not set"),
-    Refused("7-named-bind-in-update", "UPDATE RUN_STATUS SET STATUS = :status WHERE RUN_ID = :run_id",
-            2049, "42601", "(?i)Bind variable :status not set"),
-    Refused("7-named-bind-beside-binds", "UPDATE RUN_STATUS SET STATUS = ? WHERE RUN_ID = :run_id",
-            2049, "42601", "(?i)Bind variable :run_id not set", ("x",)),
+    Refused(
+        "1-update-returning",
+        "UPDATE RUN_STATUS SET NEXT_SEQUENCE_ID = NEXT_SEQUENCE_ID + 1 WHERE RUN_ID = 'r'"
+        " RETURNING NEXT_SEQUENCE_ID - 1",
+        1003,
+        "42000",
+        r"syntax error line 1 at position \d+ unexpected 'RETURNING'",
+    ),
+    Refused(
+        "1-insert-returning",
+        "INSERT INTO RUN_STATUS (RUN_ID) VALUES ('r') RETURNING RUN_ID",
+        1003,
+        "42000",
+        "unexpected '(RETURNING|RUN_ID)'",
+    ),
+    Refused(
+        "1-delete-returning",
+        "DELETE FROM RUN_STATUS RETURNING RUN_ID",
+        1003,
+        "42000",
+        "unexpected '(RETURNING|RUN_ID)'",
+    ),
+    Refused(
+        "1-merge-returning",
+        "MERGE INTO RUN_STATUS AS T USING (SELECT 'r' AS RUN_ID) AS S ON T.RUN_ID = S.RUN_ID"
+        " WHEN MATCHED THEN UPDATE SET STATUS = 'x' RETURNING T.RUN_ID",
+        1003,
+        "42000",
+        "unexpected 'RETURNING'",
+    ),
+    Refused(
+        "2-event-values",
+        "INSERT INTO RUN_CONTROL_EVENTS (EVENT_ID, RUN_ID, EVENT_DATA) VALUES (?, ?, PARSE_JSON(?))",
+        2014,
+        "22000",
+        VALUES_CLAUSE,
+        ("e", "r", "{}"),
+    ),
+    Refused(
+        "2-event-values-literal",
+        "INSERT INTO RUN_CONTROL_EVENTS VALUES ('e', 'r', PARSE_JSON('{\"a\": 1}'))",
+        2014,
+        "22000",
+        VALUES_CLAUSE,
+    ),
+    Refused(
+        "3-metrics-values",
+        "INSERT INTO WORKER_METRICS_SNAPSHOTS VALUES (?, PARSE_JSON(?))",
+        2014,
+        "22000",
+        VALUES_CLAUSE,
+        ("s", "{}"),
+    ),
+    Refused(
+        "4-log-values",
+        "INSERT INTO TEST_LOGS VALUES (?, PARSE_JSON(?), CURRENT_TIMESTAMP())",
+        2014,
+        "22000",
+        VALUES_CLAUSE,
+        ("l", "{}"),
+    ),
+    Refused(
+        "5-object-insert-of-two",
+        "UPDATE RUN_STATUS SET WORKER_TARGETS = OBJECT_INSERT(COALESCE(WORKER_TARGETS, OBJECT_CONSTRUCT()), ?)",
+        938,
+        "22023",
+        r"not enough arguments for function \[OBJECT_INSERT\(.*expected 3, got 2",
+        ("{}",),
+    ),
+    Refused(
+        "6-execute-service",
+        "CALL SYSTEM$EXECUTE_SERVICE('pool', 'spec')",
+        2140,
+        "42601",
+        r"Unknown function SYSTEM\$EXECUTE_SERVICE",
+    ),
+    Refused(
+        "6-execute-service-selected",
+        "SELECT SYSTEM$EXECUTE_SERVICE('pool', 'spec')",
+        2140,
+        "42601",
+        r"Unknown function SYSTEM\$EXECUTE_SERVICE",
+    ),
+    Refused(
+        "7-named-bind",
+        "SELECT * FROM RUN_STATUS WHERE RUN_ID = :run_id",
+        2049,
+        "42601",
+        "(?i)Bind variable :run_id not set",
+    ),
+    Refused(
+        "7-named-bind-in-update",
+        "UPDATE RUN_STATUS SET STATUS = :status WHERE RUN_ID = :run_id",
+        2049,
+        "42601",
+        "(?i)Bind variable :status not set",
+    ),
+    Refused(
+        "7-named-bind-beside-binds",
+        "UPDATE RUN_STATUS SET STATUS = ? WHERE RUN_ID = :run_id",
+        2049,
+        "42601",
+        "(?i)Bind variable :run_id not set",
+        ("x",),
+    ),
     Refused("8-now", "UPDATE RUN_STATUS SET END_TIME = NOW()", 2140, "42601", "Unknown function NOW"),
-    Refused("21-create-or-alter-hybrid", "CREATE OR ALTER HYBRID TABLE RUN_STATUS (RUN_ID VARCHAR(36) PRIMARY KEY, X NUMBER)",
-            1003, "42000", "CREATE OR ALTER|unexpected"),
-    Refused("21-create-or-alter-of-a-hybrid-table", "CREATE OR ALTER TABLE H (ID NUMBER PRIMARY KEY, N NUMBER, X NUMBER)",
-            2, "0A000", "CREATE OR ALTER"),
-]  # fmt: skip
+    Refused(
+        "21-create-or-alter-hybrid",
+        "CREATE OR ALTER HYBRID TABLE RUN_STATUS (RUN_ID VARCHAR(36) PRIMARY KEY, X NUMBER)",
+        1003,
+        "42000",
+        "CREATE OR ALTER|unexpected",
+    ),
+    Refused(
+        "21-create-or-alter-of-a-hybrid-table",
+        "CREATE OR ALTER TABLE H (ID NUMBER PRIMARY KEY, N NUMBER, X NUMBER)",
+        2,
+        "0A000",
+        "CREATE OR ALTER",
+    ),
+]
 
 
 @pytest.mark.parametrize("rejected", REJECTED, ids=lambda rejected: rejected.row)
@@ -252,7 +336,7 @@ sha224('a') sha256('a') overlay('a','b',1,1) btrim('a') to_hex(1) quote_nullable
 array_append_text([1],2) array_dims([1]) array_upper([1],1) num_nonnulls(1) num_nulls(1) merge_action()
 pg_export_snapshot() pg_logical_emit_message(true,'a','b') pg_file_write('a','b',true) ts_rank(1,2) to_tsvector('a')
 cast_number('1') fail('x')
-""".split()
+""".split()  # noqa: SIM905
 
 
 @pytest.mark.parametrize("call", FOREIGN_FUNCTIONS)
@@ -542,9 +626,15 @@ def test_a_bind_is_only_ever_a_value(session: Session, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [
-        "SELECT 'unfinished", 'SELECT "unfinished', "SELECT $$unfinished", "SELECT (1", "SELECT 1)", "SELECT /* 1",
-    ]
+    "text",
+    [
+        "SELECT 'unfinished",
+        'SELECT "unfinished',
+        "SELECT $$unfinished",
+        "SELECT (1",
+        "SELECT 1)",
+        "SELECT /* 1",
+    ],
 )
 def test_an_unfinished_text_is_a_syntax_error(session: Session, text: str) -> None:
     error = session.refusal(text)
@@ -582,17 +672,24 @@ def test_a_nul_character_in_a_bind_comes_back_or_is_refused(session: Session) ->
 def test_a_thousand_terms_are_no_problem(session: Session) -> None:
     assert session.run("SELECT " + " + ".join(["1"] * 1000)) == [(1000,)]
     assert session.run("SELECT A FROM T WHERE " + " OR ".join(f"A = {n}" for n in range(1000))) == [(1,)]
-    assert session.run(f"SELECT A FROM T WHERE A IN ({', '.join(map(str, range(5000)))})").fetchall() == [(1,)]
+    assert session.run(f"SELECT A FROM T WHERE A IN ({', '.join(map(str, range(5000)))})") == [(1,)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["SELECT " + "(" * 5000 + "1" + ")" * 5000, "SELECT " + "(SELECT " * 300 + "1" + ")" * 300, "SELECT " + "NOT " * 5000 + "TRUE",
-     "SELECT " + "- " * 5000 + "1", "SELECT " + "CASE WHEN TRUE THEN " * 500 + "1" + " END" * 500, "SELECT " + "[" * 1000 + "]" * 1000,
-     "SELECT 1 " + "UNION ALL SELECT 1 " * 20000, "SELECT '" + "x" * 1_100_000 + "'"],
-    ids=["parentheses", "subqueries", "not", "minus", "case", "brackets", "unions", "megabyte"],
-)  # fmt: skip
-def test_a_monstrous_text_is_answered_or_refused_but_harms_nobody(session: Session, text: str) -> None:
+MONSTERS = {
+    "parentheses": "SELECT " + "(" * 5000 + "1" + ")" * 5000,
+    "subqueries": "SELECT " + "(SELECT " * 300 + "1" + ")" * 300,
+    "nots": "SELECT " + "NOT " * 5000 + "TRUE",
+    "minuses": "SELECT " + "- " * 5000 + "1",
+    "cases": "SELECT " + "CASE WHEN TRUE THEN " * 500 + "1" + " END" * 500,
+    "brackets": "SELECT " + "[" * 1000 + "]" * 1000,
+    "unions": "SELECT 1 " + "UNION ALL SELECT 1 " * 5000,
+    "megabyte": "SELECT '" + "x" * 1_100_000 + "'",
+}
+
+
+@pytest.mark.parametrize("monster", MONSTERS)
+def test_a_monstrous_text_is_answered_or_refused_but_harms_nobody(session: Session, monster: str) -> None:
+    text = MONSTERS[monster]
     try:
         session.run(text)
     except Error as error:
@@ -604,8 +701,9 @@ def test_a_monstrous_text_is_answered_or_refused_but_harms_nobody(session: Sessi
 # --- identifiers ------------------------------------------------------------------------------------------------------
 
 HOSTILE_NAMES = [
-    'a"b', "a.b", "a b", " a ", "a;b", "a'b", "--", "/* x */", "%s", "%(a)s", "{database}", "{0}", "$1", "?", ":x", "a\\b",
-    "a\nb\tc", "été 漢字 😀", "\u202eevil", "select", "SELECT", "pg_class", "ctid", "xmin", "tableoid", "~binds", "~qualify", "a~b",
+    'a"b', "a.b", "a b", " a ", "a;b", "a'b", "--", "/* x */", "%s", "%(a)s", "{database}", "{0}", "$1", "?",
+    ":x", "a\\b", "a\nb\tc", "été 漢字 😀", "\u202eevil", "select", "SELECT", "pg_class", "ctid", "xmin", "tableoid",
+    "~binds", "~qualify", "a~b",
     "x" * 64, "x" * 255, "é" * 255, "😀" * 255, "1", "1a", "_", "*", "()", "null", "default", "',(SELECT 1),'",
 ]  # fmt: skip
 
@@ -659,7 +757,8 @@ def test_long_names_that_differ_at_the_end_only_are_different(session: Session) 
 def test_names_of_255_characters_can_have_every_kind_of_key(session: Session) -> None:
     table, column = "t" * 255, "c" * 255
 
-    session.run(f'CREATE HYBRID TABLE "{table}" ("{column}" NUMBER AUTOINCREMENT, "{column[1:]}" NUMBER, UNIQUE ("{column[1:]}"),'
+    session.run(f'CREATE HYBRID TABLE "{table}" ("{column}" NUMBER AUTOINCREMENT, "{column[1:]}" NUMBER,'
+f' UNIQUE ("{column[1:]}"),'
                    f' PRIMARY KEY ("{column}"), INDEX "{"i" * 255}" ("{column[1:]}"))')  # fmt: skip
     session.run(f'INSERT INTO "{table}" ("{column[1:]}") VALUES (5)')
 
@@ -719,6 +818,8 @@ FAILING = [
     ("INSERT INTO H (ID, N) VALUES (1, 1)", 200001, "22000"),
     ("INSERT INTO H (ID, N) VALUES (NULL, 1)", 100072, "22000"),
     ("INSERT INTO H (N) VALUES (1)", 100072, "22000"),
+    ("INSERT INTO T (A) VALUES (1), ('abc')", None, None),
+    ("SELECT * FROM VALUES (1), ('abc')", None, None),
     ("INSERT INTO T (A) VALUES (1, 2)", 2057, "42601"),
     ("INSERT INTO T (A, B) VALUES (1)", 2057, "42601"),
     ("INSERT INTO U SELECT 1", 2057, "42601"),
@@ -952,4 +1053,4 @@ NAMED = [(word, statement) for word, statements in UNSUPPORTED.items() for state
 def test_what_the_server_cannot_do_is_refused_by_name(session: Session, word: str, statement: str) -> None:
     error = session.refusal(statement)
 
-    assert re.search(rf"(?<![A-Z]){word}", message(error).upper())
+    assert re.search(rf"(?<![A-Z]){word}", message(error).upper()), message(error)

@@ -610,7 +610,7 @@ def canary(target: Server) -> Iterator[Wire]:
     session.sql("COMMIT")
     assert session.sql(f"SELECT ID FROM {name}") == [["1"]]
     assert target.process.poll() is None
-    assert "Traceback" not in target.errors[said:]
+    assert "Z error " not in target.errors[said:]  # the log level; bad requests deserve a warning at most
     session.close()
 
 
@@ -796,7 +796,7 @@ def test_a_gzip_bomb_is_refused_without_its_memory(target, canary):
 def test_a_body_without_end_is_refused_and_not_kept(target, canary):
     piece = b" " * (1 << 20)
     with socket.create_connection((target.host, target.port), timeout=END_S) as raw:
-        raw.sendall(f"POST {QUERY} HTTP/1.1\r\nHost: x\r\nContent-Length: {1 << 40}\r\n\r\n".encode())
+        raw.sendall(f"POST {QUERY} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {1 << 40}\r\n\r\n".encode())
         with contextlib.suppress(OSError):  # it may well hang up in the middle
             for _ in range(600):
                 raw.sendall(piece)
@@ -812,18 +812,18 @@ RAW = {
     "old": b"GET /\r\n\r\n",
     "http 2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "no colon": b"GET / HTTP/1.1\r\nHost x\r\n\r\n",
-    "bad path": b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
-    "negative length": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-    "two lengths": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
-    "huge length": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n",
-    "bad chunk": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
-    "upgrade": b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+    "bad path": b"GET /\xff\xfe HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    "negative length": b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: -5\r\n\r\n",
+    "two lengths": b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+    "huge length": b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+    "bad chunk": b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+    "upgrade": b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
     "connect": b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n",
-    "expect": b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+    "expect": b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
     "many headers": b"GET / HTTP/1.1\r\n" + b"".join(b"H%d: x\r\n" % number for number in range(20_000)) + b"\r\n",
-    "half a header": b"POST /queries/v1/query-request HTTP/1.1\r\nHost: x\r\nContent-Le",
-    "half a body": b"POST /queries/v1/query-request HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
-    "two at once": b"GET /a HTTP/1.1\r\nHost: x\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\n\r\n",
+    "half a header": b"POST /queries/v1/query-request HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Le",
+    "half a body": b"POST /queries/v1/query-request HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{",
+    "two at once": b"GET /a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
 }
 
 

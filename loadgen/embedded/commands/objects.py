@@ -21,18 +21,19 @@ async def change(call: Call, work: Any) -> Any:
     if call.session.transaction is not None:
         async with call.session.transaction.lock:
             await engine.end(call.session, "COMMIT")
-    async with engine.catalog.changing:
-        backend = await engine.backends.acquire(call.session.timezone)
-        call.running.backend = backend
-        try:
+    # The backend first: whoever holds the lock must not wait for a database that is being restarted under the lock.
+    backend = await engine.backends.acquire(call.session.timezone)
+    call.running.backend = backend
+    try:
+        async with engine.catalog.changing:
             await backend.set_lock_timeout(30)
             async with backend.connection.transaction():
                 done = await work(backend)
-        finally:
-            call.running.backend = None
-            await engine.backends.release(backend)
-        done()
-        engine.catalog.changed()
+            done()
+            engine.catalog.changed()
+    finally:
+        call.running.backend = None
+        await engine.backends.release(backend)
 
 
 def head(cursor: Cursor) -> tuple[bool, bool]:

@@ -344,7 +344,7 @@ async def roles(call: Call) -> Result:
 async def grants(call: Call) -> Result:
     """Everyone may do everything here: one row says so."""
     columns = columns_of(
-        "created_on:time, privilege, granted_on, name, granted_to, grantee_name, grant_option:boolean, granted_by"
+        "created_on:time, privilege, granted_on, name, granted_to, grantee_name, grant_option, granted_by"
     )
     return _answer(
         columns, [[_time(0), "OWNERSHIP", "ACCOUNT", "EMBEDDED", "ROLE", call.session.role, True, OWNER]], Filter()

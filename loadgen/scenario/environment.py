@@ -1,0 +1,92 @@
+"""`${NAME}` in the texts of a scenario: `${NAME}`, `${NAME:-default}`, and `$${` for a literal `${`.
+
+Filled in after reading, in values only, so that no variable can add a key or a line. What came from the environment is
+remembered: such a text shows, and is stored, as `${NAME}`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from loadgen.log import is_secret_name, register_secret
+from loadgen.scenario.document import Document, Node
+from loadgen.scenario.problem import KeyPath
+from loadgen.scenario.template import TEXT_MAX, FromEnvironment, escape
+
+_VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?\}|\$\{")
+_HOW = "write ${NAME} or ${NAME:-default}, and $${ for a literal ${"
+
+
+@dataclass(slots=True)
+class _Filled:
+    """A text with its variables filled in, and the template that stands for it."""
+
+    value: str = ""
+    template: str = ""
+    variables: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    malformed: bool = False
+
+
+def fill_in(document: Document, environ: Mapping[str, str]) -> None:
+    """Replace the variables in every text of the document."""
+    if document.root is not None:
+        _visit(document, document.root, (), environ)
+
+
+def _visit(document: Document, node: Node, path: KeyPath, environ: Mapping[str, str]) -> None:
+    if isinstance(node.value, dict):
+        for key, entry in node.value.items():
+            _visit(document, entry.node, (*path, key), environ)
+    elif isinstance(node.value, list):
+        for number, element in enumerate(node.value):
+            _visit(document, element, (*path, number), environ)
+    elif isinstance(node.value, str) and "${" in node.value:
+        _fill_node(document, node, path, environ)
+
+
+def _fill_node(document: Document, node: Node, path: KeyPath, environ: Mapping[str, str]) -> None:
+    filled = _fill(str(node.value), environ)
+    for name in filled.missing:
+        document.problem(
+            path, f"the environment variable {name} is not set", f"set it, or give a default: ${{{name}:-…}}"
+        )
+    if filled.malformed:
+        document.problem(path, "has a ${ that names no variable", _HOW)
+    if len(filled.value) > TEXT_MAX:
+        document.problem(path, f"is longer than {TEXT_MAX:,} characters with its variables filled in")
+        filled.value = ""
+    node.variables = tuple(filled.variables)
+    node.value = FromEnvironment(filled.value, filled.template) if filled.variables else filled.value
+
+
+def _fill(text: str, environ: Mapping[str, str]) -> _Filled:
+    filled = _Filled()
+    values, templates, end = [], [], 0
+    for match in _VARIABLE.finditer(text):
+        before = text[end : match.start()]
+        values.append(before)
+        templates.append(escape(before))
+        end = match.end()
+        name = match["name"]
+        if match[0] == "$${":
+            values.append("${")
+            templates.append("$${")
+        elif name is None:
+            filled.malformed = True
+        elif name in environ:
+            values.append(environ[name])
+            templates.append(f"${{{name}}}")
+            filled.variables.append(name)
+            if is_secret_name(name):
+                register_secret(environ[name])
+        elif match["default"] is not None:
+            values.append(match["default"])
+            templates.append(escape(match["default"]))
+        else:
+            filled.missing.append(name)
+    filled.value = "".join([*values, text[end:]])
+    filled.template = "".join([*templates, escape(text[end:])])
+    return filled

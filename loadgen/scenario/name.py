@@ -1,0 +1,46 @@
+"""Names of Snowflake objects in a scenario: which texts are one name, and nothing else.
+
+The rule of `loadgen.snowflake.ident`, which turns the same texts into quoted SQL; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+LENGTH_MAX = 255  # characters; Snowflake's limit
+PARTS_MAX = 3  # database.schema.object
+
+HOW = 'write a letter or _ and then letters, digits, _ or $; or put the name in double quotes, and a " in it twice'
+
+_PART = r'(?:[A-Za-z_][A-Za-z0-9_$]*|"(?:[^"]|"")+")'
+_NAME = re.compile(_PART)
+_QUALIFIED = re.compile(rf"{_PART}(?:\.{_PART}){{0,{PARTS_MAX - 1}}}")
+_FORBIDDEN_KINDS = {"Cc", "Cs", "Zl", "Zp"}  # controls, halves of characters, line and paragraph separators
+
+
+def is_name(text: str) -> bool:
+    """`orders` or `"My orders"`."""
+    return _NAME.fullmatch(text) is not None and _is_allowed(text)
+
+
+def is_qualified_name(text: str) -> bool:
+    """One to three names with dots between them."""
+    parts = _NAME.findall(text) if _QUALIFIED.fullmatch(text) else []
+    return bool(parts) and all(map(_is_allowed, parts))
+
+
+def canonical(text: str) -> str:
+    """The name as the catalogue holds it: `orders` and `"ORDERS"` are the same."""
+    parts = _NAME.findall(text)
+    return ".".join(part if part.startswith('"') else f'"{part.upper()}"' for part in parts)
+
+
+def is_plain_text(text: str) -> bool:
+    """Without control characters and the like: fit to be a name of ours."""
+    return not any(unicodedata.category(character) in _FORBIDDEN_KINDS for character in text)
+
+
+def _is_allowed(part: str) -> bool:
+    name = part[1:-1].replace('""', '"') if part.startswith('"') else part
+    return len(name) <= LENGTH_MAX and is_plain_text(name)

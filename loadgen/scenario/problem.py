@@ -1,0 +1,62 @@
+"""What is wrong with a scenario, where, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loadgen.errors import ScenarioInvalid
+
+SHOWN_MAX = 100  # problems told at once; a file with more is hopeless, not unlucky
+
+KeyPath = tuple[str | int, ...]  # ("workload", "statements", 0, "sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a text, both counted from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing to put right."""
+
+    source: str  # the file, or the option: `--set load.rate=5`
+    mark: Mark | None  # None for an option
+    path: KeyPath
+    what: str
+    hint: str | None = None
+
+    @property
+    def where(self) -> str:
+        return self.source if self.mark is None else f"{self.source}:{self.mark.line}:{self.mark.column}"
+
+    @property
+    def message(self) -> str:
+        """What and hint in one line."""
+        return self.what if self.hint is None else f"{self.what}; {self.hint}"
+
+    def __str__(self) -> str:
+        path = dotted(self.path)
+        return f"{self.where} {path}: {self.message}" if path else f"{self.where}: {self.message}"
+
+
+class ScenarioProblems(ScenarioInvalid):
+    """Everything that is wrong with one scenario."""
+
+    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+        self.source = source
+        self.problems = tuple(problems)
+        shown = [f"  {problem}" for problem in self.problems[:SHOWN_MAX]]
+        if left_out := len(self.problems) - len(shown):
+            shown.append(f"  … and {left_out} more")
+        number = "one problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        super().__init__("\n".join([f"{source} has {number}:", *shown]))
+
+
+def dotted(path: KeyPath) -> str:
+    """("load", "stages", 0) → 'load.stages.0', as --set takes it."""
+    return ".".join(str(part) for part in path)

@@ -1,0 +1,67 @@
+"""Texts that came from the environment, and how they are stored: as the template they were written as.
+
+In a stored scenario every text is a template: `${NAME}` stands for a variable, `$${` for a literal `${`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from loadgen.errors import ConfigurationError
+from loadgen.log import is_secret_name, register_secret
+
+TEXT_MAX = 1_000_000  # characters of one text with its variables filled in
+
+_STORED = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class FromEnvironment(str):
+    """A text with values of the environment in it. Its repr, and so every log of it, is the template.
+
+    Version 4 of the driver binds by the exact type, so bind `str(value)`; texts that `frozen.thaw` gives are plain.
+    """
+
+    __slots__ = ("template",)
+    template: str
+
+    def __new__(cls, value: str, template: str) -> FromEnvironment:
+        made = super().__new__(cls, value)
+        made.template = template
+        return made
+
+    def __repr__(self) -> str:
+        return repr(self.template)
+
+    def __getnewargs__(self) -> tuple[str, str]:
+        return str(self), self.template
+
+
+def template_of(text: str) -> str:
+    """The text as it is stored."""
+    return text.template if isinstance(text, FromEnvironment) else escape(text)
+
+
+def escape(text: str) -> str:
+    return text.replace("${", "$${")
+
+
+def resolve_template(template: str, environ: Mapping[str, str] | None) -> str:
+    """The text a template stands for. Without an environment the variables stay as they are, for showing."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name is None:
+            return "${"
+        if environ is None:
+            return match[0]
+        if name not in environ:
+            raise ConfigurationError(
+                f"the scenario of this run needs the environment variable {name}, and it is not set here",
+                remedy=f"Set {name} where the worker runs, to the value it had where the run was started.",
+            )
+        if is_secret_name(name):
+            register_secret(environ[name])
+        return environ[name]
+
+    return _STORED.sub(value, template) if "${" in template else template

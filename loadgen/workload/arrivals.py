@@ -1,0 +1,180 @@
+"""Open loop: when each statement of a worker is due, computed from its index and never by adding intervals.
+
+The number of arrivals of a stage is planned: its rate times its duration, to the nearest whole number. They are dealt
+to the workers in turn, so parts differ by at most one and add up exactly.
+
+    uniform   arrival j of the run comes at j / rate; a worker has every `workers`-th of them, so that all workers
+              together are evenly spaced
+    poisson   given their number, the arrivals of a Poisson process are independent and uniform over the stage; each
+              worker draws its own, and the merged ones are again such a process
+
+To have Poisson arrivals in order without holding a whole run, a stage is halved again and again: of n arrivals a fair
+coin each says how many lie in the first half. Only the halves that lead to the wanted arrival are looked at, until one
+holds few enough to be drawn and sorted. The outcome is distributed exactly as if all had been drawn and sorted.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from loadgen.workload.bits import ARRIVALS, Bits, FloatArray
+from loadgen.workload.split import share
+
+ARRIVALS_MAX = 1_000_000_000  # of one schedule: a day at 10,000 a second
+CHUNK_ARRIVALS = 1_024
+_HALVINGS_MAX = 31
+_HALVE, _DRAW = 0, 1
+
+
+class Arrival(StrEnum):
+    """How arrivals are spread over time."""
+
+    POISSON = "poisson"
+    UNIFORM = "uniform"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateStage:
+    """A constant rate for a time."""
+
+    duration_s: float
+    rate_per_second: float
+
+    def __post_init__(self) -> None:
+        if not (0.0 <= self.duration_s < math.inf and 0.0 <= self.rate_per_second < math.inf):
+            raise ValueError(f"a stage needs a duration and a rate of 0 or more: {self}")
+        if self.duration_s * self.rate_per_second > ARRIVALS_MAX:
+            raise ValueError(f"a stage has at most {ARRIVALS_MAX:,} arrivals: {self}")
+
+    @property
+    def arrivals(self) -> int:
+        """How many statements are planned, over all workers."""
+        return math.floor(self.duration_s * self.rate_per_second + 0.5)
+
+
+def planned_arrivals(stages: Sequence[RateStage]) -> int:
+    """How many statements a run plans, over all workers."""
+    return sum(stage.arrivals for stage in stages)
+
+
+class Schedule:
+    """One worker's arrivals, in order. due_s(): any thread; `series` keeps several schedules of a run apart."""
+
+    def __init__(
+        self,
+        stages: Sequence[RateStage],
+        *,
+        arrival: Arrival,
+        worker: int,
+        workers: int,
+        seed: int,
+        series: int = 0,
+    ) -> None:
+        self._spans: list[_Span] = []
+        self._firsts: list[int] = []
+        planned = 0
+        for number, stage in enumerate(stages):
+            first, end = share(planned, worker, workers), share(planned + stage.arrivals, worker, workers)
+            if end > first:
+                start_s = math.fsum(earlier.duration_s for earlier in stages[:number])
+                if arrival is Arrival.UNIFORM:
+                    offset = first * workers + worker - planned
+                    self._spans.append(_UniformSpan(stage, start_s, end - first, offset=offset, step=workers))
+                else:
+                    key = (series, number, worker)
+                    self._spans.append(_PoissonSpan(stage, start_s, end - first, seed=seed, key=key))
+                self._firsts.append(first)
+            planned += stage.arrivals
+        self.count = share(planned, worker, workers)
+        self.duration_s = math.fsum(stage.duration_s for stage in stages)
+        self._making = threading.Lock()  # guards the spans; _chunks is replaced as a whole
+        nothing = _Chunk(0, [])
+        self._chunks = (nothing, nothing)  # the last made, and the one before it, which late clients still need
+
+    def due_s(self, i: int) -> float:
+        """Seconds from the beginning until arrival `i` (from 0, below `count`)."""
+        for chunk in self._chunks:
+            at = i - chunk.first
+            if 0 <= at < len(chunk.dues_s):
+                return chunk.dues_s[at]
+        return self._find(i)
+
+    def _find(self, i: int) -> float:
+        if not 0 <= i < self.count:
+            raise IndexError(f"there is no arrival {i}: the schedule has {self.count}")
+        with self._making:
+            for chunk in self._chunks:
+                if 0 <= i - chunk.first < len(chunk.dues_s):
+                    return chunk.dues_s[i - chunk.first]
+            number = bisect_right(self._firsts, i) - 1
+            first = self._firsts[number]
+            made = self._spans[number].chunk_at(i - first)
+            chunk = _Chunk(first + made.first, made.dues_s)
+            self._chunks = (chunk, self._chunks[0])
+            return chunk.dues_s[i - chunk.first]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    first: int
+    dues_s: list[float]
+
+
+class _UniformSpan:
+    """A worker's arrivals of one stage, evenly spaced."""
+
+    def __init__(self, stage: RateStage, start_s: float, count: int, *, offset: int, step: int) -> None:
+        self._rate_per_second = stage.rate_per_second
+        self._start_s = start_s
+        self._count = count
+        self._offset, self._step = offset, step
+
+    def chunk_at(self, index: int) -> _Chunk:
+        first = index - index % CHUNK_ARRIVALS
+        indexes = np.arange(first, min(first + CHUNK_ARRIVALS, self._count), dtype=np.int64)
+        run_indexes = indexes * self._step + self._offset
+        dues: FloatArray = run_indexes / self._rate_per_second + self._start_s
+        return _Chunk(first, dues.tolist())
+
+
+class _PoissonSpan:
+    """A worker's arrivals of one stage: so many independent uniform moments, sorted."""
+
+    def __init__(self, stage: RateStage, start_s: float, count: int, *, seed: int, key: tuple[int, ...]) -> None:
+        self._start_s, self._duration_s = start_s, stage.duration_s
+        self._count = count
+        self._seed, self._key = seed, key
+        self._halved: dict[int, tuple[int, int]] = {}  # depth → the part last halved there, and its first half's count
+
+    def chunk_at(self, index: int) -> _Chunk:
+        depth = part = first = 0  # part number `part` of 2**depth equal ones holds `count` arrivals from `first` on
+        count = self._count
+        while count > CHUNK_ARRIVALS and depth < _HALVINGS_MAX:
+            early = self._early(depth, part, count)
+            depth, part = depth + 1, 2 * part
+            if index < first + early:
+                count = early
+            else:
+                first, count, part = first + early, count - early, part + 1
+        units = np.sort(self._bits(_DRAW, depth, part).units(count))
+        dues: FloatArray = (units + part) * 2.0**-depth * self._duration_s + self._start_s
+        return _Chunk(first, dues.tolist())
+
+    def _early(self, depth: int, part: int, count: int) -> int:
+        known = self._halved.get(depth)
+        if known is None or known[0] != part:
+            known = self._halved[depth] = (part, self._bits(_HALVE, depth, part).coin_heads(count))
+        return known[1]
+
+    def _bits(self, use: int, depth: int, part: int) -> Bits:
+        return Bits(self._seed, ARRIVALS, *self._key, use, depth, part)
+
+
+_Span = _UniformSpan | _PoissonSpan

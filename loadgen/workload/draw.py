@@ -1,0 +1,101 @@
+"""The next statement and its bound parameters: mix and generators together.
+
+    closed loop   one Drawer per client; draw(k) with the client's own count k
+    open loop     one Drawer per worker, shared by its clients; draw(i) with the index in the worker's schedule
+
+Every statement keeps its rows ready in chunks, so that a draw is two look-ups. draw() may be called by any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import repeat
+
+from loadgen.errors import ScenarioInvalid
+from loadgen.model.workload import Latest, Place, Previous, Query, Statement, Workload
+from loadgen.model.workload import Sequence as SequenceParameter
+from loadgen.workload.chunks import CHUNK_VALUES, Chunked, Generator, IntArray, Source, Value
+from loadgen.workload.generators import make_generator
+from loadgen.workload.keys import SequenceKeys
+from loadgen.workload.mix import Walk, walk_for
+from loadgen.workload.pools import Pool
+
+Row = tuple[tuple[Value, ...], ...]  # the parameters of each query of a statement
+
+
+class Drawer:
+    """What a client, or a schedule, sends in which order."""
+
+    def __init__(self, workload: Workload, place: Place, pools: Mapping[str, Pool], *, open_loop: bool = False) -> None:
+        source = Source(seed=workload.seed, place=place, open_loop=open_loop, sharding=workload.sharding, pools=pools)
+        weights = [statement.weight for statement in workload.statements]
+        self._walk = walk_for(weights, source.lane.number, source.lane.count)
+        self._rows = [
+            _StatementRows(statement, workload, replace(source, statement=number), self._walk)
+            for number, statement in enumerate(workload.statements)
+        ]
+        self._at = self._walk.at
+
+    def draw(self, k: int) -> tuple[int, Row]:
+        """Draw k, from 0: the number of its statement, and the parameters of each of that statement's queries."""
+        statement, n = self._at(k)
+        return statement, self._rows[statement].take(n)
+
+
+class _StatementRows(Chunked[Row]):
+    """All parameters of one statement, row by row. `previous` is a column used twice."""
+
+    def __init__(self, statement: Statement, workload: Workload, source: Source, walk: Walk) -> None:
+        super().__init__()
+        self._columns: list[Generator] = []
+        self._queries: list[list[int]] = []  # the columns of each query
+        parameters: list[int] = []  # the column of each parameter so far
+        for query in statement.queries:
+            for parameter in query.parameters:
+                position = len(parameters)
+                try:
+                    if isinstance(parameter, Previous):
+                        parameters.append(_earlier(parameters, parameter.index))
+                        continue
+                    own = replace(source, position=position)
+                    if isinstance(parameter, Latest) and parameter.follows is not None:
+                        own = replace(own, newest=_newest(parameter.follows, workload, own, walk))
+                    self._columns.append(make_generator(parameter, own))
+                    parameters.append(len(self._columns) - 1)
+                except ValueError as error:
+                    raise ScenarioInvalid(f"statement {statement.name}, parameter {position}: {error}") from error
+            self._queries.append(parameters[len(parameters) - len(query.parameters) :])
+        self.chunk_items = min([CHUNK_VALUES, *(column.chunk_items for column in self._columns)])
+
+    def make(self, chunk: int) -> Sequence[Row]:
+        count = self.chunk_items
+        columns = [column.items(chunk * count, count) for column in self._columns]
+        queries = [
+            zip(*(columns[at] for at in query), strict=False) if query else repeat((), count) for query in self._queries
+        ]
+        return list(zip(*queries, strict=False))
+
+
+def _earlier(parameters: list[int], index: int) -> int:
+    if not 0 <= index < len(parameters):
+        raise ValueError(f"`previous` names parameter {index}, but only {len(parameters)} come before it")
+    return parameters[index]
+
+
+def _newest(follows: str, workload: Workload, source: Source, walk: Walk) -> Callable[[IntArray], IntArray]:
+    """What the statement that is followed has drawn last in this lane, before each draw of ours."""
+    for number, statement in enumerate(workload.statements):
+        if statement.name == follows and statement.weight:
+            sequence = SequenceKeys(_sequence_of(statement.queries, follows), source)
+            drawn_before = walk.counter(number, source.statement)
+            return lambda draws: sequence.newest_after(drawn_before(draws))
+    raise ValueError(f"`latest` follows {follows!r}, which is no statement of the mix")
+
+
+def _sequence_of(queries: Sequence[Query], name: str) -> SequenceParameter:
+    for query in queries:
+        for parameter in query.parameters:
+            if isinstance(parameter, SequenceParameter):
+                return parameter
+    raise ValueError(f"`latest` follows {name!r}, which has no sequence")

@@ -1,0 +1,71 @@
+"""From a parameter of the scenario to the generator of its values."""
+
+from __future__ import annotations
+
+from loadgen.model.workload import (
+    Choice,
+    Hotspot,
+    Latest,
+    Literal,
+    Normal,
+    Parameter,
+    PoolValue,
+    Previous,
+    Sequence,
+    Shard,
+    Text,
+    Timestamp,
+    Uniform,
+    UniformFloat,
+    Uuid,
+    Zipfian,
+)
+from loadgen.workload.chunks import Constant, Generator, Source
+from loadgen.workload.keys import HotspotKeys, LatestKeys, SequenceKeys, UniformKeys, ZipfianKeys
+from loadgen.workload.scalars import (
+    Choices,
+    NormalNumbers,
+    PoolValues,
+    Texts,
+    Timestamps,
+    UniformFloats,
+    Uuids,
+)
+from loadgen.workload.split import shard_of
+
+
+def make_generator(parameter: Parameter, source: Source) -> Generator:
+    """The generator of a parameter; ValueError when it can draw nothing."""
+    match parameter:
+        case Uniform():
+            return UniformKeys(parameter, source)
+        case Zipfian():
+            return ZipfianKeys(parameter, source)
+        case Hotspot():
+            return HotspotKeys(parameter, source)
+        case Latest():
+            return LatestKeys(parameter, source)
+        case Sequence():
+            return SequenceKeys(parameter, source)
+        case Choice():
+            return Choices(parameter, source)
+        case UniformFloat():
+            return UniformFloats(parameter, source)
+        case Normal():
+            return NormalNumbers(parameter, source)
+        case Text():
+            return Texts(parameter, source)
+        case Uuid():
+            return Uuids(source)
+        case Timestamp():
+            return Timestamps(parameter, source)
+        case PoolValue():
+            return PoolValues(parameter, source)
+        case Literal():
+            return Constant(parameter.value)
+        case Shard():
+            if source.sharding is None:
+                raise ValueError("the generator `shard` needs sharding")
+            return Constant(shard_of(source.place.worker, source.sharding.total_partitions))
+        case Previous():
+            raise ValueError("`previous` repeats another parameter and has no values of its own")

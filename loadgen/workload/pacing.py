@@ -1,0 +1,75 @@
+"""Closed loop: when a client may go on, and how many connections are wanted at a moment.
+
+Levels over time, ramps included, are computed from the moment alone; nothing is added up on the way.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loadgen.units import NS_PER_S
+from loadgen.workload.split import share, shares
+
+
+def next_start_ns(done_ns: int, think_time_s: float) -> int:
+    """When a client that has finished a statement may start its next one."""
+    return done_ns + round(think_time_s * NS_PER_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionStage:
+    """A level of connections for a time, reached from the level before it in a straight line."""
+
+    duration_s: float
+    connections: int
+    ramp_s: float = 0.0  # at the beginning of duration_s; 0: at once
+
+    def __post_init__(self) -> None:
+        if self.connections < 0 or not 0.0 <= self.ramp_s <= self.duration_s:
+            raise ValueError(f"a stage needs connections of 0 or more and a ramp within its duration: {self}")
+
+
+class ConnectionPlan:
+    """How many connections a run wants at each moment, and each worker's part of them."""
+
+    def __init__(self, stages: Sequence[ConnectionStage], *, initial: int = 0) -> None:
+        if not stages or initial < 0:
+            raise ValueError("a plan needs a stage, and begins with 0 connections or more")
+        self.stages = tuple(stages)
+        self.initial = initial
+        self._starts_ns = [0]
+        for stage in stages:
+            self._starts_ns.append(self._starts_ns[-1] + round(stage.duration_s * NS_PER_S))
+
+    @property
+    def duration_s(self) -> float:
+        return self._starts_ns[-1] / NS_PER_S
+
+    @property
+    def peak(self) -> int:
+        """The highest level there ever is."""
+        return max(self.initial, *(stage.connections for stage in self.stages))
+
+    def target_at(self, t_s: float) -> int:
+        """All connections wanted `t_s` after the beginning; after the end, as at the end."""
+        t_ns = round(t_s * NS_PER_S)
+        if t_ns < 0:
+            return self.initial
+        number = min(bisect_right(self._starts_ns, t_ns), len(self.stages)) - 1
+        stage = self.stages[number]
+        before = self.stages[number - 1].connections if number else self.initial
+        elapsed_ns, ramp_ns = t_ns - self._starts_ns[number], round(stage.ramp_s * NS_PER_S)
+        if elapsed_ns >= ramp_ns:
+            return stage.connections
+        gained = abs(stage.connections - before) * elapsed_ns // ramp_ns
+        return before + gained if stage.connections >= before else before - gained
+
+    def targets_at(self, t_s: float, workers: int) -> tuple[int, ...]:
+        """The same, split over the workers."""
+        return shares(self.target_at(t_s), workers)
+
+    def worker_target_at(self, t_s: float, worker: int, workers: int) -> int:
+        """One worker's part of it."""
+        return share(self.target_at(t_s), worker, workers)

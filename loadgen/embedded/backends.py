@@ -78,6 +78,11 @@ class Backend:
             await self.connection.execute(f"SET lock_timeout = {max(1, min(seconds * 1000, 2**31 - 1))}")
             self.lock_timeout_s = seconds
 
+    def forget_settings(self) -> None:
+        """A rollback undoes settings made since; they are set again when next needed."""
+        self.lock_timeout_s = -1
+        self.timezone = ""
+
     async def set_timezone(self, timezone: str) -> None:
         await self.connection.execute("SELECT set_config('TimeZone', $1, false)", timezone)
         self.timezone = timezone

@@ -59,8 +59,9 @@ class Table:
     foreign_keys: tuple[Key, ...] = ()
     indexes: tuple[Key, ...] = ()
     comment: str = ""
-    text: str = ""  # a view's definition
-    hybrid_sources: bool = False  # a view that reads hybrid tables only
+    text: str = ""  # of a view: the statement that made it
+    query: str = ""  # of a view: its query, put in its place wherever it is read
+    stamp: str = ""  # makes the names of its keys and indexes unique, also after it was renamed
     created_ms: int = 0
 
     @property

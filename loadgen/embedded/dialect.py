@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import ClassVar
 
 from sqlglot import exp
@@ -98,6 +99,9 @@ def parse(text: str, tokens: list[Token]) -> exp.Expr:
     for token in tokens:
         if token.token_type not in _QUOTED and _FOREIGN.search(token.text):
             raise syntax_error(token.line, max(0, token.col - len(token.text)), token.text)
+    for word, bracket in pairwise(tokens):
+        if word.text.upper() == "ARRAY" and bracket.token_type is TokenType.L_BRACKET:  # PostgreSQL's own literal
+            raise syntax_error(word.line, max(0, word.col - len(word.text)), word.text)
     if tokens[-1].token_type in (TokenType.ALIAS, TokenType.COMMA):  # sqlglot would overlook it
         raise syntax_error(tokens[-1].line, tokens[-1].col, "<EOF>")
     try:

@@ -105,6 +105,7 @@ class Emitter:
         self.binds = binds
         self.text = ""  # the statement, for the positions in errors
         self.long_names: dict[str, str] = {}  # results whose name PostgreSQL has no room for
+        self.last_hidden = False  # the last column is not for the user
         self.not_null: set[str] = set()  # results that cannot be NULL
         self.result_names: list[str] = []  # the source texts of the outermost select list
         self.parameters: list[

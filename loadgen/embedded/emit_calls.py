@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from loadgen.embedded import dialect, names
 from loadgen.embedded.emit import CAST_NAMES, CONTEXT_FUNCTIONS, Emitter, handles
-from loadgen.embedded.failure import compilation, syntax_error, unknown_function, unsupported, wrong_arity
+from loadgen.embedded.failure import compilation, unknown_function, unsupported, wrong_arity
 from loadgen.embedded.functions import FUNCTIONS, Function, normal_unit
 from loadgen.embedded.types import POSTGRES_TYPES, SnowType, declared
 
@@ -101,8 +101,6 @@ def _bracket(self: Emitter, node: exp.Bracket) -> str:
 
 @handles(exp.Array, "expressions", "bracket_notation")
 def _array(self: Emitter, node: exp.Array) -> str:
-    if not node.args.get("bracket_notation"):
-        raise syntax_error(*dialect.position(self.text, "ARRAY"), "ARRAY")
     return written(known("ARRAY_CONSTRUCT"), self.all(node.expressions))
 
 
@@ -176,7 +174,8 @@ def check_arity(function: Function, node: exp.Anonymous) -> None:
 
 
 def unit_of(node: exp.Expr) -> str:
-    word = str(node.this) if isinstance(node, exp.Literal) else dialect.identifier(getattr(node, "this", node))
+    plain = isinstance(node, exp.Literal | exp.Var)
+    word = str(node.this) if plain else dialect.identifier(node.this if isinstance(node, exp.Column) else node)
     unit = normal_unit(word)
     if unit is None:
         raise compilation(2151, "22023", f"'{word}' is not a valid date/time component.")
@@ -236,7 +235,7 @@ def _extract(self: Emitter, node: exp.Extract) -> str:
     return f"sf.date_part({names.literal(unit_of(node.this))}, {self.emit(node.expression)})"
 
 
-@handles(exp.StrPosition, "this", "substr")
+@handles(exp.StrPosition, "this", "substr", "clamp_position")
 def _position(self: Emitter, node: exp.StrPosition) -> str:
     return f"sf.position({self.emit(node.args['substr'])}, {self.emit(node.this)})"
 

@@ -98,6 +98,8 @@ def _insert_values(self: Emitter, body: exp.Values, expected: int) -> str:
 
 
 def _default(item: exp.Expr) -> str:
+    if isinstance(item, exp.Var):
+        return "DEFAULT" if str(item.this).upper() == "DEFAULT" else ""
     column = isinstance(item, exp.Column) and not item.args.get("table") and not item.this.args.get("quoted")
     return "DEFAULT" if column and dialect.identifier(item.this) == "DEFAULT" else ""
 

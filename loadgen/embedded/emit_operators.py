@@ -229,11 +229,9 @@ def _column(self: Emitter, node: exp.Column) -> str:
         if table is None and _is_table(self, name):
             raise invalid_identifier(names.shown(name), *dialect.position(self.text, name))
         last = names.quoted(name)
-    path = [dialect.identifier(node.args[key]) for key in ("catalog", "db", "table") if node.args.get(key)]
-    if len(path) < 2:
-        return ".".join([*(names.quoted(name) for name in path), last])
-    database = path[0] if len(path) == 3 else self.database or ""
-    return f"{names.relation(database, path[-2], path[-1])}.{last}"
+    # Every source has an alias, so a schema before the table's name says nothing more.
+    table = node.args.get("table")
+    return f"{names.quoted(dialect.identifier(table))}.{last}" if table is not None else last
 
 
 def _is_table(self: Emitter, name: str) -> bool:

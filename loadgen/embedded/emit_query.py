@@ -80,8 +80,7 @@ def _select_body(self: Emitter, node: exp.Select) -> str:
         text += f" HAVING {self.emit(node.args['having'].this)}"
     if node.args.get("qualify"):
         return _qualify(self, node, text, projections, texts)
-    self.scope.aliases = {}
-    return text + _tail(self, node) + _lock(self, node)
+    return text + _ordered_tail(self, node, aliases) + _lock(self, node)
 
 
 def _earlier(aliases: dict[str, exp.Expr], items: list[exp.Expr]) -> dict[str, exp.Expr]:
@@ -106,6 +105,12 @@ def _known_columns(self: Emitter, node: exp.Select) -> set[str] | None:
     sources = [node.args["from_"].this] if node.args.get("from_") else []
     sources += [join.this for join in node.args.get("joins") or []]
     for source in sources:
+        if isinstance(source, exp.Subquery) and isinstance(source.this, exp.Select):
+            inner = source.this.expressions
+            if any(item.is_star for item in inner):
+                return None
+            columns |= {_result_name(item, dialect.shown(item)) for item in inner}
+            continue
         if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
             return None
         table = lookup(self, source)
@@ -174,17 +179,17 @@ def _aggregates(node: exp.Expr) -> bool:
 
 def _qualify(self: Emitter, node: exp.Select, text: str, projections: list[str], texts: list[str]) -> str:
     """QUALIFY filters on window functions: an inner query computes the condition, an outer one applies it."""
-    if any(isinstance(item.find(exp.Star), exp.Star) and not item.find(exp.Anonymous) for item in node.expressions):
-        columns = _star_columns(self, node)
-    else:
-        columns = [names.quoted(_result_name(i, t)) for i, t in zip(node.expressions, texts, strict=True)]
+    columns = ", ".join(names.quoted(_result_name(i, t)) for i, t in zip(node.expressions, texts, strict=True))
+    if any(item.is_star for item in node.expressions):
+        if len(self.scopes) != 2:
+            raise unsupported("QUALIFY with * inside another query")
+        columns, self.last_hidden = "*", True  # the condition comes back as the last column, and is left out
     condition = self.emit(node.args["qualify"].this)
     head, _, rest = text.partition(", ".join(projections))
-    self.scope.aliases = {}
     order = f" ORDER BY {', '.join(self.all(node.args['order'].expressions))}" if node.args.get("order") else ""
     inner = f'{head}{", ".join(projections)}, ({condition}) AS "~qualify"{rest}{order}'
-    limit = _limit(self, node)
-    return f'SELECT {", ".join(columns)} FROM ({inner}) AS "~q" WHERE "~qualify"{limit}'
+    self.scope.aliases = {}
+    return f'SELECT {columns} FROM ({inner}) AS "~q" WHERE "~qualify"{_limit(self, node)}'
 
 
 def _result_name(item: exp.Expr, text: str) -> str:
@@ -196,18 +201,18 @@ def _result_name(item: exp.Expr, text: str) -> str:
     return text.upper()
 
 
-def _star_columns(self: Emitter, node: exp.Select) -> list[str]:
-    columns: list[str] = []
-    for item in node.expressions:
-        if not isinstance(item, exp.Star):
-            columns.append(names.quoted(_result_name(item, dialect.shown(item))))
-            continue
-        source = node.args["from_"].this if node.args.get("from_") and not node.args.get("joins") else None
-        table = lookup(self, source) if isinstance(source, exp.Table) else None
-        if table is None:
-            raise unsupported("QUALIFY with * over this source")
-        columns += [names.quoted(column.name) for column in table.columns]
-    return columns
+def _ordered_tail(self: Emitter, node: exp.Select, aliases: dict[str, exp.Expr]) -> str:
+    """ORDER BY and LIMIT. PostgreSQL knows a result's name alone there, not inside an expression."""
+    self.scope.aliases = {}
+    order = node.args.get("order")
+    if order is None:
+        return _limit(self, node)
+    items = []
+    for item in order.expressions:
+        self.scope.aliases = {} if isinstance(item.this, exp.Column) else aliases
+        items.append(self.emit(item))
+    self.scope.aliases = {}
+    return f" ORDER BY {', '.join(items)}{_limit(self, node)}"
 
 
 def _tail(self: Emitter, node: exp.Expr) -> str:
@@ -224,6 +229,8 @@ def _limit(self: Emitter, node: exp.Expr) -> str:
             raise unsupported("FETCH")
         if part is not None:
             value = part.expression
+            if isinstance(value, exp.Literal) and value.is_string and not value.this:
+                continue  # an empty text is no limit
             if not (isinstance(value, exp.Null | exp.Placeholder) or (isinstance(value, exp.Literal) and value.is_int)):
                 raise compilation(1015, "22023", f"{word} must be a non-negative whole number.")
             text += f" {word} {value.this if isinstance(value, exp.Literal) else f'({self.emit(value)})::bigint'}"
@@ -260,7 +267,7 @@ def _with(self: Emitter, node: exp.Expr) -> tuple[str, frozenset[str]]:
         return "", frozenset()
     seen: set[str] = set()
     parts = []
-    recursive = bool(clause.args.get("recursive"))
+    recursive = bool(clause.args.get("recursive")) or any(_reads_itself(cte) for cte in clause.expressions)
     for cte in clause.expressions:
         if cte.args.get("materialized") is not None or not isinstance(cte.this, exp.Query):
             raise syntax_error(*dialect.position(self.text, "AS"), "AS")
@@ -274,6 +281,14 @@ def _with(self: Emitter, node: exp.Expr) -> tuple[str, frozenset[str]]:
         seen.add(name)
         parts.append(f"{names.quoted(name)}{'(' + ', '.join(columns) + ')' if columns else ''} AS ({body})")
     return f"WITH {'RECURSIVE ' if recursive else ''}{', '.join(parts)} ", frozenset(seen)
+
+
+def _reads_itself(cte: exp.CTE) -> bool:
+    """Snowflake needs no word RECURSIVE."""
+    name = dialect.identifier(cte.args["alias"].this)
+    return any(
+        not table.args.get("db") and dialect.identifier(table.this) == name for table in cte.this.find_all(exp.Table)
+    )
 
 
 def _set_operation(word: str) -> Any:

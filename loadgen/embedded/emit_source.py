@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from loadgen.embedded import dialect, names
 from loadgen.embedded.catalog import INFORMATION_SCHEMA, Table
-from loadgen.embedded.emit import Demand, Emitter
+from loadgen.embedded.emit import Demand, Emitter, Scope
 from loadgen.embedded.failure import (
     compilation,
     missing_object,
@@ -36,6 +36,7 @@ def _joined(self: Emitter, first: exp.Expr, node: exp.Expr) -> str:
     return text
 
 
+VIEW_DEPTH_MAX = 60
 _JOIN_SIDES = {"", "LEFT", "RIGHT", "FULL"}
 _JOIN_KINDS = {"", "INNER", "OUTER", "CROSS"}
 
@@ -141,17 +142,34 @@ def _table(self: Emitter, node: exp.Table) -> str:
     else:
         table = lookup(self, node)
         if table is not None:
-            self.reads.append(table)
             alias = node.args.get("alias")
             shown = dialect.identifier(alias.this) if alias is not None and alias.this is not None else table.name
-            self.scope.tables[shown] = frozenset(column.name for column in table.columns)
-            text = table.relation + _alias(node, default=table.name)
+            columns = tuple(column.name for column in table.columns)
+            self.scope.tables[shown] = frozenset(columns)
+            if table.kind == "VIEW":
+                text = f"({expanded(self, table)}){_alias(node, columns, default=table.name)}"
+            else:
+                self.reads.append(table)
+                text = table.relation + _alias(node, default=table.name)
         else:
             self.system_tables = True
             text = system_view(self, node) + _alias(node, default=name)
     for join in node.args.get("joins") or []:
         text += _join(self, join)
     return text
+
+
+def expanded(self: Emitter, view: Table) -> str:
+    """A view's query in its place. Its names are looked up in the view's own schema."""
+    if len(self.scopes) > VIEW_DEPTH_MAX:
+        raise dialect.too_deep()
+    outside = (self.database, self.schema, self.text, self.scopes)
+    self.database, self.schema, self.text = view.database, view.schema, view.query
+    self.scopes = [*outside[3], Scope()]
+    try:
+        return self.emit(dialect.parse(view.query, dialect.tokens_of(view.query)))
+    finally:
+        self.database, self.schema, self.text, self.scopes = outside
 
 
 def resolve(self: Emitter, node: exp.Table) -> tuple[str, str, str]:

@@ -93,6 +93,7 @@ class Engine:
             return statement, result
         except SqlError as error:
             statement.error_code, statement.error_message = error.errno, error.message
+            await self._abort_on_error(session)
             error.query_id = statement.query_id  # type: ignore[attr-defined]
             raise
         finally:
@@ -106,6 +107,11 @@ class Engine:
             self.running.pop(statement.query_id, None)
             if request.request_id:
                 self.by_request.pop(request.request_id, None)
+
+    async def _abort_on_error(self, session: Session) -> None:
+        transaction = session.transaction
+        if transaction is not None and not transaction.lost and session.get("TRANSACTION_ABORT_ON_ERROR"):
+            await self.lose(transaction)
 
     async def _limited(self, session: Session, request: Request, running: Running) -> Result:
         """Run within the statement timeout, and turn a cancellation into the error that its cause deserves."""
@@ -249,14 +255,10 @@ class Engine:
             try:
                 if backend.timezone != session.timezone:
                     await backend.set_timezone(session.timezone)
-                async with _savepoint(backend):
+                async with _savepoint(backend, keep=plan.kind != "SELECT" or plan.for_update):
                     if plan.locked_table is not None:
                         await self._lock_table(backend, session, plan, request, running, transaction)
                     return await self._run(backend, session, plan, request, running)
-            except (SqlError, asyncpg.PostgresError):
-                if session.get("TRANSACTION_ABORT_ON_ERROR"):
-                    await self.end(session, "ROLLBACK")
-                raise
             finally:
                 running.backend = None
                 transaction.touched_s = time.monotonic()
@@ -282,7 +284,7 @@ class Engine:
         prepared = await backend.prepare(plan.sql, version)
         if plan.rowtype is None:
             await describe(plan, backend, version)
-        arguments = await self._arguments(backend, session, plan, request, running) if plan.parameters else []
+        arguments = await self.arguments(backend, session, plan, request, running) if plan.parameters else []
         watched = plan.kind != "SELECT" or plan.for_update
         if watched:
             limit_s = setting(session, request, "HYBRID_TABLE_LOCK_TIMEOUT")
@@ -299,7 +301,7 @@ class Engine:
             return selected(plan, records)
         return changed(plan, records, prepared.get_statusmsg())
 
-    async def _arguments(
+    async def arguments(
         self, backend: Backend, session: Session, plan: Plan, request: Request, running: Running
     ) -> list[Any]:
         values: list[Any] = []
@@ -342,6 +344,8 @@ class Engine:
                 if verb == "COMMIT":
                     raise failure.transaction_lost()
             else:
+                if verb == "ROLLBACK":
+                    transaction.backend.forget_settings()
                 await transaction.backend.connection.execute(verb)
         finally:
             self.table_locks.forget(transaction.number)
@@ -353,6 +357,7 @@ class Engine:
         transaction.lost = True
         connection = transaction.backend.connection
         if not connection.is_closed():
+            transaction.backend.forget_settings()
             await connection.execute("ROLLBACK")
         await self.backends.release(transaction.backend)
 
@@ -381,13 +386,18 @@ class Engine:
 
 
 @asynccontextmanager
-async def _savepoint(backend: Backend) -> AsyncIterator[None]:
+async def _savepoint(backend: Backend, *, keep: bool) -> AsyncIterator[None]:
+    """What only read is rolled back too: it then holds no lock that a later definition would have to wait for."""
     connection = backend.connection
     await connection.execute("SAVEPOINT s")
+    undo = "ROLLBACK TO SAVEPOINT s; RELEASE SAVEPOINT s"
     try:
         yield
     except BaseException:
         if not connection.is_closed():
-            await connection.execute("ROLLBACK TO SAVEPOINT s; RELEASE SAVEPOINT s")
+            backend.forget_settings()
+            await connection.execute(undo)
         raise
-    await connection.execute("RELEASE SAVEPOINT s")
+    if not keep:
+        backend.forget_settings()
+    await connection.execute("RELEASE SAVEPOINT s" if keep else undo)

@@ -135,7 +135,8 @@ def _duplicate_key(error: asyncpg.PostgresError) -> SqlError:
     constraint = getattr(error, "constraint_name", None) or ""
     if constraint.startswith("PK~"):
         return SqlError(200001, "22000", "Primary key already exists")
-    return SqlError(200001, "22000", f'Duplicate key value violates unique constraint "{constraint}"')
+    shown = constraint.rpartition("~")[0]
+    return SqlError(200001, "22000", f'Duplicate key value violates unique constraint "{shown}"')
 
 
 def _not_null(error: asyncpg.PostgresError) -> SqlError:
@@ -148,7 +149,6 @@ def _not_null(error: asyncpg.PostgresError) -> SqlError:
 _PLAIN = {
     "22003": SqlError(100046, "22003", "Number out of representable range"),
     "22012": SqlError(100051, "22012", "Division by zero"),
-    "21000": SqlError(90150, "22000", "Single-row subquery returns more than one row."),
     "57014": SqlError(604, "57014", "SQL execution canceled"),
     "42830": compilation(2050, "42601", "A foreign key must refer to a primary or unique key."),
     "22021": unsupported("NUL character in a string"),
@@ -186,6 +186,10 @@ def from_postgres(error: asyncpg.PostgresError, query_id: str) -> SqlError:
             return SqlError(100038, "22018", f"Numeric value {_quoted(text)} is not recognized")
         case "22007" | "22008":
             return SqlError(100035, "22007", f"Timestamp {_quoted(text)} is not recognized")
+        case "21000" if "second time" in text:
+            return SqlError(100090, "42P18", "Duplicate row detected during DML action")
+        case "21000":
+            return SqlError(90150, "22000", "Single-row subquery returns more than one row.")
         case "55P03":
             return lock_timed_out(query_id)
         case "40P01":

@@ -59,6 +59,7 @@ class Plan:
     describing_sql: str
     long_names: dict[str, str]
     not_null: frozenset[str]
+    last_hidden: bool  # the last column decides, and is not shown
     rowtype: orjson.Fragment | None = None
     columns: tuple[tuple[str, SnowType], ...] = ()
     converters: tuple[tuple[int, Callable[[Any], Any]], ...] = field(default=())
@@ -122,7 +123,7 @@ def _plan_of(kind: str, sql: str, describing: str, emitter: Emitter) -> Plan:
         binds=emitter.binds,
         parameters=tuple(emitter.parameters),
         demands=tuple(emitter.demands),
-        hybrid_only=bool(touched) and all(t.hybrid or t.hybrid_sources for t in touched) and not emitter.system_tables,
+        hybrid_only=bool(touched) and all(table.hybrid for table in touched) and not emitter.system_tables,
         reads_tables=bool(touched) or emitter.system_tables,
         locked_table=standard if kind in ("UPDATE", "DELETE", "MERGE") else None,
         lock_wait_s=int(str(wait.this)) if isinstance(wait, exp.Literal) else None,
@@ -130,6 +131,7 @@ def _plan_of(kind: str, sql: str, describing: str, emitter: Emitter) -> Plan:
         describing_sql=describing,
         long_names=emitter.long_names,
         not_null=frozenset(emitter.not_null),
+        last_hidden=emitter.last_hidden,
     )
 
 
@@ -142,7 +144,8 @@ async def describe(plan: Plan, backend: Backend, catalog_version: int) -> None:
         stored = [attribute.name for attribute in statement.get_attributes()]
         found = [plan.long_names.get(name) or names.full(name) for name in stored]
         types = await _result_types(backend.connection, plan.describing_sql, len(found))
-        plan.columns = tuple(zip(found, types, strict=True))
+        columns = tuple(zip(found, types, strict=True))
+        plan.columns = columns[:-1] if plan.last_hidden else columns
     plan.rowtype = rowtype(plan, plan.columns)
     plan.converters = tuple(_converters(plan.columns))
 

@@ -14,7 +14,7 @@ from loadgen.embedded.types import NUMBER, SnowType, padded
 
 
 def selected(plan: Plan, records: list[asyncpg.Record]) -> Result:
-    rows: list[list[Any]] = [list(record) for record in records]
+    rows: list[list[Any]] = [list(record)[:-1] if plan.last_hidden else list(record) for record in records]
     for index, convert in plan.converters:
         for row in rows:
             if row[index] is not None:

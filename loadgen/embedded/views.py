@@ -43,8 +43,10 @@ INFORMATION_VIEWS: dict[str, str] = {
         " CASE c.column_->'type'->>'kind' WHEN 'FIXED' THEN 'NUMBER' WHEN 'REAL' THEN 'FLOAT'"
         " ELSE c.column_->'type'->>'kind' END AS \"DATA_TYPE\","
         " (c.column_->'type'->>'length')::numeric AS \"CHARACTER_MAXIMUM_LENGTH\","
-        " (c.column_->'type'->>'precision')::numeric AS \"NUMERIC_PRECISION\","
-        " (c.column_->'type'->>'scale')::numeric AS \"NUMERIC_SCALE\", c.column_->>'comment' AS \"COMMENT\""
+        " CASE c.column_->'type'->>'kind' WHEN 'FIXED' THEN (c.column_->'type'->>'precision')::numeric END"
+        ' AS "NUMERIC_PRECISION",'
+        " CASE c.column_->'type'->>'kind' WHEN 'FIXED' THEN (c.column_->'type'->>'scale')::numeric END"
+        ' AS "NUMERIC_SCALE", c.column_->>\'comment\' AS "COMMENT"'
         " FROM meta.object o, jsonb_array_elements(o.body->'columns') WITH ORDINALITY AS c(column_, position_)"
         " WHERE o.kind = 'table' AND o.body->>'database' = {database}"
     ),

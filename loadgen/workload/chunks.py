@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +114,12 @@ class Constant(Generator):
 
     def make(self, chunk: int) -> Sequence[Value]:
         return self._values
+
+
+def plain(numbers: NDArray[Any]) -> list[Value]:
+    """As Python's own values: the driver cannot bind numpy's."""
+    values: list[Value] = numbers.tolist()
+    return values
 
 
 def _used_up() -> RunFailed:

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Values
 import numpy as np
 
 from loadgen.model.workload import Hotspot, KeyRange, Latest, Sequence, Uniform, Zipfian
-from loadgen.workload.chunks import CHUNK_VALUES, Generator, IntArray, Source, Value
+from loadgen.workload.chunks import CHUNK_VALUES, Generator, IntArray, Source, Value, plain
 from loadgen.workload.split import Lane, shard_range
 from loadgen.workload.zipfian import ITEMS_MAX, SCRAMBLED_ITEMS, scrambled, zipfian
 
@@ -25,7 +25,7 @@ class UniformKeys(Generator):
 
     def make(self, chunk: int) -> Values[Value]:
         offsets = self._source.bits(chunk).below(self._keys.size, CHUNK_VALUES)
-        return (offsets + self._keys.low).tolist()
+        return plain(offsets + self._keys.low)
 
 
 class ZipfianKeys(Generator):
@@ -44,7 +44,7 @@ class ZipfianKeys(Generator):
             offsets = scrambled(self._zipfian.ranks(units, SCRAMBLED_ITEMS), self._keys.size)
         else:
             offsets = self._zipfian.ranks(units, self._keys.size)
-        return (offsets + self._keys.low).tolist()
+        return plain(offsets + self._keys.low)
 
 
 class HotspotKeys(Generator):
@@ -65,7 +65,7 @@ class HotspotKeys(Generator):
         is_hot = bits.units(CHUNK_VALUES) < self._share
         hot = bits.below(self._hot, CHUNK_VALUES)
         cold = bits.below(max(1, self._cold), CHUNK_VALUES) + self._hot
-        return (np.where(is_hot, hot, cold) + self._keys.low).tolist()
+        return plain(np.where(is_hot, hot, cold) + self._keys.low)
 
 
 class LatestKeys(Generator):
@@ -81,9 +81,9 @@ class LatestKeys(Generator):
         units = self._source.bits(chunk).units(CHUNK_VALUES)
         last = self._keys.high - 1
         if self._source.newest is None:
-            return (last - self._zipfian.ranks(units, self._keys.size)).tolist()
+            return plain(last - self._zipfian.ranks(units, self._keys.size))
         newest = np.maximum(self._source.newest(_OFFSETS + chunk * CHUNK_VALUES), last)
-        return (newest - self._zipfian.ranks(units, newest - self._keys.low + 1)).tolist()
+        return plain(newest - self._zipfian.ranks(units, newest - self._keys.low + 1))
 
 
 class SequenceKeys(Generator):

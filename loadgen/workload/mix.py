@@ -65,7 +65,8 @@ class Walk:
 
         def drawn_before(draws: IntArray) -> IntArray:
             cycles, nth = np.divmod(draws + skipped, len(positions))
-            return cycles * weight + before[nth] - skipped_other
+            counts: IntArray = cycles * weight + before[nth] - skipped_other
+            return counts
 
         return drawn_before
 

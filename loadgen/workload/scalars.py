@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from loadgen.model.workload import Choice, Normal, PoolOrder, PoolValue, Text, Timestamp, UniformFloat
 from loadgen.workload import portable
 from loadgen.workload.bits import SMALL_SIZE_MAX, Bits, FloatArray
-from loadgen.workload.chunks import CHUNK_VALUES, Generator, Source, Value
+from loadgen.workload.chunks import CHUNK_VALUES, Generator, Source, Value, plain
 from loadgen.workload.zipfian import zipfian
 
 TEXT_CHUNK_CHARACTERS = 1 << 15  # so that long texts do not fill the memory; at least one text
@@ -59,7 +59,7 @@ class UniformFloats(Generator):
         units = self._source.bits(chunk).units(CHUNK_VALUES)
         # Two products, because high - low may be more than a float can hold; rounding must not leave the interval.
         values = self._low * (1.0 - units) + self._high * units
-        return np.clip(values, self._low, self._last).tolist()
+        return plain(np.clip(values, self._low, self._last))
 
 
 class NormalNumbers(Generator):
@@ -96,7 +96,7 @@ class NormalNumbers(Generator):
             missing -= len(kept[-1])
             pairs = min(2 * pairs, _NORMAL_ROUND_MAX)
         numbers = np.concatenate(kept)
-        return (numbers.astype(np.int64) if self._whole else numbers).tolist()
+        return plain(numbers.astype(np.int64) if self._whole else numbers)
 
     def _accepted(self) -> float:
         """The share of draws within the bounds."""
@@ -132,7 +132,7 @@ class Texts(Generator):
             lengths = (bits.below(self._lengths, self.chunk_items) + self._length).tolist()
         size, total = len(self._codes), sum(lengths)
         letters = bits.small_below(size, total) if size <= SMALL_SIZE_MAX else bits.below(size, total)
-        return cut(self._codes[letters].tobytes().decode("utf-32-le"), lengths)
+        return cut(self._codes.take(letters).tobytes().decode("utf-32-le"), lengths)
 
 
 class Uuids(Generator):
@@ -170,8 +170,7 @@ class Timestamps(Generator):
 
     def make(self, chunk: int) -> Sequence[Value]:
         offsets_us = self._source.bits(chunk).below(self._span_us, CHUNK_VALUES)
-        moments: list[Value] = (offsets_us + self._low_us).view("datetime64[us]").tolist()
-        return moments
+        return plain((offsets_us + self._low_us).view("datetime64[us]"))
 
 
 class PoolValues(Generator):

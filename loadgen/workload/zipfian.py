@@ -20,8 +20,8 @@ from loadgen.workload import portable
 TABLE_RANKS = 4_096
 ITEMS_MAX = 1 << 53
 
-# The scrambled generator of YCSB draws a rank of so many items, whatever the range, and hashes it into the range. Its zeta
-# is that of 10**10 items (26.469…); the 10**16 that newer versions name beside it would have another, and are not used.
+# The scrambled generator of YCSB draws a rank of so many items, whatever the range, and hashes it into the range. Its
+# zeta is that of 10**10 items (26.469…); the 10**16 that newer versions name beside it would have another.
 SCRAMBLED_ITEMS = 10_000_000_000
 _FNV_OFFSET_BASIS = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(1099511628211)
@@ -44,7 +44,7 @@ class Zipfian:
 
     def zeta(self, items: IntArray) -> FloatArray:
         """The sum of 1 / i**theta for i from 1 to `items`, for each number of items."""
-        near = self._sums[np.minimum(items, TABLE_RANKS) - 1]
+        near: FloatArray = self._sums[np.minimum(items, TABLE_RANKS) - 1]
         far = (self._power_at(np.maximum(items, TABLE_RANKS)) - self._table_power) / self._flatness
         return near + far
 

@@ -14,6 +14,7 @@ from loadgen.embedded.catalog import Column, Key, Table
 from loadgen.embedded.commands import Call, command
 from loadgen.embedded.commands.definition import Draft, column_definition, read_type
 from loadgen.embedded.commands.objects import change, full_path
+from loadgen.embedded.commands.tables import make_sequence
 from loadgen.embedded.cursor import Cursor
 from loadgen.embedded.result import Result, status
 
@@ -81,6 +82,8 @@ def _add(call: Call, cursor: Cursor) -> Step:
     while cursor.accept(","):
         _ = cursor.accept("COLUMN")
         column_definition(call, cursor, draft)
+    if draft.primary or draft.uniques or draft.foreign:
+        raise failure.unsupported("a key in ADD COLUMN; add it with ADD UNIQUE")
 
     async def add(table: Table, connection: asyncpg.Connection) -> Table:
         for column in draft.columns:
@@ -89,6 +92,9 @@ def _add(call: Call, cursor: Cursor) -> Step:
                     continue
                 raise failure.compilation(1430, "42601", f"column '{names.shown(column.name)}' already exists")
             default = draft.defaults.get(column.name)
+            if column.name in draft.identity:
+                sequence = await make_sequence(connection, table, column, draft)
+                default = f"nextval({names.literal(sequence)})::numeric"
             text = f"ALTER TABLE {table.relation} ADD COLUMN {names.quoted(column.name)} {column.type.postgres}"
             text += f" DEFAULT ({default})" if default else ""
             await connection.execute(text + ("" if column.nullable else " NOT NULL"))
@@ -109,9 +115,8 @@ def _add_constraint(cursor: Cursor) -> Step:
         key = Key(name=f"SYS_INDEX_{table.name}_UNIQUE_{'_'.join(columns)}", columns=columns)
         if table.hybrid:
             listed = ", ".join(names.quoted(column) for column in columns)
-            await connection.execute(
-                f"ALTER TABLE {table.relation} ADD CONSTRAINT {names.quoted(key.name)} UNIQUE ({listed})"
-            )
+            name = names.quoted(f"{key.name}~{table.stamp}")
+            await connection.execute(f"ALTER TABLE {table.relation} ADD CONSTRAINT {name} UNIQUE ({listed})")
         return replace(table, uniques=(*table.uniques, key))
 
     return add
@@ -251,7 +256,7 @@ async def drop_index(call: Call) -> Result:
                 return lambda: None
             raise failure.missing_object("Index", names.shown(name))
         changed = replace(table, indexes=tuple(index for index in table.indexes if index.name != name))
-        await backend.connection.execute(f"DROP INDEX {names.relation(home[0], home[1], f'{table.name}~{name}')}")
+        await backend.connection.execute(f"DROP INDEX {names.relation(home[0], home[1], f'{name}~{table.stamp}')}")
         await store.store_table(backend.connection, changed)
         return lambda: catalog.schema(home[0], home[1]).tables.__setitem__(table.name, changed)
 

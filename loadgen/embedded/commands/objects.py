@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from typing import Any
 
 import asyncpg
 
 from loadgen.embedded import catalog as store
-from loadgen.embedded import failure, names
-from loadgen.embedded.catalog import INFORMATION_SCHEMA, Database, Schema, Table, now_ms
+from loadgen.embedded import dialect, failure, names
+from loadgen.embedded.backends import Backend
+from loadgen.embedded.catalog import INFORMATION_SCHEMA, Database, Schema, now_ms
 from loadgen.embedded.commands import Call, command
 from loadgen.embedded.cursor import Cursor
 from loadgen.embedded.result import Result, status
 
+LOCK_WAIT_S = 60.0
+LOCK_RETRY_S = 0.03
+Work = Callable[[Backend], Awaitable[Callable[[], object]]]
 
-async def change(call: Call, work: Any) -> Any:
+
+async def change(call: Call, work: Work) -> None:
     """Run one catalogue change: it commits the session's transaction first, as every DDL statement does."""
     engine = call.engine
     if call.session.transaction is not None:
@@ -24,16 +32,32 @@ async def change(call: Call, work: Any) -> Any:
     # The backend first: whoever holds the lock must not wait for a database that is being restarted under the lock.
     backend = await engine.backends.acquire(call.session.timezone)
     call.running.backend = backend
+    deadline_s = time.monotonic() + LOCK_WAIT_S
     try:
-        async with engine.catalog.changing:
-            await backend.set_lock_timeout(30)
-            async with backend.connection.transaction():
-                done = await work(backend)
-            done()
-            engine.catalog.changed()
+        while not await _attempt(call, backend, work):
+            if time.monotonic() > deadline_s:
+                raise failure.lock_timed_out(call.running.statement.query_id)
+            await asyncio.sleep(LOCK_RETRY_S)
+            if call.running.reason is not None:
+                raise call.running.reason
     finally:
         call.running.backend = None
         await engine.backends.release(backend)
+
+
+async def _attempt(call: Call, backend: Backend, work: Work) -> bool:
+    """One try at a change. A definition that waited in PostgreSQL's queue would hold up everyone behind it."""
+    catalog = call.engine.catalog
+    async with catalog.changing:
+        try:
+            async with backend.connection.transaction():
+                await backend.connection.execute("SET LOCAL lock_timeout = 30")  # milliseconds
+                done = await work(backend)
+        except asyncpg.LockNotAvailableError:
+            return False
+        done()
+        catalog.changed()
+    return True
 
 
 def head(cursor: Cursor) -> tuple[bool, bool]:
@@ -249,10 +273,10 @@ async def drop_table(call: Call) -> Result:
         table = catalog.find(database, schema_name, name)
         if table is None or table.kind != kind:
             return _missing(kind, ".".join(names.shown(part) for part in path), present)
-        await backend.connection.execute(f"DROP {kind} {table.relation} CASCADE")
+        if kind == "TABLE":
+            await backend.connection.execute(f"DROP TABLE {table.relation} CASCADE")
         await store.forget(backend.connection, "table", table.path)
-        gone = await _views_gone(call, backend.connection)
-        return lambda: [catalog.schema(t.database, t.schema).tables.pop(t.name) for t in (table, *gone)]
+        return lambda: catalog.schema(table.database, table.schema).tables.pop(table.name)
 
     existed = catalog.find(database, schema_name, name) is not None
     await change(call, work)
@@ -261,30 +285,26 @@ async def drop_table(call: Call) -> Result:
     return status(f"{names.shown(name)} successfully dropped.")
 
 
-async def _views_gone(call: Call, connection: asyncpg.Connection) -> list[Table]:
-    """Views that went with what they read; here they cannot stay behind broken, as they do in Snowflake."""
-    gone = []
-    for view in [table for table in call.engine.catalog.tables() if table.kind == "VIEW"]:
-        there = await connection.fetchval("SELECT to_regclass($1)::text", view.relation)
-        if there is None:
-            await store.forget(connection, "table", view.path)
-            gone.append(view)
-    return gone
-
-
 @command("TRUNCATE_TABLE", "TRUNCATE")
 async def truncate(call: Call) -> Result:
+    """A change like any other: inside a transaction it can be rolled back."""
     cursor = call.cursor(1)
     _ = cursor.accept("TABLE")
     present = cursor.accept("IF", "EXISTS")
     path = cursor.path()
     cursor.end()
     database, schema, name = full_path(call, path, "TRUNCATE")
+    table = call.engine.catalog.find(database, schema, name)
+    if table is None or table.kind != "TABLE":
+        _missing("TABLE", ".".join(names.shown(part) for part in path), present)
+        return status("Statement executed successfully.")
+    if call.session.transaction is not None or not call.session.autocommit:
+        text = "DELETE FROM " + ".".join('"' + part.replace('"', '""') + '"' for part in table.path)
+        plan = call.engine.planner.plan(text, dialect.tokens_of(text), None, None, (), False)
+        await call.engine.run_plan(call.session, plan, call.request, call.running)
+        return status("Statement executed successfully.")
 
     async def work(backend: Any) -> Any:
-        table = call.engine.catalog.find(database, schema, name)
-        if table is None or table.kind != "TABLE":
-            return _missing("TABLE", ".".join(names.shown(part) for part in path), present)
         await backend.connection.execute(f"TRUNCATE {table.relation}")
         return lambda: None
 

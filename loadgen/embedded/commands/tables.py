@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import asyncpg
 
 from loadgen.embedded import catalog as store
 from loadgen.embedded import failure, names
+from loadgen.embedded.backends import Backend
 from loadgen.embedded.catalog import Column, Key, Table, now_ms
 from loadgen.embedded.commands import Call, command
 from loadgen.embedded.commands.definition import Draft, definitions
@@ -17,6 +19,7 @@ from loadgen.embedded.commands.views import query_plan
 from loadgen.embedded.cursor import Cursor
 from loadgen.embedded.plan import Plan, describe
 from loadgen.embedded.result import Result, status
+from loadgen.embedded.types import NUMBER, SnowType
 
 _UNINDEXED = ("VARIANT", "OBJECT", "ARRAY")
 _OPTIONS = {"COMMENT", "DATA_RETENTION_TIME_IN_DAYS", "MAX_DATA_EXTENSION_TIME_IN_DAYS", "CHANGE_TRACKING",
@@ -49,7 +52,7 @@ async def create_table(call: Call) -> Result:
     _check_hybrid(call, draft, hybrid, transient, query is not None)
     table = Table(
         database=path[0], schema=path[1], name=path[2], hybrid=hybrid, transient=transient, comment=comment,
-        columns=tuple(draft.columns), created_ms=now_ms(),
+        columns=tuple(draft.columns), created_ms=now_ms(), stamp=secrets.token_hex(4),
     )  # fmt: skip
     existed = call.engine.catalog.find(*path) is not None
     await _create(call, table, draft, query, absent=absent, replacing=replacing)
@@ -105,7 +108,7 @@ def _query(call: Call, cursor: Cursor) -> Plan | None:
         raise failure.unsupported("bind variable in CREATE TABLE … AS")
     body = cursor.source(cursor.index, len(cursor.tokens) - 1)
     cursor.index = len(cursor.tokens)
-    return query_plan(call, body)
+    return query_plan(call, body, call.session.database, call.session.schema)
 
 
 # --- rules of hybrid tables -------------------------------------------------------------------------------------------
@@ -151,7 +154,8 @@ async def _create(call: Call, table: Table, draft: Draft, query: Plan | None, *,
                 return lambda: None
             if not replacing:
                 raise failure.already_exists(existing.qualified)
-            await backend.connection.execute(f"DROP {existing.kind} {existing.relation} CASCADE")
+            if existing.kind == "TABLE":
+                await backend.connection.execute(f"DROP TABLE {existing.relation} CASCADE")
         columns = table.columns
         if query is not None:
             await describe(query, backend, catalog.version)
@@ -159,11 +163,33 @@ async def _create(call: Call, table: Table, draft: Draft, query: Plan | None, *,
         made = keyed_table(replace(table, columns=columns), draft, catalog)
         await make_table(backend.connection, made, draft)
         if query is not None:
-            await backend.connection.execute(f"INSERT INTO {made.relation} {query.describing_sql}")
+            made = await _filled(call, backend, made, query)
         await store.store_table(backend.connection, made)
         return lambda: schema.tables.__setitem__(made.name, made)
 
     await change(call, work)
+
+
+async def _filled(call: Call, backend: Backend, table: Table, query: Plan) -> Table:
+    """Fill a new table from its query, and give numbers whose scale only the rows tell the scale they have."""
+    open_numbers = [column for column in table.columns if column.type is NUMBER]
+    for column in open_numbers:
+        await backend.connection.execute(_retype(table, column, "numeric"))
+    arguments = await call.engine.arguments(backend, call.session, query, call.request, call.running)
+    await backend.connection.execute(f"INSERT INTO {table.relation} {query.sql}", *arguments)
+    for column in open_numbers:
+        found = await backend.connection.fetchval(
+            f"SELECT max(scale({names.quoted(column.name)}))::text FROM {table.relation}"
+        )
+        typed = SnowType("FIXED", precision=38, scale=min(int(found or 0), 37))
+        await backend.connection.execute(_retype(table, column, typed.postgres))
+        columns = tuple(replace(c, type=typed) if c.name == column.name else c for c in table.columns)
+        table = replace(table, columns=columns)
+    return table
+
+
+def _retype(table: Table, column: Column, kind: str) -> str:
+    return f"ALTER TABLE {table.relation} ALTER COLUMN {names.quoted(column.name)} TYPE {kind}"
 
 
 def _query_columns(query: Plan, given: tuple[Column, ...]) -> tuple[Column, ...]:
@@ -185,11 +211,11 @@ def keyed_table(table: Table, draft: Draft, catalog: store.Catalog) -> Table:
         parent = _parent(table, path, catalog)
         wanted = targets or (parent.primary_key.columns if parent.primary_key else ())
         _check_types(table, keys, parent, wanted)
-        foreign.append(Key(name=f"FK~{table.name}~{number}", columns=keys, include=wanted, references=parent.relation))
+        foreign.append(Key(name=f"FK~{table.stamp}~{number}", columns=keys, include=wanted, references=parent.relation))
     return replace(
         table,
         columns=columns,
-        primary_key=Key(name=f"PK~{table.name}~{table.created_ms:x}", columns=draft.primary) if draft.primary else None,
+        primary_key=Key(name=f"PK~{table.stamp}", columns=draft.primary) if draft.primary else None,
         uniques=tuple(
             Key(name=f"SYS_INDEX_{table.name}_UNIQUE_{'_'.join(unique)}", columns=unique) for unique in draft.uniques
         ),
@@ -218,7 +244,7 @@ async def make_table(connection: asyncpg.Connection, table: Table, draft: Draft)
     for column in table.columns:
         line = f"{names.quoted(column.name)} {column.type.postgres}"
         if column.name in draft.identity:
-            line += f" DEFAULT nextval({names.literal(await _sequence(connection, table, column, draft))})::numeric"
+            line += f" DEFAULT nextval({names.literal(await make_sequence(connection, table, column, draft))})::numeric"
         elif column.name in draft.defaults:
             # A default that does not fit its column is refused now, not at the first insert.
             await connection.fetchval(f"SELECT (({draft.defaults[column.name]})::{column.type.postgres}) IS NULL")
@@ -238,7 +264,7 @@ def _constraints(table: Table) -> list[str]:
             f"CONSTRAINT {names.quoted(table.primary_key.name)} PRIMARY KEY ({_listed(table.primary_key.columns)})"
         )
     for unique in table.uniques:
-        lines.append(f"CONSTRAINT {names.quoted(unique.name)} UNIQUE ({_listed(unique.columns)})")
+        lines.append(f"CONSTRAINT {names.quoted(f'{unique.name}~{table.stamp}')} UNIQUE ({_listed(unique.columns)})")
     for key in table.foreign_keys:
         lines.append(
             f"CONSTRAINT {names.quoted(key.name)} FOREIGN KEY ({_listed(key.columns)})"
@@ -253,14 +279,13 @@ def _listed(columns: tuple[str, ...]) -> str:
 
 async def make_index(connection: asyncpg.Connection, table: Table, index: Key) -> None:
     include = f" INCLUDE ({_listed(index.include)})" if index.include else ""
-    name = names.quoted(f"{table.name}~{index.name}")
+    name = names.quoted(f"{index.name}~{table.stamp}")
     await connection.execute(f"CREATE INDEX {name} ON {table.relation} ({_listed(index.columns)}){include}")
 
 
-async def _sequence(connection: asyncpg.Connection, table: Table, column: Column, draft: Draft) -> str:
+async def make_sequence(connection: asyncpg.Connection, table: Table, column: Column, draft: Draft) -> str:
     start, step = draft.identity[column.name]
-    name = names.relation(table.database, table.schema, f"{table.name}~{column.name}")
-    await connection.execute(f"DROP SEQUENCE IF EXISTS {name} CASCADE")
+    name = names.relation(table.database, table.schema, f"{column.name}~{table.stamp}")
     low = f" MINVALUE {min(start, -(2**62))}" if step < 0 or start < 1 else ""
     await connection.execute(f"CREATE SEQUENCE {name} START {start} INCREMENT {step}{low}")
     return name

@@ -1,4 +1,8 @@
-"""CREATE VIEW, and the query inside a CREATE statement."""
+"""CREATE VIEW, and the query inside a CREATE statement.
+
+A view is kept as its text and put in its place wherever it is read: it sees its tables as they are then, and does not
+stand in the way of their change.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ async def create_view(call: Call) -> Result:
     catalog = call.engine.catalog
     schema = catalog.schema(database, schema_name)
     body = cursor.source(cursor.index, len(cursor.tokens) - 1)
-    plan = query_plan(call, body)
+    plan = query_plan(call, body, database, schema_name)
 
     async def work(backend: Any) -> Any:
         existing = schema.tables.get(name)
@@ -44,12 +48,8 @@ async def create_view(call: Call) -> Result:
         found = _view_columns(plan, columns)
         view = Table(
             database=database, schema=schema_name, name=name, kind="VIEW", columns=found, comment=comment,
-            text=call.request.text, hybrid_sources=plan.hybrid_only, created_ms=now_ms(),
+            text=call.request.text, query=body, created_ms=now_ms(),
         )  # fmt: skip
-        if existing is not None:
-            await backend.connection.execute(f"DROP VIEW IF EXISTS {view.relation} CASCADE")
-        listed = ", ".join(names.quoted(column.name) for column in found)
-        await backend.connection.execute(f"CREATE VIEW {view.relation} ({listed}) AS {plan.describing_sql}")
         await store.store_table(backend.connection, view)
         return lambda: schema.tables.__setitem__(name, view)
 
@@ -57,12 +57,10 @@ async def create_view(call: Call) -> Result:
     return status(f"View {names.shown(name)} successfully created.")
 
 
-def query_plan(call: Call, body: str) -> Plan:
+def query_plan(call: Call, body: str, database: str | None, schema: str | None) -> Plan:
     """The plan of a query inside a DDL statement."""
-    session = call.session
-    tokens = dialect.tokens_of(body)
-    plan = call.engine.planner.plan(body, tokens, session.database, session.schema, (), False)
-    if plan.kind != "SELECT" or plan.demands or plan.parameters or plan.for_update:
+    plan = call.engine.planner.plan(body, dialect.tokens_of(body), database, schema, (), False)
+    if plan.kind != "SELECT" or plan.demands or plan.for_update or plan.last_hidden:
         raise failure.unsupported("this query inside CREATE")
     return plan
 

@@ -1,0 +1,153 @@
+"""The whole scenario file: the workload's sections, and all sections together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from loadgen.model.workload import StatementKind
+from loadgen.scenario.field import Duration, Flag, JsonSchema, Kind, OneOf, Text, Whole, Word, Wrong
+from loadgen.scenario.generator import Generator, Section
+from loadgen.scenario.load_section import LoadSection
+from loadgen.scenario.scenario import OnWorkerLoss
+from loadgen.scenario.section import (
+    ConnectionsSection,
+    ControlSection,
+    EmbeddedSection,
+    EnrichmentSection,
+    GuardrailsSection,
+    NothingYet,
+    PoolSection,
+    PrepareSection,
+    QueryLogSection,
+    SessionsSection,
+    ShardingSection,
+    SpawnerSection,
+    TargetSection,
+    TimingSection,
+)
+from loadgen.scenario.sql import LENGTH_MAX as SQL_LENGTH_MAX
+from loadgen.scenario.threshold import BadCheck, Check, parse_check
+
+VERSION = 1
+NAME_LENGTH_MAX = 128
+
+Sql = Annotated[str, Text(length_max=SQL_LENGTH_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version(Kind):
+    def parse(self, value: object) -> int:
+        if value not in (VERSION, str(VERSION)) or isinstance(value, (bool, float)):
+            raise Wrong(f"this loadgen reads version {VERSION}", f"write version: {VERSION}")
+        return VERSION
+
+    def schema(self) -> JsonSchema:
+        return {"const": VERSION}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckText(Kind):
+    def parse(self, value: object) -> Check:
+        if not isinstance(value, str):
+            raise Wrong("must be a text", "write a check such as p95 < 50ms")
+        try:
+            return parse_check(str(value))
+        except BadCheck as bad:
+            raise Wrong(bad.what, bad.hint) from None
+
+    def schema(self) -> JsonSchema:
+        return {"type": "string"}
+
+
+class QuerySection(Section):
+    """One SQL text of a transaction."""
+
+    containers: ClassVar[frozenset[str]] = frozenset({"params"})
+    sql: Sql
+    params: list[Generator] = Field(default=[], description="One generator for each ? in the SQL.")
+
+
+class ExpectSection(Section):
+    rows: Annotated[int, Whole(high=10**12)] = Field(description="Another number of rows is a failed sample.")
+
+
+class StatementSection(Section):
+    """One entry of the mix: an SQL text, or a transaction of several."""
+
+    containers: ClassVar[frozenset[str]] = frozenset({"params", "expect"})
+    name: Annotated[str, Word()]
+    kind: Annotated[StatementKind | None, OneOf(words=StatementKind, nullable=True)] = Field(
+        default=None, description="read or write; null: as its SQL says."
+    )
+    weight: Annotated[int, Whole(high=1_000_000)] = Field(default=1, description="Its share of the mix.")
+    sql: Annotated[str | None, Text(length_max=SQL_LENGTH_MAX, nullable=True)] = Field(
+        default=None, description="One statement with ? for its parameters."
+    )
+    params: list[Generator] = Field(default=[], description="One generator for each ? in the SQL.")
+    transaction: list[QuerySection] | None = Field(
+        default=None, description="Instead of sql: statements between BEGIN and COMMIT; one sample."
+    )
+    expect: ExpectSection | None = Field(default=None)
+
+
+class WorkloadSection(Section):
+    """What is sent."""
+
+    containers: ClassVar[frozenset[str]] = frozenset({"statements"})
+    think_time: Annotated[float, Duration(high_s=3_600)] = Field(
+        default="0ms", description="Pause of each client between statements."
+    )
+    statements: list[StatementSection] = Field(default=[])
+
+
+class ThresholdSection(Section):
+    """A check with a window of its own."""
+
+    check: Annotated[Check, CheckText()] = Field(description="[statement.]metric op value, such as qps > 500.")
+    window: Annotated[float | None, Duration(low_s=1, nullable=True)] = Field(
+        default=None, description="Over the last seconds instead of the whole measurement."
+    )
+    after: Annotated[float, Duration()] = Field(default="0s", description="Not before this time of the measurement.")
+    abort: Annotated[bool, Flag()] = Field(default=False, description="End the run when it fails.")
+
+
+class ScenarioFile(Section):
+    """A benchmark scenario of loadgen."""
+
+    containers: ClassVar[frozenset[str]] = frozenset(
+        "labels control target prepare values workload sharding sessions load connections thresholds guardrails "
+        "query_log enrichment spawner notify timing embedded".split()
+    )
+    version: Annotated[int, Version()] = Field(description="Of this file format: 1.")
+    name: Annotated[str, Word(length_max=NAME_LENGTH_MAX)] = Field(description="What reports and trends call it.")
+    description: Annotated[str | None, Text(length_max=10_000, nullable=True)] = Field(default=None)
+    labels: dict[str, Annotated[str, Text(length_max=1_000, empty=True)]] = Field(
+        default={}, description="Free texts, for finding runs again."
+    )
+    connection: Annotated[str | None, Word(nullable=True)] = Field(
+        default=None, description="embedded, or a name in connections.toml; null: the default one. -c overrides it."
+    )
+    control: ControlSection = Field(default=ControlSection())
+    target: TargetSection = Field(default=TargetSection())
+    prepare: PrepareSection = Field(default=PrepareSection())
+    values: dict[str, PoolSection] = Field(default={}, description="Value pools, read once before the start.")
+    workload: WorkloadSection
+    sharding: ShardingSection = Field(default=ShardingSection())
+    sessions: SessionsSection = Field(default=SessionsSection())
+    seed: Annotated[int, Whole(high=2**63 - 1)] = Field(default=1, description="Same seed, same statements.")
+    load: LoadSection = Field(default=LoadSection())
+    connections: ConnectionsSection = Field(default=ConnectionsSection())
+    thresholds: list[ThresholdSection] = Field(default=[], description="Checks that make the run fail (exit 10).")
+    guardrails: GuardrailsSection = Field(default=GuardrailsSection())
+    query_log: QueryLogSection = Field(default=QueryLogSection())
+    enrichment: EnrichmentSection = Field(default=EnrichmentSection())
+    spawner: SpawnerSection = Field(default=SpawnerSection())
+    on_worker_loss: Annotated[OnWorkerLoss, OneOf(words=OnWorkerLoss)] = Field(
+        default="fail", description="continue: go on with the workers that are left; the result is flagged."
+    )
+    notify: Annotated[list[Any], NothingYet(what="notifications")] = Field(default=[])
+    timing: TimingSection = Field(default=TimingSection())
+    embedded: EmbeddedSection = Field(default=EmbeddedSection())

@@ -1,0 +1,294 @@
+"""Parameter generators as a scenario writes them: one key that names the generator, its settings below it.
+
+{literal: 5}                                    always this value; texts, numbers, true, false, null
+{choice: [PAID, SHIPPED]}                       one of them, all alike
+{choice: {NEW: 70, PAID: 20}}                   in proportion to the weights
+{uniform: {min: 1, max: 10k}}                   whole numbers, both ends included; with a fraction, any number between
+{normal: {mean: 50, stddev: 10, min: 0, max: 100, whole: true}}
+{zipfian: {min: 1, max: 100k, theta: 0.99, scrambled: true}}
+{hotspot: {min: 1, max: 100k, hot_fraction: 0.2, hot_share: 0.8}}
+{latest: {min: 1, max: 100k, theta: 0.99, follows: insert}}
+{sequence: {start: 1000001}}                    increasing, never the same twice over all workers and clients
+{text: {length: 40, max_length: 80, alphabet: abc}}
+{uuid: {}}   {shard: {}}
+{timestamp: {min: "2025-01-01", max: "2026-01-01"}}
+{pool: order_id, distribution: zipfian, theta: 0.99}
+{previous: 0}                                   parameter 0 of the transaction so far
+
+uniform, zipfian, hotspot, latest and sequence take `sharded: true` instead of a range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from loadgen.model.workload import PoolOrder
+from loadgen.scenario.field import (
+    Flag,
+    JsonSchema,
+    Kind,
+    Moment,
+    Number,
+    OneOf,
+    Text,
+    Value,
+    Whole,
+    WholeOrNumber,
+    Word,
+    Wrong,
+)
+from loadgen.scenario.scalar import Scalar
+
+CHOICES_MAX = 10_000
+TEXT_LENGTH_MAX = 1_000_000
+ALPHABET_MAX = 1_000
+TAG = "\0"  # marks a union's tag in the places pydantic reports, where no key can be mistaken for it
+
+Theta = Annotated[float, Number(low=0, high=0.9999, above=True)]
+Fraction = Annotated[float, Number(low=0, high=1, above=True)]
+Bound = Annotated[int | None, Whole(low=-(10**18), nullable=True)]
+Sharded = Annotated[bool, Flag()]
+
+
+class Section(BaseModel):
+    """A mapping of the file: unknown keys are refused; a container key with nothing behind it counts as absent."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    containers: ClassVar[frozenset[str]] = frozenset()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        return {key: value for key, value in data.items() if value is not None or key not in cls.containers}
+
+
+class Settings(Section):
+    """What stands below the generator's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    values: tuple[Scalar, ...]
+    weights: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoicesKind(Kind):
+    """A list of values, or a mapping of texts to weights."""
+
+    takes_variables: ClassVar[bool] = False
+
+    def parse(self, value: object) -> Choices:
+        how = "write [PAID, SHIPPED], or {PAID: 70, SHIPPED: 30} with weights"
+        if isinstance(value, str) or not isinstance(value, (Mapping, Sequence)):
+            raise Wrong("must be a list of values or a mapping of values to weights", how)
+        if not value or len(value) > CHOICES_MAX:
+            raise Wrong(f"must have 1 to {CHOICES_MAX:,} values")
+        parts = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
+        kind: Kind = Whole(high=10**9) if isinstance(value, Mapping) else Value()
+        found: list[Any] = []
+        for key, part in parts.items():
+            try:
+                found.append(kind.accept(part))
+            except Wrong as wrong:
+                raise Wrong(wrong.what, wrong.hint, at=(key,)) from None
+        if not isinstance(value, Mapping):
+            return Choices(tuple(found), None)
+        if sum(found) == 0:
+            raise Wrong("has weights that are all 0", "give at least one a weight above 0")
+        return Choices(tuple(map(str, value)), tuple(found))
+
+    def schema(self) -> JsonSchema:
+        values = {"type": ["string", "number", "boolean", "null"]}
+        return {
+            "anyOf": [
+                {"type": "array", "items": values, "minItems": 1},
+                {"type": "object", "additionalProperties": {"type": ["integer", "string"]}, "minProperties": 1},
+            ]
+        }
+
+
+class LiteralGenerator(Section):
+    literal: Annotated[Scalar, Value()] = Field(description="Always this value.")
+
+
+class ChoiceGenerator(Section):
+    choice: Annotated[Choices, ChoicesKind()] = Field(description="One of these values, or values with weights.")
+
+
+class Ranged(Settings):
+    """A range of whole numbers, or this worker's part of the sharding's."""
+
+    min: Bound = Field(default=None, description="The smallest value.")
+    max: Bound = Field(default=None, description="The largest value; it is included.")
+    sharded: Sharded = Field(default=False, description="Draw from this worker's part of sharding.key_range instead.")
+
+
+class UniformSettings(Settings):
+    min: Annotated[int | float | None, WholeOrNumber(nullable=True)] = Field(
+        default=None, description="The smallest value; whole numbers unless one of the two has a fraction."
+    )
+    max: Annotated[int | float | None, WholeOrNumber(nullable=True)] = Field(default=None, description="The largest.")
+    sharded: Sharded = Field(default=False, description="Draw from this worker's part of sharding.key_range instead.")
+
+
+class UniformGenerator(Section):
+    uniform: UniformSettings = Field(description="Every value of a range alike.")
+
+
+class NormalSettings(Settings):
+    mean: Annotated[float, Number()]
+    stddev: Annotated[float, Number(low=0, above=True)]
+    min: Annotated[float | None, Number(nullable=True)] = Field(default=None, description="Smaller ones: drawn again.")
+    max: Annotated[float | None, Number(nullable=True)] = Field(default=None, description="Larger ones: drawn again.")
+    whole: Annotated[bool, Flag()] = Field(default=False, description="Round to whole numbers.")
+
+    def kept_fraction(self) -> float:
+        """How many of the draws lie between min and max."""
+        below = 0.0 if self.min is None else self._cumulative(self.min)
+        up_to = 1.0 if self.max is None else self._cumulative(self.max)
+        return up_to - below
+
+    def _cumulative(self, value: float) -> float:
+        return (1 + math.erf((value - self.mean) / (self.stddev * math.sqrt(2)))) / 2
+
+
+class NormalGenerator(Section):
+    normal: NormalSettings = Field(description="A bell curve.")
+
+
+class ZipfianSettings(Ranged):
+    theta: Theta = Field(default=0.99, description="How uneven: 0.99 as in YCSB.")
+    scrambled: Annotated[bool, Flag()] = Field(default=False, description="Spread the popular keys over the range.")
+
+
+class ZipfianGenerator(Section):
+    zipfian: ZipfianSettings = Field(description="Few keys often, many rarely.")
+
+
+class HotspotSettings(Ranged):
+    hot_fraction: Fraction = Field(default=0.2, description="This part of the keys, the first ones …")
+    hot_share: Fraction = Field(default=0.8, description="… gets this part of the draws.")
+
+
+class HotspotGenerator(Section):
+    hotspot: HotspotSettings = Field(description="A part of the keys gets most of the draws.")
+
+
+class LatestSettings(Ranged):
+    theta: Theta = Field(default=0.99, description="How uneven: 0.99 as in YCSB.")
+    follows: Annotated[str | None, Word(nullable=True)] = Field(
+        default=None, description="A statement with a sequence, whose new keys are the newest."
+    )
+
+
+class LatestGenerator(Section):
+    latest: LatestSettings = Field(description="Zipfian from the newest key backwards.")
+
+
+class SequenceSettings(Settings):
+    start: Bound = Field(default=None, description="The first value; 1 unless told.")
+    sharded: Sharded = Field(default=False, description="Use this worker's part of sharding.key_range instead.")
+
+
+class SequenceGenerator(Section):
+    sequence: SequenceSettings = Field(description="Increasing, never the same twice.")
+
+
+class TextSettings(Settings):
+    length: Annotated[int, Whole(high=TEXT_LENGTH_MAX)] = Field(description="Characters; the fewest with max_length.")
+    max_length: Annotated[int | None, Whole(high=TEXT_LENGTH_MAX, nullable=True)] = Field(
+        default=None, description="The most characters."
+    )
+    alphabet: Annotated[str, Text(length_max=ALPHABET_MAX)] = "abcdefghijklmnopqrstuvwxyz"
+
+
+class TextGenerator(Section):
+    text: TextSettings = Field(description="Random characters.")
+
+
+class UuidGenerator(Section):
+    uuid: Settings = Field(description="A random UUID.")
+
+
+class TimestampSettings(Settings):
+    min: Annotated[datetime, Moment()] = Field(description='The earliest, in quotes: "2026-01-01".')
+    max: Annotated[datetime, Moment()] = Field(description="The end; all moments are before it.")
+
+
+class TimestampGenerator(Section):
+    timestamp: TimestampSettings = Field(description="Moments in UTC, all alike.")
+
+
+class PoolGenerator(Section):
+    pool: Annotated[str, Word()] = Field(description="A name under values.")
+    distribution: Annotated[PoolOrder, OneOf(words=PoolOrder)] = Field(
+        default="sequential", description="In order, each client its own stride; or uniform; or zipfian."
+    )
+    theta: Annotated[float | None, Number(low=0, high=0.9999, above=True, nullable=True)] = Field(
+        default=None, description="With zipfian: how uneven; 0.99 unless told."
+    )
+
+
+class PreviousGenerator(Section):
+    previous: Annotated[int, Whole(high=100_000)] = Field(description="A parameter of the transaction so far, from 0.")
+
+
+class ShardGenerator(Section):
+    shard: Settings = Field(description="This worker's shard: its number modulo sharding.total_partitions.")
+
+
+GENERATORS: dict[str, type[Section]] = {
+    "literal": LiteralGenerator,
+    "choice": ChoiceGenerator,
+    "uniform": UniformGenerator,
+    "normal": NormalGenerator,
+    "zipfian": ZipfianGenerator,
+    "hotspot": HotspotGenerator,
+    "latest": LatestGenerator,
+    "sequence": SequenceGenerator,
+    "text": TextGenerator,
+    "uuid": UuidGenerator,
+    "timestamp": TimestampGenerator,
+    "pool": PoolGenerator,
+    "previous": PreviousGenerator,
+    "shard": ShardGenerator,
+}
+
+
+def generator_name(data: Any) -> str | None:
+    """Which generator a mapping names, when it names exactly one."""
+    found = [key for key in data if key in GENERATORS] if isinstance(data, Mapping) else []
+    return found[0] if len(found) == 1 else None
+
+
+def _tag(data: Any) -> str | None:
+    name = generator_name(data)
+    return None if name is None else TAG + name
+
+
+Generator = Annotated[
+    Annotated[LiteralGenerator, Tag(TAG + "literal")]
+    | Annotated[ChoiceGenerator, Tag(TAG + "choice")]
+    | Annotated[UniformGenerator, Tag(TAG + "uniform")]
+    | Annotated[NormalGenerator, Tag(TAG + "normal")]
+    | Annotated[ZipfianGenerator, Tag(TAG + "zipfian")]
+    | Annotated[HotspotGenerator, Tag(TAG + "hotspot")]
+    | Annotated[LatestGenerator, Tag(TAG + "latest")]
+    | Annotated[SequenceGenerator, Tag(TAG + "sequence")]
+    | Annotated[TextGenerator, Tag(TAG + "text")]
+    | Annotated[UuidGenerator, Tag(TAG + "uuid")]
+    | Annotated[TimestampGenerator, Tag(TAG + "timestamp")]
+    | Annotated[PoolGenerator, Tag(TAG + "pool")]
+    | Annotated[PreviousGenerator, Tag(TAG + "previous")]
+    | Annotated[ShardGenerator, Tag(TAG + "shard")],
+    Discriminator(_tag),
+]

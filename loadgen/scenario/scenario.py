@@ -1,0 +1,302 @@
+"""A scenario, read and checked: frozen values that nothing inside re-checks.
+
+Names of Snowflake objects are texts that `loadgen.snowflake.ident` accepts, as they were written. Times end in `_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from loadgen.model.workload import Parameter, Scalar, Workload
+from loadgen.scenario.threshold import Check
+
+EMBEDDED = "embedded"  # the connection that needs no account
+CONTROL_WAREHOUSE = "LOADGEN_CONTROL_WH"
+
+
+class LoadMode(StrEnum):
+    CONCURRENCY = "concurrency"  # closed loop: so many connections, as fast as they go
+    RATE = "rate"  # open loop: so many statements per second, whether or not the last have come back
+    FIND_MAX = "find_max"  # closed loop in steps, until it no longer holds
+
+
+class Profile(StrEnum):
+    THREAD = "thread"  # a worker is a process with many clients
+    PROCESS = "process"  # a worker is a process with one client
+
+
+class Pin(StrEnum):
+    AUTO = "auto"
+    NONE = "none"
+
+
+class Arrival(StrEnum):
+    POISSON = "poisson"
+    UNIFORM = "uniform"
+
+
+class TableType(StrEnum):
+    HYBRID = "hybrid"
+    STANDARD = "standard"
+    EXISTING = "existing"  # must be there; never made, filled or dropped
+
+
+class GuardrailAction(StrEnum):
+    WARN = "warn"
+    ABORT = "abort"
+
+
+class QueryLogMode(StrEnum):
+    ALL = "all"
+    SAMPLE = "sample"
+    ERRORS = "errors"
+    NONE = "none"
+
+
+class Enrichment(StrEnum):
+    AUTO = "auto"
+    ON = "true"
+    OFF = "false"
+
+
+class SpawnerKind(StrEnum):
+    LOCAL = "local"
+    SUBPROCESS = "subprocess"
+    SPCS = "spcs"
+    EXTERNAL = "external"
+
+
+class OnWorkerLoss(StrEnum):
+    FAIL = "fail"
+    CONTINUE = "continue"
+
+
+class Engine(StrEnum):
+    POSTGRES = "postgres"
+    NULL = "null"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """Where the tables of the control plane are. `connection` None: the scenario's own."""
+
+    connection: str | None = None
+    database: str = "LOADGEN"
+    schema: str = "CONTROL"
+    warehouse: str = CONTROL_WAREHOUSE
+    share_warehouse: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What the load sessions use. None: what the connection says."""
+
+    warehouse: str | None = None
+    database: str | None = None
+    schema: str | None = None
+    use_cached_result: bool = False
+    statement_timeout_s: int = 30
+    session: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    name: str
+    type: str
+    primary_key: bool = False
+    generate: Parameter | None = None  # None: NULL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    name: str
+    type: TableType
+    rows: int = 0
+    columns: tuple[Column, ...] = ()
+    indexes: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    tables: tuple[Table, ...] = ()
+    statements: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryPool:
+    """Values of the first column of a query."""
+
+    name: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePool:
+    """Values of one column of a CSV file that lies beside or below the scenario."""
+
+    name: str
+    file: str  # relative to the scenario's folder
+    column: str | None  # None: the only one
+
+
+Pool = QueryPool | FilePool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A part of the measurement with its own level, reached by a linear ramp from the level before."""
+
+    duration_s: float
+    connections: int | None = None  # mode concurrency
+    rate_per_second: float | None = None  # mode rate
+    ramp_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindMax:
+    start: int = 5
+    increment: int = 10
+    step_s: float = 30.0
+    settle_s: float = 3.0
+    maximum: int = 500
+    qps_stability_pct: float = 5.0
+    latency_stability_pct: float = 20.0
+    max_error_rate_pct: float = 1.0
+    stop_on_queue: bool = True
+    refine: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How much load, and for how long.
+
+    `connections` is the ceiling of the run in every mode: load.connections or the largest stage, load.max_connections,
+    find_max.maximum. `duration_s` is the measurement without warm-up: the sum of the stages; None with find_max, which
+    ends when it knows.
+    """
+
+    mode: LoadMode = LoadMode.CONCURRENCY
+    connections: int
+    min_connections: int = 1  # where a ramp begins; no level is below it
+    profile: Profile = Profile.THREAD
+    pin: Pin = Pin.AUTO
+    workers: int | None = None  # None: auto, see loadgen.scenario.workers
+    per_worker_connections: int | None = None
+    warmup_s: float = 10.0
+    duration_s: float | None = 60.0
+    ramp_s: float = 0.0
+    stages: tuple[Stage, ...] = ()
+    rate_per_second: float | None = None  # mode rate without stages
+    arrival: Arrival = Arrival.POISSON
+    max_lag_s: float | None = None
+    find_max: FindMax | None = None
+
+    @property
+    def levels(self) -> tuple[Stage, ...]:
+        """The stages; one that lasts the whole measurement when none are written. None with find_max."""
+        if self.stages or self.duration_s is None:
+            return self.stages
+        connections = self.connections if self.mode is LoadMode.CONCURRENCY else None
+        return (Stage(duration_s=self.duration_s, connections=connections, rate_per_second=self.rate_per_second),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionPolicy:
+    """How load connections are opened, and when they are replaced between statements."""
+
+    open_parallel: int = 16
+    max_age_s: float | None = None
+    max_statements: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """A check over the last `window_s` (None: the whole measurement), not before `after_s` of it."""
+
+    check: Check
+    window_s: float | None = None
+    after_s: float = 0.0
+    abort: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guardrails:
+    max_cpu_percent: float = 90.0
+    max_memory_percent: float = 85.0
+    action: GuardrailAction = GuardrailAction.WARN
+    max_credits: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryLog:
+    mode: QueryLogMode = QueryLogMode.SAMPLE
+    sample_rate: float = 0.01
+    max_rows: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spawner:
+    kind: SpawnerKind = SpawnerKind.LOCAL
+    compute_pool: str | None = None  # spcs only
+    image: str | None = None  # spcs only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """The times of the machinery; a scenario changes them for tests and slow networks."""
+
+    tick_s: float = 1.0
+    heartbeat_s: float = 1.0
+    status_poll_s: float = 1.0
+    events_poll_s: float = 5.0
+    warehouse_poll_s: float = 5.0
+    flush_s: float = 5.0
+    announce_s: float = 2.0
+    registration_s: float = 60.0  # 600 with spcs and external
+    start_s: float = 120.0  # 900 with spcs and external
+    stale_s: float = 30.0
+    dead_s: float = 60.0
+    no_connection_s: float = 60.0
+    orchestrator_lost_s: float = 60.0
+    metrics_missing_s: float = 30.0
+    drain_s: float = 120.0
+    drain_interrupt_s: float = 20.0
+    terminate_after_s: float = 5.0
+    kill_after_s: float = 2.0
+    lease_ttl_s: float = 30.0
+    lease_renew_s: float = 5.0
+    lease_margin_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded:
+    """The embedded server, when the run starts one."""
+
+    service_time: str | None = None
+    slots: int = 0
+    engine: Engine = Engine.POSTGRES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    name: str
+    workload: Workload
+    load: Load
+    description: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    connection: str | None = None  # None: the default connection
+    control: Control = Control()
+    target: Target = field(default_factory=Target)
+    prepare: Prepare = Prepare()
+    pools: tuple[Pool, ...] = ()
+    connections: ConnectionPolicy = ConnectionPolicy()
+    thresholds: tuple[Threshold, ...] = ()
+    guardrails: Guardrails = Guardrails()
+    query_log: QueryLog = QueryLog()
+    enrichment: Enrichment = Enrichment.AUTO
+    spawner: Spawner = Spawner()
+    on_worker_loss: OnWorkerLoss = OnWorkerLoss.FAIL
+    timing: Timing = Timing()
+    embedded: Embedded = Embedded()

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -188,3 +189,21 @@ class Backends:
         self._count = max(0, self._count - len(self._free))
         self._free.clear()
         self._wake()
+
+
+@asynccontextmanager
+async def savepoint(backend: Backend, *, keep: bool) -> AsyncIterator[None]:
+    """What only read is rolled back too: it then holds no lock that a later definition would have to wait for."""
+    connection = backend.connection
+    await connection.execute("SAVEPOINT s")
+    undo = "ROLLBACK TO SAVEPOINT s; RELEASE SAVEPOINT s"
+    try:
+        yield
+    except BaseException:
+        if not connection.is_closed():
+            backend.forget_settings()
+            await connection.execute(undo)
+        raise
+    if not keep:
+        backend.forget_settings()
+    await connection.execute("RELEASE SAVEPOINT s" if keep else undo)

@@ -127,9 +127,15 @@ def _update(self: Emitter, node: exp.Update) -> str:
             raise unsupported("UPDATE SET form")
         assignments.append(f"{_column(table, item.this)} = {_default(item.expression) or self.emit(item.expression)}")
     text = f"UPDATE {table.relation} AS {alias} SET {', '.join(assignments)}"
-    if node.args.get("from_"):
-        text += f" FROM {source(self, node.args['from_'].this)}"
-    return text + _where(self, node)
+    if not node.args.get("from_"):
+        return text + _where(self, node)
+    sources, where = source(self, node.args["from_"].this), _where(self, node)
+    # A row that several source rows meet is updated once, and counted.
+    met = f"SELECT 1 FROM {table.relation} AS {alias}, {sources}{where} GROUP BY {alias}.ctid HAVING count(*) > 1"
+    return (
+        f'WITH "~u" AS ({text} FROM {sources}{where} RETURNING 1)'
+        f' SELECT (SELECT count(*) FROM "~u")::numeric, (SELECT count(*) FROM ({met}) AS "~m")::numeric'
+    )
 
 
 def _target_alias(node: exp.Table, table: Table) -> str:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import asyncpg
 
 from loadgen.embedded import account, binding, commands, dialect, failure, names
-from loadgen.embedded.backends import Backend, Backends
+from loadgen.embedded.backends import Backend, Backends, savepoint
 from loadgen.embedded.catalog import Catalog
 from loadgen.embedded.cursor import single_words
 from loadgen.embedded.failure import SqlError
@@ -255,7 +254,7 @@ class Engine:
             try:
                 if backend.timezone != session.timezone:
                     await backend.set_timezone(session.timezone)
-                async with _savepoint(backend, keep=plan.kind != "SELECT" or plan.for_update):
+                async with savepoint(backend, keep=plan.kind != "SELECT" or plan.for_update):
                     if plan.locked_table is not None:
                         await self._lock_table(backend, session, plan, request, running, transaction)
                     return await self._run(backend, session, plan, request, running)
@@ -383,21 +382,3 @@ class Engine:
         if session.transaction is not None:
             async with session.transaction.lock:
                 await self.end(session, "ROLLBACK")
-
-
-@asynccontextmanager
-async def _savepoint(backend: Backend, *, keep: bool) -> AsyncIterator[None]:
-    """What only read is rolled back too: it then holds no lock that a later definition would have to wait for."""
-    connection = backend.connection
-    await connection.execute("SAVEPOINT s")
-    undo = "ROLLBACK TO SAVEPOINT s; RELEASE SAVEPOINT s"
-    try:
-        yield
-    except BaseException:
-        if not connection.is_closed():
-            backend.forget_settings()
-            await connection.execute(undo)
-        raise
-    if not keep:
-        backend.forget_settings()
-    await connection.execute("RELEASE SAVEPOINT s" if keep else undo)

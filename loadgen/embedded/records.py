@@ -26,9 +26,10 @@ def selected(plan: Plan, records: list[asyncpg.Record]) -> Result:
 
 def changed(plan: Plan, records: list[asyncpg.Record], status: str) -> Result:
     assert plan.rowtype is not None
-    if plan.kind == "MERGE":
+    if records:  # MERGE, and UPDATE with FROM, count for themselves
         counts = [str(value) for value in records[0]]
-        return Result(plan.rowtype, [counts], plan.statement_type, sum(map(int, counts)))
+        changed_rows = sum(map(int, counts)) if plan.kind == "MERGE" else int(counts[0])
+        return Result(plan.rowtype, [counts], plan.statement_type, changed_rows)
     count = status.rsplit(" ", 1)[-1]
     row = [count, "0"] if plan.kind == "UPDATE" else [count]
     return Result(plan.rowtype, [row], plan.statement_type, int(count))

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -168,6 +169,24 @@ def test_a_cursor_works_again_after_an_error(cursor):
     assert cursor.execute("SELECT COUNT(*) FROM T").fetchone() == (0,)
 
 
+@pytest.mark.parametrize(
+    ("statement", "sqlstate"),
+    [
+        ("SELEC 1", "42000"),
+        ("SELECT * FROM NO_SUCH_TABLE", "42S02"),  # of tables and views; databases and schemas have 02000
+        ("SELECT NO_SUCH_COLUMN", "42000"),
+        ("SELECT NO_SUCH_FUNCTION(1)", "42601"),
+        ("SELECT 'x'::NUMBER", "22018"),
+        ("USE DATABASE NO_SUCH_DATABASE", "02000"),
+    ],
+)
+def test_an_error_has_snowflakes_sqlstate(cursor, statement, sqlstate):
+    with pytest.raises(ProgrammingError) as caught:
+        cursor.execute(statement)
+
+    assert caught.value.sqlstate == sqlstate
+
+
 def test_a_null_in_a_column_that_takes_none_is_the_one_integrity_error(cursor):
     cursor.execute("CREATE TABLE T (A INTEGER NOT NULL)")
 
@@ -221,6 +240,18 @@ def test_executemany_that_fails_inserts_nothing(cursor):
 
     assert caught.value.errno == 200001
     assert cursor.execute("SELECT COUNT(*) FROM H").fetchone() == (0,)
+
+
+def test_executemany_may_mix_the_types_of_a_column(cursor):
+    cursor.execute("CREATE TABLE T (A NUMBER(12,2), B FLOAT, C VARCHAR)")
+
+    cursor.executemany("INSERT INTO T VALUES (?, ?, ?)", [(1, 1, "a"), (Decimal("2.50"), 2.5, 5), (3, None, None)])
+
+    assert cursor.execute("SELECT * FROM T ORDER BY A").fetchall() == [
+        (Decimal("1.00"), 1.0, "a"),
+        (Decimal("2.50"), 2.5, "5"),
+        (Decimal("3.00"), None, None),
+    ]
 
 
 def test_executemany_of_a_change_runs_once_per_row(cursor):
@@ -381,6 +412,41 @@ def test_a_failure_in_the_background_is_told_to_whoever_asks(connection, cursor)
     assert caught.value.errno == 100051
 
 
+def test_the_status_of_a_statement_can_be_asked_by_its_id(connection, cursor):
+    succeeded = cursor.execute("SELECT 1").sfqid
+    with pytest.raises(ProgrammingError) as caught:
+        cursor.execute("SELECT 1 / 0")
+
+    statuses = [connection.get_query_status(query_id).name for query_id in (succeeded, caught.value.sfqid)]
+
+    assert statuses == ["SUCCESS", "FAILED_WITH_ERROR"]
+
+
+def test_a_statement_that_never_was_has_no_status(connection):
+    status = connection.get_query_status("01b2c3d4-0000-0000-0000-000000000000")
+
+    assert status.name == "NO_DATA"
+
+
+def test_a_statement_in_the_background_can_be_aborted_by_its_id(connection, cursor):
+    cursor.execute_async(LONG_WAIT)
+    query_id = cursor.sfqid
+
+    aborted = cursor.abort_query(query_id)
+
+    assert aborted
+    wait_until(lambda: not connection.is_still_running(connection.get_query_status(query_id)))
+
+
+def test_a_connection_can_be_asked_whether_it_is_still_good(server, connection):
+    number = connection.session_id
+
+    assert connection.is_valid()
+
+    beats = server.ask("/__loadgen/journal?path=/session/heartbeat")
+    assert number in [entry["session_id"] for entry in beats]
+
+
 # --- sessions --------------------------------------------------------------------------------------------------------
 
 
@@ -410,31 +476,32 @@ def test_closing_a_connection_rolls_its_transaction_back(connect):
 
 def test_two_hundred_sessions_at_once_get_their_own_answers(server):
     count = 200
-    everyone_in = threading.Barrier(count + 1)
+    everyone_in, counted = threading.Barrier(count + 1), threading.Event()
+    setup = server.connect(database="CROWD", schema="PUBLIC")
+    setup.cursor().execute("CREATE OR REPLACE HYBRID TABLE T (N INTEGER PRIMARY KEY)")
+    before = server.ask("/__loadgen/stats")["open_sessions"]
 
     def client(number: int) -> tuple[list[Any], int]:
         connection = server.connect(database="CROWD", schema="PUBLIC")
         try:
             everyone_in.wait(90)
+            counted.wait(90)
             cursor = connection.cursor()
-            answers = [
-                cursor.execute("SELECT ?, ? * 2, CURRENT_SESSION()", (number, number)).fetchone() for _ in range(3)
-            ]
+            query = "SELECT ?, ? * 2, CURRENT_SESSION()"
+            answers = [cursor.execute(query, (number, number)).fetchone() for _ in range(3)]
             cursor.execute("INSERT INTO CROWD.PUBLIC.T VALUES (?)", (number,))
             return answers, connection.session_id
         finally:
             connection.close()
 
-    setup = server.connect(database="CROWD", schema="PUBLIC")
-    setup.cursor().execute("CREATE OR REPLACE HYBRID TABLE T (N INTEGER PRIMARY KEY)")
-    before = server.ask("/__loadgen/stats")["open_sessions"]
     with ThreadPoolExecutor(count, thread_name_prefix="client") as pool:
         futures = [pool.submit(client, number) for number in range(count)]
         everyone_in.wait(90)
         opened = server.ask("/__loadgen/stats")["open_sessions"]
+        counted.set()
         results = [future.result(90) for future in futures]
 
-    assert opened <= before + count
+    assert opened == before + count
     assert len({session for _, session in results}) == count
     for number, (answers, session) in enumerate(results):
         assert answers == [(number, number * 2, str(session))] * 3

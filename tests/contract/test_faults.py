@@ -188,7 +188,10 @@ def test_a_control_statement_survives_a_fault_that_passes(control, statement, fa
     ("fault", "in_5", "in_4"),
     [
         ({"kind": "http_status", "status": 503}, ("OperationalError", 4), ("ServiceUnavailableError", 580503)),
-        ({"kind": "http_status", "status": 429}, ("OperationalError", 4), ("TooManyRequests", 580429)),
+        pytest.param(
+            *({"kind": "http_status", "status": 429}, ("OperationalError", 4), ("TooManyRequests", 580429)),
+            marks=pytest.mark.slow,  # as 503, and 4.x takes as long
+        ),
         ({"kind": "reset"}, ("OperationalError", 4), ("OperationalError", 250003)),
     ],
     ids=["503", "429", "reset"],
@@ -385,6 +388,7 @@ def test_a_session_that_is_gone_is_an_error_on_both_kinds_of_connection(load, co
     assert len(statement.requests) == 2
 
 
+@pytest.mark.filterwarnings("ignore:`ReauthenticationRequest`:FutureWarning")  # 5.x about its own next release
 def test_a_master_token_that_expired_needs_a_new_login(load, statement):
     statement.fault(kind="error", errno=390114, sqlstate="08001")
 
@@ -425,6 +429,7 @@ def test_an_expired_session_that_cannot_be_renewed_is_lost(server, load, stateme
     error = failure_of(load, statement.sql)
 
     failure = classify(error)
+    assert shown(error) == (("DatabaseError", 250001) if MAJOR >= 5 else ("ProgrammingError", 390114))
     assert failure.category is ErrorCategory.CONNECTION
     assert failure.session_lost
     assert statement.executions == 0

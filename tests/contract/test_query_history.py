@@ -222,6 +222,8 @@ def test_history_by_warehouse_is_of_one_warehouse(connect, named, database):
 def test_the_functions_need_a_database_or_a_qualified_name(server, database):
     connection = server.connect()
     cursor = connection.cursor()
+    for number in range(5):
+        cursor.execute("SELECT ?", (number,))
 
     with pytest.raises(ProgrammingError) as caught:
         cursor.execute("SELECT * FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY())")
@@ -480,12 +482,16 @@ def test_the_counts_of_the_server_agree_with_what_was_sent(connect, server, data
 
 
 def test_the_stats_show_what_runs_and_what_waits(server, connect, database):
-    one = connect(warehouse=f"ONE_{database}")
-    one.cursor().execute(f"ALTER WAREHOUSE ONE_{database} SET MAX_CONCURRENCY_LEVEL = 1")
+    one = connect(warehouse=f"ONE_{database}").cursor()
+    one.execute(f"ALTER WAREHOUSE ONE_{database} SET MAX_CONCURRENCY_LEVEL = 1")
     clients = [connect(warehouse=f"ONE_{database}") for _ in range(3)]
+    codes: list[int | None] = []
 
     def run(client: Any) -> None:
-        client.cursor().execute("SELECT SYSTEM$WAIT(700, 'MILLISECONDS')")
+        try:
+            client.cursor().execute("SELECT SYSTEM$WAIT(60)")
+        except ProgrammingError as error:
+            codes.append(error.errno)
 
     threads = [threading.Thread(target=run, args=(client,), name="client") for client in clients]
     for thread in threads:
@@ -493,6 +499,10 @@ def test_the_stats_show_what_runs_and_what_waits(server, connect, database):
     stats = wait_until(
         lambda: (now := server.ask("/__loadgen/stats")) and now["warehouses"][f"ONE_{database}"]["queued"] == 2 and now
     )
+    listed = one.execute(f"SHOW WAREHOUSES LIKE 'ONE_{database}'").fetchone()
+    counts = dict(zip([column.name for column in one.description], listed, strict=True))
+    for client in clients:
+        one.execute(f"SELECT SYSTEM$CANCEL_ALL_QUERIES({client.session_id})")
     for thread in threads:
         thread.join(30)
 
@@ -501,6 +511,9 @@ def test_the_stats_show_what_runs_and_what_waits(server, connect, database):
     assert stats["running"] >= 1
     assert stats["queued"] == 2
     assert stats["open_sessions"] >= 4
+    assert (int(counts["running"]), int(counts["queued"])) == (1, 2)
+    assert codes == [604] * 3
+    assert server.ask("/__loadgen/stats")["warehouses"][f"ONE_{database}"] == {"running": 0, "queued": 0, "slots": 1}
 
 
 def test_the_journal_has_every_request_of_a_session(server):

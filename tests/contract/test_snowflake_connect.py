@@ -284,6 +284,8 @@ def test_a_port_where_nobody_listens_is_told_with_a_remedy(purpose):
     assert f"nothing listens at 127.0.0.1:{port}" in str(caught.value)
     assert "loadgen embedded serve" in caught.value.remedy
     assert caught.value.exit_code == 3
+    assert caught.value.__cause__ is not None
+    assert classify(caught.value.__cause__).category is ErrorCategory.CONNECTION
 
 
 def test_a_refused_login_is_told_with_a_remedy(server, profile):
@@ -424,6 +426,34 @@ def test_a_disturbance_while_testing_is_told_in_one_line(shell, server):
     assert "logged in, but the first statement failed" in done.stderr
     assert "503" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_log_of_a_session_shows_no_password_no_sql_and_no_binds(shell, server):
+    """Below WARNING the driver 4.x writes statements and their values; loadgen does not let it."""
+    code = """
+import logging, sys
+logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
+from loadgen.snowflake import driver
+from loadgen.snowflake.connect import close, connect
+from loadgen.snowflake.lookup import find_profile
+from loadgen.snowflake.settings import load_settings
+profile = find_profile("mine")
+connection = connect(profile, load_settings(profile, major=driver.major(), statement_limit_s=20, tag="t"))
+print(connection.cursor().execute("SELECT ? AS PLANTED_SQL", ("planted-bind",)).fetchall())
+close(connection)
+"""
+    shell.write(
+        f'[mine]\naccount = "acct"\nuser = "ann"\npassword = "{PASSWORD}"\nhost = "127.0.0.1"\nport = {server.port}\n'
+        'protocol = "http"\n'
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=shell.environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (0, "[('planted-bind',)]\n")
+    for planted in (PASSWORD, "PLANTED_SQL", "planted-bind"):
+        assert planted not in done.stderr
 
 
 def test_no_description_of_a_failure_shows_a_secret(server, open_connection):

@@ -205,10 +205,14 @@ def test_null_is_none_in_every_type(cursor, declared):
 
 
 def test_an_array_bind_may_mix_values_and_nulls_in_every_column(cursor):
+    """4.x sends a column with a NULL in it as text, dates and times as numbers: the server has to guess their unit.
+
+    As Snowflake does, it takes numbers below 31536000000 for seconds, so dates of 1970 and before are no good here.
+    """
     rows = [
         (1, "one", 1.5, True, date(2024, 1, 1), None),
-        (2, None, None, None, None, datetime(2024, 1, 1, 1, 1, 1)),
-        (3, "", 0.0, False, date(1, 1, 1), datetime(1969, 1, 1)),
+        (2, None, None, None, None, datetime(2024, 1, 1, 1, 1, 1, 123_456)),
+        (3, "", 0.0, False, date(1999, 12, 31), datetime(1999, 12, 31, 23, 59, 59)),
     ]
     cursor.execute("CREATE TABLE T (N INTEGER, A VARCHAR, B FLOAT, C BOOLEAN, D DATE, E TIMESTAMP_NTZ)")
 
@@ -254,10 +258,16 @@ def test_any_float_is_exact(cursor, value):
 
 @few
 @given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=200))
-def test_any_text_is_exact_as_bind_and_as_literal(cursor, text):
+def test_any_text_is_exact_as_bind(cursor, text):
+    assert one(cursor, "SELECT ?", text) == text
+
+
+# Statements are listed by the server line by line; what str.splitlines() takes for the end of a line stays out of them.
+@few
+@given(text=st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=200))
+def test_any_text_is_exact_as_literal(cursor, text):
     literal = text.replace("\\", "\\\\").replace("'", "''")
 
-    assert one(cursor, "SELECT ?", text) == text
     assert one(cursor, f"SELECT '{literal}'") == text
 
 

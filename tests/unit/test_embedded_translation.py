@@ -37,7 +37,12 @@ def plan(text: str, *types: str, arrays: bool = False) -> Plan:
 
 def test_identifiers_are_upper_cased_and_quoted_and_tables_are_qualified():
     assert plan("select id from h").sql == 'SELECT "ID" FROM "DB.S"."H" AS "H"'
-    assert plan('select "id" from s.h').sql == 'SELECT "id" FROM "DB.S"."H" AS "H"'
+    assert plan('select "Id" from s.h').sql == 'SELECT "Id" FROM "DB.S"."H" AS "H"'
+
+
+def test_a_name_in_lower_case_never_means_one_of_postgresqls_own():
+    assert plan('select "ctid", h."row_to_json" from h').sql.startswith('SELECT "ctid~", "H"."row_to_json~" FROM')
+    assert names.full(names.stored("ctid")) == "ctid"
 
 
 def test_binds_are_numbered_by_their_place_in_the_text_not_by_the_order_of_emission():

@@ -75,6 +75,9 @@ LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE
     text text := sf.randstr_part(generator, 0);
 BEGIN
+    IF length > 134217728 THEN
+        PERFORM sf.fail(100145, '54000', 'String would be too long: the maximum is 134217728 bytes');
+    END IF;
     FOR part IN 1..(length::integer - 1) / 86 LOOP
         text := text || sf.randstr_part(generator, part);
     END LOOP;

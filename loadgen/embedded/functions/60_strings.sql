@@ -60,14 +60,20 @@ LANGUAGE sql IMMUTABLE RETURN replace(value, part, other);
 CREATE OR REPLACE FUNCTION sf.insert(value text, start numeric, length numeric, part text) RETURNS text
 LANGUAGE sql IMMUTABLE
 RETURN left(value, greatest(start - 1, 0)::integer) || part || sf.substr(value, start + length);
+
+-- A string has at most 128 MB; what would be longer is refused before it is made.
+CREATE OR REPLACE FUNCTION sf.fitting(times numeric, size numeric) RETURNS integer
+LANGUAGE sql IMMUTABLE
+RETURN CASE WHEN times * size <= 134217728 THEN greatest(times, 0)::integer
+    ELSE sf.fail(100145, '54000', 'String would be too long: the maximum is 134217728 bytes')::integer END;
 CREATE OR REPLACE FUNCTION sf.lpad(value text, length numeric, fill text DEFAULT ' ') RETURNS text
-LANGUAGE sql IMMUTABLE RETURN lpad(value, length::integer, fill);
+LANGUAGE sql IMMUTABLE RETURN lpad(value, sf.fitting(length, 1), fill);
 CREATE OR REPLACE FUNCTION sf.rpad(value text, length numeric, fill text DEFAULT ' ') RETURNS text
-LANGUAGE sql IMMUTABLE RETURN rpad(value, length::integer, fill);
+LANGUAGE sql IMMUTABLE RETURN rpad(value, sf.fitting(length, 1), fill);
 CREATE OR REPLACE FUNCTION sf.repeat(value text, times numeric) RETURNS text
-LANGUAGE sql IMMUTABLE RETURN repeat(value, times::integer);
+LANGUAGE sql IMMUTABLE RETURN repeat(value, sf.fitting(times, octet_length(value)));
 CREATE OR REPLACE FUNCTION sf.space(times numeric) RETURNS text
-LANGUAGE sql IMMUTABLE RETURN repeat(' ', times::integer);
+LANGUAGE sql IMMUTABLE RETURN repeat(' ', sf.fitting(times, 1));
 CREATE OR REPLACE FUNCTION sf.rtrimmed_length(value text) RETURNS numeric
 LANGUAGE sql IMMUTABLE RETURN length(rtrim(value))::numeric;
 

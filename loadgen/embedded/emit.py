@@ -68,7 +68,7 @@ class Scope:
     """The names one SELECT can see beside the catalogue."""
 
     ctes: frozenset[str] = frozenset()
-    tables: dict[str, frozenset[str]] = field(default_factory=dict)  # alias → columns, for tables of the catalogue
+    tables: dict[str, Table] = field(default_factory=dict)  # by alias, those of the catalogue
     generators: int = 0  # TABLE(GENERATOR(…)) in FROM
     aliases: dict[str, exp.Expr] = field(default_factory=dict)
 

@@ -236,7 +236,7 @@ def _column(self: Emitter, node: exp.Column) -> str:
 
 def _is_table(self: Emitter, name: str) -> bool:
     """PostgreSQL would take the name of a table for its whole row."""
-    return name in self.scope.tables and not any(name in columns for columns in self.scope.tables.values())
+    return name in self.scope.tables and all(table.column(name) is None for table in self.scope.tables.values())
 
 
 @handles(exp.Dot, "this", "expression")

@@ -12,6 +12,7 @@ from loadgen.embedded.emit import Emitter, Scope, handles
 from loadgen.embedded.emit_source import from_clause, lookup
 from loadgen.embedded.failure import compilation, syntax_error, unsupported
 from loadgen.embedded.functions import FUNCTIONS
+from loadgen.embedded.scale import SCALE_MAX, scale_of
 
 _QUERY_PARTS = ("with_", "order", "limit", "offset")
 _SELECT_PARTS = (
@@ -124,15 +125,24 @@ def _projection(self: Emitter, item: exp.Expr, name: str) -> str:
     if isinstance(item, exp.Alias):
         if not name:
             raise syntax_error(*dialect.position(self.text, "AS"), "AS")
-        return f"{self.emit(item.this)} AS {names.quoted(name)}"
+        return f"{_scaled(self, item.this)} AS {names.quoted(name)}"
     if len(name.encode()) > names.POSTGRES_NAME_BYTES and not isinstance(item, exp.Column):
         return self.emit(item)  # an inner column that nobody can name
     if isinstance(item.unnest(), exp.Tuple):
         raise syntax_error(*dialect.position(self.text, ","), ",")
-    text = self.emit(item)
+    text = _scaled(self, item)
     if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and _plain(self, item)):
         return text
     return f"{text} AS {names.quoted(name)}"
+
+
+def _scaled(self: Emitter, item: exp.Expr) -> str:
+    """A computed number with the scale that the rules give it."""
+    text = self.emit(item)
+    if len(self.scopes) != 2 or isinstance(item, exp.Column | exp.Cast) or item.is_star:
+        return text
+    scale = scale_of(self, item)
+    return text if scale is None else f"({text})::numeric(38,{min(scale, SCALE_MAX)})"
 
 
 def _not_null(self: Emitter, node: exp.Select) -> set[str]:

@@ -145,7 +145,7 @@ def _table(self: Emitter, node: exp.Table) -> str:
             alias = node.args.get("alias")
             shown = dialect.identifier(alias.this) if alias is not None and alias.this is not None else table.name
             columns = tuple(column.name for column in table.columns)
-            self.scope.tables[shown] = frozenset(columns)
+            self.scope.tables[shown] = table
             if table.kind == "VIEW":
                 text = f"({expanded(self, table)}){_alias(node, columns, default=table.name)}"
             else:

@@ -1,0 +1,125 @@
+"""Every command and the code shown in README.md work as shown; only the port is a free one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.embedded_server import READY, ROOT, reachable_directory
+
+TEXT = (ROOT / "README.md").read_text("utf-8")
+COMMANDS = [
+    line.removeprefix("$ ")
+    for block in re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
+    for line in block.splitlines()
+]
+PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
+SHOWN_PORT = "8085"
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def words_of(command: str, port: str) -> list[str]:
+    program, *words = shlex.split(command.replace(SHOWN_PORT, port))
+    assert program == "./bin/loadgen"
+    return [*PROGRAM, *words]
+
+
+def environment(home: Path) -> dict[str, str]:
+    return os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "LOADGEN_EMBEDDED_DATA_DIR": str(home / "data"),
+        "SNOWFLAKE_HOME": str(home),
+        "HOME": str(home),
+    }
+
+
+@contextlib.contextmanager
+def served(command: str, home: Path, port: str) -> Iterator[str]:
+    process = subprocess.Popen(words_of(command, port), stdout=subprocess.PIPE, text=True, env=environment(home))
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith(READY)
+        yield line.removeprefix(READY).strip()
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    import shutil
+
+    path = reachable_directory()
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def test_every_command_of_the_readme_is_known_here():
+    known = ("./bin/loadgen embedded serve", "./bin/loadgen connections", "./bin/test", "./bin/loadgen validate")
+    assert [command for command in COMMANDS if not command.startswith(known)] == []
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if " embedded serve" in command])
+def test_a_server_is_served_as_shown(command: str, home: Path):
+    with served(command, home, free_port()) as address:
+        assert address.startswith("127.0.0.1:")
+
+
+def test_the_code_of_the_readme_runs_against_the_server_of_the_readme(home: Path, capsys: pytest.CaptureFixture[str]):
+    port = free_port()
+    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    command = next(command for command in COMMANDS if SHOWN_PORT in command)
+
+    with served(command, home, port):
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code.replace(SHOWN_PORT, port)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    assert done.stdout == "('PAID',)\n", done.stderr
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if " connections " in command])
+def test_a_connection_is_listed_and_tested_as_shown(command: str, home: Path):
+    port = free_port()
+    serve = next(command for command in COMMANDS if SHOWN_PORT in command)
+    file = home / "connections.toml"
+    file.write_text(
+        '[prod]\naccount = "embedded"\nuser = "me"\npassword = "any"\nhost = "127.0.0.1"\nprotocol = "http"\n'
+        f"port = {port}\n"
+    )
+    file.chmod(0o600)
+
+    with served(serve, home, port):
+        done = subprocess.run(
+            words_of(command, port), capture_output=True, text=True, env=environment(home), timeout=60
+        )
+
+    assert done.returncode == 0, done.stderr
+    assert "prod" in done.stdout
+    assert "any" not in done.stdout.split()
+
+
+def test_the_test_command_explains_itself():
+    done = subprocess.run([str(ROOT / "bin" / "test"), "--help"], capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0
+    assert "./bin/test --slow" in done.stdout

@@ -1,10 +1,10 @@
 """Open loop: when each statement of a worker is due, computed from its index and never by adding intervals.
 
-The number of arrivals of a stage is planned: its rate times its duration, to the nearest whole number. They are dealt
-to the workers in turn, so parts differ by at most one and add up exactly.
+The number of arrivals of a stage is planned: its rate times its duration (the area below the rate, when that changes),
+to the nearest whole number. They are dealt to the workers in turn, so parts differ by at most one and add up exactly.
 
-    uniform   arrival j of the run comes at j / rate; a worker has every `workers`-th of them, so that all workers
-              together are evenly spaced
+    uniform   arrival j of a stage comes j / rate after its beginning; a worker has every `workers`-th of them, so
+              that all workers together are evenly spaced
     poisson   given their number, the arrivals of a Poisson process are independent and uniform over the stage; each
               worker draws its own, and the merged ones are again such a process
 
@@ -20,10 +20,10 @@ import threading
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
+from loadgen.scenario.scenario import Arrival, Load, Stage
 from loadgen.workload.bits import ARRIVALS, Bits, FloatArray
 from loadgen.workload.split import share
 
@@ -33,35 +33,85 @@ _HALVINGS_MAX = 31
 _HALVE, _DRAW = 0, 1
 
 
-class Arrival(StrEnum):
-    """How arrivals are spread over time."""
-
-    POISSON = "poisson"
-    UNIFORM = "uniform"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateStage:
-    """A constant rate for a time."""
+    """A rate for a time: constant, or changing in a straight line from `start_rate_per_second`."""
 
     duration_s: float
     rate_per_second: float
+    start_rate_per_second: float | None = None
 
     def __post_init__(self) -> None:
-        if not (0.0 <= self.duration_s < math.inf and 0.0 <= self.rate_per_second < math.inf):
-            raise ValueError(f"a stage needs a duration and a rate of 0 or more: {self}")
-        if self.duration_s * self.rate_per_second > ARRIVALS_MAX:
+        rates = (self.rate_per_second, self.first_rate_per_second)
+        if not (0.0 <= self.duration_s < math.inf and min(rates) >= 0.0 and max(rates) < math.inf):
+            raise ValueError(f"a stage needs a duration and rates of 0 or more: {self}")
+        if not self.expected <= ARRIVALS_MAX:
             raise ValueError(f"a stage has at most {ARRIVALS_MAX:,} arrivals: {self}")
+
+    @property
+    def first_rate_per_second(self) -> float:
+        return self.rate_per_second if self.start_rate_per_second is None else self.start_rate_per_second
+
+    @property
+    def expected(self) -> float:
+        """The area below the rate."""
+        if self.start_rate_per_second is None:
+            return self.duration_s * self.rate_per_second
+        return self.duration_s * (self.start_rate_per_second + self.rate_per_second) / 2.0
 
     @property
     def arrivals(self) -> int:
         """How many statements are planned, over all workers."""
-        return math.floor(self.duration_s * self.rate_per_second + 0.5)
+        return math.floor(self.expected + 0.5)
+
+    def moments_s(self, areas: FloatArray) -> FloatArray:
+        """When the area below the rate has grown to these values: the root of r t + (R - r) t² / 2 d = area."""
+        if self.start_rate_per_second is None:
+            return np.minimum(areas / self.rate_per_second, self.duration_s)
+        first, change = self.start_rate_per_second, self.rate_per_second - self.start_rate_per_second
+        rates = np.sqrt(np.maximum(first * first + 2.0 * change * areas / self.duration_s, 0.0))
+        moments = np.divide(2.0 * areas, first + rates, out=np.zeros_like(areas), where=first + rates > 0.0)
+        return np.minimum(moments, self.duration_s)
 
 
 def planned_arrivals(stages: Sequence[RateStage]) -> int:
     """How many statements a run plans, over all workers."""
     return sum(stage.arrivals for stage in stages)
+
+
+def rate_windows(load: Load) -> tuple[tuple[RateStage, ...], ...]:
+    """The rates of an open loop, one tuple per window: the warm-up (at the first level), then each stage.
+
+    The first level is reached from 0 in the load's ramp, which may last into the first stage; a stage without warm-up
+    before it may have its own ramp instead.
+    """
+    levels = [(stage.duration_s, _rate_of(stage), stage.ramp_s) for stage in load.levels]
+    if not levels:
+        raise ValueError("there are no rates in this mode of load")
+    duration_s, level, own_ramp_s = levels[0]
+    ramp_s = load.ramp_s or (0.0 if load.warmup_s else own_ramp_s)
+    if ramp_s > load.warmup_s:
+        reached = level * load.warmup_s / ramp_s
+        first = _window(load.warmup_s, 0.0, reached, load.warmup_s)
+        windows = [first, _window(duration_s, reached, level, ramp_s - load.warmup_s)]
+    else:
+        windows = [_window(load.warmup_s, 0.0, level, ramp_s), _window(duration_s, level, level, 0.0)]
+    for duration_s, rate, ramp_s in levels[1:]:
+        windows.append(_window(duration_s, level, rate, ramp_s))
+        level = rate
+    return tuple(windows)
+
+
+def _window(duration_s: float, before: float, rate: float, ramp_s: float) -> tuple[RateStage, ...]:
+    ramp = RateStage(duration_s=ramp_s, rate_per_second=rate, start_rate_per_second=before)
+    hold = RateStage(duration_s=max(0.0, duration_s - ramp_s), rate_per_second=rate)
+    return tuple(stage for stage in (ramp, hold) if stage.duration_s > 0.0)
+
+
+def _rate_of(stage: Stage) -> float:
+    if stage.rate_per_second is None:
+        raise ValueError("a stage of an open loop needs a rate")
+    return stage.rate_per_second
 
 
 class Schedule:
@@ -128,10 +178,10 @@ class _Chunk:
 
 
 class _UniformSpan:
-    """A worker's arrivals of one stage, evenly spaced."""
+    """A worker's arrivals of one stage, evenly spaced: each comes when the area below the rate is a whole number."""
 
     def __init__(self, stage: RateStage, start_s: float, count: int, *, offset: int, step: int) -> None:
-        self._rate_per_second = stage.rate_per_second
+        self._stage = stage
         self._start_s = start_s
         self._count = count
         self._offset, self._step = offset, step
@@ -139,16 +189,16 @@ class _UniformSpan:
     def chunk_at(self, index: int) -> _Chunk:
         first = index - index % CHUNK_ARRIVALS
         indexes = np.arange(first, min(first + CHUNK_ARRIVALS, self._count), dtype=np.int64)
-        run_indexes = indexes * self._step + self._offset
-        dues: FloatArray = run_indexes / self._rate_per_second + self._start_s
-        return _Chunk(first, dues.tolist())
+        areas = (indexes * self._step + self._offset).astype(np.float64)
+        return _Chunk(first, (self._stage.moments_s(areas) + self._start_s).tolist())
 
 
 class _PoissonSpan:
-    """A worker's arrivals of one stage: so many independent uniform moments, sorted."""
+    """A worker's arrivals of one stage: so many independent moments, uniform in the area below the rate, sorted."""
 
     def __init__(self, stage: RateStage, start_s: float, count: int, *, seed: int, key: tuple[int, ...]) -> None:
-        self._start_s, self._duration_s = start_s, stage.duration_s
+        self._stage = stage
+        self._start_s = start_s
         self._count = count
         self._seed, self._key = seed, key
         self._halved: dict[int, tuple[int, int]] = {}  # depth → the part last halved there, and its first half's count
@@ -164,8 +214,8 @@ class _PoissonSpan:
             else:
                 first, count, part = first + early, count - early, part + 1
         units = np.sort(self._bits(_DRAW, depth, part).units(count))
-        dues: FloatArray = (units + part) * 2.0**-depth * self._duration_s + self._start_s
-        return _Chunk(first, dues.tolist())
+        moments = self._stage.moments_s((units + part) * 2.0**-depth * self._stage.expected)
+        return _Chunk(first, (moments + self._start_s).tolist())
 
     def _early(self, depth: int, part: int, count: int) -> int:
         known = self._halved.get(depth)

@@ -3,7 +3,8 @@
 A generator makes its values in chunks with numpy and hands them out as plain Python values, which is what the driver
 can bind. A chunk depends on its number and on the generator's `Source` only, so any value can be had at any time.
 
-take(), items(): any thread. Chunks are made under a lock, held by no one else and for less than a millisecond.
+take(), items(): any thread. A chunk is made under the generator's own lock, which takes well below a millisecond unless
+texts are very long.
 """
 
 from __future__ import annotations

@@ -30,12 +30,15 @@ class Drawer:
     def __init__(self, workload: Workload, place: Place, pools: Mapping[str, Pool], *, open_loop: bool = False) -> None:
         source = Source(seed=workload.seed, place=place, open_loop=open_loop, sharding=workload.sharding, pools=pools)
         weights = [statement.weight for statement in workload.statements]
-        self._walk = walk_for(weights, source.lane.number, source.lane.count)
+        try:
+            walk = walk_for(weights, source.lane.number, source.lane.count)
+        except ValueError as error:
+            raise ScenarioInvalid(f"workload: {error}") from error
+        self._at = walk.at
         self._rows = [
-            _StatementRows(statement, workload, replace(source, statement=number), self._walk)
+            _StatementRows(statement, workload, replace(source, statement=number), walk)
             for number, statement in enumerate(workload.statements)
         ]
-        self._at = self._walk.at
 
     def draw(self, k: int) -> tuple[int, Row]:
         """Draw k, from 0: the number of its statement, and the parameters of each of that statement's queries."""

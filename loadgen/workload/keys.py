@@ -128,7 +128,7 @@ def keys_of(keys: KeyRange | None, *, sharded: bool, source: Source) -> KeyRange
             )
     if not (KEY_MIN <= keys.low < keys.high <= KEY_MAX and keys.size <= ITEMS_MAX):
         raise ValueError(
-            f"keys from {keys.low} up to {keys.high} cannot be drawn: a range holds at least 1 and at most 2**53 "
+            f"keys from {keys.low} up to {keys.high} cannot be drawn: a range holds at least 1 and at most 2**62 "
             "whole numbers of 64 bits"
         )
     return keys

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import math
+from array import array
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-CYCLE_STEPS_MAX = 100_000
+CYCLE_STEPS_MAX = 1_000_000
 
 IntArray = NDArray[np.int64]
 
@@ -32,7 +33,7 @@ class Mix:
         for statement in self.cycle:
             nth.append(drawn[statement])
             drawn[statement] += 1
-        self.nth = tuple(nth)
+        self.nth = array("l", nth)
 
 
 class Walk:
@@ -95,11 +96,11 @@ def _reduced(weights: Sequence[int]) -> tuple[int, ...]:
     return reduced
 
 
-def _cycle(weights: tuple[int, ...]) -> tuple[int, ...]:
+def _cycle(weights: tuple[int, ...]) -> array[int]:
     total = sum(weights)
     drawable = [statement for statement, weight in enumerate(weights) if weight]
     gathered = [0] * len(weights)
-    cycle = []
+    cycle = array("l")
     for _ in range(total):
         best = drawable[0]
         for statement in drawable:
@@ -108,4 +109,4 @@ def _cycle(weights: tuple[int, ...]) -> tuple[int, ...]:
                 best = statement
         gathered[best] -= total
         cycle.append(best)
-    return tuple(cycle)
+    return cycle

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from loadgen.scenario.scenario import Load, LoadMode
 from loadgen.units import NS_PER_S
 from loadgen.workload.split import share, shares
 
@@ -73,3 +74,27 @@ class ConnectionPlan:
     def worker_target_at(self, t_s: float, worker: int, workers: int) -> int:
         """One worker's part of it."""
         return share(self.target_at(t_s), worker, workers)
+
+
+def connection_plan(load: Load) -> ConnectionPlan:
+    """The connections of a run from the beginning of its warm-up, which is at the first level.
+
+    The first level is reached from min_connections in the load's ramp, which may last into the first stage; a stage
+    without warm-up before it may have its own ramp instead. An open loop has its ceiling from the beginning.
+    """
+    levels = load.levels
+    if not levels or load.mode is LoadMode.FIND_MAX:
+        raise ValueError("the connections of find_max are decided step by step")
+    if load.mode is LoadMode.RATE:
+        duration_s = load.warmup_s + sum(stage.duration_s for stage in levels)
+        return ConnectionPlan([ConnectionStage(duration_s=duration_s, connections=load.connections)])
+    first_ramp_s = load.ramp_s or (0.0 if load.warmup_s else levels[0].ramp_s)
+    stages = []
+    for number, stage in enumerate(levels):
+        if stage.connections is None:
+            raise ValueError("a stage of a closed loop needs connections")
+        before_s, ramp_s = (0.0, stage.ramp_s) if number else (load.warmup_s, first_ramp_s)
+        stages.append(
+            ConnectionStage(duration_s=before_s + stage.duration_s, connections=stage.connections, ramp_s=ramp_s)
+        )
+    return ConnectionPlan(stages, initial=load.min_connections)

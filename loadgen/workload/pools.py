@@ -100,8 +100,8 @@ def from_chunks(name: str, chunks: Iterable[str]) -> Pool:
     return Pool(name, tuple(values))
 
 
-def read_csv_column(file: BinaryIO, column: str, *, name: str, source: str) -> Pool:
-    """One column of a UTF-8 CSV file with a header, as text. `source` is what messages call the file."""
+def read_csv_column(file: BinaryIO, column: str | None, *, name: str, source: str) -> Pool:
+    """One column (None: the only one) of a UTF-8 CSV file with a header, as text. Messages call the file `source`."""
     rows = csv.reader(_lines(file, source), strict=True)
     try:
         header = next(rows, None)
@@ -136,12 +136,16 @@ def _lines(file: BinaryIO, source: str) -> Iterator[str]:
             raise _bad_csv(source, number, f"byte {error.start + 1} of the line is not UTF-8") from error
 
 
-def _column_at(header: Sequence[str], column: str, source: str) -> int:
+def _column_at(header: Sequence[str], column: str | None, source: str) -> int:
     names = [name.strip() for name in header]
+    shown = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
+    if column is None:
+        if len(names) == 1:
+            return 0
+        raise _bad_csv(source, 1, f"there are several columns, say which one is meant: {shown}")
     found = names.count(column)
     if found == 1:
         return names.index(column)
-    shown = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
     if found:
         raise _bad_csv(source, 1, f"the column {column!r} occurs {found} times; there are {shown}")
     raise _bad_csv(source, 1, f"there is no column {column!r}; there are {shown}")

@@ -16,7 +16,7 @@ from loadgen.workload.chunks import CHUNK_VALUES, Generator, Source, Value, plai
 from loadgen.workload.zipfian import zipfian
 
 TEXT_CHUNK_CHARACTERS = 1 << 15  # so that long texts do not fill the memory; at least one text
-NORMAL_ACCEPTED_MIN = 0.01  # with less between the bounds, redrawing would take too long
+NORMAL_ACCEPTED_MIN = 0.001  # with less between the bounds, redrawing would take too long
 _NORMAL_ROUND_MAX = 1 << 15
 _WHOLE_MAX = float(1 << 62)
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  naive, as all moments here
@@ -80,7 +80,7 @@ class NormalNumbers(Generator):
             raise ValueError("whole numbers of this normal would not fit 64 bits")
         if self._accepted() < NORMAL_ACCEPTED_MIN:
             raise ValueError(
-                f"less than {NORMAL_ACCEPTED_MIN:.0%} of a normal with mean {self._mean:g} and stddev {self._stddev:g} "
+                f"less than {NORMAL_ACCEPTED_MIN:.1%} of a normal with mean {self._mean:g} and stddev {self._stddev:g} "
                 f"lies from {self._low:g} up to {self._high:g}"
             )
 

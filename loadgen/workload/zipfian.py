@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from loadgen.workload import portable
 
 TABLE_RANKS = 4_096
-ITEMS_MAX = 1 << 53
+ITEMS_MAX = 1 << 62  # beyond 2**53 the rarest are drawn in small groups only
 
 # The scrambled generator of YCSB draws a rank of so many items, whatever the range, and hashes it into the range. Its
 # zeta is that of 10**10 items (26.469…); the 10**16 that newer versions name beside it would have another.
@@ -94,5 +94,5 @@ def _made(theta: float) -> Zipfian:
 @functools.lru_cache(maxsize=1024)
 def _zeta_of(distribution: Zipfian, items: int) -> float:
     if not 1 <= items <= ITEMS_MAX:
-        raise ValueError(f"a zipfian needs from 1 to 2**53 items, not {items}")
+        raise ValueError(f"a zipfian needs from 1 to 2**62 items, not {items}")
     return float(distribution.zeta(np.array([items]))[0])

@@ -1,0 +1,278 @@
+"""Open loop: as many arrivals as planned, where they belong, without drift."""
+
+import math
+import threading
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.scenario.scenario import Arrival, FindMax, Load, LoadMode, Stage
+from loadgen.workload.arrivals import CHUNK_ARRIVALS, RateStage, Schedule, planned_arrivals, rate_windows
+from tests.unit.workload_statistics import assert_cumulates, assert_follows
+
+rates = st.one_of(st.floats(0, 200), st.sampled_from([0.0, 1 / 3, 5 / 3, 0.1, 100.0]))
+stages = st.builds(
+    lambda duration_s, rate, start: RateStage(duration_s=duration_s, rate_per_second=rate, start_rate_per_second=start),
+    st.floats(0, 20),
+    rates,
+    st.none() | rates,
+)
+
+
+def schedules(
+    levels: list[RateStage], *, arrival: Arrival = Arrival.POISSON, workers: int = 1, seed: int = 1, series: int = 0
+) -> list[Schedule]:
+    return [
+        Schedule(levels, arrival=arrival, worker=worker, workers=workers, seed=seed, series=series)
+        for worker in range(workers)
+    ]
+
+
+def dues(schedule: Schedule) -> list[float]:
+    return [schedule.due_s(i) for i in range(schedule.count)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(stages, max_size=4), st.integers(1, 9), st.sampled_from(Arrival), st.integers(0, 2**70))
+def test_the_merged_schedule_has_exactly_the_planned_arrivals_each_in_its_stage(levels, workers, arrival, seed):
+    parts = [dues(schedule) for schedule in schedules(levels, arrival=arrival, workers=workers, seed=seed)]
+
+    assert all(part == sorted(part) for part in parts)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    merged = sorted(due for part in parts for due in part)
+    assert len(merged) == planned_arrivals(levels) == sum(stage.arrivals for stage in levels)
+    start_s, at = 0.0, 0
+    for stage in levels:
+        own = merged[at : at + stage.arrivals]
+        assert all(start_s - 1e-9 <= due <= start_s + stage.duration_s + 1e-9 for due in own)
+        start_s, at = start_s + stage.duration_s, at + stage.arrivals
+
+
+@pytest.mark.parametrize(
+    ("rate_per_second", "duration_s", "arrivals"),
+    [(100.0, 60.0, 6_000), (1 / 3, 60.0, 20), (5 / 3, 60.0, 100), (0.1, 10.0, 1), (0.1, 3.0, 0), (0.0, 9.0, 0)],
+)
+def test_what_is_planned_is_rate_times_duration(rate_per_second, duration_s, arrivals):
+    assert RateStage(duration_s=duration_s, rate_per_second=rate_per_second).arrivals == arrivals
+
+
+# --- uniform ---------------------------------------------------------------------------------------------------------
+
+
+def test_uniform_arrivals_of_all_workers_together_are_evenly_spaced():
+    parts = schedules([RateStage(duration_s=10.0, rate_per_second=10.0)], arrival=Arrival.UNIFORM, workers=3)
+
+    assert [dues(part)[:3] for part in parts] == [[0.0, 0.3, 0.6], [0.1, 0.4, 0.7], [0.2, 0.5, 0.8]]
+    assert sorted(due for part in parts for due in dues(part)) == [j / 10 for j in range(100)]
+
+
+def test_uniform_arrivals_do_not_drift_in_ten_million():
+    rate_per_second = 333.3
+    (schedule,) = schedules([RateStage(duration_s=40_000.0, rate_per_second=rate_per_second)], arrival=Arrival.UNIFORM)
+
+    assert schedule.count == 13_332_000
+    for i in (0, 1, 12_345, 9_999_999, 10_000_000, 13_331_999):
+        assert schedule.due_s(i) == float(i / Fraction(rate_per_second)), "exact to the last bit"
+
+
+def test_the_rate_changes_with_the_stage():
+    levels = [RateStage(duration_s=1.0, rate_per_second=2.0), RateStage(duration_s=1.0, rate_per_second=4.0)]
+    (schedule,) = schedules(levels, arrival=Arrival.UNIFORM)
+
+    assert dues(schedule) == [0.0, 0.5, 1.0, 1.25, 1.5, 1.75]
+    assert schedule.duration_s == 2.0
+
+
+# --- poisson ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 3, 8])
+@pytest.mark.parametrize(("rate_per_second", "duration_s"), [(2.0, 10_000.0), (500.0, 60.0), (5_000.0, 5.0)])
+def test_gaps_between_merged_poisson_arrivals_are_exponential(rate_per_second, duration_s, workers):
+    parts = schedules([RateStage(duration_s=duration_s, rate_per_second=rate_per_second)], workers=workers)
+
+    merged = sorted(due for part in parts for due in dues(part))
+
+    gaps = [following - one for one, following in pairwise(merged)]
+    assert_cumulates(gaps, lambda gap: 1.0 - math.exp(-gap * rate_per_second))
+    assert_cumulates(merged, lambda due: due / duration_s)
+
+
+def test_each_workers_own_arrivals_are_poisson_too():
+    part = schedules([RateStage(duration_s=100.0, rate_per_second=1_000.0)], workers=4)[2]
+
+    gaps = [following - one for one, following in pairwise(dues(part))]
+
+    assert_cumulates(gaps, lambda gap: 1.0 - math.exp(-gap * 250.0))
+
+
+def test_seconds_are_as_uneven_as_a_poisson_process_makes_them():
+    """Conditioning on the total must not make every second alike."""
+    (schedule,) = schedules([RateStage(duration_s=4_000.0, rate_per_second=5.0)])
+    per_second = [0] * 4_000
+    for due in dues(schedule):
+        per_second[int(due)] += 1
+
+    masses = {n: math.exp(-5.0) * 5.0**n / math.factorial(n) for n in range(25)}
+    assert_follows(per_second, {n: mass / sum(masses.values()) for n, mass in masses.items()})
+
+
+def test_long_schedules_are_read_at_any_place_and_in_any_order():
+    level = [RateStage(duration_s=3_600.0, rate_per_second=5_000.0)]
+    (schedule,), (again,) = schedules(level), schedules(level)
+    places = [17_999_999, 0, 9_000_000, 9_000_001, 12_345, 1]
+
+    scattered = {i: schedule.due_s(i) for i in places}
+
+    assert scattered == {i: again.due_s(i) for i in sorted(places)}
+    assert [scattered[i] for i in sorted(places)] == sorted(scattered.values())
+    assert all(abs(due - i / 5_000) < 3.0 for i, due in scattered.items())
+
+
+def test_chunks_join_without_a_seam():
+    (schedule,) = schedules([RateStage(duration_s=20.0, rate_per_second=CHUNK_ARRIVALS)])
+
+    in_order = dues(schedule)
+
+    assert in_order == sorted(in_order)
+    assert len(set(in_order)) == len(in_order)
+
+
+def test_seeds_workers_series_and_stages_have_arrivals_of_their_own():
+    level = RateStage(duration_s=10.0, rate_per_second=10.0)
+    first, second = schedules([level, level], workers=2)
+
+    assert dues(first) != dues(second)
+    assert dues(first)[:50] != [due - 10.0 for due in dues(first)[50:]]
+    assert dues(first) != dues(schedules([level, level], workers=2, seed=2)[0])
+    assert dues(first) != dues(schedules([level, level], workers=2, series=1)[0])
+    assert dues(first) == dues(schedules([level, level], workers=2)[0])
+
+
+def test_the_arrivals_of_a_seed_never_change():
+    levels = [ramp(60.0, 0.0, 500.0), *flat((600.0, 500.0))]
+    schedule = schedules(levels, workers=3)[1]
+
+    assert schedule.count == 105_000
+    assert [schedule.due_s(i).hex() for i in (0, 1, 4_999, 5_000, 100_000, 104_999)] == [
+        "0x1.ec037ce0cd7a2p-1",
+        "0x1.2512d8f038483p+0",
+        "0x1.dfee07e020404p+5",
+        "0x1.e017f95f4ade6p+5",
+        "0x1.3ab0c99bd7d5dp+9",
+        "0x1.49ffbadd3b187p+9",
+    ]
+
+
+def test_many_threads_see_the_same_schedule():
+    level = [RateStage(duration_s=10.0, rate_per_second=2_000.0)]
+    (schedule,), (alone,) = schedules(level), schedules(level)
+    expected = dues(alone)
+    wrong: list[int] = []
+
+    def read(first: int) -> None:
+        wrong.extend(i for i in range(first, schedule.count, 8) if schedule.due_s(i) != expected[i])
+
+    threads = [threading.Thread(target=read, args=(first,), name=f"reader-{first}") for first in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert not wrong
+
+
+# --- ramps -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("start", "end"), [(0.0, 200.0), (200.0, 0.0), (50.0, 150.0), (100.0, 100.0)])
+def test_arrivals_of_a_ramp_follow_the_area_below_the_rate(start, end):
+    stage = RateStage(duration_s=200.0, rate_per_second=end, start_rate_per_second=start)
+
+    def area(t_s: float) -> float:
+        return float(start * t_s + (end - start) * t_s * t_s / 400.0)
+
+    assert stage.arrivals == 20_000
+    (even,) = schedules([stage], arrival=Arrival.UNIFORM)
+    assert all(abs(area(due) - j) < 1e-6 for j, due in enumerate(dues(even)))
+    merged = sorted(due for part in schedules([stage], workers=3) for due in dues(part))
+    assert_cumulates(merged, lambda due: area(due) / 20_000)
+    areas = [area(due) for due in merged]
+    assert_cumulates([b - a for a, b in pairwise(areas)], lambda gap: 1.0 - math.exp(-gap))
+
+
+def flat(*parts: tuple[float, float]) -> tuple[RateStage, ...]:
+    return tuple(RateStage(duration_s=duration_s, rate_per_second=rate) for duration_s, rate in parts)
+
+
+def ramp(duration_s: float, start: float, end: float) -> RateStage:
+    return RateStage(duration_s=duration_s, rate_per_second=end, start_rate_per_second=start)
+
+
+def test_a_load_has_a_window_for_its_warm_up_and_one_for_each_stage():
+    levels = (Stage(duration_s=60.0, rate_per_second=100.0), Stage(duration_s=30.0, rate_per_second=10.0, ramp_s=5.0))
+    plain = Load(mode=LoadMode.RATE, connections=8, rate_per_second=100.0)
+    staged = Load(mode=LoadMode.RATE, connections=8, duration_s=90.0, stages=levels)
+
+    assert rate_windows(plain) == (flat((10.0, 100.0)), flat((60.0, 100.0)))
+    assert rate_windows(staged) == (
+        flat((10.0, 100.0)),
+        flat((60.0, 100.0)),
+        (ramp(5.0, 100.0, 10.0), *flat((25.0, 10.0))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("warmup_s", "ramp_s", "windows"),
+    [
+        (10.0, 4.0, ((ramp(4.0, 0.0, 100.0), *flat((6.0, 100.0))), flat((60.0, 100.0)))),
+        (10.0, 10.0, ((ramp(10.0, 0.0, 100.0),), flat((60.0, 100.0)))),
+        (10.0, 40.0, ((ramp(10.0, 0.0, 25.0),), (ramp(30.0, 25.0, 100.0), *flat((30.0, 100.0))))),
+        (0.0, 10.0, ((), (ramp(10.0, 0.0, 100.0), *flat((50.0, 100.0))))),
+        (0.0, 0.0, ((), flat((60.0, 100.0)))),
+    ],
+)
+def test_the_ramp_of_a_load_begins_with_the_warm_up_and_may_outlast_it(warmup_s, ramp_s, windows):
+    load = Load(mode=LoadMode.RATE, connections=8, rate_per_second=100.0, warmup_s=warmup_s, ramp_s=ramp_s)
+
+    assert rate_windows(load) == windows
+
+
+def test_modes_without_a_rate_have_no_windows():
+    for load in (
+        Load(connections=8),
+        Load(mode=LoadMode.FIND_MAX, connections=8, duration_s=None, find_max=FindMax()),
+    ):
+        with pytest.raises(ValueError):
+            rate_windows(load)
+
+
+# --- what is not there -----------------------------------------------------------------------------------------------
+
+
+def test_an_arrival_that_is_not_planned_is_refused():
+    (schedule,) = schedules([RateStage(duration_s=1.0, rate_per_second=3.0)])
+
+    for i in (-1, 3):
+        with pytest.raises(IndexError, match="the schedule has 3"):
+            schedule.due_s(i)
+
+
+def test_a_worker_may_have_nothing_to_do():
+    assert [part.count for part in schedules([RateStage(duration_s=1.0, rate_per_second=2.0)], workers=4)] == [
+        1,
+        1,
+        0,
+        0,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "rate_per_second"), [(-1.0, 1.0), (1.0, -1.0), (math.nan, 1.0), (1.0, math.inf), (1e6, 1e6)]
+)
+def test_a_stage_that_cannot_be_is_refused(duration_s, rate_per_second):
+    with pytest.raises(ValueError):
+        RateStage(duration_s=duration_s, rate_per_second=rate_per_second)

@@ -74,6 +74,8 @@ class EmbeddedServer:
         }
         if int(snowflake.connector.__version__.split(".")[0]) >= 5:
             settings["enable_server_session_keep_alive_auto_detection"] = False
+        else:
+            settings["platform_detection_timeout_seconds"] = 0.0
         session_parameters = settings["session_parameters"] | more.pop("session_parameters", {})
         return settings | more | {"session_parameters": session_parameters}
 
@@ -89,7 +91,7 @@ class EmbeddedServer:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
             text = answer.read().decode()
             if answer.headers["content-type"] == "application/x-ndjson":
-                return [json.loads(line) for line in text.splitlines()]
+                return [json.loads(line) for line in text.split("\n") if line]
         return json.loads(text)
 
     def fault(self, **rule: Any) -> None:

@@ -22,6 +22,7 @@ from loadgen.embedded.exchange import (
     send_lines,
     truncate,
     wait_gone,
+    within,
 )
 from loadgen.embedded.executor import Executor
 from loadgen.embedded.failure import SqlError, canceled
@@ -109,6 +110,8 @@ class App:
         parts = exchange.path.split("/")
         if exchange.method == "GET" and len(parts) == 4 and parts[1] == "queries" and parts[3] == "result":
             return self._result
+        if exchange.method == "POST" and len(parts) == 4 and parts[1] == "queries" and parts[3] == "abort-request":
+            return self._abort_by_id
         if exchange.method == "GET" and exchange.path.startswith("/monitoring/queries/"):
             return self._monitor
         return None
@@ -161,8 +164,9 @@ class App:
             task.add_done_callback(lambda _: self._under_way.pop(request_id, None))
         if message.get("asyncExec"):
             return await self._postponed(task, request_id, asynchronous=True)
-        finished, _ = await asyncio.wait((task,), timeout=ANSWER_WITHIN_S)
-        return task.result() if finished else await self._postponed(task, request_id, asynchronous=False)
+        if await within(task, ANSWER_WITHIN_S):
+            return task.result()
+        return await self._postponed(task, request_id, asynchronous=False)
 
     async def _execute(self, session: Session, request: Request, exchange: Exchange) -> bytes:
         try:
@@ -198,35 +202,32 @@ class App:
             self._answers.popitem(last=False)
 
     async def _result(self, exchange: Exchange) -> bytes:
-        self._authorised(exchange)
+        session = self._authorised(exchange)
         query_id = exchange.query_id = exchange.path.split("/")[2]
         task = self._answers.get(query_id)
         if task is None:
-            raise SqlError(709, "02000", f"Statement {query_id[:60]} not found")
-        finished, _ = await asyncio.wait((task,), timeout=ANSWER_WITHIN_S)
-        return task.result() if finished else wire.in_progress(query_id, False)
+            return wire.answered(session, query_id, self.executor.results.get(query_id), None)
+        return task.result() if await within(task, ANSWER_WITHIN_S) else wire.in_progress(query_id, False)
 
     async def _monitor(self, exchange: Exchange) -> bytes:
         session = self._authorised(exchange)
         query_id = exchange.path.rsplit("/", 1)[-1]
-        statement = self.executor.history.find_running(query_id)
-        if statement is not None:
-            state, code, text = statement.status.upper(), "", ""
-        else:
-            task = self._answers.get(query_id)
-            reply = wire.parse(task.result(), b"") if task is not None and task.done() else {"success": True}
-            failed = not reply.get("success")
-            state = "FAILED_WITH_ERROR" if failed else "SUCCESS"
-            code, text = (str(reply.get("code") or ""), str(reply.get("message") or "")) if failed else ("", "")
-        query = {
-            "id": query_id,
-            "status": state,
-            "state": state,
-            "sessionId": session.number,
-            "errorCode": code,
-            "errorMessage": text,
-        }
+        history = self.executor.history
+        statement = history.find_running(query_id) or history.find_ended(query_id)
+        if statement is None:
+            return wire.done({"queries": []})
+        state = statement.status.upper()
+        query = {"id": query_id, "status": state, "state": state, "sessionId": session.number}
+        code = f"{statement.error_code:06d}" if statement.error_code else ""
+        query |= {"errorCode": code, "errorMessage": statement.error_message}
         return wire.done({"queries": [query]})
+
+    async def _abort_by_id(self, exchange: Exchange) -> bytes:
+        self._authorised(exchange)
+        running = self.executor.running.get(exchange.path.split("/")[2])
+        if running is not None:
+            running.cancel(canceled())
+        return wire.done()
 
     async def _abort(self, exchange: Exchange) -> bytes:
         self._authorised(exchange)

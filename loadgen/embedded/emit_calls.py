@@ -44,13 +44,14 @@ _TYPE_NAMES = {
 
 
 CLOCKS = frozenset({"CURRENT_TIMESTAMP", "CURRENT_TIME", "LOCALTIMESTAMP", "LOCALTIME", "SYSTIMESTAMP"})
-_MODIFIED = frozenset({"FIXED", "TEXT", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"})
+_TIMES = frozenset({"TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"})
+_MODIFIED = _TIMES | {"FIXED", "TEXT"}
 
 
 def cast(value: str, kind: SnowType, attempt: bool = False) -> str:
     """`value` converted by an explicit cast, with Snowflake's errors, or NULL on failure for TRY_CAST."""
     call = f"sf.{'try_' if attempt else ''}cast_{CAST_NAMES[kind.kind]}({value})"
-    if kind.kind in ("TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ") and kind.scale is not None and kind.scale < 6:
+    if kind.kind in _TIMES and kind.scale is not None and kind.scale < 6:
         call = f"sf.cut({call}, {kind.scale})"  # PostgreSQL would round
     elif kind.kind == "FIXED" and attempt:
         call = f"sf.within({call}, {kind.precision}, {kind.scale})"

@@ -23,7 +23,7 @@ from loadgen.embedded.locks import LockWatch, TableLocks
 from loadgen.embedded.login import Wishes
 from loadgen.embedded.plan import Plan, Planner, describe
 from loadgen.embedded.records import changed, selected
-from loadgen.embedded.result import Result
+from loadgen.embedded.result import KeptResults, Result
 from loadgen.embedded.running import Request, Running, setting
 from loadgen.embedded.service_time import ServiceTime
 from loadgen.embedded.services import Services
@@ -65,6 +65,7 @@ class Engine:
         self.services = services
         self.now_ms = now_ms
         self.planner = Planner(catalog)
+        self.results = KeptResults()
         self.table_locks = TableLocks()
         self.lock_watch = LockWatch(backends)
         self.running: dict[str, Running] = {}  # by query id
@@ -89,6 +90,8 @@ class Engine:
         try:
             result = await self._limited(session, request, running)
             statement.rows = result.count
+            if not request.describe_only:
+                self.results.keep(statement.query_id, result)
             return statement, result
         except SqlError as error:
             statement.error_code, statement.error_message = error.errno, error.message

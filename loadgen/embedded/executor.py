@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from loadgen.embedded.history import History, Statement
 from loadgen.embedded.login import Wishes
-from loadgen.embedded.result import Result
+from loadgen.embedded.result import KeptResults, Result
 from loadgen.embedded.running import Request
 from loadgen.embedded.services import Services
 from loadgen.embedded.session import Session, Sessions
@@ -22,6 +22,7 @@ class Executor(Protocol):
     services: Services
     by_request: Any
     running: Any
+    results: KeptResults
 
     async def execute(self, session: Session, request: Request) -> tuple[Statement, Result]: ...
 

@@ -54,7 +54,8 @@ def invalid_identifier(name: str, line: int = 1, position: int = 0) -> SqlError:
 
 
 def missing_object(kind: str, name: str) -> SqlError:
-    return compilation(2003, "02000", f"{kind} '{name}' does not exist or not authorized.")
+    sqlstate = "42S02" if kind in ("Object", "Table", "View") else "02000"
+    return compilation(2003, sqlstate, f"{kind} '{name}' does not exist or not authorized.")
 
 
 def no_such_object() -> SqlError:

@@ -30,6 +30,7 @@ TEXT_BYTES_MAX = 256 * 1024 * 1024
 SQL_CHARACTERS_MAX = 100_000  # as in Snowflake
 MESSAGE_CHARACTERS_MAX = 10_000
 RESULT_LIMIT_DEFAULT = 100
+SEARCHED_MAX = 10_000  # how far back a statement is looked for by its id
 RESULT_LIMIT_MAX = 10_000
 HISTORY_MS = 7 * 24 * 3600 * 1000.0  # QUERY_HISTORY reaches back 7 days
 
@@ -163,6 +164,14 @@ class History:
 
     def find_running(self, query_id: str) -> Statement | None:
         return self.running.get(self._number_of(query_id))
+
+    def find_ended(self, query_id: str) -> Statement | None:
+        """One of the newest statements that have ended."""
+        number = self._number_of(query_id)
+        for position in range(self._next - 1, max(self._first, self._next - SEARCHED_MAX) - 1, -1):
+            if number and self._unpack(position)[0] == number:
+                return self._statement_at(position)
+        return None
 
     def was_issued(self, query_id: str) -> bool:
         """Whether this server, since its start, gave out that query id."""

@@ -9,7 +9,7 @@ from typing import Any
 from loadgen.embedded import failure
 from loadgen.embedded.history import History, Statement
 from loadgen.embedded.login import DEFAULT_WAREHOUSE, Wishes
-from loadgen.embedded.result import Result, table
+from loadgen.embedded.result import KeptResults, Result, table
 from loadgen.embedded.running import Request, Running
 from loadgen.embedded.service_time import ServiceTime
 from loadgen.embedded.services import Services
@@ -39,6 +39,7 @@ class NullEngine:
         self.services = services
         self.running: dict[str, Running] = {}
         self.by_request: dict[str, Any] = {}
+        self.results = KeptResults()
         self._service_time = service_time
         self._now_ms = now_ms
 

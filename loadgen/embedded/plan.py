@@ -181,11 +181,16 @@ async def _result_types(connection: asyncpg.Connection, sql: str, width: int) ->
     return [described(str(row[0]), int(row[1])) for row in rows]
 
 
+def _with_offset(scale: int) -> Callable[[Any], str]:
+    cut = shortener(scale) if scale < 9 else str
+    return lambda row: f"{cut(row[0])} {int(row[1]) + 1440}"
+
+
 def _converters(columns: tuple[tuple[str, SnowType], ...]) -> list[tuple[int, Callable[[Any], Any]]]:
     found: list[tuple[int, Callable[[Any], Any]]] = []
     for index, (_, kind) in enumerate(columns):
         if kind.kind == "TIMESTAMP_TZ":
-            found.append((index, lambda row: f"{row[0]} {int(row[1]) + 1440}"))
+            found.append((index, _with_offset(9 if kind.scale is None else kind.scale)))
         elif kind.kind in ("TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ") and kind.scale not in (None, 9):
             found.append((index, shortener(int(kind.scale or 0))))
     return found

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from loadgen.embedded.failure import SqlError
 from loadgen.embedded.types import NUMBER, TEXT, TIMESTAMP_LTZ, SnowType
 
 Row = Sequence[str | None]
+KEPT_MAX = 500
+KEPT_ROWS_MAX = 1_000
 
 
 @dataclass(slots=True)
@@ -44,6 +48,25 @@ _STATUS = orjson.Fragment(orjson.dumps([TEXT.rowtype("status")]))
 def status(message: str, statement_type: int = 0x6000) -> Result:
     """The one-row answer of a command."""
     return Result(_STATUS, [[message]], statement_type, 1)
+
+
+class KeptResults:
+    """The newest results, for clients that ask again by query id."""
+
+    def __init__(self) -> None:
+        self._results: OrderedDict[str, Result] = OrderedDict()
+
+    def keep(self, query_id: str, result: Result) -> None:
+        if len(result.rows) <= KEPT_ROWS_MAX:
+            self._results[query_id] = result
+            if len(self._results) > KEPT_MAX:
+                self._results.popitem(last=False)
+
+    def get(self, query_id: str) -> Result:
+        found = self._results.get(query_id)
+        if found is None:
+            raise SqlError(709, "02000", f"Statement {query_id[:60]} not found")
+        return found
 
 
 def text_of(value: Any) -> str | None:

@@ -35,6 +35,8 @@ class SnowType:
                 return f"numeric({self.precision},{self.scale})"
             case "TEXT" if self.length and self.length < 10_485_760:  # PostgreSQL's own limit of varchar(n)
                 return f"character varying({self.length})"
+            case "TIMESTAMP_TZ" if self.scale is not None and self.scale <= TIME_SCALE_STORED:
+                return f"sf.timestamp_tz_{self.scale}"  # a domain that says the scale
             case "TIME" | "TIMESTAMP_NTZ" | "TIMESTAMP_LTZ":
                 name = {"TIME": "time", "TIMESTAMP_NTZ": "timestamp", "TIMESTAMP_LTZ": "timestamptz"}[self.kind]
                 scale = TIME_SCALE_DEFAULT if self.scale is None else self.scale
@@ -136,8 +138,6 @@ def declared(name: str, arguments: Sequence[int]) -> SnowType:
         return SnowType("BINARY", length=_bounded(arguments[0] if arguments else BINARY_LENGTH_DEFAULT, 1, 2**26, name))
     if name in _TIMES:
         scale = arguments[0] if arguments else TIME_SCALE_DEFAULT
-        if _TIMES[name] == "TIMESTAMP_TZ" and scale != TIME_SCALE_DEFAULT:
-            raise unsupported(f"TIMESTAMP_TZ({scale})")
         return SnowType(_TIMES[name], scale=_bounded(scale, 0, 9, name), precision=0)
     if name in REFUSED:
         raise unsupported(name)
@@ -173,6 +173,8 @@ def described(typname: str, typmod: int) -> SnowType:
         return SnowType("TEXT", length=typmod - 4 if typmod >= 4 else TEXT_LENGTH_DEFAULT)
     if typname in _TIME_NAMES:
         return SnowType(_TIME_NAMES[typname], scale=typmod if typmod >= 0 else 9, precision=0)
+    if typname.startswith("timestamp_tz_"):
+        return SnowType("TIMESTAMP_TZ", scale=int(typname[-1]), precision=0)
     found = _DESCRIBED.get(typname)
     if found is None:  # nothing of PostgreSQL's own types leaves the server
         raise unsupported("a result of this type")

@@ -548,6 +548,6 @@ def test_the_journal_names_the_error_of_a_refused_statement(server, tagged, data
 
 
 def test_no_secret_is_in_the_journal(server):
-    server.connect(password="planted-Passw0rd-7193").close()
+    server.connect(password="planted-Passw0rd-5502").close()
 
-    assert "planted" not in str(server.ask("/__loadgen/journal"))
+    assert "planted-Passw0rd-5502" not in str(server.ask("/__loadgen/journal"))

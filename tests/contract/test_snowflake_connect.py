@@ -273,7 +273,7 @@ def test_a_cancelled_statement_is_known_as_such(open_connection):
     assert failure.cancelled
 
 
-@every_purpose
+@pytest.mark.parametrize("purpose", ["load", "probe", pytest.param("control", marks=pytest.mark.slow)])
 def test_a_port_where_nobody_listens_is_told_with_a_remedy(purpose):
     port = free_port()
     profile = profile_of(f"127.0.0.1:{port}")

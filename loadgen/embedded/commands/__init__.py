@@ -88,6 +88,8 @@ def find(tokens: list[Token]) -> Command | None:
         words = ("CREATE", *(token.text.upper() for token in tokens[3:5]))
     if words[0] == "SELECT" and len(words) > 1 and words[1].startswith("SYSTEM$"):
         return COMMANDS[("SELECT", "SYSTEM$")]
+    if tuple(token.text.upper() for token in tokens[1:7]) == ("*", "FROM", "TABLE", "(", "RESULT_SCAN", "("):
+        return COMMANDS[("RESULT_SCAN",)]
     if _is_service_call(tokens):
         return COMMANDS[("!",)]
     if words[0] in _QUERIES:

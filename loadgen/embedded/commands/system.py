@@ -209,6 +209,16 @@ async def _wait(call: Call, arguments: list[str | None]) -> str:
     return f"waited {arguments[0]} {unit.lower()}"
 
 
+@command("SELECT", "RESULT_SCAN")
+async def result_scan(call: Call) -> Result:
+    """SELECT * FROM TABLE(RESULT_SCAN('id')), alone: how connector 4 fetches what it ran asynchronously."""
+    cursor = call.cursor(7)
+    query_id = (call.session.last_query_id or "") if cursor.accept("LAST_QUERY_ID", "(", ")") else cursor.string()
+    cursor.expect(")", ")")
+    cursor.end()
+    return call.engine.results.get(query_id)
+
+
 @command("CALL", "CALL")
 async def call_procedure(call: Call) -> Result:
     """There are no stored procedures."""

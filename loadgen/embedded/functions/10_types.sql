@@ -102,3 +102,14 @@ CREATE OR REPLACE FUNCTION sf.in_session_zone(instant timestamptz) RETURNS sf.ti
 LANGUAGE sql STABLE
 RETURN CASE WHEN instant IS NOT NULL THEN
     ROW(instant, (extract(timezone FROM instant) / 60)::smallint)::sf.timestamp_tz END;
+
+-- TIMESTAMP_TZ(n): the domain carries the scale, which a composite type cannot.
+DO $$
+BEGIN
+    FOR scale IN 0..6 LOOP
+        IF to_regtype('sf.timestamp_tz_' || scale) IS NULL THEN
+            EXECUTE format('CREATE DOMAIN sf.timestamp_tz_%s AS sf.timestamp_tz', scale);
+        END IF;
+    END LOOP;
+END
+$$;

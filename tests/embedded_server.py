@@ -32,12 +32,13 @@ class EmbeddedServer:
     """One `loadgen embedded serve` process. `stop()` is safe to call twice."""
 
     def __init__(self, *arguments: str, data_dir: Path | None = None) -> None:
-        self._own_dir = reachable_directory()
-        self.data_dir = data_dir or self._own_dir / "data"
+        own_dir = reachable_directory()
+        self._own_dir: Path | None = own_dir
+        self.data_dir = data_dir or own_dir / "data"
         python = os.environ.get("LOADGEN_SERVER_PYTHON", sys.executable)
         code = "import sys; from loadgen.cli.main import main; sys.exit(main())"
         command = [python, "-P", "-c", code, "embedded", "serve", "--port", "0", "--data-dir", str(self.data_dir)]
-        self.errors_path = self._own_dir / "stderr.txt"
+        self.errors_path = own_dir / "stderr.txt"
         with self.errors_path.open("wb") as errors:
             self.process = subprocess.Popen(
                 [*command, *arguments],
@@ -104,7 +105,8 @@ class EmbeddedServer:
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(STOP_S)
-        shutil.rmtree(self._own_dir, ignore_errors=True)
+        if self._own_dir is not None:
+            shutil.rmtree(self._own_dir, ignore_errors=True)
         return code
 
     def __enter__(self) -> EmbeddedServer:

@@ -47,6 +47,21 @@ COMMANDS = {
         "List the Snowflake connections loadgen can use, and test one.",
         "loadgen connections test -c prod",
     ),
+    "init": Entry(
+        "loadgen.cli.init:init",
+        "Write a commented scenario to start from, with editor support.",
+        "loadgen init my-benchmark",
+    ),
+    "validate": Entry(
+        "loadgen.cli.validate:validate",
+        "Check scenario files and show what a run would do, offline.",
+        "loadgen validate examples/quickstart.yaml --plan",
+    ),
+    "schema": Entry(
+        "loadgen.cli.schema:schema",
+        "Print the JSON Schema of scenario files.",
+        "loadgen schema > scenario.schema.json",
+    ),
     "embedded": Entry(
         "loadgen.cli.embedded:embedded",
         "Run the local Snowflake-compatible server: no account needed.",

@@ -1,12 +1,20 @@
 """From a scenario file to a frozen, typed Scenario.
 
-    document     YAML with the place of every value          problem     what is wrong, and where
-    environment  ${NAME} in texts                            override    --set load.connections=64
-    field, generator, section, load_section, file            the keys, their types and defaults
-    validation   keys and types, every problem at once       check*      what only shows between keys
-    scenario     the typed result                            build       file → typed result
-    read         all of it, in order                         frozen      SCENARIO_CONFIG, written and read
-    plan         what a run would do, in plain words         schema      the JSON Schema for editors
+reading      document, scalar    YAML in which every value knows its place
+             environment         ${NAME} in texts; template: how such texts are stored
+             override            --set load.connections=64
+             problem             what is wrong, where, and what to do
+             read                all steps in order: start here
+keys         base, field         what sections and values have in common
+             section, load_section, generator, file
+             name, sql, service_time, threshold     small languages inside of values
+checking     validation          keys and types, every problem at once
+             check, check_*      what only shows between keys
+result       scenario, build     the typed Scenario, and how it is made
+             workers, findmax    what follows from it: processes, steps
+             frozen, codec       SCENARIO_CONFIG, written and read
+showing      plan, origin, plan_text     what a run would do, in plain words
+             schema              the JSON Schema for editors
 
-`scenario`, `frozen` and what they import need neither pydantic nor a YAML reader: workers start without them.
+`scenario`, `frozen`, `workers` and what they import need neither pydantic nor a YAML reader: workers start without.
 """

@@ -8,7 +8,7 @@ several documents, dates, keys that are no texts and duplicate keys are problems
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class Node:
     text: str = ""  # a scalar as it was written: what may be shown, whatever the environment says
     option: str | None = None  # `--set load.rate=5` when it came from there
     variables: tuple[str, ...] = ()  # environment variables that are in the value
+    refused: bool = False  # a problem with it has been told; nothing more is to be said about it
 
 
 @dataclass(slots=True)
@@ -62,6 +63,7 @@ class Document:
     source: str
     root: Node | None = None
     problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
 
     def entry(self, path: KeyPath) -> Entry | None:
         """Key and value at this path; list elements have their own place as the key's."""
@@ -90,10 +92,13 @@ class Document:
         mark = entry.mark if at_key or known != path else node.mark
         if not at_key and known == path:
             what += _got(node)
-        source = self.source if node.option is None else plain(node.option, TEXT_SHOWN)
-        self.problems.append(
-            Problem(source=source, mark=None if node.option else mark, path=path, what=what, hint=hint)
-        )
+        self.problems.append(self.problem_of(node, mark, path, what, hint))
+
+    def problem_of(self, node: Node, mark: Mark | None, path: KeyPath, what: str, hint: str | None) -> Problem:
+        """A problem with this node: in the file, or on the command line."""
+        if node.option is None:
+            return Problem(source=self.source, mark=mark, path=path, what=what, hint=hint)
+        return Problem(source=plain(redact(node.option), TEXT_SHOWN), mark=None, path=path, what=what, hint=hint)
 
 
 def _got(node: Node) -> str:
@@ -171,6 +176,7 @@ class _Open:
     """A mapping or list that is being read. `key` None: a key comes next."""
 
     node: Node
+    path: KeyPath
     key: str | None = None
     key_mark: Mark | None = None
     dropped: bool = False  # the value that comes next has a key we refused
@@ -185,10 +191,8 @@ class _Composer:
         self.mark: Mark | None = None  # of the newest event
 
     def no(self, mark: Mark | None, what: str, hint: str | None = None) -> None:
-        path = tuple(self._path())
-        self._document.problems.append(
-            Problem(source=self._document.source, mark=mark, path=path, what=what, hint=hint)
-        )
+        problem = Problem(source=self._document.source, mark=mark, path=self._path(), what=what, hint=hint)
+        self._document.problems.append(problem)
 
     def unreadable(self, error: MarkedYAMLError) -> None:
         place = error.problem_mark or error.context_mark
@@ -196,6 +200,7 @@ class _Composer:
         said = " ".join(part for part in (error.problem, error.context) if part) or "syntax error"
         hints = {
             "\\t": "indent with spaces, never with tabs",
+            "but got '{'": "quote ${NAME} inside of braces and brackets",
             "mapping values are not allowed": "quote a text that contains ': ', and check the indentation",
             "cannot start any token": "quote a text that begins with a special character such as @ ` or %",
             "alias": "quote a text that begins with *",
@@ -235,7 +240,7 @@ class _Composer:
         if parent is not None and isinstance(parent.node.value, dict) and parent.key is None and not parent.dropped:
             self._add_key(event, parent)
             return
-        node = self._node(event)
+        node, path = self._node(event), self._path()
         if parent is None:
             self._root = node
         elif isinstance(parent.node.value, list):
@@ -245,21 +250,25 @@ class _Composer:
                 parent.node.value[parent.key] = Entry(parent.key_mark, node)
             parent.key, parent.dropped = None, False
         if not isinstance(event, (ScalarEvent, AliasEvent)):
-            if len(self._open) >= DEPTH_MAX:
-                self.no(self.mark, f"is nested more than {DEPTH_MAX} levels deep", _FLAT)
-                raise _Hopeless
-            self._open.append(_Open(node))
+            self._begin_inner(node, path)
+
+    def _begin_inner(self, node: Node, path: KeyPath) -> None:
+        if len(self._open) >= DEPTH_MAX:
+            self._open.clear()  # a path of 32 parts helps nobody
+            self.no(self.mark, f"is nested more than {DEPTH_MAX} levels deep", _FLAT)
+            raise _Hopeless
+        self._open.append(_Open(node, path))
 
     def _add_key(self, event: NodeEvent, parent: _Open) -> None:
         assert isinstance(parent.node.value, dict)
         parent.dropped = True  # until the key has proved good
         if not isinstance(event, ScalarEvent):
             self.no(self.mark, "a key must be a text", "lists, mappings and aliases cannot be keys")
-            self._node(event)
+            node = self._node(event)
             if not isinstance(event, AliasEvent):
-                self._open.append(_Open(Node(self.mark, [] if not isinstance(event, MappingStartEvent) else {})))
+                self._begin_inner(node, parent.path)
             return
-        key = str(event.value)
+        key = _joined(event.value)
         self._refuse_decorations(event)
         if event.implicit[0] and key == "<<":
             self.no(self.mark, "merge keys (<<) are not supported", "write the keys out")
@@ -276,19 +285,19 @@ class _Composer:
         self._refuse_decorations(event)
         if isinstance(event, AliasEvent):
             self.no(self.mark, "aliases (*name) are not supported", "write the value out; quote a text with a * first")
-            return Node(self.mark, None, f"*{event.anchor}")
+            return Node(self.mark, None, f"*{event.anchor}", refused=True)
         if isinstance(event, MappingStartEvent):
             return Node(self.mark, {})
         if not isinstance(event, ScalarEvent):
             return Node(self.mark, [])
-        text = str(event.value)
+        text = _joined(event.value)
         if not event.implicit[0]:
             return Node(self.mark, text, text or '""')
         try:
             return Node(self.mark, resolve(text), text)
         except NotAScalar as error:
             self.no(self.mark, f"{error}, got {shown(text)}")
-            return Node(self.mark, text, text)
+            return Node(self.mark, text, text, refused=True)
 
     def _refuse_decorations(self, event: NodeEvent) -> None:
         if isinstance(event, AliasEvent):
@@ -298,12 +307,24 @@ class _Composer:
         if getattr(event, "tag", None) is not None:
             self.no(self.mark, "tags (!name) are not supported", "quote a text that begins with !")
 
-    def _path(self) -> Iterator[str | int]:
-        for parent in self._open:
-            if isinstance(parent.node.value, list):
-                yield len(parent.node.value)
-            elif parent.key is not None:
-                yield parent.key
+    def _path(self) -> KeyPath:
+        """Of the value that comes next."""
+        if not self._open:
+            return ()
+        parent = self._open[-1]
+        if isinstance(parent.node.value, list):
+            return (*parent.path, len(parent.node.value))
+        return parent.path if parent.key is None else (*parent.path, parent.key)
+
+
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+def _joined(text: str) -> str:
+    """JSON writes 😀 as two halves, and JSON is YAML: put them together. A half alone stays, and is refused later."""
+    if not _HALVES.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def _is_text(key: str) -> bool:

@@ -28,6 +28,7 @@ class _Filled:
     variables: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     malformed: bool = False
+    too_long: bool = False
 
 
 def fill_in(document: Document, environ: Mapping[str, str]) -> None:
@@ -55,17 +56,19 @@ def _fill_node(document: Document, node: Node, path: KeyPath, environ: Mapping[s
         )
     if filled.malformed:
         document.problem(path, "has a ${ that names no variable", _HOW)
-    if len(filled.value) > TEXT_MAX:
+    if filled.too_long:
         document.problem(path, f"is longer than {TEXT_MAX:,} characters with its variables filled in")
-        filled.value = ""
     node.variables = tuple(filled.variables)
+    node.refused = bool(filled.missing or filled.malformed or filled.too_long)
     node.value = FromEnvironment(filled.value, filled.template) if filled.variables else filled.value
 
 
 def _fill(text: str, environ: Mapping[str, str]) -> _Filled:
     filled = _Filled()
-    values, templates, end = [], [], 0
+    values, templates, end, length = [], [], 0, len(text)
     for match in _VARIABLE.finditer(text):
+        if length > TEXT_MAX:  # told by the caller; a text could be a million times one long variable
+            break
         before = text[end : match.start()]
         values.append(before)
         templates.append(escape(before))
@@ -78,6 +81,7 @@ def _fill(text: str, environ: Mapping[str, str]) -> _Filled:
             filled.malformed = True
         elif name in environ:
             values.append(environ[name])
+            length += len(environ[name])
             templates.append(f"${{{name}}}")
             filled.variables.append(name)
             if is_secret_name(name):
@@ -87,6 +91,7 @@ def _fill(text: str, environ: Mapping[str, str]) -> _Filled:
             templates.append(escape(match["default"]))
         else:
             filled.missing.append(name)
+    filled.too_long = length > TEXT_MAX
     filled.value = "".join([*values, text[end:]])
     filled.template = "".join([*templates, escape(text[end:])])
     return filled

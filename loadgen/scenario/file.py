@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema
 
 from loadgen.model.workload import StatementKind
+from loadgen.scenario.base import Section, key
 from loadgen.scenario.field import Duration, Flag, JsonSchema, Kind, OneOf, Text, Whole, Word, Wrong
-from loadgen.scenario.generator import Generator, Section
+from loadgen.scenario.generator import Generator
 from loadgen.scenario.load_section import LoadSection
 from loadgen.scenario.scenario import OnWorkerLoss
 from loadgen.scenario.section import (
@@ -67,11 +69,11 @@ class QuerySection(Section):
 
     containers: ClassVar[frozenset[str]] = frozenset({"params"})
     sql: Sql
-    params: list[Generator] = Field(default=[], description="One generator for each ? in the SQL.")
+    params: list[Generator] = key(default=[], description="One generator for each ? in the SQL.")
 
 
 class ExpectSection(Section):
-    rows: Annotated[int, Whole(high=10**12)] = Field(description="Another number of rows is a failed sample.")
+    rows: Annotated[int, Whole(high=10**12)] = key(description="Another number of rows is a failed sample.")
 
 
 class StatementSection(Section):
@@ -79,75 +81,103 @@ class StatementSection(Section):
 
     containers: ClassVar[frozenset[str]] = frozenset({"params", "expect"})
     name: Annotated[str, Word()]
-    kind: Annotated[StatementKind | None, OneOf(words=StatementKind, nullable=True)] = Field(
+    kind: Annotated[StatementKind | None, OneOf(words=StatementKind, nullable=True)] = key(
         default=None, description="read or write; null: as its SQL says."
     )
-    weight: Annotated[int, Whole(high=1_000_000)] = Field(default=1, description="Its share of the mix.")
-    sql: Annotated[str | None, Text(length_max=SQL_LENGTH_MAX, nullable=True)] = Field(
+    weight: Annotated[int, Whole(high=1_000_000)] = key(default=1, description="Its share of the mix.")
+    sql: Annotated[str | None, Text(length_max=SQL_LENGTH_MAX, nullable=True)] = key(
         default=None, description="One statement with ? for its parameters."
     )
-    params: list[Generator] = Field(default=[], description="One generator for each ? in the SQL.")
-    transaction: list[QuerySection] | None = Field(
+    params: list[Generator] = key(default=[], description="One generator for each ? in the SQL.")
+    transaction: list[QuerySection] | None = key(
         default=None, description="Instead of sql: statements between BEGIN and COMMIT; one sample."
     )
-    expect: ExpectSection | None = Field(default=None)
+    expect: ExpectSection | None = key(default=None)
 
 
 class WorkloadSection(Section):
     """What is sent."""
 
     containers: ClassVar[frozenset[str]] = frozenset({"statements"})
-    think_time: Annotated[float, Duration(high_s=3_600)] = Field(
+    think_time: Annotated[float, Duration(high_s=3_600)] = key(
         default="0ms", description="Pause of each client between statements."
     )
-    statements: list[StatementSection] = Field(default=[])
+    statements: list[StatementSection] = key(default=[])
 
 
 class ThresholdSection(Section):
     """A check with a window of its own."""
 
-    check: Annotated[Check, CheckText()] = Field(description="[statement.]metric op value, such as qps > 500.")
-    window: Annotated[float | None, Duration(low_s=1, nullable=True)] = Field(
+    check: Annotated[Check, CheckText()] = key(description="[statement.]metric op value, such as qps > 500.")
+    window: Annotated[float | None, Duration(low_s=1, nullable=True)] = key(
         default=None, description="Over the last seconds instead of the whole measurement."
     )
-    after: Annotated[float, Duration()] = Field(default="0s", description="Not before this time of the measurement.")
-    abort: Annotated[bool, Flag()] = Field(default=False, description="End the run when it fails.")
+    after: Annotated[float, Duration()] = key(default="0s", description="Not before this time of the measurement.")
+    abort: Annotated[bool, Flag()] = key(default=False, description="End the run when it fails.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, data: Any) -> Any:
+        return {"check": data} if isinstance(data, str) else data
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
+        mapping = handler.resolve_ref_schema(handler(schema))
+        return {"anyOf": [{"type": "string", "description": "Such as p95 < 50ms."}, mapping]}
 
 
 class ScenarioFile(Section):
     """A benchmark scenario of loadgen."""
 
     containers: ClassVar[frozenset[str]] = frozenset(
-        "labels control target prepare values workload sharding sessions load connections thresholds guardrails "
-        "query_log enrichment spawner notify timing embedded".split()
+        [
+            "labels",
+            "control",
+            "target",
+            "prepare",
+            "values",
+            "workload",
+            "sharding",
+            "sessions",
+            "load",
+            "connections",
+            "thresholds",
+            "guardrails",
+            "query_log",
+            "enrichment",
+            "spawner",
+            "notify",
+            "timing",
+            "embedded",
+        ]
     )
-    version: Annotated[int, Version()] = Field(description="Of this file format: 1.")
-    name: Annotated[str, Word(length_max=NAME_LENGTH_MAX)] = Field(description="What reports and trends call it.")
-    description: Annotated[str | None, Text(length_max=10_000, nullable=True)] = Field(default=None)
-    labels: dict[str, Annotated[str, Text(length_max=1_000, empty=True)]] = Field(
+    version: Annotated[int, Version()] = key(description="Of this file format: 1.")
+    name: Annotated[str, Word(length_max=NAME_LENGTH_MAX)] = key(description="What reports and trends call it.")
+    description: Annotated[str | None, Text(length_max=10_000, nullable=True)] = key(default=None)
+    labels: dict[str, Annotated[str, Text(length_max=1_000, empty=True)]] = key(
         default={}, description="Free texts, for finding runs again."
     )
-    connection: Annotated[str | None, Word(nullable=True)] = Field(
+    connection: Annotated[str | None, Word(nullable=True)] = key(
         default=None, description="embedded, or a name in connections.toml; null: the default one. -c overrides it."
     )
-    control: ControlSection = Field(default=ControlSection())
-    target: TargetSection = Field(default=TargetSection())
-    prepare: PrepareSection = Field(default=PrepareSection())
-    values: dict[str, PoolSection] = Field(default={}, description="Value pools, read once before the start.")
+    control: ControlSection = key(default=ControlSection())
+    target: TargetSection = key(default=TargetSection())
+    prepare: PrepareSection = key(default=PrepareSection())
+    values: dict[str, PoolSection] = key(default={}, description="Value pools, read once before the start.")
     workload: WorkloadSection
-    sharding: ShardingSection = Field(default=ShardingSection())
-    sessions: SessionsSection = Field(default=SessionsSection())
-    seed: Annotated[int, Whole(high=2**63 - 1)] = Field(default=1, description="Same seed, same statements.")
-    load: LoadSection = Field(default=LoadSection())
-    connections: ConnectionsSection = Field(default=ConnectionsSection())
-    thresholds: list[ThresholdSection] = Field(default=[], description="Checks that make the run fail (exit 10).")
-    guardrails: GuardrailsSection = Field(default=GuardrailsSection())
-    query_log: QueryLogSection = Field(default=QueryLogSection())
-    enrichment: EnrichmentSection = Field(default=EnrichmentSection())
-    spawner: SpawnerSection = Field(default=SpawnerSection())
-    on_worker_loss: Annotated[OnWorkerLoss, OneOf(words=OnWorkerLoss)] = Field(
+    sharding: ShardingSection = key(default=ShardingSection())
+    sessions: SessionsSection = key(default=SessionsSection())
+    seed: Annotated[int, Whole(high=2**63 - 1)] = key(default=1, description="Same seed, same statements.")
+    load: LoadSection = key(default=LoadSection())
+    connections: ConnectionsSection = key(default=ConnectionsSection())
+    thresholds: list[ThresholdSection] = key(default=[], description="Checks that make the run fail (exit 10).")
+    guardrails: GuardrailsSection = key(default=GuardrailsSection())
+    query_log: QueryLogSection = key(default=QueryLogSection())
+    enrichment: EnrichmentSection = key(default=EnrichmentSection())
+    spawner: SpawnerSection = key(default=SpawnerSection())
+    on_worker_loss: Annotated[OnWorkerLoss, OneOf(words=OnWorkerLoss)] = key(
         default="fail", description="continue: go on with the workers that are left; the result is flagged."
     )
-    notify: Annotated[list[Any], NothingYet(what="notifications")] = Field(default=[])
-    timing: TimingSection = Field(default=TimingSection())
-    embedded: EmbeddedSection = Field(default=EmbeddedSection())
+    notify: Annotated[list[Any], NothingYet(what="notifications")] = key(default=[])
+    timing: TimingSection = key(default=TimingSection())
+    embedded: EmbeddedSection = key(default=EmbeddedSection())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from loadgen.scenario.scenario import FindMax
@@ -26,7 +27,7 @@ def find_max_cap(config: FindMax) -> FindMaxCap:
     # A climb of k steps is followed by at most k - 1 confirmations, one level lower each, and one bisection.
     steps = len(levels) + max(len(levels) - 1, 1)
     if config.refine:
-        steps += max((_bisections(low, high) for low, high in zip(levels, levels[1:], strict=False)), default=0)
+        steps += max((_bisections(low, high) for low, high in itertools.pairwise(levels)), default=0)
     return FindMaxCap(
         levels=tuple(levels),
         steps=steps,

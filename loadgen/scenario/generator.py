@@ -26,9 +26,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Tag
 
 from loadgen.model.workload import PoolOrder
+from loadgen.scenario.base import Section, key
 from loadgen.scenario.field import (
     Flag,
     JsonSchema,
@@ -56,20 +57,6 @@ Bound = Annotated[int | None, Whole(low=-(10**18), nullable=True)]
 Sharded = Annotated[bool, Flag()]
 
 
-class Section(BaseModel):
-    """A mapping of the file: unknown keys are refused; a container key with nothing behind it counts as absent."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-    containers: ClassVar[frozenset[str]] = frozenset()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_empty(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping):
-            return data
-        return {key: value for key, value in data.items() if value is not None or key not in cls.containers}
-
-
 class Settings(Section):
     """What stands below the generator's name."""
 
@@ -95,11 +82,11 @@ class ChoicesKind(Kind):
         parts = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
         kind: Kind = Whole(high=10**9) if isinstance(value, Mapping) else Value()
         found: list[Any] = []
-        for key, part in parts.items():
+        for place, part in parts.items():
             try:
                 found.append(kind.accept(part))
             except Wrong as wrong:
-                raise Wrong(wrong.what, wrong.hint, at=(key,)) from None
+                raise Wrong(wrong.what, wrong.hint, at=(place,)) from None
         if not isinstance(value, Mapping):
             return Choices(tuple(found), None)
         if sum(found) == 0:
@@ -117,39 +104,39 @@ class ChoicesKind(Kind):
 
 
 class LiteralGenerator(Section):
-    literal: Annotated[Scalar, Value()] = Field(description="Always this value.")
+    literal: Annotated[Scalar, Value()] = key(description="Always this value.")
 
 
 class ChoiceGenerator(Section):
-    choice: Annotated[Choices, ChoicesKind()] = Field(description="One of these values, or values with weights.")
+    choice: Annotated[Choices, ChoicesKind()] = key(description="One of these values, or values with weights.")
 
 
 class Ranged(Settings):
     """A range of whole numbers, or this worker's part of the sharding's."""
 
-    min: Bound = Field(default=None, description="The smallest value.")
-    max: Bound = Field(default=None, description="The largest value; it is included.")
-    sharded: Sharded = Field(default=False, description="Draw from this worker's part of sharding.key_range instead.")
+    min: Bound = key(default=None, description="The smallest value.")
+    max: Bound = key(default=None, description="The largest value; it is included.")
+    sharded: Sharded = key(default=False, description="Draw from this worker's part of sharding.key_range instead.")
 
 
 class UniformSettings(Settings):
-    min: Annotated[int | float | None, WholeOrNumber(nullable=True)] = Field(
+    min: Annotated[int | float | None, WholeOrNumber(nullable=True)] = key(
         default=None, description="The smallest value; whole numbers unless one of the two has a fraction."
     )
-    max: Annotated[int | float | None, WholeOrNumber(nullable=True)] = Field(default=None, description="The largest.")
-    sharded: Sharded = Field(default=False, description="Draw from this worker's part of sharding.key_range instead.")
+    max: Annotated[int | float | None, WholeOrNumber(nullable=True)] = key(default=None, description="The largest.")
+    sharded: Sharded = key(default=False, description="Draw from this worker's part of sharding.key_range instead.")
 
 
 class UniformGenerator(Section):
-    uniform: UniformSettings = Field(description="Every value of a range alike.")
+    uniform: UniformSettings = key(description="Every value of a range alike.")
 
 
 class NormalSettings(Settings):
     mean: Annotated[float, Number()]
     stddev: Annotated[float, Number(low=0, above=True)]
-    min: Annotated[float | None, Number(nullable=True)] = Field(default=None, description="Smaller ones: drawn again.")
-    max: Annotated[float | None, Number(nullable=True)] = Field(default=None, description="Larger ones: drawn again.")
-    whole: Annotated[bool, Flag()] = Field(default=False, description="Round to whole numbers.")
+    min: Annotated[float | None, Number(nullable=True)] = key(default=None, description="Smaller ones: drawn again.")
+    max: Annotated[float | None, Number(nullable=True)] = key(default=None, description="Larger ones: drawn again.")
+    whole: Annotated[bool, Flag()] = key(default=False, description="Round to whole numbers.")
 
     def kept_fraction(self) -> float:
         """How many of the draws lie between min and max."""
@@ -157,93 +144,97 @@ class NormalSettings(Settings):
         up_to = 1.0 if self.max is None else self._cumulative(self.max)
         return up_to - below
 
+    def has_whole_number(self) -> bool:
+        """Is there one between min and max?"""
+        return self.min is None or self.max is None or math.ceil(self.min) <= math.floor(self.max)
+
     def _cumulative(self, value: float) -> float:
         return (1 + math.erf((value - self.mean) / (self.stddev * math.sqrt(2)))) / 2
 
 
 class NormalGenerator(Section):
-    normal: NormalSettings = Field(description="A bell curve.")
+    normal: NormalSettings = key(description="A bell curve.")
 
 
 class ZipfianSettings(Ranged):
-    theta: Theta = Field(default=0.99, description="How uneven: 0.99 as in YCSB.")
-    scrambled: Annotated[bool, Flag()] = Field(default=False, description="Spread the popular keys over the range.")
+    theta: Theta = key(default=0.99, description="How uneven: 0.99 as in YCSB.")
+    scrambled: Annotated[bool, Flag()] = key(default=False, description="Spread the popular keys over the range.")
 
 
 class ZipfianGenerator(Section):
-    zipfian: ZipfianSettings = Field(description="Few keys often, many rarely.")
+    zipfian: ZipfianSettings = key(description="Few keys often, many rarely.")
 
 
 class HotspotSettings(Ranged):
-    hot_fraction: Fraction = Field(default=0.2, description="This part of the keys, the first ones …")
-    hot_share: Fraction = Field(default=0.8, description="… gets this part of the draws.")
+    hot_fraction: Fraction = key(default=0.2, description="This part of the keys, the first ones …")
+    hot_share: Fraction = key(default=0.8, description="… gets this part of the draws.")
 
 
 class HotspotGenerator(Section):
-    hotspot: HotspotSettings = Field(description="A part of the keys gets most of the draws.")
+    hotspot: HotspotSettings = key(description="A part of the keys gets most of the draws.")
 
 
 class LatestSettings(Ranged):
-    theta: Theta = Field(default=0.99, description="How uneven: 0.99 as in YCSB.")
-    follows: Annotated[str | None, Word(nullable=True)] = Field(
+    theta: Theta = key(default=0.99, description="How uneven: 0.99 as in YCSB.")
+    follows: Annotated[str | None, Word(nullable=True)] = key(
         default=None, description="A statement with a sequence, whose new keys are the newest."
     )
 
 
 class LatestGenerator(Section):
-    latest: LatestSettings = Field(description="Zipfian from the newest key backwards.")
+    latest: LatestSettings = key(description="Zipfian from the newest key backwards.")
 
 
 class SequenceSettings(Settings):
-    start: Bound = Field(default=None, description="The first value; 1 unless told.")
-    sharded: Sharded = Field(default=False, description="Use this worker's part of sharding.key_range instead.")
+    start: Bound = key(default=None, description="The first value; 1 unless told.")
+    sharded: Sharded = key(default=False, description="Use this worker's part of sharding.key_range instead.")
 
 
 class SequenceGenerator(Section):
-    sequence: SequenceSettings = Field(description="Increasing, never the same twice.")
+    sequence: SequenceSettings = key(description="Increasing, never the same twice.")
 
 
 class TextSettings(Settings):
-    length: Annotated[int, Whole(high=TEXT_LENGTH_MAX)] = Field(description="Characters; the fewest with max_length.")
-    max_length: Annotated[int | None, Whole(high=TEXT_LENGTH_MAX, nullable=True)] = Field(
+    length: Annotated[int, Whole(high=TEXT_LENGTH_MAX)] = key(description="Characters; the fewest with max_length.")
+    max_length: Annotated[int | None, Whole(high=TEXT_LENGTH_MAX, nullable=True)] = key(
         default=None, description="The most characters."
     )
     alphabet: Annotated[str, Text(length_max=ALPHABET_MAX)] = "abcdefghijklmnopqrstuvwxyz"
 
 
 class TextGenerator(Section):
-    text: TextSettings = Field(description="Random characters.")
+    text: TextSettings = key(description="Random characters.")
 
 
 class UuidGenerator(Section):
-    uuid: Settings = Field(description="A random UUID.")
+    uuid: Settings = key(description="A random UUID.")
 
 
 class TimestampSettings(Settings):
-    min: Annotated[datetime, Moment()] = Field(description='The earliest, in quotes: "2026-01-01".')
-    max: Annotated[datetime, Moment()] = Field(description="The end; all moments are before it.")
+    min: Annotated[datetime, Moment()] = key(description='The earliest, in quotes: "2026-01-01".')
+    max: Annotated[datetime, Moment()] = key(description="The end; all moments are before it.")
 
 
 class TimestampGenerator(Section):
-    timestamp: TimestampSettings = Field(description="Moments in UTC, all alike.")
+    timestamp: TimestampSettings = key(description="Moments in UTC, all alike.")
 
 
 class PoolGenerator(Section):
-    pool: Annotated[str, Word()] = Field(description="A name under values.")
-    distribution: Annotated[PoolOrder, OneOf(words=PoolOrder)] = Field(
+    pool: Annotated[str, Word()] = key(description="A name under values.")
+    distribution: Annotated[PoolOrder, OneOf(words=PoolOrder)] = key(
         default="sequential", description="In order, each client its own stride; or uniform; or zipfian."
     )
-    theta: Annotated[float | None, Number(low=0, high=0.9999, above=True, nullable=True)] = Field(
+    theta: Annotated[float | None, Number(low=0, high=0.9999, above=True, nullable=True)] = key(
         default=None, description="With zipfian: how uneven; 0.99 unless told."
     )
 
 
 class PreviousGenerator(Section):
-    previous: Annotated[int, Whole(high=100_000)] = Field(description="A parameter of the transaction so far, from 0.")
+    previous: Annotated[int, Whole(high=100_000)] = key(description="A parameter of the transaction so far, from 0.")
 
 
 class ShardGenerator(Section):
-    shard: Settings = Field(description="This worker's shard: its number modulo sharding.total_partitions.")
+    shard: Settings = key(description="This worker's shard: its number modulo sharding.total_partitions.")
 
 
 GENERATORS: dict[str, type[Section]] = {

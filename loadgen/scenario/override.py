@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadgen.log import plain
+from loadgen.log import plain, redact
 from loadgen.scenario.document import Document, Entry, Node, compose
 from loadgen.scenario.problem import Problem
 
@@ -29,7 +29,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
         wrong = _apply(document, text)
         if wrong is not None:
             what, hint = wrong
-            problem = Problem(source=plain(f"--set {text}", 60), mark=None, path=(), what=what, hint=hint)
+            problem = Problem(source=plain(redact(f"--set {text}"), 60), mark=None, path=(), what=what, hint=hint)
             document.problems.append(problem)
 
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadgen.errors import ScenarioInvalid
+from loadgen.log import plain
 
 SHOWN_MAX = 100  # problems told at once; a file with more is hopeless, not unlucky
+PART_SHOWN = 60  # characters of one key in a path
 
 KeyPath = tuple[str | int, ...]  # ("workload", "statements", 0, "sql")
 
@@ -58,5 +60,5 @@ class ScenarioProblems(ScenarioInvalid):
 
 
 def dotted(path: KeyPath) -> str:
-    """("load", "stages", 0) → 'load.stages.0', as --set takes it."""
-    return ".".join(str(part) for part in path)
+    """("load", "stages", 0) → 'load.stages.0', as --set takes it; safe to print."""
+    return ".".join(plain(str(part), PART_SHOWN).replace("\n", " ") for part in path)

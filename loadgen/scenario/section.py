@@ -6,10 +6,22 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
-
-from loadgen.scenario.field import Duration, Flag, JsonSchema, Kind, Name, Number, OneOf, Text, Value, Whole, Word, Wrong
-from loadgen.scenario.generator import Generator, Section
+from loadgen.scenario.base import Section, key
+from loadgen.scenario.field import (
+    Duration,
+    Flag,
+    JsonSchema,
+    Kind,
+    Name,
+    Number,
+    OneOf,
+    Text,
+    Value,
+    Whole,
+    Word,
+    Wrong,
+)
+from loadgen.scenario.generator import Generator
 from loadgen.scenario.scalar import Scalar
 from loadgen.scenario.scenario import (
     Engine,
@@ -21,13 +33,12 @@ from loadgen.scenario.scenario import (
 )
 from loadgen.scenario.service_time import check_service_time
 
-_TYPES = """
-    NUMBER DECIMAL NUMERIC INT INTEGER BIGINT SMALLINT TINYINT BYTEINT FLOAT FLOAT4 FLOAT8 DOUBLE REAL DECFLOAT
-    VARCHAR CHAR CHARACTER NCHAR STRING TEXT NVARCHAR NVARCHAR2 BINARY VARBINARY BOOLEAN DATE DATETIME TIME TIMESTAMP
-    TIMESTAMP_LTZ TIMESTAMP_NTZ TIMESTAMP_TZ VARIANT OBJECT ARRAY UUID
-""".split()
-_TYPE = re.compile(rf"(?:{'|'.join(_TYPES)}|DOUBLE PRECISION)(?:\s*\(\s*\d{{1,9}}(?:\s*,\s*\d{{1,3}})?\s*\))?")
-COLUMN_TYPES = _TYPES
+_TYPES = (
+    "NUMBER|DECIMAL|NUMERIC|INT|INTEGER|BIGINT|SMALLINT|TINYINT|BYTEINT|FLOAT|FLOAT4|FLOAT8|DOUBLE|DOUBLE PRECISION|"
+    "REAL|DECFLOAT|VARCHAR|CHAR|CHARACTER|NCHAR|STRING|TEXT|NVARCHAR|NVARCHAR2|BINARY|VARBINARY|BOOLEAN|DATE|DATETIME|"
+    "TIME|TIMESTAMP|TIMESTAMP_LTZ|TIMESTAMP_NTZ|TIMESTAMP_TZ|VARIANT|OBJECT|ARRAY|UUID"
+)
+_TYPE = re.compile(rf"(?:{_TYPES})(?:\s*\(\s*\d{{1,9}}(?:\s*,\s*\d{{1,3}})?\s*\))?")
 ROWS_MAX = 10**10
 
 
@@ -68,11 +79,11 @@ Seconds = Annotated[float, Duration(low_s=0.001, high_s=86_400)]
 class ControlSection(Section):
     """Where the tables of the control plane are."""
 
-    connection: MaybeWord = Field(default=None, description="Another connection; null: that of the scenario.")
-    database: Annotated[str, Name()] = Field(default="LOADGEN")
-    schema_: Annotated[str, Name()] = Field(default="CONTROL", alias="schema")
-    warehouse: MaybeName = Field(default=None, description="null: LOADGEN_CONTROL_WH.")
-    share_warehouse: OnOff = Field(
+    connection: MaybeWord = key(default=None, description="Another connection; null: that of the scenario.")
+    database: Annotated[str, Name()] = key(default="LOADGEN")
+    schema_: Annotated[str, Name()] = key(default="CONTROL", alias="schema")
+    warehouse: MaybeName = key(default=None, description="null: LOADGEN_CONTROL_WH.")
+    share_warehouse: OnOff = key(
         default=False, description="Allow the target's own warehouse, although that disturbs the measurement."
     )
 
@@ -81,21 +92,21 @@ class TargetSection(Section):
     """What the load sessions use; null: what the connection says."""
 
     containers: ClassVar[frozenset[str]] = frozenset({"session"})
-    warehouse: MaybeName = Field(default=None, description="The warehouse under test.")
-    database: MaybeName = Field(default=None)
-    schema_: MaybeName = Field(default=None, alias="schema")
-    use_cached_result: OnOff = Field(default=False, description="true lets Snowflake answer from its result cache.")
-    statement_timeout: Annotated[float, Duration(low_s=1, high_s=604_800, whole=True)] = Field(
+    warehouse: MaybeName = key(default=None, description="The warehouse under test.")
+    database: MaybeName = key(default=None)
+    schema_: MaybeName = key(default=None, alias="schema")
+    use_cached_result: OnOff = key(default=False, description="true lets Snowflake answer from its result cache.")
+    statement_timeout: Annotated[float, Duration(low_s=1, high_s=604_800, whole=True)] = key(
         default="30s", description="The server ends a statement after this time."
     )
-    session: dict[str, Annotated[Scalar, Value()]] = Field(default={}, description="Further session parameters.")
+    session: dict[str, Annotated[Scalar, Value()]] = key(default={}, description="Further session parameters.")
 
 
 class ColumnSection(Section):
     name: Annotated[str, Name()]
-    type: Annotated[str, ColumnType()] = Field(description='For example "NUMBER(38,0)" or VARCHAR.')
-    primary_key: OnOff = Field(default=False)
-    generate: Generator | None = Field(default=None, description="How rows get their value; null: NULL.")
+    type: Annotated[str, ColumnType()] = key(description='For example "NUMBER(38,0)" or VARCHAR.')
+    primary_key: OnOff = key(default=False)
+    generate: Generator | None = key(default=None, description="How rows get their value; null: NULL.")
 
 
 class IndexSection(Section):
@@ -107,39 +118,39 @@ class TableSection(Section):
 
     containers: ClassVar[frozenset[str]] = frozenset({"columns", "indexes"})
     name: Annotated[str, Name(qualified=True)]
-    type: Annotated[TableType, OneOf(words=TableType)] = Field(
+    type: Annotated[TableType, OneOf(words=TableType)] = key(
         default="hybrid", description="existing: it must be there, and is never touched."
     )
-    rows: Annotated[int, Whole(high=ROWS_MAX)] = Field(default=0, description="How many rows to make: 100k, 1m.")
-    columns: list[ColumnSection] = Field(default=[])
-    indexes: list[IndexSection] = Field(default=[], description="Secondary indexes of a hybrid table.")
+    rows: Annotated[int, Whole(high=ROWS_MAX)] = key(default=0, description="How many rows to make: 100k, 1m.")
+    columns: list[ColumnSection] = key(default=[])
+    indexes: list[IndexSection] = key(default=[], description="Secondary indexes of a hybrid table.")
 
 
 class PrepareSection(Section):
     """What must be there before a run."""
 
     containers: ClassVar[frozenset[str]] = frozenset({"tables", "statements"})
-    tables: list[TableSection] = Field(default=[])
-    statements: list[Annotated[str, Text()]] = Field(default=[], description="SQL to run once after the tables.")
+    tables: list[TableSection] = key(default=[])
+    statements: list[Annotated[str, Text()]] = key(default=[], description="SQL to run once after the tables.")
 
 
 class PoolSection(Section):
     """Values that parameters are taken from: the first column of a query, or a column of a CSV file."""
 
-    query: Annotated[str | None, Text(nullable=True)] = Field(default=None, description="A SELECT; ORDER BY it.")
-    file: Annotated[str | None, Text(length_max=1_000, nullable=True)] = Field(
+    query: Annotated[str | None, Text(nullable=True)] = key(default=None, description="A SELECT; ORDER BY it.")
+    file: Annotated[str | None, Text(length_max=1_000, nullable=True)] = key(
         default=None, description="A CSV file with a header, beside or below the scenario."
     )
-    column: MaybeWord = Field(default=None, description="Which column of the file; null: its only one.")
+    column: MaybeWord = key(default=None, description="Which column of the file; null: its only one.")
 
 
 class ShardingSection(Section):
     """Each worker its own keys, for generators with `sharded: true` and the generator `shard`."""
 
-    enabled: OnOff = Field(default=False)
-    total_partitions: Annotated[int, Whole(low=1, high=10**9)] = Field(default=100)
-    key_column: Annotated[str, Name()] = Field(default="ID")
-    key_range: list[Annotated[int, Whole(low=-(10**18))]] = Field(
+    enabled: OnOff = key(default=False)
+    total_partitions: Annotated[int, Whole(low=1, high=10**9)] = key(default=100)
+    key_column: Annotated[str, Name()] = key(default="ID")
+    key_range: list[Annotated[int, Whole(low=-(10**18))]] = key(
         default=[1, 1_000_000], description="First and last key; the last is included."
     )
 
@@ -148,30 +159,30 @@ class SessionsSection(Section):
     """Logical user sessions. Not supported yet: count must be 0."""
 
     containers: ClassVar[frozenset[str]] = frozenset({"metadata"})
-    count: Annotated[int, Whole()] = Field(default=0)
-    affinity: Annotated[str, Word()] = Field(default="hint")
-    ttl: Seconds = Field(default="1h")
-    max: Annotated[int, Whole(low=1)] = Field(default=10_000)
-    metadata: dict[str, Annotated[Scalar, Value()]] = Field(default={})
+    count: Annotated[int, Whole()] = key(default=0)
+    affinity: Annotated[str, Word()] = key(default="hint")
+    ttl: Seconds = key(default="1h")
+    max: Annotated[int, Whole(low=1)] = key(default=10_000)
+    metadata: dict[str, Annotated[Scalar, Value()]] = key(default={})
 
 
 class ConnectionsSection(Section):
     """How load connections are opened, and when they are replaced between statements."""
 
-    open_parallel: Annotated[int, Whole(low=1, high=1_000)] = Field(default=16, description="Opened at the same time.")
-    max_age: Annotated[float | None, Duration(low_s=1, nullable=True)] = Field(
+    open_parallel: Annotated[int, Whole(low=1, high=1_000)] = key(default=16, description="Opened at the same time.")
+    max_age: Annotated[float | None, Duration(low_s=1, nullable=True)] = key(
         default=None, description="Replace a connection that is older; null: never."
     )
-    max_statements: Annotated[int | None, Whole(low=1, nullable=True)] = Field(
+    max_statements: Annotated[int | None, Whole(low=1, nullable=True)] = key(
         default=None, description="Replace a connection after so many statements; null: never."
     )
 
 
 class GuardrailsSection(Section):
-    max_cpu_percent: Percent = Field(default=90, description="Of this machine.")
-    max_memory_percent: Percent = Field(default=85, description="Of this machine.")
-    action: Annotated[GuardrailAction, OneOf(words=GuardrailAction)] = Field(default="warn")
-    max_credits: Annotated[float | None, Number(low=0, high=10**6, above=True, nullable=True)] = Field(
+    max_cpu_percent: Percent = key(default=90, description="Of this machine.")
+    max_memory_percent: Percent = key(default=85, description="Of this machine.")
+    action: Annotated[GuardrailAction, OneOf(words=GuardrailAction)] = key(default="warn")
+    max_credits: Annotated[float | None, Number(low=0, high=10**6, above=True, nullable=True)] = key(
         default=None, description="End the run when it may have cost this much."
     )
 
@@ -179,25 +190,25 @@ class GuardrailsSection(Section):
 class QueryLogSection(Section):
     """Which executed statements are kept one by one, in QUERY_EXECUTIONS."""
 
-    mode: Annotated[QueryLogMode, OneOf(words=QueryLogMode)] = Field(default="sample")
-    sample_rate: Annotated[float, Number(low=0, high=1, above=True)] = Field(default=0.01, description="Mode sample.")
-    max_rows: Annotated[int, Whole(low=1, high=10**9)] = Field(default="1m")
+    mode: Annotated[QueryLogMode, OneOf(words=QueryLogMode)] = key(default="sample")
+    sample_rate: Annotated[float, Number(low=0, high=1, above=True)] = key(default=0.01, description="Mode sample.")
+    max_rows: Annotated[int, Whole(low=1, high=10**9)] = key(default="1m")
 
 
 class EnrichmentSection(Section):
     """Times from Snowflake's own history, joined after the run."""
 
-    enabled: Annotated[Enrichment, OneOf(words=Enrichment)] = Field(
+    enabled: Annotated[Enrichment, OneOf(words=Enrichment)] = key(
         default="auto", description="auto: where the history can tell; not for hybrid tables."
     )
 
 
 class SpawnerSection(Section):
-    kind: Annotated[SpawnerKind, OneOf(words=SpawnerKind)] = Field(
+    kind: Annotated[SpawnerKind, OneOf(words=SpawnerKind)] = key(
         default="local", description="Where workers run. external: you start them, with `loadgen worker`."
     )
-    compute_pool: MaybeName = Field(default=None, description="With spcs: where the containers run.")
-    image: Annotated[str | None, Text(length_max=1_000, nullable=True)] = Field(
+    compute_pool: MaybeName = key(default=None, description="With spcs: where the containers run.")
+    image: Annotated[str | None, Text(length_max=1_000, nullable=True)] = key(
         default=None, description="With spcs: the path of the image in its repository."
     )
 
@@ -205,41 +216,41 @@ class SpawnerSection(Section):
 class TimingSection(Section):
     """The times of the machinery, for tests and slow networks."""
 
-    tick: Seconds = Field(default="1s", description="How often the orchestrator decides.")
-    heartbeat: Seconds = Field(default="1s")
-    status_poll: Seconds = Field(default="1s")
-    events_poll: Seconds = Field(default="5s")
-    warehouse_poll: Seconds = Field(default="5s")
-    flush: Seconds = Field(default="5s", description="How often snapshots and logs are written.")
-    announce: Seconds = Field(default="2s", description="How long before it takes effect a change is announced.")
-    registration: Annotated[float | None, Duration(low_s=0.001, high_s=86_400, nullable=True)] = Field(
+    tick: Seconds = key(default="1s", description="How often the orchestrator decides.")
+    heartbeat: Seconds = key(default="1s")
+    status_poll: Seconds = key(default="1s")
+    events_poll: Seconds = key(default="5s")
+    warehouse_poll: Seconds = key(default="5s")
+    flush: Seconds = key(default="5s", description="How often snapshots and logs are written.")
+    announce: Seconds = key(default="2s", description="How long before it takes effect a change is announced.")
+    registration: Annotated[float | None, Duration(low_s=0.001, high_s=86_400, nullable=True)] = key(
         default=None, description="Workers must be there by then; 60s, or 600s with spcs and external."
     )
-    start: Annotated[float | None, Duration(low_s=0.001, high_s=86_400, nullable=True)] = Field(
+    start: Annotated[float | None, Duration(low_s=0.001, high_s=86_400, nullable=True)] = key(
         default=None, description="A worker waits so long for START; 120s, or 900s with spcs and external."
     )
-    stale: Seconds = Field(default="30s")
-    dead: Seconds = Field(default="60s")
-    no_connection: Seconds = Field(default="60s", description="A worker without the control plane ends after this.")
-    orchestrator_lost: Seconds = Field(default="60s", description="A worker whose run nobody leads ends after this.")
-    metrics_missing: Seconds = Field(default="30s")
-    drain: Seconds = Field(default="120s", description="Statements under way may go on for this long after STOP.")
-    drain_interrupt: Seconds = Field(default="20s", description="The same after Ctrl-C.")
-    terminate_after: Seconds = Field(default="5s", description="After the drain: SIGTERM.")
-    kill_after: Seconds = Field(default="2s", description="After SIGTERM: SIGKILL.")
-    lease_ttl: Seconds = Field(default="30s")
-    lease_renew: Seconds = Field(default="5s")
-    lease_margin: Seconds = Field(default="5s")
+    stale: Seconds = key(default="30s")
+    dead: Seconds = key(default="60s")
+    no_connection: Seconds = key(default="60s", description="A worker without the control plane ends after this.")
+    orchestrator_lost: Seconds = key(default="60s", description="A worker whose run nobody leads ends after this.")
+    metrics_missing: Seconds = key(default="30s")
+    drain: Seconds = key(default="120s", description="Statements under way may go on for this long after STOP.")
+    drain_interrupt: Seconds = key(default="20s", description="The same after Ctrl-C.")
+    terminate_after: Seconds = key(default="5s", description="After the drain: SIGTERM.")
+    kill_after: Seconds = key(default="2s", description="After SIGTERM: SIGKILL.")
+    lease_ttl: Seconds = key(default="30s")
+    lease_renew: Seconds = key(default="5s")
+    lease_margin: Seconds = key(default="5s")
 
 
 class EmbeddedSection(Section):
     """The embedded server; only read for `connection: embedded`."""
 
-    service_time: Annotated[str | None, ServiceTime(nullable=True)] = Field(
+    service_time: Annotated[str | None, ServiceTime(nullable=True)] = key(
         default=None, description="Added to each statement: 20ms, or lognormal(20ms,0.3)."
     )
-    slots: Annotated[int, Whole(high=10_000)] = Field(default=0, description="Statements that run at once; 0: as named.")
-    engine: Annotated[Engine, OneOf(words=Engine)] = Field(default="postgres")
+    slots: Annotated[int, Whole(high=10_000)] = key(default=0, description="Statements that run at once; 0: as named.")
+    engine: Annotated[Engine, OneOf(words=Engine)] = key(default="postgres")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,9 @@ def shape_of(sql: str) -> SqlShape:
         if kind == "space":
             continue
         if kind == "open":
-            return SqlShape(words=tuple(words), binds=binds, statements=max(statements, 1), unclosed=_UNCLOSED[match[0]])
+            return SqlShape(
+                words=tuple(words), binds=binds, statements=max(statements, 1), unclosed=_UNCLOSED[match[0]]
+            )
         if kind == "end":
             in_statement = False
             continue

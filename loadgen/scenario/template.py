@@ -33,8 +33,8 @@ class FromEnvironment(str):
     def __repr__(self) -> str:
         return repr(self.template)
 
-    def __getnewargs__(self) -> tuple[str, str]:
-        return str(self), self.template
+    def __reduce__(self) -> tuple[type[FromEnvironment], tuple[str, str]]:
+        return FromEnvironment, (str(self), self.template)
 
 
 def template_of(text: str) -> str:

@@ -1,10 +1,10 @@
 """Thresholds: `[statement.]metric op value[unit]`, such as `p95 < 50ms`, `pay.p99 <= 0.2s`, `error_rate < 1%`.
 
-    metric                                                unit of the limit, as written      and inside
-    p50 p90 p95 p99 p999 avg min max lag_p99 service_p95  a duration: 50ms, 0.2s             milliseconds
-    error_rate                                            percent: 1%                        a fraction
-    qps                                                   a number or a rate: 500, 10k/m     per second
-    errors queries                                        a count: 0, 10k                    the same
+metric                                                unit of the limit, as written      and inside
+p50 p90 p95 p99 p999 avg min max lag_p99 service_p95  a duration: 50ms, 0.2s             milliseconds
+error_rate                                            percent: 1%                        a fraction
+qps                                                   a number or a rate: 500, 10k/m     per second
+errors queries                                        a count: 0, 10k                    the same
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def parse_check(text: str) -> Check:
     subject, limit = text[: operator.start()].strip(), text[operator.end() :].strip()
     statement, dot, word = subject.rpartition(".")
     if word not in list(Metric):
-        near = difflib.get_close_matches(word, list(Metric), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"metrics are {' '.join(Metric)}"
+        near = difflib.get_close_matches(word, list(Metric))
+        hint = f"did you mean {' or '.join(near)}?" if near else f"metrics are {' '.join(Metric)}"
         raise BadCheck("has an unknown metric", hint)
     if dot and not statement:
         raise BadCheck("is not a threshold: no statement is named before the dot", _HOW)

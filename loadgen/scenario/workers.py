@@ -24,9 +24,3 @@ def with_workers(scenario: Scenario, cores: int) -> Scenario:
     """The scenario with its number of workers settled, as it must be before a run is created."""
     load = dataclasses.replace(scenario.load, workers=workers_of(scenario.load, cores))
     return dataclasses.replace(scenario, load=load)
-
-
-def share(total: int, worker: int, workers: int) -> int:
-    """This worker's part of `total`. Parts differ by at most one, low numbers get more, and all add up exactly."""
-    base, extra = divmod(total, workers)
-    return base + (worker < extra)

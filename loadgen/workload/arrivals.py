@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadgen.model.split import share
 from loadgen.scenario.scenario import Arrival, Load, Stage
 from loadgen.workload.bits import ARRIVALS, Bits, FloatArray
-from loadgen.workload.split import share
 
 ARRIVALS_MAX = 1_000_000_000  # of one schedule: a day at 10,000 a second
 CHUNK_ARRIVALS = 1_024

@@ -9,9 +9,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from loadgen.model.split import share
 from loadgen.scenario.scenario import Load, LoadMode
 from loadgen.units import NS_PER_S
-from loadgen.workload.split import share, shares
+from loadgen.workload.split import shares
 
 
 def next_start_ns(done_ns: int, think_time_s: float) -> int:

@@ -5,16 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from loadgen.model.split import share
 from loadgen.model.workload import KeyRange, Place
-
-
-def share(total: int, index: int, count: int) -> int:
-    """Part `index` of `total`. Parts add up exactly and differ by at most one; the remainder goes to the low ids."""
-    _check(index, count)
-    if total < 0:
-        raise ValueError(f"cannot split {total}: it is negative")
-    base, extra = divmod(total, count)
-    return base + (index < extra)
 
 
 def shares(total: int, count: int) -> tuple[int, ...]:

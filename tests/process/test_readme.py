@@ -25,6 +25,7 @@ COMMANDS = [
 ]
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 SHOWN_PORT = "8085"
+OFFLINE = ("./bin/loadgen validate", "./bin/loadgen schema")
 
 
 def free_port() -> str:
@@ -71,8 +72,24 @@ def home() -> Iterator[Path]:
 
 
 def test_every_command_of_the_readme_is_known_here():
-    known = ("./bin/loadgen embedded serve", "./bin/loadgen connections", "./bin/test", "./bin/loadgen validate")
+    known = ("./bin/loadgen embedded serve", "./bin/loadgen connections", "./bin/test", *OFFLINE)
     assert [command for command in COMMANDS if not command.startswith(known)] == []
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith(OFFLINE)])
+def test_what_needs_no_server_runs_as_shown(command: str, home: Path):
+    words = words_of(command, SHOWN_PORT)
+
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(home), cwd=ROOT, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_every_example_is_listed_in_the_readme():
+    examples = {path.relative_to(ROOT).parts[1] for path in (ROOT / "examples").rglob("*.yaml")}
+
+    assert {name for name in examples if f"examples/{name}" not in TEXT} == set()
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if " embedded serve" in command])

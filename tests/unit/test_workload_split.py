@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.model.split import share
 from loadgen.model.workload import KeyRange, Place
 from loadgen.workload.split import (
     lane_of_client,
@@ -14,7 +15,6 @@ from loadgen.workload.split import (
     rate_share,
     shard_of,
     shard_range,
-    share,
     shares,
 )
 

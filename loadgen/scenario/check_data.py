@@ -1,0 +1,155 @@
+"""What must fit together in `prepare` and `values`: tables, columns, indexes, pools and their files."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from loadgen.scenario.check_generator import check_column_generator
+from loadgen.scenario.file import ScenarioFile
+from loadgen.scenario.generator import SequenceGenerator, UuidGenerator
+from loadgen.scenario.name import canonical
+from loadgen.scenario.problem import KeyPath
+from loadgen.scenario.scenario import TableType
+from loadgen.scenario.section import PoolSection, TableSection
+from loadgen.scenario.sql import malformed, preparation_refusal, shape_of
+from loadgen.scenario.validation import Checked
+
+HEADER_BYTES_MAX = 65_536
+_TABLES: KeyPath = ("prepare", "tables")
+
+
+def check_data(checked: Checked, file: ScenarioFile, folder: Path | None) -> None:
+    """`folder` is the scenario's own; None when files cannot be looked at."""
+    seen: set[str] = set()
+    for number, table in enumerate(file.prepare.tables):
+        path: KeyPath = (*_TABLES, number)
+        if canonical(table.name) in seen and checked.fine((*path, "name")):
+            checked.problem((*path, "name"), "is the name of another table too", "list each table once")
+        seen.add(canonical(table.name))
+        _check_table(checked, path, table)
+    for number, sql in enumerate(file.prepare.statements):
+        place: KeyPath = ("prepare", "statements", number)
+        wrong = preparation_refusal(shape_of(sql)) if checked.fine(place) else None
+        if wrong is not None:
+            checked.problem(place, *wrong)
+    for name, pool in file.values.items():
+        if checked.fine(("values", name)):
+            _check_pool(checked, ("values", name), pool, folder)
+
+
+def _check_table(checked: Checked, path: KeyPath, table: TableSection) -> None:
+    if not checked.fine((*path, "type")):
+        return
+    if table.type is TableType.EXISTING:
+        for key in ("rows", "columns", "indexes"):
+            if checked.given((*path, key)):
+                what = "an existing table is never made or filled"
+                checked.problem((*path, key), what, "remove it, or write type: hybrid or standard", at_key=True)
+        return
+    if not table.columns and checked.fine((*path, "columns")):
+        hint = "list them, or write type: existing for a table that is there"
+        checked.problem((*path, "columns"), f"is missing: a {table.type} table needs columns", hint)
+    _check_columns(checked, path, table)
+    _check_indexes(checked, path, table)
+
+
+def _check_columns(checked: Checked, path: KeyPath, table: TableSection) -> None:
+    seen: set[str] = set()
+    for number, column in enumerate(table.columns):
+        place: KeyPath = (*path, "columns", number)
+        if canonical(column.name) in seen and checked.fine((*place, "name")):
+            checked.problem((*place, "name"), "is the name of another column too", "rename one")
+        seen.add(canonical(column.name))
+        if column.generate is not None:
+            check_column_generator(checked, (*place, "generate"), column.generate)
+    if not checked.fine((*path, "columns"), (*path, "rows")) or not table.columns:
+        return
+    keys = [(number, column) for number, column in enumerate(table.columns) if column.primary_key]
+    if table.type is TableType.HYBRID and not keys:
+        checked.problem((*path, "columns"), "a hybrid table needs a primary key", "add primary_key: true", at_key=True)
+    if table.rows == 0 or not keys:
+        return
+    for number, column in keys:
+        if column.generate is None:
+            place = (*path, "columns", number, "generate")
+            checked.problem(place, "is missing: a primary key is never NULL", "add generate: {sequence: {start: 1}}")
+            return
+    unique = (SequenceGenerator, UuidGenerator)
+    if not any(isinstance(column.generate, unique) for _, column in keys):
+        place = (*path, "columns", keys[0][0], "generate")
+        what = "gives the same key twice, and a primary key holds each once"
+        checked.problem(place, what, "write {sequence: {start: 1}} or {uuid: {}}", at_key=True)
+
+
+def _check_indexes(checked: Checked, path: KeyPath, table: TableSection) -> None:
+    if table.indexes and table.type is not TableType.HYBRID:
+        what = f"a {table.type} table has no indexes"
+        checked.problem((*path, "indexes"), what, "remove them, or write type: hybrid", at_key=True)
+        return
+    known = {canonical(column.name) for column in table.columns}
+    for number, index in enumerate(table.indexes):
+        place: KeyPath = (*path, "indexes", number, "columns")
+        if not index.columns:
+            checked.problem(place, "is empty", "name at least one column", at_key=True)
+        for position, name in enumerate(index.columns):
+            if canonical(name) not in known and checked.fine((*path, "columns"), (*place, position)):
+                checked.problem((*place, position), "is no column of the table", "name one of its columns")
+
+
+def _check_pool(checked: Checked, path: KeyPath, pool: PoolSection, folder: Path | None) -> None:
+    if (pool.query is None) == (pool.file is None):
+        what = "has both query and file" if pool.query is not None else "has neither query nor file"
+        checked.problem(path, what, "write {query: SELECT …}, or {file: regions.csv, column: NAME}", at_key=True)
+        return
+    if pool.query is not None:
+        if pool.column is not None:
+            checked.problem((*path, "column"), "belongs to a file", "a query gives its first column", at_key=True)
+        _check_query(checked, (*path, "query"), pool.query)
+    elif pool.file is not None:
+        _check_file(checked, path, pool.file, pool.column, folder)
+
+
+def _check_query(checked: Checked, path: KeyPath, sql: str) -> None:
+    shape = shape_of(sql)
+    wrong = malformed(shape)
+    if wrong is None and not shape.reads:
+        wrong = ("a pool is filled by a query", "begin with SELECT or WITH")
+    if wrong is None and shape.binds:
+        wrong = ("a pool's query takes no parameters, and this has a ?", "write the value into the text")
+    if wrong is not None:
+        checked.problem(path, *wrong)
+
+
+def _check_file(checked: Checked, path: KeyPath, file: str, column: str | None, folder: Path | None) -> None:
+    place: KeyPath = (*path, "file")
+    parts = PurePosixPath(file).parts
+    if PurePosixPath(file).is_absolute() or PureWindowsPath(file).drive or ".." in parts or "\\" in file:
+        what = "lies outside of the scenario's folder"
+        checked.problem(place, what, "put the file beside the scenario, and write its name")
+        return
+    if folder is None:
+        return
+    try:
+        with (folder / file).open("rb") as stream:
+            start = stream.read(HEADER_BYTES_MAX)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "a bad name"
+        checked.problem(place, f"cannot be read: {reason}", "it is looked for beside the scenario")
+        return
+    header = _header(start)
+    if header is None:
+        checked.problem(place, "is no CSV file with a header in UTF-8", "its first line must name the columns")
+    elif column is None and len(header) != 1:
+        checked.problem(place, f"has {len(header)} columns", "say which one: column: NAME")
+    elif column is not None and column not in header:
+        checked.problem((*path, "column"), "is no column of the file", f"it has {', '.join(header[:10])[:200]}")
+
+
+def _header(start: bytes) -> list[str] | None:
+    try:
+        line = start.partition(b"\n")[0].decode("utf-8-sig").rstrip("\r")
+        header = next(csv.reader([line], strict=True), None)
+    except (UnicodeDecodeError, csv.Error):
+        return None
+    return header if header and all(header) else None

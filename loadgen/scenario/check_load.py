@@ -1,0 +1,155 @@
+"""What must fit together in `load`."""
+
+from __future__ import annotations
+
+from loadgen.scenario.load_section import KEYS_OF_MODE, LoadSection
+from loadgen.scenario.problem import KeyPath
+from loadgen.scenario.scenario import LoadMode, Profile
+from loadgen.scenario.validation import Checked
+
+ARRIVALS_MAX = 1_000_000_000
+_LOAD: KeyPath = ("load",)
+CEILING_KEY = {LoadMode.CONCURRENCY: "connections", LoadMode.RATE: "max_connections", LoadMode.FIND_MAX: "find_max"}
+
+
+def check_load(checked: Checked, load: LoadSection) -> None:
+    if not checked.fine((*_LOAD, "mode")):
+        return
+    _check_keys_of_mode(checked, load)
+    _check_stages(checked, load)
+    _check_ramp(checked, load)
+    _check_levels(checked, load)
+    _check_workers(checked, load)
+
+
+def ceiling(load: LoadSection) -> int:
+    """The most connections the run ever has."""
+    if load.mode is LoadMode.FIND_MAX:
+        return load.find_max.maximum
+    if load.mode is LoadMode.RATE:
+        return load.max_connections
+    return max((stage.connections for stage in load.stages if stage.connections), default=load.connections)
+
+
+def duration_s(load: LoadSection) -> float:
+    """The measurement, without warm-up; not for find_max."""
+    return sum(stage.duration for stage in load.stages) if load.stages else load.duration
+
+
+def _check_keys_of_mode(checked: Checked, load: LoadSection) -> None:
+    for key in sorted(frozenset[str]().union(*KEYS_OF_MODE.values()) - KEYS_OF_MODE[load.mode]):
+        if checked.given((*_LOAD, key)):
+            modes = " and ".join(mode for mode, keys in KEYS_OF_MODE.items() if key in keys)
+            hint = f"remove it, or write mode: {modes.split()[0]}"
+            checked.problem((*_LOAD, key), f"belongs to mode {modes}, and the mode is {load.mode}", hint, at_key=True)
+    needs_rate = load.mode is LoadMode.RATE and not load.stages and checked.fine((*_LOAD, "stages"))
+    if needs_rate and load.rate is None and checked.fine((*_LOAD, "rate")):
+        checked.problem((*_LOAD, "rate"), "is missing: mode rate needs it", "add rate: 500/s")
+    think_time: KeyPath = ("workload", "think_time")
+    if load.mode is LoadMode.RATE and checked.given(think_time) and checked.fine(think_time):
+        what = "belongs to closed loops, and mode rate sends on schedule"
+        checked.problem(think_time, what, "remove it; the rate says how often", at_key=True)
+
+
+def _check_stages(checked: Checked, load: LoadSection) -> None:
+    if not load.stages or load.mode is LoadMode.FIND_MAX:
+        return
+    for key in ("connections", "duration", "rate"):
+        if checked.given((*_LOAD, key)) and key in KEYS_OF_MODE[load.mode]:
+            checked.problem((*_LOAD, key), "is said by the stages", "remove it, or the stages", at_key=True)
+    wanted, foreign = ("connections", "rate") if load.mode is LoadMode.CONCURRENCY else ("rate", "connections")
+    for number, stage in enumerate(load.stages):
+        path: KeyPath = (*_LOAD, "stages", number)
+        if not checked.given((*path, wanted)) and checked.fine((*path, wanted)):
+            checked.problem((*path, wanted), f"is missing: each stage of mode {load.mode} needs it", f"add {wanted}: …")
+        if checked.given((*path, foreign)):
+            checked.problem((*path, foreign), f"does not belong to mode {load.mode}", "remove it", at_key=True)
+        if number == 0 and stage.ramp and (load.warmup or load.ramp) and checked.fine((*path, "ramp")):
+            what = "the first level is reached in the warm-up" if load.warmup else "load.ramp says it"
+            checked.problem((*path, "ramp"), what, "write load.ramp instead", at_key=True)
+        elif stage.ramp > stage.duration and checked.fine((*path, "ramp"), (*path, "duration")):
+            checked.problem((*path, "ramp"), "is longer than the stage", "shorten it")
+
+
+def _check_ramp(checked: Checked, load: LoadSection) -> None:
+    parts = [(*_LOAD, key) for key in ("ramp", "warmup", "duration", "stages")]
+    if load.mode is LoadMode.FIND_MAX or not checked.fine(*parts):
+        return
+    first_s = load.stages[0].duration if load.stages else load.duration
+    if load.ramp > load.warmup + first_s:
+        what = "is longer than the warm-up and the first stage" if load.stages else "is longer than the whole run"
+        checked.problem((*_LOAD, "ramp"), what, "shorten it; best to the length of the warm-up")
+    elif load.ramp > load.warmup:
+        checked.warn((*_LOAD, "ramp"), "is longer than the warm-up, so the measurement begins below its level")
+    if load.mode is LoadMode.RATE:
+        _check_something_is_due(checked, load)
+
+
+def _check_something_is_due(checked: Checked, load: LoadSection) -> None:
+    if not checked.fine((*_LOAD, "rate")):
+        return
+    levels = [(stage.rate or 0.0, stage.duration) for stage in load.stages] or [(load.rate or 0.0, load.duration)]
+    due = sum(rate * lasting_s for rate, lasting_s in levels)
+    place: KeyPath = (*_LOAD, "stages") if load.stages else (*_LOAD, "rate")
+    if 0 < due < 1:
+        checked.problem(place, "is so low that no statement is due in the measurement", "raise it")
+    elif due + levels[0][0] * load.warmup > ARRIVALS_MAX:
+        checked.problem(place, f"makes more than {ARRIVALS_MAX:,} statements", "lower it, or run for a shorter time")
+
+
+def _check_levels(checked: Checked, load: LoadSection) -> None:
+    if load.mode is LoadMode.FIND_MAX:
+        _check_find_max(checked, load)
+    if load.mode is not LoadMode.CONCURRENCY or not checked.fine((*_LOAD, "min_connections")):
+        return
+    levels: list[tuple[KeyPath, int]] = [
+        ((*_LOAD, "stages", number, "connections"), stage.connections)
+        for number, stage in enumerate(load.stages)
+        if stage.connections is not None
+    ]
+    if not load.stages:
+        levels = [((*_LOAD, "connections"), load.connections)]
+    for path, connections in levels:
+        if connections < load.min_connections and checked.fine(path):
+            checked.problem(path, f"is below min_connections, {load.min_connections:,}", "raise it, or lower the other")
+
+
+def _check_find_max(checked: Checked, load: LoadSection) -> None:
+    path: KeyPath = (*_LOAD, "find_max")
+    if not checked.fine((*path, "start"), (*path, "maximum")):
+        return
+    config = load.find_max
+    if config.start > config.maximum:
+        checked.problem((*path, "start"), f"is above maximum, {config.maximum:,}", "lower it, or raise maximum")
+    if config.start < load.min_connections and checked.fine((*_LOAD, "min_connections")):
+        what = f"is below load.min_connections, {load.min_connections:,}"
+        checked.problem((*path, "start"), what, "raise it, or lower the other")
+
+
+def _check_workers(checked: Checked, load: LoadSection) -> None:
+    top_key = "stages" if load.stages else CEILING_KEY[load.mode]
+    keys = ("workers", "per_worker_connections", "profile", top_key)
+    if not checked.fine(*((*_LOAD, key) for key in keys)):
+        return
+    top, workers, each = ceiling(load), load.workers, load.per_worker_connections
+    each_path: KeyPath = (*_LOAD, "per_worker_connections")
+    if load.profile is Profile.PROCESS:
+        if each not in (None, 1):
+            checked.problem(each_path, "profile process has one connection per worker", "remove it")
+        if workers not in (None, top):
+            what = f"profile process has one worker per connection, that is {top:,}"
+            checked.problem((*_LOAD, "workers"), what, "write workers: auto")
+        if workers is None and top > 1_000:
+            checked.problem((*_LOAD, "profile"), f"process would start {top:,} processes", "use profile: thread")
+        return
+    if load.mode is LoadMode.FIND_MAX:
+        return
+    if each is not None and workers is not None and workers * each != top:
+        total = f"{workers:,} workers × {each:,} connections are {workers * each:,}, not {top:,}"
+        checked.problem(each_path, total, "make them agree, or leave this one out")
+    elif each is not None and workers is None and top % each:
+        checked.problem(each_path, f"{top:,} connections cannot be split into workers of {each:,}", "leave it out")
+    elif each is not None and workers is None and top // each > 1_000:
+        checked.problem(each_path, f"would start {top // each:,} workers", "raise it, or leave it out")
+    elif workers is not None and workers > top:
+        checked.warn((*_LOAD, "workers"), f"{workers:,} workers share {top:,} connections: some will have none")

@@ -1,0 +1,199 @@
+"""What must fit together in `workload`, and between it and thresholds, pools and sharding."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterator
+
+from loadgen.model.workload import StatementKind
+from loadgen.scenario.base import Section
+from loadgen.scenario.check_generator import Surroundings, check_generator, is_sharded
+from loadgen.scenario.file import ScenarioFile, StatementSection
+from loadgen.scenario.generator import PoolGenerator, SequenceGenerator
+from loadgen.scenario.problem import KeyPath
+from loadgen.scenario.scenario import LoadMode
+from loadgen.scenario.sql import SqlShape, refusal, shape_of
+from loadgen.scenario.threshold import Metric
+from loadgen.scenario.validation import Checked
+
+_STATEMENTS: KeyPath = ("workload", "statements")
+STATEMENTS_MAX = 500
+CYCLE_MAX = 1_000_000  # of the mix, after which it repeats
+PARAMETERS_MAX = 1_000  # of one statement
+Text = tuple[KeyPath, str, list[Section]]  # where its mapping is, the SQL, its parameters
+
+
+def check_workload(checked: Checked, file: ScenarioFile) -> None:
+    statements = file.workload.statements
+    whole = checked.fine(_STATEMENTS)
+    if not statements and whole:
+        checked.problem(_STATEMENTS, "there is nothing to send", "add at least one statement under workload.statements")
+    if len(statements) > STATEMENTS_MAX:
+        checked.problem(_STATEMENTS, f"has more than {STATEMENTS_MAX} statements", at_key=True)
+        return
+    weights = [statement.weight for statement in statements]
+    if statements and whole and not any(weights):
+        checked.problem(_STATEMENTS, "all weights are 0, so nothing would be sent", "give one a weight", at_key=True)
+    elif whole and any(weights) and sum(weights) // math.gcd(*weights) > CYCLE_MAX:
+        what = f"the weights make a cycle of more than {CYCLE_MAX:,} statements"
+        checked.problem(_STATEMENTS, what, "use smaller weights, or weights with a common factor", at_key=True)
+    _check_names(checked, statements)
+    around = _surroundings(checked, file)
+    for number, statement in enumerate(statements):
+        _check_statement(checked, (*_STATEMENTS, number), statement, around)
+    _check_pools_are_used(checked, file)
+    _check_sharding_is_used(checked, file)
+    _check_thresholds(checked, file)
+
+
+def _surroundings(checked: Checked, file: ScenarioFile) -> Surroundings:
+    count = len(file.workload.statements)
+    statements = {
+        statement.name: statement.weight > 0
+        and any(isinstance(generator, SequenceGenerator) for generator in _generators(statement))
+        for statement in file.workload.statements
+    }
+    return Surroundings(
+        pools=frozenset(file.values) if checked.fine(("values",)) else None,
+        statements=statements if checked.fine(_STATEMENTS) else None,
+        sharding=file.sharding.enabled if checked.fine(("sharding", "enabled")) else None,
+        written=tuple(checked.written((*_STATEMENTS, number, "name")) for number in range(count)),
+        previous=None,
+    )
+
+
+def _generators(statement: StatementSection) -> Iterator[Section]:
+    yield from statement.params
+    for query in statement.transaction or []:
+        yield from query.params
+
+
+def _check_names(checked: Checked, statements: list[StatementSection]) -> None:
+    seen: set[str] = set()
+    for number, statement in enumerate(statements):
+        path: KeyPath = (*_STATEMENTS, number, "name")
+        if statement.name in seen and checked.fine(path):
+            checked.problem(path, "is the name of another statement too", "names tell them apart in results")
+        seen.add(statement.name)
+
+
+def _check_statement(checked: Checked, path: KeyPath, statement: StatementSection, around: Surroundings) -> None:
+    if statement.weight == 0 and checked.fine((*path, "weight")):
+        checked.warn((*path, "weight"), "is 0, so this statement is never sent")
+    sql_path, transaction_path = (*path, "sql"), (*path, "transaction")
+    has_sql, has_transaction = checked.given(sql_path), statement.transaction is not None
+    if not checked.fine(sql_path, transaction_path) and not (statement.sql or statement.transaction):
+        return
+    if has_sql and has_transaction:
+        checked.problem(transaction_path, "a statement has sql or transaction, not both", "remove one", at_key=True)
+    elif not has_sql and not has_transaction:
+        checked.problem(sql_path, "is missing", "add sql: SELECT …, or transaction: with several")
+    if has_transaction:
+        if not statement.transaction and checked.fine(transaction_path):
+            checked.problem(transaction_path, "is empty", "list at least one statement", at_key=True)
+        for key in ("params", "expect"):
+            if checked.given((*path, key)):
+                checked.problem((*path, key), "does not belong to a transaction", _INNER[key], at_key=True)
+    shapes = [_check_text(checked, text) for text in _texts(path, statement)]
+    _check_parameters(checked, path, statement, around)
+    _check_kind(checked, path, statement, [shape for shape in shapes if shape is not None])
+
+
+_INNER = {"params": "give each of its statements its own params", "expect": "remove it"}
+
+
+def _texts(path: KeyPath, statement: StatementSection) -> Iterator[Text]:
+    if statement.sql is not None:
+        yield path, statement.sql, list(statement.params)
+    for number, query in enumerate(statement.transaction or []):
+        yield (*path, "transaction", number), query.sql, list(query.params)
+
+
+def _check_text(checked: Checked, text: Text) -> SqlShape | None:
+    """Look at one SQL text; None when nothing can be said about it."""
+    path, sql, parameters = text
+    if not checked.fine((*path, "sql")):
+        return None
+    shape = shape_of(sql)
+    wrong = refusal(shape)
+    if wrong is not None:
+        checked.problem((*path, "sql"), *wrong)
+        return None
+    if not checked.fine((*path, "params")):
+        return shape
+    if len(parameters) > PARAMETERS_MAX:
+        checked.problem((*path, "params"), f"has more than {PARAMETERS_MAX:,} parameters", at_key=True)
+    elif shape.binds != len(parameters):
+        marks = "1 ? is" if shape.binds == 1 else f"{shape.binds} ? are"
+        given = "1 parameter is" if len(parameters) == 1 else f"{len(parameters)} parameters are"
+        place = "params" if checked.given((*path, "params")) else "sql"
+        hint = "write one generator under params for each ? outside of texts and comments"
+        checked.problem((*path, place), f"{marks} in the SQL, and {given} given", hint, at_key=True)
+    return shape
+
+
+def _check_parameters(checked: Checked, path: KeyPath, statement: StatementSection, around: Surroundings) -> None:
+    for number, generator in enumerate(statement.params):
+        check_generator(checked, (*path, "params", number), generator, around)
+    before = 0
+    for query_number, query in enumerate(statement.transaction or []):
+        for number, generator in enumerate(query.params):
+            inside = dataclasses.replace(around, previous=before)
+            check_generator(checked, (*path, "transaction", query_number, "params", number), generator, inside)
+            before += 1
+
+
+def _check_kind(checked: Checked, path: KeyPath, statement: StatementSection, shapes: list[SqlShape]) -> None:
+    writing = [shape.verb for shape in shapes if not shape.reads and shape.verb != "CALL"]
+    calls = [shape for shape in shapes if shape.verb == "CALL"]
+    if not checked.fine((*path, "kind")):
+        return
+    if statement.kind is StatementKind.READ and writing:
+        checked.problem((*path, "kind"), f"is read, but {writing[0]} writes", "write kind: write")
+    elif statement.kind is None and calls and not writing:
+        checked.problem((*path, "kind"), "is missing: CALL may read or write", "add kind: read or kind: write")
+
+
+def kind_of(statement: StatementSection) -> StatementKind:
+    """As written, or as the SQL says."""
+    if statement.kind is not None:
+        return statement.kind
+    texts = [statement.sql] if statement.sql is not None else [query.sql for query in statement.transaction or []]
+    reads = all(shape_of(text).reads for text in texts)
+    return StatementKind.READ if reads else StatementKind.WRITE
+
+
+def _check_pools_are_used(checked: Checked, file: ScenarioFile) -> None:
+    if not checked.fine(_STATEMENTS, ("values",)):
+        return
+    generators = [generator for statement in file.workload.statements for generator in _generators(statement)]
+    used = {generator.pool for generator in generators if isinstance(generator, PoolGenerator)}
+    for name in file.values:
+        if name not in used:
+            checked.warn(("values", name), "no parameter takes values from this pool")
+
+
+def _check_sharding_is_used(checked: Checked, file: ScenarioFile) -> None:
+    if not file.sharding.enabled or not checked.fine(_STATEMENTS, ("sharding", "enabled")):
+        return
+    generators = [generator for statement in file.workload.statements for generator in _generators(statement)]
+    if not any(map(is_sharded, generators)):
+        hint = "write sharded: true in a generator, use {shard: {}}, or set enabled: false"
+        checked.problem(("sharding", "enabled"), "sharding is enabled, and no parameter uses it", hint)
+
+
+def _check_thresholds(checked: Checked, file: ScenarioFile) -> None:
+    names = [statement.name for statement in file.workload.statements]
+    written = [checked.written((*_STATEMENTS, number, "name")) for number in range(len(names))]
+    for number, threshold in enumerate(file.thresholds):
+        path: KeyPath = ("thresholds", number)
+        check = threshold.check
+        place: KeyPath = (*path, "check") if checked.given((*path, "check")) else path
+        if check.statement is not None and check.statement not in names and checked.fine(_STATEMENTS):
+            near = difflib.get_close_matches(check.statement, written, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"statements are {', '.join(written[:10])}"
+            checked.problem(place, "is about a statement that does not exist", hint)
+        if check.metric is Metric.LAG_P99 and file.load.mode is not LoadMode.RATE and checked.fine(("load", "mode")):
+            checked.problem(place, "lag exists in mode rate only", "use p99, or write load.mode: rate")

@@ -1,0 +1,236 @@
+"""What a run of a scenario would do, worked out without connecting anywhere. Pure: text is made in `plan_text`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loadgen.model.split import share
+from loadgen.scenario.findmax import FindMaxCap, find_max_cap
+from loadgen.scenario.origin import Setting, settings
+from loadgen.scenario.problem import KeyPath
+from loadgen.scenario.read import Loaded
+from loadgen.scenario.scenario import (
+    CONTROL_WAREHOUSE,
+    EMBEDDED,
+    Load,
+    LoadMode,
+    Profile,
+    QueryPool,
+    Scenario,
+    Stage,
+)
+from loadgen.scenario.workers import CONNECTIONS_PER_WORKER, workers_of
+from loadgen.units import format_duration_s, format_rate_per_second
+
+MINIMUM_BILLED_S = 60.0  # each time a warehouse starts
+# Credits per hour of one cluster of a standard warehouse; each size doubles.
+SIZES = ("X-Small", "Small", "Medium", "Large", "X-Large")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A part of the run, in order."""
+
+    name: str
+    start_s: float
+    duration_s: float
+    level: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """How much of the mix one statement is."""
+
+    name: str
+    kind: str
+    fraction: float
+    queries: int
+    expected: int | None  # statements in the measurement; only an open loop knows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    table: str
+    type: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """An upper limit, since sizes and suspending are not known offline. Empty for the embedded server."""
+
+    longest_s: float
+    by_size: tuple[tuple[str, float], ...]
+    control: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    source: str
+    name: str
+    summary: tuple[str, ...]
+    phases: tuple[Phase, ...]
+    shares: tuple[Share, ...]
+    workers: int
+    workers_reason: str
+    connections_per_worker: tuple[int, ...]
+    preparation: tuple[Preparation, ...]
+    pools: tuple[tuple[str, str], ...]
+    find_max: FindMaxCap | None
+    cost: Cost | None
+    settings: tuple[Setting, ...]
+
+
+def plan(loaded: Loaded, *, cores: int) -> Plan:
+    """Work out a run on a machine with so many cores."""
+    scenario = loaded.scenario
+    load = scenario.load
+    workers = workers_of(load, cores)
+    cap = find_max_cap(load.find_max) if load.find_max is not None else None
+    reason = _workers_reason(load, cores)
+    prepared = tuple(
+        Preparation(table=table.name, type=table.type, rows=table.rows) for table in scenario.prepare.tables
+    )
+    return Plan(
+        source=loaded.document.source,
+        name=scenario.name,
+        summary=tuple(_summary(scenario, cap)),
+        phases=tuple(_phases(load, cap)),
+        shares=tuple(_shares(scenario)),
+        workers=workers,
+        workers_reason=reason,
+        connections_per_worker=tuple(share(load.connections, worker, workers) for worker in range(workers)),
+        preparation=prepared,
+        pools=tuple(
+            (pool.name, "query" if isinstance(pool, QueryPool) else f"file {pool.file}") for pool in scenario.pools
+        ),
+        find_max=cap,
+        cost=None if scenario.connection == EMBEDDED else _cost(scenario, cap),
+        settings=settings(loaded, _worked_out(scenario, workers, reason)),
+    )
+
+
+def longest_s(scenario: Scenario, cap: FindMaxCap | None) -> float:
+    """The longest a run can take from its first statement on, statements that are slow to end included."""
+    load = scenario.load
+    measured_s = cap.longest_s if cap is not None else load.duration_s or 0.0
+    return load.warmup_s + measured_s + scenario.timing.drain_s
+
+
+def span(duration_s: float) -> str:
+    """3661 → '1h 1m 1s'; short and odd ones as they are written."""
+    if duration_s < 60 or duration_s % 1:
+        return format_duration_s(duration_s)
+    minutes, seconds = divmod(int(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = ((hours, "h"), (minutes, "m"), (seconds, "s"))
+    return " ".join(f"{number}{unit}" for number, unit in parts if number)
+
+
+def _worked_out(scenario: Scenario, workers: int, reason: str) -> dict[KeyPath, tuple[str, str]]:
+    """Defaults that stand for something else."""
+    found: dict[KeyPath, tuple[str, str]] = {
+        ("control", "warehouse"): (CONTROL_WAREHOUSE, "default"),
+        ("timing", "registration"): (format_duration_s(scenario.timing.registration_s), "default"),
+        ("timing", "start"): (format_duration_s(scenario.timing.start_s), "default"),
+    }
+    if scenario.load.workers is None:
+        found["load", "workers"] = (str(workers), f"worked out: {reason}")
+    for number, statement in enumerate(scenario.workload.statements):
+        found["workload", "statements", number, "kind"] = (statement.kind.value, "as its SQL says")
+    return found
+
+
+def _summary(scenario: Scenario, cap: FindMaxCap | None) -> list[str]:
+    load = scenario.load
+    after = f"after a warm-up of {span(load.warmup_s)}" if load.warmup_s else "without warm-up"
+    measured = f"for {span(load.duration_s)}, {after}" if load.duration_s is not None else after
+    connections = _count(load.connections, "connection")
+    if load.mode is LoadMode.RATE:
+        levels = load.levels
+        rate = _rate(levels[0]) if len(levels) == 1 else f"{len(levels)} stages of different rates"
+        first = f"Sends {rate} on schedule ({load.arrival} arrivals) over at most {connections}, {measured}."
+    elif cap is not None:
+        ladder = f"from {cap.levels[0]} to at most {cap.levels[-1]} connections"
+        first = f"Searches for the most connections that hold, {ladder}, {measured}."
+    elif load.stages:
+        first = f"Keeps up to {connections} busy in {_count(len(load.stages), 'stage')}, {measured}."
+    else:
+        first = f"Keeps {connections} busy, {measured}."
+    where = scenario.target.warehouse or "the connection's own warehouse"
+    connection = scenario.connection or "the default connection"
+    second = f"Runs against {connection}, warehouse {where}."
+    thresholds = _count(len(scenario.thresholds), "threshold")
+    third = f"Passes if {thresholds} {'holds' if len(scenario.thresholds) == 1 else 'hold'}."
+    return [first, second, third if scenario.thresholds else "Has no thresholds: any valid result passes."]
+
+
+def _phases(load: Load, cap: FindMaxCap | None) -> list[Phase]:
+    phases: list[Phase] = []
+    now_s = 0.0
+    levels = load.levels
+    if load.warmup_s:
+        first = f"{load.find_max.start} connections" if load.find_max else _level(levels[0])
+        ramp = f", reached in {span(load.ramp_s)}" if load.ramp_s else ""
+        phases.append(
+            Phase(name="warm-up", start_s=0.0, duration_s=load.warmup_s, level=f"{first}{ramp}, not measured")
+        )
+        now_s = load.warmup_s
+    if cap is not None:
+        level = f"steps {', '.join(map(str, cap.levels[:4]))}{' …' if len(cap.levels) > 4 else ''} connections"
+        phases.append(Phase(name="search", start_s=now_s, duration_s=cap.longest_s, level=f"{level}; at the longest"))
+    for number, stage in enumerate(levels, 1):
+        name = f"stage {number}" if load.stages else "measurement"
+        ramp_s = stage.ramp_s or (load.ramp_s if number == 1 and not load.warmup_s else 0.0)
+        ramp = f", reached in {span(ramp_s)}" if ramp_s else ""
+        phases.append(Phase(name=name, start_s=now_s, duration_s=stage.duration_s, level=f"{_level(stage)}{ramp}"))
+        now_s += stage.duration_s
+    return phases
+
+
+def _shares(scenario: Scenario) -> list[Share]:
+    load, statements = scenario.load, scenario.workload.statements
+    total = sum(statement.weight for statement in statements)
+    due = sum((stage.rate_per_second or 0.0) * stage.duration_s for stage in load.levels)
+    return [
+        Share(
+            name=statement.name,
+            kind=statement.kind.value,
+            fraction=statement.weight / total,
+            queries=len(statement.queries),
+            expected=round(due * statement.weight / total) if load.mode is LoadMode.RATE else None,
+        )
+        for statement in statements
+    ]
+
+
+def _cost(scenario: Scenario, cap: FindMaxCap | None) -> Cost:
+    lasting_s = longest_s(scenario, cap)
+    hours = max(lasting_s, MINIMUM_BILLED_S) / 3600
+    return Cost(
+        longest_s=lasting_s,
+        by_size=tuple((size, hours * 2**doublings) for doublings, size in enumerate(SIZES)),
+        control=hours,
+    )
+
+
+def _workers_reason(load: Load, cores: int) -> str:
+    if load.workers is not None:
+        return "as written"
+    if load.profile is Profile.PROCESS:
+        return "one per connection, as profile process wants it"
+    if load.per_worker_connections is not None:
+        return f"{load.per_worker_connections} connections each, as written"
+    return f"one per {CONNECTIONS_PER_WORKER} connections, at most one per core, {_count(cores, 'core')} here"
+
+
+def _level(stage: Stage) -> str:
+    return _rate(stage) if stage.connections is None else _count(stage.connections, "connection")
+
+
+def _rate(stage: Stage) -> str:
+    return format_rate_per_second(stage.rate_per_second or 0.0)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

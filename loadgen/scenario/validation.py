@@ -1,0 +1,334 @@
+"""Keys and types: the tree checked against the models, every problem at once.
+
+pydantic gives no partial result, so what is wrong is taken out and the rest is checked again, until it holds. The
+checks between keys then run on what is left; they ask `fine()` whether the keys they look at were left whole.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from loadgen.log import is_secret_name, plain
+from loadgen.scenario.base import Section
+from loadgen.scenario.document import TEXT_SHOWN, Document, Entry, Node, shown
+from loadgen.scenario.field import Wrong
+from loadgen.scenario.file import VERSION, ScenarioFile
+from loadgen.scenario.generator import GENERATORS, TAG, generator_name
+from loadgen.scenario.problem import SHOWN_MAX, KeyPath
+
+PASSES_MAX = 100
+# Stand-ins for what is missing, so that everything around it can still be checked.
+_STAND_INS: dict[str, Any] = {"version": VERSION, "workload": {}}
+
+
+class Elements(list[Any]):
+    """A list of the file that remembers the positions its elements have there."""
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, elements: list[Any]) -> None:
+        super().__init__(elements)
+        self.numbers = list(range(len(elements)))
+
+
+@dataclass(slots=True)
+class Checked:
+    """A document and what its models make of it. `file` is None when too little is left to look at."""
+
+    document: Document
+    data: Any
+    file: ScenarioFile | None = None
+    broken: set[KeyPath] = field(default_factory=set)  # positions of the file that were taken out
+
+    def fine(self, *paths: KeyPath) -> bool:
+        """Were all these values right, and everything below and above them?"""
+        originals = [self.original(path) for path in paths]
+        return not any(_related(path, broken) for path in originals for broken in self.broken)
+
+    def given(self, path: KeyPath) -> bool:
+        """Does the file (or an option) say it, other than by null or nothing at all?"""
+        entry = self.document.entry(self.original(path))
+        return entry is not None and entry.node.value not in (None, {}, [])
+
+    def written(self, path: KeyPath) -> str:
+        """The scalar as it was written: fit to be shown, since variables are not filled in."""
+        entry = self.document.entry(self.original(path))
+        return plain(entry.node.text, TEXT_SHOWN) if entry is not None else ""
+
+    def problem(self, path: KeyPath, what: str, hint: str | None = None, *, at_key: bool = False) -> None:
+        self.document.problem(self.original(path), what, hint, at_key=at_key)
+
+    def warn(self, path: KeyPath, what: str, hint: str | None = None) -> None:
+        """Something that works and is probably not meant."""
+        before = len(self.document.problems)
+        self.document.problem(self.original(path), what, hint, at_key=True)
+        self.document.warnings += self.document.problems[before:]
+        del self.document.problems[before:]
+
+    def original(self, path: KeyPath) -> KeyPath:
+        """Where the file has what the model has at `path`: elements before it may have been taken out."""
+        parts: list[str | int] = []
+        here: Any = self.data
+        for part in path:
+            if isinstance(here, Elements) and isinstance(part, int) and part < len(here):
+                parts.append(here.numbers[part])
+                here = here[part]
+            else:
+                parts.append(part)
+                here = here.get(part) if isinstance(here, Mapping) else None
+        return tuple(parts)
+
+
+def validate(document: Document) -> Checked:
+    """Check keys and types; the problems are noted in the document."""
+    checked = Checked(document, None if document.root is None else _plain(document.root))
+    if document.root is None:
+        return checked
+    _take_out_refused(checked, document.root, ())
+    for _ in range(PASSES_MAX):
+        try:
+            checked.file = ScenarioFile.model_validate(checked.data)
+            break
+        except ValidationError as error:
+            if not _take_out(checked, error):
+                break
+    return checked
+
+
+def _plain(node: Node) -> Any:
+    if isinstance(node.value, dict):
+        return {key: _plain(entry.node) for key, entry in node.value.items()}
+    return Elements([_plain(element) for element in node.value]) if isinstance(node.value, list) else node.value
+
+
+def _related(path: KeyPath, other: KeyPath) -> bool:
+    shorter = min(len(path), len(other))
+    return path[:shorter] == other[:shorter]
+
+
+# --- secrets ---------------------------------------------------------------------------------------------------------
+
+_DATA = {"values", "choice"}  # below them keys are the user's own words
+
+
+def _take_out_refused(checked: Checked, node: Node, path: KeyPath) -> None:
+    """What has had its problem already, and keys that look like secrets."""
+    if isinstance(node.value, list):
+        for number, element in reversed(list(enumerate(node.value))):
+            _take_out_refused(checked, element, (*path, number))
+    elif isinstance(node.value, dict):
+        for key, entry in node.value.items():
+            if is_secret_name(key) and not (path and path[-1] in _DATA):
+                _note_secret(checked.document, path, key, entry)
+                _remove(checked, (*path, key))
+            else:
+                _take_out_refused(checked, entry.node, (*path, key))
+    elif node.refused and path:
+        _remove(checked, path)
+
+
+def _note_secret(document: Document, path: KeyPath, key: str, entry: Entry) -> None:
+    # At the mapping's path: `password: …` would be masked wherever it is printed.
+    what = f"the key {shown(key)} looks like a secret, and a scenario holds none"
+    hint = "put it in connections.toml and name that connection; `loadgen connections list` shows the file"
+    document.problems.append(document.problem_of(entry.node, entry.mark, path, what, hint))
+
+
+# --- errors of the models --------------------------------------------------------------------------------------------
+
+
+def _take_out(checked: Checked, error: ValidationError) -> bool:
+    """Note each error and remove its cause. False when nothing is left to check."""
+    found = [(_path(entry["loc"]), entry) for entry in error.errors(include_url=False, include_input=False)]
+    unknown = [path for path, entry in found if entry["type"] == "extra_forbidden"]
+    causes: list[KeyPath] = []
+    for path, entry in found:
+        mistyped = entry["type"] == "missing" and _is_mistyped(path, unknown)
+        if not mistyped and not any(_related(checked.original(path), broken) for broken in checked.broken):
+            _note(checked, entry, path)
+    for path, entry in found:
+        causes.append(_cause(checked, entry["type"], path))
+    if () in causes:
+        return False
+    for path in sorted(set(causes), key=_from_the_end):
+        _remove(checked, path)
+    return True
+
+
+def _path(place: tuple[str | int, ...]) -> KeyPath:
+    return tuple(part for part in place if not (isinstance(part, str) and part.startswith(TAG)))
+
+
+def _is_mistyped(missing: KeyPath, unknown: list[KeyPath]) -> bool:
+    """Is there a key beside it that was probably meant to be this one? Then one problem is enough."""
+    beside = [str(path[-1]) for path in unknown if path[:-1] == missing[:-1]]
+    return bool(difflib.get_close_matches(str(missing[-1]), beside, n=1))
+
+
+def _from_the_end(path: KeyPath) -> tuple[Any, ...]:
+    """Sorts so that taking out one element does not move those still to be taken out."""
+    return (-len(path), *((0, -part, "") if isinstance(part, int) else (1, 0, part) for part in path))
+
+
+def _cause(checked: Checked, kind: str, path: KeyPath) -> KeyPath:
+    """What must go: the value, or for a missing key the mapping that lacks it."""
+    if kind != "missing":
+        return path
+    name = path[-1]
+    if name in _STAND_INS or name == "name":
+        mapping = _at(checked.data, path[:-1])
+        mapping[name] = _STAND_INS.get(str(name), f"MISSING_{len(checked.broken)}")
+        checked.broken.add(checked.original(path))
+        return ("",)  # nothing to take out
+    return path[:-1]
+
+
+def _remove(checked: Checked, path: KeyPath) -> None:
+    *above, last = path
+    parent = _at(checked.data, tuple(above))
+    if isinstance(parent, Elements) and isinstance(last, int) and last < len(parent):
+        checked.broken.add(checked.original(path))
+        del parent[last]
+        del parent.numbers[last]
+    elif isinstance(parent, dict) and last in parent:
+        checked.broken.add(checked.original(path))
+        del parent[last]
+    elif parent is not None and last != "":
+        _remove(checked, tuple(above))
+
+
+def _at(data: Any, path: KeyPath) -> Any:
+    for part in path:
+        inside = (isinstance(data, list) and isinstance(part, int) and part < len(data)) or (
+            isinstance(data, dict) and part in data
+        )
+        if not inside:
+            return None
+        data = data[part]
+    return data
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def _note(checked: Checked, found: Mapping[str, Any], path: KeyPath) -> None:
+    kind = found["type"]
+    if kind == "extra_forbidden":
+        _note_unknown(checked, path)
+    elif kind == "missing":
+        checked.problem(path, "is missing", f"add {path[-1]}: …")
+    elif kind == "value_error" and isinstance(found["ctx"]["error"], Wrong):
+        wrong = found["ctx"]["error"]
+        checked.problem(_down_to_the_value(checked, (*path, *wrong.at)), wrong.what, wrong.hint)
+    elif kind == "union_tag_not_found":
+        _note_generator(checked, path)
+    else:
+        what = {"list_type": "must be a list", "dict_type": "must be a mapping", "model_type": "must be a mapping"}
+        hint = "write - before each element" if kind == "list_type" else "write keys and values below it"
+        checked.problem(_down_to_the_value(checked, path), what.get(kind, "cannot be used"), hint)
+
+
+def _down_to_the_value(checked: Checked, path: KeyPath) -> KeyPath:
+    """A threshold may be written as a text, where the model has a mapping."""
+    while len(path) > 1 and checked.document.entry(checked.original(path)) is None:
+        parent = checked.document.entry(checked.original(path[:-1]))
+        if parent is None or isinstance(parent.node.value, (dict, list)):
+            break
+        path = path[:-1]
+    return path
+
+
+def _note_unknown(checked: Checked, path: KeyPath) -> None:
+    key = str(path[-1])
+    if len(checked.document.problems) > SHOWN_MAX:  # nobody will see the hint, and finding it takes time
+        checked.problem(path, f"{shown(key)} is not a known key", at_key=True)
+        return
+    known = keys_at(checked.data, path[:-1])
+    near = difflib.get_close_matches(key, known, n=1)
+    elsewhere = [place for place, keys in _ALL_KEYS.items() if key in keys and place != path[0]]
+    if near and (not elsewhere or difflib.get_close_matches(key, known, n=1, cutoff=0.8)):
+        hint = f"did you mean {near[0]}?"
+    elif elsewhere:
+        hint = f"it belongs under {' or '.join(elsewhere[:3])}"
+    else:
+        hint = f"known here: {', '.join(known)}" if known else "it has no keys"
+    checked.problem(path, f"{shown(key)} is not a known key", hint, at_key=True)
+
+
+def _note_generator(checked: Checked, path: KeyPath) -> None:
+    entry = checked.document.entry(checked.original(path))
+    value = entry.node.value if entry is not None else None
+    if not isinstance(value, dict):
+        hint = "for a fixed value write {literal: …}; generators are " + ", ".join(GENERATORS)
+        checked.problem(path, "must name a generator", hint)
+        return
+    found = [key for key in value if key in GENERATORS]
+    if len(found) > 1:
+        checked.problem(path, f"names {len(found)} generators: {', '.join(found)}", "write one per parameter")
+        return
+    key = next(iter(value), None)
+    near = difflib.get_close_matches(key, GENERATORS, n=1) if key else []
+    hint = f"did you mean {near[0]}?" if near else f"generators are {', '.join(GENERATORS)}"
+    if key is None:
+        checked.problem(path, "names no generator", hint)
+    else:
+        checked.problem((*path, key), f"{shown(key)} is not a generator", hint, at_key=True)
+
+
+def keys_at(data: Any, path: KeyPath) -> list[str]:
+    """The keys a mapping of the file may have."""
+    kind: Any = ScenarioFile
+    for depth, part in enumerate(path):
+        kind = _below(kind, part, _at(data, path[:depth]))
+    section = _section(kind, _at(data, path))
+    return [] if section is None else list(key_names(section))
+
+
+def key_names(section: type[BaseModel]) -> Iterator[str]:
+    """The keys of a section as they are written."""
+    for name, info in section.model_fields.items():
+        yield info.alias or name
+
+
+def _below(kind: Any, part: str | int, value: Any) -> Any:
+    kind = _section(kind, value) or kind
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        fields = {info.alias or name: info.annotation for name, info in kind.model_fields.items()}
+        return fields.get(str(part))
+    arguments = typing.get_args(kind)
+    return arguments[-1] if arguments else None
+
+
+def _section(kind: Any, value: Any) -> type[Section] | None:
+    """The section a type stands for; for generators the one that `value` names."""
+    if isinstance(kind, type) and issubclass(kind, Section):
+        return kind
+    options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else ()
+    if typing.get_origin(kind) is typing.Annotated:
+        options = typing.get_args(kind)[:1]
+    for option in options:
+        found = _section(option, value)
+        if found in GENERATORS.values():
+            return GENERATORS.get(generator_name(value) or "")
+        if found is not None:
+            return found
+    return None
+
+
+def _all_keys() -> dict[str, set[str]]:
+    places: dict[str, set[str]] = {}
+    for name, info in ScenarioFile.model_fields.items():
+        section = _section(info.annotation, None)
+        if section is not None:
+            places[name] = set(key_names(section))
+    return places
+
+
+_ALL_KEYS = _all_keys()

@@ -1,0 +1,179 @@
+"""SCENARIO_CONFIG: written once, read back exactly, with the names others rely on and no value of the environment."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.errors import ConfigurationError
+from loadgen.model.split import share
+from loadgen.scenario.codec import BadConfig
+from loadgen.scenario.frozen import FROZEN_VERSION, freeze, frozen_config, template_id, thaw
+from loadgen.scenario.problem import ScenarioProblems
+from loadgen.scenario.read import parse_scenario
+from loadgen.scenario.workers import with_workers, workers_of
+from loadgen.workload import split
+from tests.unit.test_scenario_fuzz import ENVIRON, RELAXED, damaged, scenario_data
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = """\
+version: 1
+name: orders
+labels: {team: checkout}
+description: for ${WHO}, not $${WHO}
+target: {warehouse: "${WH}", session: {A: "${PIN}"}}
+workload:
+  think_time: 5ms
+  statements:
+    - {name: a, sql: "SELECT ? -- ${PIN}", params: [{literal: "${PIN}"}]}
+sharding: {enabled: false}
+load: {connections: "${N}", workers: 2, warmup: 10s, duration: 1m}
+"""
+VALUES = {"WHO": "you", "WH": "BENCH_WH", "PIN": "1234-5678", "N": "8"}
+
+
+def read(text=TEXT, environ=None):
+    return parse_scenario(text, source="f.yaml", environ=VALUES if environ is None else environ).scenario
+
+
+@settings(RELAXED, max_examples=100)
+@given(scenario_data())
+def test_what_is_thawed_equals_what_was_frozen(data):
+    try:
+        scenario = parse_scenario(json.dumps(data), source="f.yaml", environ=ENVIRON).scenario
+    except ScenarioProblems:
+        return
+
+    again = thaw(freeze(scenario), ENVIRON)
+
+    assert again == scenario
+    assert repr(again).replace("w√rd", "${WORD}") == repr(scenario).replace(
+        "w√rd", "${WORD}"
+    )  # types too: 1 is not 1.0
+
+
+def test_the_names_are_those_of_the_specification():
+    config = frozen_config(read())
+
+    assert config["frozen_version"] == FROZEN_VERSION
+    workload = config["workload"]
+    assert workload["load_mode"] == "CONCURRENCY"
+    assert workload["concurrent_connections"] == 8
+    assert (workload["warmup_seconds"], workload["duration_seconds"]) == (10.0, 60.0)
+    assert config["scaling"] == {"worker_group_count": 2, "per_worker_connections": None}
+    assert config["sharding"] == {"enabled": False}
+    assert config["find_max"] is None
+
+
+def test_the_other_modes_and_sharding_have_theirs():
+    sharded = TEXT.replace("enabled: false", "enabled: true, key_range: [1, 1000000]").replace(
+        'literal: "${PIN}"', "shard: {}"
+    )
+    search = TEXT.replace('connections: "${N}", workers: 2', "mode: find_max").replace("duration: 1m", "find_max: {}")
+    rate = TEXT.replace('connections: "${N}"', "mode: rate, rate: 5/s").replace("  think_time: 5ms\n", "")
+
+    assert frozen_config(read(sharded))["sharding"] == {
+        "enabled": True,
+        "total_partitions": 100,
+        "key_column": "ID",
+        "key_range": [1, 1_000_000],
+    }
+    find_max = frozen_config(read(search))["find_max"]
+    assert frozen_config(read(search))["workload"]["load_mode"] == "FIND_MAX_CONCURRENCY"
+    assert find_max["step_duration_seconds"] == 30.0
+    assert {"qps_stability_pct", "latency_stability_pct", "max_error_rate_pct"} <= find_max.keys()
+    assert frozen_config(read(rate))["workload"]["load_mode"] == "RATE"
+    assert frozen_config(read(rate))["workload"]["rate_per_second"] == 5.0
+
+
+def test_texts_of_the_environment_stay_templates_and_everything_else_is_settled():
+    text = freeze(read())
+
+    assert "1234-5678" not in text
+    config = json.loads(text)
+    assert config["description"] == "for ${WHO}, not $${WHO}"
+    assert config["target"]["session"] == {"A": "${PIN}"}
+    assert config["workload"]["statements"][0]["queries"][0]["sql"] == "SELECT ? -- ${PIN}"
+    assert config["target"]["warehouse"] == "BENCH_WH"
+    assert config["workload"]["concurrent_connections"] == 8
+
+
+def test_templates_are_filled_in_where_they_are_read():
+    text = freeze(read())
+
+    there = thaw(text, VALUES | {"PIN": "other"})
+    shown = thaw(text, None)
+
+    assert there.description == "for you, not ${WHO}"
+    assert there.workload.statements[0].queries[0].parameters[0].value == "other"  # type: ignore[union-attr]
+    assert type(there.workload.statements[0].queries[0].sql) is str
+    assert shown.target.session == {"A": "${PIN}"}
+    with pytest.raises(ConfigurationError, match="needs the environment variable PIN"):
+        thaw(text, {"WHO": "you"})
+
+
+def test_a_default_that_was_used_is_stored_as_the_value():
+    text = TEXT.replace("for ${WHO}, not $${WHO}", "for ${NOBODY:-me}")
+
+    assert json.loads(freeze(read(text)))["description"] == "for me"
+
+
+def test_the_template_id_ignores_what_names_a_scenario_and_nothing_else():
+    first = read()
+    renamed = dataclasses.replace(first, name="other", labels={}, description=None)
+    changed = dataclasses.replace(first, connection="prod")
+    elsewhere = read(environ=VALUES | {"WH": "OTHER_WH"})
+
+    assert template_id(renamed) == template_id(first)
+    assert len({template_id(first), template_id(changed), template_id(elsewhere)}) == 3
+    assert template_id(thaw(freeze(renamed), None)) == template_id(thaw(freeze(first), None))
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "{", "{}", '{"frozen_version": 2}', "[" * 100_000])
+def test_what_is_no_stored_scenario_is_refused(text):
+    with pytest.raises(BadConfig):
+        thaw(text, {})
+
+
+@settings(RELAXED, max_examples=200)
+@given(st.integers(0, 2**32))
+def test_a_damaged_configuration_is_refused_or_read_and_nothing_else(seed):
+    config = damaged(frozen_config(read()), seed)
+
+    try:
+        thaw(json.dumps(config), VALUES)
+    except ConfigurationError as error:
+        said = str(error)
+    else:
+        said = ""
+
+    assert "1234-5678" not in said
+
+
+def test_workers_are_settled_before_freezing():
+    scenario = read(TEXT.replace("workers: 2", "workers: auto").replace('"${N}"', "60"))
+
+    assert workers_of(scenario.load, cores=2) == 2
+    assert workers_of(scenario.load, cores=64) == 3
+    assert with_workers(scenario, cores=64).load.workers == 3
+    assert workers_of(dataclasses.replace(scenario.load, connections=1), cores=8) == 1
+    assert workers_of(dataclasses.replace(scenario.load, per_worker_connections=15), cores=8) == 4
+
+
+@given(st.integers(0, 10_000), st.integers(1, 100))
+def test_the_plan_splits_as_the_workload_does(total, workers):
+    assert tuple(share(total, worker, workers) for worker in range(workers)) == split.shares(total, workers)
+
+
+def test_reading_a_stored_scenario_needs_neither_pydantic_nor_yaml():
+    code = (
+        "import sys, loadgen.scenario.frozen, loadgen.scenario.workers; "
+        "sys.exit(any(name.split('.')[0] in ('pydantic', 'ruamel') for name in sys.modules))"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -1,0 +1,159 @@
+"""`--plan`: what a run would do, in plain words, and where every value comes from."""
+
+import dataclasses
+
+import pytest
+
+from loadgen.scenario.findmax import find_max_cap
+from loadgen.scenario.plan import Plan, plan
+from loadgen.scenario.plan_text import plan_data, plan_text
+from loadgen.scenario.read import parse_scenario
+from loadgen.scenario.scenario import FindMax
+
+TEXT = """\
+version: 1
+name: orders-mix
+connection: ${WHERE}
+target: {warehouse: BENCH_WH}
+prepare:
+  tables:
+    - {name: ORDERS, rows: 100k, columns: [{name: ID, type: INT, primary_key: true, generate: {sequence: {}}}]}
+    - {name: NATIONS, type: existing}
+values: {order_id: {query: SELECT ID FROM ORDERS}}
+workload:
+  statements:
+    - {name: read, weight: 2, sql: SELECT * FROM ORDERS WHERE ID = ?, params: [{pool: order_id}]}
+    - {name: pay, transaction: [{sql: SELECT 1}, {sql: UPDATE ORDERS SET A = 1}]}
+load:
+  warmup: 10s
+  ramp: 5s
+  stages:
+    - {duration: 1m, connections: 16}
+    - {duration: 90s, connections: 33, ramp: 10s}
+thresholds: [p95 < 50ms]
+"""
+
+GOLDEN = """\
+f.yaml: orders-mix
+
+  Keeps up to 33 connections busy in 2 stages, for 2m 30s, after a warm-up of 10s.
+  Runs against prod, warehouse BENCH_WH.
+  Passes if 1 threshold holds.
+
+Timeline
+  at 0s      warm-up  for 10s     16 connections, reached in 5s, not measured
+  at 10s     stage 1  for 1m      16 connections
+  at 1m 10s  stage 2  for 1m 30s  33 connections, reached in 10s
+
+Statements
+   66.67%  read   read
+   33.33%  write  pay     transaction of 2
+
+Workers
+  2 (one per 25 connections, at most one per core, 2 cores here): 1 × 17 connections and 1 × 16 connections
+
+To prepare
+  ORDERS   hybrid    100,000 rows
+  NATIONS  existing  must be there
+  100,000 rows in all, unless they are there already
+  value pool order_id from a query
+
+Cost
+  At most, in credits by the size of the warehouse: X-Small 0.08, Small 0.16, Medium 0.31, Large 0.62, X-Large 1.24.
+  Plus 0.08 for the control warehouse, if it is X-Small.
+  Assumed: one cluster of a standard warehouse at 1 credit per hour for X-Small, twice that for each size up, running for 4m 40s; preparing and idling until it suspends come on top.
+
+Every value and where it comes from
+"""  # noqa: E501 - a line of output is as long as it is
+
+
+def made(text=TEXT, overrides=(), cores=2) -> Plan:
+    return plan(
+        parse_scenario(text, source="f.yaml", overrides=overrides, environ={"WHERE": "prod", "UNUSED": "1"}),
+        cores=cores,
+    )
+
+
+def origins(text=TEXT, overrides=()):
+    return {setting.path: (setting.value, setting.origin) for setting in made(text, overrides).settings}
+
+
+def test_the_plan_says_in_plain_words_what_would_happen():
+    text = plan_text(made())
+
+    assert text.partition("where it comes from\n")[0] + "where it comes from\n" == GOLDEN
+
+
+def test_every_value_has_its_origin():
+    found = origins(overrides=["guardrails.max_credits=3"])
+
+    assert found["name"] == ("orders-mix", "line 2")
+    assert found["connection"] == ("${WHERE}", "line 3, environment variable WHERE")
+    assert found["load.warmup"] == ("10s", "line 15")
+    assert found["load.stages.1.ramp"] == ("10s", "line 19")
+    assert found["load.stages.0.ramp"] == ("0s", "default")
+    assert found["guardrails.max_credits"] == ("3", "--set guardrails.max_credits=3")
+    assert found["control.warehouse"] == ("LOADGEN_CONTROL_WH", "default")
+    assert found["timing.registration"] == ("1m", "default")
+    assert found["target.session"] == ("none", "default")
+    assert found["workload.statements.0.kind"] == ("read", "as its SQL says")
+    assert found["workload.statements.0.params.0"] == ("{pool: order_id}", "line 12")
+    assert found["load.workers"][0] == "2"
+    assert found["load.workers"][1].startswith("worked out: one per 25 connections")
+
+
+def test_what_has_no_effect_is_not_listed():
+    found = origins()
+
+    assert not {"load.connections", "load.rate", "load.find_max.start", "embedded.slots", "sessions.count"} & set(found)
+    assert "sharding.enabled" in found
+    assert "sharding.key_column" not in found
+
+
+def test_an_open_loop_knows_how_many_statements_to_expect():
+    text = TEXT[: TEXT.index("\nload:") + 1] + "load: {mode: rate, rate: 30/s, duration: 10s}\n"
+
+    found = made(text)
+
+    assert [share.expected for share in found.shares] == [200, 100]
+    assert found.summary[0].startswith("Sends 30/s on schedule (poisson arrivals) over at most 64 connections")
+
+
+def test_the_embedded_server_costs_nothing():
+    assert made(overrides=["connection=embedded"]).cost is None
+    assert "None: the embedded server" in plan_text(made(overrides=["connection=embedded"]))
+
+
+def test_a_search_has_a_cap_on_steps_and_time():
+    text = TEXT[: TEXT.index("\nload:") + 1] + "load: {mode: find_max, warmup: 0s}\n"
+
+    found = made(text)
+
+    assert found.find_max is not None
+    assert found.find_max.levels[:3] == (5, 15, 25)
+    assert found.find_max.levels[-2:] == (495, 500)
+    assert found.cost is not None
+    assert found.cost.longest_s == found.find_max.longest_s + 120
+    assert f"At most {found.find_max.steps} steps" in plan_text(found)
+
+
+@pytest.mark.parametrize(
+    ("config", "levels", "steps"),
+    [
+        (FindMax(start=4, increment=4, maximum=12, refine=False), (4, 8, 12), 3 + 2),
+        (FindMax(start=4, increment=4, maximum=12), (4, 8, 12), 3 + 2 + 2),
+        (FindMax(start=5, maximum=5), (5,), 1 + 1),
+        (FindMax(start=5, increment=10, maximum=20), (5, 15, 20), 3 + 2 + 4),
+    ],
+)
+def test_the_cap_counts_climbing_confirming_and_narrowing_down(config, levels, steps):
+    cap = find_max_cap(config)
+
+    assert (cap.levels, cap.steps) == (levels, steps)
+    assert cap.steps_s == steps * 33
+    assert cap.longest_s == steps * 93
+
+
+def test_the_plan_is_data_too():
+    assert plan_data(made())["workers"] == 2
+    assert plan_data(made()) == dataclasses.asdict(made())

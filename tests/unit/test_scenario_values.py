@@ -1,0 +1,455 @@
+"""Values: what may be written, variables of the environment, --set, and what becomes of them."""
+
+import copy
+import pickle
+from datetime import datetime
+
+import pytest
+
+from loadgen.log import redact
+from loadgen.model.workload import (
+    Choice,
+    Hotspot,
+    KeyRange,
+    Latest,
+    Literal,
+    Normal,
+    PoolOrder,
+    PoolValue,
+    Previous,
+    Query,
+    Sequence,
+    Shard,
+    Sharding,
+    Statement,
+    StatementKind,
+    Text,
+    Timestamp,
+    Uniform,
+    UniformFloat,
+    Uuid,
+    Zipfian,
+)
+from loadgen.scenario.plan import plan
+from loadgen.scenario.plan_text import plan_text
+from loadgen.scenario.problem import ScenarioProblems
+from loadgen.scenario.read import parse_scenario
+from loadgen.scenario.scenario import (
+    Column,
+    Control,
+    Embedded,
+    Enrichment,
+    FilePool,
+    FindMax,
+    Load,
+    LoadMode,
+    QueryPool,
+    Stage,
+    Table,
+    TableType,
+)
+from loadgen.scenario.template import FromEnvironment
+from loadgen.scenario.threshold import Metric, Operator, parse_check
+
+MINIMAL = "version: 1\nname: x\nworkload: {statements: [{name: a, sql: SELECT 1}]}\n"
+EVERY_GENERATOR = """\
+version: 1
+name: x
+values:
+  ids: {query: SELECT 1}
+  regions: {file: r.csv, column: NAME}
+sharding: {enabled: true, total_partitions: 4, key_column: K, key_range: [1, 100]}
+workload:
+  statements:
+    - name: flat
+      sql: SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+      params:
+        - {literal: null}
+        - {choice: [PAID, 1, true]}
+        - {choice: {NEW: 70, PAID: 20}}
+        - {uniform: {min: 1, max: 10k}}
+        - {uniform: {min: 0, max: 1.5}}
+        - {uniform: {sharded: true}}
+        - {normal: {mean: 5, stddev: 2, min: 0, max: 9, whole: true}}
+        - {zipfian: {min: 1, max: 5, scrambled: true}}
+        - {hotspot: {min: 1, max: 5, hot_share: 0.9}}
+        - {latest: {min: 1, max: 5, follows: tx}}
+        - {sequence: {start: 1000001}}
+        - {sequence: {sharded: true}}
+        - {text: {length: 4, max_length: 8, alphabet: ab}}
+        - {uuid: {}}
+        - {timestamp: {min: "2025-01-01", max: "2026-01-01T02:00:00+02:00"}}
+        - {pool: ids}
+        - {pool: regions, distribution: zipfian}
+        - {shard: {}}
+        - {literal: "${SECRET_WORD}"}
+    - name: tx
+      weight: 3
+      transaction:
+        - {sql: "INSERT INTO T VALUES (?)", params: [{sequence: {}}]}
+        - {sql: "SELECT ?", params: [{previous: 0}]}
+"""
+
+EVERY_DEFAULT = """\
+control: {connection: null, database: LOADGEN, schema: CONTROL, warehouse: null, share_warehouse: false}
+target: {warehouse: null, database: null, schema: null, use_cached_result: false, statement_timeout: 30s, session: {}}
+prepare: {tables: [], statements: []}
+values: {}
+sharding: {enabled: false, total_partitions: 100, key_column: ID, key_range: [1, 1000000]}
+sessions: {count: 0, affinity: hint, ttl: 1h, max: 10000, metadata: {}}
+seed: 1
+load:
+  mode: concurrency
+  connections: 32
+  min_connections: 1
+  profile: thread
+  pin: auto
+  workers: auto
+  per_worker_connections: null
+  warmup: 10s
+  duration: 60s
+  ramp: 0s
+  stages: []
+  rate: null
+  max_lag: null
+connections: {open_parallel: 16, max_age: null, max_statements: null}
+thresholds: []
+guardrails: {max_cpu_percent: 90, max_memory_percent: 85, action: warn, max_credits: null}
+query_log: {mode: sample, sample_rate: 0.01, max_rows: 1m}
+enrichment: {enabled: auto}
+spawner: {kind: local}
+on_worker_loss: fail
+notify: []
+timing: {}
+embedded: {service_time: null, slots: 0, engine: postgres}
+"""
+
+
+def read(text, environ=None, overrides=()):
+    return parse_scenario(text, source="f.yaml", environ=environ or {}, overrides=overrides).scenario
+
+
+def problems(text, environ=None, overrides=()):
+    with pytest.raises(ScenarioProblems) as found:
+        read(text, environ, overrides)
+    return [str(problem) for problem in found.value.problems]
+
+
+# --- the typed result ------------------------------------------------------------------------------------------------
+
+
+def test_every_generator_becomes_what_the_workload_draws_from():
+    scenario = read(EVERY_GENERATOR, {"SECRET_WORD": "s3cret"})
+
+    assert scenario.workload.statements[0].queries[0].parameters == (
+        Literal(value=None),
+        Choice(values=("PAID", 1, True)),
+        Choice(values=("NEW", "PAID"), weights=(70, 20)),
+        Uniform(keys=KeyRange(low=1, high=10_001)),
+        UniformFloat(low=0.0, high=1.5),
+        Uniform(keys=None, sharded=True),
+        Normal(mean=5.0, stddev=2.0, low=0.0, high=10.0, whole=True),
+        Zipfian(keys=KeyRange(low=1, high=6), scrambled=True),
+        Hotspot(keys=KeyRange(low=1, high=6), hot_share=0.9),
+        Latest(keys=KeyRange(low=1, high=6), follows="tx"),
+        Sequence(start=1_000_001),
+        Sequence(sharded=True),
+        Text(length=4, length_max=8, alphabet="ab"),
+        Uuid(),
+        Timestamp(low=datetime(2025, 1, 1), high=datetime(2026, 1, 1)),  # noqa: DTZ001 - naive UTC by design
+        PoolValue(pool="ids"),
+        PoolValue(pool="regions", order=PoolOrder.ZIPFIAN),
+        Shard(),
+        Literal(value="s3cret"),
+    )
+    assert scenario.workload.statements[1] == Statement(
+        name="tx",
+        kind=StatementKind.WRITE,
+        weight=3,
+        transaction=True,
+        queries=(
+            Query(sql="INSERT INTO T VALUES (?)", parameters=(Sequence(),)),
+            Query(sql="SELECT ?", parameters=(Previous(index=0),)),
+        ),
+    )
+    assert scenario.workload.sharding == Sharding(total_partitions=4, key_column="K", keys=KeyRange(low=1, high=101))
+    assert scenario.pools == (
+        QueryPool(name="ids", query="SELECT 1"),
+        FilePool(name="regions", file="r.csv", column="NAME"),
+    )
+
+
+def test_sections_become_typed_values():
+    scenario = read(
+        MINIMAL
+        + "prepare: {tables: [{name: T, rows: 100k, columns: [{name: ID, type: INT, primary_key: true, "
+        + "generate: {sequence: {}}}], indexes: [{columns: [ID]}]}]}\n"
+        + "load: {stages: [{duration: 1m, connections: 16}, {duration: 2m, connections: 64, ramp: 10s}]}\n"
+        + "enrichment: {enabled: false}\ncontrol: {connection: embedded}\nembedded: {slots: 4}\n"
+    )
+
+    assert scenario.prepare.tables == (
+        Table(
+            name="T",
+            type=TableType.HYBRID,
+            rows=100_000,
+            columns=(Column(name="ID", type="INT", primary_key=True, generate=Sequence()),),
+            indexes=(("ID",),),
+        ),
+    )
+    assert scenario.load == Load(
+        connections=64,
+        duration_s=180.0,
+        stages=(Stage(duration_s=60.0, connections=16), Stage(duration_s=120.0, connections=64, ramp_s=10.0)),
+    )
+    assert scenario.enrichment is Enrichment.OFF
+    assert scenario.control == Control(connection="embedded")
+    assert scenario.embedded == Embedded(slots=4)
+
+
+def test_writing_every_default_out_changes_nothing():
+    assert read(MINIMAL + EVERY_DEFAULT) == read(MINIMAL)
+
+
+def test_each_mode_has_its_ceiling_and_levels():
+    rate = read(MINIMAL + "load: {mode: rate, rate: 90/m, max_connections: 12, duration: 10s}\n").load
+    search = read(MINIMAL + "load: {mode: find_max, find_max: {maximum: 40, step: 5s}}\n").load
+
+    assert (rate.connections, rate.rate_per_second) == (12, 1.5)
+    assert rate.levels == (Stage(duration_s=10.0, rate_per_second=1.5),)
+    assert (search.mode, search.connections, search.duration_s) == (LoadMode.FIND_MAX, 40, None)
+    assert search.find_max == FindMax(maximum=40, step_s=5.0)
+    assert search.levels == ()
+
+
+def test_slow_spawners_have_longer_times():
+    local = read(MINIMAL).timing
+    spcs = read(MINIMAL + "spawner: {kind: spcs, compute_pool: P, image: /d/s/r/i:1}\n").timing
+
+    assert (local.registration_s, local.start_s) == (60.0, 120.0)
+    assert (spcs.registration_s, spcs.start_s) == (600.0, 900.0)
+    assert read(MINIMAL + "spawner: {kind: external}\ntiming: {start: 5s}\n").timing.start_s == 5.0
+
+
+@pytest.mark.parametrize("key", ["labels", "load", "prepare", "thresholds", "timing", "notify", "values"])
+def test_a_section_with_nothing_below_it_counts_as_absent(key):
+    assert read(f"{MINIMAL}{key}:\n") == read(MINIMAL)
+
+
+def test_the_kind_of_a_statement_is_read_from_its_sql():
+    text = MINIMAL.replace("SELECT 1", "MERGE INTO T USING S ON 1=1 WHEN MATCHED THEN DELETE")
+
+    assert read(text).workload.statements[0].kind is StatementKind.WRITE
+    assert read(MINIMAL).workload.statements[0].kind is StatementKind.READ
+
+
+# --- thresholds ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "statement", "metric", "operator", "limit"),
+    [
+        ("p95 < 50ms", None, Metric.P95, Operator.LT, 50.0),
+        ("p999<=1.5s", None, Metric.P999, Operator.LE, 1500.0),
+        ("pay.p99 > 100us", "pay", Metric.P99, Operator.GT, 0.1),
+        ("a.b.c.max >= 1m", "a.b.c", Metric.MAX, Operator.GE, 60_000.0),
+        ("</script><b>x.p50 < 1ms", "</script><b>x", Metric.P50, Operator.LT, 1.0),
+        ("error_rate < 0.5%", None, Metric.ERROR_RATE, Operator.LT, 0.005),
+        ("qps > 1.5k", None, Metric.QPS, Operator.GT, 1500.0),
+        ("qps > 90/m", None, Metric.QPS, Operator.GT, 1.5),
+        ("errors == 0", None, Metric.ERRORS, Operator.EQ, 0.0),
+        ("queries >= 10k", None, Metric.QUERIES, Operator.GE, 10_000.0),
+        ("lag_p99 < 5ms", None, Metric.LAG_P99, Operator.LT, 5.0),
+        ("service_p95 < 5ms", None, Metric.SERVICE_P95, Operator.LT, 5.0),
+    ],
+)
+def test_thresholds_are_read(text, statement, metric, operator, limit):
+    check = parse_check(text)
+
+    assert (check.statement, check.metric, check.operator, check.limit) == (statement, metric, operator, limit)
+    assert check.text == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "p95", "p95 <", "< 5ms", "p95 ! 5ms", ".p95 < 5ms", "p95 < 5", "errors < 1.5", "error_rate < 101%"),
+        *("p95 < 5ms < 6", "p95 < nan", "qps > -1", "p95 <" + "9" * 600),
+    ],
+)
+def test_what_is_no_threshold_is_refused(text):
+    with pytest.raises(ValueError):
+        parse_check(text)
+
+
+# --- variables of the environment ------------------------------------------------------------------------------------
+
+
+def test_variables_are_filled_in_texts_and_typed_by_their_key():
+    text = (
+        "version: 1\nname: ${NAME}\nconnection: ${WHERE:-embedded}\nseed: ${SEED}\n"
+        "description: a $${literal} and $ and ${NAME}-${GONE:-}\n"
+        "workload: {statements: [{name: a, sql: SELECT 1}]}\nload: {duration: '${FOR}', connections: '${N:-4}'}\n"
+    )
+
+    scenario = read(text, {"NAME": "n", "SEED": "7", "FOR": "30s"})
+
+    assert (scenario.name, scenario.connection, scenario.workload.seed) == ("n", "embedded", 7)
+    assert scenario.description == "a ${literal} and $ and n-"
+    assert (scenario.load.duration_s, scenario.load.connections) == (30.0, 4)
+
+
+def test_a_variable_cannot_add_keys_or_lines():
+    scenario = read(MINIMAL + "description: ${EVIL}\n", {"EVIL": "x\nload: {connections: 9999}"})
+
+    assert scenario.description == "x\nload: {connections: 9999}"
+    assert scenario.load.connections == 32
+
+
+def test_keys_are_never_filled_in():
+    assert "'${KEY}' is not a known key" in problems(MINIMAL + "${KEY}: 1\n", {"KEY": "seed"})[0]
+
+
+def test_a_variable_that_is_not_set_or_not_named_is_a_problem_with_its_place():
+    found = problems(MINIMAL + "description: ${UNSET}\nlabels: {a: '${', b: '${9}'}\n")
+
+    assert found == [
+        "f.yaml:4:14 description: the environment variable UNSET is not set, got '${UNSET}'; set it, or give a "
+        "default: ${UNSET:-…}",
+        "f.yaml:5:13 labels.a: has a ${ that names no variable, got '${'; write ${NAME} or ${NAME:-default}, and $${ "
+        "for a literal ${",
+        "f.yaml:5:22 labels.b: has a ${ that names no variable, got '${9}'; write ${NAME} or ${NAME:-default}, and $${ "
+        "for a literal ${",
+    ]
+
+
+SECRET = "hunter2-hunter2"
+WITH_SECRETS_EVERYWHERE = """\
+version: ${S}
+name: x
+description: ${S}
+labels: {a: "${S}"}
+connection: "${S}\\n"
+target: {warehouse: "${S}", session: {A: "${S}"}, statement_timeout: "${S}"}
+prepare: {tables: [{name: "${S}", rows: "${S}", columns: [{name: "${S}", type: "${S}"}]}], statements: ["${S}"]}
+values: {p: {query: "${S}"}, q: {file: "${S}"}}
+workload:
+  statements:
+    - {name: "${S}", sql: "${S}", params: [{literal: "${S}"}, {pool: "${S}"}, {choice: {a: "${S}"}}]}
+    - {name: b, sql: "SELECT ?", params: [{latest: {min: "${S}", max: 5, follows: "${S}"}}]}
+    - {name: c, sql: "SELECT ?", params: [{latest: {min: 1, max: 5, follows: "${S}x"}}]}
+load: {connections: "${S}", mode: "${S}", duration: "${S}"}
+thresholds: ["${S}", "y${S}.p95 < 5ms"]
+embedded: {service_time: "${S}"}
+"""
+
+
+def test_a_value_of_the_environment_is_never_in_a_message(tmp_path):
+    with pytest.raises(ScenarioProblems) as found:
+        parse_scenario(WITH_SECRETS_EVERYWHERE, source="f.yaml", folder=tmp_path, environ={"S": SECRET})
+
+    assert len(found.value.problems) > 10
+    assert SECRET not in str(found.value)
+    assert "got '${S}'" in str(found.value)
+
+
+def test_a_value_of_the_environment_is_never_in_a_plan():
+    text = MINIMAL + "description: ${S}\nlabels: {a: '${S}'}\ntarget: {session: {A: '${S}'}}\n"
+    loaded = parse_scenario(text, source="f.yaml", environ={"S": SECRET})
+
+    text = plan_text(plan(loaded, cores=2))
+
+    assert SECRET not in text
+    assert "${S}" in text
+    assert "line 4, environment variable S" in text
+    assert SECRET not in repr(loaded.scenario)
+
+
+def test_a_variable_with_a_secret_name_is_masked_in_logs():
+    read(MINIMAL + "description: ${MY_TOKEN}\n", {"MY_TOKEN": "opensesame-17"})
+
+    assert "opensesame-17" not in redact("the server said opensesame-17")
+
+
+def test_texts_of_the_environment_are_texts_wherever_they_go():
+    text = FromEnvironment("value", "${NAME}")
+
+    for same in (text, copy.deepcopy(text), pickle.loads(pickle.dumps(text))):
+        assert same == "value"
+        assert same.template == "${NAME}"
+        assert repr(same) == "'${NAME}'"
+        assert type(str(same)) is str
+
+
+# --- --set -----------------------------------------------------------------------------------------------------------
+
+
+def test_set_replaces_adds_and_is_typed_by_the_key():
+    text = MINIMAL.replace("SELECT 1", "SELECT 1, weight: 5")
+
+    scenario = read(
+        text,
+        overrides=[
+            "load.connections=64",
+            "name=123",
+            "target.use_cached_result=true",
+            "workload.statements.a.weight=7",
+            "workload.statements.0.kind=write",
+            "thresholds=[p95 < 5ms, qps > 1]",
+            "load.duration = 90s",
+            "load.per_worker_connections=null",
+            "seed=5",
+            "seed=6",
+        ],
+    )
+
+    assert (scenario.load.connections, scenario.name, scenario.load.duration_s) == (64, "123", 90.0)
+    assert scenario.target.use_cached_result is True
+    assert scenario.workload.statements[0].weight == 7
+    assert scenario.workload.statements[0].kind is StatementKind.WRITE
+    assert [threshold.check.text for threshold in scenario.thresholds] == ["p95 < 5ms", "qps > 1"]
+    assert scenario.workload.seed == 6
+
+
+def test_set_gives_a_literal_the_type_it_looks_like():
+    text = MINIMAL.replace("sql: SELECT 1", "sql: SELECT ?, params: [{literal: 1}]")
+
+    for given, value in (
+        ("5", 5),
+        ("1.5", 1.5),
+        ("true", True),
+        ("x y", "x y"),
+        ("null", None),
+        ("2026-01-01", "2026-01-01"),
+    ):
+        scenario = read(text, overrides=[f"workload.statements.a.params.0.literal={given}"])
+
+        assert scenario.workload.statements[0].queries[0].parameters == (Literal(value=value),)
+
+
+def test_set_does_not_fill_in_variables():
+    assert read(MINIMAL, {"X": "y"}, overrides=["description=${X}"]).description == "${X}"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("load.conections=64", "--set load.conections=64 load.conections: 'conections' is not a known key; did you"),
+        ("load.connections=many", "--set load.connections=many load.connections: is not a count, got 'many'; "),
+        ("load", "--set load: is not path=value"),
+        ("=5", "--set =5: is not path=value"),
+        ("load..x=5", "is not path=value"),
+        ("name.first=5", "name is one value and has no keys"),
+        ("workload.statements.7.weight=5", "workload.statements has no element '7'; it has 0, or by name: a"),
+        ("workload.statements.pay.weight=5", "workload.statements has no element 'pay'"),
+        ("thresholds=[p95", "the value cannot be read as YAML"),
+        ("thresholds=[&a x]", "the value cannot be read as YAML"),
+        ("target.password=hunter2", "--set target.password=**** target: the key 'password' looks like a secret"),
+    ],
+)
+def test_a_set_that_does_not_fit_is_a_problem(override, message):
+    found = problems(MINIMAL, overrides=[override])
+
+    assert len(found) == 1
+    assert message in found[0]
+    assert "hunter2" not in found[0]

@@ -55,13 +55,7 @@ def cast(value: str, kind: SnowType, attempt: bool = False) -> str:
         call = f"sf.cut({call}, {kind.scale})"  # PostgreSQL would round
     elif kind.kind == "FIXED" and attempt:
         call = f"sf.within({call}, {kind.precision}, {kind.scale})"
-    elif (kind.kind == "TEXT" and kind.postgres == "text") or kind.kind not in (
-        "FIXED",
-        "TEXT",
-        "TIME",
-        "TIMESTAMP_NTZ",
-        "TIMESTAMP_LTZ",
-    ):
+    elif kind.postgres == "text" or kind.kind not in _MODIFIED:
         return call
     return f"{call}::{kind.postgres}"
 

@@ -126,7 +126,3 @@ def _zone(text: str) -> str:
         return str(ZoneInfo(text).key)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise compilation(1008, "22023", f"invalid value ['{text[:100]}'] for parameter 'TIMEZONE'") from None
-
-
-def wire_value(value: Value) -> Value:
-    return value

@@ -23,7 +23,6 @@ class Result:
     rows: Sequence[Row]
     statement_type: int
     count: int  # rows returned, or changed
-    width: int = 0
     parameters_changed: bool = False
     array_bind_supported: bool = True
 

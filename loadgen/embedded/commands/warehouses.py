@@ -138,15 +138,11 @@ async def alter(call: Call) -> Result:
         return status(SUCCESS)
     if cursor.accept("SUSPEND"):
         if warehouse.state == "SUSPENDED":
-            raise failure.compilation(
-                90064, "22000", f"Invalid state. Warehouse '{names.shown(name)}' cannot be suspended."
-            )
+            raise _invalid_state(90064, name, "suspended")
         warehouse.suspend()
     elif cursor.accept("RESUME"):
         if not cursor.accept("IF", "SUSPENDED") and warehouse.state != "SUSPENDED":
-            raise failure.compilation(
-                90063, "22000", f"Invalid state. Warehouse '{names.shown(name)}' cannot be resumed."
-            )
+            raise _invalid_state(90063, name, "resumed")
         warehouse.resume()
     elif cursor.accept("ABORT", "ALL", "QUERIES"):
         for running in list(call.engine.running.values()):

@@ -12,10 +12,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from loadgen.embedded.datadir import account_of, first_closed, may, server_account
@@ -33,6 +34,16 @@ def wait_until(happened: Callable[[], object], what: str) -> None:
             return
         never.wait(0.02)
     pytest.fail(f"did not happen in {PATIENCE_S:.0f} s: {what}")
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those that still run; one may end while it is looked at."""
+    found = set()
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.add(pid)
+    return found
 
 
 @contextmanager

@@ -32,7 +32,7 @@ import pytest
 from loadgen.embedded.datadir import SYSTEM_DIR, DataDir, running_server
 from loadgen.embedded.postgres import Postgres, postgres_processes_in
 from tests.embedded_server import ROOT, EmbeddedServer
-from tests.process import VARIANTS, process_of_owner, reachable_directory, run_as, wait_until
+from tests.process import VARIANTS, alive, process_of_owner, reachable_directory, run_as, wait_until
 
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -115,10 +115,6 @@ def refused(data_dir: Path, *arguments: str, prefix: list[str] | None = None) ->
     assert error.startswith("error: ")
     assert hint.startswith("hint: ")
     return done.returncode, error, hint
-
-
-def alive(pids: set[int]) -> set[int]:
-    return {pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE}
 
 
 class Refused(Exception):

@@ -18,6 +18,7 @@ from loadgen.embedded.postgres import Postgres, postgres_processes_in, socket_di
 from loadgen.errors import EmbeddedServerError
 from tests.process import (
     VARIANTS,
+    alive,
     process_of_owner,
     reachable_directory,
     run_as,
@@ -96,10 +97,6 @@ async def endless_statement(postgres: Postgres) -> tuple[int, asyncio.Task[objec
     while not await value(postgres, active):
         await asyncio.sleep(0.01)
     return connection.get_server_pid(), task
-
-
-def alive(pids: set[int]) -> set[int]:
-    return {pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE}
 
 
 def pids_in(path: Path) -> set[int]:

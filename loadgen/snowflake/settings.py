@@ -1,15 +1,18 @@
 """A profile and a purpose, turned into arguments for connect(). Pure; the secrets are added by `credential`.
 
-    load      the measured sessions: one attempt, so that a measured time is the time of one execution
-    control   heartbeats, polls, leases: a few attempts in a few seconds, then the caller decides
-    probe     is it there? one attempt, short limits
+    load      the measured sessions
+    control   heartbeats, polls, leases
+    probe     is it there? short limits
+
+None of them lets the driver repeat a request. A measured time is then the time of one execution; and a write whose
+answer was lost is looked for by whoever sent it, where the driver would blindly do it twice.
 
 Each limit has two halves: the server's (STATEMENT_TIMEOUT_IN_SECONDS), which ends the statement, and the client's, a
 little later, for the server that does not answer at all. Names differ between the driver's major versions:
 
                             5.x                                    4.x
     attempts                retry_max_attempts                     only a back-off policy can say no
-    one statement           query_timeout                          network_timeout (a timer thread per statement)
+    one statement           query_timeout                          socket_timeout
     one request             request_timeout                        socket_timeout
     connecting              connect_timeout                        socket_timeout
     logout                  logout_total_timeout_seconds, …        socket_timeout
@@ -18,7 +21,6 @@ little later, for the server that does not answer at all. Names differ between t
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from loadgen.snowflake import keys
@@ -32,7 +34,6 @@ LOGIN_S = 15
 CONNECT_S = 5
 REQUEST_S = 10  # everything that is neither log-in nor a statement
 LOGOUT_S = 2
-CONTROL_ATTEMPTS = 4
 CONTROL_STATEMENT_S = 8
 CONTROL_MARGIN_S = 2
 LOAD_MARGIN_S = 5
@@ -40,14 +41,6 @@ LOCK_S = 5
 
 # Scenarios may set session parameters, but not these: results and their ground truth depend on them.
 _SESSION = {"TIMEZONE": "UTC", "AUTOCOMMIT": True, "ABORT_DETACHED_QUERY": True, "CLIENT_TELEMETRY_ENABLED": False}
-
-
-class Purpose(Enum):
-    """What a connection is for."""
-
-    LOAD = "load"
-    CONTROL = "control"
-    PROBE = "probe"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +79,7 @@ def load_settings(
         "QUERY_TAG": tag,
     }
     client_limit_s = statement_limit_s + LOAD_MARGIN_S
-    return _settings(profile, Purpose.LOAD, major, client_limit_s, {**(session or {}), **own})
+    return _settings(profile, major, client_limit_s, {**(session or {}), **own})
 
 
 def control_settings(
@@ -101,18 +94,16 @@ def control_settings(
         # The default is an hour, in which a dead session's row lock would stop all heartbeats.
         "HYBRID_TABLE_LOCK_TIMEOUT": min(LOCK_S, statement_limit_s),
     }
-    return _settings(profile, Purpose.CONTROL, major, statement_limit_s + CONTROL_MARGIN_S, own)
+    return _settings(profile, major, statement_limit_s + CONTROL_MARGIN_S, own)
 
 
 def probe_settings(profile: Profile, *, major: int) -> Settings:
     """For looking whether a connection works."""
     own: dict[str, Value] = {"STATEMENT_TIMEOUT_IN_SECONDS": REQUEST_S, "QUERY_TAG": json.dumps({"app": APPLICATION})}
-    return _settings(profile, Purpose.PROBE, major, REQUEST_S + CONTROL_MARGIN_S, own)
+    return _settings(profile, major, REQUEST_S + CONTROL_MARGIN_S, own)
 
 
-def _settings(
-    profile: Profile, purpose: Purpose, major: int, client_limit_s: int, session: Mapping[str, Value]
-) -> Settings:
+def _settings(profile: Profile, major: int, client_limit_s: int, session: Mapping[str, Value]) -> Settings:
     arguments: dict[str, Any] = {
         **_identity(profile, major),
         **_passed(profile, major),
@@ -132,14 +123,14 @@ def _settings(
         },
     }
     if major >= 5:
-        return Settings(arguments=arguments | _limits_5(purpose, client_limit_s))
-    return Settings(arguments=arguments | _limits_4(purpose, client_limit_s), socket_timeout_s=client_limit_s)
+        return Settings(arguments=arguments | _limits_5(client_limit_s))
+    return Settings(arguments=arguments | _limits_4(client_limit_s), socket_timeout_s=client_limit_s)
 
 
-def _limits_5(purpose: Purpose, client_limit_s: int) -> dict[str, Any]:
+def _limits_5(client_limit_s: int) -> dict[str, Any]:
     return {
         # The default is six attempts with back-off: a 503 would be measured as 3.6 s, a 429 as 12.6 s.
-        "retry_max_attempts": CONTROL_ATTEMPTS if purpose is Purpose.CONTROL else 1,
+        "retry_max_attempts": 1,
         "query_timeout": client_limit_s,  # the default is none; when it passes, the driver cancels on the server
         "request_timeout": REQUEST_S,
         "connect_timeout": CONNECT_S,
@@ -151,20 +142,17 @@ def _limits_5(purpose: Purpose, client_limit_s: int) -> dict[str, Any]:
     }
 
 
-def _limits_4(purpose: Purpose, client_limit_s: int) -> dict[str, Any]:
-    limits: dict[str, Any] = {
+def _limits_4(client_limit_s: int) -> dict[str, Any]:
+    return {
         # Covers connecting, log-in and close as well, which `connect` therefore bounds by setting it in between.
         "socket_timeout": min(LOGIN_S, client_limit_s),
         "platform_detection_timeout_seconds": 0.0,  # else it asks the cloud's metadata address at each connect
         "log_imported_packages_in_telemetry": False,
+        # network_timeout stays unset: it costs a timer thread per statement (+50 % CPU), and cannot forbid the first
+        # retry. Without it the driver retries for ever; the policy ends that before the second attempt.
+        # `_no_retry=True` for execute() would not do: it turns a cut answer into KeyError('success').
+        "backoff_policy": _one_attempt,
     }
-    if purpose is Purpose.CONTROL:
-        # Ends the retrying, and cancels the statement on the server by a timer thread: affordable here, not below.
-        return limits | {"network_timeout": client_limit_s}
-    # network_timeout stays unset: it costs a timer thread per statement (+50 % CPU), and cannot forbid the first retry.
-    # Without it the driver retries for ever; the policy ends that before the second attempt. `_no_retry=True` for
-    # execute() would not do: it turns a cut answer into KeyError('success').
-    return limits | {"backoff_policy": _one_attempt}
 
 
 def _one_attempt() -> Iterator[int]:

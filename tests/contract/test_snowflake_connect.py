@@ -273,7 +273,7 @@ def test_a_cancelled_statement_is_known_as_such(open_connection):
     assert failure.cancelled
 
 
-@pytest.mark.parametrize("purpose", ["load", "probe", pytest.param("control", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("purpose", ["load", "probe", "control"])
 def test_a_port_where_nobody_listens_is_told_with_a_remedy(purpose):
     port = free_port()
     profile = profile_of(f"127.0.0.1:{port}")
@@ -298,13 +298,8 @@ def test_a_refused_login_is_told_with_a_remedy(server, profile):
     assert "do not fit" in str(caught.value)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_server_that_is_killed_under_a_session_is_a_lost_connection():
-    """The one test that needs a server of its own. The null engine is enough, and quickly there.
-
-    A control connection of 4.x has a timer thread per statement, which finds nobody to send its abort to and dies.
-    """
-    before = set(threading.enumerate())
+    """The one test that needs a server of its own. The null engine is enough, and quickly there."""
     with EmbeddedServer("--engine", "null") as own:
         profile = profile_of(own.address)
         load, control = connect(profile, load_of(profile)), connect(profile, control_of(profile, statement_limit_s=1))
@@ -316,8 +311,6 @@ def test_a_server_that_is_killed_under_a_session_is_a_lost_connection():
             close(connection)
         with pytest.raises(ConnectFailed) as caught:
             connect(profile, load_of(profile))
-    for thread in set(threading.enumerate()) - before:
-        thread.join(30)
 
     assert [failure.category for failure in failures] == [ErrorCategory.CONNECTION] * 2
     assert all(failure.retryable for failure in failures)

@@ -1,0 +1,101 @@
+"""RUN_CONTROL_EVENTS: commands to workers, numbered without gaps, read in order.
+
+Number and row come into being in one statement, so no reader can see 5 while 4 is still to come. An event has an id of
+its own: sending it again after a lost answer does nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from loadgen.control.queries import queries
+from loadgen.control.retry import Patience
+from loadgen.control.run_leases import Term
+from loadgen.control.run_status import Fenced
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.model.event import EVERYBODY, Address, Command, SetPhase, SetWorkerTarget, Start, Stop, decode, encode
+
+BATCH = 100  # rows per poll; written in the SQL too, where a bind would cost the fast path
+_COLLISIONS_MAX = 500
+_PAUSE_MAX_S = 0.05
+
+_Q = queries("run_control_events")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """A command with the id that makes it the same one when it is sent again."""
+
+    command: Start | Stop | SetPhase | SetWorkerTarget
+    address: Address = EVERYBODY
+    event_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    sequence_id: int
+    event_id: str
+    epoch: int
+    command: Command
+    address: Address
+    age_ms: int
+    due_in_ms: int | None  # until `effective_at`, by the server's clock; None: at once
+
+
+def emit(session: ControlSession, patience: Patience, term: Term, new: NewEvent) -> int:
+    """Append an event; its number. Fenced when the term is over."""
+    kind, data = encode(new.command, new.address)
+
+    def write() -> int:
+        for _ in range(_COLLISIONS_MAX):
+            try:
+                binds = (term.key, new.event_id, kind, data, term.key, term.epoch, term.owner)
+                if session.execute(_Q["emit"], *binds) == 0:
+                    raise Fenced(f"term {term.epoch} over run {term.key} has ended")
+            except ControlFailed as error:
+                if not error.failure.duplicate_key:
+                    raise
+            if (number := look()) is not None:
+                return number
+            patience.clock.wait(patience.stop, random.uniform(0, _PAUSE_MAX_S))  # another writer was faster
+        raise Fenced(f"run {term.key} has so many writers that this one never got a number")
+
+    def look() -> int | None:
+        rows = session.fetch(_Q["find"], new.event_id)
+        return int(rows[0][0]) if rows else None
+
+    return patience.settle(write, look)
+
+
+def poll(session: ControlSession, run_id: str, after: int) -> list[Event]:
+    """The next events after a number, at most BATCH of them, in order."""
+    return [
+        _event(int(number), event_id, int(epoch), kind, data, int(age_ms), due_in_ms)
+        for number, event_id, epoch, kind, data, age_ms, due_in_ms in session.fetch(_Q["poll"], run_id, after)
+    ]
+
+
+def catch_up(session: ControlSession, run_id: str, after: int) -> Iterator[Event]:
+    """All events after a number, batch by batch."""
+    while True:
+        batch = poll(session, run_id, after)
+        yield from batch
+        if len(batch) < BATCH:
+            return
+        after = batch[-1].sequence_id
+
+
+def _event(number: int, event_id: str, epoch: int, kind: str, data: str, age_ms: int, due_in_ms: int | None) -> Event:
+    command, address = decode(kind, data)
+    return Event(
+        sequence_id=number,
+        event_id=event_id,
+        epoch=epoch,
+        command=command,
+        address=address,
+        age_ms=age_ms,
+        due_in_ms=None if due_in_ms is None else int(due_in_ms),
+    )

@@ -1,0 +1,101 @@
+"""RUN_LEASES: who is in charge of a run. A term is one row; the enforced key decides who gets it.
+
+    claim     the next epoch, when the last term has been over for the takeover margin, or was released
+    renew     while it has not expired: a holder who slept past his term gets nothing, successor or not
+    release   makes room for the next at once
+
+`loadgen.control.lease` keeps a term; this is only its SQL.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+
+from loadgen.control.queries import queries
+from loadgen.control.retry import Patience
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.snowflake.settings import CONTROL_STATEMENT_S
+
+# A statement of the last holder that began in time has ended by then; see schemas/queries/run_leases.sql.
+TAKEOVER_MARGIN_S = 10
+assert TAKEOVER_MARGIN_S > CONTROL_STATEMENT_S
+OWNER_MAX = 100  # characters
+
+_Q = queries("run_leases")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One holder's period of office over `key`, a run's id: every write of the holder carries it."""
+
+    key: str
+    epoch: int
+    owner: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The newest term, as the server sees it."""
+
+    epoch: int
+    owner: str
+    remaining_ms: int  # negative: since when it has been over
+
+    @property
+    def may_be_succeeded(self) -> bool:
+        return self.remaining_ms < -TAKEOVER_MARGIN_S * 1000
+
+
+def new_owner() -> str:
+    """A name that no other claimant has: a lost answer is resolved by looking for it."""
+    token = secrets.token_hex(8)
+    return f"{socket.gethostname()[: OWNER_MAX - 40]}:{os.getpid()}:{token}"
+
+
+def read(session: ControlSession, key: str) -> Holder | None:
+    """The newest term; None: nobody has ever been in charge."""
+    rows = session.fetch(_Q["newest"], key)
+    return Holder(epoch=int(rows[0][0]), owner=rows[0][1], remaining_ms=int(rows[0][2])) if rows else None
+
+
+def claim(session: ControlSession, patience: Patience, key: str, owner: str, ttl_s: float) -> Term | None:
+    """The next term; None when somebody holds the last one, or was faster."""
+    holder = patience.call(lambda: read(session, key))
+    if holder is not None and not holder.may_be_succeeded:
+        return None
+    epoch = 1 if holder is None else holder.epoch + 1
+    ttl_ms = round(ttl_s * 1000)
+
+    def write() -> bool:
+        try:
+            if holder is None:
+                return session.execute(_Q["claim_first"], key, owner, ttl_ms) == 1
+            margin_ms = -TAKEOVER_MARGIN_S * 1000
+            return session.execute(_Q["claim_next"], owner, ttl_ms, key, holder.epoch, margin_ms) == 1
+        except ControlFailed as error:
+            if error.failure.duplicate_key:
+                return look() or False
+            raise
+
+    def look() -> bool | None:
+        """After a lost answer: is the term mine, somebody else's, or still to be had?"""
+        now = read(session, key)
+        if now is None or now.epoch < epoch:
+            return None
+        return (now.epoch, now.owner) == (epoch, owner)
+
+    won = patience.settle(write, look)
+    return Term(key=key, epoch=epoch, owner=owner) if won else None
+
+
+def renew(session: ControlSession, term: Term, ttl_s: float) -> bool:
+    """Extend the term from now. False: it is over. One attempt: whoever keeps the term tries again at his own pace."""
+    return session.execute(_Q["renew"], round(ttl_s * 1000), term.key, term.epoch, term.owner) == 1
+
+
+def release(session: ControlSession, term: Term) -> None:
+    """Make room for a successor at once. Only when every other statement of the term has ended."""
+    session.execute(_Q["release"], -(TAKEOVER_MARGIN_S + 1) * 1000, term.key, term.epoch, term.owner)

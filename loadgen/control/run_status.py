@@ -1,0 +1,308 @@
+"""RUN_STATUS: what a run is, where it stands, and what its leader has made known of it.
+
+The leader's writes carry his term and are refused by SQL when it is over. Everybody reads; a user may ask for the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from loadgen.control.queries import queries
+from loadgen.control.retry import Patience
+from loadgen.control.run_leases import Term
+from loadgen.control.run_leases import read as read_holder
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.errors import LoadgenError, UsageError
+from loadgen.model.run import Phase, RunStatus, advance
+
+REASON_MAX = 2_000  # characters
+
+_Q = queries("run_status")
+
+
+class Fenced(LoadgenError):
+    """The term is over: another leader may be in charge, and nothing was written."""
+
+    exit_code = 4
+    remedy = "See who leads the run with `loadgen runs show`."
+
+
+class RunExists(LoadgenError):
+    """There is a run with this id already."""
+
+    exit_code = 2
+    remedy = "Choose another run id."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    run_id: str
+    template_id: str
+    test_name: str
+    scenario_config: str  # of loadgen.scenario.frozen
+    workers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A row. Times are naive UTC."""
+
+    run_id: str
+    template_id: str
+    test_name: str
+    status: RunStatus
+    phase: Phase
+    start_time: datetime | None
+    warmup_start_time: datetime | None
+    warmup_end_time: datetime | None
+    end_time: datetime | None
+    workers_expected: int
+    workers_registered: int
+    workers_active: int
+    workers_completed: int
+    total_ops: int
+    error_count: int
+    current_qps: float
+    find_max_state: str | None
+    worker_targets: str | None
+    next_sequence_id: int
+    lease_epoch: int
+    reason: str | None
+    verdict: str | None
+    enrichment_status: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What one worker should keep busy, as the event with `sequence_id` said it."""
+
+    target_connections: int
+    sequence_id: int
+    step_id: int | None = None
+    ramp_s: float = 0.0
+    effective_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPoll:
+    """What a worker sees every second."""
+
+    status: RunStatus
+    phase: Phase
+    next_sequence_id: int
+    lease_epoch: int
+    targets: Mapping[str, Target]
+    lease_over_ms: int | None  # since when nobody has been in charge; negative: somebody is; None: nobody ever was
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollup:
+    """What the leader knows of the run: always written whole."""
+
+    workers_registered: int = 0
+    workers_active: int = 0
+    workers_completed: int = 0
+    total_ops: int = 0
+    error_count: int = 0
+    current_qps: float = 0.0
+    find_max_state: str | None = None
+    targets: Mapping[str, Target]
+    next_sequence_id: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfinished:
+    """A run without an end. None: never."""
+
+    run_id: str
+    status: RunStatus
+    lease_over_ms: int | None
+    beat_age_ms: int | None
+    update_age_ms: int
+
+
+def create(session: ControlSession, patience: Patience, run: NewRun) -> None:
+    """A new run, PREPARED. RunExists when the id is taken."""
+
+    def write() -> bool:
+        binds = (run.run_id, run.run_id, run.template_id, run.test_name, run.scenario_config, run.workers)
+        return session.execute(_Q["create"], *binds) == 1
+
+    def look() -> bool | None:
+        rows = session.fetch(_Q["created"], run.run_id, run.template_id, run.scenario_config)
+        return True if rows[0][0] else None
+
+    try:
+        patience.settle(write, look)
+    except ControlFailed as error:
+        if error.failure.duplicate_key:
+            raise RunExists(f"there is a run {run.run_id} already") from error
+        raise
+
+
+def read(session: ControlSession, run_id: str) -> Run | None:
+    rows = session.fetch(_Q["read"], run_id)
+    return _run(rows[0]) if rows else None
+
+
+def newest(session: ControlSession, limit: int) -> tuple[Run, ...]:
+    """The latest runs, newest first."""
+    return tuple(_run(row) for row in session.fetch(_Q["newest"], limit))
+
+
+def read_config(session: ControlSession, run_id: str) -> str | None:
+    rows = session.fetch(_Q["config"], run_id)
+    return str(rows[0][0]) if rows else None
+
+
+def poll(session: ControlSession, run_id: str) -> RunPoll | None:
+    """The state of a run; None when there is no such run."""
+    rows = session.fetch(_Q["poll"], run_id, run_id)
+    if not rows:
+        return None
+    status, phase, next_sequence_id, lease_epoch, targets, lease_over_ms = rows[0]
+    return RunPoll(
+        status=RunStatus(status),
+        phase=Phase(phase),
+        next_sequence_id=int(next_sequence_id),
+        lease_epoch=int(lease_epoch),
+        targets=read_targets(targets),
+        lease_over_ms=None if lease_over_ms is None else int(lease_over_ms),
+    )
+
+
+def server_time(session: ControlSession) -> datetime:
+    """The server's clock, naive UTC: what leases, beats and `effective_at` are compared with."""
+    moment: datetime = session.fetch(_Q["server_time"])[0][0]
+    return moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One step of a run's life, from where it is thought to be."""
+
+    status: RunStatus
+    phase: Phase
+    to: RunStatus
+    to_phase: Phase
+    reason: str | None = None  # None: the one that is there stays
+    verdict: str | None = None
+
+
+def move(session: ControlSession, patience: Patience, term: Term, step: Move) -> bool:
+    """Take a step. False: the run is not where it was thought to be, look again. Fenced: the term is over."""
+    advance(step.status, step.phase, step.to, step.to_phase)
+    started = step.to is RunStatus.RUNNING
+    warm = started and step.to_phase is Phase.WARMUP
+    warmed_up = step.phase is Phase.WARMUP and step.to_phase is not Phase.WARMUP
+    reason = None if step.reason is None else step.reason[:REASON_MAX]
+
+    def write() -> bool | None:
+        touched = session.execute(
+            _Q["move"],
+            *(step.to, step.to_phase, reason, step.verdict, term.epoch),
+            *(int(started), int(warm), int(warmed_up), int(step.to.is_terminal)),
+            *(term.key, step.status, step.phase, term.key, term.epoch, term.owner),
+        )
+        return True if touched == 1 else look() or False
+
+    def look() -> bool | None:
+        run = read(session, term.key)
+        if run is None:
+            return None
+        landed = (run.status, run.phase, run.lease_epoch) == (step.to, step.to_phase, term.epoch)
+        return True if landed else None
+
+    if patience.settle(write, look):
+        return True
+    _require(session, patience, term)
+    return False
+
+
+def publish(session: ControlSession, term: Term, rollup: Rollup) -> bool:
+    """Make known what the leader knows. False: the run has ended, or the term is over. Harmless to repeat."""
+    touched = session.execute(
+        _Q["publish"],
+        *(rollup.workers_registered, rollup.workers_active, rollup.workers_completed),
+        *(rollup.total_ops, rollup.error_count, rollup.current_qps, rollup.find_max_state),
+        *(write_targets(rollup.targets), rollup.next_sequence_id, term.epoch),
+        *(term.key, term.key, term.epoch, term.owner),
+    )
+    return touched == 1
+
+
+def cancel(session: ControlSession, patience: Patience, run_id: str, reason: str) -> Run:
+    """Ask for the end of a run, by whoever may. The row afterwards says what became of it."""
+    patience.call(lambda: session.execute(_Q["cancel"], reason[:REASON_MAX], run_id))
+    run = patience.call(lambda: read(session, run_id))
+    if run is None:
+        raise UsageError(f"there is no run {run_id}", remedy="`loadgen runs list` shows the runs there are.")
+    return run
+
+
+def set_enrichment(session: ControlSession, patience: Patience, run_id: str, status: str) -> None:
+    patience.call(lambda: session.execute(_Q["set_enrichment"], status, run_id))
+
+
+def unfinished(session: ControlSession) -> tuple[Unfinished, ...]:
+    """Every run without an end, with how long its leader and its workers have been silent."""
+    return tuple(
+        Unfinished(
+            run_id=run_id,
+            status=RunStatus(status),
+            lease_over_ms=lease_over_ms,
+            beat_age_ms=beat_age_ms,
+            update_age_ms=update_age_ms,
+        )
+        for run_id, status, lease_over_ms, beat_age_ms, update_age_ms in session.fetch(_Q["unfinished"])
+    )
+
+
+def write_targets(targets: Mapping[str, Target]) -> str:
+    """WORKER_TARGETS, always the whole of it."""
+    return json.dumps(
+        {
+            worker_id: {
+                "target_connections": target.target_connections,
+                "step_id": target.step_id,
+                "sequence_id": target.sequence_id,
+                "ramp_seconds": target.ramp_s,
+                "effective_at": target.effective_at,
+            }
+            for worker_id, target in targets.items()
+        },
+        separators=(",", ":"),
+    )
+
+
+def read_targets(text: str | None) -> dict[str, Target]:
+    found: dict[str, Any] = json.loads(text) if text else {}
+    return {
+        worker_id: Target(
+            target_connections=int(target["target_connections"]),
+            sequence_id=int(target["sequence_id"]),
+            step_id=target.get("step_id"),
+            ramp_s=float(target.get("ramp_seconds") or 0.0),
+            effective_at=target.get("effective_at"),
+        )
+        for worker_id, target in found.items()
+    }
+
+
+def _require(session: ControlSession, patience: Patience, term: Term) -> None:
+    """Nothing was written: because the term is over, or because the run is elsewhere?"""
+    holder = patience.call(lambda: read_holder(session, term.key))
+    if holder is None or (holder.epoch, holder.owner) != (term.epoch, term.owner) or holder.remaining_ms <= 0:
+        raise Fenced(f"term {term.epoch} over run {term.key} has ended")
+
+
+def _run(row: tuple[Any, ...]) -> Run:
+    fields = dict(zip(Run.__slots__, row, strict=True))
+    fields["status"], fields["phase"] = RunStatus(fields["status"]), Phase(fields["phase"])
+    return Run(**fields)

@@ -1,0 +1,134 @@
+"""One connection to the control plane, owned by one thread from open to close.
+
+Every call is one attempt that succeeds or raises: an error is never an empty answer. A session that was lost is
+replaced with the next call. Who wants patience wraps calls with `retry`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loadgen.control.place import ControlPlace
+from loadgen.control.queries import Query
+from loadgen.errors import LoadgenError
+from loadgen.log import plain
+from loadgen.model.outcome import ErrorCategory
+from loadgen.snowflake import driver
+from loadgen.snowflake.connect import close, connect
+from loadgen.snowflake.driver import Connection, Cursor
+from loadgen.snowflake.failure import Failure, classify, describe
+from loadgen.snowflake.settings import CONTROL_STATEMENT_S, control_settings
+
+_MISSING_OBJECT = (2003, 2043)
+_MISSING_PRIVILEGE = (3001, 3041)
+
+
+class ControlFailed(LoadgenError):
+    """A statement of the control plane failed; `failure` says how."""
+
+    exit_code = 3
+    remedy = "Check the control plane with `loadgen doctor`."
+
+    def __init__(self, what: str, failure: Failure, *, remedy: str | None = None) -> None:
+        super().__init__(what, remedy=remedy)
+        self.failure = failure
+
+
+class ControlSession:
+    """Statements by name, rows as tuples. Not for two threads, and never for a main thread."""
+
+    def __init__(
+        self,
+        place: ControlPlace,
+        *,
+        role: str,
+        environ: Mapping[str, str] = os.environ,
+        statement_limit_s: int = CONTROL_STATEMENT_S,
+    ) -> None:
+        self.place = place
+        self._tag = json.dumps({"app": "loadgen", "control": role}, separators=(",", ":"))
+        self._environ = environ
+        self._statement_limit_s = statement_limit_s
+        self._connection: Connection | None = None
+        self._owner: int | None = None
+
+    def fetch(self, query: Query, *binds: Any) -> list[tuple[Any, ...]]:
+        """All rows of a SELECT."""
+        rows: list[tuple[Any, ...]] = self._call(query, lambda cursor: cursor.execute(query.sql, binds).fetchall())
+        return rows
+
+    def execute(self, query: Query, *binds: Any) -> int:
+        """The number of rows that an INSERT, UPDATE or DELETE touched."""
+        return int(self._call(query, lambda cursor: cursor.execute(query.sql, binds).rowcount) or 0)
+
+    def append(self, query: Query, rows: Sequence[Sequence[Any]]) -> int:
+        """Insert many rows with one array-bound statement: all of them or none."""
+
+        def insert(cursor: Cursor) -> int | None:
+            cursor.executemany(query.sql, rows)
+            return cursor.rowcount
+
+        return int(self._call(query, insert) or 0)
+
+    def close(self) -> None:
+        """Log out. Safe to call twice; a later call opens a new session."""
+        if self._connection is not None:
+            close(self._connection)
+            self._connection = None
+
+    def _call(self, query: Query, action: Any) -> Any:
+        self._check_thread()
+        try:
+            if self._connection is None:
+                self._connection = self._open()
+            cursor = self._connection.cursor()
+            try:
+                return action(cursor)
+            finally:
+                cursor.close()
+        except ControlFailed:
+            raise
+        except Exception as error:  # the driver leaks exceptions of its libraries
+            failure = classify(error)
+            if failure.session_lost:
+                self.close()
+            raise _explained(query, error, failure, self.place) from error
+
+    def _open(self) -> Connection:
+        profile = self.place.profile(self._environ)
+        settings = control_settings(
+            profile, major=driver.major(), tag=self._tag, statement_limit_s=self._statement_limit_s
+        )
+        try:
+            return connect(profile, settings, environ=self._environ)
+        except LoadgenError as error:
+            failure = classify(error.__cause__) if error.__cause__ is not None else _BAD_CONFIGURATION
+            if not failure.retryable:
+                raise
+            raise ControlFailed(str(error), failure, remedy=error.remedy) from error
+
+    def _check_thread(self) -> None:
+        """A connection that two threads use would give one the other's answer."""
+        me = threading.get_ident()
+        if self._owner is None:
+            self._owner = me
+        assert self._owner == me, "a control session belongs to one thread"
+
+
+_BAD_CONFIGURATION = Failure(category=ErrorCategory.CONFIGURATION)
+
+
+def _explained(query: Query, error: Exception, failure: Failure, place: ControlPlace) -> LoadgenError:
+    if isinstance(error, LoadgenError):
+        return error
+    where = plain(f"{place.database}.{place.schema}", 300)
+    what = f"the control plane in {where} failed at {query.name}: {describe(error)}"
+    if failure.code in _MISSING_OBJECT:
+        return ControlFailed(what, failure, remedy="Make or update its tables with `loadgen setup`.")
+    if failure.code in _MISSING_PRIVILEGE or failure.sqlstate == "42501":
+        return ControlFailed(what, failure, remedy="`loadgen grants` prints what the role needs.")
+    return ControlFailed(what, failure)

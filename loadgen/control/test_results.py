@@ -1,0 +1,52 @@
+"""TEST_RESULTS: one row per run and one per worker, each appended once at its end by its own writer."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from datetime import datetime
+from typing import Any
+
+from loadgen.control.batch import append_row
+from loadgen.control.queries import queries
+from loadgen.control.retry import Patience
+from loadgen.control.session import ControlSession
+
+_Q = queries("test_results")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRow:
+    """A run's row has its RUN_ID as TEST_ID and no worker. Columns as in the table, in its order, but END_TIME."""
+
+    test_id: str
+    run_id: str
+    worker_id: str | None
+    worker_group_id: int | None
+    template_id: str
+    status: str
+    created_at: datetime  # naive UTC
+    total_operations: int
+    read_operations: int
+    write_operations: int
+    failed_operations: int
+    p50_latency_ms: float | None
+    p95_latency_ms: float | None
+    p99_latency_ms: float | None
+    avg_latency_ms: float | None
+    find_max_result: str | None  # JSON
+    summary: str | None  # JSON
+
+
+def append(session: ControlSession, patience: Patience, result: ResultRow) -> None:
+    """Append a result once: a successor that finishes the work of a dead leader finds it there."""
+    append_row(session, patience, _Q, astuple(result), result.test_id, result.run_id)
+
+
+def read(session: ControlSession, run_id: str) -> tuple[tuple[ResultRow, datetime], ...]:
+    """The run's result first, then the workers', each with its END_TIME."""
+    return tuple(_result(row) for row in session.fetch(_Q["read"], run_id))
+
+
+def _result(row: tuple[Any, ...]) -> tuple[ResultRow, datetime]:
+    end_time: datetime = row[7]
+    return ResultRow(**dict(zip(ResultRow.__slots__, (*row[:7], *row[8:]), strict=True))), end_time

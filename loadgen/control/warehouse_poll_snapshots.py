@@ -1,0 +1,40 @@
+"""WAREHOUSE_POLL_SNAPSHOTS: what the warehouse under test looked like, every few seconds."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field
+from datetime import datetime
+
+from loadgen.control.batch import append_rows, in_batches
+from loadgen.control.queries import queries
+from loadgen.control.retry import Patience
+from loadgen.control.session import ControlSession
+
+_Q = queries("warehouse_poll_snapshots")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarehousePoll:
+    """One look. Columns as in the table, in its order."""
+
+    snapshot_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    run_id: str
+    timestamp: datetime  # naive UTC
+    running: int | None
+    queued: int | None
+    started_clusters: int | None
+    size: str | None
+    raw: str | None  # JSON
+
+
+def append(session: ControlSession, patience: Patience, polls: Sequence[WarehousePoll]) -> None:
+    for batch in in_batches(polls):
+        rows = [astuple(poll) for poll in batch]
+        append_rows(session, patience, _Q, rows, batch[0].snapshot_id, batch[0].run_id)
+
+
+def read(session: ControlSession, run_id: str) -> tuple[WarehousePoll, ...]:
+    names = WarehousePoll.__slots__
+    return tuple(WarehousePoll(**dict(zip(names, row, strict=True))) for row in session.fetch(_Q["read"], run_id))

@@ -1,0 +1,172 @@
+"""WORKER_HEARTBEATS: each worker's own row, rewritten every second; the leader reads all of them at once.
+
+A row belongs to the process that registered it (host and process id). A worker that was taken for dead and replaced
+finds its row gone to another, and must end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.control.queries import queries
+from loadgen.control.retry import Patience
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.errors import LoadgenError
+from loadgen.model.run import Phase
+from loadgen.model.worker import WorkerStatus
+
+LAST_ERROR_MAX = 1_000  # characters, the mark included
+_CUT = "...(truncated)"
+
+_Q = queries("worker_heartbeats")
+
+
+class DuplicateWorker(LoadgenError):
+    """Another living process has this worker's id."""
+
+    exit_code = 1
+    remedy = "Start each worker id once; a dead one can be replaced when it has been silent for a while."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerIdentity:
+    """Which worker of which run, and which process it is."""
+
+    run_id: str
+    worker_id: str
+    worker_group_id: int
+    hostname: str
+    pid: int
+    version: str
+    labels: str | None = None  # JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """What a worker says every second: its whole state, so that a lost beat loses nothing."""
+
+    status: WorkerStatus
+    phase: Phase | None
+    count: int
+    active_connections: int = 0
+    open_connections: int = 0
+    target_connections: int = 0
+    last_error: str | None = None
+    error_count: int = 0
+    live_metrics: str | None = None
+    last_sequence_id: int = 0
+    cpu_percent: float | None = None
+    memory_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRow:
+    """A worker as the leader sees it."""
+
+    identity: WorkerIdentity
+    beat: Beat
+    age_ms: int  # of the last beat, by the server's clock
+
+
+def register(session: ControlSession, patience: Patience, me: WorkerIdentity, *, silent_ms: int) -> None:
+    """Insert the row, or take it over from a process that is done or has been silent for `silent_ms`."""
+
+    def write() -> bool:
+        binds = (me.run_id, me.worker_id, me.worker_group_id, me.hostname, me.pid, me.version, me.labels)
+        return session.execute(_Q["register"], *binds) == 1
+
+    def look() -> bool | None:
+        row = find(session, me.run_id, me.worker_id)
+        return True if row is not None and _same_process(row.identity, me) and row.beat.count == 1 else None
+
+    try:
+        patience.settle(write, look)
+    except ControlFailed as error:
+        if not error.failure.duplicate_key:
+            raise
+        _replace(session, patience, me, silent_ms)
+
+
+def beat(session: ControlSession, me: WorkerIdentity, said: Beat) -> bool:
+    """One beat, one attempt; counts grow from 2, registering was 1. False: the row is not ours any more."""
+    touched = session.execute(
+        _Q["beat"],
+        *(said.status, said.phase, said.count, said.active_connections, said.open_connections),
+        *(said.target_connections, cut(said.last_error), said.error_count, said.live_metrics),
+        *(said.last_sequence_id, said.cpu_percent, said.memory_percent),
+        *(me.run_id, me.worker_id, me.hostname, me.pid, said.count),
+    )
+    return touched == 1
+
+
+def read(session: ControlSession, run_id: str) -> tuple[WorkerRow, ...]:
+    """All workers of a run, in the order of their numbers."""
+    return tuple(_row(run_id, row) for row in session.fetch(_Q["read"], run_id))
+
+
+def find(session: ControlSession, run_id: str, worker_id: str) -> WorkerRow | None:
+    return next((row for row in read(session, run_id) if row.identity.worker_id == worker_id), None)
+
+
+def cut(error: str | None) -> str | None:
+    """An error text that fits LAST_ERROR, and says so when it was longer."""
+    if error is None or len(error) <= LAST_ERROR_MAX:
+        return error
+    return error[: LAST_ERROR_MAX - len(_CUT)] + _CUT
+
+
+def _replace(session: ControlSession, patience: Patience, me: WorkerIdentity, silent_ms: int) -> None:
+    there = patience.call(lambda: find(session, me.run_id, me.worker_id))
+    if there is None:
+        raise DuplicateWorker(f"worker {me.worker_id} of run {me.run_id} comes and goes")
+    binds = (me.hostname, me.pid, me.version, me.labels, me.run_id, me.worker_id, me.worker_group_id)
+
+    def write() -> bool:
+        return session.execute(_Q["replace"], *binds, there.beat.count, -silent_ms) == 1
+
+    def look() -> bool | None:
+        row = find(session, me.run_id, me.worker_id)
+        return True if row is not None and _same_process(row.identity, me) and row.beat.count == 1 else None
+
+    if not patience.settle(write, look):
+        other = there.identity
+        raise DuplicateWorker(
+            f"worker {me.worker_id} of run {me.run_id} is alive: process {other.pid} on {other.hostname}"
+            f" was heard {there.age_ms / 1000:.1f} s ago"
+        )
+
+
+def _same_process(one: WorkerIdentity, other: WorkerIdentity) -> bool:
+    return (one.hostname, one.pid) == (other.hostname, other.pid)
+
+
+def _row(run_id: str, row: tuple[Any, ...]) -> WorkerRow:
+    (worker_id, group, status, phase, age_ms, count, active, opened, target, last_error, errors,
+     live_metrics, last_sequence_id, hostname, pid, version, labels, cpu, memory) = row  # fmt: skip
+    return WorkerRow(
+        identity=WorkerIdentity(
+            run_id=run_id,
+            worker_id=worker_id,
+            worker_group_id=int(group),
+            hostname=hostname,
+            pid=int(pid),
+            version=version,
+            labels=labels,
+        ),
+        beat=Beat(
+            status=WorkerStatus(status),
+            phase=None if phase is None else Phase(phase),
+            count=int(count),
+            active_connections=int(active),
+            open_connections=int(opened),
+            target_connections=int(target),
+            last_error=last_error,
+            error_count=int(errors),
+            live_metrics=live_metrics,
+            last_sequence_id=int(last_sequence_id),
+            cpu_percent=cpu,
+            memory_percent=memory,
+        ),
+        age_ms=int(age_ms),
+    )

@@ -1,0 +1,59 @@
+"""WORKER_METRICS_SNAPSHOTS: one second of one worker per row, appended in batches."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field
+from datetime import datetime
+
+from loadgen.control.batch import append_rows, in_batches
+from loadgen.control.queries import queries
+from loadgen.control.retry import Patience
+from loadgen.control.session import ControlSession
+
+_Q = queries("worker_metrics_snapshots")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Counts since the measurement began; rates and times of the last second. Columns as in the table, in its order."""
+
+    snapshot_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    run_id: str
+    test_id: str
+    worker_id: str
+    worker_group_id: int
+    worker_group_count: int
+    timestamp: datetime  # naive UTC
+    elapsed_seconds: float
+    phase: str | None
+    total_queries: int
+    read_count: int
+    write_count: int
+    error_count: int
+    qps: float
+    p50_latency_ms: float | None
+    p95_latency_ms: float | None
+    p99_latency_ms: float | None
+    avg_latency_ms: float | None
+    min_latency_ms: float | None
+    max_latency_ms: float | None
+    active_connections: int
+    target_connections: int
+    cpu_percent: float | None
+    memory_percent: float | None
+    custom_metrics: str | None  # JSON
+
+
+def append(session: ControlSession, patience: Patience, snapshots: Sequence[Snapshot]) -> None:
+    for batch in in_batches(snapshots):
+        first = batch[0]
+        rows = [astuple(snapshot) for snapshot in batch]
+        append_rows(session, patience, _Q, rows, first.snapshot_id, first.run_id)
+
+
+def read(session: ControlSession, run_id: str) -> tuple[Snapshot, ...]:
+    """All seconds of a run, in order."""
+    names = Snapshot.__slots__
+    return tuple(Snapshot(**dict(zip(names, row, strict=True))) for row in session.fetch(_Q["read"], run_id))

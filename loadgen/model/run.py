@@ -1,0 +1,68 @@
+"""The life of a run: its states, its phases, and the steps between them.
+
+    PREPARED ──▶ STARTING ──▶ RUNNING ──▶ STOPPING ──▶ COMPLETED
+        │            │           │            │
+        ├────────────┴───────────┤            │
+        ▼                        │            │
+    CANCELLING ──▶ CANCELLED     │            │
+        │                        │            │
+        ▼                        ▼            ▼
+      FAILED ◀── any state that is not terminal; a fatal condition goes through STOPPING, so that workers drain
+
+Terminal states are final, here and in SQL. Phases only go forward.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from loadgen.errors import LoadgenError
+
+
+class RunStatus(StrEnum):
+    PREPARED = "PREPARED"  # the row is there, with its scenario
+    STARTING = "STARTING"  # workers connect
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"  # workers drain; then results are made
+    COMPLETED = "COMPLETED"
+    CANCELLING = "CANCELLING"  # a user wants it to end
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"
+
+    @property
+    def is_terminal(self) -> bool:
+        return not STEPS[self]
+
+
+class Phase(StrEnum):
+    PREPARING = "PREPARING"
+    WARMUP = "WARMUP"
+    MEASUREMENT = "MEASUREMENT"
+    COOLDOWN = "COOLDOWN"
+    PROCESSING = "PROCESSING"
+
+
+_S = RunStatus
+STEPS: dict[RunStatus, frozenset[RunStatus]] = {
+    _S.PREPARED: frozenset({_S.STARTING, _S.CANCELLING, _S.FAILED}),
+    _S.STARTING: frozenset({_S.RUNNING, _S.STOPPING, _S.CANCELLING, _S.FAILED}),
+    _S.RUNNING: frozenset({_S.STOPPING, _S.CANCELLING, _S.FAILED}),
+    _S.STOPPING: frozenset({_S.COMPLETED, _S.FAILED}),
+    _S.CANCELLING: frozenset({_S.CANCELLED, _S.FAILED}),
+    _S.COMPLETED: frozenset(),
+    _S.CANCELLED: frozenset(),
+    _S.FAILED: frozenset(),
+}
+PHASES = tuple(Phase)
+
+
+class BadStep(LoadgenError):
+    """A run cannot go from one state to the other: a bug of the caller."""
+
+
+def advance(status: RunStatus, phase: Phase, to: RunStatus, to_phase: Phase) -> None:
+    """Check one step of a run's life: its status moves along STEPS or stays, its phase goes forward or stays."""
+    if status.is_terminal or (to is not status and to not in STEPS[status]):
+        raise BadStep(f"a run that is {status} cannot become {to}")
+    if PHASES.index(to_phase) < PHASES.index(phase):
+        raise BadStep(f"a run in {phase} cannot go back to {to_phase}")

@@ -1,0 +1,35 @@
+"""The life of a worker process: its states, the steps between them, and how it ends."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+
+class WorkerStatus(StrEnum):
+    STARTING = "STARTING"  # connecting
+    WAITING = "WAITING"  # every connection is open; START may come
+    RUNNING = "RUNNING"
+    DRAINING = "DRAINING"  # no new statements
+    COMPLETED = "COMPLETED"
+    DEAD = "DEAD"  # said by the worker itself with its last beat; silence is judged by whoever waits for beats
+
+
+_S = WorkerStatus
+STEPS: dict[WorkerStatus, frozenset[WorkerStatus]] = {
+    _S.STARTING: frozenset({_S.WAITING, _S.DRAINING, _S.DEAD}),
+    _S.WAITING: frozenset({_S.RUNNING, _S.DRAINING, _S.DEAD}),
+    _S.RUNNING: frozenset({_S.DRAINING, _S.DEAD}),
+    _S.DRAINING: frozenset({_S.COMPLETED, _S.DEAD}),
+    _S.COMPLETED: frozenset(),
+    _S.DEAD: frozenset(),
+}
+
+
+class WorkerExit(IntEnum):
+    """The exit code of a worker."""
+
+    CLEAN = 0
+    CONFIGURATION = 1  # arguments, scenario, SQL that cannot work, a living duplicate
+    NO_CONTROL_PLANE = 2  # nothing of the control plane has answered for too long
+    NO_START = 3  # nobody said START in time
+    FATAL = 4  # a bug, or nobody is in charge any more

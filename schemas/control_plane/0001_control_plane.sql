@@ -1,0 +1,244 @@
+-- The control plane. Hybrid tables hold state that many processes change at once: their keys are enforced, and writers
+-- lock rows. Standard tables are only appended to. JSON in hybrid tables is text, so that it binds as a plain `?`.
+-- All times are UTC, written by SYSDATE(). Released files are never edited: a change is a new file.
+
+-- One row per run. STATUS: PREPARED STARTING RUNNING STOPPING COMPLETED, CANCELLING CANCELLED, FAILED.
+CREATE HYBRID TABLE IF NOT EXISTS RUN_STATUS (
+    RUN_ID                  VARCHAR(36)   NOT NULL,
+    TEST_ID                 VARCHAR(36)   NOT NULL,
+    TEMPLATE_ID             VARCHAR(64)   NOT NULL,
+    TEST_NAME               VARCHAR(255)  NOT NULL,
+    SCENARIO_CONFIG         VARCHAR       NOT NULL,
+    STATUS                  VARCHAR(20)   NOT NULL,
+    PHASE                   VARCHAR(20)   NOT NULL,
+    START_TIME              TIMESTAMP_NTZ,
+    WARMUP_START_TIME       TIMESTAMP_NTZ,
+    WARMUP_END_TIME         TIMESTAMP_NTZ,
+    END_TIME                TIMESTAMP_NTZ,
+    TOTAL_WORKERS_EXPECTED  NUMBER(38,0)  NOT NULL,
+    WORKERS_REGISTERED      NUMBER(38,0)  NOT NULL,
+    WORKERS_ACTIVE          NUMBER(38,0)  NOT NULL,
+    WORKERS_COMPLETED       NUMBER(38,0)  NOT NULL,
+    TOTAL_OPS               NUMBER(38,0)  NOT NULL,
+    ERROR_COUNT             NUMBER(38,0)  NOT NULL,
+    CURRENT_QPS             FLOAT         NOT NULL,
+    FIND_MAX_STATE          VARCHAR,
+    WORKER_TARGETS          VARCHAR,
+    NEXT_SEQUENCE_ID        NUMBER(38,0)  NOT NULL,
+    LEASE_EPOCH             NUMBER(38,0)  NOT NULL,
+    REASON                  VARCHAR(2000),
+    VERDICT                 VARCHAR(20),
+    ENRICHMENT_STATUS       VARCHAR(20),
+    CREATED_AT              TIMESTAMP_NTZ NOT NULL,
+    UPDATED_AT              TIMESTAMP_NTZ NOT NULL,
+    PRIMARY KEY (RUN_ID),
+    INDEX IDX_RUN_STATUS_STATUS (STATUS),
+    INDEX IDX_RUN_STATUS_CREATED (CREATED_AT)
+);
+
+-- One row per term of office over a run. The enforced key decides who gets an epoch.
+CREATE HYBRID TABLE IF NOT EXISTS RUN_LEASES (
+    RUN_ID      VARCHAR(100)  NOT NULL,
+    EPOCH       NUMBER(38,0)  NOT NULL,
+    OWNER       VARCHAR(100)  NOT NULL,
+    EXPIRES_AT  TIMESTAMP_NTZ NOT NULL,
+    PRIMARY KEY (RUN_ID, EPOCH)
+);
+
+-- Commands to workers, in the order of their numbers.
+CREATE HYBRID TABLE IF NOT EXISTS RUN_CONTROL_EVENTS (
+    RUN_ID       VARCHAR(36)   NOT NULL,
+    SEQUENCE_ID  NUMBER(38,0)  NOT NULL,
+    EVENT_ID     VARCHAR(36)   NOT NULL,
+    EPOCH        NUMBER(38,0)  NOT NULL,
+    EVENT_TYPE   VARCHAR(50)   NOT NULL,
+    EVENT_DATA   VARCHAR       NOT NULL,
+    CREATED_AT   TIMESTAMP_NTZ NOT NULL,
+    PRIMARY KEY (RUN_ID, SEQUENCE_ID),
+    UNIQUE (EVENT_ID)
+);
+
+-- One row per worker, rewritten every second by that worker alone.
+CREATE HYBRID TABLE IF NOT EXISTS WORKER_HEARTBEATS (
+    RUN_ID              VARCHAR(36)   NOT NULL,
+    WORKER_ID           VARCHAR(100)  NOT NULL,
+    WORKER_GROUP_ID     NUMBER(38,0)  NOT NULL,
+    STATUS              VARCHAR(20)   NOT NULL,
+    PHASE               VARCHAR(20),
+    LAST_HEARTBEAT      TIMESTAMP_NTZ NOT NULL,
+    HEARTBEAT_COUNT     NUMBER(38,0)  NOT NULL,
+    ACTIVE_CONNECTIONS  NUMBER(38,0)  NOT NULL,
+    OPEN_CONNECTIONS    NUMBER(38,0)  NOT NULL,
+    TARGET_CONNECTIONS  NUMBER(38,0)  NOT NULL,
+    LAST_ERROR          VARCHAR(1000),
+    ERROR_COUNT         NUMBER(38,0)  NOT NULL,
+    LIVE_METRICS        VARCHAR,
+    LAST_SEQUENCE_ID    NUMBER(38,0)  NOT NULL,
+    HOSTNAME            VARCHAR(255)  NOT NULL,
+    PID                 NUMBER(38,0)  NOT NULL,
+    VERSION             VARCHAR(50)   NOT NULL,
+    LABELS              VARCHAR,
+    CPU_PERCENT         FLOAT,
+    MEMORY_PERCENT      FLOAT,
+    CREATED_AT          TIMESTAMP_NTZ NOT NULL,
+    UPDATED_AT          TIMESTAMP_NTZ NOT NULL,
+    PRIMARY KEY (RUN_ID, WORKER_ID)
+);
+
+-- What a worker measured in one window: final, appended once.
+CREATE TABLE IF NOT EXISTS WINDOW_RESULTS (
+    RUN_ID      VARCHAR(36)   NOT NULL,
+    WORKER_ID   VARCHAR(100)  NOT NULL,
+    WINDOW_ID   NUMBER(38,0)  NOT NULL,
+    EPOCH       NUMBER(38,0)  NOT NULL,
+    PHASE       VARCHAR(20)   NOT NULL,
+    STEP_ID     NUMBER(38,0),
+    SECONDS     FLOAT         NOT NULL,
+    COUNTS      VARCHAR       NOT NULL,
+    BUCKETS     VARCHAR       NOT NULL,
+    CREATED_AT  TIMESTAMP_NTZ NOT NULL,
+    PRIMARY KEY (RUN_ID, WORKER_ID, WINDOW_ID)
+);
+
+-- The values of a run's pools, in order.
+CREATE TABLE IF NOT EXISTS VALUE_POOLS (
+    RUN_ID        VARCHAR(36)   NOT NULL,
+    POOL          VARCHAR(255)  NOT NULL,
+    CHUNK         NUMBER(38,0)  NOT NULL,
+    "VALUES"      VARCHAR       NOT NULL,
+    CREATED_AT    TIMESTAMP_NTZ NOT NULL,
+    PRIMARY KEY (RUN_ID, POOL, CHUNK)
+);
+
+-- One second of one worker.
+CREATE TABLE IF NOT EXISTS WORKER_METRICS_SNAPSHOTS (
+    SNAPSHOT_ID         VARCHAR(36)   NOT NULL,
+    RUN_ID              VARCHAR(36)   NOT NULL,
+    TEST_ID             VARCHAR(36)   NOT NULL,
+    WORKER_ID           VARCHAR(100)  NOT NULL,
+    WORKER_GROUP_ID     NUMBER(38,0)  NOT NULL,
+    WORKER_GROUP_COUNT  NUMBER(38,0)  NOT NULL,
+    TIMESTAMP           TIMESTAMP_NTZ NOT NULL,
+    ELAPSED_SECONDS     FLOAT,
+    PHASE               VARCHAR(50),
+    TOTAL_QUERIES       NUMBER(38,0),
+    READ_COUNT          NUMBER(38,0),
+    WRITE_COUNT         NUMBER(38,0),
+    ERROR_COUNT         NUMBER(38,0),
+    QPS                 FLOAT,
+    P50_LATENCY_MS      FLOAT,
+    P95_LATENCY_MS      FLOAT,
+    P99_LATENCY_MS      FLOAT,
+    AVG_LATENCY_MS      FLOAT,
+    MIN_LATENCY_MS      FLOAT,
+    MAX_LATENCY_MS      FLOAT,
+    ACTIVE_CONNECTIONS  NUMBER(38,0),
+    TARGET_CONNECTIONS  NUMBER(38,0),
+    CPU_PERCENT         FLOAT,
+    MEMORY_PERCENT      FLOAT,
+    CUSTOM_METRICS      VARIANT,
+    CREATED_AT          TIMESTAMP_NTZ NOT NULL,
+    PRIMARY KEY (SNAPSHOT_ID)
+);
+
+-- Executed statements, as far as the query log keeps them; SF_ columns are filled in by enrichment.
+CREATE TABLE IF NOT EXISTS QUERY_EXECUTIONS (
+    EXECUTION_ID               VARCHAR(36)   NOT NULL,
+    RUN_ID                     VARCHAR(36)   NOT NULL,
+    TEST_ID                    VARCHAR(36)   NOT NULL,
+    WORKER_ID                  VARCHAR(100)  NOT NULL,
+    QUERY_ID                   VARCHAR(64),
+    STATEMENT_NAME             VARCHAR(255)  NOT NULL,
+    QUERY_KIND                 VARCHAR(20)   NOT NULL,
+    PHASE                      VARCHAR(20)   NOT NULL,
+    STEP_ID                    NUMBER(38,0),
+    START_TIME                 TIMESTAMP_NTZ NOT NULL,
+    DUE_LAG_MS                 FLOAT         NOT NULL,
+    DURATION_MS                FLOAT         NOT NULL,
+    ROWS_AFFECTED              NUMBER(38,0),
+    SUCCESS                    BOOLEAN       NOT NULL,
+    ERROR_CATEGORY             VARCHAR(20),
+    ERROR_CODE                 NUMBER(38,0),
+    ERROR                      VARCHAR(2000),
+    ENRICHMENT_STATUS          VARCHAR(20)   NOT NULL,
+    SF_TOTAL_MS                FLOAT,
+    SF_COMPILE_MS              FLOAT,
+    SF_EXECUTION_MS            FLOAT,
+    SF_QUEUED_OVERLOAD_MS      FLOAT,
+    SF_QUEUED_PROVISIONING_MS  FLOAT,
+    SF_BLOCKED_MS              FLOAT,
+    SF_BYTES_SCANNED           NUMBER(38,0),
+    SF_CLUSTER                 NUMBER(38,0),
+    CREATED_AT                 TIMESTAMP_NTZ NOT NULL,
+    PRIMARY KEY (EXECUTION_ID)
+);
+
+-- Results: one row per run (TEST_ID = RUN_ID) and one per worker, each appended once by its writer.
+CREATE TABLE IF NOT EXISTS TEST_RESULTS (
+    TEST_ID            VARCHAR(36)   NOT NULL,
+    RUN_ID             VARCHAR(36)   NOT NULL,
+    WORKER_ID          VARCHAR(100),
+    WORKER_GROUP_ID    NUMBER(38,0),
+    TEMPLATE_ID        VARCHAR(64)   NOT NULL,
+    STATUS             VARCHAR(20)   NOT NULL,
+    CREATED_AT         TIMESTAMP_NTZ NOT NULL,
+    END_TIME           TIMESTAMP_NTZ NOT NULL,
+    TOTAL_OPERATIONS   NUMBER(38,0)  NOT NULL,
+    READ_OPERATIONS    NUMBER(38,0)  NOT NULL,
+    WRITE_OPERATIONS   NUMBER(38,0)  NOT NULL,
+    FAILED_OPERATIONS  NUMBER(38,0)  NOT NULL,
+    P50_LATENCY_MS     FLOAT,
+    P95_LATENCY_MS     FLOAT,
+    P99_LATENCY_MS     FLOAT,
+    AVG_LATENCY_MS     FLOAT,
+    FIND_MAX_RESULT    VARIANT,
+    SUMMARY            VARIANT,
+    PRIMARY KEY (TEST_ID)
+);
+
+CREATE TABLE IF NOT EXISTS TEST_LOGS (
+    LOG_ID      VARCHAR(36)   NOT NULL,
+    RUN_ID      VARCHAR(36)   NOT NULL,
+    TEST_ID     VARCHAR(36),
+    WORKER_ID   VARCHAR(100),
+    LEVEL       VARCHAR(20)   NOT NULL,
+    MESSAGE     VARCHAR       NOT NULL,
+    DETAILS     VARIANT,
+    TIMESTAMP   TIMESTAMP_NTZ NOT NULL,
+    CREATED_AT  TIMESTAMP_NTZ NOT NULL,
+    PRIMARY KEY (LOG_ID)
+);
+
+-- The steps of a search for the maximum, as they were judged.
+CREATE TABLE IF NOT EXISTS FIND_MAX_STEP_HISTORY (
+    RUN_ID              VARCHAR(36)   NOT NULL,
+    STEP_NUMBER         NUMBER(38,0)  NOT NULL,
+    TARGET_CONNECTIONS  NUMBER(38,0)  NOT NULL,
+    WINDOW_START_TIME   TIMESTAMP_NTZ,
+    WINDOW_END_TIME     TIMESTAMP_NTZ,
+    SUCCEEDED           NUMBER(38,0)  NOT NULL,
+    FAILED              NUMBER(38,0)  NOT NULL,
+    QPS                 FLOAT,
+    P50_LATENCY_MS      FLOAT,
+    P95_LATENCY_MS      FLOAT,
+    P99_LATENCY_MS      FLOAT,
+    ERROR_RATE          FLOAT,
+    QUEUE_SEEN          BOOLEAN       NOT NULL,
+    OUTCOME             VARCHAR(30)   NOT NULL,
+    REASON              VARCHAR(2000) NOT NULL,
+    CREATED_AT          TIMESTAMP_NTZ NOT NULL,
+    PRIMARY KEY (RUN_ID, STEP_NUMBER)
+);
+
+CREATE TABLE IF NOT EXISTS WAREHOUSE_POLL_SNAPSHOTS (
+    SNAPSHOT_ID       VARCHAR(36)   NOT NULL,
+    RUN_ID            VARCHAR(36)   NOT NULL,
+    TIMESTAMP         TIMESTAMP_NTZ NOT NULL,
+    RUNNING           NUMBER(38,0),
+    QUEUED            NUMBER(38,0),
+    STARTED_CLUSTERS  NUMBER(38,0),
+    SIZE              VARCHAR(50),
+    RAW               VARIANT,
+    CREATED_AT        TIMESTAMP_NTZ NOT NULL,
+    PRIMARY KEY (SNAPSHOT_ID)
+);

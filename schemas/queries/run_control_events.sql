@@ -1,0 +1,16 @@
+-- name: emit
+-- Number and row in one statement, and only in the name of a living term. 0 rows: the term is over. 200001: another
+-- writer took the number, or this event is there already (EVENT_ID): look, then try again.
+INSERT INTO RUN_CONTROL_EVENTS (RUN_ID, SEQUENCE_ID, EVENT_ID, EPOCH, EVENT_TYPE, EVENT_DATA, CREATED_AT)
+SELECT RUN_ID, (SELECT COALESCE(MAX(SEQUENCE_ID), 0) + 1 FROM RUN_CONTROL_EVENTS WHERE RUN_ID = ?),
+       ?, EPOCH, ?, ?, SYSDATE()
+FROM RUN_LEASES WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE();
+
+-- name: find
+SELECT SEQUENCE_ID FROM RUN_CONTROL_EVENTS WHERE EVENT_ID = ?;
+
+-- name: poll
+-- The next events in order, each with its age by the server's clock.
+SELECT SEQUENCE_ID, EVENT_ID, EPOCH, EVENT_TYPE, EVENT_DATA, DATEDIFF(millisecond, CREATED_AT, SYSDATE()) AS AGE_MS,
+       DATEDIFF(millisecond, SYSDATE(), TRY_TO_TIMESTAMP_NTZ(TRY_PARSE_JSON(EVENT_DATA):effective_at::VARCHAR)) AS DUE_IN_MS
+FROM RUN_CONTROL_EVENTS WHERE RUN_ID = ? AND SEQUENCE_ID > ? ORDER BY SEQUENCE_ID LIMIT 100;

@@ -1,7 +1,8 @@
 """What each fault looks like through the real driver, per major: the facts that retries and counts are built on.
 
-`load` connections are the measured ones: one attempt, whatever happens. `control` connections try again. How many
-requests a statement really was is read from the server's journal, what it did from the table.
+`load` connections are the measured ones: one attempt, whatever happens. `retrying` ones are as other programs open
+them: the driver tries again. How many requests a statement really was is read from the server's journal, what it did
+from the table.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import threading
 import urllib.error
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,7 +28,7 @@ from tests.embedded_server import EmbeddedServer
 
 MAJOR = driver.major()
 HTML = "<html><body>Bad gateway</body></html>"
-ATTEMPTS = 4  # of a control connection of 5.x
+ATTEMPTS = 4  # of a retrying connection of 5.x
 
 Open = Callable[[], Any]
 
@@ -48,10 +50,12 @@ def load(profile: Profile) -> Iterator[Any]:
 
 
 @pytest.fixture
-def control(profile: Profile) -> Iterator[Any]:
+def retrying(profile: Profile) -> Iterator[Any]:
     """4.x tries until its time is over, so it gets little of it; 5.x counts its attempts."""
-    limit_s = 1 if MAJOR == 4 else 8
-    connection = connect(profile, control_settings(profile, major=MAJOR, tag="control", statement_limit_s=limit_s))
+    settings = control_settings(profile, major=MAJOR, tag="retrying", statement_limit_s=1 if MAJOR == 4 else 8)
+    arguments = {key: value for key, value in settings.arguments.items() if key != "backoff_policy"}
+    more = {"retry_max_attempts": ATTEMPTS} if MAJOR >= 5 else {"network_timeout": 3}
+    connection = connect(profile, replace(settings, arguments=arguments | more))
     yield connection
     close(connection)
 
@@ -172,10 +176,10 @@ def test_what_was_not_retried_is_described_by_its_cause(load, statement):
     ],
     ids=["503", "429", "502", "reset"],
 )
-def test_a_control_statement_survives_a_fault_that_passes(control, statement, fault):
+def test_a_retried_statement_survives_a_fault_that_passes(retrying, statement, fault):
     statement.fault(count=1, **fault)
 
-    rows = control.cursor().execute(statement.sql).fetchall()
+    rows = retrying.cursor().execute(statement.sql).fetchall()
 
     requests = statement.requests
     assert rows == [(7,)]
@@ -196,10 +200,10 @@ def test_a_control_statement_survives_a_fault_that_passes(control, statement, fa
     ],
     ids=["503", "429", "reset"],
 )
-def test_a_control_statement_gives_up_on_a_fault_that_stays(control, statement, fault, in_5, in_4):
+def test_a_retried_statement_gives_up_on_a_fault_that_stays(retrying, statement, fault, in_5, in_4):
     statement.fault(**fault)
 
-    error = failure_of(control, statement.sql)
+    error = failure_of(retrying, statement.sql)
 
     counts = [request["retry_count"] for request in statement.requests]
     assert counts == list(range(ATTEMPTS if MAJOR >= 5 else len(counts)))
@@ -212,22 +216,22 @@ def test_a_control_statement_gives_up_on_a_fault_that_stays(control, statement, 
 @pytest.mark.parametrize(
     "fault", [{"status": 403}, {"status": 200, "message": HTML}], ids=["forbidden", "html instead of json"]
 )
-def test_a_refusal_at_the_door_is_final_in_5_and_tried_again_in_4(control, statement, fault):
+def test_a_refusal_at_the_door_is_final_in_5_and_tried_again_in_4(retrying, statement, fault):
     statement.fault(kind="http_status", count=1, **fault)
 
     if MAJOR >= 5:
-        error = failure_of(control, statement.sql)
+        error = failure_of(retrying, statement.sql)
         assert shown(error) == ("InternalError", 6)
         assert len(statement.requests) == 1
     else:
-        assert control.cursor().execute(statement.sql).fetchall() == [(7,)]
+        assert retrying.cursor().execute(statement.sql).fetchall() == [(7,)]
         assert len(statement.requests) == 2
 
 
-def test_a_cut_answer_is_not_tried_again_even_by_control(control, statement):
+def test_a_cut_answer_is_not_tried_again_even_by_a_retrying_driver(retrying, statement):
     statement.fault(kind="truncate", count=1)
 
-    error = failure_of(control, statement.sql)
+    error = failure_of(retrying, statement.sql)
 
     assert shown(error) == (("InternalError", 6) if MAJOR >= 5 else ("ChunkedEncodingError", None))
     assert classify(error).unknown_outcome
@@ -248,9 +252,9 @@ def test_an_insert_whose_answer_was_lost_has_happened_once(server, load, databas
     assert cursor.execute(f"SELECT COUNT(*) FROM LOST_{database}").fetchone() == (1,)
 
 
-def test_an_insert_that_the_driver_sent_again_has_happened_once(server, control, database):
+def test_an_insert_that_the_driver_sent_again_has_happened_once(server, retrying, database):
     """The second request carries the id of the first: the server gives the first answer again."""
-    cursor = control.cursor()
+    cursor = retrying.cursor()
     cursor.execute(f"CREATE TABLE TWICE_{database} (A INTEGER)")
     server.fault(match=f"INSERT INTO TWICE_{database}", kind="drop_reply", count=1)
 
@@ -379,10 +383,10 @@ def test_an_error_of_the_server_keeps_its_number_state_and_text(load, statement,
     assert len(statement.requests) == 1
 
 
-def test_a_session_that_is_gone_is_an_error_on_both_kinds_of_connection(load, control, statement):
+def test_a_session_that_is_gone_is_an_error_on_both_kinds_of_connection(load, retrying, statement):
     statement.fault(kind="error", errno=390111, sqlstate="08001")
 
-    errors = [failure_of(connection, statement.sql) for connection in (load, control)]
+    errors = [failure_of(connection, statement.sql) for connection in (load, retrying)]
 
     assert [shown(error) for error in errors] == [("ProgrammingError", 390111)] * 2
     assert all(classify(error).session_lost for error in errors)
@@ -399,8 +403,8 @@ def test_a_master_token_that_expired_needs_a_new_login(load, statement):
     assert failure.session_lost
 
 
-def test_a_session_that_an_administrator_ended_is_lost(load, control, statement):
-    control.cursor().execute(f"SELECT SYSTEM$ABORT_SESSION({load.session_id})")
+def test_a_session_that_an_administrator_ended_is_lost(load, retrying, statement):
+    retrying.cursor().execute(f"SELECT SYSTEM$ABORT_SESSION({load.session_id})")
 
     error = failure_of(load, statement.sql)
 

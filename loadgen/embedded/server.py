@@ -20,6 +20,7 @@ from typing import Any
 
 import asyncpg
 import uvicorn
+import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from loadgen import __version__
@@ -33,9 +34,10 @@ from loadgen.embedded.executor import Executor
 from loadgen.embedded.history import History
 from loadgen.embedded.null import NullEngine
 from loadgen.embedded.postgres import Postgres
-from loadgen.embedded.service_time import Alarm, ServiceTime, ServiceTimeSpec
+from loadgen.embedded.service_time import Alarm, ServiceTime, parse_service_time
 from loadgen.embedded.services import Services
 from loadgen.embedded.session import Sessions
+from loadgen.embedded.usage import Usage
 from loadgen.embedded.warehouse import Warehouses
 from loadgen.errors import EmbeddedServerError
 
@@ -55,9 +57,16 @@ class Options:
     port: int
     data_dir: Path
     engine: str  # postgres | null
-    service_time: ServiceTimeSpec | None
+    service_time: str | None  # a SPEC that parse_service_time takes
     slots: int
     seed: int
+    until_eof: bool = False  # started by a command for itself: see loadgen.embedded.usage
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What whoever joins must know: it decides what is measured here."""
+        shaping = {"engine": self.engine, "service_time": self.service_time, "slots": self.slots}
+        return shaping | {"until_eof": self.until_eof, "pid": os.getpid()}
 
 
 class _Protocol(HttpToolsProtocol):
@@ -69,9 +78,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 def serve(options: Options, ready: Callable[[Address], None]) -> None:
-    """Serve until SIGTERM or SIGINT; `ready` is told the address. Call it on the main thread."""
-    import uvloop
-
+    """Serve until SIGTERM or SIGINT, or `until_eof`; `ready` is told the address. Call it on the main thread."""
     sys.setrecursionlimit(RECURSION_MAX)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # requests that end with the server are no news
     _open_standard_streams()
@@ -127,7 +134,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def _parts(options: Options, alarm: Alarm) -> dict[str, Any]:
-    spec = options.service_time
+    spec = parse_service_time(options.service_time)
     return {
         "warehouses": Warehouses(monotonic_s=time.monotonic, now_ms=_now_ms, sleeper=alarm, slots=options.slots),
         "history": History(now_ms=_now_ms, pid=os.getpid()),
@@ -278,7 +285,8 @@ async def _serve_http(
     stopping: asyncio.Event,
     ready: Callable[[Address], None],
 ) -> None:
-    app = App(executor, now_ms=_now_ms, seed=options.seed)
+    usage = Usage(options.about)
+    app = App(executor, usage, now_ms=_now_ms, seed=options.seed)
     config = uvicorn.Config(
         app, http=_Protocol, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
         date_header=False, timeout_keep_alive=600, timeout_graceful_shutdown=int(DRAIN_S), backlog=1024,
@@ -290,14 +298,26 @@ async def _serve_http(
         await asyncio.sleep(0.005)
     gc.freeze()  # what is there now stays; the collector need not look at it again
     host, port = listener.getsockname()[:2]
-    ready(Address(host=host, port=port))
-    stop = asyncio.create_task(stopping.wait(), name="stopping")
-    await asyncio.wait((stop, serving), return_when=asyncio.FIRST_COMPLETED)
-    stop.cancel()
+    ends = [serving, asyncio.create_task(stopping.wait(), name="stopping")]
+    if options.until_eof:
+        unused = usage.unused(executor, lambda: len(server.server_state.connections))
+        ends.append(asyncio.create_task(unused, name="unused"))
+    try:
+        ready(Address(host=host, port=port))  # raises when nobody can be told any more
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        usage.leaving = True  # from here on nobody is let in who would lose the server a moment later
+        for end in ends[1:]:
+            end.cancel()
+        await _shut(server, serving)
+
+
+async def _shut(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+    """End the HTTP side. Statements under way are not waited for: their client sees a lost connection."""
     server.should_exit = True
     server.force_exit = True
     for connection in list(server.server_state.connections):
-        connection.transport.abort()  # statements under way are not waited for: their client sees a lost connection
+        connection.transport.abort()
     await serving
 
 

@@ -1,0 +1,304 @@
+"""The embedded server of a command: one that runs already, or one of its own that ends with it.
+
+    with embedded_server(scenario.embedded) as address: …     the connection `embedded` leads there inside the block
+
+In this order:
+
+    $LOADGEN_EMBEDDED_ADDRESS      is set: that server
+    the data directory's server    one runs: that one; another command may have started it a moment ago
+    a server of our own            started here; it ends when the block, or this process, has ended and nobody uses it
+
+The engine `null` has no data directory, and therefore always a server of its own.
+
+Whether a running server will do. Service time, slots and engine decide what is measured, so a run must not silently get
+others than its scenario asks for. A scenario that asks for anything gets exactly that or an error. One that asks for
+nothing takes a server that a person started as it is: whoever runs `loadgen embedded serve --slots 4` and then a plain
+scenario wants to see just that. But a server that another command started for itself is there by chance, with options
+of some other scenario: it must agree even with one that asks for nothing. Commands that measure nothing (wanted=None)
+take any server.
+
+Nothing is left behind, whatever ends this process: our server sees the end of a pipe that only we hold open, and a
+server that we joined sees the end of a connection (loadgen.embedded.usage). Neither is passed on to programs we start.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import IO, Any
+
+from loadgen.clock import Clock, SystemClock
+from loadgen.embedded.datadir import DATA_DIR_VARIABLE, choose_data_dir, is_claimed, running_server
+from loadgen.embedded.service_time import parse_service_time
+from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError, LoadgenError
+from loadgen.scenario.scenario import Embedded, Engine
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, find_profile
+from loadgen.snowflake.profile import EMBEDDED
+
+START_S = 240.0  # more than the server allows PostgreSQL for making a cluster and starting it
+TAKEN_S = 60.0  # how long the data directory may belong to somebody who does not serve: he starts, or stops
+LOOK_S = 0.05
+ANSWER_S = 10.0
+END_S = 15.0  # for our server to go; it may stay for others, and then we do not wait
+ASK_S = 0.5
+SAID_CHARACTERS_MAX = 4_000
+
+_READY = "listening on "
+_PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def embedded_server(
+    wanted: Embedded | None = None,
+    environ: MutableMapping[str, str] = os.environ,
+    clock: Clock | None = None,
+) -> Iterator[str]:
+    """The address (`host:port`) of a server that serves at least until the block ends, also put into `environ`.
+
+    `wanted` is what the scenario says of the server; None: any will do. Raises EmbeddedServerError when none can be
+    had, Busy when another process is in the way, ConnectFailed when $LOADGEN_EMBEDDED_ADDRESS leads nowhere.
+    """
+    with ExitStack() as stack:
+        if environ.get(EMBEDDED_ADDRESS):
+            yield stack.enter_context(_named(wanted, environ))
+            return
+        address = _find_or_start(stack, wanted, environ, clock or SystemClock())
+        environ[EMBEDDED_ADDRESS] = address
+        stack.callback(environ.pop, EMBEDDED_ADDRESS, None)
+        yield address
+
+
+def _find_or_start(stack: ExitStack, wanted: Embedded | None, environ: Mapping[str, str], clock: Clock) -> str:
+    """Join the data directory's server or start one. Both may fail because the other is just starting or stopping."""
+    asked = wanted or Embedded()
+    data_dir = choose_data_dir(environ=environ)
+    if asked.engine is Engine.NULL:
+        return stack.enter_context(_own_server(asked, None, environ, clock))
+    never = threading.Event()
+    give_up_ns = clock.monotonic_ns() + round(TAKEN_S * 1e9)
+    while True:
+        try:
+            address = running_server(data_dir)
+            if address is not None:
+                server = stack.enter_context(_joined(f"{address.host}:{address.port}"))
+                _require_agreement(wanted, server)
+                return server.address
+            if not is_claimed(data_dir):
+                return stack.enter_context(_own_server(asked, data_dir, environ, clock))
+            what = f"the data directory {data_dir} is in use by a process that is starting or stopping"
+            obstacle = Busy(what, remedy=f"Try again, or set {DATA_DIR_VARIABLE} to another directory.")
+        except (_Unreachable, _Overtaken) as error:
+            obstacle = Busy(str(error), remedy=error.remedy)
+        if clock.monotonic_ns() >= give_up_ns:
+            raise obstacle
+        clock.wait(never, LOOK_S)
+
+
+# --- a server that runs already --------------------------------------------------------------------------------------
+
+
+class _Unreachable(LoadgenError):
+    """The server is gone, going, or does not answer."""
+
+    remedy = f"Try again; or stop it, or set {DATA_DIR_VARIABLE} to another directory."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Server:
+    """A server that we hold, and what it says of itself."""
+
+    address: str
+    pid: int
+    engine: str
+    service_time: str | None
+    slots: int
+    until_eof: bool  # a command started it for itself
+
+
+@contextmanager
+def _named(wanted: Embedded | None, environ: Mapping[str, str]) -> Iterator[str]:
+    """The server that the environment names."""
+    fields = find_profile(EMBEDDED, environ=environ).fields  # refuses what is no address of this machine
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(_joined(f"{fields['host'].value}:{fields['port'].value}"))
+        except _Unreachable as error:
+            remedy = f"Start it there, or unset {EMBEDDED_ADDRESS}: then a server is found or started by itself."
+            raise ConnectFailed(f"{error} (its address is from {EMBEDDED_ADDRESS})", remedy=remedy) from error
+        _require_agreement(wanted, server)
+        yield environ[EMBEDDED_ADDRESS]
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[_Server]:
+    """Hold the server there: as long as this connection is open, it does not go because its starter has."""
+    host, _, port = address.rpartition(":")
+    with closing(HTTPConnection(host, int(port), timeout=ANSWER_S)) as connection:
+        try:
+            connection.request("GET", "/__loadgen/hold")
+            response = connection.getresponse()
+            line = response.readline()
+        except (OSError, HTTPException) as error:
+            why = str(error) or type(error).__name__
+            raise _Unreachable(f"no embedded server answers at {address} ({why})") from error
+        if response.status == 503:
+            raise _Unreachable(f"the embedded server at {address} is stopping")
+        try:
+            server = _Server(address=address, **json.loads(line))
+        except (ValueError, TypeError) as error:
+            what = f"what answers at {address} is no embedded server of this version of loadgen"
+            remedy = f"Stop it; or set {DATA_DIR_VARIABLE} to another directory, and unset {EMBEDDED_ADDRESS}."
+            raise EmbeddedServerError(what, remedy=remedy) from error
+        yield server
+
+
+def _require_agreement(wanted: Embedded | None, server: _Server) -> None:
+    """Refuse a server that would measure something else than the scenario asks for."""
+    if wanted is None or (wanted == Embedded() and not server.until_eof):
+        return
+    wrong = differences(wanted, server.engine, server.service_time, server.slots)
+    if not wrong:
+        return
+    what = f"the embedded server at {server.address} runs with other options than the scenario's: {'; '.join(wrong)}"
+    elsewhere = f"set {DATA_DIR_VARIABLE} to another directory, and unset {EMBEDDED_ADDRESS}, for a server of your own"
+    if server.until_eof:
+        raise Busy(what, remedy=f"Another command started it and ends it: wait for that; or {elsewhere}.")
+    raise EmbeddedServerError(what, remedy=f"Stop process {server.pid}, or change the scenario; or {elsewhere}.")
+
+
+def differences(wanted: Embedded, engine: str, service_time: str | None, slots: int) -> list[str]:
+    """What a server's options and the scenario's disagree on, in words; `0.02s` and `20ms` agree."""
+    found = []
+    if wanted.engine != engine:
+        found.append(f"engine {engine}, not {wanted.engine}")
+    if parse_service_time(wanted.service_time) != parse_service_time(service_time):
+        found.append(f"service time {service_time or 'none'}, not {wanted.service_time or 'none'}")
+    if wanted.slots != slots:
+        found.append(f"slots {slots}, not {wanted.slots}")
+    return found
+
+
+# --- a server of our own ---------------------------------------------------------------------------------------------
+
+
+class _Overtaken(LoadgenError):
+    """Somebody else took the data directory between our look and our server's start."""
+
+
+@contextmanager
+def _own_server(asked: Embedded, data_dir: Path | None, environ: Mapping[str, str], clock: Clock) -> Iterator[str]:
+    """Start a server; it ends when the pipe to its stdin does. A session of its own: Ctrl-C is for us to handle."""
+    reading, writing = os.pipe()
+    with ExitStack() as stack:
+        lifeline = stack.enter_context(open(writing, "wb", buffering=0))
+        said = stack.enter_context(tempfile.TemporaryFile())
+        try:
+            process = subprocess.Popen(
+                [*_PROGRAM, *_arguments(asked, data_dir)],
+                stdin=reading,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                env=dict(environ),
+                start_new_session=True,
+            )
+        finally:
+            os.close(reading)
+        address = None
+        try:
+            address = _wait_ready(process, said)
+            yield address
+        finally:
+            lifeline.close()
+            _part(process, address, clock)
+            if address is not None and process.poll() is not None:
+                _pass_on(process, said)
+
+
+def _arguments(asked: Embedded, data_dir: Path | None) -> list[str]:
+    arguments = ["embedded", "serve", "--port=0", "--until-eof", f"--engine={asked.engine}", f"--slots={asked.slots}"]
+    if asked.service_time is not None:
+        arguments.append(f"--service-time={asked.service_time}")
+    if data_dir is not None:
+        arguments.append(f"--data-dir={data_dir}")
+    return arguments
+
+
+def _wait_ready(process: subprocess.Popen[bytes], said: IO[bytes]) -> str:
+    """Its address, once it listens. Raises what it says when it does not come to that."""
+    assert process.stdout is not None
+    with process.stdout as stdout:
+        arrival = select.poll()
+        arrival.register(stdout, select.POLLIN)
+        line = b""
+        while not line.endswith(b"\n") and arrival.poll(START_S * 1000):
+            piece = os.read(stdout.fileno(), 256)
+            if not piece:
+                break
+            line += piece
+    text = line.decode("utf-8", "replace")
+    if text.startswith(_READY) and text.endswith("\n"):
+        return text.removeprefix(_READY).strip()
+    try:
+        code = process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()  # nobody can be using it: it has told no one its address
+        raise EmbeddedServerError(f"the embedded server was not ready after {START_S:.0f} s") from None
+    raise _why(code, _text(said))
+
+
+def _part(process: subprocess.Popen[bytes], address: str | None, clock: Clock) -> None:
+    """Wait for our server to go, which it does at once; unless others hold it, and then it is theirs."""
+    give_up_ns = clock.monotonic_ns() + round(END_S * 1e9)
+    while clock.monotonic_ns() < give_up_ns:
+        try:
+            process.wait(ASK_S)
+            return
+        except subprocess.TimeoutExpired:
+            if address is not None and _holders(address):
+                return
+
+
+def _holders(address: str) -> int:
+    host, _, port = address.rpartition(":")
+    with closing(HTTPConnection(host, int(port), timeout=ANSWER_S)) as connection:
+        try:
+            connection.request("GET", "/__loadgen/stats")
+            stats: dict[str, Any] = json.loads(connection.getresponse().read())
+            return int(stats["holders"])
+        except (OSError, HTTPException, ValueError):  # it no longer listens: it is going
+            return 0
+
+
+def _pass_on(process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
+    """A server that had something to say, or ended badly, does not do so unheard."""
+    text = _text(said)
+    if text or process.returncode:
+        _log.warning("embedded_server_ended status=%s %s", process.returncode, text)
+
+
+def _why(code: int, text: str) -> LoadgenError:
+    """The error that the server's own error and hint lines make; below them may be the end of PostgreSQL's log."""
+    found = re.search(r"(?:\A|.*\n)error: (?P<what>.*?)(?:\nhint: (?P<hint>[^\n]*))?\Z", text, re.DOTALL)
+    what = found["what"] if found else f"{text.rpartition(chr(10))[2] or 'it said nothing'} (status {code})"
+    hint = found["hint"] if found else None
+    if code == Busy.exit_code:
+        return _Overtaken(what, remedy=hint)
+    return EmbeddedServerError(f"the embedded server did not start: {what}", remedy=hint)
+
+
+def _text(said: IO[bytes]) -> str:
+    said.seek(0)
+    return said.read().decode("utf-8", "replace").strip()[-SAID_CHARACTERS_MAX:]

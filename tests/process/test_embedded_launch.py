@@ -1,0 +1,467 @@
+"""Commands that need the embedded server: they find one or start one, share it, and leave nothing behind."""
+
+import contextlib
+import http.client
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from loadgen.cli.embedded_server import differences, embedded_server
+from loadgen.clock import FakeClock
+from loadgen.embedded.datadir import DATA_DIR_VARIABLE, DataDir, is_claimed, running_server
+from loadgen.embedded.postgres import postgres_processes_in
+from loadgen.embedded.usage import IDLE_S, may_go
+from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError, LoadgenError
+from loadgen.scenario.scenario import Embedded, Engine
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from tests.embedded_server import ROOT, STOP_S, EmbeddedServer
+from tests.process import alive, reachable_directory, wait_until
+
+NULL = Embedded(engine=Engine.NULL)
+PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
+SERVE = [*PROGRAM, "embedded", "serve", "--until-eof"]  # as a command starts it
+
+# A command: prints the address, does what it is told line by line, and ends when told nothing more.
+COMMAND = """
+import sys
+from loadgen.cli.embedded_server import embedded_server
+from tests.process.test_embedded_launch import Found
+
+kept = []
+with embedded_server() as address:
+    print(address, flush=True)
+    try:
+        for line in sys.stdin:
+            connection = Found(address).connect()
+            kept.append(connection)
+            print(connection.cursor().execute(line).fetchone()[0], flush=True)
+        for connection in kept:
+            connection.close()
+    except KeyboardInterrupt:
+        with Found(address).connect() as connection:
+            print(connection.cursor().execute("SELECT 'interrupted'").fetchone()[0], flush=True)
+"""
+
+
+class Found(EmbeddedServer):
+    """A server that somebody else started, for its `connect` and `ask`."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.host, self.port = host, int(port)
+
+    def answers(self) -> bool:
+        with self.connect() as connection:
+            return bool(connection.cursor().execute("SELECT 41 + 1").fetchone() == (42,))
+
+    @property
+    def pid(self) -> int:
+        return int(self.ask("/__loadgen/stats")["options"]["pid"])
+
+
+class Command:
+    """A process that needs an embedded server."""
+
+    def __init__(self, environ: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", COMMAND],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environ,
+            start_new_session=True,
+        )
+
+    def tell(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def execute(self, text: str) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{text}\n")
+        self.process.stdin.flush()
+        return self.tell()
+
+    @property
+    def servers(self) -> set[int]:
+        return {child.pid for child in psutil.Process(self.process.pid).children()}
+
+    def end(self) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(STOP_S)
+
+    def __enter__(self) -> "Command":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    """A data directory that has been served before; the tests follow each other on it."""
+    with reachable_directory() as path:
+        with embedded_server(environ=environ_of(path / "data")):
+            pass
+        yield path / "data"
+
+
+@pytest.fixture
+def environ(home: Path) -> Iterator[dict[str, str]]:
+    yield environ_of(home)
+    wait_until(lambda: not is_claimed(home) and not postgres_processes_in(home), "nothing left for the next test")
+
+
+def environ_of(data_dir: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != EMBEDDED_ADDRESS}
+    return kept | {DATA_DIR_VARIABLE: str(data_dir), "PYTHONPATH": str(ROOT)}
+
+
+def pids_of(address: str) -> set[int]:
+    server = psutil.Process(Found(address).pid)
+    return {server.pid, *(process.pid for process in server.children(recursive=True))}
+
+
+def refusal_of(wanted: Embedded | None, environ: dict[str, str], **how: Any) -> LoadgenError:
+    with pytest.raises(LoadgenError) as caught, embedded_server(wanted, environ, **how):
+        pass
+    return caught.value
+
+
+# --- a server of its own ---------------------------------------------------------------------------------------------
+
+
+def test_a_server_is_started_and_ends_with_the_block(home, environ):
+    with embedded_server(environ=environ) as address:
+        pids = pids_of(address)
+
+        assert environ[EMBEDDED_ADDRESS] == address
+        assert Found(address).answers()
+
+    assert alive(pids) == set()
+    assert EMBEDDED_ADDRESS not in environ
+    assert not (home / "server.json").exists()
+    assert not is_claimed(home)
+
+
+def test_the_next_command_may_follow_at_once_and_an_error_ends_the_server_too(environ):
+    def fail() -> None:
+        with embedded_server(environ=environ) as address:
+            servers.append(pids_of(address))
+            raise ZeroDivisionError
+
+    servers: list[set[int]] = []
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            fail()
+
+    one, two = servers
+    assert one.isdisjoint(two)
+    assert alive(one | two) == set()
+
+
+def test_the_null_engine_needs_no_data_directory_and_gets_the_options(environ):
+    wanted = Embedded(engine=Engine.NULL, slots=3, service_time="1ms")
+    with embedded_server(wanted, environ) as address:
+        options = Found(address).ask("/__loadgen/stats")["options"]
+
+        assert (options["engine"], options["slots"], options["service_time"]) == ("null", 3, "1ms")
+        assert not is_claimed(Path(environ[DATA_DIR_VARIABLE]))
+
+
+def test_ctrl_c_reaches_the_command_and_not_its_server(environ):
+    with Command(environ) as command:
+        pids = pids_of(command.tell())
+        os.killpg(command.process.pid, signal.SIGINT)
+
+        assert command.tell() == "interrupted"
+        assert command.process.wait(STOP_S) == 0
+        assert alive(pids) == set()
+
+
+def test_a_killed_command_takes_its_server_along_though_its_session_was_never_closed(environ):
+    with Command(environ) as command:
+        pids = pids_of(command.tell())
+        assert command.execute("SELECT 1") == "1"
+        command.process.kill()
+
+        wait_until(lambda: not alive(pids), "the server gone")
+
+
+def test_a_command_killed_while_its_server_starts_leaves_nothing(home, environ):
+    with Command(environ) as command:
+        wait_until(lambda: is_claimed(home), "a server at its start")
+        command.process.kill()
+
+        wait_until(lambda: not is_claimed(home), "the server gone")
+    assert not (home / "server.json").exists()
+
+
+# --- a server that runs already --------------------------------------------------------------------------------------
+
+
+def test_a_running_server_is_used_and_left_running(home, environ):
+    with EmbeddedServer(data_dir=home) as server:
+        with embedded_server(environ=environ) as address:
+            assert address == server.address
+            assert server.ask("/__loadgen/stats")["holders"] == 1
+
+        wait_until(lambda: server.ask("/__loadgen/stats")["holders"] == 0, "the server let go")
+        assert Found(address).answers()
+
+
+def test_a_server_that_is_just_starting_is_waited_for(home, environ):
+    with contextlib.ExitStack() as stack:
+        starting = threading.Thread(
+            target=lambda: stack.enter_context(EmbeddedServer(data_dir=home)), name="starting server"
+        )
+        starting.start()
+        wait_until(lambda: is_claimed(home), "a server at its start")
+
+        with embedded_server(environ=environ) as address:
+            starting.join()
+            served = running_server(home)
+            assert served is not None
+            assert address == f"{served.host}:{served.port}"
+            assert Found(address).ask("/__loadgen/stats")["options"]["until_eof"] is False
+
+
+def test_a_server_that_ends_because_its_starter_is_gone_lets_nobody_in(home, environ):
+    reading, writing = os.pipe()
+    os.close(reading)  # it cannot tell its address, as when its starter was killed in the last moment
+    with subprocess.Popen(
+        [*SERVE, f"--data-dir={home}"], stdin=subprocess.DEVNULL, stdout=writing, env=environ
+    ) as dying:
+        os.close(writing)
+        wait_until(lambda: is_claimed(home), "a server at its start")
+        with embedded_server(environ=environ) as address:
+            dying.wait(STOP_S)
+
+            assert Found(address).answers()
+
+
+def test_two_commands_at_once_share_a_server_that_goes_with_the_last(home, environ):
+    with Command(environ) as one, Command(environ) as two:
+        address = one.tell()
+        assert two.tell() == address
+        starter, guest = (one, two) if Found(address).pid in one.servers else (two, one)
+
+        assert starter.end() == 0
+        assert guest.execute("SELECT 41 + 1") == "42"
+        assert guest.end() == 0
+        with embedded_server(environ=environ) as successor:  # while the old one is still stopping
+            assert Found(successor).answers()
+
+
+def test_a_directory_that_stays_taken_is_not_waited_for_for_ever(home, environ):
+    with DataDir.claim(home):
+        refusal = refusal_of(None, environ, clock=FakeClock())
+
+    assert isinstance(refusal, Busy)
+    assert "is in use by a process that is starting or stopping" in str(refusal)
+    assert DATA_DIR_VARIABLE in refusal.remedy
+
+
+# --- the server that the environment names ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shaped() -> Iterator[EmbeddedServer]:
+    """A server that a person started, with options."""
+    with EmbeddedServer("--engine", "null", "--slots", "4", "--service-time", "20ms") as server:
+        yield server
+
+
+def test_the_address_of_the_environment_wins(home, environ, shaped):
+    environ[EMBEDDED_ADDRESS] = shaped.address
+    with embedded_server(environ=environ) as address:
+        assert address == shaped.address
+        assert not is_claimed(home)
+
+    assert environ[EMBEDDED_ADDRESS] == shaped.address
+    assert shaped.ask("/__loadgen/stats")
+
+
+def test_an_address_where_nobody_answers_is_an_error(environ):
+    with embedded_server(NULL, environ) as address:
+        pass
+    environ[EMBEDDED_ADDRESS] = address
+
+    refusal = refusal_of(None, environ)
+
+    assert isinstance(refusal, ConnectFailed)
+    assert f"no embedded server answers at {address}" in str(refusal)
+    assert f"unset {EMBEDDED_ADDRESS}" in refusal.remedy
+
+
+def test_an_address_where_something_else_answers_is_an_error(environ):
+    class Stranger(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as stranger:
+        threading.Thread(target=stranger.serve_forever, name="stranger").start()
+        environ[EMBEDDED_ADDRESS] = f"127.0.0.1:{stranger.server_port}"
+        refusal = refusal_of(None, environ)
+        stranger.shutdown()
+
+    assert isinstance(refusal, EmbeddedServerError)
+    assert "is no embedded server of this version of loadgen" in str(refusal)
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [None, Embedded(), Embedded(engine=Engine.NULL, slots=4, service_time="0.02s")],
+    ids=["measures nothing", "asks for nothing", "asks for the same"],
+)
+def test_a_server_that_a_person_started_is_accepted(environ, shaped, wanted):
+    environ[EMBEDDED_ADDRESS] = shaped.address
+
+    with embedded_server(wanted, environ) as address:
+        assert address == shaped.address
+
+
+def test_a_server_with_other_options_than_the_scenario_asks_for_is_refused(environ, shaped):
+    environ[EMBEDDED_ADDRESS] = shaped.address
+
+    refusal = refusal_of(Embedded(engine=Engine.NULL, slots=4, service_time="30ms"), environ)
+
+    assert isinstance(refusal, EmbeddedServerError)
+    assert str(refusal).endswith("other options than the scenario's: service time 20ms, not 30ms")
+    assert f"Stop process {shaped.process.pid}" in refusal.remedy
+
+
+def test_a_server_of_another_command_must_agree_even_with_a_scenario_that_asks_for_nothing(environ):
+    with embedded_server(Embedded(engine=Engine.NULL, slots=4), environ) as address:
+        refusal = refusal_of(Embedded(), environ)
+        with embedded_server(None, environ) as same:
+            assert same == address
+
+    assert isinstance(refusal, Busy)
+    assert "engine null, not postgres; slots 4, not 0" in str(refusal)
+    assert "wait for that" in refusal.remedy
+
+
+def test_differences_are_told_in_words():
+    assert differences(Embedded(), "postgres", None, 0) == []
+    assert differences(Embedded(service_time="0ms"), "postgres", None, 0) == []
+    assert differences(Embedded(service_time="20ms"), "null", None, 8) == [
+        "engine null, not postgres",
+        "service time none, not 20ms",
+        "slots 8, not 0",
+    ]
+
+
+# --- servers that do not start ---------------------------------------------------------------------------------------
+
+
+def test_the_server_s_own_error_and_hint_are_passed_on(environ):
+    refusal = refusal_of(Embedded(service_time="fast"), environ)
+
+    assert isinstance(refusal, EmbeddedServerError)
+    assert str(refusal).startswith("the embedded server did not start: service time 'fast': 'fast' is not a duration")
+    assert refusal.remedy == 'For example: --service-time "lognormal(20ms,0.3)"'
+
+
+def test_a_data_directory_that_is_not_ours_is_refused_in_the_server_s_words(environ):
+    with reachable_directory() as foreign:
+        (foreign / "letter.txt").write_text("dear")
+        refusal = refusal_of(None, environ | {DATA_DIR_VARIABLE: str(foreign)})
+
+        assert isinstance(refusal, EmbeddedServerError)
+        assert "is not empty and was not made by loadgen (it holds 'letter.txt')" in str(refusal)
+        assert refusal.remedy.startswith("Nothing in it was touched.")
+
+
+def test_missing_packages_are_named_with_the_way_to_get_them(environ, tmp_path):
+    (tmp_path / "uvicorn.py").write_text("raise ModuleNotFoundError('gone', name='uvicorn')")
+
+    refusal = refusal_of(NULL, environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+
+    assert isinstance(refusal, EmbeddedServerError)
+    assert "needs packages that are not installed (uvicorn is missing)" in str(refusal)
+    assert refusal.remedy == "Install them: pip install 'loadgen[embedded]'."
+
+
+# --- when a server that nobody owns may go ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("holders", "sessions", "idle_s", "goes"),
+    [
+        (0, 0, 0.0, True),  # nobody there
+        (1, 0, IDLE_S * 9, False),  # a command that thinks for long still has it
+        (0, 1, IDLE_S / 2, False),  # a client between two statements
+        (0, 1, IDLE_S, True),  # a session that its killed client left behind
+    ],
+)
+def test_a_server_without_a_starter_goes_when_nobody_uses_it(holders, sessions, idle_s, goes):
+    assert may_go(holders=holders, sessions=sessions, idle_s=idle_s) is goes
+
+
+@contextlib.contextmanager
+def abandoned(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], Found]]:
+    """A null server as a command starts it; close its stdin to be the command's death."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(
+        [*SERVE, "--engine=null", *arguments], **pipes, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, Found(process.stdout.readline().removeprefix("listening on ").strip())
+        finally:
+            process.kill()
+
+
+def begin_statement(server: Found) -> tuple[http.client.HTTPConnection, dict[str, str]]:
+    """Log in and send a statement; its answer is still to come. Connection, and the headers of the session."""
+    client = http.client.HTTPConnection(server.host, server.port, timeout=STOP_S)
+    client.request("POST", "/session/v1/login-request", json.dumps({"data": {"LOGIN_NAME": "wire", "PASSWORD": "any"}}))
+    token = json.loads(client.getresponse().read())["data"]["token"]
+    headers = {"Authorization": f'Snowflake Token="{token}"'}
+    client.request("POST", "/queries/v1/query-request?requestId=1", json.dumps({"sqlText": "SELECT 1"}), headers)
+    wait_until(lambda: server.ask("/__loadgen/stats")["under_way"], "the statement under way")
+    return client, headers
+
+
+def test_a_client_that_waits_for_its_statement_gets_it_and_then_the_server_goes():
+    with abandoned(f"--service-time={IDLE_S + 1.5}s") as (process, server):
+        client, headers = begin_statement(server)
+        assert process.stdin is not None
+        process.stdin.close()
+
+        assert json.loads(client.getresponse().read())["success"] is True
+        client.request("POST", "/session?delete=true", headers=headers)
+        assert process.wait(STOP_S) == 0
+        client.close()
+
+
+def test_a_statement_whose_client_is_gone_keeps_no_server():
+    with abandoned("--service-time=1h") as (process, server):
+        client, _ = begin_statement(server)
+        client.close()
+        assert process.stdin is not None
+        process.stdin.close()
+
+        assert process.wait(STOP_S) == 0

@@ -6,9 +6,14 @@ Ranges are half-open inside (`low` included, `high` not), although a scenario fi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+CYCLE_MAX = 1_000_000  # statements of a mix until it repeats
+ARRIVALS_MAX = 1_000_000_000  # of one open loop: a day at 10,000 a second
+NORMAL_KEPT_MIN = 0.01  # of a normal's draws; with less between the bounds, drawing again would take too long
 
 Scalar = str | int | float | bool | None
 
@@ -65,7 +70,21 @@ class Normal:
     stddev: float
     low: float | None = None  # values outside are drawn again
     high: float | None = None
-    whole: bool = False  # rounded to whole numbers
+    whole: bool = False  # rounded to whole numbers, before they are held against the bounds
+
+    @property
+    def kept_fraction(self) -> float:
+        """How many of the draws lie from `low` up to `high`."""
+        up_to_low = 0.0 if self.low is None else self._fraction_below(self.low)
+        up_to_high = 1.0 if self.high is None else self._fraction_below(self.high)
+        return up_to_high - up_to_low
+
+    def _fraction_below(self, bound: float) -> float:
+        if self.mean + self.stddev == self.mean:  # always the mean
+            return float((round(self.mean) if self.whole else self.mean) < bound)
+        if self.whole:
+            bound = math.ceil(bound) - 0.5  # from there on draws are rounded to the bound or above it
+        return (1.0 + math.erf((bound - self.mean) / (self.stddev * math.sqrt(2.0)))) / 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,9 +216,15 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Which worker of how many, and which client in it: everything that is drawn depends on it."""
+    """Which worker of how many, and which client in it: everything that is drawn depends on it.
+
+    Both counts are ceilings of the whole run, not what is open at the moment, so that strides never change. A worker
+    whose part of the lanes is 0 has no clients, and so no Place in a closed loop; see loadgen.workload.split. In an
+    open loop `worker` and `workers` say everything.
+    """
 
     worker: int
     workers: int
     client: int = 0
-    clients: int = 1  # the ceiling of the run for this worker, so that strides never change
+    clients: int = 1  # of this worker: its share() of the lanes
+    lanes: int = 1  # all clients of the run

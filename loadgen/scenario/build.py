@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from loadgen.model import workload as model
@@ -53,7 +52,7 @@ def build(file: ScenarioFile) -> typed.Scenario:
         ),
         pools=tuple(_pools(file)),
         workload=_workload(file),
-        load=_load(file.load),
+        load=load_of(file.load),
         thresholds=tuple(
             typed.Threshold(check=item.check, window_s=item.window, after_s=item.after, abort=item.abort)
             for item in file.thresholds
@@ -108,11 +107,12 @@ def _pools(file: ScenarioFile) -> list[typed.Pool]:
         if pool.query is not None:
             pools.append(typed.QueryPool(name=name, query=pool.query))
         elif pool.file is not None:
-            pools.append(typed.FilePool(name=name, file=str(pool.file), column=pool.column))
+            pools.append(typed.FilePool(name=name, file=pool.file, column=pool.column))
     return pools
 
 
-def _load(load: LoadSection) -> typed.Load:
+def load_of(load: LoadSection) -> typed.Load:
+    """The typed form of the load, once its keys fit together."""
     is_rate, is_search = load.mode is typed.LoadMode.RATE, load.mode is typed.LoadMode.FIND_MAX
     stages = tuple(
         typed.Stage(
@@ -194,9 +194,8 @@ def parameter(generator: Section) -> model.Parameter:
             return model.Choice(values=generator.choice.values, weights=generator.choice.weights)
         case UniformGenerator():
             return _uniform(generator.uniform)
-        case NormalGenerator(normal=s):
-            high = s.max if s.max is None or not s.whole else float(math.floor(s.max) + 1)  # the last one included
-            return model.Normal(mean=s.mean, stddev=s.stddev, low=s.min, high=high, whole=s.whole)
+        case NormalGenerator():
+            return generator.normal.parameter()
         case ZipfianGenerator(zipfian=s):
             return model.Zipfian(keys=_keys(s), theta=s.theta, scrambled=s.scrambled, sharded=s.sharded)
         case HotspotGenerator(hotspot=s):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from loadgen.scenario.build import load_of
 from loadgen.scenario.check_data import check_data
 from loadgen.scenario.check_load import check_load, duration_s
 from loadgen.scenario.check_workload import check_workload
 from loadgen.scenario.field import Word, Wrong
 from loadgen.scenario.file import ScenarioFile
+from loadgen.scenario.load_section import WORKERS_MAX
 from loadgen.scenario.name import canonical, is_name
 from loadgen.scenario.problem import KeyPath
-from loadgen.scenario.scenario import CONTROL_WAREHOUSE, LoadMode, QueryLogMode, SpawnerKind
+from loadgen.scenario.scenario import CONTROL_WAREHOUSE, EMBEDDED, LoadMode, QueryLogMode, SpawnerKind
+from loadgen.scenario.section import SessionsSection
 from loadgen.scenario.validation import Checked
+from loadgen.scenario.workers import workers_of
 from loadgen.units import format_duration_s
 
 LABELS_MAX = 50
@@ -67,7 +71,7 @@ def _check_control(checked: Checked, file: ScenarioFile) -> None:
     if elsewhere or control.share_warehouse or target.warehouse is None:
         return
     if canonical(control.warehouse or CONTROL_WAREHOUSE) == canonical(target.warehouse):
-        hint = "name another warehouse, or write share_warehouse: true"
+        hint = "name another warehouse, or write control: {share_warehouse: true}"
         what = "the control plane would use the warehouse that is measured"
         checked.problem(place if checked.given(place) else ("target", "warehouse"), what, hint)
 
@@ -90,31 +94,53 @@ def _check_sharding(checked: Checked, file: ScenarioFile) -> None:
     if len(keys) != 2 or keys[0] > keys[1]:
         checked.problem(path, "must be [first, last] with first ≤ last", "for example key_range: [1, 1000000]")
         return
-    workers = file.load.workers if file.sharding.enabled and checked.fine(("load", "workers")) else None
-    if workers is not None and keys[1] - keys[0] + 1 < workers:
-        checked.problem(path, f"has fewer keys than the {workers:,} workers that share it", "widen it")
+    if not file.sharding.enabled or not checked.fine(("sharding", "enabled"), ("load",)):
+        return
+    workers = workers_of(load_of(file.load), cores=WORKERS_MAX)
+    if keys[1] - keys[0] + 1 < workers:
+        checked.problem(path, f"has fewer keys than the {workers:,} workers that may share it", "widen it")
 
 
 def _check_threshold_times(checked: Checked, file: ScenarioFile) -> None:
-    if file.load.mode is LoadMode.FIND_MAX or not checked.fine(("load", "duration"), ("load", "stages")):
+    if not checked.fine(("load", "mode"), ("load", "duration"), ("load", "stages")):
+        return
+    if file.load.mode is LoadMode.FIND_MAX:
+        for number in range(len(file.thresholds)):
+            _check_threshold_of_steps(checked, ("thresholds", number))
         return
     lasting_s = duration_s(file.load)
     for number, threshold in enumerate(file.thresholds):
         path: KeyPath = ("thresholds", number)
-        for key, value_s in (("window", threshold.window or 0.0), ("after", threshold.after)):
-            too_long = value_s > lasting_s or (key == "after" and value_s == lasting_s)
-            if too_long and checked.fine((*path, key)):
-                what = f"is not shorter than the measurement, {format_duration_s(lasting_s)}"
-                checked.problem((*path, key), what, "the check would never be made; shorten it")
+        rules = (
+            ("window", (threshold.window or 0.0) <= lasting_s, "is longer than"),
+            ("after", threshold.after < lasting_s, "is not shorter than"),
+        )
+        for key, holds, what in rules:
+            if not holds and checked.fine((*path, key)):
+                measurement = f"the measurement, {format_duration_s(lasting_s)}"
+                checked.problem((*path, key), f"{what} {measurement}", "the check would never be made; shorten it")
+
+
+def _check_threshold_of_steps(checked: Checked, path: KeyPath) -> None:
+    for key in ("window", "after", "abort"):
+        if checked.given((*path, key)):
+            what = "belongs to modes concurrency and rate: find_max judges each step as a whole, and goes on"
+            checked.problem((*path, key), what, "remove it", at_key=True)
 
 
 def _check_features(checked: Checked, file: ScenarioFile) -> None:
-    if file.sessions.count and checked.fine(("sessions", "count")):
-        checked.problem(("sessions", "count"), "logical sessions are not supported yet", "write count: 0")
-    rate: KeyPath = ("query_log", "sample_rate")
-    sampling = file.query_log.mode is QueryLogMode.SAMPLE
-    if checked.fine(rate, ("query_log", "mode")) and not sampling and checked.given(rate):
-        checked.problem(rate, "belongs to mode sample", f"the mode is {file.query_log.mode}; remove it", at_key=True)
+    unused = SessionsSection()
+    for key in SessionsSection.model_fields:
+        if getattr(file.sessions, key) != getattr(unused, key) and checked.fine(("sessions", key)):
+            checked.problem(("sessions", key), "logical sessions are not supported yet", "remove it", at_key=True)
+    log = file.query_log.mode
+    for key, modes in (("sample_rate", {QueryLogMode.SAMPLE}), ("max_rows", {*QueryLogMode} - {QueryLogMode.NONE})):
+        place: KeyPath = ("query_log", key)
+        if checked.fine(place, ("query_log", "mode")) and log not in modes and checked.given(place):
+            belongs = " and ".join(mode for mode in QueryLogMode if mode in modes)
+            checked.problem(place, f"belongs to mode {belongs}", f"the mode is {log}; remove it", at_key=True)
+    if file.connection not in (None, EMBEDDED) and checked.given(("embedded",)) and checked.fine(("connection",)):
+        checked.warn(("embedded",), "is read for connection embedded only, and the connection is another")
     for key in ("compute_pool", "image"):
         path: KeyPath = ("spawner", key)
         if not checked.fine(path, ("spawner", "kind")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import stat
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from loadgen.scenario.check_generator import check_column_generator
@@ -93,8 +94,12 @@ def _check_indexes(checked: Checked, path: KeyPath, table: TableSection) -> None
         if not index.columns:
             checked.problem(place, "is empty", "name at least one column", at_key=True)
         for position, name in enumerate(index.columns):
-            if canonical(name) not in known and checked.fine((*path, "columns"), (*place, position)):
+            if not checked.fine((*path, "columns"), (*place, position)):
+                continue
+            if canonical(name) not in known:
                 checked.problem((*place, position), "is no column of the table", "name one of its columns")
+            elif canonical(name) in map(canonical, index.columns[:position]):
+                checked.problem((*place, position), "is in this index twice", "name each column once")
 
 
 def _check_pool(checked: Checked, path: KeyPath, pool: PoolSection, folder: Path | None) -> None:
@@ -131,19 +136,28 @@ def _check_file(checked: Checked, path: KeyPath, file: str, column: str | None, 
     if folder is None:
         return
     try:
+        if not stat.S_ISREG((folder / file).stat().st_mode):  # opening a pipe would wait for its writer
+            checked.problem(place, "is not a file", "name a CSV file beside the scenario")
+            return
         with (folder / file).open("rb") as stream:
             start = stream.read(HEADER_BYTES_MAX)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "a bad name"
         checked.problem(place, f"cannot be read: {reason}", "it is looked for beside the scenario")
         return
-    header = _header(start)
+    _check_header(checked, path, _header(start), column)
+
+
+def _check_header(checked: Checked, path: KeyPath, header: list[str] | None, column: str | None) -> None:
+    place: KeyPath = (*path, "file")
     if header is None:
         checked.problem(place, "is no CSV file with a header in UTF-8", "its first line must name the columns")
     elif column is None and len(header) != 1:
         checked.problem(place, f"has {len(header)} columns", "say which one: column: NAME")
     elif column is not None and column not in header:
         checked.problem((*path, "column"), "is no column of the file", f"it has {', '.join(header[:10])[:200]}")
+    elif column is not None and header.count(column) > 1:
+        checked.problem((*path, "column"), "is the name of several columns of the file", "rename one in its first line")
 
 
 def _header(start: bytes) -> list[str] | None:
@@ -152,4 +166,5 @@ def _header(start: bytes) -> list[str] | None:
         header = next(csv.reader([line], strict=True), None)
     except (UnicodeDecodeError, csv.Error):
         return None
-    return header if header and all(header) else None
+    names = [name.strip() for name in header or []]  # as loadgen.workload.pools reads them
+    return names if names and all(names) else None

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.model.workload import PoolOrder
+from loadgen.model.workload import NORMAL_KEPT_MIN, PoolOrder
 from loadgen.scenario.base import Section
 from loadgen.scenario.generator import (
     HotspotGenerator,
     LatestGenerator,
+    LatestSettings,
     NormalGenerator,
     PoolGenerator,
     PreviousGenerator,
@@ -20,11 +21,11 @@ from loadgen.scenario.generator import (
     TimestampGenerator,
     UniformGenerator,
     ZipfianGenerator,
+    name_of,
 )
 from loadgen.scenario.problem import KeyPath
 from loadgen.scenario.validation import Checked
 
-KEPT_FRACTION_MIN = 0.01  # of the draws of a bounded normal distribution
 WHOLE_NORMAL_MAX = float(1 << 62)
 _NOT_FOR_COLUMNS = (PoolGenerator, PreviousGenerator, ShardGenerator, LatestGenerator)
 
@@ -34,7 +35,7 @@ class Surroundings:
     """What a generator may refer to."""
 
     pools: frozenset[str] | None  # None: not known, because `values` has problems of its own
-    statements: Mapping[str, bool] | None  # name → is it sent, and has it a sequence?
+    followed: Mapping[str, SequenceGenerator | None] | None  # name → what makes its new keys, if it is sent
     written: tuple[str, ...]  # the names as the file has them, for showing
     sharding: bool | None
     previous: int | None  # how many parameters of the transaction come before; None outside of one
@@ -42,7 +43,7 @@ class Surroundings:
 
 def settings_of(generator: Section) -> Any:
     """What stands below the generator's name; the generator itself when it is flat."""
-    inner = getattr(generator, type(generator).__name__.removesuffix("Generator").lower())
+    inner = getattr(generator, name_of(generator))
     return inner if isinstance(inner, Section) else generator
 
 
@@ -54,7 +55,7 @@ def check_generator(checked: Checked, path: KeyPath, generator: Section, around:
     """Check one parameter of a statement; `path` leads to it."""
     if not checked.fine(path):
         return
-    name = type(generator).__name__.removesuffix("Generator").lower()
+    name = name_of(generator)
     _check_numbers(checked, (*path, name), generator)
     if is_sharded(generator) and around.sharding is False:
         place: KeyPath = (*path, name) if isinstance(generator, ShardGenerator) else (*path, name, "sharded")
@@ -66,8 +67,8 @@ def check_generator(checked: Checked, path: KeyPath, generator: Section, around:
             _check_pool(checked, path, generator, around.pools)
         case PreviousGenerator():
             _check_previous(checked, (*path, "previous"), generator.previous, around.previous)
-        case LatestGenerator() if generator.latest.follows is not None and around.statements is not None:
-            _check_follows(checked, (*path, "latest", "follows"), generator.latest.follows, around)
+        case LatestGenerator() if generator.latest.follows is not None:
+            _check_follows(checked, (*path, "latest", "follows"), generator.latest, around)
         case _:
             pass
 
@@ -76,7 +77,7 @@ def check_column_generator(checked: Checked, path: KeyPath, generator: Section) 
     """Check the generator of a column of a table to prepare."""
     if not checked.fine(path):
         return
-    name = type(generator).__name__.removesuffix("Generator").lower()
+    name = name_of(generator)
     if isinstance(generator, _NOT_FOR_COLUMNS):
         hint = "columns take literal, choice, uniform, normal, zipfian, hotspot, sequence, text, uuid or timestamp"
         checked.problem((*path, name), f"{name} cannot fill a column", hint, at_key=True)
@@ -117,7 +118,7 @@ def _check_range(checked: Checked, path: KeyPath, settings: Any) -> None:
         )
     elif settings.max < settings.min:
         checked.problem((*path, "max"), "is below min", "raise it, or lower min")
-    elif settings.max == settings.min and isinstance(settings.max, float):
+    elif settings.max == settings.min and float in (type(settings.min), type(settings.max)):
         checked.problem((*path, "max"), "is min itself", "write {literal: …} for a fixed value")
 
 
@@ -125,13 +126,13 @@ def _check_normal(checked: Checked, path: KeyPath, generator: NormalGenerator) -
     settings = generator.normal
     if settings.min is not None and settings.max is not None and settings.max <= settings.min:
         checked.problem((*path, "max"), "is not above min", "raise it, or lower min")
-    elif settings.kept_fraction() < KEPT_FRACTION_MIN:
+    elif settings.whole and not settings.has_whole_number():
+        checked.problem((*path, "whole"), "there is no whole number between min and max", "widen them", at_key=True)
+    elif settings.parameter().kept_fraction < NORMAL_KEPT_MIN:
         what = "draws less than one value in a hundred between min and max, and would draw again for ever"
         checked.problem(path, what, "move mean between them, or change stddev", at_key=True)
     elif settings.whole and abs(settings.mean) + 40 * settings.stddev > WHOLE_NORMAL_MAX:
         checked.problem((*path, "whole"), "numbers as large as these do not fit 64 bits", "lower mean and stddev")
-    elif settings.whole and not settings.has_whole_number():
-        checked.problem((*path, "whole"), "there is no whole number between min and max", "widen them", at_key=True)
 
 
 def _check_pool(checked: Checked, path: KeyPath, generator: PoolGenerator, pools: frozenset[str] | None) -> None:
@@ -151,10 +152,18 @@ def _check_previous(checked: Checked, path: KeyPath, index: int, before: int | N
         checked.problem(path, f"{parameters} before it in the transaction", "previous looks back, counted from 0")
 
 
-def _check_follows(checked: Checked, path: KeyPath, name: str, around: Surroundings) -> None:
-    statements = around.statements or {}
-    if name not in statements:
+def _check_follows(checked: Checked, path: KeyPath, latest: LatestSettings, around: Surroundings) -> None:
+    if latest.sharded:
+        what = "does not go with sharded: new keys do not lie in this worker's part of the old ones"
+        checked.problem(path, what, "remove one of them", at_key=True)
+    if around.followed is None or latest.follows is None:
+        return
+    sequence = around.followed.get(latest.follows)
+    if latest.follows not in around.followed:
         hint = f"statements are {', '.join(around.written[:10])}"
         checked.problem(path, "is no statement of the workload", hint)
-    elif not statements[name]:
+    elif sequence is None:
         checked.problem(path, "is a statement that makes no new keys", "name one with a sequence and a weight")
+    elif sequence.sequence.sharded:
+        what = "is a statement with a sharded sequence, whose keys below the newest belong to other workers"
+        checked.problem(path, what, "give that sequence a start instead of sharded")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from loadgen.model.workload import ARRIVALS_MAX
 from loadgen.scenario.load_section import KEYS_OF_MODE, LoadSection
 from loadgen.scenario.problem import KeyPath
 from loadgen.scenario.scenario import LoadMode, Profile
 from loadgen.scenario.validation import Checked
 
-ARRIVALS_MAX = 1_000_000_000
 _LOAD: KeyPath = ("load",)
 CEILING_KEY = {LoadMode.CONCURRENCY: "connections", LoadMode.RATE: "max_connections", LoadMode.FIND_MAX: "find_max"}
 
@@ -131,7 +131,8 @@ def _check_workers(checked: Checked, load: LoadSection) -> None:
     keys = ("workers", "per_worker_connections", "profile", top_key)
     if not checked.fine(*((*_LOAD, key) for key in keys)):
         return
-    top, workers, each = ceiling(load), load.workers, load.per_worker_connections
+    top, workers = ceiling(load), load.workers
+    each = None if load.mode is LoadMode.FIND_MAX else load.per_worker_connections  # refused there already
     each_path: KeyPath = (*_LOAD, "per_worker_connections")
     if load.profile is Profile.PROCESS:
         if each not in (None, 1):
@@ -142,8 +143,6 @@ def _check_workers(checked: Checked, load: LoadSection) -> None:
         if workers is None and top > 1_000:
             checked.problem((*_LOAD, "profile"), f"process would start {top:,} processes", "use profile: thread")
         return
-    if load.mode is LoadMode.FIND_MAX:
-        return
     if each is not None and workers is not None and workers * each != top:
         total = f"{workers:,} workers × {each:,} connections are {workers * each:,}, not {top:,}"
         checked.problem(each_path, total, "make them agree, or leave this one out")
@@ -151,5 +150,8 @@ def _check_workers(checked: Checked, load: LoadSection) -> None:
         checked.problem(each_path, f"{top:,} connections cannot be split into workers of {each:,}", "leave it out")
     elif each is not None and workers is None and top // each > 1_000:
         checked.problem(each_path, f"would start {top // each:,} workers", "raise it, or leave it out")
+    elif workers is not None and workers > top and load.mode is LoadMode.RATE:
+        what = f"{workers:,} workers share {top:,} connections: some could not send their part of the rate"
+        checked.problem((*_LOAD, "workers"), what, "lower it, or raise max_connections")
     elif workers is not None and workers > top:
         checked.warn((*_LOAD, "workers"), f"{workers:,} workers share {top:,} connections: some will have none")

@@ -7,7 +7,7 @@ import difflib
 import math
 from collections.abc import Iterator
 
-from loadgen.model.workload import StatementKind
+from loadgen.model.workload import CYCLE_MAX, StatementKind
 from loadgen.scenario.base import Section
 from loadgen.scenario.check_generator import Surroundings, check_generator, is_sharded
 from loadgen.scenario.file import ScenarioFile, StatementSection
@@ -20,7 +20,6 @@ from loadgen.scenario.validation import Checked
 
 _STATEMENTS: KeyPath = ("workload", "statements")
 STATEMENTS_MAX = 500
-CYCLE_MAX = 1_000_000  # of the mix, after which it repeats
 PARAMETERS_MAX = 1_000  # of one statement
 Text = tuple[KeyPath, str, list[Section]]  # where its mapping is, the SQL, its parameters
 
@@ -50,18 +49,20 @@ def check_workload(checked: Checked, file: ScenarioFile) -> None:
 
 def _surroundings(checked: Checked, file: ScenarioFile) -> Surroundings:
     count = len(file.workload.statements)
-    statements = {
-        statement.name: statement.weight > 0
-        and any(isinstance(generator, SequenceGenerator) for generator in _generators(statement))
-        for statement in file.workload.statements
-    }
+    followed = {statement.name: _sequence_of(statement) for statement in file.workload.statements}
     return Surroundings(
         pools=frozenset(file.values) if checked.fine(("values",)) else None,
-        statements=statements if checked.fine(_STATEMENTS) else None,
+        followed=followed if checked.fine(_STATEMENTS) else None,
         sharding=file.sharding.enabled if checked.fine(("sharding", "enabled")) else None,
         written=tuple(checked.written((*_STATEMENTS, number, "name")) for number in range(count)),
         previous=None,
     )
+
+
+def _sequence_of(statement: StatementSection) -> SequenceGenerator | None:
+    """What makes the new keys of a statement; None when it makes none, or is never sent."""
+    sequences = (generator for generator in _generators(statement) if isinstance(generator, SequenceGenerator))
+    return next(sequences, None) if statement.weight else None
 
 
 def _generators(statement: StatementSection) -> Iterator[Section]:
@@ -186,6 +187,7 @@ def _check_sharding_is_used(checked: Checked, file: ScenarioFile) -> None:
 
 def _check_thresholds(checked: Checked, file: ScenarioFile) -> None:
     names = [statement.name for statement in file.workload.statements]
+    never_sent = {statement.name for statement in file.workload.statements if statement.weight == 0}
     written = [checked.written((*_STATEMENTS, number, "name")) for number in range(len(names))]
     for number, threshold in enumerate(file.thresholds):
         path: KeyPath = ("thresholds", number)
@@ -195,5 +197,7 @@ def _check_thresholds(checked: Checked, file: ScenarioFile) -> None:
             near = difflib.get_close_matches(check.statement, written, n=1)
             hint = f"did you mean {near[0]}?" if near else f"statements are {', '.join(written[:10])}"
             checked.problem(place, "is about a statement that does not exist", hint)
+        elif check.statement in never_sent and checked.fine(_STATEMENTS):
+            checked.problem(place, "is about a statement that is never sent", "give it a weight, or remove the check")
         if check.metric is Metric.LAG_P99 and file.load.mode is not LoadMode.RATE and checked.fine(("load", "mode")):
             checked.problem(place, "lag exists in mode rate only", "use p99, or write load.mode: rate")

@@ -127,8 +127,12 @@ def _decode_class(kind: type, data: Any, environ: Environment, where: str) -> An
 
 
 def _key(kind: type, name: str) -> str:
-    renamed = _RENAMED.get(kind, {}).get(name)
-    return renamed or (f"{name}econds" if name.endswith("_s") else name)
+    return _RENAMED.get(kind, {}).get(name) or stored_name(name)
+
+
+def stored_name(name: str) -> str:
+    """Of a field: times are written out."""
+    return f"{name}econds" if name.endswith("_s") else name
 
 
 @cache

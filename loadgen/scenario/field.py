@@ -26,6 +26,7 @@ from loadgen.units import format_duration_s, parse_count, parse_duration_s, pars
 JsonSchema = dict[str, Any]
 
 WHOLE_MAX = 10**18  # fits a 64-bit integer with room
+_COUNT = "[0-9][0-9_.]*[kKmMbB]?"
 _VARIABLE_SCHEMA: JsonSchema = {"type": "string", "pattern": r"\$\{"}
 
 
@@ -44,6 +45,7 @@ class Kind:
     """Base of the types; use one as `Annotated[int, Whole(low=1)]`."""
 
     takes_variables: ClassVar[bool] = True
+    keeps_variables: ClassVar[bool] = False  # a text from the environment is stored as ${NAME}, not as its value
     nullable: bool = False
 
     def parse(self, value: object) -> Any:
@@ -53,6 +55,8 @@ class Kind:
         raise NotImplementedError
 
     def accept(self, value: object) -> Any:
+        if isinstance(value, FromEnvironment) and value.secret and not self.keeps_variables:
+            raise Wrong("would store a secret with the run", "use a variable that is not named like a secret")
         return None if value is None and self.nullable else self.parse(value)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -74,6 +78,7 @@ class Kind:
 class Text(Kind):
     """Free text. A value of the environment stays one, so that it is stored as ${NAME}."""
 
+    keeps_variables: ClassVar[bool] = True
     length_max: int = 100_000
     empty: bool = False
 
@@ -81,7 +86,7 @@ class Text(Kind):
         if not isinstance(value, str):
             raise Wrong("must be a text", "put it in quotes")
         if not value.strip() and not self.empty:
-            raise Wrong("must not be empty")
+            raise Wrong("must not be empty" if not value else "must not be spaces only")
         if len(value) > self.length_max:
             raise Wrong(f"has more than {self.length_max:,} characters")
         if "\0" in value or not _is_unicode(value):
@@ -176,15 +181,14 @@ class Whole(Kind):
     def _whole(self, value: object) -> int:
         if isinstance(value, int) and not isinstance(value, bool):
             return value
-        if isinstance(value, str) and re.fullmatch(r"-[0-9]{1,30}", value):
-            return int(value)
         if isinstance(value, str):
-            return int(_parsed(parse_count, value, "a count", "write it like 250, 10k or 1m"))
+            return int(_parsed(_parse_signed_count, value, "a count", "write it like 250, 10k or 1m"))
         raise Wrong("must be a whole number", "write it like 250, 10k or 1m")
 
     def schema(self) -> JsonSchema:
         number: JsonSchema = {"type": "integer", "minimum": self.low, "maximum": self.high}
-        return {"anyOf": [number, {"type": "string", "pattern": r"^[0-9][0-9_.]*[kKmMbB]?$|\$\{"}]}
+        sign = "-?" if self.low < 0 else ""
+        return {"anyOf": [number, {"type": "string", "pattern": rf"^{sign}{_COUNT}$|\$\{{"}]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,12 +214,12 @@ class WholeOrNumber(Kind):
     """A bound of a range: a whole number stays whole."""
 
     def parse(self, value: object) -> int | float:
-        if isinstance(value, float) or (isinstance(value, str) and re.search(r"[.eE]", value)):
+        if isinstance(value, float) or (isinstance(value, str) and re.search(r"[.eE][0-9+-]*$", value)):
             return Number().parse(value)
         return Whole(low=-WHOLE_MAX).parse(value)
 
     def schema(self) -> JsonSchema:
-        return {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^[0-9][0-9_.]*[kKmMbB]?$|\$\{"}]}
+        return {"anyOf": [{"type": "number"}, {"type": "string", "pattern": rf"^-?{_COUNT}$|\$\{{"}]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +291,7 @@ class Moment(Kind):
 class Value(Kind):
     """A value as it stands: text, number, true, false or null."""
 
+    keeps_variables: ClassVar[bool] = True
     nullable: bool = True
 
     def parse(self, value: object) -> Scalar:
@@ -320,6 +325,10 @@ def _float(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise Wrong("must be a number")
     return float(value)
+
+
+def _parse_signed_count(text: str) -> int:
+    return -parse_count(text[1:]) if text.startswith("-") else parse_count(text)
 
 
 def _parsed(parse: Callable[[str], float], text: str, what: str, how: str) -> float:

@@ -11,7 +11,7 @@ import json
 from typing import Any, get_type_hints
 
 from loadgen.model.workload import KeyRange, Sharding, Statement, Workload
-from loadgen.scenario.codec import BadConfig, Environment, decode, encode
+from loadgen.scenario.codec import BadConfig, Environment, decode, encode, stored_name
 from loadgen.scenario.scenario import FindMax, Load, LoadMode, Pool, Scenario, Stage
 
 FROZEN_VERSION = 1
@@ -69,7 +69,7 @@ def frozen_config(scenario: Scenario) -> dict[str, Any]:
         "workload": {
             "load_mode": LOAD_MODES[load.mode],
             "concurrent_connections": load.connections,
-            **{_seconds(name): encode(getattr(load, name)) for name in _LOAD_FIELDS},
+            **{stored_name(name): encode(getattr(load, name)) for name in _LOAD_FIELDS},
             "stages": encode(load.stages),
             "think_time_seconds": workload.think_time_s,
             "seed": workload.seed,
@@ -108,7 +108,7 @@ def _scenario(config: dict[str, Any], environ: Environment) -> Scenario:
         per_worker_connections=scaling.take("per_worker_connections", int | None),
         stages=workload.take("stages", tuple[Stage, ...]),
         find_max=parts.take("find_max", FindMax | None),
-        **{name: workload.take(_seconds(name), load_hints[name]) for name in _LOAD_FIELDS},
+        **{name: workload.take(stored_name(name), load_hints[name]) for name in _LOAD_FIELDS},
     )
     scenario = Scenario(
         load=load,
@@ -140,10 +140,6 @@ def _sharding(part: _Parts) -> Sharding | None:
     )
     part.done()
     return sharding
-
-
-def _seconds(name: str) -> str:
-    return f"{name}econds" if name.endswith("_s") else name
 
 
 class _Parts:

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, Tag, model_validator
 
-from loadgen.model.workload import PoolOrder
+from loadgen.model.workload import Normal, PoolOrder
 from loadgen.scenario.base import Section, key
 from loadgen.scenario.field import (
     Flag,
@@ -138,18 +138,14 @@ class NormalSettings(Settings):
     max: Annotated[float | None, Number(nullable=True)] = key(default=None, description="Larger ones: drawn again.")
     whole: Annotated[bool, Flag()] = key(default=False, description="Round to whole numbers.")
 
-    def kept_fraction(self) -> float:
-        """How many of the draws lie between min and max."""
-        below = 0.0 if self.min is None else self._cumulative(self.min)
-        up_to = 1.0 if self.max is None else self._cumulative(self.max)
-        return up_to - below
+    def parameter(self) -> Normal:
+        """The typed form."""
+        high = self.max if self.max is None or not self.whole else float(math.floor(self.max) + 1)  # the last one too
+        return Normal(mean=self.mean, stddev=self.stddev, low=self.min, high=high, whole=self.whole)
 
     def has_whole_number(self) -> bool:
         """Is there one between min and max?"""
         return self.min is None or self.max is None or math.ceil(self.min) <= math.floor(self.max)
-
-    def _cumulative(self, value: float) -> float:
-        return (1 + math.erf((value - self.mean) / (self.stddev * math.sqrt(2)))) / 2
 
 
 class NormalGenerator(Section):
@@ -206,7 +202,18 @@ class TextGenerator(Section):
     text: TextSettings = key(description="Random characters.")
 
 
-class UuidGenerator(Section):
+class Bare(Section):
+    """A generator without settings: `uuid: {}`, or `uuid:` with nothing behind it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_settings(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        return {key: {} if value is None else value for key, value in data.items()}
+
+
+class UuidGenerator(Bare):
     uuid: Settings = key(description="A random UUID.")
 
 
@@ -233,7 +240,7 @@ class PreviousGenerator(Section):
     previous: Annotated[int, Whole(high=100_000)] = key(description="A parameter of the transaction so far, from 0.")
 
 
-class ShardGenerator(Section):
+class ShardGenerator(Bare):
     shard: Settings = key(description="This worker's shard: its number modulo sharding.total_partitions.")
 
 
@@ -253,6 +260,14 @@ GENERATORS: dict[str, type[Section]] = {
     "previous": PreviousGenerator,
     "shard": ShardGenerator,
 }
+
+
+_NAMES = {section: name for name, section in GENERATORS.items()}
+
+
+def name_of(generator: Section) -> str:
+    """What a generator is called in a file."""
+    return _NAMES[type(generator)]
 
 
 def generator_name(data: Any) -> str | None:

@@ -8,6 +8,7 @@ from loadgen.model.split import share
 from loadgen.scenario.findmax import FindMaxCap, find_max_cap
 from loadgen.scenario.origin import Setting, settings
 from loadgen.scenario.problem import KeyPath
+from loadgen.scenario.rates import planned_arrivals, rate_windows
 from loadgen.scenario.read import Loaded
 from loadgen.scenario.scenario import (
     CONTROL_WAREHOUSE,
@@ -191,7 +192,10 @@ def _phases(load: Load, cap: FindMaxCap | None) -> list[Phase]:
 def _shares(scenario: Scenario) -> list[Share]:
     load, statements = scenario.load, scenario.workload.statements
     total = sum(statement.weight for statement in statements)
-    due = sum((stage.rate_per_second or 0.0) * stage.duration_s for stage in load.levels)
+    due = 0
+    if load.mode is LoadMode.RATE:
+        _, *measured = rate_windows(load)
+        due = sum(map(planned_arrivals, measured))
     return [
         Share(
             name=statement.name,

@@ -69,6 +69,17 @@ class ServiceTime(Kind):
         return {"type": "string"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileName(Kind):
+    """The name of a file, stored as it was resolved: it is looked for before the run."""
+
+    def parse(self, value: object) -> str:
+        return str(Text(length_max=1_000).parse(value))
+
+    def schema(self) -> JsonSchema:
+        return {"type": "string"}
+
+
 MaybeName = Annotated[str | None, Name(nullable=True)]
 MaybeWord = Annotated[str | None, Word(nullable=True)]
 OnOff = Annotated[bool, Flag()]
@@ -138,7 +149,7 @@ class PoolSection(Section):
     """Values that parameters are taken from: the first column of a query, or a column of a CSV file."""
 
     query: Annotated[str | None, Text(nullable=True)] = key(default=None, description="A SELECT; ORDER BY it.")
-    file: Annotated[str | None, Text(length_max=1_000, nullable=True)] = key(
+    file: Annotated[str | None, FileName(nullable=True)] = key(
         default=None, description="A CSV file with a header, beside or below the scenario."
     )
     column: MaybeWord = key(default=None, description="Which column of the file; null: its only one.")
@@ -149,7 +160,7 @@ class ShardingSection(Section):
 
     enabled: OnOff = key(default=False)
     total_partitions: Annotated[int, Whole(low=1, high=10**9)] = key(default=100)
-    key_column: Annotated[str, Name()] = key(default="ID")
+    key_column: Annotated[str, Name()] = key(default="ID", description="What key_range is about; kept with the run.")
     key_range: list[Annotated[int, Whole(low=-(10**18))]] = key(
         default=[1, 1_000_000], description="First and last key; the last is included."
     )

@@ -30,6 +30,11 @@ class FromEnvironment(str):
         made.template = template
         return made
 
+    @property
+    def secret(self) -> bool:
+        """Is the value of a secret in it, judged by the name of its variable?"""
+        return any(is_secret_name(match["name"] or "") for match in _STORED.finditer(self.template))
+
     def __repr__(self) -> str:
         return repr(self.template)
 

@@ -231,7 +231,8 @@ def _note(checked: Checked, found: Mapping[str, Any], path: KeyPath) -> None:
         _note_generator(checked, path)
     else:
         what = {"list_type": "must be a list", "dict_type": "must be a mapping", "model_type": "must be a mapping"}
-        hint = "write - before each element" if kind == "list_type" else "write keys and values below it"
+        lists = "write - before each element, or [ ] around them"
+        hint = lists if kind == "list_type" else "write keys and values below it"
         checked.problem(_down_to_the_value(checked, path), what.get(kind, "cannot be used"), hint)
 
 

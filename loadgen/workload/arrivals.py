@@ -1,7 +1,7 @@
 """Open loop: when each statement of a worker is due, computed from its index and never by adding intervals.
 
-The number of arrivals of a stage is planned: its rate times its duration (the area below the rate, when that changes),
-to the nearest whole number. They are dealt to the workers in turn, so parts differ by at most one and add up exactly.
+How many arrivals a stage has is planned (`loadgen.scenario.rates`). They are dealt to the workers in turn, so parts
+differ by at most one and add up exactly.
 
     uniform   arrival j of a stage comes j / rate after its beginning; a worker has every `workers`-th of them, so
               that all workers together are evenly spaced
@@ -24,98 +24,44 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadgen.model.split import share
-from loadgen.scenario.scenario import Arrival, Load, Stage
+from loadgen.scenario.rates import RateStage, planned_arrivals, rate_windows
+from loadgen.scenario.scenario import Arrival, Load
 from loadgen.workload.bits import ARRIVALS, Bits, FloatArray
 
-ARRIVALS_MAX = 1_000_000_000  # of one schedule: a day at 10,000 a second
 CHUNK_ARRIVALS = 1_024
 _HALVINGS_MAX = 31
 _HALVE, _DRAW = 0, 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RateStage:
-    """A rate for a time: constant, or changing in a straight line from `start_rate_per_second`."""
+def window_schedules(load: Load, *, worker: int, workers: int, seed: int) -> tuple[Schedule, ...]:
+    """One worker's schedules of a whole run: [0] is the warm-up, empty when there is none, and [n] is stage n.
 
-    duration_s: float
-    rate_per_second: float
-    start_rate_per_second: float | None = None
-
-    def __post_init__(self) -> None:
-        rates = (self.rate_per_second, self.first_rate_per_second)
-        if not (0.0 <= self.duration_s < math.inf and min(rates) >= 0.0 and max(rates) < math.inf):
-            raise ValueError(f"a stage needs a duration and rates of 0 or more: {self}")
-        if not self.expected <= ARRIVALS_MAX:
-            raise ValueError(f"a stage has at most {ARRIVALS_MAX:,} arrivals: {self}")
-
-    @property
-    def first_rate_per_second(self) -> float:
-        return self.rate_per_second if self.start_rate_per_second is None else self.start_rate_per_second
-
-    @property
-    def expected(self) -> float:
-        """The area below the rate."""
-        if self.start_rate_per_second is None:
-            return self.duration_s * self.rate_per_second
-        return self.duration_s * (self.start_rate_per_second + self.rate_per_second) / 2.0
-
-    @property
-    def arrivals(self) -> int:
-        """How many statements are planned, over all workers."""
-        return math.floor(self.expected + 0.5)
-
-    def moments_s(self, areas: FloatArray) -> FloatArray:
-        """When the area below the rate has grown to these values: the root of r t + (R - r) t² / 2 d = area."""
-        if self.start_rate_per_second is None:
-            return np.minimum(areas / self.rate_per_second, self.duration_s)
-        first, change = self.start_rate_per_second, self.rate_per_second - self.start_rate_per_second
-        rates = np.sqrt(np.maximum(first * first + 2.0 * change * areas / self.duration_s, 0.0))
-        moments = np.divide(2.0 * areas, first + rates, out=np.zeros_like(areas), where=first + rates > 0.0)
-        return np.minimum(moments, self.duration_s)
-
-
-def planned_arrivals(stages: Sequence[RateStage]) -> int:
-    """How many statements a run plans, over all workers."""
-    return sum(stage.arrivals for stage in stages)
-
-
-def rate_windows(load: Load) -> tuple[tuple[RateStage, ...], ...]:
-    """The rates of an open loop, one tuple per window: the warm-up (at the first level), then each stage.
-
-    The first level is reached from 0 in the load's ramp, which may last into the first stage; a stage without warm-up
-    before it may have its own ramp instead.
+    The numbers of arrivals go on from window to window whether or not all of them were sent, so that nothing is drawn
+    twice (see `draw`), and so does the dealing, so that workers differ by at most one over the whole run. Due times
+    begin anew with each window.
     """
-    levels = [(stage.duration_s, _rate_of(stage), stage.ramp_s) for stage in load.levels]
-    if not levels:
-        raise ValueError("there are no rates in this mode of load")
-    duration_s, level, own_ramp_s = levels[0]
-    ramp_s = load.ramp_s or (0.0 if load.warmup_s else own_ramp_s)
-    if ramp_s > load.warmup_s:
-        reached = level * load.warmup_s / ramp_s
-        first = _window(load.warmup_s, 0.0, reached, load.warmup_s)
-        windows = [first, _window(duration_s, reached, level, ramp_s - load.warmup_s)]
-    else:
-        windows = [_window(load.warmup_s, 0.0, level, ramp_s), _window(duration_s, level, level, 0.0)]
-    for duration_s, rate, ramp_s in levels[1:]:
-        windows.append(_window(duration_s, level, rate, ramp_s))
-        level = rate
-    return tuple(windows)
-
-
-def _window(duration_s: float, before: float, rate: float, ramp_s: float) -> tuple[RateStage, ...]:
-    ramp = RateStage(duration_s=ramp_s, rate_per_second=rate, start_rate_per_second=before)
-    hold = RateStage(duration_s=max(0.0, duration_s - ramp_s), rate_per_second=rate)
-    return tuple(stage for stage in (ramp, hold) if stage.duration_s > 0.0)
-
-
-def _rate_of(stage: Stage) -> float:
-    if stage.rate_per_second is None:
-        raise ValueError("a stage of an open loop needs a rate")
-    return stage.rate_per_second
+    made, planned = [], 0
+    for number, stages in enumerate(rate_windows(load)):
+        made.append(
+            Schedule(
+                stages,
+                arrival=load.arrival,
+                worker=worker,
+                workers=workers,
+                seed=seed,
+                series=number,
+                planned_before=planned,
+            )
+        )
+        planned += planned_arrivals(stages)
+    return tuple(made)
 
 
 class Schedule:
-    """One worker's arrivals, in order. due_s(): any thread; `series` keeps several schedules of a run apart."""
+    """One worker's arrivals of a window, in order, numbered from `first` up to, not including, `end`.
+
+    The numbers are those that are drawn with; see window_schedules(). due_s(): any thread.
+    """
 
     def __init__(
         self,
@@ -125,11 +71,12 @@ class Schedule:
         worker: int,
         workers: int,
         seed: int,
-        series: int = 0,
+        series: int = 0,  # keeps the random moments of several windows apart
+        planned_before: int = 0,  # in earlier windows, over all workers
     ) -> None:
         self._spans: list[_Span] = []
         self._firsts: list[int] = []
-        planned = 0
+        planned = planned_before
         for number, stage in enumerate(stages):
             first, end = share(planned, worker, workers), share(planned + stage.arrivals, worker, workers)
             if end > first:
@@ -142,14 +89,14 @@ class Schedule:
                     self._spans.append(_PoissonSpan(stage, start_s, end - first, seed=seed, key=key))
                 self._firsts.append(first)
             planned += stage.arrivals
-        self.count = share(planned, worker, workers)
+        self.first, self.end = share(planned_before, worker, workers), share(planned, worker, workers)
         self.duration_s = math.fsum(stage.duration_s for stage in stages)
         self._making = threading.Lock()  # guards the spans; _chunks is replaced as a whole
         nothing = _Chunk(0, [])
         self._chunks = (nothing, nothing)  # the last made, and the one before it, which late clients still need
 
     def due_s(self, i: int) -> float:
-        """Seconds from the beginning until arrival `i` (from 0, below `count`)."""
+        """Seconds from the beginning of the window until arrival `i`."""
         for chunk in self._chunks:
             at = i - chunk.first
             if 0 <= at < len(chunk.dues_s):
@@ -157,8 +104,8 @@ class Schedule:
         return self._find(i)
 
     def _find(self, i: int) -> float:
-        if not 0 <= i < self.count:
-            raise IndexError(f"there is no arrival {i}: the schedule has {self.count}")
+        if not self.first <= i < self.end:
+            raise IndexError(f"there is no arrival {i}: the schedule has those from {self.first} up to {self.end}")
         with self._making:
             for chunk in self._chunks:
                 if 0 <= i - chunk.first < len(chunk.dues_s):
@@ -190,7 +137,7 @@ class _UniformSpan:
         first = index - index % CHUNK_ARRIVALS
         indexes = np.arange(first, min(first + CHUNK_ARRIVALS, self._count), dtype=np.int64)
         areas = (indexes * self._step + self._offset).astype(np.float64)
-        return _Chunk(first, (self._stage.moments_s(areas) + self._start_s).tolist())
+        return _Chunk(first, (_moments_s(self._stage, areas) + self._start_s).tolist())
 
 
 class _PoissonSpan:
@@ -214,7 +161,7 @@ class _PoissonSpan:
             else:
                 first, count, part = first + early, count - early, part + 1
         units = np.sort(self._bits(_DRAW, depth, part).units(count))
-        moments = self._stage.moments_s((units + part) * 2.0**-depth * self._stage.expected)
+        moments = _moments_s(self._stage, (units + part) * 2.0**-depth * self._stage.expected)
         return _Chunk(first, (moments + self._start_s).tolist())
 
     def _early(self, depth: int, part: int, count: int) -> int:
@@ -228,3 +175,13 @@ class _PoissonSpan:
 
 
 _Span = _UniformSpan | _PoissonSpan
+
+
+def _moments_s(stage: RateStage, areas: FloatArray) -> FloatArray:
+    """When the area below the rate has grown to these values: the root of r t + (R - r) t² / 2 d = area."""
+    if stage.start_rate_per_second is None:
+        return np.minimum(areas / stage.rate_per_second, stage.duration_s)
+    first, change = stage.start_rate_per_second, stage.rate_per_second - stage.start_rate_per_second
+    rates = np.sqrt(np.maximum(first * first + 2.0 * change * areas / stage.duration_s, 0.0))
+    moments = np.divide(2.0 * areas, first + rates, out=np.zeros_like(areas), where=first + rates > 0.0)
+    return np.minimum(moments, stage.duration_s)

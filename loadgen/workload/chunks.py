@@ -24,7 +24,7 @@ from loadgen.errors import RunFailed
 from loadgen.model.workload import Place, Sharding
 from loadgen.workload.bits import VALUES, Bits
 from loadgen.workload.pools import Pool
-from loadgen.workload.split import Lane, check_place, lane_of_client, lane_of_worker
+from loadgen.workload.split import Lane, check_place, check_worker, lane_of_client, lane_of_worker
 
 CHUNK_VALUES = 256  # a power of two
 
@@ -47,7 +47,10 @@ class Source:
     newest: Callable[[IntArray], IntArray] | None = None  # for Latest: the newest key before the n-th draws
 
     def __post_init__(self) -> None:
-        check_place(self.place)
+        if self.open_loop:  # also for a worker that has no clients
+            check_worker(self.place.worker, self.place.workers)
+        else:
+            check_place(self.place)
 
     @property
     def lane(self) -> Lane:

@@ -1,7 +1,12 @@
 """The next statement and its bound parameters: mix and generators together.
 
-    closed loop   one Drawer per client; draw(k) with the client's own count k
-    open loop     one Drawer per worker, shared by its clients; draw(i) with the index in the worker's schedule
+    closed loop   one Drawer per lane; draw(k) with the lane's own count k
+    open loop     one Drawer per worker, shared by its clients; draw(i) with the index of the arrival
+
+A number is never drawn twice, or a sequence would give a key twice. So k goes on from the warm-up into the measurement
+and from stage to stage, and so does i: each Schedule begins where the one before it ends. The worker keeps each lane's
+Drawer and k for as long as it lives. When a lane is closed and opened again (a ramp down and up, a connection
+replaced), the new client takes both over and draws the next k. What was drawn and not sent is left out.
 
 Every statement keeps its rows ready in chunks, so that a draw is two look-ups. draw() may be called by any thread.
 """
@@ -31,7 +36,7 @@ class Drawer:
         source = Source(seed=workload.seed, place=place, open_loop=open_loop, sharding=workload.sharding, pools=pools)
         weights = [statement.weight for statement in workload.statements]
         try:
-            walk = walk_for(weights, source.lane.number, source.lane.count)
+            walk = walk_for(weights, source.lane.number)
         except ValueError as error:
             raise ScenarioInvalid(f"workload: {error}") from error
         self._at = walk.at

@@ -15,7 +15,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-CYCLE_STEPS_MAX = 1_000_000
+from loadgen.model.workload import CYCLE_MAX
+
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0  # of all fractions, its multiples keep farthest apart
 
 IntArray = NDArray[np.int64]
 
@@ -45,10 +47,8 @@ class Walk:
         self.mix = mix
         self.phase = phase
         # What lies before the beginning was never drawn.
-        skipped = [0] * len(mix.weights)
-        for statement in mix.cycle[:phase]:
-            skipped[statement] += 1
-        self._skipped = tuple(skipped)
+        skipped = np.bincount(np.asarray(mix.cycle)[:phase], minlength=len(mix.weights))
+        self._skipped: tuple[int, ...] = tuple(skipped.tolist())
 
     def at(self, k: int) -> tuple[int, int]:
         """Draw k (from 0): the statement's number, and how often this walk has drawn it before."""
@@ -72,10 +72,23 @@ class Walk:
         return drawn_before
 
 
-def walk_for(weights: Sequence[int], lane_number: int, lane_count: int) -> Walk:
-    """The walk of one lane; beginnings are spread evenly over the cycle."""
+def walk_for(weights: Sequence[int], lane: int) -> Walk:
+    """The walk of one lane. The first lanes, however many are open, begin well spread over the cycle, and as many
+    lanes as the cycle is long begin one at each place of it."""
     mix = _mix(tuple(weights))
-    return Walk(mix, lane_number * mix.length // lane_count % mix.length)
+    return Walk(mix, lane * _stride(mix.length) % mix.length)
+
+
+@functools.lru_cache(maxsize=16)
+def _stride(length: int) -> int:
+    """The number nearest to the golden part of `length` that has no factor in common with it."""
+    golden = round(length * _GOLDEN)
+    return next(
+        stride
+        for distance in range(length + 1)
+        for stride in (golden + distance, golden - distance)
+        if stride > 0 and math.gcd(stride, length) == 1
+    )
 
 
 @functools.lru_cache(maxsize=16)
@@ -88,9 +101,9 @@ def _reduced(weights: Sequence[int]) -> tuple[int, ...]:
         raise ValueError(f"a mix needs weights of 0 or more, at least one of them above 0; got {tuple(weights)}")
     common = math.gcd(*weights)
     reduced = tuple(weight // common for weight in weights)
-    if sum(reduced) > CYCLE_STEPS_MAX:
+    if sum(reduced) > CYCLE_MAX:
         raise ValueError(
-            f"the weights add up to a cycle of {sum(reduced)} statements, more than {CYCLE_STEPS_MAX}; "
+            f"the weights add up to a cycle of {sum(reduced):,} statements, more than {CYCLE_MAX:,}; "
             "use smaller weights, or weights with a common factor"
         )
     return reduced

@@ -60,25 +60,13 @@ class Pool:
 def to_chunks(pool: Pool) -> Iterator[str]:
     """The pool as JSON texts of at most CHUNK_BYTES_MAX ASCII characters each, in order."""
     texts: list[str] = []
-    first = size = total = 0
-    for number, value in enumerate(pool.values):
-        text = _encoded(value, pool.name, number)
-        if len(text) + _ENVELOPE_BYTES > CHUNK_BYTES_MAX:
-            raise ScenarioInvalid(
-                f"value pool {pool.name}: value {number} takes {len(text):,} bytes, more than fits a chunk",
-                remedy=f"Use values of less than {CHUNK_BYTES_MAX:,} bytes.",
-            )
+    first = size = 0
+    for number, (_, text) in enumerate(_bounded(pool.name, pool.values)):
         if size + len(text) + _ENVELOPE_BYTES > CHUNK_BYTES_MAX:
             yield _chunk(first, len(pool.values), texts)
             texts, first, size = [], number, 0
         texts.append(text)
         size += len(text) + 1
-        total += len(text) + 1
-        if total > POOL_BYTES_MAX:
-            raise ScenarioInvalid(
-                f"value pool {pool.name}: it takes more than {POOL_BYTES_MAX >> 20} MB",
-                remedy="Use fewer or shorter values.",
-            )
     yield _chunk(first, len(pool.values), texts)
 
 
@@ -100,6 +88,17 @@ def from_chunks(name: str, chunks: Iterable[str]) -> Pool:
     return Pool(name, tuple(values))
 
 
+def pool_from_rows(name: str, rows: Iterable[Sequence[Any]]) -> Pool:
+    """The first column of a query's rows, in their order. Takes no more rows than a pool may have, and one."""
+    values = tuple(value for value, _ in _bounded(name, (row[0] for row in rows)))
+    if not values:
+        raise ScenarioInvalid(
+            f"value pool {name}: its query gives no rows",
+            remedy="Fill the table it reads from (`loadgen prepare` does), or change the query.",
+        )
+    return Pool(name, values)
+
+
 def read_csv_column(file: BinaryIO, column: str | None, *, name: str, source: str) -> Pool:
     """One column (None: the only one) of a UTF-8 CSV file with a header, as text. Messages call the file `source`."""
     rows = csv.reader(_lines(file, source), strict=True)
@@ -109,14 +108,15 @@ def read_csv_column(file: BinaryIO, column: str | None, *, name: str, source: st
             raise _bad_csv(source, 1, "the file is empty; its first line must name the columns")
         at = _column_at(header, column, source)
         values: list[PoolScalar] = []
+        size = 0
         for row in rows:
             if not row:
                 continue
             if len(row) != len(header):
                 raise _bad_csv(source, rows.line_num, f"{len(row)} fields, but the header names {len(header)} columns")
-            if len(values) == POOL_VALUES_MAX:
-                raise _too_many(source)
             values.append(row[at])
+            size += len(row[at])
+            _check_size(source, len(values), size)
     except csv.Error as error:
         raise _bad_csv(source, max(1, rows.line_num), str(error)) from error
     if not values:
@@ -153,6 +153,30 @@ def _column_at(header: Sequence[str], column: str | None, source: str) -> int:
 
 def _chunk(first: int, total: int, texts: list[str]) -> str:
     return f'{{"first": {first}, "of": {total}, "values": [{",".join(texts)}]}}'
+
+
+def _bounded(pool: str, values: Iterable[Any]) -> Iterator[tuple[PoolScalar, str]]:
+    """Each value with its JSON text; ScenarioInvalid as soon as it is clear that they cannot be stored."""
+    size = 0
+    for number, value in enumerate(values):
+        text = _encoded(value, pool, number)
+        if len(text) + _ENVELOPE_BYTES > CHUNK_BYTES_MAX:
+            raise ScenarioInvalid(
+                f"value pool {pool}: value {number} takes {len(text):,} bytes, more than fits a chunk",
+                remedy=f"Use values of less than {CHUNK_BYTES_MAX:,} bytes.",
+            )
+        size += len(text) + 1
+        _check_size(f"value pool {pool}", number + 1, size)
+        yield value, text
+
+
+def _check_size(source: str, count: int, size: int) -> None:
+    if count > POOL_VALUES_MAX:
+        raise _too_many(source)
+    if size > POOL_BYTES_MAX:
+        raise ScenarioInvalid(
+            f"{source}: its values take more than {POOL_BYTES_MAX >> 20} MB", remedy="Use fewer or shorter values."
+        )
 
 
 def _encoded(value: PoolScalar, pool: str, number: int) -> str:

@@ -9,14 +9,22 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.model.workload import Choice, Normal, PoolOrder, PoolValue, Text, Timestamp, UniformFloat
+from loadgen.model.workload import (
+    NORMAL_KEPT_MIN,
+    Choice,
+    Normal,
+    PoolOrder,
+    PoolValue,
+    Text,
+    Timestamp,
+    UniformFloat,
+)
 from loadgen.workload import portable
 from loadgen.workload.bits import SMALL_SIZE_MAX, Bits, FloatArray
 from loadgen.workload.chunks import CHUNK_VALUES, Generator, Source, Value, plain
 from loadgen.workload.zipfian import zipfian
 
 TEXT_CHUNK_CHARACTERS = 1 << 15  # so that long texts do not fill the memory; at least one text
-NORMAL_ACCEPTED_MIN = 0.001  # with less between the bounds, redrawing would take too long
 _NORMAL_ROUND_MAX = 1 << 15
 _WHOLE_MAX = float(1 << 62)
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  naive, as all moments here
@@ -78,9 +86,9 @@ class NormalNumbers(Generator):
             raise ValueError(f"a normal needs a mean and a stddev of 0 or more, not {self._mean} and {self._stddev}")
         if self._whole and abs(self._mean) + 40 * self._stddev > _WHOLE_MAX:
             raise ValueError("whole numbers of this normal would not fit 64 bits")
-        if self._accepted() < NORMAL_ACCEPTED_MIN:
+        if parameter.kept_fraction < NORMAL_KEPT_MIN:
             raise ValueError(
-                f"less than {NORMAL_ACCEPTED_MIN:.1%} of a normal with mean {self._mean:g} and stddev {self._stddev:g} "
+                f"less than {NORMAL_KEPT_MIN:.0%} of a normal with mean {self._mean:g} and stddev {self._stddev:g} "
                 f"lies from {self._low:g} up to {self._high:g}"
             )
 
@@ -97,16 +105,6 @@ class NormalNumbers(Generator):
             pairs = min(2 * pairs, _NORMAL_ROUND_MAX)
         numbers = np.concatenate(kept)
         return plain(numbers.astype(np.int64) if self._whole else numbers)
-
-    def _accepted(self) -> float:
-        """The share of draws within the bounds."""
-        if self._stddev == 0.0:
-            value = float(round(self._mean)) if self._whole else self._mean
-            return float(self._low <= value < self._high)
-        margin = 0.5 if self._whole else 0.0
-        scale = self._stddev * math.sqrt(2.0)
-        ends = [math.erf((bound - margin - self._mean) / scale) for bound in (self._low, self._high)]
-        return (ends[1] - ends[0]) / 2.0
 
 
 class Texts(Generator):
@@ -174,7 +172,11 @@ class Timestamps(Generator):
 
 
 class PoolValues(Generator):
-    """Values of a pool. Sequential: each lane takes its own until all are used up, then from the beginning."""
+    """Values of a pool. Sequential: each lane takes its own until all are used up, then those beside them.
+
+    The lanes' number and the pool's size may have a factor in common. Without moving on, a lane would see the same few
+    values for ever, and while few lanes are open, the run would work on a small part of the pool.
+    """
 
     def __init__(self, parameter: PoolValue, source: Source) -> None:
         super().__init__()
@@ -196,7 +198,9 @@ class PoolValues(Generator):
             return self._source.bits(chunk).below(size, CHUNK_VALUES)
         lane = self._source.lane
         turns = np.arange(CHUNK_VALUES, dtype=np.int64) + chunk * CHUNK_VALUES
-        return (turns * lane.count + lane.number) % size
+        common = math.gcd(lane.count, size)
+        moved = turns // (size // common) % common  # after so many turns it would come to its first value again
+        return (turns * lane.count + lane.number + moved) % size
 
 
 def cut(text: str, lengths: list[int]) -> list[str]:

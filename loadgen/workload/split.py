@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 from loadgen.model.split import share
 from loadgen.model.workload import KeyRange, Place
@@ -12,12 +11,6 @@ from loadgen.model.workload import KeyRange, Place
 def shares(total: int, count: int) -> tuple[int, ...]:
     """All parts of `total`."""
     return tuple(share(total, index, count) for index in range(count))
-
-
-def rate_share(rate_per_second: float, index: int, count: int) -> Fraction:
-    """Part `index` of a rate: the same for all, and exact, so the parts add up to the rate as it was given."""
-    _check(index, count)
-    return Fraction(rate_per_second) / count
 
 
 def shard_of(worker: int, total_partitions: int) -> int:
@@ -29,7 +22,7 @@ def shard_of(worker: int, total_partitions: int) -> int:
 
 def shard_range(keys: KeyRange, worker: int, workers: int) -> KeyRange:
     """A worker's part of the keys: disjoint, in order, covering; the remainder goes to the last worker."""
-    _check(worker, workers)
+    check_worker(worker, workers)
     per_worker = keys.size // workers
     low = keys.low + worker * per_worker
     return KeyRange(low=low, high=keys.high if worker == workers - 1 else low + per_worker)
@@ -43,9 +36,21 @@ class Lane:
     count: int
 
 
+def places(worker: int, workers: int, lanes: int) -> tuple[Place, ...]:
+    """The clients of one worker of a closed loop; none when there are more workers than lanes."""
+    clients = share(lanes, worker, workers)
+    return tuple(
+        Place(worker=worker, workers=workers, client=client, clients=clients, lanes=lanes) for client in range(clients)
+    )
+
+
 def lane_of_client(place: Place) -> Lane:
-    """Closed loop: each client of the run is a lane. Every worker must name the same number of clients."""
-    return Lane(place.client * place.workers + place.worker, place.workers * place.clients)
+    """Closed loop: each client of the run is a lane.
+
+    Clients are dealt to the workers in turn, as share() splits them, so lanes are numbered without a gap; and when
+    every worker opens its share of a lower target, those are the first lanes.
+    """
+    return Lane(place.client * place.workers + place.worker, place.lanes)
 
 
 def lane_of_worker(place: Place) -> Lane:
@@ -54,10 +59,17 @@ def lane_of_worker(place: Place) -> Lane:
 
 
 def check_place(place: Place) -> None:
-    _check(place.worker, place.workers)
-    _check(place.client, place.clients)
+    """Of a closed loop: the client must be one that the split gives its worker."""
+    check_worker(place.worker, place.workers)
+    own = share(place.lanes, place.worker, place.workers)
+    if place.clients != own:
+        raise ValueError(
+            f"worker {place.worker} of {place.workers} has {own} of {place.lanes} lanes, not {place.clients}"
+        )
+    if not 0 <= place.client < own:
+        raise ValueError(f"there is no client {place.client} of {own}: clients are numbered from 0")
 
 
-def _check(index: int, count: int) -> None:
-    if not 0 <= index < count:
-        raise ValueError(f"there is no part {index} of {count}: parts are numbered from 0")
+def check_worker(worker: int, workers: int) -> None:
+    if not 0 <= worker < workers:
+        raise ValueError(f"there is no worker {worker} of {workers}: workers are numbered from 0")

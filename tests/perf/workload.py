@@ -45,8 +45,9 @@ from loadgen.model.workload import (
     Workload,
     Zipfian,
 )
+from loadgen.scenario.rates import RateStage
 from loadgen.scenario.scenario import Arrival
-from loadgen.workload.arrivals import RateStage, Schedule
+from loadgen.workload.arrivals import Schedule
 from loadgen.workload.chunks import CHUNK_VALUES, Source
 from loadgen.workload.draw import Drawer
 from loadgen.workload.generators import make_generator
@@ -54,7 +55,7 @@ from loadgen.workload.pools import Pool
 
 ROUNDS = 5
 KEYS = KeyRange(low=1, high=1_000_001)
-PLACE = Place(worker=1, workers=2, client=3, clients=25)
+PLACE = Place(worker=1, workers=2, client=3, clients=25, lanes=50)
 POOLS = {"order_id": Pool("order_id", tuple(range(10_000)))}
 SHARDING = Sharding(total_partitions=100, key_column="ID", keys=KEYS)
 LOW, HIGH = datetime(2024, 1, 1), datetime(2025, 1, 1)  # noqa: DTZ001  naive is the definition

@@ -103,6 +103,69 @@ def test_texts_of_the_environment_stay_templates_and_everything_else_is_settled(
     assert config["workload"]["concurrent_connections"] == 8
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "value"),
+    [
+        ("name: orders", 'name: "${DB_PASSWORD}"', "hunter22"),
+        ('"${WH}"', '"${DB_PASSWORD}"', "HUNTER22"),
+        ('"${N}"', '"${DB_PASSWORD}"', "8765"),
+        ("duration: 1m", 'duration: "${DB_PASSWORD}"', "8765s"),
+        ("workers: 2", 'workers: "${DB_PASSWORD}"', "7"),
+        ("name: a,", 'name: "${DB_PASSWORD}",', "hunter22"),
+        ('{literal: "${PIN}"}', '{text: {length: "${DB_PASSWORD}"}}', "8765"),
+        ('{literal: "${PIN}"}', '{choice: {A: "${DB_PASSWORD}", B: 1}}', "8765"),
+        ('{literal: "${PIN}"}', '{timestamp: {min: "${DB_PASSWORD}", max: "2999-01-01"}}', "2025-08-07"),
+        ("sharding: {enabled: false}", 'thresholds: ["${DB_PASSWORD}"]', "p95 < 8765ms"),
+        ("sharding: {enabled: false}", 'embedded: {service_time: "${DB_PASSWORD}"}', "8765ms"),
+        ("sharding: {enabled: false}", 'values: {v: {file: "${DB_PASSWORD}"}}', "hunter22.csv"),
+        ("sharding: {enabled: false}", 'values: {v: {file: f.csv, column: "${DB_PASSWORD}"}}', "hunter22"),
+        (
+            "sharding: {enabled: false}",
+            'prepare: {tables: [{name: T, type: standard, columns: [{name: A, type: "${DB_PASSWORD}"}]}]}',
+            "VARCHAR(8765)",
+        ),
+    ],
+)
+def test_a_secret_cannot_be_where_values_are_stored_as_they_were_resolved(before, after, value):
+    assert TEXT.count(before) == 1
+    text = TEXT.replace(before, after)
+    read(text.replace("DB_PASSWORD", "NOTHING_SPECIAL"), VALUES | {"NOTHING_SPECIAL": value})  # else it would be fine
+
+    with pytest.raises(ScenarioProblems, match="would store a secret with the run") as found:
+        read(text, VALUES | {"DB_PASSWORD": value})
+
+    assert len(found.value.problems) == 1, found.value
+    assert value not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("for ${WHO}", "for ${DB_PASSWORD}"),
+        ("team: checkout", 'team: "x-${DB_PASSWORD}"'),
+        ('A: "${PIN}"', 'A: "${DB_PASSWORD}"'),
+        ("SELECT ? -- ${PIN}", "SELECT ? -- ${DB_PASSWORD}"),
+        ('{literal: "${PIN}"}', '{literal: "${DB_PASSWORD}"}'),
+        ('{literal: "${PIN}"}', '{choice: [a, "${DB_PASSWORD}"]}'),
+        ('{literal: "${PIN}"}', '{text: {length: 5, alphabet: "${DB_PASSWORD}"}}'),
+        ("sharding: {enabled: false}", 'values: {v: {query: "SELECT 1 -- ${DB_PASSWORD}"}}'),
+        ("sharding: {enabled: false}", 'prepare: {statements: ["CREATE TABLE T (A INT) -- ${DB_PASSWORD}"]}'),
+        ("sharding: {enabled: false}", 'spawner: {kind: spcs, compute_pool: P, image: "${DB_PASSWORD}"}'),
+    ],
+)
+def test_a_secret_in_a_free_text_is_stored_as_its_name(before, after):
+    assert TEXT.count(before) == 1
+
+    scenario = read(TEXT.replace(before, after), VALUES | {"DB_PASSWORD": "hunter22"})
+
+    assert "hunter22" not in freeze(scenario)
+    assert "${DB_PASSWORD}" in freeze(scenario)
+    assert "hunter22" not in repr(scenario)
+    assert thaw(freeze(scenario), VALUES | {"DB_PASSWORD": "hunter22"}) == scenario
+    other = read(TEXT.replace(before, after), VALUES | {"DB_PASSWORD": "changed9"})
+    assert template_id(other) == template_id(scenario), "a new password is no new benchmark"
+
+
 def test_templates_are_filled_in_where_they_are_read():
     text = freeze(read())
 

@@ -9,6 +9,7 @@ from loadgen.scenario.plan import Plan, plan
 from loadgen.scenario.plan_text import plan_data, plan_text
 from loadgen.scenario.read import parse_scenario
 from loadgen.scenario.scenario import FindMax
+from loadgen.workload.arrivals import window_schedules
 
 TEXT = """\
 version: 1
@@ -117,6 +118,24 @@ def test_an_open_loop_knows_how_many_statements_to_expect():
 
     assert [share.expected for share in found.shares] == [200, 100]
     assert found.summary[0].startswith("Sends 30/s on schedule (poisson arrivals) over at most 64 connections")
+
+
+def test_what_is_expected_is_what_the_schedules_plan():
+    """Ramps included, and the warm-up left out."""
+    load = (
+        "load: {mode: rate, warmup: 10s, ramp: 20s, stages: [{duration: 20s, rate: 30/s}, "
+        "{duration: 10s, rate: 60/s, ramp: 10s}]}\n"
+    )
+    scenario = parse_scenario(
+        TEXT[: TEXT.index("\nload:") + 1] + load, source="f.yaml", environ={"WHERE": "x"}
+    ).scenario
+
+    found = made(TEXT[: TEXT.index("\nload:") + 1] + load)
+
+    runs = [window_schedules(scenario.load, worker=worker, workers=2, seed=1) for worker in range(2)]
+    planned = sum(schedule.end - schedule.first for run in runs for schedule in run[1:])
+    assert planned == 225 + 300 + 450
+    assert [share.expected for share in found.shares] == [planned * 2 // 3, planned // 3]
 
 
 def test_the_embedded_server_costs_nothing():

@@ -1,5 +1,7 @@
 """Mistakes in scenarios: all of them at once, each at its line and column, with the offending text and a remedy."""
 
+import os
+
 import pytest
 
 from loadgen.errors import ScenarioInvalid
@@ -158,6 +160,8 @@ def test_the_error_carries_the_problems_and_ends_with_exit_code_2():
         ("stages: [{duration: 1m, connections: 5}], connections: 5", "load.connections: is said by the stages"),
         ("stages: [{duration: 1m, connections: 5, ramp: 10s}]", "the first level is reached in the warm-up"),
         ("stages: [{duration: 1m, connections: 5}, {duration: 1s, connections: 9, ramp: 2s}]", "longer than the stage"),
+        ("mode: rate, rate: 10/s, max_connections: 3, workers: 4", "some could not send their part of the rate"),
+        ("mode: find_max, per_worker_connections: 3, workers: 4", "belongs to mode concurrency and rate"),
         ("stages: {duration: 1m}", "must be a list"),
         ("stages: [5]", "load.stages.0: must be a mapping, got '5'"),
     ],
@@ -185,6 +189,14 @@ def test_loads_that_cannot_be(load, words):
         ("{normal: {mean: 0, stddev: 0}}", "must be above 0"),
         ("{normal: {mean: 0, stddev: 1, min: 50}}", "would draw again for ever"),
         ("{normal: {mean: 0, stddev: 1, min: 0.2, max: 0.8, whole: true}}", "no whole number between"),
+        (
+            "{normal: {mean: 0.45, stddev: 0.01, min: 0.4, max: 1.4, whole: true}}",  # all are rounded to 0
+            "would draw again for ever",
+        ),
+        ("{uniform: {min: 1.0, max: 1}}", "max: is min itself"),
+        ("{uniform: {min: 1, max: 1.0}}", "max: is min itself"),
+        ("{uniform: {min: 1, max: -1k}}", "max: is below min, got '-1k'"),
+        ("{text: {length: 9, alphabet: ' '}}", "alphabet: must not be spaces only"),
         ("{zipfian: {min: 1, max: 9, theta: 1}}", "theta: must be above 0 and at most 0.9999"),
         ("{hotspot: {min: 1, max: 9, hot_share: 1.5}}", "hot_share: must be above 0 and at most 1"),
         (
@@ -228,12 +240,15 @@ def test_parameters_that_cannot_be(param, words):
         ("labels: {a: 1}", "labels.a: must be a text"),
         ("labels: [a]", "labels: must be a mapping"),
         ("labels: {api_token: x}", "labels: the key 'api_token' looks like a secret"),
-        ("sessions: {count: 5}", "logical sessions are not supported yet"),
+        ("sessions: {count: 5}", "sessions.count: logical sessions are not supported yet"),
+        ("sessions: {affinity: strict}", "sessions.affinity: logical sessions are not supported yet"),
+        ("sessions: {metadata: {a: 1}}", "sessions.metadata: logical sessions are not supported yet"),
         ("notify: [{webhook: x}]", "notifications are not supported yet"),
         ("sharding: {enabled: true}", "sharding.enabled: sharding is enabled, and no parameter uses it"),
         ("sharding: {key_range: [5, 1]}", "sharding.key_range: must be [first, last]"),
         ("sharding: {key_range: [5]}", "sharding.key_range: must be [first, last]"),
         ("query_log: {mode: all, sample_rate: 0.5}", "query_log.sample_rate: belongs to mode sample"),
+        ("query_log: {mode: none, max_rows: 5}", "query_log.max_rows: belongs to mode all and sample and errors"),
         ("query_log: {sample_rate: 5}", "must be above 0 and at most 1"),
         ("spawner: {kind: spcs, image: x}", "spawner.compute_pool: is missing"),
         ("spawner: {image: x}", "spawner.image: belongs to kind spcs"),
@@ -248,7 +263,7 @@ def test_parameters_that_cannot_be(param, words):
         ("thresholds: [p95]", "it compares nothing"),
         ("thresholds: [b.p95 < 1ms]", "is about a statement that does not exist"),
         ("thresholds: [lag_p99 < 1ms]", "lag exists in mode rate only"),
-        ("thresholds: [{check: qps > 5, window: 5m}]", "window: is not shorter than the measurement, 1m"),
+        ("thresholds: [{check: qps > 5, window: 5m}]", "window: is longer than the measurement, 1m"),
         ("thresholds: [{check: qps > 5, after: 60s}]", "after: is not shorter than the measurement, 1m"),
         ("values: {p: {}}", "values.p: has neither query nor file"),
         ("values: {p: {query: SELECT 1, file: x.csv}}", "values.p: has both query and file"),
@@ -322,6 +337,26 @@ def test_sections_that_cannot_be(top, words):
         ("    - {name: b, sql: SELECT 1, params: [{literal: 1}]}", "0 ? are in the SQL, and 1 parameter is given"),
         ("    - {name: b, sql: SELECT 1; SELECT 2}", "holds 2 statements"),
         ("    - {name: b, sql: SELECT 1, weight: 999999}\n    - {name: c, sql: SELECT 1, weight: 9}", "make a cycle"),
+        (
+            "    - {name: b, sql: INSERT INTO T SELECT ?, params: [{sequence: {sharded: true}}]}\n"
+            "    - {name: c, sql: SELECT ?, params: [{latest: {min: 1, max: 9, follows: b}}]}\n"
+            "sharding: {enabled: true}",
+            "latest.follows: is a statement with a sharded sequence",
+        ),
+        (
+            "    - {name: b, sql: INSERT INTO T SELECT ?, params: [{sequence: {}}]}\n"
+            "    - {name: c, sql: SELECT ?, params: [{latest: {sharded: true, follows: b}}]}\n"
+            "sharding: {enabled: true}",
+            "latest.follows: does not go with sharded",
+        ),
+        (
+            "    - {name: b, sql: SELECT 1, weight: 0}\nthresholds: [b.p95 < 1s]",
+            "thresholds.0: is about a statement that is never sent",
+        ),
+        (
+            "    - {name: b, sql: SELECT ?, params: [{shard: }]}\nsharding: {enabled: true, key_range: [1, 1]}",
+            "key_range: has fewer keys than the 2 workers that may share it",  # 32 connections on two cores or more
+        ),
         ("    - {name: ' b', sql: SELECT 1}", "nor begin or end with a space"),
         ('    - {name: "b\\u202e\\n", sql: SELECT 1}', "nor begin or end with a space"),
     ],
@@ -331,6 +366,25 @@ def test_statements_that_cannot_be(statement, words):
 
     assert len(found) == 1, found
     assert words in found[0]
+
+
+@pytest.mark.parametrize("key", ["window: 1s", "after: 1s", "abort: true"])
+def test_a_search_judges_each_step_as_a_whole(key):
+    found = problems_of(top=f"thresholds: [{{check: p95 < 1s, {key}}}]", load="mode: find_max")
+
+    assert len(found) == 1, found
+    assert f"thresholds.0.{key.split(':')[0]}: belongs to modes concurrency and rate" in found[0]
+
+
+def test_an_index_names_a_column_once():
+    found = problems_of(
+        top="prepare: {tables: [{name: T, columns: [{name: A, type: INT, primary_key: true}], "
+        "indexes: [{columns: [A, a]}]}]}"
+    )
+
+    assert found == [
+        "f.yaml:3:106 prepare.tables.0.indexes.0.columns.1: is in this index twice, got 'a'; name each column once"
+    ]
 
 
 def test_weights_of_zero_send_nothing():
@@ -350,6 +404,8 @@ def test_what_works_but_is_hardly_meant_is_a_warning():
     assert "no parameter takes values" in warnings_of(top="values: {p: {query: SELECT 1}}")[0]
     assert "never sent" in warnings_of(statement="    - {name: b, sql: SELECT 1, weight: 0}")[0]
     assert "some will have none" in warnings_of(load="connections: 2, workers: 4")[0]
+    assert "some will have none" in warnings_of(load="mode: find_max, find_max: {maximum: 6}, workers: 7")[0]
+    assert "is read for connection embedded only" in warnings_of(top="connection: prod\nembedded: {slots: 4}")[0]
     assert "begins below its level" in warnings_of(load="ramp: 20s")[0]
 
 
@@ -385,3 +441,9 @@ def test_files_of_pools_are_looked_at(tmp_path):
     assert "is no column of the file" in problems(text.replace("CODE", "SIZE"), folder=tmp_path)[0]
     assert "has 2 columns" in problems(text.replace(", column: CODE", ""), folder=tmp_path)[0]
     assert "No such file" in problems(text.replace("regions.csv", "gone.csv"), folder=tmp_path)[0]
+    (tmp_path / "regions.csv").write_text("NAME, CODE ,SIZE,SIZE\nNorth,N,1,2\n")  # spaces are no part of a name
+    parse_scenario(text, source="f.yaml", folder=tmp_path, environ={})
+    assert "the name of several columns" in problems(text.replace("CODE", "SIZE"), folder=tmp_path)[0]
+    os.mkfifo(tmp_path / "pipe.csv")
+    for name in ("pipe.csv", "."):
+        assert "values.r.file: is not a file" in problems(text.replace("regions.csv", name), folder=tmp_path)[0]

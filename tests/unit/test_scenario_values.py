@@ -179,6 +179,23 @@ def test_every_generator_becomes_what_the_workload_draws_from():
     )
 
 
+@pytest.mark.parametrize(
+    ("written", "parameter"),
+    [
+        ("{uniform: {min: -1.5k, max: 2_000}}", Uniform(keys=KeyRange(low=-1_500, high=2_001))),
+        ("{uniform: {min: '-3', max: 1.5k}}", Uniform(keys=KeyRange(low=-3, high=1_501))),
+        ("{uniform: {min: '-0.5', max: 1e3}}", UniformFloat(low=-0.5, high=1_000.0)),
+        ("{sequence: {start: -2k}}", Sequence(start=-2_000)),
+        ("{uuid: }", Uuid()),
+        ("{uuid: {}}", Uuid()),
+    ],
+)
+def test_counts_may_be_negative_or_have_a_fraction_and_bare_generators_need_no_braces(written, parameter):
+    text = f"version: 1\nname: x\nworkload: {{statements: [{{name: a, sql: SELECT ?, params: [{written}]}}]}}\n"
+
+    assert read(text).workload.statements[0].queries[0].parameters == (parameter,)
+
+
 def test_sections_become_typed_values():
     scenario = read(
         MINIMAL

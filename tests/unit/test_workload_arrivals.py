@@ -1,5 +1,6 @@
 """Open loop: as many arrivals as planned, where they belong, without drift."""
 
+import dataclasses
 import math
 import threading
 from fractions import Fraction
@@ -9,8 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.model.workload import Place, Query, Sequence, Statement, StatementKind, Workload
+from loadgen.scenario.rates import RateStage, planned_arrivals, rate_windows
 from loadgen.scenario.scenario import Arrival, FindMax, Load, LoadMode, Stage
-from loadgen.workload.arrivals import CHUNK_ARRIVALS, RateStage, Schedule, planned_arrivals, rate_windows
+from loadgen.workload.arrivals import CHUNK_ARRIVALS, Schedule, window_schedules
+from loadgen.workload.draw import Drawer
 from tests.unit.workload_statistics import assert_cumulates, assert_follows
 
 rates = st.one_of(st.floats(0, 200), st.sampled_from([0.0, 1 / 3, 5 / 3, 0.1, 100.0]))
@@ -32,7 +36,7 @@ def schedules(
 
 
 def dues(schedule: Schedule) -> list[float]:
-    return [schedule.due_s(i) for i in range(schedule.count)]
+    return [schedule.due_s(i) for i in range(schedule.first, schedule.end)]
 
 
 @settings(max_examples=150, deadline=None)
@@ -73,7 +77,7 @@ def test_uniform_arrivals_do_not_drift_in_ten_million():
     rate_per_second = 333.3
     (schedule,) = schedules([RateStage(duration_s=40_000.0, rate_per_second=rate_per_second)], arrival=Arrival.UNIFORM)
 
-    assert schedule.count == 13_332_000
+    assert schedule.end == 13_332_000
     for i in (0, 1, 12_345, 9_999_999, 10_000_000, 13_331_999):
         assert schedule.due_s(i) == float(i / Fraction(rate_per_second)), "exact to the last bit"
 
@@ -156,7 +160,7 @@ def test_the_arrivals_of_a_seed_never_change():
     levels = [ramp(60.0, 0.0, 500.0), *flat((600.0, 500.0))]
     schedule = schedules(levels, workers=3)[1]
 
-    assert schedule.count == 105_000
+    assert schedule.end == 105_000
     assert [schedule.due_s(i).hex() for i in (0, 1, 4_999, 5_000, 100_000, 104_999)] == [
         "0x1.ec037ce0cd7a2p-1",
         "0x1.2512d8f038483p+0",
@@ -174,7 +178,7 @@ def test_many_threads_see_the_same_schedule():
     wrong: list[int] = []
 
     def read(first: int) -> None:
-        wrong.extend(i for i in range(first, schedule.count, 8) if schedule.due_s(i) != expected[i])
+        wrong.extend(i for i in range(first, schedule.end, 8) if schedule.due_s(i) != expected[i])
 
     threads = [threading.Thread(target=read, args=(first,), name=f"reader-{first}") for first in range(8)]
     for thread in threads:
@@ -250,6 +254,89 @@ def test_modes_without_a_rate_have_no_windows():
             rate_windows(load)
 
 
+# --- windows ---------------------------------------------------------------------------------------------------------
+
+loads = st.builds(
+    lambda rates, warmup_s, ramp_s, arrival: Load(
+        mode=LoadMode.RATE,
+        connections=8,
+        duration_s=2.0 * len(rates),
+        warmup_s=warmup_s,
+        ramp_s=ramp_s,
+        stages=tuple(Stage(duration_s=2.0, rate_per_second=rate, ramp_s=0.5) for rate in rates),
+        arrival=arrival,
+    ),
+    st.lists(st.floats(0.1, 60), min_size=1, max_size=4),
+    st.sampled_from([0.0, 1.0, 3.0]),
+    st.sampled_from([0.0, 0.5, 2.0]),
+    st.sampled_from(Arrival),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(loads, st.integers(1, 7), st.integers(0, 2**40))
+def test_the_windows_of_a_run_are_numbered_through_and_each_begins_at_zero(load, workers, seed):
+    runs = [window_schedules(load, worker=worker, workers=workers, seed=seed) for worker in range(workers)]
+
+    planned = [planned_arrivals(stages) for stages in rate_windows(load)]
+    for run in runs:
+        assert [schedule.first for schedule in run] == [0, *(schedule.end for schedule in run[:-1])]
+    for number, duration_s in enumerate([load.warmup_s, *(stage.duration_s for stage in load.stages)]):
+        window = [run[number] for run in runs]
+        assert sum(schedule.end - schedule.first for schedule in window) == planned[number]
+        assert all(0.0 <= due <= duration_s + 1e-9 for schedule in window for due in dues(schedule))
+        assert {schedule.duration_s for schedule in window} == {duration_s}
+    ends = [run[-1].end for run in runs]
+    assert max(ends) - min(ends) <= 1, "over the whole run, not only in each window"
+
+
+@settings(max_examples=30, deadline=None)
+@given(loads, st.integers(1, 7))
+def test_no_key_of_the_warm_up_is_drawn_again_in_the_measurement(load, workers):
+    insert = Statement(
+        name="insert",
+        kind=StatementKind.WRITE,
+        weight=1,
+        queries=(Query(sql="INSERT INTO T VALUES (?)", parameters=(Sequence(start=1),)),),
+    )
+    keys: list[object] = []
+    for worker in range(workers):
+        place = Place(worker=worker, workers=workers)
+        drawer = Drawer(Workload(statements=(insert,), seed=1), place, {}, open_loop=True)
+        for schedule in window_schedules(load, worker=worker, workers=workers, seed=1):
+            keys += [drawer.draw(i)[1][0][0] for i in range(schedule.first, schedule.end)]
+
+    assert sorted(map(int, map(str, keys))) == list(range(1, 1 + sum(map(planned_arrivals, rate_windows(load)))))
+
+
+def test_uniform_arrivals_are_dealt_on_where_the_last_window_ended():
+    load = Load(mode=LoadMode.RATE, connections=8, rate_per_second=1.0, warmup_s=2.0, duration_s=4.0)
+    load = dataclasses.replace(load, arrival=Arrival.UNIFORM)
+
+    runs = [window_schedules(load, worker=worker, workers=3, seed=1) for worker in range(3)]
+
+    assert [[dues(schedule) for schedule in run] for run in runs] == [[[0.0], [1.0]], [[1.0], [2.0]], [[], [0.0, 3.0]]]
+
+
+def test_the_first_window_is_the_warm_up_even_when_there_is_none():
+    load = Load(mode=LoadMode.RATE, connections=8, rate_per_second=10.0, warmup_s=0.0, duration_s=2.0)
+
+    warmup, measurement = window_schedules(load, worker=0, workers=1, seed=1)
+
+    assert (warmup.first, warmup.end, warmup.duration_s) == (0, 0, 0.0)
+    assert (measurement.first, measurement.end, measurement.duration_s) == (0, 20, 2.0)
+
+
+def test_an_arrival_of_another_window_is_refused():
+    load = Load(mode=LoadMode.RATE, connections=8, rate_per_second=10.0, warmup_s=1.0, duration_s=2.0)
+    warmup, measurement = window_schedules(load, worker=0, workers=1, seed=1)
+
+    assert (warmup.first, warmup.end, measurement.first, measurement.end) == (0, 10, 10, 30)
+    for schedule, i in ((warmup, 10), (measurement, 9), (measurement, 30)):
+        with pytest.raises(IndexError, match=f"there is no arrival {i}"):
+            schedule.due_s(i)
+
+
 # --- what is not there -----------------------------------------------------------------------------------------------
 
 
@@ -257,12 +344,12 @@ def test_an_arrival_that_is_not_planned_is_refused():
     (schedule,) = schedules([RateStage(duration_s=1.0, rate_per_second=3.0)])
 
     for i in (-1, 3):
-        with pytest.raises(IndexError, match="the schedule has 3"):
+        with pytest.raises(IndexError, match="the schedule has those from 0 up to 3"):
             schedule.due_s(i)
 
 
 def test_a_worker_may_have_nothing_to_do():
-    assert [part.count for part in schedules([RateStage(duration_s=1.0, rate_per_second=2.0)], workers=4)] == [
+    assert [part.end for part in schedules([RateStage(duration_s=1.0, rate_per_second=2.0)], workers=4)] == [
         1,
         1,
         0,

@@ -37,6 +37,7 @@ from loadgen.model.workload import (
     Workload,
     Zipfian,
 )
+from loadgen.workload import split
 from loadgen.workload.draw import Drawer
 from loadgen.workload.pools import Pool
 from loadgen.workload.zipfian import zipfian
@@ -46,7 +47,6 @@ POOLS = {"order_id": Pool("order_id", tuple(range(5_000, 6_000)))}
 ONLY = Place(worker=0, workers=1)
 CLOSED_LOOP = [
     (0, ((5000,),)),
-    (2, ((1000004, 992937), (1000004,))),
     (0, ((5473,),)),
     (0, ((5467,),)),
     (1, (("SHIPPED", 5003),)),
@@ -55,8 +55,9 @@ CLOSED_LOOP = [
     (0, ((5002,),)),
     (0, ((5061,),)),
     (0, ((5165,),)),
+    (2, ((1000004, 992937), (1000004,))),
 ]
-OPEN_LOOP = [(0, ((5008,),)), (1, (("PAID", 5001),)), (0, ((5055,),)), (0, ((5029,),)), (0, ((5039,),))]
+OPEN_LOOP = [(0, ((5008,),)), (0, ((5055,),)), (0, ((5029,),)), (0, ((5039,),)), (1, (("PAID", 5001),))]
 FIRST_VALUES = [
     "436642",
     "0.8082886764137636",
@@ -168,14 +169,14 @@ def draws(drawer: Drawer, count: int) -> list[Any]:
 
 
 def test_the_same_seed_gives_the_same_statements_in_the_same_order():
-    place = Place(worker=1, workers=2, client=3, clients=4)
+    place = Place(worker=1, workers=2, client=3, clients=4, lanes=8)
 
     assert draws(Drawer(orders(), place, POOLS), 1_000) == draws(Drawer(orders(), place, POOLS), 1_000)
     assert draws(Drawer(orders(), place, POOLS), 1_000) != draws(Drawer(orders(seed=2), place, POOLS), 1_000)
 
 
 def test_clients_differ_in_statements_and_parameters():
-    places = [Place(worker=w, workers=2, client=c, clients=3) for w in range(2) for c in range(3)]
+    places = [place for worker in range(2) for place in split.places(worker, 2, 5)]
 
     seen = {json.dumps(draws(Drawer(orders(), place, POOLS), 50)) for place in places}
 
@@ -198,8 +199,8 @@ def test_statements_come_in_their_shares_and_no_value_of_theirs_is_left_out():
 
 
 def test_in_an_open_loop_any_client_draws_the_same_for_an_index():
-    by_one = Drawer(orders(), Place(worker=1, workers=3, client=0, clients=9), POOLS, open_loop=True)
-    by_another = Drawer(orders(), Place(worker=1, workers=3, client=8, clients=9), POOLS, open_loop=True)
+    by_one = Drawer(orders(), Place(worker=1, workers=3, client=0, clients=9, lanes=27), POOLS, open_loop=True)
+    by_another = Drawer(orders(), Place(worker=1, workers=3, client=8, clients=9, lanes=27), POOLS, open_loop=True)
 
     assert draws(by_one, 500) == draws(by_another, 500)
     assert draws(by_one, 500) != draws(Drawer(orders(), Place(worker=2, workers=3), POOLS, open_loop=True), 500)
@@ -226,12 +227,12 @@ def test_threads_that_share_a_drawer_get_what_one_would():
 
 
 def test_the_statements_of_a_seed_never_change():
-    assert draws(Drawer(orders(), Place(worker=1, workers=2, client=1, clients=4), POOLS), 10) == CLOSED_LOOP
+    assert draws(Drawer(orders(), Place(worker=1, workers=2, client=1, clients=4, lanes=8), POOLS), 10) == CLOSED_LOOP
     assert draws(Drawer(orders(), Place(worker=1, workers=2), POOLS, open_loop=True), 5) == OPEN_LOOP
 
 
 def test_the_values_of_every_generator_never_change():
-    drawer = Drawer(every_kind(), Place(worker=1, workers=3, client=2, clients=5), POOLS)
+    drawer = Drawer(every_kind(), Place(worker=1, workers=3, client=2, clients=5, lanes=15), POOLS)
     first = dict(reversed(draws(drawer, 8)))
     later = dict(reversed([drawer.draw(k) for k in range(4_000, 4_008)]))
 
@@ -270,7 +271,7 @@ def test_latest_follows_what_this_lane_has_inserted(open_loop):
         statement("read", 3, (Latest(keys=KeyRange(low=1, high=101), follows="insert"),)),
         statement("insert", 1, (Sequence(start=101),)),
     )
-    place = Place(worker=1, workers=2, client=2, clients=3)
+    place = Place(worker=1, workers=2, client=2, clients=3, lanes=6)
 
     newest, hits, expected = 100, 0, 0.0
     for number, ((key,),) in draws(Drawer(mix, place, {}, open_loop=open_loop), 8_000):
@@ -327,7 +328,7 @@ def test_long_texts_do_not_change_the_values_beside_them():
 
 
 def test_what_cannot_be_drawn_is_named():
-    with pytest.raises(ScenarioInvalid, match="workload: the weights add up to a cycle of 1000003 statements"):
+    with pytest.raises(ScenarioInvalid, match="workload: the weights add up to a cycle of 1,000,003 statements"):
         Drawer(workload(statement("one", 1_000_000, ()), statement("two", 3, ())), ONLY, {})
     with pytest.raises(ScenarioInvalid, match="statement point_lookup, parameter 0: there is no value pool 'order_id'"):
         Drawer(orders(), ONLY, {})

@@ -2,6 +2,7 @@
 
 import math
 import uuid
+from collections import Counter
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -37,6 +38,7 @@ from loadgen.model.workload import (
 from loadgen.workload.chunks import CHUNK_VALUES, Generator, Source
 from loadgen.workload.generators import make_generator
 from loadgen.workload.pools import Pool
+from loadgen.workload.split import places, shard_range
 from loadgen.workload.zipfian import fnv1a_64
 from tests.unit.workload_statistics import assert_cumulates, assert_follows
 
@@ -71,11 +73,12 @@ DRAWS = 40_000
 def made(
     parameter: Parameter, *, open_loop: bool = False, statement: int = 0, position: int = 0, **place: int
 ) -> Generator:
+    where = {"worker": 0, "workers": 1, "clients": 1, **place}  # all workers have as many clients
     source = Source(
         seed=1,
         statement=statement,
         position=position,
-        place=Place(**{"worker": 0, "workers": 1, **place}),
+        place=Place(**where, lanes=where["workers"] * where["clients"]),
         open_loop=open_loop,
         sharding=SHARDING,
         pools=POOLS,
@@ -86,6 +89,14 @@ def made(
 def drawn(parameter: Parameter, count: int = DRAWS, **where: Any) -> list[Any]:
     generator = made(parameter, **where)
     return [generator.take(n) for n in range(count)]
+
+
+def walks(parameter: Parameter, lanes: int, workers: int, draws: int, size: int = 1) -> list[list[Any]]:
+    """What each client of a closed loop draws."""
+    pools = {"numbers": Pool("numbers", tuple(range(size)))}
+    own = [place for worker in range(workers) for place in places(worker, workers, lanes)]
+    generators = [make_generator(parameter, Source(seed=1, place=place, pools=pools)) for place in own]
+    return [[generator.take(n) for n in range(draws)] for generator in generators]
 
 
 # --- all kinds -------------------------------------------------------------------------------------------------------
@@ -212,17 +223,14 @@ def test_shard_is_the_workers_partition():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 600), st.integers(-(10**20), 10**20))
-def test_sequences_of_all_clients_have_no_gap_and_no_overlap(workers, clients, count, start):
+@given(st.integers(1, 144), st.integers(1, 12), st.integers(0, 600), st.integers(-(10**20), 10**20))
+def test_sequences_of_all_clients_have_no_gap_and_no_overlap(lanes, workers, count, start):
     union: list[int] = []
-    for worker in range(workers):
-        for client in range(clients):
-            where = {"worker": worker, "workers": workers, "client": client, "clients": clients}
-            own = drawn(Sequence(start=start), count, **where)
-            assert all(one < following for one, following in pairwise(own))
-            union += own
+    for own in walks(Sequence(start=start), lanes, workers, count):
+        assert all(one < following for one, following in pairwise(own))
+        union += own
 
-    assert sorted(union) == list(range(start, start + workers * clients * count))
+    assert sorted(union) == list(range(start, start + lanes * count))
 
 
 @settings(max_examples=60, deadline=None)
@@ -237,18 +245,43 @@ def test_sequences_of_all_schedules_have_no_gap_and_no_overlap(workers, count):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 9), st.integers(1, 9))
-def test_sharded_sequences_use_every_key_of_the_range_once_and_then_say_so(workers, clients):
-    union: list[int] = []
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 15))
+def test_sharded_sequences_of_a_workers_clients_have_no_gap_and_no_overlap(lanes, workers, count):
     for worker in range(workers):
-        for client in range(clients):
-            generator = made(Sequence(sharded=True), worker=worker, workers=workers, client=client, clients=clients)
-            own: list[int] = []
-            with pytest.raises(RunFailed, match="all keys"):
-                own.extend(generator.take(n) for n in range(2_000))  # type: ignore[misc]
-            union += own
+        part, own = shard_range(SHARDING.keys, worker, workers), places(worker, workers, lanes)
+        count = min(count, part.size // max(1, len(own)))
+        sources = [Source(seed=1, place=place, sharding=SHARDING) for place in own]
+
+        taken: list[Any] = []
+        for source in sources:
+            generator = make_generator(Sequence(sharded=True), source)
+            taken += [generator.take(n) for n in range(count)]
+
+        assert sorted(taken) == list(range(part.low, part.low + len(own) * count))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(9, 81), st.integers(1, 9))
+def test_sharded_sequences_use_every_key_of_the_range_once_and_then_say_so(lanes, workers):
+    union: list[int] = []
+    for place in (place for worker in range(workers) for place in places(worker, workers, lanes)):
+        generator = make_generator(Sequence(sharded=True), Source(seed=1, place=place, sharding=SHARDING))
+        own: list[int] = []
+        with pytest.raises(RunFailed, match="all keys"):
+            own.extend(generator.take(n) for n in range(2_000))  # type: ignore[misc]
+        union += own
 
     assert sorted(union) == list(range(1, 1_001))
+
+
+def test_a_worker_without_clients_still_has_its_lane_of_an_open_loop():
+    place = Place(worker=2, workers=3)
+
+    drawn = make_generator(Sequence(start=10), Source(seed=1, place=place, open_loop=True))
+
+    assert [drawn.take(n) for n in range(3)] == [12, 15, 18]
+    with pytest.raises(ValueError, match="worker 2 of 3 has 0 of 1 lanes"):
+        Source(seed=1, place=place)
 
 
 def test_a_sharded_sequence_of_an_open_loop_goes_through_the_workers_keys():
@@ -359,18 +392,25 @@ def test_choices_follow_their_weights():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 500))
-def test_no_two_clients_walk_the_same_values_until_the_pool_is_used_up(workers, clients, size):
-    pools = {"numbers": Pool("numbers", tuple(range(size)))}
-    rounds = size // (workers * clients)
-    taken: list[Any] = []
-    for worker in range(workers):
-        for client in range(clients):
-            place = Place(worker=worker, workers=workers, client=client, clients=clients)
-            generator = make_generator(PoolValue(pool="numbers"), Source(seed=1, place=place, pools=pools))
-            taken += [generator.take(n) for n in range(rounds)]
+@given(st.integers(1, 30), st.integers(1, 6), st.integers(1, 500))
+def test_no_two_clients_walk_the_same_values_until_the_pool_is_used_up(lanes, workers, size):
+    rounds = size // lanes
 
-    assert sorted(taken) == list(range(rounds * workers * clients))
+    taken = [value for walk in walks(PoolValue(pool="numbers"), lanes, workers, rounds, size) for value in walk]
+
+    assert sorted(taken) == list(range(rounds * lanes))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 6), st.integers(1, 60))
+def test_clients_that_keep_step_use_all_values_alike_and_each_client_comes_to_all_of_them(lanes, workers, size):
+    taken = walks(PoolValue(pool="numbers"), lanes, workers, size, size)
+
+    period = size // math.gcd(lanes, size)
+    for first in range(0, size, period):
+        together = Counter(value for walk in taken for value in walk[first : first + period])
+        assert together == dict.fromkeys(range(size), lanes * period // size)
+    assert all(sorted(walk) == list(range(size)) for walk in taken)
 
 
 def test_a_pool_that_is_used_up_begins_again():
@@ -404,6 +444,9 @@ def test_pool_values_are_drawn_as_their_order_says():
         UniformFloat(low=0.0, high=math.inf),
         Normal(mean=0.0, stddev=1.0, low=5.0),
         Normal(mean=0.0, stddev=-1.0),
+        Normal(mean=0.45, stddev=0.01, low=0.4, high=2.0, whole=True),  # all are rounded to 0
+        Normal(mean=0.5, stddev=1e-300, low=1.0, whole=True),
+        Normal(mean=0.5, stddev=0.0, low=1.0, whole=True),
         Normal(mean=1e19, stddev=1.0, whole=True),
         Text(length=-1),
         Text(length=5, length_max=4),

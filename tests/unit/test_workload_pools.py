@@ -2,7 +2,7 @@
 
 import io
 import json
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 
 import pytest
@@ -17,6 +17,7 @@ from loadgen.workload.pools import (
     Pool,
     PoolScalar,
     from_chunks,
+    pool_from_rows,
     read_csv_column,
     to_chunks,
 )
@@ -94,6 +95,51 @@ def test_pools_are_bounded(monkeypatch):
         list(to_chunks(Pool("p", ("a" * 600_000,) * 10)))
 
 
+# --- rows of a query -------------------------------------------------------------------------------------------------
+
+
+def test_a_pool_holds_the_first_column_of_its_rows_in_order():
+    rows = iter([(3, "c"), (1, "a"), (None, "n"), (Decimal("1.50"), "d"), (3, "again")])
+
+    assert pool_from_rows("p", rows) == Pool("p", (3, 1, None, Decimal("1.50"), 3))
+
+
+def test_a_query_without_rows_is_told_with_what_to_do():
+    with pytest.raises(ScenarioInvalid, match="value pool p: its query gives no rows") as found:
+        pool_from_rows("p", [])
+
+    assert "loadgen prepare" in found.value.remedy
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}, (1, 2), object(), timedelta(seconds=1), 1j])
+def test_rows_with_what_cannot_be_bound_are_refused(value):
+    with pytest.raises(ScenarioInvalid, match=f"value 1 is a {type(value).__name__}, which cannot be bound") as found:
+        pool_from_rows("p", [(1,), (value,)])
+
+    assert "VARCHAR" in found.value.remedy
+
+
+def test_rows_are_counted_while_they_are_read(monkeypatch):
+    monkeypatch.setattr(pools, "POOL_VALUES_MAX", 3)
+    rows = iter([(number,) for number in range(100)])
+
+    with pytest.raises(ScenarioInvalid, match="value pool p: more than 3 values"):
+        pool_from_rows("p", rows)
+    assert next(rows) == (4,), "nothing more was read"
+    assert pool_from_rows("p", [(1,), (2,), (3,)]).values == (1, 2, 3)
+
+
+def test_rows_are_weighed_while_they_are_read(monkeypatch):
+    monkeypatch.setattr(pools, "POOL_BYTES_MAX", 2 << 20)
+    rows = iter([("x" * 900_000,)] * 100)
+
+    with pytest.raises(ScenarioInvalid, match="value pool p: its values take more than 2 MB"):
+        pool_from_rows("p", rows)
+    assert len(list(rows)) == 97
+    with pytest.raises(ScenarioInvalid, match="value 0 takes"):
+        pool_from_rows("p", [("x" * CHUNK_BYTES_MAX,)])
+
+
 # --- CSV -------------------------------------------------------------------------------------------------------------
 
 
@@ -139,6 +185,15 @@ def test_the_only_column_needs_no_name():
 def test_a_file_that_cannot_be_used_is_refused_with_the_line(content, message):
     with pytest.raises(ScenarioInvalid, match=message):
         read(content)
+
+
+def test_a_file_that_is_too_large_is_refused_while_it_is_read(monkeypatch):
+    monkeypatch.setattr(pools, "POOL_BYTES_MAX", 1 << 20)
+    file = io.BytesIO(b"NAME\n" + (b"x" * 100_000 + b"\n") * 50)
+
+    with pytest.raises(ScenarioInvalid, match=r"regions\.csv: its values take more than 1 MB"):
+        read_csv_column(file, "NAME", name="region", source="regions.csv")
+    assert file.tell() < 1_500_000
 
 
 def test_a_file_with_too_many_rows_is_refused(monkeypatch):

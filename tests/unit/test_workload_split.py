@@ -1,6 +1,5 @@
 """One total over many workers: exact, disjoint, covering."""
 
-from fractions import Fraction
 from itertools import pairwise
 
 import pytest
@@ -10,9 +9,11 @@ from hypothesis import strategies as st
 from loadgen.model.split import share
 from loadgen.model.workload import KeyRange, Place
 from loadgen.workload.split import (
+    check_place,
+    check_worker,
     lane_of_client,
     lane_of_worker,
-    rate_share,
+    places,
     shard_of,
     shard_range,
     shares,
@@ -29,13 +30,6 @@ def test_shares_add_up_and_differ_by_at_most_one(total, count):
     assert max(parts) - min(parts) <= 1
     assert parts == sorted(parts, reverse=True), "the remainder goes to the low ids"
     assert shares(total, count) == tuple(parts)
-
-
-@given(st.floats(0, 1e9), workers)
-def test_rate_shares_add_up_exactly(rate_per_second, count):
-    parts = [rate_share(rate_per_second, index, count) for index in range(count)]
-
-    assert sum(parts) == Fraction(rate_per_second)
 
 
 @given(st.integers(-(10**12), 10**12), st.integers(0, 10**9), workers)
@@ -66,20 +60,63 @@ def test_the_shard_of_a_worker_wraps_around_the_partitions():
     assert [shard_of(worker, 3) for worker in range(7)] == [0, 1, 2, 0, 1, 2, 0]
 
 
-@given(st.integers(1, 20), st.integers(1, 20))
-def test_every_client_of_a_run_has_a_lane_of_its_own(worker_count, client_count):
-    lanes = [
-        lane_of_client(Place(worker=worker, workers=worker_count, client=client, clients=client_count))
-        for worker in range(worker_count)
-        for client in range(client_count)
+# --- lanes -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 300), st.integers(1, 40))
+def test_every_client_of_a_run_has_a_lane_of_its_own(total, count):
+    lanes = [lane_of_client(place) for worker in range(count) for place in places(worker, count, total)]
+
+    assert sorted(lane.number for lane in lanes) == list(range(total))
+    assert {lane.count for lane in lanes} == {total}
+
+
+@given(st.integers(1, 300), st.integers(0, 300), st.integers(1, 40))
+def test_what_is_open_below_the_ceiling_are_the_first_lanes(total, target, count):
+    target = min(target, total)
+
+    opened = [
+        lane_of_client(place).number
+        for worker in range(count)
+        for place in places(worker, count, total)[: share(target, worker, count)]
     ]
 
-    assert sorted(lane.number for lane in lanes) == list(range(worker_count * client_count))
-    assert {lane.count for lane in lanes} == {worker_count * client_count}
+    assert sorted(opened) == list(range(target))
+
+
+@given(st.integers(1, 300), st.integers(1, 40))
+def test_a_place_is_one_that_the_split_makes_and_no_other(total, count):
+    for worker in range(count):
+        own = places(worker, count, total)
+        for place in own:
+            check_place(place)
+        for wrong in ({"clients": len(own) + 1}, {"client": len(own)}, {"client": -1}, {"lanes": total + count}):
+            odd = {"worker": worker, "workers": count, "clients": len(own), "lanes": total, **wrong}
+            with pytest.raises(ValueError):
+                check_place(Place(**odd))
+
+
+def test_a_worker_without_lanes_has_no_place_but_is_a_lane_of_an_open_loop():
+    assert [len(places(worker, 3, 2)) for worker in range(3)] == [1, 1, 0]
+    with pytest.raises(ValueError, match="worker 2 of 3 has 0 of 2 lanes, not 1"):
+        check_place(Place(worker=2, workers=3, lanes=2))
+    with pytest.raises(ValueError, match="there is no client 0 of 0"):
+        check_place(Place(worker=2, workers=3, clients=0, lanes=2))
+
+    check_worker(2, 3)
+    assert lane_of_worker(Place(worker=2, workers=3)).number == 2
+
+
+@pytest.mark.parametrize(("worker", "count"), [(-1, 3), (3, 3), (0, 0)])
+def test_a_worker_that_does_not_exist_is_refused(worker, count):
+    with pytest.raises(ValueError, match="there is no worker"):
+        check_worker(worker, count)
+    with pytest.raises(ValueError, match="there is no worker"):
+        check_place(Place(worker=worker, workers=count))
 
 
 def test_in_an_open_loop_the_workers_are_the_lanes():
-    lane = lane_of_worker(Place(worker=2, workers=5, client=3, clients=8))
+    lane = lane_of_worker(Place(worker=2, workers=5, client=3, clients=8, lanes=40))
 
     assert (lane.number, lane.count) == (2, 5)
 

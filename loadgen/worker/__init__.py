@@ -1,0 +1,13 @@
+"""The load-making process. Start with `worker`.
+
+main, arguments, process     the entry point; who this worker is; its core, name and signals
+worker, parts                one life from start to exit code; putting its parts together
+board, agenda                what threads know of each other; what the leader has announced
+heartbeat, control_loop      the two threads that talk to the leader, through tables
+conductor, ramp, pool        windows, targets, and the number of clients
+client, bench, statements    the hot loop; what clients share; statements made ready
+load_sessions, arrivals      sessions to the target; due times of an open loop
+flush, rows                  what is written during the run
+query_log, upload            executed statements, kept in a file, uploaded at the end
+gauges                       CPU, memory, and how late threads wake up
+"""

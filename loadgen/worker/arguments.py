@@ -1,0 +1,86 @@
+"""Which worker of which run this process is: four arguments, or the environment of a container."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from loadgen.errors import LoadgenError
+
+RUN_ID_MAX = 36
+WORKER_ID_MAX = 100
+WORKERS_MAX = 10_000
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class BadArguments(LoadgenError):
+    """A worker was started with arguments that make no sense."""
+
+    exit_code = 1
+    remedy = (
+        "loadgen worker --run-id RUN --worker-id worker-0 --worker-group-id 0 --worker-group-count 1;"
+        " in a container LOADGEN_RUN_ID, SNOWFLAKE_JOB_INDEX and SNOWFLAKE_JOBS_COUNT say the same."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerArguments:
+    run_id: str
+    worker_id: str
+    worker_group_id: int
+    worker_group_count: int
+
+    def __post_init__(self) -> None:
+        for name, value, longest in (("run-id", self.run_id, RUN_ID_MAX), ("worker-id", self.worker_id, WORKER_ID_MAX)):
+            if not _ID.fullmatch(value) or len(value) > longest:
+                raise BadArguments(
+                    f"--{name} is {value[:120]!r}: it needs 1 to {longest} letters, digits, dots, dashes or underscores"
+                )
+        if not 1 <= self.worker_group_count <= WORKERS_MAX:
+            raise BadArguments(
+                f"--worker-group-count is {self.worker_group_count}, not a number from 1 to {WORKERS_MAX}"
+            )
+        if not 0 <= self.worker_group_id < self.worker_group_count:
+            raise BadArguments(
+                f"--worker-group-id is {self.worker_group_id}: of {self.worker_group_count} workers the last one is"
+                f" {self.worker_group_count - 1}"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        run_id: str | None,
+        worker_id: str | None,
+        worker_group_id: int | None,
+        worker_group_count: int | None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Self:
+        """What was given, and for what was not, the environment that Snowpark Container Services sets."""
+        group = _number(environ, "SNOWFLAKE_JOB_INDEX") if worker_group_id is None else worker_group_id
+        count = _number(environ, "SNOWFLAKE_JOBS_COUNT") if worker_group_count is None else worker_group_count
+        run_id = run_id or environ.get("LOADGEN_RUN_ID")
+        missing = [
+            name
+            for name, value in (("--run-id", run_id), ("--worker-group-id", group), ("--worker-group-count", count))
+            if value is None
+        ]
+        if missing or run_id is None or group is None or count is None:
+            raise BadArguments(f"missing: {', '.join(missing)}")
+        return cls(
+            run_id=run_id,
+            worker_id=worker_id or f"worker-{group}",
+            worker_group_id=group,
+            worker_group_count=count,
+        )
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name)
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise BadArguments(f"{name} is {text[:60]!r}, not a number")
+    return int(text)

@@ -1,0 +1,125 @@
+"""What all clients of a worker share. Nothing here is locked by a client: it is read, or each has its own part."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from loadgen.metrics.harvester import Harvester
+from loadgen.metrics.recorder import Recorder
+from loadgen.metrics.windows import Windows
+from loadgen.model.outcome import ErrorCategory
+from loadgen.model.split import share
+from loadgen.model.workload import Place, Sequence
+from loadgen.scenario.scenario import LoadMode, Scenario
+from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.arrivals import Arrivals
+from loadgen.worker.load_sessions import LoadSessions
+from loadgen.worker.query_log import QueryLog, SlotLog
+from loadgen.worker.statements import Run, compile_statement
+from loadgen.workload.draw import Drawer
+from loadgen.workload.pools import Pool
+
+CLIENTS_MAX = 10_000
+
+
+@dataclass(slots=True)
+class Slot:
+    """The place of one client. It outlives the client: who comes next goes on with the draws, and with the records."""
+
+    number: int
+    drawer: Drawer
+    recorder: Recorder
+    log: SlotLog | None
+    k: int = 0  # draws so far, in a closed loop
+
+
+@dataclass(slots=True, kw_only=True)
+class Bench:
+    """The conductor changes windows and arrivals; clients only read."""
+
+    scenario: Scenario
+    windows: Windows
+    sessions: LoadSessions
+    runs: tuple[Run, ...]
+    opening: threading.Semaphore  # so many connections are opened at the same time
+    failed: Callable[[str, ErrorCategory, int | None, str], None]  # (statement, …, code, text): for log and beats
+    go: threading.Event = field(default_factory=threading.Event)  # set while a window is open
+    arrivals: Arrivals | None = None  # open loop: those of the window that is open
+    tags: dict[int | None, str] = field(default_factory=dict)  # QUERY_TAG by window
+
+    @property
+    def open_loop(self) -> bool:
+        return self.scenario.load.mode is LoadMode.RATE
+
+    def tag(self, window: int | None) -> str:
+        """QUERY_TAG of a session in this window; None: in none."""
+        return self.tags.get(window) or self.sessions.tag(None, None)
+
+
+class Slots:
+    """Makes the slots of a worker, each when it is first needed. One thread."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        arguments: WorkerArguments,
+        pools: Mapping[str, Pool],
+        harvester: Harvester,
+        query_log: QueryLog | None,
+    ) -> None:
+        self._scenario, self._arguments = scenario, arguments
+        self._pools, self._harvester, self._query_log = pools, harvester, query_log
+        self._made: dict[int, Slot] = {}
+        self._shared: Drawer | None = None
+        self.ceiling = ceiling_of(scenario, arguments)
+
+    @property
+    def most(self) -> int:
+        """How many there may be. Beyond the ceiling of the run sequences would draw the same numbers twice."""
+        parameters = (
+            parameter
+            for statement in self._scenario.workload.statements
+            for query in statement.queries
+            for parameter in query.parameters
+        )
+        return self.ceiling if any(isinstance(parameter, Sequence) for parameter in parameters) else CLIENTS_MAX
+
+    def get(self, number: int) -> Slot:
+        if number not in self._made:
+            self._made[number] = Slot(
+                number=number,
+                drawer=self._drawer(number),
+                recorder=self._harvester.recorder(),
+                log=None if self._query_log is None else self._query_log.slot(number),
+            )
+        return self._made[number]
+
+    def spare(self) -> Slot:
+        """A slot for nobody: it draws as the first one does, and has a recorder of its own."""
+        return Slot(number=-1, drawer=self._drawer(0), recorder=self._harvester.recorder(), log=None)
+
+    def _drawer(self, number: int) -> Drawer:
+        workload, arguments = self._scenario.workload, self._arguments
+        worker, workers = arguments.worker_group_id, arguments.worker_group_count
+        if self._scenario.load.mode is LoadMode.RATE:  # all clients draw from one schedule
+            place = Place(worker=worker, workers=workers)
+            self._shared = self._shared or Drawer(workload, place, self._pools, open_loop=True)
+            return self._shared
+        clients = max(self.ceiling, number + 1)
+        lanes = self._scenario.load.connections if clients == self.ceiling else clients * workers
+        place = Place(worker=worker, workers=workers, client=number, clients=clients, lanes=lanes)
+        return Drawer(workload, place, self._pools)
+
+
+def ceiling_of(scenario: Scenario, arguments: WorkerArguments) -> int:
+    """The most clients this worker should have: its part of the run's ceiling."""
+    load = scenario.load
+    if load.per_worker_connections is not None:
+        return load.per_worker_connections
+    return share(load.connections, arguments.worker_group_id, arguments.worker_group_count)
+
+
+def make_runs(scenario: Scenario) -> tuple[Run, ...]:
+    return tuple(compile_statement(statement) for statement in scenario.workload.statements)

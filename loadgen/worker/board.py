@@ -1,0 +1,110 @@
+"""What the threads of a worker know of each other. Every field has one writer, named here; anyone may read."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from loadgen.clock import Clock
+from loadgen.control.retry import Interrupted
+from loadgen.control.session import ControlFailed
+from loadgen.errors import LoadgenError
+from loadgen.log import plain
+from loadgen.model.outcome import ErrorCategory
+from loadgen.model.worker import WorkerExit, WorkerStatus
+
+FIRST_OF_A_KIND = 10  # errors of one kind are logged so often, then only counted
+LINES_MAX = 5_000  # waiting to be written to TEST_LOGS; beyond that they are counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Why the worker ends, and with which code. `error` is None when all is well."""
+
+    code: WorkerExit
+    error: str | None = None
+    drain_s: float = 0.0  # how long statements under way may go on
+
+
+def ending_for(error: LoadgenError) -> Ending:
+    """How an error that ends a worker is told."""
+    if isinstance(error, Interrupted) or (isinstance(error, ControlFailed) and error.failure.retryable):
+        return Ending(code=WorkerExit.NO_CONTROL_PLANE, error=str(error))
+    return Ending(code=WorkerExit.CONFIGURATION, error=f"{error} ({error.remedy})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line for TEST_LOGS."""
+
+    level: str
+    message: str
+    details: dict[str, object] | None
+    timestamp: datetime  # naive UTC
+
+
+@dataclass(slots=True, kw_only=True)
+class Board:
+    clock: Clock
+    status: WorkerStatus = WorkerStatus.STARTING  # the main thread
+    live_metrics: str | None = None  # the main thread
+    cpu_percent: float | None = None  # the main thread
+    memory_percent: float | None = None  # the main thread
+    wakeup_p99_ms: float | None = None  # the main thread
+    ending: Ending | None = None  # whoever comes first: see end()
+    ended: threading.Event = field(default_factory=threading.Event)
+    last_error: str | None = None  # any thread
+    lines: deque[Line] = field(default_factory=deque)  # any thread; emptied by the flush thread
+    urgent: threading.Event = field(default_factory=threading.Event)  # a warning waits to be written
+    lost_lines: int = 0
+    stored_windows: deque[int] = field(default_factory=deque)  # the flush thread; emptied by the main thread
+    _kinds: Counter[tuple[str, str, int | None]] = field(default_factory=Counter)
+    _errors: int = 0
+    contacts: int = 0  # how often the control plane has answered
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def end(self, ending: Ending) -> None:
+        """Ask for the end of the worker. The first reason counts, but an error outweighs an orderly end."""
+        with self._lock:
+            if self.ending is None or (self.ending.code is WorkerExit.CLEAN and ending.code is not WorkerExit.CLEAN):
+                self.ending = ending
+        self.ended.set()
+
+    # --- errors ------------------------------------------------------------------------------------------------------
+
+    @property
+    def error_count(self) -> int:
+        return self._errors
+
+    def failed(self, statement: str, category: ErrorCategory, code: int | None, text: str) -> None:
+        """A statement or a connection failed: counted always, logged the first few times of its kind."""
+        with self._lock:
+            self._errors += 1
+            kind = (statement, category.value, code)
+            self._kinds[kind] += 1
+            seen = self._kinds[kind]
+        self.last_error = plain(text)
+        if seen <= FIRST_OF_A_KIND:
+            last = ", from now on only counted" if seen == FIRST_OF_A_KIND else ""
+            message = f"{statement or 'connection'}: {category.value} {code or ''}: {plain(text)}{last}"
+            self.say("ERROR", message, statement=statement, category=category.value, code=code)
+
+    # --- the log -----------------------------------------------------------------------------------------------------
+
+    def say(self, level: str, message: str, **details: object) -> None:
+        """A line for TEST_LOGS. Warnings are written at once, the rest every few seconds."""
+        if len(self.lines) >= LINES_MAX:
+            self.lost_lines += 1
+            return
+        moment = self.clock.utc_now().replace(tzinfo=None)
+        self.lines.append(Line(level=level, message=message, details=details or None, timestamp=moment))
+        if level != "INFO":
+            self.urgent.set()
+
+    # --- contact with the control plane ------------------------------------------------------------------------------
+
+    def contact(self) -> None:
+        """The control plane has answered. Two threads at once may count one: it matters only that it moves."""
+        self.contacts += 1

@@ -1,0 +1,268 @@
+"""One client: a thread with one connection that executes statements and measures them, and does nothing else.
+
+What it shares with others it only reads. What it measured goes into deques of its own, which the main thread empties.
+A statement that is being executed lies in `flight`, a deque of at most one: whoever takes it out records it. So the
+worker can record a statement as cancelled whose driver call never comes back, and no statement is recorded twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import deque
+from time import monotonic, monotonic_ns
+
+from loadgen.errors import LoadgenError
+from loadgen.log import event
+from loadgen.metrics.outcome import Failed, Outcome
+from loadgen.model.outcome import ErrorCategory
+from loadgen.snowflake.connect import close
+from loadgen.snowflake.driver import Connection, Cursor
+from loadgen.snowflake.failure import Failure, classify, describe
+from loadgen.units import NS_PER_S
+from loadgen.worker.bench import Bench, Slot
+from loadgen.worker.statements import CheckFailed, RollbackFailed
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 0.25  # how long a client without a window waits before it looks whether it should leave
+EXHAUSTED_S = 0.02  # how long one waits when its window has no more arrivals
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 15.0
+FATAL_MAX = 10  # failures in a row that are bugs of ours: then the client gives up
+
+Flight = tuple[int, int, int, int]  # statement, window, due_ns, sent_ns
+
+
+class Client:
+    """run() is a task of the executor; everything else may be read or called by others."""
+
+    def __init__(self, slot: Slot, bench: Bench) -> None:
+        self.slot = slot
+        self.flight: deque[Flight] = deque(maxlen=1)
+        self.leaving = threading.Event()  # set by the pool: finish the statement under way, then end
+        self.cancelling = False  # set when its statement is cancelled on the server
+        self.connected = threading.Event()
+        self.ended = threading.Event()
+        self.session_id: int | None = None
+        self.error: LoadgenError | None = None  # why it could not connect, if it gave up
+        self._bench = bench
+        self._connection: Connection | None = None
+        self._tagged: int | None = None  # the window whose tag the session has
+        self._statements = 0  # of this connection
+        self._expires_s = 0.0
+        self._failures = 0  # of the network, in a row
+        self._fatal = 0
+        self._lost = False  # the session must not be used again
+
+    def run(self) -> None:
+        """Connect, work, reconnect, until told to leave."""
+        try:
+            while not self.leaving.is_set() and self._connect():
+                self._lost = False
+                self._open_loop() if self._bench.open_loop else self._closed_loop()
+                self._disconnect()
+        except Exception as error:  # a bug of ours: never silent, and never the end of the others
+            log.exception("client_died client=%s", self.slot.number)
+            self._bench.failed("", ErrorCategory.FATAL, None, describe(error))
+        finally:
+            self._disconnect()
+            self.ended.set()
+
+    # --- the two loops -----------------------------------------------------------------------------------------------
+
+    def _closed_loop(self) -> None:
+        bench, slot = self._bench, self.slot
+        windows, begin, draw = bench.windows, slot.recorder.begin, slot.drawer.draw
+        think_s = bench.scenario.workload.think_time_s
+        cursor, leaving = self._cursor(), self.leaving.is_set
+        while not leaving() and not self._lost:
+            if windows.current != self._tagged and not self._retag(cursor):
+                continue
+            number, row = draw(slot.k)
+            window = begin()
+            if window is None:
+                continue
+            slot.k += 1
+            sent_ns = monotonic_ns()
+            if not self._execute(cursor, number, row, window, sent_ns, sent_ns):
+                return
+            if think_s:
+                self._wait_until(monotonic() + think_s)
+
+    def _open_loop(self) -> None:
+        bench, slot = self._bench, self.slot
+        windows, begin, draw = bench.windows, slot.recorder.begin, slot.drawer.draw
+        max_lag_s = bench.scenario.load.max_lag_s
+        cursor, leaving = self._cursor(), self.leaving.is_set
+        while not leaving() and not self._lost:
+            if windows.current != self._tagged and not self._retag(cursor):
+                continue
+            arrivals = bench.arrivals
+            index = arrivals.take() if arrivals is not None else None
+            if arrivals is None or index is None:
+                self._idle()
+                continue
+            number, row = draw(index)
+            window = begin()
+            if window != arrivals.window_id:  # it closed in this moment; the arrival is one that nobody sent
+                slot.recorder.skip(arrivals.window_id, number)
+                if window is not None:
+                    slot.recorder.unbegin(window)
+                continue
+            due_ns = arrivals.due_ns(index)
+            self._wait_until(due_ns / NS_PER_S)
+            sent_ns = monotonic_ns()
+            late_ns = sent_ns - due_ns
+            if late_ns < 0 or (max_lag_s is not None and late_ns > max_lag_s * NS_PER_S):
+                slot.recorder.append((number, window, sent_ns, sent_ns, sent_ns, Outcome.SKIPPED))
+            elif not self._execute(cursor, number, row, window, due_ns, sent_ns):
+                return
+
+    def _execute(
+        self, cursor: Cursor, number: int, row: tuple[tuple[object, ...], ...], window: int, due_ns: int, sent_ns: int
+    ) -> bool:
+        """Execute and record one statement. False: this connection is done with."""
+        flight, slot = self.flight, self.slot
+        flight.append((number, window, due_ns, sent_ns))
+        rows: int | None = None
+        outcome: Outcome | Failed = Outcome.SUCCEEDED
+        try:
+            rows = self._bench.runs[number](cursor, row)  # type: ignore[arg-type]
+            done_ns = monotonic_ns()
+        except Exception as error:
+            done_ns = monotonic_ns()
+            outcome = self._failed(number, error)
+        try:
+            flight.pop()
+        except IndexError:  # recorded as cancelled, because it took too long to come back
+            return False
+        slot.recorder.append((number, window, due_ns, sent_ns, done_ns, outcome))
+        if slot.log is not None and slot.log.wants(outcome):
+            slot.log.entries.append((cursor.sfqid, number, window, due_ns, sent_ns, done_ns, rows, outcome))
+        self._statements += 1
+        if outcome is Outcome.SUCCEEDED:
+            self._failures = self._fatal = 0
+            return not self._worn_out()
+        return self._after_failure()
+
+    # --- failures ----------------------------------------------------------------------------------------------------
+
+    def _failed(self, number: int, error: Exception) -> Outcome | Failed:
+        failure, text = self._judged(error)
+        if failure.cancelled and self.cancelling:
+            self._lost = True
+            return Outcome.CANCELLED
+        self._lost = self._lost or failure.session_lost
+        self._failures = self._failures + 1 if failure.category is ErrorCategory.CONNECTION else 0
+        self._fatal = self._fatal + 1 if failure.category is ErrorCategory.FATAL else 0
+        name = self._bench.scenario.workload.statements[number].name
+        self._bench.failed(name, failure.category, failure.code, text)
+        return Failed(failure.category, failure.code, text)
+
+    def _judged(self, error: Exception) -> tuple[Failure, str]:
+        if isinstance(error, CheckFailed):
+            return Failure(category=ErrorCategory.CHECK), str(error)
+        if isinstance(error, RollbackFailed):
+            self._lost = True  # its transaction may be open; logging out ends it
+            cause = error.__context__ or error
+            return classify(cause), describe(cause)
+        return classify(error), describe(error)
+
+    def _after_failure(self) -> bool:
+        """False: leave this connection. A server that is away is not asked in a tight loop."""
+        if self._fatal >= FATAL_MAX:
+            raise RuntimeError(f"{FATAL_MAX} statements in a row failed inside of loadgen")
+        if self._failures > 1:
+            self._pause(self._failures - 1)
+        return not (self._lost or self._worn_out())
+
+    def _pause(self, failures: int) -> None:
+        """Longer with every failure, and random, so that clients do not come back all at once."""
+        longest_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(failures, 20))
+        self._wait_until(monotonic() + random.uniform(longest_s / 2, longest_s))
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    def _idle(self) -> None:
+        """No window is open, or it has no more arrivals."""
+        if self._bench.windows.current is None:
+            self._bench.go.wait(IDLE_S)
+        else:
+            self.leaving.wait(EXHAUSTED_S)
+
+    def _wait_until(self, deadline_s: float) -> None:
+        """On the monotonic clock; ends early when the client must leave."""
+        left_s = deadline_s - monotonic()
+        while left_s > 0 and not self.leaving.wait(left_s):
+            left_s = deadline_s - monotonic()
+
+    # --- the connection ----------------------------------------------------------------------------------------------
+
+    def _connect(self) -> bool:
+        """Open a session, again and again until it works. False: it is of no use, or the client must leave."""
+        bench, attempts = self._bench, 0
+        while not self.leaving.is_set():
+            window = bench.windows.current
+            try:
+                with bench.opening:
+                    if self.leaving.is_set():
+                        return False
+                    connection = bench.sessions.open(bench.tag(window))
+            except LoadgenError as error:
+                failure = classify(error.__cause__) if error.__cause__ is not None else None
+                if failure is None or not failure.retryable:
+                    self.error = error
+                    bench.failed("", ErrorCategory.CONFIGURATION, None if failure is None else failure.code, str(error))
+                    return False
+                bench.failed("", ErrorCategory.CONNECTION, failure.code, str(error))
+                attempts += 1
+                self._pause(attempts + 2)
+                continue
+            self._connection, self._tagged = connection, window
+            self.session_id = connection.session_id
+            self._statements, self._expires_s = 0, self._expiry_s()
+            self.connected.set()
+            return True
+        return False
+
+    def _disconnect(self) -> None:
+        self.connected.clear()
+        connection, self._connection, self.session_id = self._connection, None, None
+        if connection is not None:
+            close(connection)
+
+    def _cursor(self) -> Cursor:
+        assert self._connection is not None
+        return self._connection.cursor()
+
+    def _retag(self, cursor: Cursor) -> bool:
+        """Give the session the tag of the window that is open. False: look again."""
+        window = self._bench.windows.current
+        if window is None:
+            self._idle()
+            return False
+        tag = self._bench.tag(window)
+        try:
+            cursor.execute("ALTER SESSION SET QUERY_TAG = '" + tag.replace("\\", "\\\\").replace("'", "''") + "'")
+        except Exception as error:
+            failure = classify(error)
+            self._bench.failed("", failure.category, failure.code, f"setting QUERY_TAG: {describe(error)}")
+            self._lost = True
+            self._failures += 1
+            self._pause(self._failures)
+            return False
+        self._tagged = window
+        return True
+
+    def _expiry_s(self) -> float:
+        """When this connection is old. Spread over a tenth of its age, so that not all are replaced at once."""
+        max_age_s = self._bench.scenario.connections.max_age_s
+        return float("inf") if max_age_s is None else monotonic() + max_age_s * random.uniform(0.9, 1.0)
+
+    def _worn_out(self) -> bool:
+        most = self._bench.scenario.connections.max_statements
+        if (most is not None and self._statements >= most) or monotonic() >= self._expires_s:
+            event(log, logging.DEBUG, "connection_recycled", client=self.slot.number)
+            return True
+        return False

@@ -1,0 +1,240 @@
+"""The thread that follows the orders: opens and closes windows, and moves the number of clients along its line.
+
+    window 0     what START begins, in the phase the run is in
+    SET_PHASE    the next window, at the moment it was announced for; with a duration it closes by itself
+    find_max     a new target ends the step's window; the next one opens when the target is reached and has settled
+
+When a window closes and nothing follows, clients wait: the run is over, and STOP will say so.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+
+from loadgen.clock import Clock
+from loadgen.log import event
+from loadgen.model.event import SetPhase, SetWorkerTarget
+from loadgen.model.run import Phase
+from loadgen.scenario.scenario import LoadMode
+from loadgen.units import NS_PER_MS, NS_PER_S
+from loadgen.worker.agenda import Agenda, Due
+from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.arrivals import Arrivals
+from loadgen.worker.bench import Bench, Slot
+from loadgen.worker.pool import ClientPool
+from loadgen.worker.ramp import Ramp
+from loadgen.workload.arrivals import Schedule, window_schedules
+
+log = logging.getLogger(__name__)
+
+REAP_S = 0.5  # ended clients are noticed within this time
+GRACE_NS = NS_PER_S // 2  # a client that took an arrival has begun it by then
+
+
+@dataclass(frozen=True, slots=True)
+class _Leftover:
+    """An open-loop window that has closed: what nobody sent is counted once every client has moved on."""
+
+    arrivals: Arrivals
+    closed_ns: int
+
+
+class Conductor:
+    """step() does what is due; run() is the thread. begin() and finish() come from the main thread."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        pool: ClientPool,
+        agenda: Agenda,
+        arguments: WorkerArguments,
+        spare: Slot | None,
+        clock: Clock,
+    ) -> None:
+        """`spare`, in an open loop: a slot without a client, where arrivals that no client took are recorded."""
+        self._bench, self._pool, self._agenda, self._clock = bench, pool, agenda, clock
+        self._spare = spare
+        load = bench.scenario.load
+        self._find_max = load.find_max if load.mode is LoadMode.FIND_MAX else None
+        self._schedules: tuple[Schedule, ...] = ()
+        if load.mode is LoadMode.RATE:
+            place = {"worker": arguments.worker_group_id, "workers": arguments.worker_group_count}
+            self._schedules = window_schedules(load, **place, seed=bench.scenario.workload.seed)
+        self._ramp = Ramp(origin=0, target=0)
+        self._window_id = -1
+        self._closes_ns: int | None = None
+        self._leftovers: list[_Leftover] = []
+        self._settling: SetWorkerTarget | None = None  # find_max: the step whose window is still to open
+        self._settled_ns: int | None = None
+        self._finished = False
+        self._lock = threading.Lock()  # step() of the thread against begin() and finish() of the main thread
+        self.wake = threading.Event()
+        self.phase: Phase | None = None
+        self.step_id: int | None = None
+
+    @property
+    def target(self) -> int:
+        return self._ramp.target
+
+    def aim(self, target: int) -> None:
+        """The first target, before START: connections are opened for it."""
+        with self._lock:
+            self._ramp = Ramp(origin=target, target=target)
+            self._pool.resize(target)
+
+    def begin(self, phase: Phase, duration_s: float | None) -> None:
+        """START: the first window, now; unless one was announced that is due already, as for a worker that is late."""
+        with self._lock:
+            now_ns = self._clock.monotonic_ns()
+            if self._window_id >= 0 or self._agenda.opens_by(now_ns):
+                return
+            closes_ns = None if duration_s is None else now_ns + round(duration_s * NS_PER_S)
+            self._open(phase, None, now_ns, closes_ns)
+
+    def finish(self) -> None:
+        """Close whatever is open: no client begins anything from now on. Safe to call twice."""
+        with self._lock:
+            self._finished = True
+            self._close(self._clock.monotonic_ns())
+            self.phase = Phase.COOLDOWN if self.phase is not None else None
+            self._pool.drain()
+
+    def settle_all(self) -> None:
+        """After the drain: count every arrival that nobody sent, without waiting any longer."""
+        with self._lock:
+            self._count_leftovers(None)
+
+    def run(self, stopping: threading.Event) -> None:
+        """Until told to stop: do what is due, wait for what comes next."""
+        while not stopping.is_set():
+            wait_s = self.step()
+            self._clock.wait(self.wake, wait_s)
+            self.wake.clear()
+
+    def step(self) -> float:
+        """Do everything that is due now. How long nothing will be, in seconds."""
+        with self._lock:
+            now_ns = self._clock.monotonic_ns()
+            if self._finished:
+                return REAP_S
+            due = self._agenda.take_due(now_ns)
+            if self._closes_ns is not None and now_ns >= self._closes_ns and not _opens(due):
+                self._close(now_ns)
+                self.phase = Phase.COOLDOWN
+            for item in due:
+                event(log, logging.INFO, "command_applied", sequence_id=item.sequence_id, command=item.command)
+                if isinstance(item.command, SetPhase):
+                    self._set_phase(item.command, item.at_ns, now_ns)
+                else:
+                    self._set_target(item.command, item.at_ns, now_ns)
+            wanted = self._ramp.at(now_ns)
+            self._pool.resize(wanted) if wanted != self._pool.wanted else self._pool.reap()
+            self._settle_step(now_ns)
+            self._count_leftovers(now_ns)
+            return self._idle_s(now_ns)
+
+    # --- windows -----------------------------------------------------------------------------------------------------
+
+    def _set_phase(self, command: SetPhase, at_ns: int, now_ns: int) -> None:
+        if command.phase not in (Phase.WARMUP, Phase.MEASUREMENT):
+            self._close(now_ns)
+            self.phase = command.phase
+            return
+        closes_ns = None
+        if command.duration_ms is not None:
+            # Counted from the moment it was meant for: who joins late measures only what is left of it.
+            closes_ns = max(now_ns, at_ns + round(command.duration_ms * NS_PER_MS))
+        self._open(command.phase, command.step_id, now_ns, closes_ns)
+
+    def _open(self, phase: Phase, step_id: int | None, now_ns: int, closes_ns: int | None) -> None:
+        bench = self._bench
+        self._window_id += 1
+        bench.tags[self._window_id] = bench.sessions.tag(phase, step_id)
+        held = self._hold()
+        schedule = self._schedule(phase, step_id)
+        bench.arrivals = None if schedule is None else Arrivals(self._window_id, schedule, now_ns)
+        bench.windows.open(self._window_id, phase=phase, at_ns=now_ns, step_id=step_id)
+        self._let_go(held, now_ns)
+        self.phase, self.step_id, self._closes_ns = phase, step_id, closes_ns
+        bench.go.set()
+
+    def _close(self, now_ns: int) -> None:
+        held = self._hold()
+        self._bench.go.clear()
+        self._bench.arrivals = None
+        self._bench.windows.close(at_ns=now_ns)
+        self._let_go(held, now_ns)
+        self._closes_ns = None
+
+    def _schedule(self, phase: Phase, step_id: int | None) -> Schedule | None:
+        """The arrivals of a window: those of the warm-up, or of the stage with this number, from 1."""
+        if not self._schedules:
+            return None
+        number = 0 if phase is Phase.WARMUP else step_id or 1
+        return self._schedules[number] if number < len(self._schedules) else None
+
+    # --- arrivals that nobody sent -----------------------------------------------------------------------------------
+
+    def _hold(self) -> Arrivals | None:
+        """Keep the open window from becoming final until its leftovers are counted: one statement begun in it."""
+        arrivals = self._bench.arrivals
+        if arrivals is None or self._spare is None or self._spare.recorder.begin() is None:
+            return None
+        return arrivals
+
+    def _let_go(self, held: Arrivals | None, now_ns: int) -> None:
+        if held is not None:
+            self._leftovers.append(_Leftover(held, now_ns))
+
+    def _count_leftovers(self, now_ns: int | None) -> None:
+        """None: now at once."""
+        ready = [one for one in self._leftovers if now_ns is None or now_ns >= one.closed_ns + GRACE_NS]
+        for leftover in ready:
+            assert self._spare is not None
+            window_id, spare = leftover.arrivals.window_id, self._spare
+            for number in leftover.arrivals.untaken(leftover.closed_ns):
+                spare.recorder.skip(window_id, spare.drawer.draw(number)[0])
+            spare.recorder.unbegin(window_id)
+        self._leftovers = [one for one in self._leftovers if one not in ready]
+
+    # --- targets -----------------------------------------------------------------------------------------------------
+
+    def _set_target(self, command: SetWorkerTarget, at_ns: int, now_ns: int) -> None:
+        origin = self._ramp.at(now_ns)
+        self._ramp = Ramp.toward(
+            command.target_connections, origin=origin, began_ns=min(at_ns, now_ns), seconds=command.ramp_s
+        )
+        if self._find_max is not None and command.step_id is not None:
+            # Until the step has settled, its statements are warm-up: counted nowhere.
+            self._open(Phase.WARMUP, command.step_id, now_ns, None)
+            self.phase = Phase.MEASUREMENT
+            self._settling, self._settled_ns = command, None
+
+    def _settle_step(self, now_ns: int) -> None:
+        if self._settling is None or self._find_max is None:
+            return
+        reached = self._pool.wanted == self._ramp.target and self._pool.settled
+        if not reached:
+            self._settled_ns = None
+        elif self._settled_ns is None:
+            self._settled_ns = now_ns
+        if self._settled_ns is not None and now_ns >= self._settled_ns + round(self._find_max.settle_s * NS_PER_S):
+            self._open(Phase.MEASUREMENT, self._settling.step_id, now_ns, None)
+            self._settling = self._settled_ns = None
+
+    def _idle_s(self, now_ns: int) -> float:
+        moments = [now_ns + round(REAP_S * NS_PER_S)]
+        moments += [moment for moment in (self._agenda.next_ns(), self._closes_ns) if moment is not None]
+        change_ns = self._ramp.next_change_ns(now_ns)
+        moments += [] if change_ns is None else [change_ns]
+        if self._settling is not None:
+            moments.append(now_ns + NS_PER_S // 50)
+        return max(0.0, (min(moments) - now_ns) / NS_PER_S)
+
+
+def _opens(due: list[Due]) -> bool:
+    """Does one of these begin a window, so that the one that is open need not close by itself?"""
+    begins = (Phase.WARMUP, Phase.MEASUREMENT)
+    return any(isinstance(item.command, SetPhase) and item.command.phase in begins for item in due)

@@ -1,0 +1,133 @@
+"""The flush thread: writes what the worker measured, on a connection of its own.
+
+Final windows at once, snapshots and logs in batches every few seconds (warnings at once). What cannot be written waits
+here, bounded; while the control plane is away the measurement goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import deque
+from pathlib import Path
+
+from loadgen.clock import Clock
+from loadgen.control import test_logs, test_results, window_results, worker_metrics_snapshots
+from loadgen.control.retry import Interrupted, Patience
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.test_logs import LogRow
+from loadgen.control.test_results import ResultRow
+from loadgen.control.window_results import WindowResult as WindowRow
+from loadgen.control.worker_metrics_snapshots import Snapshot
+from loadgen.log import event
+from loadgen.units import NS_PER_S
+from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.board import Board
+from loadgen.worker.upload import upload
+
+log = logging.getLogger(__name__)
+
+SNAPSHOTS_MAX = 3_600  # an hour without the control plane
+LOOK_S = 0.5
+
+
+class Flush:
+    """put_*(): the main thread. run() is the thread; drain(): on the thread, at the end."""
+
+    def __init__(
+        self,
+        session: ControlSession,
+        arguments: WorkerArguments,
+        test_id: str,
+        board: Board,
+        clock: Clock,
+        *,
+        period_s: float,
+    ) -> None:
+        self.session, self._arguments, self._test_id = session, arguments, test_id
+        self._board, self._clock = board, clock
+        # Many workers append to the same tables: the more there are, the less often each does, and not all at once.
+        self._period_s = max(period_s, arguments.worker_group_count / 4)
+        self._snapshots: deque[Snapshot] = deque(maxlen=SNAPSHOTS_MAX)
+        self._windows: deque[tuple[WindowRow, bool]] = deque()
+
+    def put_snapshot(self, snapshot: Snapshot) -> None:
+        self._snapshots.append(snapshot)
+
+    def put_window(self, row: WindowRow, *, forget: bool) -> None:
+        """A window as it will stay, each once; with `forget` the main thread is told when it is stored."""
+        self._windows.append((row, forget))
+        self._board.urgent.set()
+
+    def run(self, stopping: threading.Event, patience: Patience) -> None:
+        """Until told to stop; what is left then is written by drain()."""
+        due_ns = self._next_ns()
+        while not stopping.is_set():
+            urgent = self._clock.wait(self._board.urgent, LOOK_S)
+            if urgent or self._clock.monotonic_ns() >= due_ns:
+                self._board.urgent.clear()
+                self.step(patience, everything=self._clock.monotonic_ns() >= due_ns)
+                due_ns = self._next_ns() if self._clock.monotonic_ns() >= due_ns else due_ns
+
+    def step(self, patience: Patience, *, everything: bool) -> bool:
+        """Write windows and logs, and with `everything` snapshots. False: something could not be written."""
+        try:
+            self._write_windows(patience)
+            self._write_logs(patience)
+            if everything:
+                self._write_snapshots(patience)
+        except (ControlFailed, Interrupted) as error:
+            event(log, logging.WARNING, "flush_failed", what=str(error))
+            return False
+        return True
+
+    def finish(self, patience: Patience, result: ResultRow, query_log: Path | None) -> None:
+        """On the thread, at the end: write all that is left, upload the query log. ControlFailed: not all of it."""
+        self.step(patience, everything=True)
+        test_results.append(self.session, patience, result)
+        self._write_windows(patience)
+        self._write_logs(patience)
+        self._write_snapshots(patience)
+        if query_log is not None:
+            upload(self.session, patience, query_log)
+
+    def _write_windows(self, patience: Patience) -> None:
+        while self._windows:
+            row, forget = self._windows[0]
+            window_results.append(self.session, patience, self._arguments.run_id, row)
+            self._board.contact()
+            self._windows.popleft()
+            if forget:
+                self._board.stored_windows.append(row.window_id)
+
+    def _write_logs(self, patience: Patience) -> None:
+        lines = [self._board.lines.popleft() for _ in range(len(self._board.lines))]
+        rows = [
+            LogRow(
+                run_id=self._arguments.run_id,
+                test_id=self._test_id,
+                worker_id=self._arguments.worker_id,
+                level=line.level,
+                message=line.message,
+                details=line.details,
+                timestamp=line.timestamp,
+            )
+            for line in lines
+        ]
+        try:
+            test_logs.append(self.session, patience, rows)
+        except (ControlFailed, Interrupted):
+            self._board.lines.extendleft(reversed(lines))
+            raise
+
+    def _write_snapshots(self, patience: Patience) -> None:
+        rows = list(self._snapshots)
+        worker_metrics_snapshots.append(self.session, patience, rows)
+        for _ in rows:
+            self._snapshots.popleft()
+        if rows:
+            self._board.contact()
+
+    def _next_ns(self) -> int:
+        return self._clock.monotonic_ns() + round(random.uniform(0.9, 1.1) * self._period_s * NS_PER_S)

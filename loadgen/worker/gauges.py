@@ -1,0 +1,75 @@
+"""How loaded the worker itself is: a measurement by a client that is short of time is not one of the server."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from loadgen.clock import Clock
+from loadgen.units import NS_PER_MS, NS_PER_S
+
+PROBE_S = 0.01
+_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """The last second of this process."""
+
+    cpu_percent: float  # of one core
+    memory_percent: float  # of what it may have
+    wakeup_p99_ms: float | None  # how much later than asked a thread woke up
+
+
+class Gauges:
+    """read(): one thread, every second. The probe has a thread of its own."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._process = psutil.Process()
+        self._memory_bytes = _memory_limit()
+        self._cpu_s = self._used_cpu_s()
+        self._read_ns = clock.monotonic_ns()
+        self._overshoots_ns: deque[int] = deque()
+
+    def probe(self, stopping: threading.Event) -> None:
+        """Ask to be woken in 10 ms, over and over, and note how late it was. The thread's whole work."""
+        while True:
+            asked_ns = self._clock.monotonic_ns()
+            if self._clock.wait(stopping, PROBE_S):
+                return
+            late_ns = self._clock.monotonic_ns() - asked_ns - round(PROBE_S * NS_PER_S)
+            self._overshoots_ns.append(max(0, late_ns))
+
+    def read(self) -> Gauge:
+        now_ns, cpu_s = self._clock.monotonic_ns(), self._used_cpu_s()
+        elapsed_s = max(now_ns - self._read_ns, 1) / NS_PER_S
+        percent = 100.0 * (cpu_s - self._cpu_s) / elapsed_s
+        self._read_ns, self._cpu_s = now_ns, cpu_s
+        late = sorted(self._overshoots_ns.popleft() for _ in range(len(self._overshoots_ns)))
+        return Gauge(
+            cpu_percent=max(0.0, percent),
+            memory_percent=100.0 * self._process.memory_info().rss / self._memory_bytes,
+            wakeup_p99_ms=late[min(len(late) - 1, len(late) * 99 // 100)] / NS_PER_MS if late else None,
+        )
+
+    def _used_cpu_s(self) -> float:
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
+
+
+def _memory_limit() -> int:
+    """The memory of the machine, or of the container when it may have less."""
+    total = int(psutil.virtual_memory().total)
+    for path in _CGROUP_LIMITS:
+        try:
+            text = path.read_text("ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            return min(total, int(text))
+    return total

@@ -1,0 +1,85 @@
+"""The heartbeat thread: one UPDATE per second on a connection of its own. A failed beat is followed by the next one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from loadgen.clock import Clock
+from loadgen.control.retry import Patience
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.worker_heartbeats import Beat, WorkerIdentity, beat, register
+from loadgen.errors import LoadgenError
+from loadgen.log import event
+from loadgen.model.worker import WorkerExit
+from loadgen.units import NS_PER_S
+from loadgen.worker.board import Board, Ending, ending_for
+
+log = logging.getLogger(__name__)
+
+SILENT_MS = 10_000  # a predecessor with the same id counts as dead after this silence
+LAST_BEAT_S = 5.0
+
+
+class Heartbeat:
+    """run() is the thread; finish() is for the main thread."""
+
+    def __init__(
+        self,
+        session: ControlSession,
+        me: WorkerIdentity,
+        board: Board,
+        compose: Callable[[int], Beat],
+        *,
+        period_s: float,
+        clock: Clock,
+    ) -> None:
+        """`compose` makes the beat with this number."""
+        self._session, self._me, self._board, self._compose = session, me, board, compose
+        self.period_s, self._clock = period_s, clock
+        self._count = 1  # registering was the first
+        self.registered = threading.Event()
+        self._finishing = threading.Event()
+        self._said_last = threading.Event()
+
+    def run(self, patience: Patience) -> None:
+        try:
+            register(self._session, patience, self._me, silent_ms=SILENT_MS)
+        except LoadgenError as error:
+            self._board.end(ending_for(error))
+            self._said_last.set()
+            self._session.close()
+            return
+        self._board.contact()
+        self.registered.set()
+        due_ns = self._clock.monotonic_ns()
+        while True:
+            finishing = self._finishing.is_set()
+            said = self._beat()
+            if finishing and said:
+                break
+            due_ns = max(due_ns + round(self.period_s * NS_PER_S), self._clock.monotonic_ns())
+            self._clock.wait(self._finishing, (due_ns - self._clock.monotonic_ns()) / NS_PER_S)
+            if finishing:  # the last beat failed: try again soon, for as long as somebody waits for it
+                self._clock.wait(self._said_last, 0.2)
+        self._said_last.set()
+        self._session.close()
+
+    def finish(self) -> bool:
+        """Say the last beat, with the final state. Whether it was heard."""
+        self._finishing.set()
+        return self._clock.wait(self._said_last, LAST_BEAT_S)
+
+    def _beat(self) -> bool:
+        self._count += 1
+        try:
+            ours = beat(self._session, self._me, self._compose(self._count))
+        except ControlFailed as error:
+            event(log, logging.DEBUG, "beat_failed", code=error.failure.code)
+            return False
+        self._board.contact()
+        if not ours:
+            text = f"worker {self._me.worker_id} was replaced by another process"
+            self._board.end(Ending(code=WorkerExit.FATAL, error=text))
+        return True

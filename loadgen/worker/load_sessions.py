@@ -1,0 +1,93 @@
+"""Sessions that make load: how they are opened, tagged, described with, and cancelled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from loadgen.errors import ConfigurationError
+from loadgen.log import plain
+from loadgen.model.outcome import ErrorCategory
+from loadgen.model.run import Phase
+from loadgen.model.workload import Statement
+from loadgen.scenario.scenario import Scenario
+from loadgen.snowflake import driver
+from loadgen.snowflake.connect import close, connect
+from loadgen.snowflake.driver import Connection
+from loadgen.snowflake.failure import classify, describe
+from loadgen.snowflake.lookup import find_profile
+from loadgen.snowflake.settings import control_settings, load_settings, query_tag
+
+
+class StatementRefused(ConfigurationError):
+    """A statement of the mix cannot work: found before the first sample, not in ten thousand failed ones."""
+
+    exit_code = 1
+    remedy = "Correct the scenario, or prepare its tables: `loadgen prepare FILE`."
+
+
+class LoadSessions:
+    """Everything about the target that does not change during a run. Any thread."""
+
+    def __init__(
+        self, scenario: Scenario, *, run_id: str, worker_id: str, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        target = scenario.target
+        overrides = {"warehouse": target.warehouse, "database": target.database, "schema": target.schema}
+        given = {name: value for name, value in overrides.items() if value is not None}
+        connection = environ.get("LOADGEN_CONNECTION") or scenario.connection
+        self._profile = find_profile(connection, environ=environ, overrides=given)
+        self._target = target
+        self._environ = environ
+        self._run_id, self._worker_id = run_id, worker_id
+
+    def open(self, tag: str) -> Connection:
+        settings = load_settings(
+            self._profile,
+            major=driver.major(),
+            statement_limit_s=self._target.statement_timeout_s,
+            tag=tag,
+            use_cached_result=self._target.use_cached_result,
+            session={name: value for name, value in self._target.session.items() if value is not None},
+        )
+        return connect(self._profile, settings, environ=self._environ)
+
+    def tag(self, phase: Phase | None, step_id: int | None) -> str:
+        """QUERY_TAG of the statements of a window: how the server's history is joined to our counts."""
+        name = None if phase is None else phase.value
+        return query_tag(run=self._run_id, worker=self._worker_id, phase=name, step=step_id)
+
+    def describe(self, statements: tuple[Statement, ...]) -> None:
+        """Have the server compile every statement without executing it; StatementRefused names the first it cannot."""
+        connection = self.open(self.tag(None, None))
+        try:
+            for statement in statements:
+                for query in statement.queries:
+                    _describe(connection, statement.name, query.sql, len(query.parameters))
+        finally:
+            close(connection)
+
+    def cancel(self, session_ids: list[int]) -> None:
+        """End what is still running in these sessions, on the server."""
+        settings = control_settings(self._profile, major=driver.major(), tag=self.tag(None, None))
+        connection = connect(self._profile, settings, environ=self._environ)
+        try:
+            cursor = connection.cursor()
+            for session_id in session_ids:
+                cursor.execute("SELECT SYSTEM$CANCEL_ALL_QUERIES(?)", (session_id,))
+        finally:
+            close(connection)
+
+
+def _describe(connection: Connection, name: str, sql: str, parameters: int) -> None:
+    cursor = connection.cursor()
+    try:
+        # Values are needed for the number of binds only; NULL fits every type.
+        cursor.describe(sql, (None,) * parameters)
+    except Exception as error:
+        failure = classify(error)
+        if failure.category is ErrorCategory.CONFIGURATION:
+            raise StatementRefused(f"statement {plain(name, 80)}: {describe(error)}") from error
+        raise
+    finally:
+        cursor.close()

@@ -1,0 +1,84 @@
+"""Once a second: take what the clients measured, hand on what is final, and make what the next beat says."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from loadgen.clock import Clock
+from loadgen.control.test_results import ResultRow
+from loadgen.metrics.live import write_live
+from loadgen.metrics.result import WindowResult
+from loadgen.metrics.windows import WindowState
+from loadgen.scenario.frozen import template_id
+from loadgen.units import NS_PER_S
+from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.board import Board
+from loadgen.worker.flush import Flush
+from loadgen.worker.gauges import Gauge
+from loadgen.worker.parts import Parts
+from loadgen.worker.rows import result_row, snapshot_row, stored_window
+from loadgen.worker.upload import keep_results
+
+
+class Measuring:
+    """The main thread's own: the harvester and everything it holds belong to it."""
+
+    def __init__(
+        self, parts: Parts, flush: Flush, board: Board, arguments: WorkerArguments, test_id: str, clock: Clock
+    ) -> None:
+        self._parts, self._flush, self._board = parts, flush, board
+        self._arguments, self._test_id, self._clock = arguments, test_id, clock
+        self._started_ns = clock.monotonic_ns()
+        self._final: list[WindowResult] = []  # handed to the flush thread
+        self._handed: set[int] = set()
+
+    def step(self, gauge: Gauge) -> None:
+        parts, now_ns = self._parts, self._clock.monotonic_ns()
+        for _ in range(len(self._board.stored_windows)):
+            parts.harvester.forget(self._board.stored_windows.popleft())
+        interval = parts.harvester.harvest(now_ns)
+        if parts.query_log is not None:
+            parts.query_log.keep(parts.windows.held())
+        if interval.phase is not None:
+            self._flush.put_snapshot(
+                snapshot_row(
+                    interval,
+                    gauge,
+                    self._arguments,
+                    test_id=self._test_id,
+                    timestamp=self._clock.utc_now().replace(tzinfo=None),
+                    elapsed_s=(now_ns - self._started_ns) / NS_PER_S,
+                    executing=parts.pool.executing,
+                    target=parts.conductor.target,
+                )
+            )
+        self.hand_on()
+        self._board.live_metrics = write_live(parts.harvester.live(now_ns))
+
+    def hand_on(self, *, everything: bool = False) -> None:
+        """Final windows go to the flush thread, each once; at the end, those that will never be final as well."""
+        for result in self._parts.harvester.results(self._clock.monotonic_ns()):
+            if result.window_id in self._handed or not (everything or result.state is WindowState.FINAL):
+                continue
+            self._handed.add(result.window_id)
+            self._final.append(result)
+            final = result.state is WindowState.FINAL
+            self._flush.put_window(stored_window(result, self._arguments, self._parts.agenda.epoch), forget=final)
+
+    def keep(self, folder: Path, result: ResultRow) -> None:
+        """Everything that could not be stored goes to a file; `loadgen upload` stores it later."""
+        rows = [stored_window(window, self._arguments, self._parts.agenda.epoch) for window in self._final]
+        keep_results(folder, rows, result)
+
+    def result(self, status: str, created_at: datetime) -> ResultRow:
+        """The worker's row in TEST_RESULTS, once everything was handed on."""
+        return result_row(
+            self._final,
+            self._parts.harvester.measured,
+            self._arguments,
+            test_id=self._test_id,
+            template_id=template_id(self._parts.scenario),
+            status=status,
+            created_at=created_at,
+        )

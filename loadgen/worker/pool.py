@@ -1,0 +1,116 @@
+"""The clients of a worker: more when the target rises, fewer when it falls, and never one that is cut off.
+
+Growing submits clients to the executor; shrinking tells the last ones to leave, which they do after the statement they
+are at. A slot is taken by one client at a time: a new one begins when the one before has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic_ns
+
+from loadgen.errors import LoadgenError
+from loadgen.log import event
+from loadgen.metrics.outcome import Outcome
+from loadgen.worker.bench import CLIENTS_MAX, Bench, Slots
+from loadgen.worker.client import Client
+
+log = logging.getLogger(__name__)
+
+
+class ClientPool:
+    """resize() and reap(): the conductor. Counting, cancelling and abandoning: the main thread."""
+
+    def __init__(self, bench: Bench, slots: Slots) -> None:
+        self._bench, self._slots = bench, slots
+        self._executor = ThreadPoolExecutor(CLIENTS_MAX, thread_name_prefix="client")
+        self._lock = threading.Lock()  # guards _clients: one entry per slot that has a client
+        self._clients: dict[int, Client] = {}
+        self.wanted = 0
+
+    def resize(self, wanted: int) -> None:
+        """Have so many clients. More than there may be are not made, and that is logged."""
+        most = self._slots.most
+        if wanted > most:
+            event(log, logging.WARNING, "target_above_ceiling", target=wanted, ceiling=most)
+            wanted = most
+        self.wanted = wanted
+        with self._lock:
+            for number, client in self._clients.items():
+                if number >= wanted:
+                    client.leaving.set()
+        self.reap()
+
+    def reap(self) -> None:
+        """Fill slots that are empty, or whose client has ended, up to what is wanted. Call it now and then."""
+        with self._lock:
+            for number in [number for number, client in self._clients.items() if client.ended.is_set()]:
+                if self._clients[number].error is None or number >= self.wanted:  # a hopeless one is not tried again
+                    del self._clients[number]
+            for number in range(self.wanted):
+                if number not in self._clients:
+                    self._start(number)
+
+    @property
+    def settled(self) -> bool:
+        """Are there exactly as many open connections as are wanted?"""
+        with self._lock:
+            clients = dict(self._clients)
+        return len(clients) == self.wanted and all(
+            number < self.wanted and client.connected.is_set() for number, client in clients.items()
+        )
+
+    @property
+    def open(self) -> int:
+        return sum(client.connected.is_set() for client in self._all())
+
+    @property
+    def executing(self) -> int:
+        return sum(len(client.flight) for client in self._all())
+
+    def refused(self) -> LoadgenError | None:
+        """Why a client gave up connecting, if one did."""
+        return next((client.error for client in self._all() if client.error is not None), None)
+
+    def drain(self) -> None:
+        """Nobody begins anything new. Safe to call twice."""
+        self.wanted = 0
+        for client in self._all():
+            client.leaving.set()
+
+    @property
+    def drained(self) -> bool:
+        return all(client.ended.is_set() for client in self._all())
+
+    def cancel(self) -> list[int]:
+        """The sessions whose statements should be cancelled on the server; their samples will count as cancelled."""
+        sessions = []
+        for client in self._all():
+            session_id = client.session_id
+            if client.flight and session_id is not None:
+                client.cancelling = True
+                sessions.append(session_id)
+        return sessions
+
+    def abandon(self) -> int:
+        """Record what never came back as cancelled. How many there were."""
+        abandoned = 0
+        for client in self._all():
+            try:
+                number, window, due_ns, sent_ns = client.flight.pop()
+            except IndexError:
+                continue
+            client.slot.recorder.append((number, window, due_ns, sent_ns, monotonic_ns(), Outcome.CANCELLED))
+            abandoned += 1
+        return abandoned
+
+    def _start(self, number: int) -> None:
+        client = Client(self._slots.get(number), self._bench)
+        self._clients[number] = client
+        self._executor.submit(client.run)
+
+    def _all(self) -> list[Client]:
+        with self._lock:
+            return list(self._clients.values())

@@ -1,0 +1,66 @@
+"""What a worker does to its own process before anything else: one core, one thread per library, a name, its signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
+
+# Libraries below numpy start a thread per core; a worker has one core.
+_THREADS = (
+    *("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
+    "VECLIB_MAXIMUM_THREADS",
+)
+_COMM_MAX = 15  # characters; what the kernel keeps of a name
+
+
+def limit_threads(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Must run before numpy is imported."""
+    for name in _THREADS:
+        environ[name] = "1"
+
+
+def pin_to_core(worker_group_id: int) -> int | None:
+    """Stay on one of the allowed cores, round robin over the workers; None where that cannot be done.
+
+    The driver hands the interpreter's lock from thread to thread some thirty times per statement, and doing that across
+    cores costs half of the throughput. Must run before the driver is imported: its own threads inherit it.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    core = cores[worker_group_id % len(cores)]
+    os.sched_setaffinity(0, {core})
+    return core
+
+
+def name_process(name: str) -> None:
+    """Show the worker's id in ps and top, on Linux."""
+    try:
+        Path("/proc/self/comm").write_bytes(name.encode("ascii", "replace")[:_COMM_MAX])
+    except OSError:  # no such file system here: a name is a comfort, not a need
+        return
+
+
+def watch_signals(stop: Callable[[str], None]) -> None:
+    """SIGTERM asks for an end, each time it comes. SIGINT is the parent's: the terminal sends it to everyone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: stop("SIGTERM"))
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def watch_parent(fd: int, gone: Callable[[str], None]) -> None:
+    """Notice the parent's death, however it died: its end of the pipe closes."""
+
+    def watch() -> None:
+        try:
+            while os.read(fd, 1):
+                pass
+        except OSError:
+            pass
+        gone("the parent process is gone")
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()

@@ -1,0 +1,263 @@
+"""The query log: executed statements one by one, kept in a file until the run is over, then uploaded.
+
+Clients append tuples to a deque of their own; once a second the main thread turns them into records of fixed size and
+appends those to `executions.bin`. What a record refers to by number (windows, error texts) is in `executions.jsonl`,
+written before the first record that needs it. A process that is killed loses its last second; a record that was cut or
+damaged is recognised by its length or checksum and left out. The file stays when it cannot be uploaded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import struct
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from loadgen.errors import RunFailed
+from loadgen.metrics.outcome import Failed, Outcome
+from loadgen.metrics.windows import Window
+from loadgen.model.workload import StatementKind
+from loadgen.scenario.scenario import QueryLog as Policy
+from loadgen.scenario.scenario import QueryLogMode
+
+VERSION = 1
+RECORDS, FACTS = "executions.bin", "executions.jsonl"
+ERROR_TEXTS_MAX = 1_000  # different ones; later ones are kept by code only
+_NO_ROWS = -1
+_NO_CODE = -(2**31)
+_NO_ERROR = 0xFFFF
+# query id, statement, window, due, sent, done, rows, outcome, code, error; then a checksum of these
+_RECORD = struct.Struct("<36sHIqqqqBiH")
+_SUM = struct.Struct("<I")
+RECORD_BYTES = _RECORD.size + _SUM.size
+
+# (query id, statement, window, due_ns, sent_ns, done_ns, rows, outcome)
+Entry = tuple[str | None, int, int, int, int, int, int | None, Outcome | Failed]
+
+
+class SlotLog:
+    """Which statements of one client are kept. Used by that client's thread alone, but for `entries`."""
+
+    __slots__ = ("_mode", "_random", "_rate", "_until", "entries")
+
+    def __init__(self, policy: Policy, seed: str) -> None:
+        self._mode = policy.mode
+        self._rate = 1.0 if policy.mode is QueryLogMode.ALL else policy.sample_rate
+        self._random = random.Random(seed)
+        self._until = self._gap()
+        self.entries: deque[Entry] = deque()  # append and popleft are atomic
+
+    def wants(self, outcome: Outcome | Failed) -> bool:
+        """Asked once per statement, whatever the answer."""
+        if self._mode is QueryLogMode.ERRORS:
+            return outcome is not Outcome.SUCCEEDED
+        self._until -= 1
+        if self._until > 0:
+            return False
+        self._until = self._gap()
+        return True
+
+    def _gap(self) -> int:
+        """How many statements until the next that is kept: geometric, so each has the same chance."""
+        if self._rate >= 1.0:
+            return 1
+        return int(math.log(1.0 - self._random.random()) / math.log(1.0 - self._rate)) + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogHeader:
+    """What every row of this file has in common."""
+
+    run_id: str
+    worker_id: str
+    test_id: str
+    statements: tuple[tuple[str, StatementKind], ...]
+    utc_at_zero: datetime  # the moment at which this process's monotonic clock was 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One kept statement, read back."""
+
+    number: int  # in the file
+    query_id: str | None
+    statement: str
+    kind: str
+    phase: str
+    step_id: int | None
+    start_time: datetime  # naive UTC
+    due_lag_ms: float
+    duration_ms: float
+    rows: int | None
+    outcome: Outcome
+    code: int | None
+    error: str | None
+
+
+class QueryLog:
+    """The writing side. slot(): while clients are made. keep() and close(): the main thread."""
+
+    def __init__(self, folder: Path, header: LogHeader, policy: Policy) -> None:
+        self._policy = policy
+        self._header = header
+        self._slots: list[SlotLog] = []
+        self._windows: set[int] = set()
+        self._errors: dict[str, int] = {}
+        self.kept = 0
+        self.dropped = 0  # beyond max_rows
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.folder = folder
+        self._facts = _create(folder / FACTS)
+        self._records = _create(folder / RECORDS)
+        self._fact(
+            kind="header",
+            version=VERSION,
+            run_id=header.run_id,
+            worker_id=header.worker_id,
+            test_id=header.test_id,
+            statements=[[name, kind.value] for name, kind in header.statements],
+            utc_at_zero=header.utc_at_zero.isoformat(),
+        )
+
+    def slot(self, number: int) -> SlotLog:
+        """The part of one client."""
+        slot = SlotLog(self._policy, f"{self._header.run_id}/{self._header.worker_id}/{number}")
+        self._slots.append(slot)
+        return slot
+
+    def keep(self, windows: Sequence[Window]) -> None:
+        """Write what the clients have appended since the last time."""
+        known = {window.window_id: window for window in windows}
+        data = bytearray()
+        for slot in tuple(self._slots):
+            for _ in range(len(slot.entries)):
+                entry = slot.entries.popleft()
+                if self.kept >= self._policy.max_rows:
+                    self.dropped += 1
+                    continue
+                self._name_window(known, entry[2])
+                data += self._packed(entry)
+                self.kept += 1
+        if data:
+            self._facts.flush()
+            self._records.write(data)
+            self._records.flush()
+
+    def close(self) -> None:
+        for file in (self._facts, self._records):
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+
+    def _packed(self, entry: Entry) -> bytes:
+        query_id, statement, window, due_ns, sent_ns, done_ns, rows, outcome = entry
+        code, error = _NO_CODE, _NO_ERROR
+        if isinstance(outcome, Failed):
+            code = _NO_CODE if outcome.code is None else outcome.code
+            error = self._error(outcome.text)
+        packed = _RECORD.pack(
+            *((query_id or "").encode()[:36], statement, window, due_ns, sent_ns, done_ns),
+            *(_NO_ROWS if rows is None else rows, outcome.__index__(), code, error),
+        )
+        return packed + _SUM.pack(zlib.crc32(packed))
+
+    def _error(self, text: str) -> int:
+        number = self._errors.get(text)
+        if number is None:
+            if len(self._errors) >= ERROR_TEXTS_MAX:
+                return _NO_ERROR
+            number = self._errors[text] = len(self._errors)
+            self._fact(kind="error", number=number, text=text)
+        return number
+
+    def _name_window(self, known: dict[int, Window], window_id: int) -> None:
+        if window_id not in self._windows:
+            self._windows.add(window_id)
+            window = known[window_id]
+            self._fact(kind="window", number=window_id, phase=window.phase.value, step_id=window.step_id)
+
+    def _fact(self, **fact: Any) -> None:
+        self._facts.write(json.dumps(fact).encode() + b"\n")
+
+
+class SpoolReader:
+    """The reading side: whatever a file holds that is whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._windows: dict[int, tuple[str, int | None]] = {}
+        self._errors: dict[int, str] = {}
+        self.damaged = 0
+        header: dict[str, Any] | None = None
+        for fact in _facts(folder / FACTS):
+            if fact["kind"] == "header":
+                header = fact
+            elif fact["kind"] == "window":
+                self._windows[fact["number"]] = (fact["phase"], fact["step_id"])
+            else:
+                self._errors[fact["number"]] = fact["text"]
+        if header is None or header["version"] != VERSION:
+            raise RunFailed(f"{folder} holds no query log that this loadgen can read", remedy="Remove the folder.")
+        self.header = LogHeader(
+            run_id=header["run_id"],
+            worker_id=header["worker_id"],
+            test_id=header["test_id"],
+            statements=tuple((name, StatementKind(kind)) for name, kind in header["statements"]),
+            utc_at_zero=datetime.fromisoformat(header["utc_at_zero"]),
+        )
+
+    def records(self) -> Iterator[Record]:
+        """In the order in which they were written."""
+        with open(self._folder / RECORDS, "rb") as file:
+            number = 0
+            while len(data := file.read(RECORD_BYTES)) == RECORD_BYTES:
+                packed = data[: _RECORD.size]
+                if _SUM.unpack(data[_RECORD.size :])[0] == zlib.crc32(packed):
+                    yield self._record(number, *_RECORD.unpack(packed))
+                else:
+                    self.damaged += 1
+                number += 1
+            self.damaged += bool(data)
+
+    def _record(self, number: int, query_id: bytes, statement: int, window: int, *numbers: int) -> Record:
+        due_ns, sent_ns, done_ns, rows, outcome, code, error = numbers
+        name, kind = self.header.statements[statement]
+        phase, step_id = self._windows[window]
+        start = self.header.utc_at_zero + timedelta(microseconds=sent_ns // 1_000)
+        return Record(
+            number=number,
+            query_id=query_id.rstrip(b"\0").decode() or None,
+            statement=name,
+            kind=kind.value,
+            phase=phase,
+            step_id=step_id,
+            start_time=start.astimezone(UTC).replace(tzinfo=None),
+            due_lag_ms=(sent_ns - due_ns) / 1e6,
+            duration_ms=(done_ns - sent_ns) / 1e6,
+            rows=None if rows == _NO_ROWS else rows,
+            outcome=Outcome(outcome),
+            code=None if code == _NO_CODE else code,
+            error=self._errors.get(error),
+        )
+
+
+def _create(path: Path) -> BinaryIO:
+    """A new file of our own; one that is there belongs to a worker whose log was not uploaded."""
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb")
+
+
+def _facts(path: Path) -> Iterator[dict[str, Any]]:
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                yield json.loads(line)
+            except ValueError:  # the last line of a process that was killed
+                return

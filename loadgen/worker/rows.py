@@ -1,0 +1,115 @@
+"""What a worker measured, as rows of the tables. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+
+from loadgen.control.test_results import ResultRow
+from loadgen.control.window_results import WindowResult as StoredWindow
+from loadgen.control.worker_metrics_snapshots import Snapshot
+from loadgen.metrics.document import buckets_data, write_window
+from loadgen.metrics.interval import Interval, Measured
+from loadgen.metrics.percentile import Quantile
+from loadgen.metrics.result import WindowResult, merge
+from loadgen.model.run import Phase
+from loadgen.units import NS_PER_MS
+from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.gauges import Gauge
+
+
+def snapshot_row(
+    interval: Interval,
+    gauge: Gauge,
+    arguments: WorkerArguments,
+    *,
+    test_id: str,
+    timestamp: datetime,
+    elapsed_s: float,
+    executing: int,
+    target: int,
+) -> Snapshot:
+    """One second."""
+    custom = {"wakeup_p99_ms": gauge.wakeup_p99_ms, **buckets_data(interval.tally)}
+    return Snapshot(
+        run_id=arguments.run_id,
+        test_id=test_id,
+        worker_id=arguments.worker_id,
+        worker_group_id=arguments.worker_group_id,
+        worker_group_count=arguments.worker_group_count,
+        timestamp=timestamp,
+        elapsed_seconds=elapsed_s,
+        phase=None if interval.phase is None else interval.phase.value,
+        total_queries=interval.measured.queries,
+        read_count=interval.measured.reads,
+        write_count=interval.measured.writes,
+        error_count=interval.measured.errors,
+        qps=interval.qps,
+        p50_latency_ms=interval.p50_ms,
+        p95_latency_ms=interval.p95_ms,
+        p99_latency_ms=interval.p99_ms,
+        avg_latency_ms=interval.avg_ms,
+        min_latency_ms=interval.min_ms,
+        max_latency_ms=interval.max_ms,
+        active_connections=executing,
+        target_connections=target,
+        cpu_percent=gauge.cpu_percent,
+        memory_percent=gauge.memory_percent,
+        custom_metrics=json.dumps(custom, separators=(",", ":")),
+    )
+
+
+def stored_window(result: WindowResult, arguments: WorkerArguments, epoch: int) -> StoredWindow:
+    row = write_window(result)
+    return StoredWindow(
+        worker_id=arguments.worker_id,
+        window_id=row.window_id,
+        epoch=epoch,
+        phase=Phase(row.phase),
+        step_id=row.step_id,
+        seconds=row.seconds,
+        counts=row.counts,
+        buckets=row.buckets,
+    )
+
+
+def result_row(
+    windows: Sequence[WindowResult],
+    measured: Measured,
+    arguments: WorkerArguments,
+    *,
+    test_id: str,
+    template_id: str,
+    status: str,
+    created_at: datetime,
+) -> ResultRow:
+    """The worker's own result: everything it measured."""
+    merged = merge([[window for window in windows if window.phase is Phase.MEASUREMENT]])
+    whole = merged.tally.whole
+    times = whole.succeeded.response
+    summary = {"counts": asdict(merged.counts), "qps": merged.qps, "seconds": merged.seconds}
+    return ResultRow(
+        test_id=test_id,
+        run_id=arguments.run_id,
+        worker_id=arguments.worker_id,
+        worker_group_id=arguments.worker_group_id,
+        template_id=template_id,
+        status=status,
+        created_at=created_at,
+        total_operations=merged.counts.succeeded + merged.counts.failed,
+        read_operations=measured.reads,
+        write_operations=measured.writes,
+        failed_operations=merged.counts.failed,
+        p50_latency_ms=_ms(whole.response_at(500)),
+        p95_latency_ms=_ms(whole.response_at(950)),
+        p99_latency_ms=_ms(whole.response_at(990)),
+        avg_latency_ms=times.sum_ns / times.count / NS_PER_MS if times.count else None,
+        find_max_result=None,
+        summary=json.dumps(summary),
+    )
+
+
+def _ms(quantile: Quantile | None) -> float | None:
+    return None if quantile is None else quantile.value_ns / NS_PER_MS

@@ -1,0 +1,93 @@
+"""Statements of the mix, made ready to execute: everything that can be decided once is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from loadgen.model.workload import Query, Statement
+from loadgen.scenario.sql import shape_of
+from loadgen.snowflake.driver import Cursor
+from loadgen.workload.draw import Row
+
+FETCH_ROWS = 1_000  # at a time; they are counted and dropped, so a large result needs no memory
+
+Run = Callable[[Cursor, Row], int]  # executes, fetches everything, says how many rows there were
+
+
+class CheckFailed(Exception):
+    """A statement succeeded with another number of rows than the scenario expects."""
+
+
+def compile_statement(statement: Statement) -> Run:
+    """A function that executes a statement, or all of a transaction, with drawn parameters."""
+    run = _transaction(statement.queries) if statement.transaction else _single(statement.queries[0])
+    return run if statement.expected_rows is None else _checked(run, statement.expected_rows)
+
+
+def _single(query: Query) -> Run:
+    sql, count = query.sql, _counter(query)
+
+    def run(cursor: Cursor, row: Row) -> int:
+        cursor.execute(sql, row[0])
+        return count(cursor)
+
+    return run
+
+
+def _transaction(queries: Sequence[Query]) -> Run:
+    steps = [(query.sql, _counter(query)) for query in queries]
+
+    def run(cursor: Cursor, row: Row) -> int:
+        cursor.execute("BEGIN")
+        try:
+            rows = 0
+            for (sql, count), parameters in zip(steps, row, strict=True):
+                cursor.execute(sql, parameters)
+                rows += count(cursor)
+            cursor.execute("COMMIT")
+        except Exception:
+            _roll_back(cursor)
+            raise
+        return rows
+
+    return run
+
+
+def _roll_back(cursor: Cursor) -> None:
+    """Let go of the row locks. When even that fails the session is not used again: see Client."""
+    try:
+        cursor.execute("ROLLBACK")
+    except Exception as error:
+        raise RollbackFailed from error
+
+
+class RollbackFailed(Exception):
+    """The transaction may still be open, and hold its locks, in the session."""
+
+
+def _checked(run: Run, expected: int) -> Run:
+    def check(cursor: Cursor, row: Row) -> int:
+        rows = run(cursor, row)
+        if rows != expected:
+            raise CheckFailed(f"{rows} rows, and the scenario expects {expected}")
+        return rows
+
+    return check
+
+
+def _counter(query: Query) -> Callable[[Any], int]:
+    return _fetch_all if shape_of(query.sql).reads else _touched
+
+
+def _fetch_all(cursor: Any) -> int:
+    rows = 0
+    while batch := cursor.fetchmany(FETCH_ROWS):
+        rows += len(batch)
+        if len(batch) < FETCH_ROWS:
+            break
+    return rows
+
+
+def _touched(cursor: Any) -> int:
+    return int(cursor.rowcount or 0)

@@ -1,0 +1,295 @@
+"""`loadgen prepare`: the tables of a scenario, made and filled.
+
+thread            does                                                            owns
+main              draws, waits, handles signals; never calls the driver           the terminal
+prepare           everything that talks to the server                             its session
+prepare-cancel    only after a stop that takes too long: cancels the statement    a session of its own
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadgen.clock import Clock, SystemClock
+from loadgen.errors import UsageError
+from loadgen.log import plain
+
+if TYPE_CHECKING:
+    from loadgen.prepare.prepare import Prepared, PreparedTable, Progress
+    from loadgen.prepare.session import Open, Session
+    from loadgen.scenario.scenario import Scenario
+
+TICK_S = 0.1
+SQL_SHOWN_MAX = 1_000_000  # characters of one statement; those of a scenario are shorter
+STOP_GRACE_S = 5.0  # for the statement under way, which is meant to take a second or two
+CANCEL_GRACE_S = 10.0  # then for cancelling it
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("-c", "--connection", metavar="NAME", help="Use this connection instead of the scenario's.")
+@click.option(
+    "--set",
+    "overrides",
+    metavar="PATH=VALUE",
+    multiple=True,
+    help="Use this value instead of the file's: --set prepare.tables.0.rows=1m. May be repeated.",
+)
+@click.option("--drop", is_flag=True, help="Drop the scenario's tables that loadgen has made, and make them anew.")
+@click.option("--force", is_flag=True, help="With --drop: also drop tables of these names that loadgen has NOT made.")
+@click.option("--dry-run", is_flag=True, help="Print the SQL that would be sent, and connect to nothing.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option(
+    "--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print."
+)
+def prepare(
+    file: Path,
+    connection: str | None,
+    overrides: Sequence[str],
+    drop: bool,
+    force: bool,
+    dry_run: bool,
+    quiet: bool,
+    output: str,
+) -> None:
+    """Create and fill the tables that a scenario lists under prepare, then run its prepare.statements.
+
+    Does what is missing and nothing else: a table that is complete is left alone, one that is not is filled up, so
+    after Ctrl-C or a crash the same command goes on. Rows beyond the prepared ones are left alone too. Tables are
+    marked in their comment; one without that mark, or made from another definition, is an error and never touched
+    unless --drop is given. Nobody is asked: --drop and --force are the answer. Tables of type existing must be there.
+    """
+    if force and not drop:
+        raise UsageError("--force goes with --drop", remedy="Add --drop, or leave --force out.")
+    scenario = _scenario(file, overrides)
+    if dry_run:
+        _print_plan(scenario, drop, output)
+        return
+    with _server_for(scenario, connection):
+        done = _prepare(scenario, connection, drop=drop, force=force, quiet=quiet, clock=SystemClock())
+    click.echo(_as_json(done) if output == "json" else _as_text(done))
+
+
+def _scenario(file: Path, overrides: Sequence[str]) -> Scenario:
+    from loadgen.scenario.read import read_scenario
+
+    loaded = read_scenario(file, overrides=overrides, environ=os.environ)
+    for warning in loaded.warnings:
+        click.echo(f"warning: {plain(str(warning))}", err=True)
+    return loaded.scenario
+
+
+def _server_for(scenario: Scenario, connection: str | None) -> AbstractContextManager[object]:
+    """The embedded server when it is meant. Any will do: nothing is measured here."""
+    from loadgen.scenario.scenario import EMBEDDED, Engine
+
+    if (connection or scenario.connection) != EMBEDDED:
+        return nullcontext()
+    if scenario.embedded.engine is Engine.NULL:
+        raise UsageError("embedded.engine null keeps no tables", remedy="There is nothing to prepare for it.")
+    from loadgen.cli.embedded_server import embedded_server
+
+    return embedded_server()
+
+
+def _prepare(
+    scenario: Scenario, connection: str | None, *, drop: bool, force: bool, quiet: bool, clock: Clock
+) -> Prepared:
+    from loadgen.cli.prepare_display import display_for
+    from loadgen.prepare.prepare import PreparationStopped
+    from loadgen.prepare.target import opener, target_profile
+
+    profile = target_profile(scenario, connection)
+    for warning in profile.warnings:
+        click.echo(f"warning: {plain(warning)}", err=True)
+    job = _Job(scenario, opener(profile, scenario), drop=drop, force=force, clock=clock)
+    display = display_for(quiet=quiet, clock=clock)
+    with _signals() as received:
+        try:
+            job.start()
+            _watch(job, display.show, display.say, received, clock)
+        finally:
+            display.close()
+    try:
+        return job.result()
+    except PreparationStopped as stopped:
+        if received:
+            stopped.exit_code = 128 + received[0]
+        raise
+
+
+def _watch(
+    job: _Job,
+    show: Callable[[Progress], None],
+    say: Callable[[str], None],
+    received: list[int],
+    clock: Clock,
+) -> None:
+    """Draw until the job has ended; after a signal, in bounded time. The second signal ends it at once."""
+    stop_ns = 0
+    show(job.progress)
+    while not clock.wait(job.done, TICK_S):
+        show(job.progress)
+        if not received:
+            continue
+        if not job.stop.is_set():
+            say("stopping when the statement under way has ended; Ctrl-C again stops at once")
+            job.stop.set()
+            stop_ns = clock.monotonic_ns()
+        waited_s = (clock.monotonic_ns() - stop_ns) / 1e9
+        if waited_s > STOP_GRACE_S:
+            job.cancel()
+        if len(received) > 1 or waited_s > STOP_GRACE_S + CANCEL_GRACE_S:
+            job.abandon()
+            return
+    show(job.progress)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """The signals that have come, in order; handlers only take note."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in _SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Job:
+    """One preparation in a thread. `progress` is the newest; `result()` may be asked once `done` is set."""
+
+    def __init__(self, scenario: Scenario, open_connection: Open, *, drop: bool, force: bool, clock: Clock) -> None:
+        from loadgen.prepare.prepare import Progress, Step
+
+        self.stop = threading.Event()
+        self.done = threading.Event()
+        self.progress = Progress(step=Step.LOOKING)
+        self._scenario = scenario
+        self._open = open_connection
+        self._drop, self._force = drop, force
+        self._clock = clock
+        self._session: Session | None = None
+        self._prepared: Prepared | None = None
+        self._error: BaseException | None = None
+        self._cancelling: threading.Thread | None = None
+
+    def start(self) -> None:
+        # A daemon: when it is given up, the program must not wait for the driver's time limits.
+        threading.Thread(target=self._run, name="prepare", daemon=True).start()
+
+    def cancel(self) -> None:
+        """Ask the server to cancel the statement under way; once."""
+        if self._cancelling is None:
+            self._cancelling = threading.Thread(target=self._cancel, name="prepare-cancel", daemon=True)
+            self._cancelling.start()
+
+    def abandon(self) -> None:
+        """Wait no longer."""
+        from loadgen.prepare.prepare import PreparationStopped
+
+        there = self.progress
+        rows = f"at least {there.rows_there:,} of {there.rows:,} rows of {there.table} are there"
+        where = f": {rows}" if there.table else ""
+        self._error = PreparationStopped(f"stopped before the statement under way had ended{where}")
+
+    def result(self) -> Prepared:
+        if self._error is not None:
+            raise self._error
+        assert self._prepared is not None, "asked before the end"
+        return self._prepared
+
+    def _run(self) -> None:
+        from loadgen.prepare.prepare import prepare_scenario
+        from loadgen.prepare.session import Session
+
+        try:
+            self._session = Session(self._open, stop=self.stop, clock=self._clock)
+            try:
+                self._prepared = prepare_scenario(
+                    self._session,
+                    self._scenario,
+                    drop=self._drop,
+                    force=self._force,
+                    progress=self._tell,
+                    stop=self.stop,
+                    clock=self._clock,
+                )
+            finally:
+                self._session.close()
+        except BaseException as error:  # handed to the main thread, which raises it
+            self._error = self._error or error
+        finally:
+            self.done.set()
+
+    def _tell(self, progress: Progress) -> None:
+        self.progress = progress
+
+    def _cancel(self) -> None:
+        from loadgen.prepare.session import cancel_running
+
+        if self._session is not None:
+            cancel_running(self._session, self._open)
+
+
+# --- what is printed -------------------------------------------------------------------------------------------------
+
+
+def _as_text(done: Prepared) -> str:
+    lines = [f"{table.name}: {_said(table)}" for table in done.tables]
+    if done.statements:
+        lines.append(f"prepare.statements: {done.statements} executed")
+    lines.append(f"prepared in {done.seconds:.1f} s")
+    return plain("\n".join(lines))
+
+
+def _said(table: PreparedTable) -> str:
+    from loadgen.prepare.prepare import Outcome
+
+    match table.outcome:
+        case Outcome.EXISTING:
+            return "existing, readable"
+        case Outcome.READY:
+            return f"already there, {table.rows:,} rows"
+        case Outcome.RESUMED:
+            return f"resumed, {table.rows_added:,} of {table.rows:,} rows added in {table.seconds:.1f} s"
+        case Outcome.CREATED:
+            how = "dropped and created anew" if table.dropped else "created"
+            return f"{how}, {table.rows:,} rows in {table.seconds:.1f} s"
+
+
+def _as_json(done: Prepared) -> str:
+    data: dict[str, Any] = asdict(done)
+    data["seconds"] = round(done.seconds, 3)
+    for table in data["tables"]:
+        table["seconds"] = round(table["seconds"], 3)
+    return json.dumps(data, indent=2)
+
+
+def _print_plan(scenario: Scenario, drop: bool, output: str) -> None:
+    from loadgen.prepare.dry_run import dry_run
+
+    planned = dry_run(scenario, drop=drop)
+    if output == "json":
+        click.echo(json.dumps({"dry_run": True, "statements": [asdict(one) for one in planned]}, indent=2))
+    elif planned:
+        click.echo("\n\n".join(plain(f"-- {one.note}\n{one.sql};", SQL_SHOWN_MAX) for one in planned))
+    else:
+        click.echo("-- the scenario lists nothing under prepare")

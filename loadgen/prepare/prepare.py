@@ -1,0 +1,248 @@
+"""All tables of one scenario: made, filled, checked; then its statements. The way in for every caller."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+
+from loadgen.clock import Clock
+from loadgen.errors import ConfigurationError, LoadgenError, RunFailed
+from loadgen.prepare import statements
+from loadgen.prepare.definition import Definition, shown
+from loadgen.prepare.fill import Filler
+from loadgen.prepare.session import Session
+from loadgen.prepare.survey import Standing, State, look, survey
+from loadgen.scenario.scenario import Scenario, TableType
+from loadgen.snowflake.failure import classify, describe
+from loadgen.units import NS_PER_S
+
+
+class Outcome(StrEnum):
+    CREATED = "created"
+    RESUMED = "resumed"  # it was there, with fewer rows
+    READY = "already there"
+    EXISTING = "existing"  # of type existing, readable
+
+
+class Step(StrEnum):
+    LOOKING = "looking"
+    FILLING = "filling"
+    VERIFYING = "verifying"
+    STATEMENTS = "statements"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a preparation is. `table` is empty outside of tables."""
+
+    step: Step
+    table: str = ""
+    rows_there: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedTable:
+    name: str
+    type: TableType
+    outcome: Outcome
+    dropped: bool
+    rows: int
+    rows_added: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    tables: tuple[PreparedTable, ...]
+    statements: int
+    seconds: float
+
+
+class PreparationStopped(LoadgenError):
+    """`stop` was set before everything was there."""
+
+    exit_code = 130
+    remedy = "Run the same command to go on."
+
+
+class TableInTheWay(ConfigurationError):
+    """A table of that name is there, and is not the one that is wanted."""
+
+
+def check_scenario(session: Session, scenario: Scenario) -> list[Standing]:
+    """How every table stands; changes nothing. A scenario can run when all are READY."""
+    return survey(session, scenario)
+
+
+def prepare_scenario(
+    session: Session,
+    scenario: Scenario,
+    *,
+    drop: bool = False,
+    force: bool = False,
+    progress: Callable[[Progress], None],
+    stop: threading.Event,
+    clock: Clock,
+) -> Prepared:
+    """Make everything that is missing; safe to repeat, and to go on with after any end.
+
+    With `drop` the scenario's own tables are dropped first; with `force` too, also tables that loadgen has not made.
+    Raises PreparationStopped when `stop` is set before the end, and other LoadgenErrors. `progress` is called by the
+    calling thread.
+    """
+    started_ns = clock.monotonic_ns()
+    progress(Progress(step=Step.LOOKING))
+    try:
+        found = survey(session, scenario)
+        _refuse(found, drop=drop, force=force)
+        work = _Work(session, progress=progress, stop=stop, clock=clock)
+        dropped = _drop(session, found) if drop else set()
+        tables = [work.prepare(standing, dropped=standing.name.sql in dropped) for standing in found]
+        work.run_statements(scenario.prepare.statements)
+    except LoadgenError as error:
+        if stop.is_set() and not isinstance(error, PreparationStopped):
+            raise PreparationStopped(f"stopped; the statement under way ended with: {error}") from error
+        raise
+    seconds = (clock.monotonic_ns() - started_ns) / NS_PER_S
+    return Prepared(tables=tuple(tables), statements=len(scenario.prepare.statements), seconds=seconds)
+
+
+def _refuse(found: list[Standing], *, drop: bool, force: bool) -> None:
+    """Before anything is changed: is a table in the way?"""
+    for standing in found:
+        if standing.state is State.FOREIGN and not (drop and force):
+            more = "" if drop else " --drop --force drops it and makes it anew."
+            raise TableInTheWay(
+                f"table {shown(standing.name)} is there, and loadgen has not made it",
+                remedy="Rename the table in the scenario, or write type: existing to use it as it is."
+                + (" --force drops it all the same." if drop else more),
+            )
+        if standing.damage is not None and not drop:
+            raise standing.damage
+        if standing.state is State.DIFFERENT and not drop:
+            raise TableInTheWay(
+                f"table {shown(standing.name)} was made from another definition: {'; '.join(standing.differences)}",
+                remedy="--drop drops it and makes it anew; or rename the table in the scenario.",
+            )
+
+
+def _drop(session: Session, found: list[Standing]) -> set[str]:
+    """Drop what is ours to make; type existing never is."""
+    dropped = set()
+    for standing in found:
+        if standing.definition is not None and standing.state is not State.MISSING:
+            session.change(statements.drop_table(standing.name))
+            dropped.add(standing.name.sql)
+    return dropped
+
+
+class _Work:
+    """What one preparation does, table by table."""
+
+    def __init__(
+        self, session: Session, *, progress: Callable[[Progress], None], stop: threading.Event, clock: Clock
+    ) -> None:
+        self._session = session
+        self._progress = progress
+        self._stop = stop
+        self._clock = clock
+
+    def prepare(self, standing: Standing, *, dropped: bool) -> PreparedTable:
+        started_ns = self._clock.monotonic_ns()
+        definition = standing.definition
+        if definition is None:
+            return _result(standing, TableType.EXISTING, Outcome.EXISTING, started_ns, self._clock)
+        outcome = Outcome.READY if standing.state is State.READY else Outcome.RESUMED
+        if dropped or standing.state is State.MISSING:
+            self._check_stop(definition, 0)
+            standing, outcome = self._create(definition), Outcome.CREATED
+        if standing.state is not State.READY:
+            self._fill(definition, standing.rows_there)
+        return _result(
+            standing, definition.table.type, outcome, started_ns, self._clock, dropped=dropped, rows=definition.rows
+        )
+
+    def _create(self, definition: Definition) -> Standing:
+        self._session.change(statements.create_table(definition))
+        standing = look(self._session, definition)
+        if standing.damage is not None:
+            raise standing.damage
+        if standing.state not in (State.INCOMPLETE, State.READY):
+            raise TableInTheWay(
+                f"table {shown(definition.name)} was made by somebody else at this moment, and differs",
+                remedy="Run the same command again to see what it is.",
+            )
+        return standing
+
+    def _fill(self, definition: Definition, there: int) -> None:
+        name = shown(definition.name)
+        filler = Filler(self._session, definition, there, self._clock)
+
+        def tell(rows_there: int, step: Step = Step.FILLING) -> None:
+            self._progress(Progress(step=step, table=name, rows_there=rows_there, rows=definition.rows))
+
+        try:
+            filler.fill(self._stop, tell)
+        except LoadgenError as error:
+            if self._stop.is_set():
+                raise self._stopped(definition, filler.there, at_least=True) from error
+            raise
+        self._check_stop(definition, filler.there)
+        tell(filler.there, Step.VERIFYING)
+        filler.verify()
+
+    def run_statements(self, texts: tuple[str, ...]) -> None:
+        """prepare.statements, each time: they bring the tables back to a known state."""
+        for number, sql in enumerate(texts):
+            if self._stop.is_set():
+                raise PreparationStopped(f"stopped: all tables are there, prepare.statements[{number}] has not run")
+            self._progress(Progress(step=Step.STATEMENTS, rows_there=number, rows=len(texts)))
+            what = f"prepare.statements[{number}]: {sql}"
+            self._session.retried(partial(self._execute, sql, what), what)
+
+    def _execute(self, sql: str, what: str) -> None:
+        """A statement of the user's is not sent again when it may have been executed."""
+        try:
+            self._session.execute_once(sql)
+        except Exception as error:
+            if classify(error).unknown_outcome:
+                raise RunFailed(
+                    f"{what}: no answer came, so it may have been executed or not: {describe(error)}",
+                    remedy="Run the same command again; statements of prepare must bear to be repeated.",
+                ) from error
+            raise
+
+    def _check_stop(self, definition: Definition, there: int) -> None:
+        if self._stop.is_set() and there < definition.rows:
+            raise self._stopped(definition, there)
+
+    def _stopped(self, definition: Definition, there: int, *, at_least: bool = False) -> PreparationStopped:
+        number = f"{'at least ' if at_least else ''}{there:,}"
+        return PreparationStopped(
+            f"stopped: {number} of {definition.rows:,} rows of {shown(definition.name)} are there"
+        )
+
+
+def _result(
+    standing: Standing,
+    kind: TableType,
+    outcome: Outcome,
+    started_ns: int,
+    clock: Clock,
+    *,
+    dropped: bool = False,
+    rows: int = 0,
+) -> PreparedTable:
+    return PreparedTable(
+        name=shown(standing.name),
+        type=kind,
+        outcome=outcome,
+        dropped=dropped,
+        rows=rows,
+        rows_added=rows - standing.rows_there,
+        seconds=(clock.monotonic_ns() - started_ns) / NS_PER_S,
+    )

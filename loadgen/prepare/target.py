@@ -1,0 +1,36 @@
+"""The session in which a scenario is prepared: the target's database, schema and warehouse, with time to spare."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from loadgen.prepare.session import Open
+from loadgen.scenario.scenario import Scenario
+from loadgen.snowflake import driver
+from loadgen.snowflake.connect import connect
+from loadgen.snowflake.driver import Connection
+from loadgen.snowflake.lookup import find_profile
+from loadgen.snowflake.profile import Profile
+from loadgen.snowflake.settings import control_settings, query_tag
+
+# Chunks take a second or two; what a user writes under prepare.statements may copy a large table.
+STATEMENT_LIMIT_S = 3_600
+
+
+def target_profile(scenario: Scenario, name: str | None, *, environ: Mapping[str, str] = os.environ) -> Profile:
+    """The connection of that name, or else the scenario's, into its target."""
+    target = scenario.target
+    overrides = {"warehouse": target.warehouse, "database": target.database, "schema": target.schema}
+    return find_profile(name or scenario.connection, environ=environ, overrides=overrides)
+
+
+def opener(profile: Profile, scenario: Scenario, *, environ: Mapping[str, str] = os.environ) -> Open:
+    """Opens sessions for preparing. Control settings: the driver itself tries again, under the same request id."""
+    tag = query_tag(run="prepare", worker=scenario.name)
+
+    def open_connection() -> Connection:
+        settings = control_settings(profile, major=driver.major(), tag=tag, statement_limit_s=STATEMENT_LIMIT_S)
+        return connect(profile, settings, environ=environ)
+
+    return open_connection

@@ -1,0 +1,188 @@
+"""`loadgen run`: a scenario, measured.
+
+thread         does                                                         owns
+main           shows, waits, handles signals; never calls the driver        the terminal
+orchestrator   prepares, creates and leads the run (run_job.py)             its sessions
+lease          keeps the lease                                              a session of its own
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadgen.errors import UsageError
+from loadgen.log import plain
+
+if TYPE_CHECKING:
+    from loadgen.cli.run_job import RunJob
+    from loadgen.scenario.scenario import Scenario
+
+TICK_S = 0.1
+HURRY_S = 10.0  # after a second signal the run must be over within this time
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@click.command(
+    epilog="\b\nExample:\n  loadgen run examples/quickstart.yaml\n  loadgen run nightly.yaml -c prod --quiet"
+)
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("-c", "--connection", metavar="NAME", help="Use this connection instead of the scenario's.")
+@click.option(
+    "--set",
+    "overrides",
+    metavar="PATH=VALUE",
+    multiple=True,
+    help="Use this value instead of the file's: --set load.connections=64. May be repeated.",
+)
+@click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Add a label to the run. May be repeated.")
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs"),
+    show_default=True,
+    help="Files of a run go to DIR/<run id>.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and connect to nothing.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress; the result is still printed.")
+@click.option(
+    "--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print."
+)
+def run(
+    file: Path,
+    connection: str | None,
+    overrides: Sequence[str],
+    labels: Sequence[str],
+    output_dir: Path,
+    dry_run: bool,
+    quiet: bool,
+    output: str,
+) -> int:
+    """Run a scenario: prepare what is missing, start workers, warm up, measure, and say what came out.
+
+    \b
+    Exit codes: 0 passed, 2 bad usage or scenario, 3 cannot connect, 4 the run failed, 5 finished but INVALID,
+    10 a threshold failed, 130/143 stopped by a signal. The first Ctrl-C ends the run in good order and reports what
+    was measured; the second cancels what is under way; the third ends at once.
+    """
+    scenario = _scenario(file, connection, overrides, labels)
+    if dry_run:
+        _print_plan(file, overrides, output)
+        return 0
+    with _server_for(scenario):
+        return _run(file, scenario, output_dir, quiet=quiet, output=output)
+
+
+def _run(file: Path, scenario: Scenario, output_dir: Path, *, quiet: bool, output: str) -> int:
+    from loadgen.cli.run_job import RunJob
+    from loadgen.cli.run_lines import RunLines
+    from loadgen.clock import SystemClock
+    from loadgen.report.text import summary_text
+
+    clock = SystemClock()
+    job = RunJob(scenario=scenario, folder=file.resolve().parent, runs_folder=output_dir, clock=clock)
+    lines = RunLines(clock, quiet=quiet)
+    with _signals() as received:
+        job.start()
+        _watch(job, lines, received)
+    finished = job.result()
+    assert job.output is not None
+    summary = dict(finished.summary)
+    if received and summary["status"] == "CANCELLED":
+        summary["exit_code"] = 128 + received[0]
+    _write_files(job.output, file, summary)
+    click.echo(json.dumps(summary, indent=2) if output == "json" else summary_text(summary, str(job.output)))
+    return int(summary["exit_code"])
+
+
+def _watch(job: RunJob, lines: Any, received: list[int]) -> None:
+    """Show until the job is done. Signals are passed on, one by one; the third ends the program at once."""
+    passed_on = 0
+    while not job.clock.wait(job.done, TICK_S):
+        lines.show(job.now)
+        while passed_on < len(received):
+            passed_on += 1
+            if passed_on >= 3:
+                lines.say("ended at once: statements may still be running on the server")
+                os._exit(128 + received[0])
+            lines.say(
+                "stopping: statements under way may end; again to cancel them" if passed_on == 1 else "cancelling"
+            )
+            job.interrupt()
+
+
+def _scenario(file: Path, connection: str | None, overrides: Sequence[str], labels: Sequence[str]) -> Scenario:
+    from loadgen.cli.validate import _cores
+    from loadgen.scenario.read import read_scenario
+    from loadgen.scenario.workers import with_workers
+
+    loaded = read_scenario(file, overrides=overrides, environ=os.environ)
+    for warning in loaded.warnings:
+        click.echo(f"warning: {plain(str(warning))}", err=True)
+    scenario = loaded.scenario
+    if connection is not None:
+        scenario = dataclasses.replace(scenario, connection=connection)
+    given = dict(_label(text) for text in labels)
+    scenario = dataclasses.replace(scenario, labels={**scenario.labels, **given})
+    return with_workers(scenario, _cores())
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError(f"--label is {plain(text, 80)!r}", remedy="Write --label team=checkout.")
+    return key, value
+
+
+def _server_for(scenario: Scenario) -> AbstractContextManager[object]:
+    """The embedded server, when the target or the control plane is meant to be there."""
+    from loadgen.scenario.scenario import EMBEDDED, Engine
+
+    if EMBEDDED not in (scenario.connection, scenario.control.connection):
+        return nullcontext()
+    if scenario.embedded.engine is Engine.NULL:
+        raise UsageError("embedded.engine null keeps no tables, and so no run", remedy="Leave embedded.engine out.")
+    from loadgen.cli.embedded_server import embedded_server
+
+    return embedded_server(scenario.embedded)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """The signals that have come, in order; handlers only take note."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in _SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _write_files(folder: Path, scenario_file: Path, summary: dict[str, Any]) -> None:
+    """Each whole or not at all."""
+    draft = folder / ".summary.json.tmp"
+    draft.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+    draft.replace(folder / "summary.json")
+    shutil.copyfile(scenario_file, folder / "scenario.yaml")
+
+
+def _print_plan(file: Path, overrides: Sequence[str], output: str) -> None:
+    from loadgen.cli.validate import _as_json, _as_text, _validated
+
+    result = _validated(file, overrides, True)
+    click.echo(_as_json([result]) if output == "json" else _as_text([result]))

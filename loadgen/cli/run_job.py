@@ -1,0 +1,143 @@
+"""The work behind `loadgen run`, in a thread of its own: everything that talks to Snowflake."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loadgen.cli.worker_entry import run_child
+from loadgen.clock import Clock
+from loadgen.control.migrations import require_current
+from loadgen.control.place import ControlPlace
+from loadgen.control.retry import Patience
+from loadgen.control.session import ControlSession
+from loadgen.control.setup import do as set_up
+from loadgen.control.setup import look as look_at_setup
+from loadgen.errors import LoadgenError
+from loadgen.prepare.pools import read_pools
+from loadgen.prepare.prepare import Progress, prepare_scenario
+from loadgen.prepare.session import Session
+from loadgen.prepare.target import opener, target_profile
+from loadgen.scenario.scenario import EMBEDDED, Pin, Scenario, SpawnerKind
+from loadgen.worker.upload import SPOOL_VARIABLE
+from orchestrator.leader import Tick
+from orchestrator.service import Finished, OrchestratorService
+from orchestrator.spawn.local import LocalSpawner
+from orchestrator.spawn.spawner import Spawner
+
+LOGS = "logs"
+SPOOL = "spool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Now:
+    """Where the job is: what it does in words, and the newest look at the preparation or the run."""
+
+    doing: str
+    run_id: str | None = None
+    progress: Progress | None = None
+    tick: Tick | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RunJob:
+    """One run. `now` is replaced as a whole; result() may be asked once `done` is set."""
+
+    scenario: Scenario  # with its number of workers settled
+    folder: Path  # of the scenario file: value pools from files lie there
+    runs_folder: Path
+    clock: Clock
+    now: Now = field(default_factory=lambda: Now(doing="connecting"))
+    done: threading.Event = field(default_factory=threading.Event)
+    stop: threading.Event = field(default_factory=threading.Event)  # before there is a run to interrupt
+    output: Path | None = None
+    _service: OrchestratorService | None = None
+    _finished: Finished | None = None
+    _error: BaseException | None = None
+
+    def start(self) -> None:
+        # A daemon: when it is given up, the program must not wait for the driver's time limits.
+        threading.Thread(target=self._run, name="orchestrator", daemon=True).start()
+
+    def interrupt(self) -> None:
+        """The user wants it to end: once in good order, twice at once."""
+        self.stop.set()
+        if self._service is not None:
+            self._service.interrupt()
+
+    def result(self) -> Finished:
+        if self._error is not None:
+            raise self._error
+        assert self._finished is not None, "asked before the end"
+        return self._finished
+
+    # --- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._finished = self._steps()
+        except BaseException as error:  # handed to the main thread, which raises it
+            self._error = error
+        finally:
+            self.done.set()
+
+    def _steps(self) -> Finished:
+        scenario, place = self.scenario, ControlPlace.of_scenario(self.scenario)
+        patience = Patience(stop=self.stop, clock=self.clock)
+        self._ensure_tables(place, patience)
+        self.now = Now(doing="preparing tables")
+        session = Session(opener(target_profile(scenario, None), scenario), stop=self.stop, clock=self.clock)
+        try:
+            prepare_scenario(
+                session, scenario, drop=False, force=False, progress=self._tell, stop=self.stop, clock=self.clock
+            )
+            pools = read_pools(session, scenario, self.folder)
+        finally:
+            session.close()
+        service = OrchestratorService(place, lambda run_id: self._spawner(place, run_id), clock=self.clock)
+        run_id = service.create_run(scenario, pools)
+        self.output = self.runs_folder / run_id
+        (self.output / LOGS).mkdir(parents=True, exist_ok=True)
+        self.now = Now(doing="starting workers", run_id=run_id)
+        self._service = service
+        return service.start_run(run_id, lambda tick: self._saw(run_id, tick))
+
+    def _ensure_tables(self, place: ControlPlace, patience: Patience) -> None:
+        """On the embedded server they are made when missing; elsewhere that is somebody's decision."""
+        if place.connection == EMBEDDED:
+            setup = look_at_setup(place, patience)
+            set_up(setup, patience, lambda _: None)
+            return
+        session = ControlSession(place, role="run")
+        try:
+            require_current(session, patience)
+        finally:
+            session.close()
+
+    def _spawner(self, place: ControlPlace, run_id: str) -> Spawner:
+        kind = self.scenario.spawner.kind
+        if kind is not SpawnerKind.LOCAL:
+            raise LoadgenError(
+                f"spawner {kind} is not built yet", remedy="Use spawner: {kind: local}, or leave it out."
+            )
+        assert self.output is not None
+        return LocalSpawner(run_child, self._environment(place), self.output / LOGS)
+
+    def _environment(self, place: ControlPlace) -> Mapping[str, str]:
+        """What a worker must be told beside its four arguments."""
+        assert self.output is not None
+        told = place.to_environment() | {SPOOL_VARIABLE: str((self.output / SPOOL).resolve())}
+        if self.scenario.connection is not None:
+            told["LOADGEN_CONNECTION"] = self.scenario.connection
+        if self.scenario.load.pin is Pin.NONE:
+            told["LOADGEN_PIN"] = "none"
+        return {**os.environ, **told}
+
+    def _tell(self, progress: Progress) -> None:
+        self.now = Now(doing="preparing tables", progress=progress)
+
+    def _saw(self, run_id: str, tick: Tick) -> None:
+        self.now = Now(doing=tick.run.status.value, run_id=run_id, tick=tick)

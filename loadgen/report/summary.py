@@ -1,0 +1,189 @@
+"""summary.json: what a run found, in one document that scripts rely on. Schema version 1. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.percentile import PERCENTILES, Quantile
+from loadgen.metrics.result import Merged
+from loadgen.metrics.tally import StatementTally
+from loadgen.model.workload import Statement, StatementKind
+from loadgen.report.verdict import Checked, ClientHealth
+from loadgen.units import NS_PER_MS
+
+SCHEMA_VERSION = 1
+
+
+class Verdict(StrEnum):
+    PASSED = "passed"
+    FAILED = "failed"  # a threshold
+    INVALID = "invalid"
+    CANCELLED = "cancelled"
+    ERROR = "error"  # the run could not be carried through
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerResult:
+    """What one worker contributed."""
+
+    worker_id: str
+    status: str
+    succeeded: int
+    failed: int
+    qps: float
+    cpu_percent_of_core: float | None = None
+    wakeup_p99_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """Everything a summary is made of."""
+
+    run_id: str
+    scenario: str
+    status: str
+    started_at: str | None
+    connections: int
+    statements: Sequence[Statement]
+    merged: Merged
+    invalid: Sequence[str]
+    checked: Sequence[Checked]
+    client: ClientHealth
+    workers: Sequence[WorkerResult]
+    reason: str = ""
+    open_loop: bool = False
+    find_max: Mapping[str, Any] | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    enrichment: Mapping[str, Any] = field(default_factory=dict)
+    signal: int | None = None  # that ended it
+
+
+def verdict_of(facts: RunFacts) -> tuple[Verdict, int, str]:
+    """The verdict, the exit code and the reason, in the order that decides when several apply."""
+    if facts.status == "FAILED":
+        return Verdict.ERROR, 4, facts.reason
+    if facts.status == "CANCELLED":
+        return Verdict.CANCELLED, 128 + (facts.signal or 2), facts.reason
+    if facts.invalid:
+        return Verdict.INVALID, 5, "; ".join(facts.invalid)
+    missed = [checked.check for checked in facts.checked if not checked.passed]
+    if missed:
+        return Verdict.FAILED, 10, f"not met: {', '.join(missed)}"
+    return Verdict.PASSED, 0, "every threshold was met" if facts.checked else "done"
+
+
+def summarize(facts: RunFacts) -> dict[str, Any]:
+    """The document."""
+    verdict, exit_code, reason = verdict_of(facts)
+    merged, counts = facts.merged, facts.merged.counts
+    whole = merged.tally.whole
+    service = whole.service_at(500)
+    saturated = facts.client.saturation(None if service is None else service.value_ns / NS_PER_MS)
+    reads, writes = _reads_and_writes(facts)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": facts.run_id,
+        "scenario": facts.scenario,
+        "status": facts.status,
+        "verdict": verdict.value,
+        "exit_code": exit_code,
+        "exit_reason": reason,
+        "validity": {"valid": not facts.invalid, "reasons": list(facts.invalid)},
+        "started_at": facts.started_at,
+        "measured_seconds": round(merged.seconds, 6),
+        "connections": facts.connections,
+        "workers": len(facts.workers),
+        "totals": {
+            "scheduled": counts.scheduled,
+            "skipped": counts.skipped,
+            "succeeded": counts.succeeded,
+            "failed": counts.failed,
+            "cancelled": counts.cancelled,
+            "reads": reads,
+            "writes": writes,
+            "qps": round(merged.qps, 3),
+            "error_rate": counts.error_rate or 0.0,
+        },
+        "latency_ms": latency_ms(whole),
+        "service_ms": _times_ms(whole.succeeded.service, whole.service_at) if facts.open_loop else latency_ms(whole),
+        "lag_ms": _times_ms(whole.lag, whole.lag_at) if facts.open_loop else {},
+        "statements": {
+            name: {
+                "succeeded": tally.ended.succeeded,
+                "failed": tally.ended.failed,
+                "qps": round(merged.statement_qps.get(name, 0.0), 3),
+                "latency_ms": latency_ms(tally),
+            }
+            for name, tally in merged.tally.statements.items()
+        },
+        "errors": [
+            {"category": category.value, "code": code, "count": group.count, "example": group.example}
+            for (category, code), group in sorted(
+                merged.tally.errors.items(), key=lambda item: (-item[1].count, item[0][0], item[0][1] or 0)
+            )
+        ],
+        "thresholds": [
+            {"check": checked.check, "value": _rounded(checked.value), "passed": checked.passed}
+            for checked in facts.checked
+        ],
+        "find_max": facts.find_max,
+        "worker_results": [_worker(worker) for worker in facts.workers],
+        "client": {
+            "cpu_percent_of_core": round(facts.client.cpu_percent_of_core, 1),
+            "wakeup_p99_ms": _rounded(facts.client.wakeup_p99_ms),
+            "overhead_ms": None,
+            "saturated": saturated is not None,
+        },
+        "environment": dict(facts.environment),
+        "enrichment": dict(facts.enrichment),
+    }
+
+
+def latency_ms(tally: StatementTally) -> dict[str, float | None]:
+    """Response times of what succeeded. None: the samples cannot support it."""
+    return _times_ms(tally.succeeded.response, tally.response_at)
+
+
+def _times_ms(times: Histogram, at: Any) -> dict[str, float | None]:
+    values: dict[str, float | None] = {name: _ms(at(per_mille)) for name, per_mille in PERCENTILES.items()}
+    some = bool(times.count)
+    values["avg"] = _rounded(times.sum_ns / times.count / NS_PER_MS) if some else None
+    values["min"] = _rounded(times.min_ns / NS_PER_MS) if some else None
+    values["max"] = _rounded(times.max_ns / NS_PER_MS) if some else None
+    return values
+
+
+def _reads_and_writes(facts: RunFacts) -> tuple[int, int]:
+    kinds = {statement.name: statement.kind for statement in facts.statements}
+    reads = writes = 0
+    for name, tally in facts.merged.tally.statements.items():
+        tried = tally.ended.succeeded + tally.ended.failed
+        if kinds.get(name) is StatementKind.READ:
+            reads += tried
+        else:
+            writes += tried
+    return reads, writes
+
+
+def _worker(worker: WorkerResult) -> dict[str, Any]:
+    return {
+        "worker_id": worker.worker_id,
+        "status": worker.status,
+        "succeeded": worker.succeeded,
+        "failed": worker.failed,
+        "qps": round(worker.qps, 3),
+        "cpu_percent_of_core": _rounded(worker.cpu_percent_of_core),
+        "wakeup_p99_ms": _rounded(worker.wakeup_p99_ms),
+    }
+
+
+def _ms(quantile: Quantile | None) -> float | None:
+    return None if quantile is None else _rounded(quantile.value_ns / NS_PER_MS)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)

@@ -1,0 +1,140 @@
+"""Judging a finished run: is the number valid, and did it pass? Pure.
+
+Validity comes first and is judged apart: an INVALID run never passes, however good its numbers look.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from loadgen.metrics.percentile import PERCENTILES
+from loadgen.metrics.result import Merged
+from loadgen.metrics.tally import StatementTally
+from loadgen.scenario.scenario import Threshold
+from loadgen.scenario.threshold import Check, Metric, Operator
+from loadgen.units import NS_PER_MS
+
+CPU_INVALID_PERCENT = 85.0  # of one core, per worker
+CPU_WARN_PERCENT = 60.0
+WAKEUP_INVALID_FRACTION = 0.10  # of the median service time
+WAKEUP_INVALID_MS = 5.0
+DELIVERED_MIN = 0.99  # of the offered rate
+SAMPLES_MIN = 20
+
+_COMPARE: Mapping[Operator, Callable[[float, float], bool]] = {
+    Operator.LT: operator.lt,
+    Operator.LE: operator.le,
+    Operator.GT: operator.gt,
+    Operator.GE: operator.ge,
+    Operator.EQ: operator.eq,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A threshold and what was measured. None: nothing was, and that fails."""
+
+    check: str
+    value: float | None
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientHealth:
+    """How loaded the load generator itself was: the worst worker counts."""
+
+    cpu_percent_of_core: float
+    wakeup_p99_ms: float | None
+
+    def saturation(self, service_p50_ms: float | None) -> str | None:
+        """Why the client, and not the server, may be what was measured; None: it was not."""
+        if self.cpu_percent_of_core >= CPU_INVALID_PERCENT:
+            return f"a worker used {self.cpu_percent_of_core:.0f} % of its core (limit {CPU_INVALID_PERCENT:.0f} %)"
+        late_ms = self.wakeup_p99_ms
+        if late_ms is None or service_p50_ms is None or late_ms <= WAKEUP_INVALID_MS:
+            return None
+        if late_ms > WAKEUP_INVALID_FRACTION * service_p50_ms:
+            return f"its threads woke up {late_ms:.1f} ms late (p99), and the median statement took {service_p50_ms:.1f} ms"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What validity is judged by."""
+
+    merged: Merged
+    client: ClientHealth
+    lost_workers: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()  # what is missing from the record, or does not add up
+    offered: int | None = None  # arrivals that were planned, in an open loop
+
+
+def invalid_reasons(evidence: Evidence) -> list[str]:
+    """Everything that makes a run's number worthless; empty: it is valid."""
+    merged, reasons = evidence.merged, []
+    reasons += [f"worker lost: {worker}" for worker in evidence.lost_workers]
+    reasons += list(evidence.gaps)
+    service = merged.tally.whole.service_at(500)
+    saturated = evidence.client.saturation(None if service is None else service.value_ns / NS_PER_MS)
+    if saturated is not None:
+        reasons.append(f"the client was the limit: {saturated}")
+    if evidence.offered:
+        delivered = merged.counts.succeeded + merged.counts.failed
+        if delivered < DELIVERED_MIN * evidence.offered:
+            percent = 100 * delivered / evidence.offered
+            reasons.append(f"the offered rate was not delivered: {delivered} of {evidence.offered} ({percent:.1f} %)")
+    if merged.counts.succeeded < SAMPLES_MIN:
+        reasons.append(f"too few samples: {merged.counts.succeeded} succeeded, at least {SAMPLES_MIN} are needed")
+    return reasons
+
+
+def check_thresholds(thresholds: Sequence[Threshold], merged: Merged) -> tuple[Checked, ...]:
+    return tuple(check_threshold(threshold.check, merged) for threshold in thresholds)
+
+
+def check_threshold(check: Check, merged: Merged) -> Checked:
+    """Compare. An empty series fails: nobody knows whether it would have held."""
+    value = measure(check, merged)
+    passed = value is not None and _COMPARE[check.operator](value, check.limit)
+    return Checked(check=check.text, value=value, passed=passed)
+
+
+def measure(check: Check, merged: Merged) -> float | None:
+    """The value of a metric, in the unit of its limit; None when there is none."""
+    if check.statement is None:
+        tally, qps = merged.tally.whole, merged.qps
+    else:
+        found = merged.tally.statements.get(check.statement)
+        if found is None:
+            return None
+        tally, qps = found, merged.statement_qps.get(check.statement, 0.0)
+    return _metric(check.metric, tally, qps)
+
+
+def _metric(metric: Metric, tally: StatementTally, qps: float) -> float | None:
+    ended, times = tally.ended, tally.succeeded.response
+    tried = ended.succeeded + ended.failed
+    match metric:
+        case Metric.QPS:
+            return qps
+        case Metric.ERRORS:
+            return float(ended.failed)
+        case Metric.QUERIES:
+            return float(tried)
+        case Metric.ERROR_RATE:
+            return ended.failed / tried if tried else None
+        case Metric.AVG:
+            return times.sum_ns / times.count / NS_PER_MS if times.count else None
+        case Metric.MIN:
+            return times.min_ns / NS_PER_MS if times.count else None
+        case Metric.MAX:
+            return times.max_ns / NS_PER_MS if times.count else None
+        case Metric.SERVICE_P95:
+            quantile = tally.service_at(950)
+        case Metric.LAG_P99:
+            quantile = tally.lag_at(990)
+        case _:
+            quantile = tally.response_at(PERCENTILES[metric.value])
+    return None if quantile is None else quantile.value_ns / NS_PER_MS

@@ -1,0 +1,205 @@
+"""What to do next with a run: a pure decision over what is known of it, taken every second.
+
+    STARTING    all workers WAIT → announce the plan, RUNNING, START; one died, or time is over → FAILED
+    RUNNING     warm-up over → MEASUREMENT; plan over → STOPPING, STOP; a worker lost, a limit hit → STOPPING, STOP
+    STOPPING    all workers over, or the drain's deadline passed and they were ended → finish
+    CANCELLING  the same, for a user's wish
+
+The decision names actions; somebody else carries them out, and may fail to: then the next tick decides again from what
+is there. So every action is one that may be decided twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from loadgen.model.run import Phase, RunStatus
+from loadgen.scenario.scenario import OnWorkerLoss, Timing
+from orchestrator.crew import Health, WorkerView
+from orchestrator.plan import RunPlan
+
+CLOSING_S = 0.5  # workers close their last window by themselves; STOP comes this much later
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a run will end, and why."""
+
+    status: RunStatus  # COMPLETED, FAILED or CANCELLED
+    reason: str  # for people
+    stop: str  # what STOP says: duration, cancelled, worker_failure, guardrail, threshold, find_max
+    drain_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What does not change during a run."""
+
+    plan: RunPlan
+    timing: Timing
+    on_worker_loss: OnWorkerLoss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What is known at a tick. `now_s` is this process's own clock."""
+
+    now_s: float
+    status: RunStatus
+    phase: Phase
+    reason: str | None
+    crew: tuple[WorkerView, ...]
+    interrupts: int = 0  # how often somebody asked this process to stop
+    wish: Ending | None = None  # of thresholds, guardrails or find_max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What the leader remembers from tick to tick."""
+
+    since_s: float  # when the run got its present status, or when we first saw it
+    seen: RunStatus
+    zero_s: float | None = None  # when the plan began
+    ending: Ending | None = None
+    stop_said: bool = False
+    ended: int = 0  # 1: workers were asked to end, 2: they were ended
+
+
+# --- actions ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Tell workers the plan, from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Move the run from where it is."""
+
+    to: RunStatus
+    to_phase: Phase
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SayStart:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class SayStop:
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class EndWorkers:
+    hard: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Every worker is over: make the results, and end the run."""
+
+    ending: Ending
+
+
+Action = Announce | Step | SayStart | SayStop | EndWorkers | Finish
+
+
+def decide(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[Action, ...]]:
+    """The next actions, and what to remember."""
+    if view.status is not course.seen:
+        course = replace(course, seen=view.status, since_s=view.now_s)
+    if view.status.is_terminal:
+        return course, ()
+    if view.interrupts and view.status in (RunStatus.PREPARED, RunStatus.STARTING, RunStatus.RUNNING):
+        return course, (Step(RunStatus.CANCELLING, view.phase, "stopped by the user"),)
+    if view.status is RunStatus.STARTING:
+        return _starting(course, view, rules)
+    if view.status is RunStatus.RUNNING:
+        return _running(course, view, rules)
+    if view.status in (RunStatus.STOPPING, RunStatus.CANCELLING):
+        return _stopping(course, view, rules)
+    return course, ()
+
+
+def _starting(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[Action, ...]]:
+    lost = [worker for worker in view.crew if worker.is_over]
+    if lost:
+        return _stop(course, view, _failure(rules, "; ".join(worker.why for worker in lost)))
+    if view.crew and all(worker.is_ready for worker in view.crew):
+        started = replace(course, zero_s=view.now_s)
+        return started, (Announce(), Step(RunStatus.RUNNING, rules.plan.first_phase), SayStart())
+    if view.now_s - course.since_s > rules.timing.registration_s:
+        missing = "; ".join(worker.why for worker in view.crew if not worker.is_ready)
+        text = f"not all workers were ready within {rules.timing.registration_s:g} s: {missing}"
+        return _stop(course, view, _failure(rules, text))
+    return course, ()
+
+
+def _running(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[Action, ...]]:
+    lost = [worker for worker in view.crew if worker.health is Health.DEAD]
+    if lost and (rules.on_worker_loss is OnWorkerLoss.FAIL or len(lost) == len(view.crew)):
+        return _stop(course, view, _failure(rules, "; ".join(worker.why for worker in lost)))
+    if view.wish is not None:
+        return _stop(course, view, view.wish)
+    if course.zero_s is None:  # taken over from another leader: the plan was announced by him
+        return course, ()
+    elapsed_s = view.now_s - course.zero_s
+    if rules.plan.ends_s is not None and elapsed_s >= rules.plan.ends_s + CLOSING_S:
+        done = Ending(
+            status=RunStatus.COMPLETED, reason="the plan is done", stop="duration", drain_s=rules.timing.drain_s
+        )
+        return _stop(course, view, done)
+    if view.phase is Phase.WARMUP and elapsed_s >= rules.plan.measures_s:
+        return course, (Step(RunStatus.RUNNING, Phase.MEASUREMENT),)
+    return course, ()
+
+
+def _stopping(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[Action, ...]]:
+    ending = course.ending or _asked(view, rules)
+    course = replace(course, ending=ending)
+    actions: list[Action] = []
+    if not course.stop_said:
+        actions.append(SayStop(ending))
+        course = replace(course, stop_said=True)
+    if all(worker.is_over for worker in view.crew):
+        return course, (*actions, Finish(ending))
+    spent_s = view.now_s - course.since_s
+    patience_s = 0.0 if view.interrupts > 1 else ending.drain_s + rules.timing.terminate_after_s
+    if course.ended == 0 and spent_s > patience_s:
+        return replace(course, ended=1), (*actions, EndWorkers(hard=False))
+    if course.ended == 1 and spent_s > patience_s + _last_words_s(view, rules):
+        return replace(course, ended=2), (*actions, EndWorkers(hard=True))
+    if course.ended == 2 and spent_s > patience_s + 2 * _last_words_s(view, rules):
+        return course, (*actions, Finish(ending))  # whoever still beats cannot be reached: others decide about him
+    return course, tuple(actions)
+
+
+def _last_words_s(view: View, rules: Rules) -> float:
+    return rules.timing.kill_after_s
+
+
+def _stop(course: Course, view: View, ending: Ending) -> tuple[Course, tuple[Action, ...]]:
+    course = replace(course, ending=ending, stop_said=True)
+    phase = view.phase if view.phase is Phase.PREPARING else Phase.COOLDOWN
+    return course, (Step(RunStatus.STOPPING, phase, ending.reason), SayStop(ending))
+
+
+def _asked(view: View, rules: Rules) -> Ending:
+    """The run was CANCELLING, or somebody else had stopped it."""
+    if view.status is RunStatus.CANCELLING:
+        drain_s = rules.timing.drain_interrupt_s
+        reason = view.reason or "stopped by the user"
+        return Ending(status=RunStatus.CANCELLED, reason=reason, stop="cancelled", drain_s=drain_s)
+    return Ending(
+        status=RunStatus.FAILED,
+        reason=view.reason or "its leader was lost",
+        stop="taken over",
+        drain_s=rules.timing.drain_s,
+    )
+
+
+def _failure(rules: Rules, reason: str) -> Ending:
+    return Ending(status=RunStatus.FAILED, reason=reason, stop="worker_failure", drain_s=rules.timing.drain_interrupt_s)

@@ -1,0 +1,143 @@
+"""The workers of a run, as their leader sees them: beats, ends of processes, and for how long each was silent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from loadgen.control.worker_heartbeats import WorkerRow
+from loadgen.errors import LoadgenError
+from loadgen.metrics.live import Live, read_live
+from loadgen.model.worker import WorkerStatus
+from orchestrator.spawn.spawner import WorkerEnd
+
+
+class Health(StrEnum):
+    MISSING = "MISSING"  # never heard of
+    ALIVE = "ALIVE"
+    STALE = "STALE"
+    DEAD = "DEAD"  # silent for too long, ended with an error, or said so
+    DONE = "DONE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    worker_id: str
+    worker_group_id: int
+    health: Health
+    row: WorkerRow | None
+    live: Live | None
+    end: WorkerEnd | None
+    silent_s: float
+
+    @property
+    def status(self) -> WorkerStatus | None:
+        return None if self.row is None else self.row.beat.status
+
+    @property
+    def is_ready(self) -> bool:
+        return self.health in (Health.ALIVE, Health.STALE) and self.status in (
+            WorkerStatus.WAITING,
+            WorkerStatus.RUNNING,
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more will come from it."""
+        return self.health in (Health.DEAD, Health.DONE) or self.end is not None
+
+    @property
+    def why(self) -> str:
+        """What became of it, in one sentence."""
+        said = self.row.beat.last_error if self.row is not None else None
+        if self.end is not None:
+            tail = f": {self.end.last_lines[-1]}" if self.end.last_lines else ""
+            return f"{self.end.sentence}{f': {said}' if said else tail}"
+        if self.health is Health.MISSING:
+            return f"{self.worker_id} never registered"
+        if self.status is WorkerStatus.DEAD:
+            return f"{self.worker_id} ended: {said or 'it did not say why'}"
+        if self.health is Health.DEAD:
+            return f"{self.worker_id} has been silent for {self.silent_s:.0f} s"
+        return f"{self.worker_id} is {self.status}{f': {said}' if said else ''}"
+
+
+class Liveness:
+    """How long each worker's count of beats has stood still, in seconds of successful observation: an outage of the
+    control plane kills nobody, and neither does a pause of this process."""
+
+    def __init__(self, *, longest_gap_s: float) -> None:
+        self._longest_gap_s = longest_gap_s
+        self._counts: dict[str, int] = {}
+        self._silent_s: dict[str, float] = {}
+        self._last_s: float | None = None
+
+    def observe(self, rows: Sequence[WorkerRow], now_s: float) -> Mapping[str, float]:
+        """Silence of each worker, after one more successful look."""
+        gap_s = 0.0 if self._last_s is None else min(now_s - self._last_s, self._longest_gap_s)
+        self._last_s = now_s
+        for row in rows:
+            worker_id, count = row.identity.worker_id, row.beat.count
+            moved = self._counts.get(worker_id) != count
+            self._silent_s[worker_id] = 0.0 if moved else self._silent_s.get(worker_id, 0.0) + gap_s
+            self._counts[worker_id] = count
+        return dict(self._silent_s)
+
+
+def view_crew(
+    expected: Sequence[str],
+    rows: Sequence[WorkerRow],
+    ends: Sequence[WorkerEnd],
+    silent_s: Mapping[str, float],
+    *,
+    stale_s: float,
+    dead_s: float,
+) -> tuple[WorkerView, ...]:
+    """Every expected worker, in the order of their numbers."""
+    by_id = {row.identity.worker_id: row for row in rows}
+    ended = {end.worker_id: end for end in ends}
+    return tuple(
+        _view(
+            number, worker_id, by_id.get(worker_id), ended.get(worker_id), silent_s.get(worker_id, 0.0), stale_s, dead_s
+        )
+        for number, worker_id in enumerate(expected)
+    )
+
+
+def _view(
+    number: int,
+    worker_id: str,
+    row: WorkerRow | None,
+    end: WorkerEnd | None,
+    silent_s: float,
+    stale_s: float,
+    dead_s: float,
+) -> WorkerView:
+    status = None if row is None else row.beat.status
+    if status is WorkerStatus.COMPLETED:
+        health = Health.DONE
+    elif status is WorkerStatus.DEAD or end is not None or silent_s > dead_s:
+        health = Health.DEAD
+    elif row is None:
+        health = Health.MISSING
+    else:
+        health = Health.STALE if silent_s > stale_s else Health.ALIVE
+    return WorkerView(
+        worker_id=worker_id,
+        worker_group_id=number,
+        health=health,
+        row=row,
+        live=_live(row),
+        end=end,
+        silent_s=silent_s,
+    )
+
+
+def _live(row: WorkerRow | None) -> Live | None:
+    if row is None or not row.beat.live_metrics:
+        return None
+    try:
+        return read_live(row.beat.live_metrics)
+    except LoadgenError:  # of another version, or damaged: counted as not there, never as zero
+        return None

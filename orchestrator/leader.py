@@ -1,0 +1,306 @@
+"""Leading a run: observe, decide, apply, every second, for one term of office.
+
+It talks to the control plane from one thread with one session; another keeps the lease. Nothing is commanded without
+trust in the lease, and SQL refuses what comes too late all the same. While the control plane is away it waits: the
+workers know the plan.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from loadgen.clock import Clock
+from loadgen.control import run_control_events, run_leases, run_status, worker_heartbeats
+from loadgen.control.lease import LeaseKeeper, LeaseTimes
+from loadgen.control.place import ControlPlace
+from loadgen.control.retry import Patience
+from loadgen.control.run_control_events import NewEvent
+from loadgen.control.run_leases import Term
+from loadgen.control.run_status import Fenced, Move, Rollup, Run, Target
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.errors import Busy, RunFailed
+from loadgen.log import event
+from loadgen.model.event import SetWorkerTarget, Start, Stop
+from loadgen.model.run import RunStatus
+from loadgen.scenario.scenario import Scenario
+from loadgen.units import NS_PER_S
+from orchestrator.commands import plan_events
+from orchestrator.course import (
+    Announce,
+    Course,
+    Ending,
+    EndWorkers,
+    Finish,
+    Rules,
+    SayStart,
+    SayStop,
+    Step,
+    View,
+    decide,
+)
+from orchestrator.crew import Health, Liveness, WorkerView, view_crew
+from orchestrator.plan import plan_run
+from orchestrator.spawn.spawner import Spawner
+
+log = logging.getLogger(__name__)
+
+AWAY_MAX_S = 180.0  # a control plane that does not come back within this time ends the run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """What one look at the run showed: for whoever displays it."""
+
+    run: Run
+    crew: tuple[WorkerView, ...]
+    elapsed_s: float | None  # since the plan began
+    ends_s: float | None
+    measures_s: float
+    ending: Ending | None = None
+
+
+class Leader:
+    """lead() is the orchestrator thread's work; interrupt() may come from anywhere."""
+
+    def __init__(
+        self,
+        place: ControlPlace,
+        run_id: str,
+        scenario: Scenario,
+        spawner: Spawner,
+        *,
+        clock: Clock,
+        environ: Mapping[str, str],
+        told: Callable[[Tick], None] = lambda _: None,
+    ) -> None:
+        self._place, self._run_id, self._scenario, self._spawner = place, run_id, scenario, spawner
+        self._clock, self._environ, self._told = clock, environ, told
+        timing = scenario.timing
+        workers = scenario.load.workers
+        assert workers is not None, "the number of workers is settled before a run is created"
+        self.worker_ids = tuple(f"worker-{number}" for number in range(workers))
+        self._rules = Rules(
+            plan=plan_run(scenario.load, announce_s=timing.announce_s),
+            timing=timing,
+            on_worker_loss=scenario.on_worker_loss,
+        )
+        self._times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
+        self._stop = threading.Event()  # ends pauses; set when a second interrupt comes
+        self._woken = threading.Event()
+        self.patience = Patience(stop=self._stop, clock=clock, first_pause_s=0.5)
+        self.session = ControlSession(place, role="orchestrator", environ=environ)
+        self._keeper: LeaseKeeper | None = None
+        self._liveness = Liveness(longest_gap_s=2 * timing.tick_s)
+        self._interrupts = 0
+        self._targets: dict[str, Target] = {}
+        self._next_sequence_id = 1
+        self._published: Rollup | None = None
+        self._away_s = 0.0
+        self.crew: tuple[WorkerView, ...] = ()
+
+    @property
+    def term(self) -> Term:
+        assert self._keeper is not None
+        return self._keeper.term
+
+    def interrupt(self) -> int:
+        """Ask for the end: the first time in good order, the second time at once. How often it was asked."""
+        self._interrupts += 1
+        self._woken.set()
+        return self._interrupts
+
+    # --- one term ----------------------------------------------------------------------------------------------------
+
+    def take_office(self) -> None:
+        """Claim the run; Busy when somebody leads it."""
+        claimed_ns = self._clock.boottime_ns()
+        term = run_leases.claim(self.session, self.patience, self._run_id, run_leases.new_owner(), self._times.ttl_s)
+        if term is None:
+            holder = run_leases.read(self.session, self._run_id)
+            who = "somebody else" if holder is None else holder.owner
+            raise Busy(f"run {self._run_id} is led by {who}")
+        keeper_session = ControlSession(self._place, role="lease", environ=self._environ)
+        self._keeper = LeaseKeeper(keeper_session, term, self._times, claimed_ns=claimed_ns, clock=self._clock)
+        self._keeper.start()
+
+    def leave_office(self, *, releasing: bool) -> None:
+        """End the term; with `releasing` the next leader need not wait for it to expire."""
+        if self._keeper is not None:
+            self._keeper.stop(releasing=releasing)
+        self.session.close()
+
+    def lead(self) -> Ending:
+        """Take the run from STARTING to the point where every worker is over. How it will end."""
+        began_s = self._now_s()
+        course = Course(since_s=began_s, seen=RunStatus.PREPARED)
+        due_s = began_s
+        while True:
+            due_s = max(due_s + self._rules.timing.tick_s, self._now_s())
+            try:
+                course, ending = self._tick(course)
+                self._away_s = 0.0
+                if ending is not None:
+                    return ending
+            except ControlFailed as error:
+                self._missed(error)
+            except Fenced as error:
+                event(log, logging.WARNING, "term_lost", what=str(error))
+                self._regain()
+            self._clock.wait(self._woken, due_s - self._now_s())
+            self._woken.clear()
+
+    def move(self, run: Run, step: Step, verdict: str | None = None) -> bool:
+        """Take one step of the run's life, if it is still where it was seen."""
+        self._require_trust()
+        change = Move(
+            status=run.status, phase=run.phase, to=step.to, to_phase=step.to_phase, reason=step.reason, verdict=verdict
+        )
+        return run_status.move(self.session, self.patience, self.term, change)
+
+    def read_run(self) -> Run:
+        run = self.patience.call(lambda: run_status.read(self.session, self._run_id))
+        if run is None:
+            raise RunFailed(f"run {self._run_id} has vanished from RUN_STATUS")
+        return run
+
+    # --- a tick ------------------------------------------------------------------------------------------------------
+
+    def _tick(self, course: Course) -> tuple[Course, Ending | None]:
+        view, run = self._observe()
+        course, actions = decide(course, view, self._rules)
+        for action in actions:
+            self._require_trust()
+            if isinstance(action, Announce):
+                self._announce()
+            elif isinstance(action, Step):
+                if not self.move(run, action):
+                    return course, None  # somebody changed the run in between: look again
+            elif isinstance(action, SayStart):
+                self._say(NewEvent(command=Start(expected_workers=len(self.worker_ids))))
+            elif isinstance(action, SayStop):
+                self._say(NewEvent(command=Stop(reason=action.ending.stop, drain_timeout_s=action.ending.drain_s)))
+            elif isinstance(action, EndWorkers):
+                self._spawner.terminate(hard=action.hard)
+            elif isinstance(action, Finish):
+                return course, action.ending
+        self._publish()
+        elapsed_s = None if course.zero_s is None else self._now_s() - course.zero_s
+        plan = self._rules.plan
+        self._told(
+            Tick(
+                run=run,
+                crew=self.crew,
+                elapsed_s=elapsed_s,
+                ends_s=plan.ends_s,
+                measures_s=plan.measures_s,
+                ending=course.ending,
+            )
+        )
+        return course, None
+
+    def _observe(self) -> tuple[View, Run]:
+        run = run_status.read(self.session, self._run_id)
+        if run is None:
+            raise RunFailed(f"run {self._run_id} has vanished from RUN_STATUS")
+        rows = worker_heartbeats.read(self.session, self._run_id)
+        timing = self._rules.timing
+        self.crew = view_crew(
+            self.worker_ids,
+            rows,
+            self._spawner.ended(),
+            self._liveness.observe(rows, self._now_s()),
+            stale_s=timing.stale_s,
+            dead_s=timing.dead_s,
+        )
+        view = View(
+            now_s=self._now_s(),
+            status=run.status,
+            phase=run.phase,
+            reason=run.reason,
+            crew=self.crew,
+            interrupts=self._interrupts,
+        )
+        return view, run
+
+    def _announce(self) -> None:
+        """Every window and target of the plan, for their moments by the server's clock."""
+        zero: datetime = run_status.server_time(self.session)
+        for new in plan_events(self._rules.plan, self.worker_ids, zero):
+            number = self._say(new)
+            command = new.command
+            if isinstance(command, SetWorkerTarget) and new.address.worker_id is not None:
+                self._targets[new.address.worker_id] = Target(
+                    target_connections=command.target_connections,
+                    sequence_id=number,
+                    step_id=command.step_id,
+                    ramp_s=command.ramp_s,
+                    effective_at=command.effective_at,
+                )
+
+    def _say(self, new: NewEvent) -> int:
+        number = run_control_events.emit(self.session, self.patience, self.term, new)
+        self._next_sequence_id = number + 1
+        return number
+
+    def _publish(self) -> None:
+        """What is known of the run, when it has changed."""
+        lives = [worker.live for worker in self.crew if worker.live is not None]
+        healths = [worker.health for worker in self.crew]
+        rollup = Rollup(
+            workers_registered=sum(health is not Health.MISSING for health in healths),
+            workers_active=sum(health in (Health.ALIVE, Health.STALE) for health in healths),
+            workers_completed=sum(health is Health.DONE for health in healths),
+            total_ops=sum(live.measured.queries for live in lives),
+            error_count=sum(live.measured.errors for live in lives),
+            targets=dict(self._targets),
+            next_sequence_id=self._next_sequence_id,
+        )
+        if rollup != self._published:
+            qps = 0.0
+            if self._published is not None:
+                qps = max(0.0, (rollup.total_ops - self._published.total_ops) / self._rules.timing.tick_s)
+            if run_status.publish(self.session, self.term, replace(rollup, current_qps=qps)):
+                self._published = rollup
+
+    # --- trouble -----------------------------------------------------------------------------------------------------
+
+    def _missed(self, error: ControlFailed) -> None:
+        """The control plane did not answer. Workers go on by themselves, for a while."""
+        if not error.failure.retryable:
+            raise error
+        event(log, logging.WARNING, "tick_missed", what=str(error))
+        self._away_s += self._rules.timing.tick_s
+        if self._away_s > AWAY_MAX_S:
+            raise RunFailed(f"the control plane has been away for {self._away_s:.0f} s") from error
+
+    def _require_trust(self) -> None:
+        assert self._keeper is not None
+        if not self._keeper.trusted:
+            raise Fenced(f"term {self.term.epoch} over run {self._run_id} is not to be trusted any more")
+
+    def _regain(self) -> None:
+        """Lost the term: stop commanding, claim the next one like anyone else, and carry on if it was won."""
+        assert self._keeper is not None
+        self._keeper.stop(releasing=False)
+        owner = run_leases.new_owner()
+        for _ in range(round(2 * self._times.ttl_s + run_leases.TAKEOVER_MARGIN_S)):
+            claimed_ns = self._clock.boottime_ns()
+            term = run_leases.claim(self.session, self.patience, self._run_id, owner, self._times.ttl_s)
+            if term is not None:
+                session = ControlSession(self._place, role="lease", environ=self._environ)
+                self._keeper = LeaseKeeper(session, term, self._times, claimed_ns=claimed_ns, clock=self._clock)
+                self._keeper.start()
+                event(log, logging.WARNING, "term_regained", epoch=term.epoch)
+                return
+            holder = run_leases.read(self.session, self._run_id)
+            if holder is not None and holder.remaining_ms > 0 and holder.epoch > self.term.epoch:
+                break
+            self._clock.wait(self._woken, 1.0)
+        raise Fenced(f"run {self._run_id} is led by somebody else now")
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ns() / NS_PER_S

@@ -1,0 +1,226 @@
+"""The orchestrator: takes a scenario through its whole life as a run. Never on a main thread: it calls the driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen import __version__
+from loadgen.clock import Clock, SystemClock
+from loadgen.control import run_status, test_results, value_pools, window_results
+from loadgen.control.place import ControlPlace
+from loadgen.control.retry import Patience
+from loadgen.control.run_status import NewRun, Run
+from loadgen.control.session import ControlSession
+from loadgen.control.test_results import ResultRow
+from loadgen.errors import RunFailed
+from loadgen.model.run import Phase, RunStatus
+from loadgen.report.summary import RunFacts, summarize
+from loadgen.report.verdict import Evidence, check_thresholds, invalid_reasons
+from loadgen.scenario.frozen import freeze, template_id, thaw
+from loadgen.scenario.rates import planned_arrivals, rate_windows
+from loadgen.scenario.scenario import LoadMode, Scenario
+from loadgen.snowflake import driver
+from loadgen.workload.pools import Pool
+from orchestrator.course import Ending, Step
+from orchestrator.crew import Health
+from orchestrator.leader import Leader, Tick
+from orchestrator.results import gather, worker_results
+from orchestrator.run_id import new_run_id
+from orchestrator.spawn.spawner import Spawner, WorkerOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A run that has ended."""
+
+    run_id: str
+    summary: Mapping[str, Any]
+
+    @property
+    def exit_code(self) -> int:
+        return int(self.summary["exit_code"])
+
+
+# How workers are started, for a run with this id.
+SpawnerMaker = Callable[[str], Spawner]
+
+
+class OrchestratorService:
+    """create_run and start_run lead a run from one thread; the others may be called from anywhere, also elsewhere."""
+
+    def __init__(
+        self,
+        place: ControlPlace,
+        make_spawner: SpawnerMaker | None = None,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        clock: Clock | None = None,
+    ) -> None:
+        """`make_spawner` is needed to start runs."""
+        self._place, self._make_spawner, self._environ = place, make_spawner, environ
+        self._clock = clock or SystemClock()
+        self._stop = threading.Event()
+        self._patience = Patience(stop=self._stop, clock=self._clock)
+        self._leader: Leader | None = None
+
+    def create_run(self, scenario: Scenario, pools: Mapping[str, Pool] | None = None) -> str:
+        """A new run, PREPARED, with its scenario frozen and its value pools stored. Its id."""
+        assert scenario.load.workers is not None, "settle the number of workers first"
+        run = NewRun(
+            run_id=new_run_id(scenario.name, self._clock.utc_now()),
+            template_id=template_id(scenario),
+            test_name=scenario.name,
+            scenario_config=freeze(scenario),
+            workers=scenario.load.workers,
+        )
+        with self._session() as session:
+            run_status.create(session, self._patience, run)
+            for pool in (pools or {}).values():
+                value_pools.store(session, self._patience, run.run_id, pool)
+        return run.run_id
+
+    def start_run(self, run_id: str, told: Callable[[Tick], None] = lambda _: None) -> Finished:
+        """Lead a prepared run to its end."""
+        scenario = self._scenario(run_id)
+        assert self._make_spawner is not None
+        spawner = self._make_spawner(run_id)
+        leader = Leader(self._place, run_id, scenario, spawner, clock=self._clock, environ=self._environ, told=told)
+        self._leader = leader
+        released = False
+        try:
+            leader.take_office()
+            leader.move(leader.read_run(), Step(RunStatus.STARTING, Phase.PREPARING))
+            spawner.start(_orders(run_id, leader.worker_ids))
+            ending = leader.lead()
+            finished = self._finish(leader, scenario, ending)
+            released = True
+            return finished
+        finally:
+            spawner.close()
+            leader.leave_office(releasing=released)
+
+    def stop_run(self, run_id: str, reason: str) -> Run:
+        """Ask for the end of a run, whoever leads it. The run afterwards."""
+        with self._session() as session:
+            return run_status.cancel(session, self._patience, run_id, reason)
+
+    def get_run_status(self, run_id: str) -> Run | None:
+        with self._session() as session:
+            return self._patience.call(lambda: run_status.read(session, run_id))
+
+    def interrupt(self) -> int:
+        """The user wants the run that is being led here to end. How often he has said so."""
+        return 0 if self._leader is None else self._leader.interrupt()
+
+    # --- the end of a run --------------------------------------------------------------------------------------------
+
+    def _finish(self, leader: Leader, scenario: Scenario, ending: Ending) -> Finished:
+        """Make the results of a run whose workers are over, store them, and end it."""
+        run = leader.read_run()
+        if run.phase is not Phase.PROCESSING:
+            leader.move(run, Step(run.status, Phase.PROCESSING, ending.reason))
+            run = leader.read_run()
+        facts = self._facts(leader, scenario, ending, run)
+        summary = summarize(facts)
+        test_results.append(leader.session, leader.patience, _result_row(run, facts, summary))
+        if not leader.move(run, Step(ending.status, Phase.PROCESSING, ending.reason), verdict=summary["verdict"]):
+            raise RunFailed(f"run {run.run_id} could not be ended: it is {leader.read_run().status}")
+        return Finished(run_id=run.run_id, summary=summary)
+
+    def _facts(self, leader: Leader, scenario: Scenario, ending: Ending, run: Run) -> RunFacts:
+        session, patience = leader.session, leader.patience
+        stored = patience.call(lambda: window_results.read(session, run.run_id))
+        rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
+        gathered = gather(leader.crew, stored)
+        workers, client = worker_results(leader.crew, gathered, rows)
+        open_loop = scenario.load.mode is LoadMode.RATE
+        evidence = Evidence(
+            merged=gathered.merged,
+            client=client,
+            lost_workers=tuple(worker.why for worker in leader.crew if worker.health is Health.DEAD),
+            gaps=gathered.gaps,
+            offered=_offered(scenario) if open_loop else None,
+        )
+        return RunFacts(
+            run_id=run.run_id,
+            scenario=scenario.name,
+            status=ending.status.value,
+            reason=ending.reason,
+            started_at=None if run.start_time is None else f"{run.start_time.isoformat(timespec='milliseconds')}Z",
+            connections=scenario.load.connections,
+            statements=scenario.workload.statements,
+            merged=gathered.merged,
+            invalid=invalid_reasons(evidence),
+            checked=check_thresholds(scenario.thresholds, gathered.merged),
+            client=client,
+            workers=workers,
+            open_loop=open_loop,
+            environment=_environment(),
+        )
+
+    def _scenario(self, run_id: str) -> Scenario:
+        with self._session() as session:
+            text = self._patience.call(lambda: run_status.read_config(session, run_id))
+        if text is None:
+            raise RunFailed(f"there is no run {run_id}")
+        return thaw(text, self._environ)
+
+    @contextmanager
+    def _session(self) -> Iterator[ControlSession]:
+        session = ControlSession(self._place, role="orchestrator", environ=self._environ)
+        try:
+            yield session
+        finally:
+            session.close()
+
+
+def _orders(run_id: str, worker_ids: tuple[str, ...]) -> tuple[WorkerOrder, ...]:
+    return tuple(
+        WorkerOrder(run_id=run_id, worker_id=worker_id, worker_group_id=number, worker_group_count=len(worker_ids))
+        for number, worker_id in enumerate(worker_ids)
+    )
+
+
+def _offered(scenario: Scenario) -> int:
+    """The arrivals that were planned for the measurement."""
+    return sum(planned_arrivals(stages) for stages in rate_windows(scenario.load)[1:])
+
+
+def _environment() -> dict[str, Any]:
+    return {
+        "loadgen": __version__,
+        "driver": driver.version(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+    }
+
+
+def _result_row(run: Run, facts: RunFacts, summary: Mapping[str, Any]) -> ResultRow:
+    latency, totals = summary["latency_ms"], summary["totals"]
+    return ResultRow(
+        test_id=run.run_id,
+        run_id=run.run_id,
+        worker_id=None,
+        worker_group_id=None,
+        template_id=run.template_id,
+        status=facts.status,
+        created_at=run.created_at,
+        total_operations=totals["succeeded"] + totals["failed"],
+        read_operations=totals["reads"],
+        write_operations=totals["writes"],
+        failed_operations=totals["failed"],
+        p50_latency_ms=latency["p50"],
+        p95_latency_ms=latency["p95"],
+        p99_latency_ms=latency["p99"],
+        avg_latency_ms=latency["avg"],
+        find_max_result=None,
+        summary=json.dumps(summary),
+    )

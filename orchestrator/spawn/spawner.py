@@ -1,0 +1,48 @@
+"""Starting workers, seeing them end, and ending them: one interface, whatever a worker runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOrder:
+    """Which worker to start."""
+
+    run_id: str
+    worker_id: str
+    worker_group_id: int
+    worker_group_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerEnd:
+    """A worker process that has ended. `code` below 0 is the number of the signal that killed it."""
+
+    worker_id: str
+    code: int
+    last_lines: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        how = f"was killed by signal {-self.code}" if self.code < 0 else f"exited with code {self.code}"
+        return f"{self.worker_id} {how}"
+
+
+class Spawner(Protocol):
+    """start() once for all workers. Everything but start() answers at once."""
+
+    # Workers that are our children end with us; others go on, and may be taken over by another leader.
+    workers_outlive_us: bool
+
+    def start(self, orders: tuple[WorkerOrder, ...]) -> None: ...
+
+    def ended(self) -> tuple[WorkerEnd, ...]:
+        """Every worker whose end is known, as often as it is asked."""
+
+    def terminate(self, *, hard: bool) -> None:
+        """Ask all that are left to end (SIGTERM), or end them (SIGKILL)."""
+
+    def close(self) -> None:
+        """Let go of whatever is held. Workers that outlive us are left alone."""

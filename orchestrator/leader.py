@@ -7,6 +7,7 @@ workers know the plan.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -14,7 +15,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from loadgen.clock import Clock
-from loadgen.control import run_control_events, run_leases, run_status, worker_heartbeats
+from loadgen.control import (
+    find_max_step_history,
+    run_control_events,
+    run_leases,
+    run_status,
+    worker_heartbeats,
+)
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
 from loadgen.control.place import ControlPlace
 from loadgen.control.retry import Patience
@@ -25,10 +32,10 @@ from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.errors import Busy, RunFailed
 from loadgen.log import event
 from loadgen.model.event import SetWorkerTarget, Start, Stop
-from loadgen.model.run import RunStatus
+from loadgen.model.run import Phase, RunStatus
 from loadgen.scenario.scenario import Scenario
 from loadgen.units import NS_PER_S
-from orchestrator.commands import plan_events
+from orchestrator.commands import plan_events, target_events
 from orchestrator.course import (
     Announce,
     Course,
@@ -43,8 +50,11 @@ from orchestrator.course import (
     decide,
 )
 from orchestrator.crew import Health, Liveness, WorkerView, view_crew
-from orchestrator.plan import plan_run
+from orchestrator.limits import Limits
+from orchestrator.plan import PlannedTarget, plan_run
+from orchestrator.seeker import Blind, NextStep, Over, Seeker, step_record
 from orchestrator.spawn.spawner import Spawner
+from orchestrator.warehouse import WarehouseWatch
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +111,11 @@ class Leader:
         self._published: Rollup | None = None
         self._away_s = 0.0
         self.crew: tuple[WorkerView, ...] = ()
+        self._limits = Limits(scenario.thresholds, scenario.guardrails, timing)
+        self.seeker: Seeker | None = None
+        if scenario.load.find_max is not None:
+            self.seeker = Seeker(scenario.load.find_max, scenario.thresholds, missing_s=timing.metrics_missing_s)
+        self.watch: WarehouseWatch | None = None
 
     @property
     def term(self) -> Term:
@@ -171,6 +186,7 @@ class Leader:
 
     def _tick(self, course: Course) -> tuple[Course, Ending | None]:
         view, run = self._observe()
+        view = replace(view, wish=self._wish(view, course))
         course, actions = decide(course, view, self._rules)
         for action in actions:
             self._require_trust()
@@ -226,20 +242,57 @@ class Leader:
         )
         return view, run
 
+    def _wish(self, view: View, course: Course) -> Ending | None:
+        """What thresholds, guardrails and the search for the maximum want, while the run measures."""
+        if view.status is not RunStatus.RUNNING or view.phase is not Phase.MEASUREMENT or course.zero_s is None:
+            return None
+        limit = self._limits.look(view.crew, view.now_s - course.zero_s - self._rules.plan.measures_s)
+        if limit is not None or self.seeker is None:
+            return limit
+        queue_seen = self.watch is not None and self.watch.queue_seen()
+        judged, order = self.seeker.look(view.crew, view.now_s, queue_seen=queue_seen)
+        if judged is not None:
+            find_max_step_history.append(self.session, self.patience, step_record(self._run_id, judged))
+        if isinstance(order, NextStep):
+            self._go_to(order)
+        elif isinstance(order, Over):
+            return Ending(
+                status=RunStatus.COMPLETED, reason=order.reason, stop="find_max", drain_s=self._rules.timing.drain_s
+            )
+        elif isinstance(order, Blind):
+            reason = f"workers have said nothing of the step for {order.silent_s:.0f} s"
+            return Ending(
+                status=RunStatus.FAILED, reason=reason, stop="find_max", drain_s=self._rules.timing.drain_interrupt_s
+            )
+        return None
+
+    def _go_to(self, order: NextStep) -> None:
+        """The next step of the search: every worker its part, all at the same moment."""
+        self._require_trust()
+        if self.watch is not None:
+            self.watch.forget()
+        zero = run_status.server_time(self.session)
+        target = PlannedTarget(at_s=self._rules.timing.announce_s, connections=order.target, ramp_s=0.0)
+        for new in target_events(target, self.worker_ids, zero, step_id=order.number, reason="find_max"):
+            self._remember(new, self._say(new))
+
     def _announce(self) -> None:
         """Every window and target of the plan, for their moments by the server's clock."""
         zero: datetime = run_status.server_time(self.session)
         for new in plan_events(self._rules.plan, self.worker_ids, zero):
-            number = self._say(new)
-            command = new.command
-            if isinstance(command, SetWorkerTarget) and new.address.worker_id is not None:
-                self._targets[new.address.worker_id] = Target(
-                    target_connections=command.target_connections,
-                    sequence_id=number,
-                    step_id=command.step_id,
-                    ramp_s=command.ramp_s,
-                    effective_at=command.effective_at,
-                )
+            self._remember(new, self._say(new))
+
+    def _remember(self, new: NewEvent, number: int) -> None:
+        """RUN_STATUS repeats targets, for workers that miss an event."""
+        command = new.command
+        if isinstance(command, SetWorkerTarget) and new.address.worker_id is not None:
+            self._targets[new.address.worker_id] = Target(
+                target_connections=command.target_connections,
+                sequence_id=number,
+                step_id=command.step_id,
+                ramp_s=command.ramp_s,
+                effective_at=command.effective_at,
+            )
 
     def _say(self, new: NewEvent) -> int:
         number = run_control_events.emit(self.session, self.patience, self.term, new)
@@ -256,6 +309,7 @@ class Leader:
             workers_completed=sum(health is Health.DONE for health in healths),
             total_ops=sum(live.measured.queries for live in lives),
             error_count=sum(live.measured.errors for live in lives),
+            find_max_state=None if self.seeker is None else json.dumps(self.seeker.state()),
             targets=dict(self._targets),
             next_sequence_id=self._next_sequence_id,
         )

@@ -27,13 +27,16 @@ from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.rates import planned_arrivals, rate_windows
 from loadgen.scenario.scenario import LoadMode, Scenario
 from loadgen.snowflake import driver
+from loadgen.snowflake.lookup import find_profile
 from loadgen.workload.pools import Pool
 from orchestrator.course import Ending, Step
 from orchestrator.crew import Health
 from orchestrator.leader import Leader, Tick
 from orchestrator.results import gather, worker_results
 from orchestrator.run_id import new_run_id
+from orchestrator.seeker import Seeker
 from orchestrator.spawn.spawner import Spawner, WorkerOrder
+from orchestrator.warehouse import WarehouseWatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,7 @@ class OrchestratorService:
         self._stop = threading.Event()
         self._patience = Patience(stop=self._stop, clock=self._clock)
         self._leader: Leader | None = None
+        self._watching = threading.Event()  # set: the warehouse is looked at no more
 
     def create_run(self, scenario: Scenario, pools: Mapping[str, Pool] | None = None) -> str:
         """A new run, PREPARED, with its scenario frozen and its value pools stored. Its id."""
@@ -96,6 +100,7 @@ class OrchestratorService:
         released = False
         try:
             leader.take_office()
+            leader.watch = self._watch(scenario, run_id)
             leader.move(leader.read_run(), Step(RunStatus.STARTING, Phase.PREPARING))
             spawner.start(_orders(run_id, leader.worker_ids))
             ending = leader.lead()
@@ -103,6 +108,7 @@ class OrchestratorService:
             released = True
             return finished
         finally:
+            self._watching.set()
             spawner.close()
             leader.leave_office(releasing=released)
 
@@ -141,8 +147,9 @@ class OrchestratorService:
         gathered = gather(leader.crew, stored)
         workers, client = worker_results(leader.crew, gathered, rows)
         open_loop = scenario.load.mode is LoadMode.RATE
+        merged = gathered.merged if leader.seeker is None else gathered.step(_decisive(leader.seeker))
         evidence = Evidence(
-            merged=gathered.merged,
+            merged=merged,
             client=client,
             lost_workers=tuple(worker.why for worker in leader.crew if worker.health is Health.DEAD),
             gaps=gathered.gaps,
@@ -156,14 +163,23 @@ class OrchestratorService:
             started_at=None if run.start_time is None else f"{run.start_time.isoformat(timespec='milliseconds')}Z",
             connections=scenario.load.connections,
             statements=scenario.workload.statements,
-            merged=gathered.merged,
+            merged=merged,
             invalid=invalid_reasons(evidence),
-            checked=check_thresholds(scenario.thresholds, gathered.merged),
+            checked=check_thresholds(scenario.thresholds, merged),
             client=client,
             workers=workers,
             open_loop=open_loop,
+            find_max=None if leader.seeker is None else leader.seeker.result(),
             environment=_environment(),
         )
+
+    def _watch(self, scenario: Scenario, run_id: str) -> WarehouseWatch:
+        """Start looking at the warehouse under test; when it is not named, at the connection's own."""
+        profile = find_profile(scenario.connection, environ=self._environ)
+        warehouse = scenario.target.warehouse or profile.text("warehouse") or ""
+        watch = WarehouseWatch(profile, warehouse, run_id, clock=self._clock, period_s=scenario.timing.warehouse_poll_s)
+        threading.Thread(target=watch.run, args=(self._watching,), name="warehouse-poll", daemon=True).start()
+        return watch
 
     def _scenario(self, run_id: str) -> Scenario:
         with self._session() as session:
@@ -186,6 +202,12 @@ def _orders(run_id: str, worker_ids: tuple[str, ...]) -> tuple[WorkerOrder, ...]
         WorkerOrder(run_id=run_id, worker_id=worker_id, worker_group_id=number, worker_group_count=len(worker_ids))
         for number, worker_id in enumerate(worker_ids)
     )
+
+
+def _decisive(seeker: Seeker) -> int:
+    """The step whose numbers are the run's: the last one at the level that was found, else the first."""
+    best = seeker.search.best
+    return 1 if best is None else best.number
 
 
 def _offered(scenario: Scenario) -> int:
@@ -221,6 +243,6 @@ def _result_row(run: Run, facts: RunFacts, summary: Mapping[str, Any]) -> Result
         p95_latency_ms=latency["p95"],
         p99_latency_ms=latency["p99"],
         avg_latency_ms=latency["avg"],
-        find_max_result=None,
+        find_max_result=None if facts.find_max is None else json.dumps(facts.find_max),
         summary=json.dumps(summary),
     )

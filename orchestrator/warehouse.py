@@ -1,0 +1,124 @@
+"""Looking at the warehouse under test, every few seconds, from a thread with a session of its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.clock import Clock
+from loadgen.control.warehouse_poll_snapshots import WarehousePoll
+from loadgen.log import event
+from loadgen.snowflake import driver
+from loadgen.snowflake.connect import close, connect
+from loadgen.snowflake.driver import Connection
+from loadgen.snowflake.failure import classify
+from loadgen.snowflake.ident import Ident
+from loadgen.snowflake.profile import Profile
+from loadgen.snowflake.settings import control_settings
+
+log = logging.getLogger(__name__)
+
+KEPT = 1_000  # polls that wait to be stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What SHOW WAREHOUSES said."""
+
+    running: int
+    queued: int
+    started_clusters: int
+    max_clusters: int
+    size: str | None
+
+    @property
+    def is_full(self) -> bool:
+        """Statements wait, and no further cluster can help them."""
+        return self.queued > 0 and self.started_clusters >= self.max_clusters
+
+
+class WarehouseWatch:
+    """run() is the thread. queue_seen(): anyone. take(): the leader, to store what was seen."""
+
+    def __init__(self, profile: Profile, warehouse: str, run_id: str, *, clock: Clock, period_s: float) -> None:
+        self._profile, self._run_id = profile, run_id
+        self._warehouse = Ident.parse(warehouse)
+        self._clock, self._period_s = clock, period_s
+        self._looks: deque[Look] = deque(maxlen=2)
+        self._polls: deque[WarehousePoll] = deque(maxlen=KEPT)
+
+    def queue_seen(self) -> bool:
+        """Two looks in a row with a queue, the same clusters, and none left to start."""
+        looks = tuple(self._looks)
+        return (
+            len(looks) == 2
+            and all(look.is_full for look in looks)
+            and looks[0].started_clusters == looks[1].started_clusters
+        )
+
+    def forget(self) -> None:
+        """A new step has begun: what was seen before says nothing about it."""
+        self._looks.clear()
+
+    def take(self) -> list[WarehousePoll]:
+        return [self._polls.popleft() for _ in range(len(self._polls))]
+
+    def run(self, stopping: threading.Event) -> None:
+        """Look until told to stop. A look that fails is followed by the next one."""
+        connection: Connection | None = None
+        while not self._clock.wait(stopping, self._period_s):
+            try:
+                if connection is None:
+                    settings = control_settings(self._profile, major=driver.major(), tag='{"app":"loadgen"}')
+                    connection = connect(self._profile, settings)
+                self._look(connection)
+            except Exception as error:  # the driver leaks exceptions of its libraries
+                event(log, logging.WARNING, "warehouse_poll_failed", code=classify(error).code)
+                if connection is not None:
+                    close(connection)
+                    connection = None
+        if connection is not None:
+            close(connection)
+
+    def _look(self, connection: Connection) -> None:
+        cursor = connection.cursor()
+        try:
+            pattern = self._warehouse.name.replace("'", "''")
+            cursor.execute(f"SHOW WAREHOUSES LIKE '{pattern}'")
+            names = [column[0].lower() for column in cursor.description or ()]
+            rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        finally:
+            cursor.close()
+        row = next((row for row in rows if row.get("name") == self._warehouse.name), None)
+        if row is None:
+            return
+        look = Look(
+            running=_number(row.get("running")),
+            queued=_number(row.get("queued")),
+            started_clusters=_number(row.get("started_clusters")),
+            max_clusters=_number(row.get("max_cluster_count")),
+            size=None if row.get("size") is None else str(row["size"])[:50],
+        )
+        self._looks.append(look)
+        self._polls.append(
+            WarehousePoll(
+                run_id=self._run_id,
+                timestamp=self._clock.utc_now().replace(tzinfo=None),
+                running=look.running,
+                queued=look.queued,
+                started_clusters=look.started_clusters,
+                size=look.size,
+                raw=json.dumps(row, default=str),
+            )
+        )
+
+
+def _number(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return 0

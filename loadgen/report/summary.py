@@ -79,11 +79,7 @@ def verdict_of(facts: RunFacts) -> tuple[Verdict, int, str]:
 def summarize(facts: RunFacts) -> dict[str, Any]:
     """The document."""
     verdict, exit_code, reason = verdict_of(facts)
-    merged, counts = facts.merged, facts.merged.counts
-    whole = merged.tally.whole
-    service = whole.service_at(500)
-    saturated = facts.client.saturation(None if service is None else service.value_ns / NS_PER_MS)
-    reads, writes = _reads_and_writes(facts)
+    merged = facts.merged
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": facts.run_id,
@@ -97,49 +93,76 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
         "measured_seconds": round(merged.seconds, 6),
         "connections": facts.connections,
         "workers": len(facts.workers),
-        "totals": {
-            "scheduled": counts.scheduled,
-            "skipped": counts.skipped,
-            "succeeded": counts.succeeded,
-            "failed": counts.failed,
-            "cancelled": counts.cancelled,
-            "reads": reads,
-            "writes": writes,
-            "qps": round(merged.qps, 3),
-            "error_rate": counts.error_rate or 0.0,
-        },
-        "latency_ms": latency_ms(whole),
-        "service_ms": _times_ms(whole.succeeded.service, whole.service_at) if facts.open_loop else latency_ms(whole),
-        "lag_ms": _times_ms(whole.lag, whole.lag_at) if facts.open_loop else {},
-        "statements": {
-            name: {
-                "succeeded": tally.ended.succeeded,
-                "failed": tally.ended.failed,
-                "qps": round(merged.statement_qps.get(name, 0.0), 3),
-                "latency_ms": latency_ms(tally),
-            }
-            for name, tally in merged.tally.statements.items()
-        },
-        "errors": [
-            {"category": category.value, "code": code, "count": group.count, "example": group.example}
-            for (category, code), group in sorted(
-                merged.tally.errors.items(), key=lambda item: (-item[1].count, item[0][0], item[0][1] or 0)
-            )
-        ],
+        "totals": _totals(facts),
+        **_times(merged.tally.whole, open_loop=facts.open_loop),
+        "statements": _statements(merged),
+        "errors": _errors(merged),
         "thresholds": [
             {"check": checked.check, "value": _rounded(checked.value), "passed": checked.passed}
             for checked in facts.checked
         ],
         "find_max": facts.find_max,
         "worker_results": [_worker(worker) for worker in facts.workers],
-        "client": {
-            "cpu_percent_of_core": round(facts.client.cpu_percent_of_core, 1),
-            "wakeup_p99_ms": _rounded(facts.client.wakeup_p99_ms),
-            "overhead_ms": None,
-            "saturated": saturated is not None,
-        },
+        "client": _client(facts),
         "environment": dict(facts.environment),
         "enrichment": dict(facts.enrichment),
+    }
+
+
+def _totals(facts: RunFacts) -> dict[str, Any]:
+    counts = facts.merged.counts
+    reads, writes = _reads_and_writes(facts)
+    return {
+        "scheduled": counts.scheduled,
+        "skipped": counts.skipped,
+        "succeeded": counts.succeeded,
+        "failed": counts.failed,
+        "cancelled": counts.cancelled,
+        "reads": reads,
+        "writes": writes,
+        "qps": round(facts.merged.qps, 3),
+        "error_rate": counts.error_rate or 0.0,
+    }
+
+
+def _times(whole: StatementTally, *, open_loop: bool) -> dict[str, Any]:
+    """In a closed loop nothing is ever late: service is response, and there is no lag to show."""
+    response = latency_ms(whole)
+    if not open_loop:
+        return {"latency_ms": response, "service_ms": response, "lag_ms": {}}
+    service = _times_ms(whole.succeeded.service, whole.service_at)
+    return {"latency_ms": response, "service_ms": service, "lag_ms": _times_ms(whole.lag, whole.lag_at)}
+
+
+def _statements(merged: Merged) -> dict[str, Any]:
+    return {
+        name: {
+            "succeeded": tally.ended.succeeded,
+            "failed": tally.ended.failed,
+            "qps": round(merged.statement_qps.get(name, 0.0), 3),
+            "latency_ms": latency_ms(tally),
+        }
+        for name, tally in merged.tally.statements.items()
+    }
+
+
+def _errors(merged: Merged) -> list[dict[str, Any]]:
+    """Most frequent first."""
+    found = sorted(merged.tally.errors.items(), key=lambda item: (-item[1].count, item[0][0], item[0][1] or 0))
+    return [
+        {"category": category.value, "code": code, "count": group.count, "example": group.example}
+        for (category, code), group in found
+    ]
+
+
+def _client(facts: RunFacts) -> dict[str, Any]:
+    service = facts.merged.tally.whole.service_at(500)
+    saturated = facts.client.saturation(None if service is None else service.value_ns / NS_PER_MS)
+    return {
+        "cpu_percent_of_core": round(facts.client.cpu_percent_of_core, 1),
+        "wakeup_p99_ms": _rounded(facts.client.wakeup_p99_ms),
+        "overhead_ms": None,
+        "saturated": saturated is not None,
     }
 
 

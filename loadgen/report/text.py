@@ -42,8 +42,9 @@ def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> str:
 def _totals(summary: Mapping[str, Any]) -> str:
     totals = summary["totals"]
     line = (
-        f"{totals['qps']:,.1f} statements/s over {summary['measured_seconds']:.1f} s, {summary['connections']} connections,"
-        f" {summary['workers']} workers: {totals['succeeded']:,} succeeded, {totals['failed']:,} failed"
+        f"{totals['qps']:,.1f} statements/s over {summary['measured_seconds']:.1f} s,"
+        f" {summary['connections']} connections, {summary['workers']} workers:"
+        f" {totals['succeeded']:,} succeeded, {totals['failed']:,} failed"
     )
     if totals["skipped"]:
         line += f", {totals['skipped']:,} skipped"

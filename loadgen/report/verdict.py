@@ -56,7 +56,7 @@ class ClientHealth:
         if late_ms is None or service_p50_ms is None or late_ms <= WAKEUP_INVALID_MS:
             return None
         if late_ms > WAKEUP_INVALID_FRACTION * service_p50_ms:
-            return f"its threads woke up {late_ms:.1f} ms late (p99), and the median statement took {service_p50_ms:.1f} ms"
+            return f"its threads woke up {late_ms:.1f} ms late (p99); the median statement took {service_p50_ms:.1f} ms"
         return None
 
 

@@ -1,0 +1,245 @@
+"""Metrics as JSON: the one writer and the one reader of everything that is stored.
+
+A histogram is written as {"count", "sum_ns", "min_ns", "max_ns", "buckets"}. Its buckets are a list: the number of the
+first one in use, then one count after another; -n stands for n buckets without any. With "coarseness" 3 the numbers
+are those of groups of 3 (`edges`). A service time that equals the response time, as always in a closed loop, is left
+out.
+
+    COUNTS    {"version", scheduled … in_flight, "statements": {name: {skipped … cancelled}}, "errors": [{…}]}
+    BUCKETS   {"version", "statements": {name: {OUTCOME: {"response": h, "service": h}, "lag": h}}}
+
+Counts could be had from buckets; they are written for people, and so that a reader can tell when one of the two has
+been damaged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from loadgen.metrics.edges import BUCKETS, COARSENESSES, INNER_BUCKETS, buckets_of, group_of, join, spread
+from loadgen.metrics.errors import ErrorKey, Errors
+from loadgen.metrics.fields import COUNT_MAX, TIME_NS_MAX, Fields, is_whole, parse
+from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.result import WindowResult, window_discrepancy
+from loadgen.metrics.tally import StatementTally, Tally, Times
+from loadgen.metrics.windows import WindowState
+from loadgen.model.counts import Counts
+from loadgen.model.outcome import ErrorCategory
+from loadgen.model.run import Phase
+
+VERSION = 1
+_LAG = "lag"
+_ENDED = ("skipped", "succeeded", "failed", "cancelled")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRow:
+    """The columns of WINDOW_RESULTS that are ours."""
+
+    window_id: int
+    phase: str
+    step_id: int | None
+    seconds: float
+    counts: str
+    buckets: str
+
+
+def write_window(result: WindowResult) -> WindowRow:
+    """A window to be stored: a final one, or at a worker's end one with statements that never came back."""
+    return WindowRow(
+        window_id=result.window_id,
+        phase=result.phase.value,
+        step_id=result.step_id,
+        seconds=result.seconds,
+        counts=dump({"version": VERSION, **counts_data(result)}),
+        buckets=dump({"version": VERSION, "statements": buckets_data(result.tally)}),
+    )
+
+
+def read_window(row: WindowRow) -> WindowResult:
+    """The window of a stored row; raises BadMetrics when anything in it does not add up."""
+    place = f"window {row.window_id}"
+    counts = parse(row.counts, f"{place}, COUNTS", version=VERSION)
+    buckets = parse(row.buckets, f"{place}, BUCKETS", version=VERSION)
+    columns = Fields({"phase": row.phase, "seconds": row.seconds}, place)
+    in_flight = counts.whole("in_flight")
+    return read_result(
+        counts,
+        buckets.part("statements"),
+        window_id=row.window_id,
+        phase=columns.one_of("phase", Phase),
+        step_id=row.step_id,
+        seconds=columns.number("seconds"),
+        state=WindowState.CLOSED if in_flight else WindowState.FINAL,
+    )
+
+
+def dump(data: object) -> str:
+    """Compact, and ASCII: as many bytes as characters."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
+
+
+# --- a window --------------------------------------------------------------------------------------------------------
+
+
+def counts_data(result: WindowResult) -> dict[str, Any]:
+    statements = result.tally.statements
+    return {
+        **asdict(result.counts),
+        "statements": {name: ended_data(statement.ended) for name, statement in statements.items()},
+        "errors": [
+            {"category": category.value, "code": code, "count": group.count, "example": group.example}
+            for (category, code), group in result.tally.errors.items()
+        ],
+    }
+
+
+def buckets_data(tally: Tally) -> dict[str, Any]:
+    return {name: _statement_data(statement) for name, statement in tally.statements.items()}
+
+
+def ended_data(counts: Counts) -> dict[str, int]:
+    return {name: getattr(counts, name) for name in _ENDED}
+
+
+def read_ended(fields: Fields) -> Counts:
+    return Counts(**{name: fields.whole(name) for name in _ENDED})
+
+
+def read_counts(fields: Fields) -> Counts:
+    return Counts(**{name: fields.whole(name) for name in Counts.__slots__})
+
+
+def read_result(counts: Fields, buckets: Fields, **window: Any) -> WindowResult:
+    """Counts, buckets and what is said about the window, put together and held against each other."""
+    written = counts.part("statements")
+    if set(written.names()) != set(buckets.names()):
+        buckets.refuse("has other statements than the counts")
+    statements = {}
+    for name in written.names():
+        ended = read_ended(written.part(name))
+        statements[name] = _read_statement(buckets.part(name), skipped=ended.skipped)
+        if statements[name].ended != ended:
+            buckets.part(name).refuse("does not hold as many as were counted")
+    tally = Tally(statements=statements, errors=_read_errors(counts))
+    result = WindowResult(counts=read_counts(counts), tally=tally, **window)
+    problem = window_discrepancy(result)
+    if problem:
+        counts.refuse(f"does not add up: {problem}")
+    return result
+
+
+def _read_errors(counts: Fields) -> Mapping[ErrorKey, Errors]:
+    errors: dict[ErrorKey, Errors] = {}
+    for group in counts.parts("errors"):
+        key = group.one_of("category", ErrorCategory), group.whole_or_none("code")
+        if key in errors:
+            group.refuse("is there twice")
+        errors[key] = Errors(group.whole("count", low=1), group.text("example"))
+    return errors
+
+
+def _statement_data(statement: StatementTally) -> dict[str, Any]:
+    data: dict[str, Any] = {outcome.name: _times_data(times) for outcome, times in statement.times.items()}
+    if statement.lag.count:
+        data[_LAG] = histogram_data(statement.lag)
+    return data
+
+
+def _read_statement(fields: Fields, *, skipped: int) -> StatementTally:
+    times, lag = {}, EMPTY
+    for name in fields.names():
+        if name == _LAG:
+            lag = read_histogram(fields.part(name))
+        elif name in Outcome.__members__ and name != Outcome.SKIPPED.name:
+            times[Outcome[name]] = _read_times(fields.part(name))
+        else:
+            fields.refuse(f"has an unknown outcome {name!r}")
+    return StatementTally(times=times, lag=lag, skipped=skipped)
+
+
+def _times_data(times: Times) -> dict[str, Any]:
+    data = {"response": histogram_data(times.response)}
+    if times.service != times.response:
+        data["service"] = histogram_data(times.service)
+    return data
+
+
+def _read_times(fields: Fields) -> Times:
+    response = read_histogram(fields.part("response"))
+    service = read_histogram(fields.part("service")) if fields.has("service") else response
+    if service.count != response.count:
+        fields.refuse("has more of one time than of the other")
+    return Times(response, service)
+
+
+# --- a histogram -----------------------------------------------------------------------------------------------------
+
+
+def histogram_data(histogram: Histogram) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "count": histogram.count,
+        "sum_ns": histogram.sum_ns,
+        "min_ns": histogram.min_ns,
+        "max_ns": histogram.max_ns,
+    }
+    if histogram.coarseness > 1:
+        data["coarseness"] = histogram.coarseness
+    groups = join(histogram.counts, histogram.coarseness)
+    used = np.flatnonzero(groups)
+    buckets: list[int] = used[:1].tolist()
+    expected = buckets[0] if buckets else 0
+    for number, count in zip(used.tolist(), groups[used].tolist(), strict=True):
+        if number > expected:
+            buckets.append(expected - number)
+        buckets.append(count)
+        expected = number + 1
+    return {**data, "buckets": buckets}
+
+
+def read_histogram(fields: Fields) -> Histogram:
+    coarseness = fields.whole("coarseness") if fields.has("coarseness") else 1
+    if coarseness not in COARSENESSES:
+        fields.refuse(f"has a coarseness that is none of {COARSENESSES}")
+    groups = np.zeros(INNER_BUCKETS // coarseness + BUCKETS - INNER_BUCKETS, np.int64)
+    items = fields.items("buckets")
+    if not all(is_whole(item) and -BUCKETS < item <= COUNT_MAX for item in items) or not items or items[0] < 0:
+        fields.refuse("has buckets that are not whole numbers, or none")
+    number, used = items[0], []
+    for item in items[1:]:
+        if item > 0 and number < len(groups):
+            groups[number] = item
+            used.append(number)
+            number += 1
+        elif item < 0:
+            number -= item
+        else:
+            fields.refuse("has an empty bucket, or too many")
+    histogram = Histogram(
+        counts=spread(groups, coarseness),
+        count=fields.whole("count", low=1),
+        sum_ns=fields.whole("sum_ns", high=COUNT_MAX * TIME_NS_MAX),
+        min_ns=fields.whole("min_ns", high=TIME_NS_MAX),
+        max_ns=fields.whole("max_ns", high=TIME_NS_MAX),
+        coarseness=coarseness,
+    )
+    _check(histogram, used, fields)
+    return histogram
+
+
+def _check(histogram: Histogram, used: list[int], fields: Fields) -> None:
+    """Its parts say some things twice; they must agree."""
+    count, coarseness = histogram.count, histogram.coarseness
+    if int(histogram.counts.sum()) != count:
+        fields.refuse(f"has {int(histogram.counts.sum())} in its buckets, and a count of {count}")
+    ends = [group_of(int(buckets_of(time_ns)), coarseness) for time_ns in (histogram.min_ns, histogram.max_ns)]
+    if ends != [used[0], used[-1]]:
+        fields.refuse("has a minimum or maximum outside its first or last bucket")
+    if not count * histogram.min_ns <= histogram.sum_ns <= count * histogram.max_ns:
+        fields.refuse("has a sum that its minimum, maximum and count do not allow")

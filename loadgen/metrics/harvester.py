@@ -1,0 +1,134 @@
+"""Collects what the clients recorded, keeps the tally of every window, and says when one is final.
+
+harvest() and everything else here: one thread, every second (recorder(): any thread). Clients touch their own Recorder
+only; windows are opened and closed by whoever follows the run's phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from loadgen.metrics.batch import Batch
+from loadgen.metrics.errors import ErrorBook
+from loadgen.metrics.interval import Interval, Measured
+from loadgen.metrics.live import Live
+from loadgen.metrics.outcome import Failed, Outcome
+from loadgen.metrics.recorder import Recorder
+from loadgen.metrics.result import WindowResult
+from loadgen.metrics.tally import Tally
+from loadgen.metrics.windows import Window, Windows, WindowState
+from loadgen.model.counts import Counts
+from loadgen.model.run import Phase
+from loadgen.model.workload import Statement
+from loadgen.units import NS_PER_S
+
+
+class Harvester:
+    """All that one worker has measured and not yet stored."""
+
+    def __init__(self, windows: Windows, statements: Sequence[Statement], *, open_loop: bool, started_ns: int) -> None:
+        self._windows = windows
+        self._names = [statement.name for statement in statements]
+        self._kinds = {statement.name: statement.kind for statement in statements}
+        self._open_loop = open_loop
+        self._recorders: list[Recorder] = []
+        self._tallies: dict[int, Tally] = {}  # of the windows that are held
+        self._book = ErrorBook()
+        self._measured = Measured()
+        self._stored = Counts()  # of the windows that are not held any more
+        self._started_ns = self._harvested_ns = started_ns
+
+    def recorder(self) -> Recorder:
+        """A recorder for one more client. The next client in its place should take it over: it is kept for ever."""
+        recorder = Recorder(self._windows)
+        self._recorders.append(recorder)
+        return recorder
+
+    def harvest(self, now_ns: int) -> Interval:
+        """Take every sample that is there, and say what came since the last time."""
+        closed = [window for window in self._windows.held() if window.state is WindowState.CLOSED]
+        samples = [sample for recorder in tuple(self._recorders) for sample in recorder.take()]
+        batch = Batch.of(samples, open_loop=self._open_loop)
+        failures = [samples[row] for row in np.flatnonzero(batch.outcome >= Outcome.CONNECTION)]
+        errors = self._book.group((sample[1], sample[5]) for sample in failures if isinstance(sample[5], Failed))
+        news = batch.tallies(self._names, errors)
+        self._add(news)
+        for window in closed:  # closed before their samples were taken, and begun() is asked after: see Windows.settle
+            if self._begun(window) == self._ended(window).ended:
+                self._windows.settle(window.window_id)
+        return self._interval(batch, news, now_ns)
+
+    def results(self, now_ns: int) -> tuple[WindowResult, ...]:
+        """Every window that is held, as of the last harvest. Store the final ones, then forget() them."""
+        return tuple(self._result(window, now_ns) for window in self._windows.held())
+
+    def forget(self, window_id: int) -> None:
+        """The final result of this window is stored. Until then it stays in every beat, so that nothing is lost."""
+        window = self._windows.forget(window_id)
+        self._stored += self._counts(window)
+        self._tallies.pop(window_id, None)
+
+    @property
+    def measured(self) -> Measured:
+        """All samples of the measurement so far."""
+        return self._measured
+
+    def live(self, now_ns: int) -> Live:
+        """What the next beat says."""
+        results = self.results(now_ns)
+        return Live(
+            elapsed_s=(now_ns - self._started_ns) / NS_PER_S,
+            totals=reduce(add, (result.counts for result in results), self._stored),
+            measured=self._measured,
+            windows=results,
+        )
+
+    def _add(self, news: Mapping[int, Tally]) -> None:
+        phases = {window.window_id: window.phase for window in self._windows.held()}
+        strays = news.keys() - phases.keys()
+        if strays:
+            raise ValueError(f"samples of windows that are not held: {sorted(strays)}")
+        for window_id, tally in news.items():
+            self._tallies[window_id] = self._tallies.get(window_id, Tally()) + tally
+            if phases[window_id] is Phase.MEASUREMENT:
+                self._measured = self._measured.plus(tally, self._kinds)
+
+    def _interval(self, batch: Batch, news: Mapping[int, Tally], now_ns: int) -> Interval:
+        phase = self._windows.newest.phase if self._windows.newest else None
+        windows = {window.window_id for window in self._windows.held() if window.phase is phase}
+        seconds, self._harvested_ns = (now_ns - self._harvested_ns) / NS_PER_S, now_ns
+        return Interval.of(
+            batch,
+            windows,
+            phase=phase,
+            seconds=seconds,
+            tally=reduce(add, (tally for window_id, tally in news.items() if window_id in windows), Tally()),
+            measured=self._measured,
+        )
+
+    def _result(self, window: Window, now_ns: int) -> WindowResult:
+        return WindowResult(
+            window_id=window.window_id,
+            phase=window.phase,
+            step_id=window.step_id,
+            state=window.state,
+            seconds=window.seconds(now_ns),
+            counts=self._counts(window),
+            tally=self._tallies.get(window.window_id, Tally()),
+        )
+
+    def _counts(self, window: Window) -> Counts:
+        """Counted twice: what began by the clients, what ended by the harvest."""
+        ended, begun = self._ended(window), self._begun(window)
+        return Counts(scheduled=begun, in_flight=begun - ended.ended) + ended
+
+    def _begun(self, window: Window) -> int:
+        return sum(recorder.begun(window.window_id) for recorder in tuple(self._recorders))
+
+    def _ended(self, window: Window) -> Counts:
+        tally = self._tallies.get(window.window_id)
+        return tally.ended if tally else Counts()

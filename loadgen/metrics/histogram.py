@@ -1,0 +1,120 @@
+"""Times of many samples: how many in each bucket, and their exact number, sum, minimum and maximum.
+
+Histograms add, in any order and grouping; percentiles do not, and are made last (`percentile`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from loadgen.metrics.edges import BUCKETS, HIGHEST_NS, LOWEST_NS, OVERFLOW, IntArray, buckets_of, join, spread
+
+
+def _no_counts() -> IntArray:
+    return np.zeros(BUCKETS, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Histogram:
+    """Never changes; `of` and `+` make new ones."""
+
+    counts: IntArray = field(default_factory=_no_counts)
+    count: int = 0
+    sum_ns: int = 0
+    min_ns: int = 0  # of an empty one it says nothing
+    max_ns: int = 0
+    coarseness: int = 1  # how many buckets were joined somewhere on its way; 1: none
+
+    def __post_init__(self) -> None:
+        self.counts.flags.writeable = False  # several may share it
+
+    @classmethod
+    def of(cls, times_ns: IntArray) -> Histogram:
+        """The histogram of these times, none of them negative."""
+        if not len(times_ns):
+            return EMPTY
+        times_ns = np.sort(times_ns)  # searching sorted values is several times faster, and saves more than it costs
+        if times_ns[0] < 0:
+            raise ValueError(f"a time cannot be negative: {times_ns[0]} ns")
+        counts = np.bincount(buckets_of(times_ns), minlength=BUCKETS)
+        return cls(
+            counts=counts,
+            count=len(times_ns),
+            sum_ns=_exact_sum(times_ns),
+            min_ns=int(times_ns[0]),
+            max_ns=int(times_ns[-1]),
+        )
+
+    def __add__(self, other: Histogram) -> Histogram:
+        if not self.count or not other.count:
+            return self if self.count else other
+        counts = self.counts + other.counts
+        return Histogram(
+            counts=counts,
+            count=self.count + other.count,
+            sum_ns=self.sum_ns + other.sum_ns,
+            min_ns=min(self.min_ns, other.min_ns),
+            max_ns=max(self.max_ns, other.max_ns),
+            coarseness=max(self.coarseness, other.coarseness),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Histogram) and self._exact == other._exact and bool((self.counts == other.counts).all())
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._exact)
+
+    @property
+    def _exact(self) -> tuple[int, ...]:
+        return self.count, self.sum_ns, self.min_ns, self.max_ns, self.coarseness
+
+    @property
+    def mean_ns(self) -> float | None:
+        return self.sum_ns / self.count if self.count else None
+
+    @property
+    def error_max(self) -> float:
+        """The largest relative error of a value read from a bucket, from 1 µs to an hour."""
+        return max(0.01, math.pow(1.02, self.coarseness / 2.0) - 1.0)
+
+    def coarse(self, coarseness: int) -> Histogram:
+        """The same with buckets joined: smaller to write, with a larger error."""
+        if coarseness == self.coarseness or not self.count:
+            return self
+        if self.coarseness != 1:
+            raise ValueError("what has been joined cannot be joined in another way")
+        counts = spread(join(self.counts, coarseness), coarseness)
+        return Histogram(
+            counts=counts,
+            count=self.count,
+            sum_ns=self.sum_ns,
+            min_ns=self.min_ns,
+            max_ns=self.max_ns,
+            coarseness=coarseness,
+        )
+
+    def bucket_at(self, rank: int) -> int:
+        """The bucket of the rank-th shortest time, counted from 1."""
+        return int(np.searchsorted(np.cumsum(self.counts), rank))
+
+    def span_ns(self, bucket: int) -> tuple[int, int]:
+        """The shortest and the longest time that may be counted in this bucket."""
+        first = last = bucket
+        if 0 < bucket < OVERFLOW:  # the outer two are never joined
+            half = self.coarseness // 2
+            first, last = max(bucket - half, 1), min(bucket + half, OVERFLOW - 1)
+        return max(int(LOWEST_NS[first]), self.min_ns), min(int(HIGHEST_NS[last]), self.max_ns)
+
+
+def _exact_sum(sorted_ns: IntArray) -> int:
+    if int(sorted_ns[-1]) * len(sorted_ns) < 2**63:
+        return int(sorted_ns.sum())
+    return sum(sorted_ns.tolist())
+
+
+EMPTY = Histogram()

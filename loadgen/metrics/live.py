@@ -1,0 +1,139 @@
+"""LIVE_METRICS: what a worker says with every beat. State and not a change of it, so a lost beat loses nothing.
+
+A beat has at most LIMIT_BYTES. When it would be longer, it says less, in this order, and says so:
+
+    1. buckets are joined by three, then by seven     every histogram has its "coarseness": an error of 3 or 7 %
+    2. the statements of a window are put together    as one named "*", first by three and then by seven
+    3. the oldest windows are left out                their ids are in "left_out"
+
+Counts and totals are always exact. Stored results (WINDOW_RESULTS) are never shortened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from loadgen.metrics.document import VERSION, buckets_data, counts_data, dump, read_counts, read_result
+from loadgen.metrics.edges import COARSENESSES
+from loadgen.metrics.fields import COUNT_MAX, Fields, is_whole, parse
+from loadgen.metrics.interval import Measured
+from loadgen.metrics.result import EVERYTHING, WindowResult
+from loadgen.metrics.tally import StatementTally, Tally, Times
+from loadgen.metrics.windows import WindowState
+from loadgen.model.counts import Counts, discrepancy
+from loadgen.model.run import Phase
+
+LIMIT_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """A rate at this moment is the difference of two beats' totals by the difference of their `elapsed_s`."""
+
+    elapsed_s: float  # since the worker's start, by its own clock
+    totals: Counts  # of all windows, stored ones too
+    measured: Measured
+    windows: tuple[WindowResult, ...]  # all that are not stored yet, oldest first
+    left_out: tuple[int, ...] = ()  # ids of windows that the beat had no room for
+
+
+def write_live(live: Live, *, limit_bytes: int = LIMIT_BYTES) -> str:
+    """As much as fits."""
+    for shorter in _ever_shorter(live):
+        text = dump(_live_data(shorter))
+        if len(text) <= limit_bytes:
+            return text
+    raise ValueError(f"a beat cannot be said in {limit_bytes} bytes")
+
+
+def read_live(text: str) -> Live:
+    """What a beat said; raises BadMetrics when anything in it does not add up."""
+    fields = parse(text, "LIVE_METRICS", version=VERSION)
+    measured = _read_measured(fields.part("measured"))
+    totals = read_counts(fields.part("totals"))
+    left_out = fields.items("left_out")
+    if not all(map(is_whole, left_out)):
+        fields.refuse("has a left_out that is not a list of ids")
+    problem = discrepancy(totals)
+    if problem:
+        fields.refuse(f"has totals that do not add up: {problem}")
+    windows = tuple(_read_window(window) for window in fields.parts("windows"))
+    if len({window.window_id for window in windows} | set(left_out)) != len(windows) + len(left_out):
+        fields.refuse("has a window twice")
+    return Live(
+        elapsed_s=fields.number("elapsed_s"),
+        totals=totals,
+        measured=measured,
+        windows=windows,
+        left_out=tuple(left_out),
+    )
+
+
+def _read_measured(fields: Fields) -> Measured:
+    measured = Measured(**{name: fields.whole(name) for name in Measured.__slots__})
+    if measured.queries != measured.reads + measured.writes or measured.errors > measured.queries:
+        fields.refuse("does not add up")
+    return measured
+
+
+def _live_data(live: Live) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "elapsed_s": live.elapsed_s,
+        "totals": asdict(live.totals),
+        "measured": asdict(live.measured),
+        "windows": [_window_data(window) for window in live.windows],
+        "left_out": live.left_out,
+    }
+
+
+def _window_data(result: WindowResult) -> dict[str, Any]:
+    return {
+        "window_id": result.window_id,
+        "phase": result.phase.value,
+        "step_id": result.step_id,
+        "state": result.state.value,
+        "seconds": result.seconds,
+        "counts": counts_data(result),
+        "buckets": buckets_data(result.tally),
+    }
+
+
+def _read_window(fields: Fields) -> WindowResult:
+    return read_result(
+        fields.part("counts"),
+        fields.part("buckets"),
+        window_id=fields.whole("window_id", low=-COUNT_MAX),
+        phase=fields.one_of("phase", Phase),
+        step_id=fields.whole_or_none("step_id"),
+        state=fields.one_of("state", WindowState),
+        seconds=fields.number("seconds"),
+    )
+
+
+def _ever_shorter(live: Live) -> Iterator[Live]:
+    for fold in (False, True):
+        for coarseness in COARSENESSES:
+            windows = tuple(_shorter(window, coarseness, fold=fold) for window in live.windows)
+            yield replace(live, windows=windows)
+    for left_out in range(1, len(windows) + 1):
+        ids = tuple(window.window_id for window in windows[:left_out])
+        yield replace(live, windows=windows[left_out:], left_out=ids)
+
+
+def _shorter(result: WindowResult, coarseness: int, *, fold: bool) -> WindowResult:
+    statements = result.tally.statements
+    if fold and statements:
+        statements = {EVERYTHING: result.tally.whole}
+    statements = {name: _coarse(statement, coarseness) for name, statement in statements.items()}
+    return replace(result, tally=Tally(statements=statements, errors=result.tally.errors))
+
+
+def _coarse(statement: StatementTally, coarseness: int) -> StatementTally:
+    times = {
+        outcome: Times(times.response.coarse(coarseness), times.service.coarse(coarseness))
+        for outcome, times in statement.times.items()
+    }
+    return StatementTally(times=times, lag=statement.lag.coarse(coarseness), skipped=statement.skipped)

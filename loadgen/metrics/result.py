@@ -1,0 +1,89 @@
+"""What is known of a window in one worker, and of many together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+
+from loadgen.metrics.tally import StatementTally, Tally
+from loadgen.metrics.windows import WindowState
+from loadgen.model.counts import Counts, discrepancy
+from loadgen.model.run import Phase
+
+EVERYTHING = "*"  # stands for all statements together where a beat had no room for each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowResult:
+    """One window of one worker; it may still grow unless it is FINAL."""
+
+    window_id: int
+    phase: Phase
+    step_id: int | None
+    state: WindowState
+    seconds: float
+    counts: Counts
+    tally: Tally
+
+    @property
+    def folded(self) -> bool:
+        """Is there no telling the statements apart, but for their counts in the worker?"""
+        return EVERYTHING in self.tally.statements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """Windows of several workers as one. A rate is a sum of rates: each worker's count by that worker's seconds."""
+
+    seconds: float  # the longest that a worker measured
+    counts: Counts
+    tally: Tally
+    qps: float  # succeeded samples per second
+    statement_qps: Mapping[str, float]
+
+
+def merge(workers: Iterable[Sequence[WindowResult]]) -> Merged:
+    """The windows of each worker, which follow one another, and then the workers, which ran side by side."""
+    seconds, counts, tally = 0.0, Counts(), Tally()
+    statement_qps: dict[str, float] = {}
+    for windows in workers:
+        own_seconds = math.fsum(window.seconds for window in windows)
+        own_tally = reduce(add, (window.tally for window in windows), Tally())
+        for name, statement in own_tally.statements.items():
+            statement_qps[name] = statement_qps.get(name, 0.0) + rate(statement, own_seconds)
+        counts = reduce(add, (window.counts for window in windows), counts)
+        seconds, tally = max(seconds, own_seconds), tally + own_tally
+    return Merged(
+        seconds=seconds,
+        counts=counts,
+        tally=tally,
+        qps=math.fsum(statement_qps.values()),
+        statement_qps=statement_qps,
+    )
+
+
+def rate(tally: StatementTally, seconds: float) -> float:
+    """Succeeded samples per second."""
+    return tally.succeeded.response.count / seconds if seconds > 0.0 else 0.0
+
+
+def window_discrepancy(result: WindowResult) -> str | None:
+    """What in a window does not add up, in one sentence; None when everything does."""
+    ended, counts = result.tally.ended, result.counts
+    problem = discrepancy(counts)
+    if problem is None and result.state is WindowState.FINAL and counts.in_flight:
+        problem = f"it is final, and {counts.in_flight} are in flight"
+    for name in ("skipped", "succeeded", "failed", "cancelled"):
+        if problem is None and getattr(counts, name) != getattr(ended, name):
+            problem = f"{name} is {getattr(counts, name)}, and its statements have {getattr(ended, name)}"
+    errors = sum(group.count for group in result.tally.errors.values())
+    if problem is None and errors != ended.failed:
+        problem = f"{ended.failed} failed, and {errors} errors are described"
+    sent = ended.succeeded + ended.failed + ended.cancelled
+    lags = sum(statement.lag.count for statement in result.tally.statements.values())
+    if problem is None and lags not in (0, sent):
+        problem = f"{sent} were sent, and the lag of {lags} is known"
+    return problem and f"window {result.window_id}: {problem}"

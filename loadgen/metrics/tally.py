@@ -1,0 +1,117 @@
+"""What was measured, per statement: addable things only, so tallies of batches, windows and workers are merged by `+`.
+
+Tally            statement name → StatementTally, and the errors
+StatementTally   outcome → Times, lag, number of skipped
+Times            response and service time of the samples with one outcome
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from typing import TypeVar
+
+from loadgen.metrics.errors import ErrorKey, Errors
+from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.percentile import Bounds, Quantile, quantile, quantile_bounds
+from loadgen.model.counts import Counts
+
+Key = TypeVar("Key")
+Item = TypeVar("Item", "Times", "StatementTally", "Errors")
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    response: Histogram = EMPTY  # done - due
+    service: Histogram = EMPTY  # done - sent; in a closed loop the very same object as response
+
+    def __add__(self, other: Times) -> Times:
+        response = self.response + other.response
+        if self.service is self.response and other.service is other.response:
+            return Times(response, response)
+        return Times(response, self.service + other.service)
+
+
+NO_TIMES = Times()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatementTally:
+    times: Mapping[Outcome, Times] = field(default_factory=dict)
+    lag: Histogram = EMPTY  # sent - due of everything that was sent, however it ended; empty in a closed loop
+    skipped: int = 0
+
+    def __add__(self, other: StatementTally) -> StatementTally:
+        return StatementTally(
+            times=merged(self.times, other.times), lag=self.lag + other.lag, skipped=self.skipped + other.skipped
+        )
+
+    @property
+    def succeeded(self) -> Times:
+        return self.times.get(Outcome.SUCCEEDED, NO_TIMES)
+
+    @property
+    def cancelled(self) -> Times:
+        return self.times.get(Outcome.CANCELLED, NO_TIMES)
+
+    @property
+    def failures(self) -> Mapping[Outcome, Times]:
+        return {outcome: times for outcome, times in self.times.items() if outcome.is_failure}
+
+    @property
+    def failed(self) -> int:
+        return sum(times.response.count for times in self.failures.values())
+
+    @property
+    def ended(self) -> Counts:
+        """The counts but for what began: `scheduled` and `in_flight` are known to the window only, and 0 here."""
+        return Counts(
+            skipped=self.skipped,
+            succeeded=self.succeeded.response.count,
+            failed=self.failed,
+            cancelled=self.cancelled.response.count,
+        )
+
+    def response_at(self, per_mille: int) -> Quantile | None:
+        return quantile(per_mille, self.succeeded.response, self.cancelled.response)
+
+    def service_at(self, per_mille: int) -> Quantile | None:
+        return quantile(per_mille, self.succeeded.service, self.cancelled.service)
+
+    def lag_at(self, per_mille: int) -> Quantile | None:
+        return quantile(per_mille, self.lag)
+
+    def response_bounds(self, per_mille: int) -> Bounds:
+        return quantile_bounds(per_mille, self.succeeded.response, self.cancelled.response)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    statements: Mapping[str, StatementTally] = field(default_factory=dict)
+    errors: Mapping[ErrorKey, Errors] = field(default_factory=dict)
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            statements=merged(self.statements, other.statements),
+            errors=merged(self.errors, other.errors),
+        )
+
+    @property
+    def ended(self) -> Counts:
+        return reduce(add, (statement.ended for statement in self.statements.values()), Counts())
+
+    @property
+    def whole(self) -> StatementTally:
+        """All statements together."""
+        return reduce(add, self.statements.values(), StatementTally())
+
+
+def merged(left: Mapping[Key, Item], right: Mapping[Key, Item]) -> Mapping[Key, Item]:
+    """Both, and the sum where both have a value."""
+    both = dict(left)
+    for key, item in right.items():
+        both[key] = both[key] + item if key in both else item
+    return both

@@ -1,0 +1,51 @@
+"""What became of the statements that were to be sent. Counts add, over windows and over workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """scheduled = skipped + succeeded + failed + cancelled + in flight, always; `discrepancy` says where not."""
+
+    scheduled: int = 0
+    skipped: int = 0  # due, and never sent
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0  # ended by us; nobody knows how long it would have taken
+    in_flight: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            scheduled=self.scheduled + other.scheduled,
+            skipped=self.skipped + other.skipped,
+            succeeded=self.succeeded + other.succeeded,
+            failed=self.failed + other.failed,
+            cancelled=self.cancelled + other.cancelled,
+            in_flight=self.in_flight + other.in_flight,
+        )
+
+    @property
+    def ended(self) -> int:
+        """Everything that is not in flight any more, the skipped ones included."""
+        return self.skipped + self.succeeded + self.failed + self.cancelled
+
+    @property
+    def error_rate(self) -> float | None:
+        """failed ÷ (succeeded + failed); None when nothing has ended in either way."""
+        tried = self.succeeded + self.failed
+        return self.failed / tried if tried else None
+
+
+def discrepancy(counts: Counts) -> str | None:
+    """One sentence on what does not add up; None when everything does."""
+    for name in Counts.__slots__:
+        if getattr(counts, name) < 0:
+            return f"{name} is {getattr(counts, name)}: more statements ended than began"
+    off = counts.scheduled - counts.ended - counts.in_flight
+    if off == 0:
+        return None
+    parts = " + ".join(f"{name} {getattr(counts, name)}" for name in Counts.__slots__[1:])
+    lost = f"{off} lost" if off > 0 else f"{-off} too many"
+    return f"scheduled {counts.scheduled} is not {parts}: {lost}"

@@ -1,0 +1,66 @@
+"""Samples, statements and histograms for the tests of metrics; valid by default."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.outcome import Failed, Outcome
+from loadgen.metrics.recorder import Sample
+from loadgen.model.outcome import ErrorCategory
+from loadgen.model.workload import Query, Statement, StatementKind
+
+HOUR_NS = 3_600 * 10**9
+MS = 1_000_000
+
+# Whole nanoseconds from nothing to days: alike over the magnitudes, so that tails are heavy, and with edge cases.
+times_ns = st.one_of(
+    st.integers(0, 3 * HOUR_NS),
+    st.floats(0, 33).map(lambda power: int(np.exp(power))),
+    st.sampled_from([0, 1, 999, 1_000, 1_001, 1_020, HOUR_NS, 2 * HOUR_NS, 2**62]),
+)
+time_lists = st.one_of(
+    st.lists(times_ns, min_size=1, max_size=300),
+    st.tuples(times_ns, st.integers(1, 300)).map(lambda pair: [pair[0]] * pair[1]),
+)
+failures = st.builds(
+    Failed,
+    st.sampled_from(ErrorCategory),
+    st.none() | st.integers(0, 60),
+    st.text(max_size=8) | st.just("x" * 999),
+)
+outcomes = st.one_of(st.sampled_from([Outcome.SUCCEEDED, Outcome.CANCELLED, Outcome.SKIPPED]), failures)
+
+
+def histogram(times: list[int]) -> Histogram:
+    return Histogram.of(np.array(times, np.int64))
+
+
+def statement(name: str, kind: StatementKind = StatementKind.READ) -> Statement:
+    return Statement(name=name, kind=kind, weight=1, queries=(Query(sql="select 1"),))
+
+
+def sample(
+    *,
+    statement: int = 0,
+    window: int = 1,
+    due_ns: int = 0,
+    lag_ns: int = 0,
+    service_ns: int = 10 * MS,
+    outcome: Outcome | Failed = Outcome.SUCCEEDED,
+) -> Sample:
+    sent_ns = due_ns + lag_ns
+    return statement, window, due_ns, sent_ns, sent_ns + service_ns, outcome
+
+
+def samples(*, open_loop: bool) -> st.SearchStrategy[Sample]:
+    return st.builds(
+        lambda number, window, due, lag, service, outcome: sample(
+            statement=number, window=window, due_ns=due, lag_ns=lag, service_ns=service, outcome=outcome
+        ),
+        st.integers(0, 2),
+        st.integers(1, 3),
+        st.integers(0, 2**61),
+        st.integers(-1_000, 2**40) if open_loop else st.just(0),
+        st.integers(0, 2**45),
+        outcomes,
+    )

@@ -1,0 +1,378 @@
+"""What is stored can be read back, fits, and when it is damaged nobody reads a wrong number."""
+
+import contextlib
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.metrics.document import WindowRow, dump, histogram_data, read_histogram, read_window, write_window
+from loadgen.metrics.edges import COARSENESSES
+from loadgen.metrics.fields import BadMetrics, Fields
+from loadgen.metrics.harvester import Harvester
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.interval import read_custom_metrics, write_custom_metrics
+from loadgen.metrics.live import LIMIT_BYTES, Live, read_live, write_live
+from loadgen.metrics.outcome import Failed, Outcome
+from loadgen.metrics.recorder import Sample
+from loadgen.metrics.result import EVERYTHING, WindowResult
+from loadgen.metrics.windows import Windows, WindowState
+from loadgen.model.outcome import ErrorCategory
+from loadgen.model.run import Phase
+from tests.unit.metrics_builders import MS, histogram, sample, samples, statement, time_lists
+
+S = 10**9
+NAMES = ["a", "b", 'c "√"']
+any_samples = st.booleans().flatmap(
+    lambda open_loop: st.tuples(st.just(open_loop), st.lists(samples(open_loop=open_loop), max_size=40))
+)
+
+
+def worker(many: list[Sample], *, open_loop: bool = False, names: list[str] = NAMES) -> Harvester:
+    """A worker with windows 1 (closed), 2 and 3, and these samples in them; one statement of window 1 is in flight."""
+    windows = Windows()
+    harvester = Harvester(windows, [statement(name) for name in names], open_loop=open_loop, started_ns=0)
+    recorder = harvester.recorder()
+    for window, phase in enumerate([Phase.WARMUP, Phase.MEASUREMENT, Phase.MEASUREMENT], 1):
+        windows.open(window, phase=phase, step_id=window if window > 1 else None, at_ns=window * S)
+        for one in many:
+            if one[1] == window:
+                recorder.begin()
+                recorder.append(one)
+        if window == 1:
+            harvester.recorder().begin()
+    return harvester
+
+
+def live_of(many: list[Sample], *, open_loop: bool = False, names: list[str] = NAMES) -> Live:
+    harvester = worker(many, open_loop=open_loop, names=names)
+    harvester.harvest(9 * S)
+    return harvester.live(9 * S)
+
+
+# --- round trips -----------------------------------------------------------------------------------------------------
+
+
+@given(time_lists, st.sampled_from(COARSENESSES))
+def test_a_histogram_is_read_as_it_was_written(times, coarseness):
+    made = histogram(times).coarse(coarseness)
+
+    data = json.loads(json.dumps(histogram_data(made)))
+
+    assert read_histogram(Fields(data, "it")) == made
+
+
+def test_buckets_are_written_as_counts_in_a_row_with_their_gaps():
+    made = histogram([1_000, 1_000, 1_030, 1_300])
+
+    assert histogram_data(made) == {
+        "count": 4,
+        "sum_ns": 4_330,
+        "min_ns": 1_000,
+        "max_ns": 1_300,
+        "buckets": [1, 2, 1, -11, 1],
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(any_samples)
+def test_windows_beats_and_seconds_are_read_as_they_were_written(made):
+    open_loop, many = made
+    harvester = worker(many, open_loop=open_loop)
+    interval = harvester.harvest(9 * S)
+    live = harvester.live(9 * S)
+
+    assert read_live(write_live(live)) == live
+    for result in live.windows:
+        if result.state is not WindowState.OPEN:
+            assert read_window(write_window(result)) == result
+    custom = read_custom_metrics(write_custom_metrics(interval))
+    whole = interval.tally.whole
+    assert (custom.response, custom.lag, custom.seconds) == (whole.succeeded.response, whole.lag, interval.seconds)
+    assert custom.statements == {name: tally.ended for name, tally in interval.tally.statements.items()}
+
+
+def test_a_closed_loop_stores_each_time_once():
+    (_, closed, _) = live_of([sample(window=2)]).windows
+    (_, paced, _) = live_of([sample(window=2, lag_ns=MS)], open_loop=True).windows
+
+    assert set(json.loads(write_window(closed).buckets)["statements"]["a"]["SUCCEEDED"]) == {"response"}
+    assert set(json.loads(write_window(closed).buckets)["statements"]["a"]) == {"SUCCEEDED"}
+    assert set(json.loads(write_window(paced).buckets)["statements"]["a"]["SUCCEEDED"]) == {"response", "service"}
+    assert set(json.loads(write_window(paced).buckets)["statements"]["a"]) == {"SUCCEEDED", "lag"}
+
+
+# --- size ------------------------------------------------------------------------------------------------------------
+
+
+def busy(statements: int, each: int, *, spread: float = 0.5, windows: tuple[int, ...] = (1, 2, 3)) -> list[Sample]:
+    """Lognormal service times, and lags of about a tenth of them, in every window."""
+    random = np.random.default_rng(3)
+    return [
+        sample(statement=number, window=window, lag_ns=int(lag), service_ns=int(service))
+        for window in windows
+        for number in range(statements)
+        for lag, service in zip(
+            random.lognormal(14.5, 2 * spread, each), random.lognormal(17, spread, each), strict=True
+        )
+    ]
+
+
+def test_two_windows_of_twenty_statements_in_a_closed_loop_fit_as_they_are():
+    many = [(one[0], one[1], one[3], *one[3:]) for one in busy(20, 1_500, windows=(2, 3))]
+
+    live = live_of(many, names=[f"statement_{n}" for n in range(20)])
+    text = write_live(live)
+
+    assert len(text) <= LIMIT_BYTES
+    assert read_live(text) == live
+
+
+def test_two_windows_of_twenty_statements_in_an_open_loop_fit_with_every_statement():
+    live = live_of(busy(20, 1_000, windows=(2, 3)), open_loop=True, names=[f"statement_{n}" for n in range(20)])
+
+    text = write_live(live)
+
+    read = read_live(text)
+    assert len(text) <= LIMIT_BYTES
+    assert [window.folded for window in read.windows] == [False, False, False]
+    assert {histogram.coarseness for histogram in histograms(read)} <= {1, 3, 7}
+    assert [window.counts for window in read.windows] == [window.counts for window in live.windows]
+
+
+def histograms(live: Live) -> list[Histogram]:
+    return [
+        made
+        for window in live.windows
+        for tally in window.tally.statements.values()
+        for times in tally.times.values()
+        for made in (times.response, times.service, tally.lag)
+        if made.count
+    ]
+
+
+def test_a_beat_says_less_and_less_and_says_that_it_does():
+    live = live_of(busy(6, 300), open_loop=True, names=list("abcdef"))
+    whole = {window.window_id: window.tally.whole.succeeded.response for window in live.windows}
+    length = len(write_live(live, limit_bytes=10**9))
+    steps = set()
+
+    for limit in range(length, 600, -max(1, length // 60)):
+        text = write_live(live, limit_bytes=limit)
+        read = read_live(text)
+        assert len(text) <= limit
+        assert read.totals == live.totals
+        assert sorted([*read.left_out, *(window.window_id for window in read.windows)]) == [1, 2, 3]
+        for window in read.windows:
+            found = window.tally.whole.succeeded.response
+            assert (found.count, found.sum_ns) == (whole[window.window_id].count, whole[window.window_id].sum_ns)
+            assert window.counts.succeeded == found.count
+        coarseness = max((made.coarseness for made in histograms(read)), default=0)
+        steps.add((len(read.left_out), any(window.folded for window in read.windows), coarseness))
+
+    assert {step[:2] for step in steps} >= {(0, False), (0, True), (1, True)}
+    assert (0, False, 3) in steps
+    assert (0, False, 7) in steps
+    assert (3, False, 0) in steps  # totals are left
+
+
+def test_what_is_folded_names_all_statements_at_once():
+    live = live_of(busy(6, 300), open_loop=True, names=list("abcdef"))
+
+    read = read_live(write_live(live, limit_bytes=6_000))
+
+    assert [list(window.tally.statements) for window in read.windows] == [[EVERYTHING]] * len(read.windows)
+
+
+def test_a_limit_that_holds_nothing_is_a_bug():
+    with pytest.raises(ValueError, match="cannot be said in 10 bytes"):
+        write_live(live_of([]), limit_bytes=10)
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def stored() -> tuple[WindowRow, str]:
+    many = [
+        sample(window=2, lag_ns=MS, service_ns=5 * MS),
+        sample(window=2, lag_ns=0, service_ns=9 * MS),
+        sample(window=2, outcome=Outcome.SKIPPED),
+        sample(window=2, statement=1, outcome=Outcome.CANCELLED),
+        sample(window=2, statement=1, outcome=Failed(ErrorCategory.CONNECTION, 7, "reset")),
+    ]
+    live = live_of(many, open_loop=True)
+    return write_window(live.windows[1]), write_live(live)
+
+
+ROW, BEAT = stored()
+
+
+def paths(data: object, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    found = [at] if at else []
+    if isinstance(data, dict):
+        found += [path for key, value in data.items() for path in paths(value, (*at, key))]
+    if isinstance(data, list):
+        found += [path for number, value in enumerate(data) for path in paths(value, (*at, number))]
+    return found
+
+
+junk = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=3), st.just([]), st.just({}),
+    st.just(10**400),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(["counts", "buckets", "beat"]), st.data())
+def test_one_changed_value_is_refused_or_changes_nothing_that_is_counted(which, data):
+    text = BEAT if which == "beat" else getattr(ROW, which)
+    damaged = json.loads(text)
+    *way, last = data.draw(st.sampled_from(paths(damaged)))
+    place = damaged
+    for step in way:
+        place = place[step]
+    old = place[last]
+    if data.draw(st.booleans()):
+        place[last] = old + data.draw(st.sampled_from([-1, 1])) if type(old) is int else data.draw(junk)
+    else:
+        place[last] = data.draw(junk)
+
+    with contextlib.suppress(BadMetrics):  # anything else would be a bug
+        if which == "beat":
+            written = [window.counts for window in read_live(BEAT).windows]
+            assert all(window.counts in written for window in read_live(json.dumps(damaged)).windows)
+        else:
+            text = json.dumps(damaged)
+            row = replace(ROW, counts=text) if which == "counts" else replace(ROW, buckets=text)
+            assert read_window(row).counts == read_window(ROW).counts
+
+
+@given(
+    st.text() | st.recursive(junk, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)).map(json.dumps)
+)
+def test_any_other_text_is_refused_with_its_place(text):
+    for read in (read_live, read_custom_metrics, lambda text: read_window(replace(ROW, counts=text))):
+        with pytest.raises(BadMetrics, match=r"LIVE_METRICS|CUSTOM_METRICS|COUNTS"):
+            read(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"count": 4}, "in its buckets"),
+        ({"min_ns": 1}, "outside its first or last bucket"),
+        ({"max_ns": 10**10}, "outside its first or last bucket"),
+        ({"sum_ns": 10**18}, "a sum that"),
+        ({"sum_ns": 1}, "a sum that"),
+        ({"buckets": []}, "not whole numbers, or none"),
+        ({"buckets": [400]}, "in its buckets"),
+        ({"buckets": [-1, 3]}, "not whole numbers"),
+        ({"buckets": [1, True, 2]}, "not whole numbers"),
+        ({"buckets": [1, 1.0, 2]}, "not whole numbers"),
+        ({"buckets": [1, 0, 3]}, "an empty bucket"),
+        ({"buckets": [1_114, 1, 2]}, "or too many"),
+        ({"buckets": [1, -(10**30), 3]}, "not whole numbers"),
+        ({"coarseness": 2}, "coarseness"),
+        ({"count": 2**60}, "whole number"),
+    ],
+)
+def test_a_histogram_that_contradicts_itself_is_refused(change, why):
+    data = {**histogram_data(histogram([5 * MS, 5 * MS, 9 * MS])), **change}
+
+    with pytest.raises(BadMetrics, match=why):
+        read_histogram(Fields(data, "h"))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"version":1,"version":1}', "twice"),
+        ('{"version":NaN}', "not a number"),
+        ('{"version":2}', "version 2, and this loadgen reads 1"),
+        ("[" * 100_000, "not JSON"),
+        ("9" * 5_000, "not JSON"),
+        ("null", "not an object"),
+        ("{}", "has no version"),
+    ],
+)
+def test_the_reason_is_named(text, why):
+    with pytest.raises(BadMetrics, match=why):
+        read_live(text)
+
+
+def test_counts_and_buckets_of_different_rows_do_not_go_together():
+    other = write_window(window_of([sample(window=2)] * 3))
+
+    with pytest.raises(BadMetrics, match="window 2"):
+        read_window(replace(ROW, buckets=other.buckets))
+
+
+def set_at(data, way, value):
+    *steps, last = way.split(".")
+    for step in steps:
+        data = data[int(step) if step.isdigit() else step]
+    data[last] = value
+
+
+@pytest.mark.parametrize(
+    ("way", "value", "why"),
+    [
+        ("windows.1.window_id", 1, "a window twice"),
+        ("left_out", [3], "a window twice"),
+        ("left_out", [True], "not a list of ids"),
+        ("totals.skipped", 2, "totals that do not add up: scheduled 6 is not skipped 2"),
+        ("measured.queries", 4, "measured does not add up"),
+        ("measured.errors", 9, "measured does not add up"),
+        ("windows.0.state", "FINAL", "it is final, and 1 are in flight"),
+        ("windows.0.state", "open", "none of OPEN CLOSED FINAL"),
+        ("windows.1.counts.succeeded", 3, "window 2: scheduled 5 is not"),
+        ("windows.1.counts.errors", [], "1 failed, and 0 errors are described"),
+        ("windows.1.counts.statements.a.skipped", 0, "skipped is 1, and its statements have 0"),
+        ("windows.1.counts.statements.a.succeeded", 1, "does not hold as many as were counted"),
+        ("windows.1.counts.statements", {}, "other statements than the counts"),
+        ("windows.1.buckets.a.SKIPPED", {}, "an unknown outcome 'SKIPPED'"),
+        ("windows.1.buckets.a.lag", histogram_data(histogram([0])), "4 were sent, and the lag of 3 is known"),
+        (
+            "windows.1.buckets.a.SUCCEEDED.service",
+            histogram_data(histogram([5])),
+            "more of one time than of the other",
+        ),
+    ],
+)
+def test_a_beat_that_contradicts_itself_is_refused_with_the_reason(way, value, why):
+    data = json.loads(BEAT)
+    set_at(data, way, value)
+
+    with pytest.raises(BadMetrics, match=re.escape(why)):
+        read_live(json.dumps(data))
+
+
+def test_the_metrics_of_a_second_that_contradict_themselves_are_refused():
+    data = json.loads(write_custom_metrics(worker([sample(window=3)]).harvest(9 * S)))
+    data["statements"]["a"]["succeeded"] = 2
+
+    with pytest.raises(BadMetrics, match="other times than were counted"):
+        read_custom_metrics(json.dumps(data))
+
+
+def window_of(many: list[Sample]) -> WindowResult:
+    return live_of(many).windows[1]
+
+
+def test_a_window_with_statements_that_never_came_back_can_be_stored():
+    (first, _, _) = live_of([sample(window=1)]).windows
+
+    read = read_window(write_window(first))
+
+    assert (read.state, read.counts.in_flight, read.counts.scheduled) == (WindowState.CLOSED, 1, 2)
+
+
+def test_the_texts_are_ascii_so_that_bytes_are_characters():
+    text = write_live(live_of([sample(statement=2)]))
+
+    assert text.isascii()
+    assert dump(json.loads(text)) == text

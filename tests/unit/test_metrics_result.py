@@ -1,0 +1,132 @@
+"""Counts that add up, and many workers as one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.metrics.errors import Errors
+from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.result import WindowResult, merge, window_discrepancy
+from loadgen.metrics.tally import StatementTally, Tally, Times
+from loadgen.metrics.windows import WindowState
+from loadgen.model.counts import Counts, discrepancy
+from loadgen.model.outcome import ErrorCategory
+from loadgen.model.run import Phase
+from tests.unit.metrics_builders import MS, histogram
+
+numbers = st.integers(0, 1_000)
+all_counts = st.builds(
+    lambda skipped, succeeded, failed, cancelled, in_flight: Counts(
+        scheduled=skipped + succeeded + failed + cancelled + in_flight,
+        skipped=skipped,
+        succeeded=succeeded,
+        failed=failed,
+        cancelled=cancelled,
+        in_flight=in_flight,
+    ),
+    *[numbers] * 5,
+)
+
+
+def window(
+    *, window_id: int = 1, seconds: float = 10.0, times_ms: list[int], failed: int = 0, scheduled: int | None = None
+) -> WindowResult:
+    times = histogram([time_ms * MS for time_ms in times_ms])
+    outcomes = {Outcome.SUCCEEDED: Times(times, times)}
+    if failed:
+        slow = histogram([MS] * failed)
+        outcomes[Outcome.CONNECTION] = Times(slow, slow)
+    ended = len(times_ms) + failed
+    return WindowResult(
+        window_id=window_id,
+        phase=Phase.MEASUREMENT,
+        step_id=None,
+        state=WindowState.FINAL,
+        seconds=seconds,
+        counts=Counts(scheduled=ended if scheduled is None else scheduled, succeeded=len(times_ms), failed=failed),
+        tally=Tally(
+            statements={"pay": StatementTally(times=outcomes)},
+            errors={(ErrorCategory.CONNECTION, 7): Errors(failed, "reset")} if failed else {},
+        ),
+    )
+
+
+@given(all_counts, all_counts)
+def test_counts_that_add_up_still_do_when_added(left, right):
+    both = left + right
+
+    assert discrepancy(both) is None
+    assert both == right + left
+    assert both.ended == left.ended + right.ended
+    assert both.scheduled == left.scheduled + right.scheduled
+
+
+@given(all_counts, st.sampled_from(Counts.__slots__), st.integers(1, 9), st.sampled_from([-1, 1]))
+def test_one_number_off_is_always_named(counts, name, by, sign):
+    values = {slot: getattr(counts, slot) for slot in Counts.__slots__}
+    values[name] += by * sign
+
+    assert discrepancy(Counts(**values)) is not None
+
+
+def test_a_discrepancy_says_what_is_missing():
+    assert (
+        discrepancy(Counts(scheduled=10, skipped=1, succeeded=5, failed=1, cancelled=1, in_flight=1))
+        == "scheduled 10 is not skipped 1 + succeeded 5 + failed 1 + cancelled 1 + in_flight 1: 1 lost"
+    )
+    assert str(discrepancy(Counts(scheduled=1, succeeded=2))).endswith("1 too many")
+
+
+def test_the_rate_of_errors_is_of_those_that_ended_either_way():
+    assert Counts(scheduled=9, skipped=5, succeeded=3, failed=1).error_rate == 0.25
+    assert Counts(skipped=5, cancelled=1).error_rate is None
+
+
+def test_a_window_whose_parts_disagree_is_named():
+    good = window(times_ms=[1, 2], failed=1)
+    assert window_discrepancy(good) is None
+
+    assert window_discrepancy(window(times_ms=[1], scheduled=2)) == (
+        "window 1: scheduled 2 is not skipped 0 + succeeded 1 + failed 0 + cancelled 0 + in_flight 0: 1 lost"
+    )
+
+
+def test_percentiles_of_a_run_come_from_merged_buckets_and_rates_from_each_workers_seconds():
+    fast = window(times_ms=[10] * 90, seconds=10.0)
+    slow = window(times_ms=[1_000] * 10, seconds=5.0)
+
+    merged = merge([[fast], [slow]])
+
+    whole = merged.tally.whole
+    p90, p95 = whole.response_at(900), whole.response_at(950)
+    assert p90 is not None
+    assert p95 is not None
+    assert p90.value_ns == pytest.approx(10 * MS, rel=0.01)  # the mean of the workers' p90 would say 505 ms
+    assert p95.value_ns == pytest.approx(1_000 * MS, rel=0.01)
+    assert merged.qps == pytest.approx(90 / 10 + 10 / 5)
+    assert merged.statement_qps == {"pay": pytest.approx(11.0)}
+    assert (merged.counts.succeeded, merged.seconds) == (100, 10.0)
+
+
+def test_windows_of_one_worker_follow_one_another():
+    merged = merge([[window(times_ms=[1] * 30, seconds=10.0), window(window_id=2, times_ms=[1] * 10, seconds=30.0)]])
+
+    assert merged.qps == 1.0
+    assert merged.seconds == 40.0
+
+
+def test_of_nothing_there_is_no_rate():
+    assert merge([]).qps == 0.0
+    assert merge([[window(times_ms=[], seconds=0.0)]]).qps == 0.0
+
+
+def test_the_example_of_an_error_is_the_same_in_whatever_order_workers_are_merged():
+    assert Errors(1, "b") + Errors(2, "a") == Errors(2, "a") + Errors(1, "b") == Errors(3, "a")
+
+
+def test_errors_of_workers_are_put_together():
+    merged = merge([[window(times_ms=[1], failed=2)], [window(times_ms=[1], failed=3)]])
+
+    assert merged.tally.errors == {(ErrorCategory.CONNECTION, 7): Errors(5, "reset")}
+    assert merged.counts.error_rate == pytest.approx(5 / 7)
+    assert merged.tally.whole.failures[Outcome.CONNECTION].response.count == 5

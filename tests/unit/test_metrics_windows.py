@@ -1,0 +1,175 @@
+"""Windows and recorders: where a statement belongs, and when nothing can be added any more."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from loadgen.metrics.harvester import Harvester
+from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.recorder import Recorder
+from loadgen.metrics.result import window_discrepancy
+from loadgen.metrics.windows import Windows, WindowState
+from loadgen.model.run import Phase
+from tests.unit.metrics_builders import sample, statement
+
+S = 10**9
+
+
+def opened(window_id: int = 1) -> Windows:
+    windows = Windows()
+    windows.open(window_id, phase=Phase.MEASUREMENT, at_ns=0)
+    return windows
+
+
+def states(windows: Windows) -> dict[int, WindowState]:
+    return {window.window_id: window.state for window in windows.held()}
+
+
+def test_a_window_closes_when_the_next_one_opens():
+    windows = opened()
+
+    windows.open(2, phase=Phase.MEASUREMENT, step_id=7, at_ns=3 * S)
+
+    first, second = windows.held()
+    assert (first.state, first.closed_ns, first.seconds(9 * S)) == (WindowState.CLOSED, 3 * S, 3.0)
+    assert (second.state, second.step_id, second.seconds(5 * S)) == (WindowState.OPEN, 7, 2.0)
+    assert windows.newest == second
+
+
+def test_nothing_begins_while_no_window_is_open():
+    windows = Windows()
+    recorder = Recorder(windows)
+    assert recorder.begin() is None
+
+    windows.open(1, phase=Phase.WARMUP, at_ns=0)
+    assert recorder.begin() == 1
+    windows.close(at_ns=S)
+    windows.close(at_ns=2 * S)
+
+    assert recorder.begin() is None
+    assert recorder.begun(1) == 1
+    assert windows.held()[0].closed_ns == S
+
+
+def test_steps_that_would_lose_or_repeat_something_are_refused():
+    windows = opened()
+    with pytest.raises(ValueError, match="opened before"):
+        windows.open(1, phase=Phase.MEASUREMENT, at_ns=S)
+    with pytest.raises(ValueError, match="not final"):
+        windows.forget(1)
+    with pytest.raises(ValueError, match="cannot become final"):
+        windows.settle(1)
+    with pytest.raises(ValueError, match="before it opened"):
+        windows.close(at_ns=-1)
+    assert (states(windows), windows.current) == ({1: WindowState.OPEN}, 1)
+
+    windows.close(at_ns=S)
+    windows.settle(1)
+    windows.forget(1)
+
+    with pytest.raises(ValueError, match="opened before"):
+        windows.open(1, phase=Phase.MEASUREMENT, at_ns=S)
+
+
+def test_a_window_is_final_when_its_last_statement_has_ended_and_not_before():
+    windows = opened()
+    harvester = Harvester(windows, [statement("a")], open_loop=False, started_ns=0)
+    first, second = harvester.recorder(), harvester.recorder()
+    assert (first.begin(), second.begin()) == (1, 1)
+    first.append(sample())
+    windows.open(2, phase=Phase.MEASUREMENT, at_ns=S)
+
+    harvester.harvest(S)
+    assert states(windows) == {1: WindowState.CLOSED, 2: WindowState.OPEN}
+    assert [result.counts.in_flight for result in harvester.results(S)] == [1, 0]
+
+    second.append(sample(outcome=Outcome.CANCELLED))
+    harvester.harvest(2 * S)
+    assert states(windows) == {1: WindowState.FINAL, 2: WindowState.OPEN}
+
+
+class Watched(Windows):
+    """Lets another thread act at the worst moment: just after a client has looked which window is open."""
+
+    def __init__(self) -> None:
+        self.after_look: list[Callable[[], None]] = []
+        super().__init__()
+
+    @property
+    def current(self) -> int | None:
+        seen = self._current
+        if self.after_look:
+            self.after_look.pop(0)()
+        return seen
+
+    @current.setter
+    def current(self, window_id: int | None) -> None:
+        self._current = window_id
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize("looks_before", [0, 1])
+@pytest.mark.parametrize("next_window", [None, 2])
+def test_a_statement_is_never_counted_in_a_window_that_closed_while_it_began(looks_before, next_window):
+    windows = Watched()
+    windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)
+    harvester = Harvester(windows, [statement("a")], open_loop=False, started_ns=0)
+    recorder = harvester.recorder()
+
+    def switch() -> None:
+        if next_window is None:
+            windows.close(at_ns=S)
+        else:
+            windows.open(next_window, phase=Phase.MEASUREMENT, at_ns=S)
+        harvester.harvest(S)
+
+    windows.after_look = [nothing] * looks_before + [switch]
+    window = recorder.begin()
+
+    # After the second look the statement counts as begun just before the switch; it is seen, and waited for.
+    began_before = looks_before == 1
+    assert window == (1 if began_before else next_window)
+    harvester.harvest(2 * S)
+    assert states(windows)[1] is (WindowState.CLOSED if began_before else WindowState.FINAL)
+    counts = {result.window_id: result.counts for result in harvester.results(2 * S)}
+    assert counts[1].scheduled == counts[1].in_flight == int(began_before)
+    assert next_window is None or counts[next_window].scheduled == int(not began_before)
+
+
+def test_clients_in_threads_and_a_harvester_lose_nothing_and_add_nothing():
+    windows, each, clients = opened(), 3_000, 4
+    harvester = Harvester(windows, [statement("a")], open_loop=False, started_ns=0)
+    done: list[int] = []
+
+    def client(recorder: Recorder) -> None:
+        began = 0
+        while began < each:
+            window = recorder.begin()
+            if window is not None:
+                recorder.append(sample(window=window))
+                began += 1
+        done.append(began)
+
+    threads = [
+        threading.Thread(target=client, args=(harvester.recorder(),), name=f"client-{n}") for n in range(clients)
+    ]
+    for thread in threads:
+        thread.start()
+    window_id = 1
+    while any(thread.is_alive() for thread in threads):
+        window_id += 1
+        windows.open(window_id, phase=Phase.MEASUREMENT, at_ns=window_id)
+        harvester.harvest(window_id)
+    for thread in threads:
+        thread.join()
+    windows.close(at_ns=window_id + 1)
+    harvester.harvest(window_id + 1)
+
+    results = harvester.results(window_id + 1)
+    assert {result.state for result in results} == {WindowState.FINAL}
+    assert all(window_discrepancy(result) is None for result in results)
+    assert sum(result.counts.succeeded for result in results) == sum(done) == each * clients

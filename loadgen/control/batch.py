@@ -1,42 +1,62 @@
 """Appending to standard tables, once: nothing there enforces a key.
 
 A batch is one array-bound statement, so all of its rows are there or none. After a lost answer its first row is looked
-for by its key.
+for by its key. A statement that was given up may still be executed later than it was sent again; against that no look
+helps, so whoever reads takes one row of each key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from loadgen.control.queries import Query
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
 
-Item = TypeVar("Item")
+Row = Sequence[Any]
 Table = Mapping[str, Query]  # with `append`, and `find` that counts the rows of a key
 
-ROWS_MAX = 500  # of one statement: with its binds it stays under a megabyte
+# Of one statement. From STAGED_VALUES on the driver would make a stage and upload the binds to it: workers do no DDL.
+ROWS_MAX = 500
+BYTES_MAX = 900_000
+STAGED_VALUES = 65_280
+_SCALAR_BYTES = 24
+_ESCAPED_BYTES = 6  # of a character that is not ASCII, in a request
 
 
-def append_row(session: ControlSession, patience: Patience, table: Table, row: Sequence[Any], *key: Any) -> None:
+def append_row(session: ControlSession, patience: Patience, table: Table, row: Row, *key: Any) -> None:
     """Append a row unless it is there: somebody may have tried before, and died before he knew."""
     look = _looker(session, table, key)
     if patience.call(look) is None:
         patience.settle(lambda: session.execute(table["append"], *row) == 1, look)
 
 
-def append_rows(
-    session: ControlSession, patience: Patience, table: Table, rows: Sequence[Sequence[Any]], *key: Any
-) -> None:
+def append_rows(session: ControlSession, patience: Patience, table: Table, rows: Sequence[Row], *key: Any) -> None:
     """Append new rows in one statement; `key` is that of the first."""
     patience.settle(lambda: session.append(table["append"], rows) == len(rows), _looker(session, table, key))
 
 
-def in_batches(items: Sequence[Item], size: int = ROWS_MAX) -> Iterator[Sequence[Item]]:
-    for first in range(0, len(items), size):
-        yield items[first : first + size]
+def in_batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """The rows in groups that fit one statement; the same rows always give the same groups."""
+    batch: list[Row] = []
+    size = 0
+    for row in rows:
+        row_bytes = sum(map(_bytes, row))
+        if batch and (len(batch) == ROWS_MAX or size + row_bytes > BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(row)
+        size += row_bytes
+    if batch:
+        yield batch
 
 
 def _looker(session: ControlSession, table: Table, key: tuple[Any, ...]) -> Callable[[], bool | None]:
     return lambda: True if session.fetch(table["find"], *key)[0][0] else None
+
+
+def _bytes(value: Any) -> int:
+    if not isinstance(value, str):
+        return _SCALAR_BYTES
+    return len(value) if value.isascii() else _ESCAPED_BYTES * len(value)

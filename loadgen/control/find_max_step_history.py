@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import datetime
 
 from loadgen.control.batch import append_row
 from loadgen.control.queries import queries
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
+from loadgen.control.storable import text
+
+REASON_MAX = 2_000  # characters
 
 _Q = queries("find_max_step_history")
 
@@ -36,7 +39,8 @@ class StepRecord:
 
 def append(session: ControlSession, patience: Patience, step: StepRecord) -> None:
     """Append a step once: a successor may judge the last step of a dead leader again."""
-    append_row(session, patience, _Q, astuple(step), step.run_id, step.step_number)
+    row = astuple(replace(step, reason=text(step.reason, REASON_MAX)))
+    append_row(session, patience, _Q, row, step.run_id, step.step_number)
 
 
 def read(session: ControlSession, run_id: str) -> tuple[StepRecord, ...]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import datetime
+from typing import Any
 
-from loadgen.control.batch import append_rows
+from loadgen.control.batch import append_rows, in_batches
 from loadgen.control.queries import queries
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
+from loadgen.control.storable import text
+
+ERROR_MAX = 2_000  # characters
 
 _Q = queries("query_executions")
 
@@ -37,13 +41,11 @@ class Execution:
     error: str | None
 
 
-def append(session: ControlSession, patience: Patience, batch: Sequence[Execution]) -> None:
-    """Append one batch, PENDING. The same batch may be given again after a crash: it is looked for first."""
-    if not batch:
-        return
-    key = (batch[0].execution_id, batch[0].run_id)
-    if not patience.call(lambda: session.fetch(_Q["find"], *key)[0][0]):
-        append_rows(session, patience, _Q, [astuple(row) for row in batch], *key)
+def append(session: ControlSession, patience: Patience, executions: Sequence[Execution]) -> None:
+    """Append, PENDING. The same may be given again after a failure: what is there is not appended again."""
+    for batch in in_batches([_row(execution) for execution in executions]):
+        if not _is_there(session, patience, batch[0][:2]):
+            append_rows(session, patience, _Q, batch, *batch[0][:2])
 
 
 def count(session: ControlSession, run_id: str, worker_id: str) -> int:
@@ -57,3 +59,12 @@ def read(session: ControlSession, run_id: str, limit: int) -> tuple[tuple[Execut
         (Execution(**dict(zip(names, row[:-1], strict=True))), row[-1])
         for row in session.fetch(_Q["read"], run_id, limit)
     )
+
+
+def _row(execution: Execution) -> tuple[Any, ...]:
+    error = execution.error
+    return astuple(replace(execution, error=None if error is None else text(error, ERROR_MAX)))
+
+
+def _is_there(session: ControlSession, patience: Patience, key: Sequence[str]) -> bool:
+    return bool(patience.call(lambda: session.fetch(_Q["find"], *key)[0][0]))

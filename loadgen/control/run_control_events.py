@@ -16,6 +16,7 @@ from loadgen.control.retry import Patience
 from loadgen.control.run_leases import Term
 from loadgen.control.run_status import Fenced
 from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.storable import json_text
 from loadgen.model.event import EVERYBODY, Address, Command, SetPhase, SetWorkerTarget, Start, Stop, decode, encode
 
 BATCH = 100  # rows per poll; written in the SQL too, where a bind would cost the fast path
@@ -48,11 +49,12 @@ class Event:
 def emit(session: ControlSession, patience: Patience, term: Term, new: NewEvent) -> int:
     """Append an event; its number. Fenced when the term is over."""
     kind, data = encode(new.command, new.address)
+    content = json_text(data)
 
     def write() -> int:
         for _ in range(_COLLISIONS_MAX):
             try:
-                binds = (term.key, new.event_id, kind, data, term.key, term.epoch, term.owner)
+                binds = (term.key, new.event_id, kind, content, term.key, term.epoch, term.owner)
                 if session.execute(_Q["emit"], *binds) == 0:
                     raise Fenced(f"term {term.epoch} over run {term.key} has ended")
             except ControlFailed as error:

@@ -13,8 +13,10 @@ from loadgen.control.batch import append_rows, in_batches
 from loadgen.control.queries import queries
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
+from loadgen.control.storable import text, to_json
 
 MESSAGE_MAX = 4_000  # characters
+DETAILS_MAX = 16_000  # characters of JSON
 
 _Q = queries("test_logs")
 
@@ -32,9 +34,8 @@ class LogRow:
 
 
 def append(session: ControlSession, patience: Patience, logs: Sequence[LogRow]) -> None:
-    for batch in in_batches(logs, 200):
-        rows = [_binds(row) for row in batch]
-        append_rows(session, patience, _Q, rows, batch[0].log_id, batch[0].run_id)
+    for batch in in_batches([_binds(row) for row in logs]):
+        append_rows(session, patience, _Q, batch, *batch[0][:2])
 
 
 def newest(session: ControlSession, run_id: str, limit: int) -> tuple[LogRow, ...]:
@@ -44,8 +45,8 @@ def newest(session: ControlSession, run_id: str, limit: int) -> tuple[LogRow, ..
 
 
 def _binds(row: LogRow) -> tuple[Any, ...]:
-    details = None if row.details is None else json.dumps(row.details, default=str)
-    message = row.message[:MESSAGE_MAX]
+    details = None if row.details is None else to_json(row.details, DETAILS_MAX)
+    message = text(row.message, MESSAGE_MAX)
     return (row.log_id, row.run_id, row.test_id, row.worker_id, row.level, message, details, row.timestamp)
 
 

@@ -10,6 +10,7 @@ from loadgen.control.batch import append_row
 from loadgen.control.queries import queries
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
+from loadgen.control.storable import json_text
 
 _Q = queries("test_results")
 
@@ -39,7 +40,9 @@ class ResultRow:
 
 def append(session: ControlSession, patience: Patience, result: ResultRow) -> None:
     """Append a result once: a successor that finishes the work of a dead leader finds it there."""
-    append_row(session, patience, _Q, astuple(result), result.test_id, result.run_id)
+    *columns, find_max_result, summary = astuple(result)
+    row = (*columns, json_text(find_max_result), json_text(summary))
+    append_row(session, patience, _Q, row, result.test_id, result.run_id)
 
 
 def read(session: ControlSession, run_id: str) -> tuple[tuple[ResultRow, datetime], ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from datetime import datetime
 
 from loadgen.control.batch import append_rows, in_batches
 from loadgen.control.queries import queries
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
+from loadgen.control.storable import json_text
 
 _Q = queries("warehouse_poll_snapshots")
 
@@ -30,9 +31,8 @@ class WarehousePoll:
 
 
 def append(session: ControlSession, patience: Patience, polls: Sequence[WarehousePoll]) -> None:
-    for batch in in_batches(polls):
-        rows = [astuple(poll) for poll in batch]
-        append_rows(session, patience, _Q, rows, batch[0].snapshot_id, batch[0].run_id)
+    for batch in in_batches([astuple(replace(poll, raw=json_text(poll.raw))) for poll in polls]):
+        append_rows(session, patience, _Q, batch, *batch[0][:2])
 
 
 def read(session: ControlSession, run_id: str) -> tuple[WarehousePoll, ...]:

@@ -12,12 +12,12 @@ from typing import Any
 from loadgen.control.queries import queries
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.storable import clean, text
 from loadgen.errors import LoadgenError
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
 
 LAST_ERROR_MAX = 1_000  # characters, the mark included
-_CUT = "...(truncated)"
 
 _Q = queries("worker_heartbeats")
 
@@ -90,10 +90,12 @@ def register(session: ControlSession, patience: Patience, me: WorkerIdentity, *,
 
 def beat(session: ControlSession, me: WorkerIdentity, said: Beat) -> bool:
     """One beat, one attempt; counts grow from 2, registering was 1. False: the row is not ours any more."""
+    last_error = None if said.last_error is None else text(said.last_error, LAST_ERROR_MAX)
+    live_metrics = None if said.live_metrics is None else clean(said.live_metrics)
     touched = session.execute(
         _Q["beat"],
         *(said.status, said.phase, said.count, said.active_connections, said.open_connections),
-        *(said.target_connections, cut(said.last_error), said.error_count, said.live_metrics),
+        *(said.target_connections, last_error, said.error_count, live_metrics),
         *(said.last_sequence_id, said.cpu_percent, said.memory_percent),
         *(me.run_id, me.worker_id, me.hostname, me.pid, said.count),
     )
@@ -107,13 +109,6 @@ def read(session: ControlSession, run_id: str) -> tuple[WorkerRow, ...]:
 
 def find(session: ControlSession, run_id: str, worker_id: str) -> WorkerRow | None:
     return next((row for row in read(session, run_id) if row.identity.worker_id == worker_id), None)
-
-
-def cut(error: str | None) -> str | None:
-    """An error text that fits LAST_ERROR, and says so when it was longer."""
-    if error is None or len(error) <= LAST_ERROR_MAX:
-        return error
-    return error[: LAST_ERROR_MAX - len(_CUT)] + _CUT
 
 
 def _replace(session: ControlSession, patience: Patience, me: WorkerIdentity, silent_ms: int) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from datetime import datetime
 
 from loadgen.control.batch import append_rows, in_batches
 from loadgen.control.queries import queries
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
+from loadgen.control.storable import json_text
 
 _Q = queries("worker_metrics_snapshots")
 
@@ -47,10 +48,9 @@ class Snapshot:
 
 
 def append(session: ControlSession, patience: Patience, snapshots: Sequence[Snapshot]) -> None:
-    for batch in in_batches(snapshots):
-        first = batch[0]
-        rows = [astuple(snapshot) for snapshot in batch]
-        append_rows(session, patience, _Q, rows, first.snapshot_id, first.run_id)
+    rows = [astuple(replace(snapshot, custom_metrics=json_text(snapshot.custom_metrics))) for snapshot in snapshots]
+    for batch in in_batches(rows):
+        append_rows(session, patience, _Q, batch, *batch[0][:2])
 
 
 def read(session: ControlSession, run_id: str) -> tuple[Snapshot, ...]:

@@ -28,7 +28,7 @@ SELECT SCENARIO_CONFIG FROM RUN_STATUS WHERE RUN_ID = ?;
 
 -- name: poll
 -- What a worker looks at every second: state, and for how long nobody has been in charge (negative: somebody is).
-SELECT STATUS, PHASE, NEXT_SEQUENCE_ID, LEASE_EPOCH, WORKER_TARGETS,
+SELECT STATUS, PHASE, NEXT_SEQUENCE_ID, LEASE_EPOCH, WORKER_TARGETS, SYSDATE() AS SERVER_TIME,
        (SELECT DATEDIFF(millisecond, MAX(EXPIRES_AT), SYSDATE()) FROM RUN_LEASES WHERE RUN_ID = ?) AS LEASE_OVER_MS
 FROM RUN_STATUS WHERE RUN_ID = ?;
 
@@ -36,8 +36,8 @@ FROM RUN_STATUS WHERE RUN_ID = ?;
 SELECT SYSDATE();
 
 -- name: move
--- One step of the run's life, by the holder of a living term; a time is written only once. 0 rows: the run is not
--- where it was thought to be, or the term is over.
+-- One step of the run's life, by the holder of a living term; a time is written only once, a finished run stays as it
+-- is. 0 rows: the run is not where it was thought to be, or the term is over.
 UPDATE RUN_STATUS SET
     STATUS = ?, PHASE = ?, REASON = COALESCE(?, REASON), VERDICT = COALESCE(?, VERDICT), LEASE_EPOCH = ?,
     START_TIME = COALESCE(START_TIME, IFF(? = 1, SYSDATE(), NULL)),
@@ -45,7 +45,7 @@ UPDATE RUN_STATUS SET
     WARMUP_END_TIME = COALESCE(WARMUP_END_TIME, IFF(? = 1, SYSDATE(), NULL)),
     END_TIME = COALESCE(END_TIME, IFF(? = 1, SYSDATE(), NULL)),
     UPDATED_AT = SYSDATE()
-WHERE RUN_ID = ? AND STATUS = ? AND PHASE = ?
+WHERE RUN_ID = ? AND STATUS = ? AND PHASE = ? AND END_TIME IS NULL
   AND EXISTS (SELECT 1 FROM RUN_LEASES WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE());
 
 -- name: publish

@@ -1,0 +1,102 @@
+"""A control plane for tests: its tables in a database of an embedded server, sessions to them, and a way to move time.
+
+The server's clock cannot be set. Its leases can be aged instead, which is the same to everyone who compares.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from typing import Any
+
+from loadgen.clock import Clock, FakeClock
+from loadgen.control import migrations, run_status
+from loadgen.control.place import ControlPlace
+from loadgen.control.queries import Query
+from loadgen.control.retry import Patience
+from loadgen.control.run_leases import Term, claim, new_owner
+from loadgen.control.session import ControlSession
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from tests.embedded_server import EmbeddedServer
+
+_numbers = itertools.count(1)
+
+
+def patience(*, attempts: int = 5, clock: Clock | None = None, **more: Any) -> Patience:
+    """Patience that takes no time."""
+    return Patience(stop=threading.Event(), attempts=attempts, clock=clock or FakeClock(), **more)
+
+
+class ControlPlane:
+    """The tables of a control plane of its own. `close()` ends all sessions that were made here."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self.server = server
+        self.place = ControlPlace(connection="embedded", database=f"CONTROL_{next(_numbers)}")
+        self.environ = {EMBEDDED_ADDRESS: server.address}
+        self._sessions: list[ControlSession] = []
+        self.session = self.open("test")  # of the thread that made this
+        migrations.apply(self.session, patience(), migrations.inspect(self.session, patience()))
+
+    def open(self, role: str) -> ControlSession:
+        session = ControlSession(self.place, role=role, environ=self.environ)
+        self._sessions.append(session)
+        return session
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()
+
+    def rows(self, sql: str, *binds: Any) -> list[tuple[Any, ...]]:
+        return self.session.fetch(Query(name="test", sql=sql, binds=len(binds)), *binds)
+
+    def change(self, sql: str, *binds: Any) -> int:
+        return self.session.execute(Query(name="test", sql=sql, binds=len(binds)), *binds)
+
+    def new_run(self, **more: Any) -> str:
+        """A run that is PREPARED."""
+        run_id = str(uuid.uuid4())
+        fields: dict[str, Any] = {"template_id": "t", "test_name": "n", "scenario_config": "{}", "workers": 2}
+        run_status.create(self.session, patience(), run_status.NewRun(run_id=run_id, **(fields | more)))
+        return run_id
+
+    def claim(self, run_id: str, *, ttl_s: float = 30.0) -> Term:
+        """A term that must be free to take."""
+        term = claim(self.session, patience(), run_id, new_owner(), ttl_s)
+        assert term is not None
+        return term
+
+    def leases(self, run_id: str) -> list[tuple[int, str, int]]:
+        """(epoch, owner, milliseconds it still lasts) of every term, oldest first."""
+        return [
+            (int(epoch), owner, int(remaining_ms))
+            for epoch, owner, remaining_ms in self.rows(
+                "SELECT EPOCH, OWNER, DATEDIFF(millisecond, SYSDATE(), EXPIRES_AT) FROM RUN_LEASES WHERE RUN_ID = ?"
+                " ORDER BY EPOCH",
+                run_id,
+            )
+        ]
+
+    def age(self, run_id: str, seconds: float) -> None:
+        """Let time pass for the leases of a run."""
+        self.change(
+            "UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(millisecond, ?, EXPIRES_AT) WHERE RUN_ID = ?",
+            -round(seconds * 1000),
+            run_id,
+        )
+
+    def expire(self, run_id: str, *, since_s: float) -> None:
+        """Let the newest term of a run have ended so long ago."""
+        _, _, remaining_ms = self.leases(run_id)[-1]
+        self.age(run_id, remaining_ms / 1000 + since_s)
+
+    def events(self, run_id: str) -> list[tuple[int, str, int]]:
+        """(number, event id, epoch) of every event, in order."""
+        return [
+            (int(number), event_id, int(epoch))
+            for number, event_id, epoch in self.rows(
+                "SELECT SEQUENCE_ID, EVENT_ID, EPOCH FROM RUN_CONTROL_EVENTS WHERE RUN_ID = ? ORDER BY SEQUENCE_ID",
+                run_id,
+            )
+        ]

@@ -1,0 +1,129 @@
+"""Where the control plane is, and that every process of a run is told the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from loadgen.control.place import ControlPlace
+from loadgen.errors import ConfigurationError
+from loadgen.scenario.read import parse_scenario
+from loadgen.snowflake.ident import BadIdentifier
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+
+MINIMAL = "version: 1\nname: x\nworkload: {statements: [{name: a, sql: SELECT 1}]}\n"
+HERE = {EMBEDDED_ADDRESS: "127.0.0.1:1"}
+PLACES = [
+    ControlPlace(),
+    ControlPlace(connection="embedded"),
+    ControlPlace(connection="my-conn", database='"My ""odd"" db"', schema='"a.b"', warehouse='"W 1"'),
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_worker_finds_the_place_that_its_spawner_was_told(place):
+    assert ControlPlace.from_environment(place.to_environment()) == place
+
+
+def test_without_variables_it_is_the_default_place():
+    place = ControlPlace.from_environment({})
+
+    assert place == ControlPlace(connection=None, database="LOADGEN", schema="CONTROL", warehouse="LOADGEN_CONTROL_WH")
+
+
+def test_an_empty_variable_is_none():
+    names = ("CONNECTION", "DATABASE", "SCHEMA", "WAREHOUSE")
+
+    place = ControlPlace.from_environment(
+        {f"LOADGEN_CONTROL_{name}": "" for name in names} | {"LOADGEN_CONNECTION": ""}
+    )
+
+    assert place == ControlPlace()
+
+
+@pytest.mark.parametrize(
+    ("variables", "connection"),
+    [
+        ({"LOADGEN_CONNECTION": "target"}, "target"),
+        ({"LOADGEN_CONNECTION": "target", "LOADGEN_CONTROL_CONNECTION": "embedded"}, "embedded"),
+        ({"LOADGEN_CONTROL_CONNECTION": "embedded"}, "embedded"),
+    ],
+)
+def test_the_connection_of_the_control_plane_goes_before_that_of_the_target(variables, connection):
+    assert ControlPlace.from_environment(variables).connection == connection
+
+
+def test_other_variables_are_none_of_its_business():
+    noise = {
+        "SNOWFLAKE_DATABASE": "X",
+        "LOADGEN_CONTROL": "X",
+        "LOADGEN_CONTROL_ROLE": "X",
+        "loadgen_control_schema": "X",
+    }
+
+    assert ControlPlace.from_environment(noise) == ControlPlace()
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("", ControlPlace()),
+        ("connection: target", ControlPlace(connection="target")),
+        ("connection: target\ncontrol: {connection: embedded}", ControlPlace(connection="embedded")),
+        (
+            "control: {database: db, schema: s, warehouse: wh}",
+            ControlPlace(database="db", schema="s", warehouse="wh"),
+        ),
+    ],
+    ids=["nothing", "the target's", "its own", "names"],
+)
+def test_a_scenario_says_where_it_is(written, expected):
+    scenario = parse_scenario(f"{MINIMAL}{written}\n", source="s.yaml", environ={}).scenario
+
+    assert ControlPlace.of_scenario(scenario) == expected
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (ControlPlace(), '"LOADGEN"."CONTROL"'),
+        (ControlPlace(database="db", schema='"Mixed Case"'), '"DB"."Mixed Case"'),
+    ],
+)
+def test_names_are_read_as_in_sql_and_always_quoted(place, name):
+    assert place.schema_name.sql == name
+
+
+HOSTILE = ['x"; DROP TABLE RUN_STATUS; --', "a.b", "$$", "x y", "", '"', "IDENTIFIER('x')", "a\0b", '"a\nb"', "x" * 256]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("part", ["database", "schema"])
+def test_a_name_is_one_name_or_refused(part, text):
+    place = replace(ControlPlace(), **{part: text})
+
+    with pytest.raises(BadIdentifier) as refused:
+        _ = place.schema_name
+
+    assert refused.value.exit_code == 2
+    assert refused.value.remedy
+
+
+def test_a_quoted_name_may_hold_anything_but_stays_one_name():
+    place = ControlPlace(database='"x""; DROP TABLE T; --"')
+
+    assert place.schema_name.sql == '"x""; DROP TABLE T; --"."CONTROL"'
+
+
+def test_its_connection_enters_the_place():
+    profile = ControlPlace(connection="embedded", database="D", schema="S", warehouse="W").profile(HERE)
+
+    assert (profile.text("database"), profile.text("schema"), profile.text("warehouse")) == ("D", "S", "W")
+
+
+def test_a_connection_that_is_not_there_is_an_error_of_the_user():
+    with pytest.raises(ConfigurationError) as refused:
+        ControlPlace(connection="embedded").profile({})
+
+    assert "embedded serve" in refused.value.remedy

@@ -1,0 +1,192 @@
+"""How the SQL files are read, and what is done to values before they are bound."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.control import batch
+from loadgen.control.queries import queries, tables, without_comments
+from loadgen.control.storable import CUT, clean, json_text, text, to_json
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted((ROOT / "schemas" / "queries").glob("*.sql"))
+LONE, NUL, REPLACEMENT = "\ud800", "\0", "\ufffd"
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_query_knows_its_name_its_text_and_its_binds():
+    found = queries("run_leases")["newest"]
+
+    assert found.name == "run_leases.newest"
+    assert found.sql.startswith("SELECT EPOCH, OWNER, DATEDIFF(")
+    assert found.sql.endswith("ORDER BY EPOCH DESC LIMIT 1")
+    assert found.binds == 1
+
+
+def test_a_file_is_read_once():
+    assert queries("test_logs") is queries("test_logs")
+
+
+def test_every_file_is_a_table():
+    assert list(tables()) == [path.stem for path in FILES]
+    assert len(tables()) > 10
+
+
+def test_a_table_without_a_file_is_a_mistake():
+    with pytest.raises(FileNotFoundError):
+        queries("no_such_table")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_nothing_in_a_file_is_lost(path):
+    """Two blocks of one name, a statement before the first or a second one in a block would be passed over silently."""
+    text_of_file = path.read_text("utf-8")
+    names = re.findall(r"^-- *name *:(.*)$", text_of_file, re.MULTILINE)
+
+    before, *_ = text_of_file.split("-- name: ", 1)
+
+    assert [name.strip() for name in names] == list(queries(path.stem))
+    assert without_comments(before).strip() == ""
+    assert without_comments(text_of_file).count(";") == len(names)
+    assert all(query.sql for query in queries(path.stem).values())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_each_statement_is_about_the_table_of_its_file(path):
+    for query in queries(path.stem).values():
+        assert path.stem.upper() in query.sql or query.name == "run_status.server_time"
+
+
+def test_comments_do_not_travel():
+    assert without_comments("-- why\nSELECT ?\n  -- and how?\nFROM T;") == "SELECT ?\nFROM T;"
+
+
+# --- texts -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.text(alphabet=st.characters(), max_size=40), st.integers(20, 60))
+def test_any_text_becomes_storable(foreign, limit):
+    kept = text(foreign, limit)
+
+    assert len(kept) <= limit
+    assert NUL not in kept
+    kept.encode("utf-8")  # a lone surrogate could not be encoded
+
+
+def test_what_can_be_stored_stays_as_it_is():
+    for kept in ("", "plain", 'it\'s "quoted" \\ ; -- ?', "über 😀 \u2028", "tab\tline\n", "\x1b[31m"):
+        assert clean(kept) == text(kept, 1000) == kept
+
+
+def test_what_cannot_be_stored_is_replaced_not_dropped():
+    assert clean(f"a{NUL}b{LONE}c") == f"a{REPLACEMENT}b{REPLACEMENT}c"
+
+
+@pytest.mark.parametrize(("length", "cut"), [(999, False), (1000, False), (1001, True), (1_000_000, True)])
+def test_a_text_is_cut_at_its_limit_and_says_so(length, cut):
+    kept = text("x" * length, 1000)
+
+    assert len(kept) == min(length, 1000)
+    assert kept.endswith(CUT) is cut
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("written", [None, "{}", '{"a":[1,2.5,null,true,"x"]}', " [1] ", "no json"])
+def test_harmless_json_is_not_touched(written):
+    assert json_text(written) is written
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        (r'{"a":"\u0000"}', {"a": REPLACEMENT}),
+        (r'{"a\ud800":["\uDfff"]}', {f"a{REPLACEMENT}": [REPLACEMENT]}),
+        ('{"a":NaN,"b":[Infinity,-Infinity]}', {"a": "nan", "b": ["inf", "-inf"]}),
+        (r'{"a":"\ud83d\ude00"}', {"a": "😀"}),
+        (r'{"a":"\\u0000"}', {"a": "\\u0000"}),  # a backslash and some letters, no NUL
+        ('{"a":"NaN"}', {"a": "NaN"}),
+        ('{"a":"é"}', {"a": "é"}),
+    ],
+)
+def test_json_is_made_storable(written, kept):
+    found = json_text(written)
+
+    assert found is not None
+    assert found.isascii()
+    assert json.loads(found) == kept
+    assert not re.search(r"(?<!\\)\\u0000", found)
+
+
+@pytest.mark.parametrize("written", ["NaN{", '{"é":', "[" * 100_000 + "NaN"])
+def test_what_is_no_json_is_left_to_the_server(written):
+    assert json_text(written) == written
+
+
+def circle() -> dict[str, object]:
+    inner: dict[str, object] = {}
+    inner["again"] = inner
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("details", "kept"),
+    [
+        ({"a": {"b": [1, (2.5, None)]}}, {"a": {"b": [1, [2.5, None]]}}),
+        ({"a": float("nan"), "b": f"{NUL}{LONE}"}, {"a": "nan", "b": REPLACEMENT * 2}),
+        ({("a", 1): {1, }}, {"('a', 1)": "{1}"}),
+        ({"a": ValueError("no")}, {"a": "no"}),
+        (circle(), {"unreadable": "dict"}),
+        ({"a": "x" * 500}, {"truncated": '{"a": "' + "x" * 193}),
+    ],
+    ids=["nested", "odd values", "odd keys", "objects", "a circle", "too long"],
+)  # fmt: skip
+def test_details_of_any_shape_become_json(details, kept):
+    assert json.loads(to_json(details, 200)) == kept
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_has_a_limited_number_of_rows():
+    rows = [(number,) for number in range(2 * batch.ROWS_MAX + 1)]
+
+    batches = list(batch.in_batches(rows))
+
+    assert [len(part) for part in batches] == [batch.ROWS_MAX, batch.ROWS_MAX, 1]
+    assert [row for part in batches for row in part] == rows
+
+
+def test_a_batch_has_a_limited_size():
+    third = "x" * (batch.BYTES_MAX // 3)
+    rows = [(third,)] * 4 + [(third * 6,)] + [(third,)]
+
+    batches = list(batch.in_batches(rows))
+
+    assert [len(part) for part in batches] == [3, 1, 1, 1]
+
+
+def test_a_text_that_is_not_ascii_counts_as_it_travels():
+    rows = [("é" * (batch.BYTES_MAX // 10),)] * 2
+
+    assert [len(part) for part in batch.in_batches(rows)] == [1, 1]
+
+
+def test_no_rows_are_no_batch():
+    assert list(batch.in_batches([])) == []
+
+
+def test_no_batch_is_so_large_that_the_driver_would_upload_it_to_a_stage():
+    array_bound = [query for name in tables() for query in queries(name).values() if "FROM VALUES" in query.sql]
+
+    assert len(array_bound) == 4
+    assert max(query.binds for query in array_bound) * batch.ROWS_MAX < batch.STAGED_VALUES // 2

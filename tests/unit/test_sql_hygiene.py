@@ -1,0 +1,397 @@
+"""The SQL of the control plane, read as data: what Snowflake rejects, or takes and gets wrong, never gets in.
+
+That every statement really runs is shown by tests/contract/test_control_tables.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlglot
+from sqlglot import exp
+
+from loadgen.control.migrations import migrations
+from loadgen.control.queries import Query, queries, tables
+
+ROOT = Path(__file__).resolve().parents[2]
+QUERIES = [query for table in tables() for query in queries(table).values()]
+MIGRATIONS = [statement for migration in migrations() for statement in migration.statements]
+STATEMENTS = [*QUERIES, *MIGRATIONS]
+CREATES = [query for query in STATEMENTS if query.sql.startswith("CREATE")]
+CHANGES = [query for query in QUERIES if query not in CREATES]
+
+each_statement = pytest.mark.parametrize("query", STATEMENTS, ids=lambda query: query.name)
+each_change = pytest.mark.parametrize("query", CHANGES, ids=lambda query: query.name)
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+# rule: (pattern, a text that it must find)
+FORBIDDEN = {
+    "SYSDATE() alone is UTC in every session": (
+        r"\b(CURRENT_TIMESTAMP|LOCALTIMESTAMP|SYSTIMESTAMP|GETDATE|CURRENT_DATE|CURRENT_TIME|NOW)\b",
+        "SELECT NOW()",
+    ),
+    "UPDATE has no RETURNING": (r"\bRETURNING\b", "UPDATE T SET A = 1 RETURNING A"),
+    "VALUES takes no PARSE_JSON": (r"VALUES\s*\([^)]*PARSE_JSON", "INSERT INTO T VALUES (?, PARSE_JSON(?))"),
+    "MERGE is off the fast path": (r"\bMERGE\b", "MERGE INTO T USING S ON A = B"),
+    "there are no named binds": (r"(?<![\w):\]\"]):[A-Za-z_]", "SELECT A FROM T WHERE B = :name"),
+    "there are no client-side binds": (r"%s|%\(", "SELECT %(name)s"),
+    "IN takes no binds": (r"\bIN\s*\([^)]*\?", "SELECT A FROM T WHERE B IN (?, ?)"),
+    "one statement is one transaction": (r"\b(BEGIN|COMMIT|ROLLBACK|START TRANSACTION)\b", "BEGIN TRANSACTION"),
+    "FOR UPDATE needs a transaction": (r"\bFOR\s+UPDATE\b", "SELECT A FROM T FOR UPDATE"),
+    "OR REPLACE empties tables": (r"\bOR\s+(REPLACE|ALTER)\b", "CREATE OR REPLACE TABLE T (A INT)"),
+    "indexes are declared with their table": (r"\bCREATE\s+INDEX\b", "CREATE INDEX I ON T (A)"),
+    "columns are named": (r"\bSELECT\s+\*|\.\*", "SELECT * FROM T"),
+    "one statement per text": (r";", "SELECT 1; SELECT 2"),
+    "nothing is dropped": (r"\b(DROP|TRUNCATE|ALTER)\b", "DROP TABLE T"),
+    "TIMESTAMPDIFF hides the column": (r"\bTIMESTAMPDIFF\b", "SELECT TIMESTAMPDIFF('second', A, B)"),
+    "tables are named without a schema": (r"\b(FROM|INTO|UPDATE|JOIN)\s+\w+\.\w+", "SELECT A FROM S.T"),
+    "a numbering of the server has gaps": (r"\b(NEXTVAL|AUTOINCREMENT|IDENTITY)\b", "SELECT S.NEXTVAL"),
+    "comments cost bytes in every request": (r"--|/\*", "SELECT 1 -- one"),
+}
+QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
+
+
+@pytest.mark.parametrize(("pattern", "bad"), FORBIDDEN.values(), ids=FORBIDDEN)
+def test_no_statement_has_a_forbidden_form(pattern, bad):
+    found = re.compile(pattern, re.IGNORECASE)
+
+    assert found.search(bad)
+    assert [query.name for query in STATEMENTS if found.search(QUOTED.sub("''", query.sql))] == []
+
+
+@each_statement
+def test_binds_are_question_marks_outside_of_quotes(query):
+    assert QUOTED.sub("''", query.sql).count("?") == query.sql.count("?") == query.binds
+    assert len(list(parsed(query).find_all(exp.Placeholder))) == query.binds
+
+
+@each_statement
+def test_snowflake_can_read_it(query):
+    statement = parsed(query)
+
+    assert not isinstance(statement, exp.Command)  # sqlglot's word for "I did not understand"
+
+
+# --- changes ---------------------------------------------------------------------------------------------------------
+
+
+@each_change
+def test_an_insert_gives_each_named_column_one_value(query):
+    for insert in parsed(query).find_all(exp.Insert):
+        columns, source = insert.this.expressions, insert.expression
+        assert isinstance(insert.this, exp.Schema), "it names no columns"
+        assert len({column.name for column in columns}) == len(columns) == len(source.expressions)
+
+
+@each_change
+def test_only_rows_of_hybrid_tables_are_changed(query):
+    statement = parsed(query)
+
+    for change in (*statement.find_all(exp.Update), *statement.find_all(exp.Delete)):
+        assert change.this.name in HYBRID, "an UPDATE of a standard table locks it as a whole"
+        assert change.args.get("where") is not None
+
+
+@each_change
+def test_the_row_count_of_an_update_is_a_count_of_rows(query):
+    for update in parsed(query).find_all(exp.Update):
+        assert not update.args.get("from_")
+        assert not update.args.get("from")
+        assert not list(update.this.find_all(exp.Join))
+
+
+# Reads that name no key and have no LIMIT, each with the reason why it stays small.
+SMALL = {
+    "schema_version.applied": "a row per migration",
+    "run_status.unfinished": "runs that are under way",
+}
+KEYS = {"RUN_ID", "EVENT_ID", "VERSION"}
+
+
+@each_change
+def test_every_read_has_a_key_or_a_limit(query):
+    selects = [select for select in parsed(query).find_all(exp.Select) if reads_a_table(select)]
+
+    unbounded = [select.sql() for select in selects if not (named_keys(select) & KEYS or select.args.get("limit"))]
+
+    assert bool(unbounded) == (query.name in SMALL)
+
+
+def test_a_read_without_a_key_would_be_found():
+    select = sqlglot.parse_one("SELECT A FROM T WHERE STATUS = ? OR RUN_ID = ?", read="snowflake")
+
+    assert reads_a_table(select)
+    assert not named_keys(select) & KEYS
+
+
+@each_change
+def test_what_is_limited_has_an_order(query):
+    for select in parsed(query).find_all(exp.Select):
+        assert not select.args.get("limit") or select.args.get("order"), "LIMIT alone is off the fast path"
+
+
+def test_readers_of_standard_tables_take_one_row_of_each_key():
+    """Nothing enforces a key there, and a statement that was given up may be executed late."""
+    keys = {table.name.lower(): table.key[-1] for table in TABLES.values() if not table.hybrid}
+    reads = [query for query in QUERIES if query.name.split(".")[0] in keys and query.name.endswith(("read", "newest"))]
+
+    missing = [query.name for query in reads if "QUALIFY ROW_NUMBER() OVER (PARTITION BY" not in query.sql]
+
+    assert len(reads) == 8
+    assert missing == []
+    for query in reads:
+        partition = re.search(r"PARTITION BY ([\w, ]+) ORDER BY", query.sql)
+        assert partition is not None
+        assert keys[query.name.split(".")[0]] in partition[1]
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TableText:
+    name: str
+    hybrid: bool
+    columns: dict[str, str]  # name: type and constraints
+    key: tuple[str, ...]
+    indexed: frozenset[str]
+
+
+def test_every_table_is_made_once_and_only_when_it_is_not_there():
+    assert max(Counter(query.sql.split("(")[0].split()[-1] for query in CREATES).values()) == 1
+    for query in CREATES:
+        assert re.match(r"CREATE (HYBRID )?TABLE IF NOT EXISTS [A-Z_]+ \(", query.sql)
+
+
+def test_hybrid_tables_have_an_enforceable_key():
+    assert sorted(HYBRID) == ["RUN_CONTROL_EVENTS", "RUN_LEASES", "RUN_STATUS", "WORKER_HEARTBEATS"]
+    for table in TABLES.values():
+        assert table.key
+        assert all("NOT NULL" in table.columns[column] for column in table.key)
+
+
+def test_indexed_columns_are_narrow():
+    for table in TABLES.values():
+        for column in table.indexed:
+            kind = table.columns[column].split()[0]
+            width = re.fullmatch(r"VARCHAR\((\d+)\)", kind)
+            assert (width and int(width[1]) <= 255) or kind in ("NUMBER(38,0)", "TIMESTAMP_NTZ"), (table.name, column)
+
+
+def test_columns_have_no_defaults_and_times_no_zone():
+    for table in TABLES.values():
+        for column, kind in table.columns.items():
+            assert "DEFAULT" not in kind.upper(), (table.name, column)
+            assert not re.search(r"TIMESTAMP_(LTZ|TZ)|\bTIMESTAMP\b|DATETIME", kind), (table.name, column)
+
+
+def test_json_in_hybrid_tables_is_text():
+    kinds = {kind.split()[0] for name in HYBRID for kind in TABLES[name].columns.values()}
+
+    assert not {kind for kind in kinds if re.match("VARIANT|OBJECT|ARRAY", kind)}
+
+
+COLUMNS = {
+    "RUN_CONTROL_EVENTS": "RUN_ID SEQUENCE_ID EVENT_ID EPOCH EVENT_TYPE EVENT_DATA CREATED_AT",
+    "WORKER_HEARTBEATS": """RUN_ID WORKER_ID WORKER_GROUP_ID STATUS PHASE LAST_HEARTBEAT HEARTBEAT_COUNT
+        ACTIVE_CONNECTIONS OPEN_CONNECTIONS TARGET_CONNECTIONS LAST_ERROR ERROR_COUNT LIVE_METRICS LAST_SEQUENCE_ID
+        HOSTNAME PID VERSION LABELS CPU_PERCENT MEMORY_PERCENT CREATED_AT UPDATED_AT""",
+    "WINDOW_RESULTS": "RUN_ID WORKER_ID WINDOW_ID EPOCH PHASE STEP_ID SECONDS COUNTS BUCKETS CREATED_AT",
+    "VALUE_POOLS": "RUN_ID POOL CHUNK VALUES CREATED_AT",
+    "WORKER_METRICS_SNAPSHOTS": """SNAPSHOT_ID RUN_ID TEST_ID WORKER_ID WORKER_GROUP_ID WORKER_GROUP_COUNT TIMESTAMP
+        ELAPSED_SECONDS PHASE TOTAL_QUERIES READ_COUNT WRITE_COUNT ERROR_COUNT QPS P50_LATENCY_MS P95_LATENCY_MS
+        P99_LATENCY_MS AVG_LATENCY_MS MIN_LATENCY_MS MAX_LATENCY_MS ACTIVE_CONNECTIONS TARGET_CONNECTIONS CPU_PERCENT
+        MEMORY_PERCENT CUSTOM_METRICS CREATED_AT""",
+    "QUERY_EXECUTIONS": """EXECUTION_ID RUN_ID TEST_ID WORKER_ID QUERY_ID STATEMENT_NAME QUERY_KIND PHASE STEP_ID
+        START_TIME DUE_LAG_MS DURATION_MS ROWS_AFFECTED SUCCESS ERROR_CATEGORY ERROR_CODE ERROR ENRICHMENT_STATUS
+        SF_TOTAL_MS SF_COMPILE_MS SF_EXECUTION_MS SF_QUEUED_OVERLOAD_MS SF_QUEUED_PROVISIONING_MS SF_BLOCKED_MS
+        SF_BYTES_SCANNED SF_CLUSTER CREATED_AT""",
+    "TEST_RESULTS": """TEST_ID RUN_ID WORKER_ID WORKER_GROUP_ID TEMPLATE_ID STATUS CREATED_AT END_TIME
+        TOTAL_OPERATIONS READ_OPERATIONS WRITE_OPERATIONS FAILED_OPERATIONS P50_LATENCY_MS P95_LATENCY_MS
+        P99_LATENCY_MS AVG_LATENCY_MS FIND_MAX_RESULT SUMMARY""",
+    "TEST_LOGS": "LOG_ID RUN_ID TEST_ID WORKER_ID LEVEL MESSAGE DETAILS TIMESTAMP CREATED_AT",
+    "FIND_MAX_STEP_HISTORY": """RUN_ID STEP_NUMBER TARGET_CONNECTIONS WINDOW_START_TIME WINDOW_END_TIME SUCCEEDED
+        FAILED QPS P50_LATENCY_MS P95_LATENCY_MS P99_LATENCY_MS ERROR_RATE QUEUE_SEEN OUTCOME REASON CREATED_AT""",
+    "WAREHOUSE_POLL_SNAPSHOTS": """SNAPSHOT_ID RUN_ID TIMESTAMP RUNNING QUEUED STARTED_CLUSTERS SIZE RAW
+        CREATED_AT""",
+    "RUN_STATUS": """RUN_ID TEST_ID TEMPLATE_ID TEST_NAME SCENARIO_CONFIG STATUS PHASE START_TIME WARMUP_START_TIME
+        WARMUP_END_TIME END_TIME TOTAL_WORKERS_EXPECTED WORKERS_REGISTERED WORKERS_ACTIVE WORKERS_COMPLETED TOTAL_OPS
+        ERROR_COUNT CURRENT_QPS FIND_MAX_STATE WORKER_TARGETS NEXT_SEQUENCE_ID LEASE_EPOCH REASON VERDICT
+        ENRICHMENT_STATUS CREATED_AT UPDATED_AT""",
+    "RUN_LEASES": "RUN_ID EPOCH OWNER EXPIRES_AT",
+}
+KEY = {
+    "RUN_CONTROL_EVENTS": "RUN_ID SEQUENCE_ID",
+    "WORKER_HEARTBEATS": "RUN_ID WORKER_ID",
+    "WINDOW_RESULTS": "RUN_ID WORKER_ID WINDOW_ID",
+    "VALUE_POOLS": "RUN_ID POOL CHUNK",
+    "WORKER_METRICS_SNAPSHOTS": "SNAPSHOT_ID",
+    "QUERY_EXECUTIONS": "EXECUTION_ID",
+    "TEST_RESULTS": "TEST_ID",
+    "TEST_LOGS": "LOG_ID",
+    "FIND_MAX_STEP_HISTORY": "RUN_ID STEP_NUMBER",
+    "WAREHOUSE_POLL_SNAPSHOTS": "SNAPSHOT_ID",
+    "RUN_STATUS": "RUN_ID",
+    "RUN_LEASES": "RUN_ID EPOCH",
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_table_has_the_columns_that_others_rely_on(name):
+    assert sorted(TABLES[name].columns) == sorted(COLUMNS[name].split())
+    assert " ".join(TABLES[name].key) == KEY[name]
+
+
+def test_an_event_can_be_sent_again_without_harm():
+    assert "EVENT_ID" in TABLES["RUN_CONTROL_EVENTS"].indexed  # UNIQUE
+    assert "EVENT_ID" not in TABLES["RUN_CONTROL_EVENTS"].key
+
+
+@pytest.mark.parametrize(
+    "query", [query for query in QUERIES if "FROM VALUES" in query.sql], ids=lambda query: query.name
+)
+def test_what_is_array_bound_names_each_column_of_its_values(query):
+    numbers = [int(number) for number in re.findall(r"\bcolumn(\d+)\b", query.sql)]
+
+    assert numbers == list(range(1, query.binds + 1))
+
+
+# --- who uses it -----------------------------------------------------------------------------------------------------
+
+CONTROL = ROOT / "loadgen" / "control"
+SQL = re.compile(
+    r"\s*(SELECT|INSERT|UPDATE|DELETE|MERGE|CREATE|ALTER|DROP|USE|BEGIN|COMMIT|TRUNCATE|SHOW|CALL|COPY|GRANT)\s[^a-z]"
+)
+# Making databases, schemas, warehouses and grants: names cannot be bound, so these statements are put together.
+SETS_UP = {"migrations.py", "ground.py", "setup.py", "grants.py", "privileges.py"}
+TOUCHES_ROWS = re.compile(
+    r"\s*(SELECT\s.*\sFROM|INSERT\s+INTO|UPDATE\s+\w+\s+SET|DELETE\s+FROM|MERGE\s+INTO)\s", re.DOTALL
+)
+
+
+def test_every_query_is_used_by_exactly_one_module():
+    users = Counter(name for path in CONTROL.glob("*.py") for name in set(used_queries(path)))
+
+    assert users == Counter({query.name: 1 for query in QUERIES})
+
+
+def test_modules_of_the_control_plane_have_no_sql_of_their_own():
+    found = [(path.name, text) for path in CONTROL.glob("*.py") for text in texts(path) if SQL.match(text)]
+
+    assert [text for name, text in found if name not in SETS_UP or TOUCHES_ROWS.match(text)] == []
+    assert found, "the search finds nothing at all"
+
+
+def test_nobody_else_speaks_to_the_tables():
+    names = "|".join([*TABLES, "SCHEMA_VERSION"])
+    piece = rf"\b(?:FROM|INTO|UPDATE|JOIN|TABLE|EXISTS)\s+\"?(?:{names})\b"
+    whole = rf"(?i:\b(?:SELECT\s.*\sFROM|INSERT\s+INTO|UPDATE|DELETE\s+FROM|MERGE\s+INTO)\s+\"?(?:{names})\b)"
+    spoken = re.compile(f"{piece}|{whole}", re.DOTALL)
+    product = [path for folder in ("loadgen", "orchestrator") for path in (ROOT / folder).rglob("*.py")]
+    others = [path for path in product if CONTROL not in path.parents]
+
+    assert spoken.search("select status\nfrom run_status")
+    assert spoken.search("LEFT JOIN RUN_LEASES")
+    assert not spoken.search("the run has vanished from RUN_STATUS")
+    assert [str(path) for path in others for text in texts(path) if spoken.search(text)] == []
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def parsed(query: Query) -> Any:
+    """The statement as sqlglot reads it; it does not know hybrid tables, nor indexes inside of CREATE."""
+    text = query.sql.replace("CREATE HYBRID TABLE", "CREATE TABLE")
+    text = re.sub(r",\s*INDEX \w+ \([\w, ]+\)", "", text)
+    statements = sqlglot.parse(text, read="snowflake")
+    assert len(statements) == 1
+    assert statements[0] is not None
+    return statements[0]
+
+
+def reads_a_table(select: Any) -> bool:
+    source = select.args.get("from_") or select.args.get("from")
+    return source is not None and isinstance(source.this, exp.Table)
+
+
+def named_keys(select: Any) -> set[str]:
+    """Columns that must be equal to a bind for a row to be read."""
+    where = select.args.get("where")
+    conditions = (
+        [] if where is None else list(where.this.flatten() if isinstance(where.this, exp.And) else [where.this])
+    )
+    return {
+        condition.this.name
+        for condition in conditions
+        if isinstance(condition, exp.EQ) and isinstance(condition.expression, exp.Placeholder)
+    }
+
+
+def read_table(sql: str) -> TableText:
+    head, _, body = sql.partition("(\n")
+    columns, key, indexed = {}, (), set()
+    for line in body.rstrip(")").strip().splitlines():
+        entry = line.strip().rstrip(",")
+        listed = re.fullmatch(r"(PRIMARY KEY|UNIQUE|INDEX \w+) \(([\w, ]+)\)", entry)
+        if listed:
+            names = tuple(listed[2].split(", "))
+            indexed |= set(names)
+            key = names if listed[1] == "PRIMARY KEY" else key
+        else:
+            name, _, kind = entry.partition(" ")
+            columns[name.strip('"')] = " ".join(kind.split())
+    return TableText(head.split()[-1], "HYBRID" in head, columns, key, frozenset(indexed))
+
+
+TABLES = {table.name: table for table in (read_table(statement.sql) for statement in MIGRATIONS)}
+HYBRID = {name for name, table in TABLES.items() if table.hybrid}
+
+
+def used_queries(path: Path) -> Iterator[str]:
+    """table.verb of each query a module takes from its table. Handing on all of them is using `append` and `find`."""
+    tree = ast.parse(path.read_text("utf-8"))
+    owned = {
+        node.targets[0].id: str(node.value.args[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Name)
+        and node.value.func.id == "queries"
+        and isinstance(node.value.args[0], ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in owned:
+            assert isinstance(node.slice, ast.Constant)
+            yield f"{owned[node.value.id]}.{node.slice.value!s}"
+        elif isinstance(node, ast.Call):
+            for argument in node.args:
+                if isinstance(argument, ast.Name) and argument.id in owned:
+                    yield from (f"{owned[argument.id]}.append", f"{owned[argument.id]}.find")
+
+
+def texts(path: Path) -> Iterator[str]:
+    """Every text of a module that is no docstring; of a formatted one the fixed parts, joined."""
+    tree = ast.parse(path.read_text("utf-8"))
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value

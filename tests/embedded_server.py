@@ -75,6 +75,7 @@ class EmbeddedServer:
         }
         if int(snowflake.connector.__version__.split(".")[0]) >= 5:
             settings["enable_server_session_keep_alive_auto_detection"] = False
+            settings["auto_cleanup"] = False  # as in the product: a collected connection must not call the driver
         else:
             settings["platform_detection_timeout_seconds"] = 0.0
         session_parameters = settings["session_parameters"] | more.pop("session_parameters", {})

@@ -1,19 +1,17 @@
 """`loadgen connections`: which connections there are, and whether one works."""
 
 import json
-import threading
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
+from loadgen.cli.away import away_from_main_thread
 from loadgen.log import plain
 from loadgen.snowflake import driver
 from loadgen.snowflake.lookup import find_profile, known_profiles
 from loadgen.snowflake.probe import ROUND_TRIPS, Probe, probe
 from loadgen.snowflake.profile import Profile
-
-Result = TypeVar("Result")
 
 _format = click.option(
     "--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print."
@@ -52,7 +50,7 @@ def test_connection(name: str | None, output: str) -> None:
     profile = find_profile(name)
     for warning in profile.warnings:
         click.echo(f"warning: {warning}", err=True)
-    found = _away_from_main_thread(lambda: probe(profile))
+    found = away_from_main_thread(lambda: probe(profile), name="connections-test")
     if output == "json":
         click.echo(json.dumps(_as_json(profile, found), indent=2))
     else:
@@ -97,28 +95,6 @@ def _as_lines(profile: Profile, found: Probe) -> list[tuple[str, ...]]:
     facts = {key: value for key, value in _as_json(profile, found).items() if key != "round_trip_ms"}
     lines = [(key.replace("_", " "), _shown(value)) for key, value in facts.items()]
     return [*lines, ("round trip", f"p50 {found.round_trip_ms_p50:.1f} ms of {ROUND_TRIPS} tries")]
-
-
-def _away_from_main_thread(action: Callable[[], Result]) -> Result:
-    """Run it in a thread and wait, so that Ctrl-C works: inside the driver's calls it would be lost."""
-    done = threading.Event()
-    results: list[Result] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(action())
-        except BaseException as error:  # handed to the main thread, which raises it
-            errors.append(error)
-        finally:
-            done.set()
-
-    # A daemon: after Ctrl-C the program must not wait for the driver's time limits.
-    threading.Thread(target=run, name="connections-test", daemon=True).start()
-    done.wait()
-    if errors:
-        raise errors[0]
-    return results[0]
 
 
 def _shown(value: object) -> str:

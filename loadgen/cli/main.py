@@ -42,6 +42,21 @@ class Entry:
 
 
 COMMANDS = {
+    "doctor": Entry(
+        "loadgen.cli.doctor:doctor",
+        "Check this machine, the connection, the rights and the tables.",
+        "loadgen doctor -c prod my-benchmark/scenario.yaml",
+    ),
+    "setup": Entry(
+        "loadgen.cli.setup:setup",
+        "Create or update the tables in which loadgen keeps its runs.",
+        "loadgen setup -c prod",
+    ),
+    "grants": Entry(
+        "loadgen.cli.grants:grants",
+        "Print the GRANT statements that loadgen's roles need, offline.",
+        "loadgen grants my-benchmark/scenario.yaml -c prod --user NIGHTLY > grants.sql",
+    ),
     "connections": Entry(
         "loadgen.cli.connections:connections",
         "List the Snowflake connections loadgen can use, and test one.",
@@ -57,10 +72,30 @@ COMMANDS = {
         "Check scenario files and show what a run would do, offline.",
         "loadgen validate examples/quickstart.yaml --plan",
     ),
+    "prepare": Entry(
+        "loadgen.cli.prepare:prepare",
+        "Create and fill the tables of a scenario; resumable.",
+        "loadgen prepare examples/quickstart.yaml",
+    ),
+    "run": Entry(
+        "loadgen.cli.run:run",
+        "Run a scenario: prepare, warm up, measure, report.",
+        "loadgen run examples/quickstart.yaml",
+    ),
     "schema": Entry(
         "loadgen.cli.schema:schema",
         "Print the JSON Schema of scenario files.",
         "loadgen schema > scenario.schema.json",
+    ),
+    "worker": Entry(
+        "loadgen.cli.worker:worker",
+        "Make the load of one worker of a run; spawners start it.",
+        "loadgen worker --run-id 20261115-0200-orders-7f3a --worker-group-id 0 --worker-group-count 1",
+    ),
+    "upload": Entry(
+        "loadgen.cli.upload:upload",
+        "Store what workers left on this machine when they could not.",
+        "loadgen upload 20261115-0200-orders-7f3a",
     ),
     "embedded": Entry(
         "loadgen.cli.embedded:embedded",

@@ -16,10 +16,12 @@ from loadgen.control.retry import Patience
 from loadgen.control.run_leases import Term
 from loadgen.control.run_leases import read as read_holder
 from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.storable import text
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.model.run import Phase, RunStatus, advance
 
 REASON_MAX = 2_000  # characters
+RAMP_MAX_S = 1e6
 
 _Q = queries("run_status")
 
@@ -80,10 +82,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What one worker should keep busy, as the event with `sequence_id` said it."""
+    """What one worker should keep busy, as the event with `sequence_id` said it; None: it is not known which."""
 
     target_connections: int
-    sequence_id: int
+    sequence_id: int | None
     step_id: int | None = None
     ramp_s: float = 0.0
     effective_at: str | None = None
@@ -98,6 +100,7 @@ class RunPoll:
     next_sequence_id: int
     lease_epoch: int
     targets: Mapping[str, Target]
+    server_time: datetime  # naive UTC
     lease_over_ms: int | None  # since when nobody has been in charge; negative: somebody is; None: nobody ever was
 
 
@@ -166,13 +169,14 @@ def poll(session: ControlSession, run_id: str) -> RunPoll | None:
     rows = session.fetch(_Q["poll"], run_id, run_id)
     if not rows:
         return None
-    status, phase, next_sequence_id, lease_epoch, targets, lease_over_ms = rows[0]
+    status, phase, next_sequence_id, lease_epoch, targets, moment, lease_over_ms = rows[0]
     return RunPoll(
         status=RunStatus(status),
         phase=Phase(phase),
         next_sequence_id=int(next_sequence_id),
         lease_epoch=int(lease_epoch),
         targets=read_targets(targets),
+        server_time=moment,
         lease_over_ms=None if lease_over_ms is None else int(lease_over_ms),
     )
 
@@ -201,7 +205,8 @@ def move(session: ControlSession, patience: Patience, term: Term, step: Move) ->
     started = step.to is RunStatus.RUNNING
     warm = started and step.to_phase is Phase.WARMUP
     warmed_up = step.phase is Phase.WARMUP and step.to_phase is not Phase.WARMUP
-    reason = None if step.reason is None else step.reason[:REASON_MAX]
+    reason = None if step.reason is None else text(step.reason, REASON_MAX)
+    changes = (step.status, step.phase) != (step.to, step.to_phase)
 
     def write() -> bool | None:
         touched = session.execute(
@@ -217,7 +222,7 @@ def move(session: ControlSession, patience: Patience, term: Term, step: Move) ->
         if run is None:
             return None
         landed = (run.status, run.phase, run.lease_epoch) == (step.to, step.to_phase, term.epoch)
-        return True if landed else None
+        return True if changes and landed else None  # where it stays, being there says nothing
 
     if patience.settle(write, look):
         return True
@@ -239,7 +244,7 @@ def publish(session: ControlSession, term: Term, rollup: Rollup) -> bool:
 
 def cancel(session: ControlSession, patience: Patience, run_id: str, reason: str) -> Run:
     """Ask for the end of a run, by whoever may. The row afterwards says what became of it."""
-    patience.call(lambda: session.execute(_Q["cancel"], reason[:REASON_MAX], run_id))
+    patience.call(lambda: session.execute(_Q["cancel"], text(reason, REASON_MAX), run_id))
     run = patience.call(lambda: read(session, run_id))
     if run is None:
         raise UsageError(f"there is no run {run_id}", remedy="`loadgen runs list` shows the runs there are.")
@@ -281,18 +286,33 @@ def write_targets(targets: Mapping[str, Target]) -> str:
     )
 
 
-def read_targets(text: str | None) -> dict[str, Target]:
-    found: dict[str, Any] = json.loads(text) if text else {}
+def read_targets(written: str | None) -> dict[str, Target]:
+    """What can be read of WORKER_TARGETS: an entry that makes no sense must not keep a worker from its poll."""
+    try:
+        found = json.loads(written) if written else {}
+    except ValueError:
+        return {}
     return {
-        worker_id: Target(
-            target_connections=int(target["target_connections"]),
-            sequence_id=int(target["sequence_id"]),
-            step_id=target.get("step_id"),
-            ramp_s=float(target.get("ramp_seconds") or 0.0),
-            effective_at=target.get("effective_at"),
-        )
-        for worker_id, target in found.items()
+        worker_id: target
+        for worker_id, entry in (found.items() if isinstance(found, dict) else ())
+        if (target := _target(entry)) is not None
     }
+
+
+def _target(entry: Any) -> Target | None:
+    try:
+        sequence_id, step_id, moment = entry.get("sequence_id"), entry.get("step_id"), entry.get("effective_at")
+        target = Target(
+            target_connections=int(entry["target_connections"]),
+            sequence_id=None if sequence_id is None else int(sequence_id),
+            step_id=None if step_id is None else int(step_id),
+            ramp_s=float(entry.get("ramp_seconds") or 0.0),
+            effective_at=moment if isinstance(moment, str) else None,
+        )
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError):
+        return None
+    sensible = target.target_connections >= 0 and 0.0 <= target.ramp_s < RAMP_MAX_S
+    return target if sensible else None
 
 
 def _require(session: ControlSession, patience: Patience, term: Term) -> None:

@@ -137,6 +137,9 @@ def _limits_5(client_limit_s: int) -> dict[str, Any]:
         # Closing waits 15 s for a server that is gone, per connection.
         "logout_total_timeout_seconds": LOGOUT_S,
         "logout_max_attempts": 1,
+        # We close what we open. Left on, a connection that is collected asks itself whether it is closed, and when that
+        # happens inside of another call of the driver, Python 3.11 has been seen to crash.
+        "auto_cleanup": False,
         # Unset, it warns at every connect; True would ask the server before each logout.
         "enable_server_session_keep_alive_auto_detection": False,
     }

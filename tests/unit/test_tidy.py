@@ -28,10 +28,12 @@ ROLES = {"loadgen.worker", "loadgen.embedded", "orchestrator"}
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(FLOOR, FLOOR),
     **{part: FLOOR | set(STACK[:depth]) for depth, part in enumerate(STACK)},
+    "loadgen.prepare": FLOOR | {f"loadgen.{name}" for name in ("model", "scenario", "workload", "snowflake")},
+    "loadgen.doctor": FLOOR | {f"loadgen.{name}" for name in ("model", "scenario", "snowflake", "control")},
     "loadgen.worker": UP_TO_CONTROL,
     "loadgen.embedded": FLOOR,
-    "orchestrator": UP_TO_CONTROL | {"loadgen.report"},
-    "loadgen.cli": FLOOR | set(STACK) | ROLES,
+    "orchestrator": UP_TO_CONTROL | {"loadgen.report", "loadgen.prepare"},
+    "loadgen.cli": FLOOR | set(STACK) | ROLES | {"loadgen.prepare", "loadgen.doctor"},
     "loadgen": {"loadgen.cli"},
     "schemas": set(),
 }

@@ -1,0 +1,144 @@
+"""`loadgen doctor`: is everything ready for a run?
+
+thread   does                                                              owns
+main     prints, waits in bounded time; never calls the driver             the terminal
+doctor   one check after another; left behind when one takes too long      the sessions of the checks
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from loadgen.cli.place import Meant, format_option, meant, scenario_option, serving
+from loadgen.clock import SystemClock
+from loadgen.errors import LoadgenError
+from loadgen.log import plain
+
+if TYPE_CHECKING:
+    from loadgen.doctor.examine import Examined
+
+GOODBYE_S = 5.0
+NAME_WIDTH = 20
+
+# mark: (sign, sign where the terminal has only ASCII, colour)
+_SIGNS = {
+    "ok": ("✓", "+", "green"),
+    "warning": ("!", "!", "yellow"),
+    "failed": ("✗", "x", "red"),
+    "skipped": ("·", "-", None),
+}
+_ARROW = ("→", "->")
+
+
+@click.command()
+@scenario_option
+@format_option
+def doctor(file: Path | None, connection: str | None, output: str) -> int:
+    """Check that everything is ready for a run; changes nothing.
+
+    Looks at this machine, the configuration and where each field of it comes from, the connection, the control plane
+    and the rights on it, and the target's warehouse. With a scenario FILE it is checked for that one, and the worst
+    case of its cost is told. Each check takes at most 20 seconds.
+
+    Marks: ✓ ready, ! works but is worth knowing, ✗ a run would fail, · not looked at. Each says what to do.
+    Exit code: 0 when nothing is ✗, 2 when the configuration is, 3 when anything else is.
+    """
+    aim = meant(file, connection)
+    with ExitStack() as stack:
+        trouble: LoadgenError | None = None
+        try:
+            stack.enter_context(serving(aim.connection, aim.place.connection))
+        except LoadgenError as error:  # found by a check: the others still have something to say
+            trouble = error
+        examined = _examined(aim, trouble)
+        if output == "text":
+            examined = _printed(examined)
+        found = list(examined)
+    from loadgen.doctor.examine import exit_code
+
+    code = exit_code(found)
+    click.echo(json.dumps(_as_json(found, code), indent=2) if output == "json" else _summary(found))
+    return code
+
+
+def _examined(aim: Meant, trouble: LoadgenError | None) -> Iterator[Examined]:
+    from loadgen.doctor.checks import checks
+    from loadgen.doctor.examine import examine
+    from loadgen.doctor.lane import Lane
+    from loadgen.doctor.subject import Facts, Sessions, Subject
+
+    subject, facts = Subject(connection=aim.connection, place=aim.place, loaded=aim.loaded), Facts()
+    lane = Lane(lambda: Sessions(subject, facts), name="doctor")
+    yield from examine(checks(subject, SystemClock(), trouble), lane)
+    lane.close(limit_s=GOODBYE_S)
+
+
+def _printed(examined: Iterable[Examined]) -> Iterator[Examined]:
+    section, only_ascii = "", not _knows_signs()
+    for each in examined:
+        if each.check.section != section:
+            section = each.check.section
+            click.echo(section)
+        for line in _lines(each, only_ascii):
+            click.echo(line)
+        yield each
+
+
+def _lines(each: Examined, only_ascii: bool) -> Iterator[str]:
+    finding = each.finding
+    sign, in_ascii, colour = _SIGNS[finding.mark]
+    mark = in_ascii if only_ascii else sign
+    if colour is not None and not os.environ.get("NO_COLOR"):
+        mark = click.style(mark, fg=colour)  # echo() takes it away again where it would not be understood
+    said = plain(finding.said).replace("\n", " ")
+    yield f"  {mark} {each.check.name.ljust(NAME_WIDTH)}  {said}"
+    yield from (f"      {plain(detail)}" for detail in finding.details)
+    if finding.remedy is not None:
+        yield f"      {_ARROW[only_ascii]} {plain(finding.remedy)}"
+
+
+def _knows_signs() -> bool:
+    if os.environ.get("TERM") == "dumb":
+        return False
+    try:
+        "".join(sign for sign, _, _ in _SIGNS.values()).encode(sys.stdout.encoding or "ascii")
+        _ARROW[0].encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _summary(found: list[Examined]) -> str:
+    marks = [each.finding.mark for each in found]
+    failures, warnings = marks.count("failed"), marks.count("warning")  # type: ignore[arg-type]
+    if not failures and not warnings:
+        return "ready"
+    parts = [_count(failures, "problem")] if failures else ["ready"]
+    return ", ".join([*parts, *([_count(warnings, "warning")] if warnings else [])])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _as_json(found: list[Examined], code: int) -> dict[str, object]:
+    listed = [
+        {
+            "section": each.check.section,
+            "check": each.check.name,
+            "mark": each.finding.mark,
+            "message": each.finding.said,
+            "hint": each.finding.remedy,
+            "details": each.finding.details,
+        }
+        for each in found
+    ]
+    return {"ready": code == 0, "exit_code": code, "checks": listed}

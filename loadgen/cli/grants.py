@@ -1,0 +1,73 @@
+"""`loadgen grants`: the rights that loadgen needs, as a script for an administrator. Connects to nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from loadgen.cli.place import Meant, format_option, meant, place_options, scenario_option, warn
+from loadgen.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from loadgen.control.grants import Target
+
+
+@click.command()
+@scenario_option
+@place_options
+@click.option("--user", "users", metavar="NAME", multiple=True, help="Who runs scenarios. May be repeated.")
+@click.option("--admin", "admins", metavar="NAME", multiple=True, help="Who sets up and prepares. May be repeated.")
+@format_option
+def grants(
+    file: Path | None,
+    connection: str | None,
+    database: str | None,
+    schema: str | None,
+    warehouse: str | None,
+    users: Sequence[str],
+    admins: Sequence[str],
+    output: str,
+) -> None:
+    """Print the GRANT statements that loadgen needs, and no more.
+
+    For two roles: LOADGEN_ADMIN makes tables (setup, prepare), LOADGEN_RUN runs. With a scenario FILE its target is
+    included: its warehouse, and each of its tables with what the statements do to it. Review it, and have it run by
+    SECURITYADMIN. Connects to nothing; -c only supplies names that the scenario leaves out.
+    """
+    from loadgen.control import grants as rights
+
+    aim = meant(file, connection, database=database, schema=schema, warehouse=warehouse)
+    warn(aim.loaded)
+    scenario = aim.loaded.scenario if aim.loaded is not None else None
+    target = _target(aim) if scenario is not None else None
+    parts = rights.grants(aim.place, scenario, target, users=users, admins=admins)
+    if output == "json":
+        listed = [{"notes": part.notes, "statements": part.statements} for part in parts]
+        click.echo(json.dumps({"parts": listed}, indent=2))
+    else:
+        click.echo(rights.script(parts))
+
+
+def _target(aim: Meant) -> Target:
+    """The scenario's target; what it leaves out is the connection's, if that can be found here."""
+    from loadgen.control.grants import Target
+    from loadgen.snowflake.lookup import find_profile
+
+    assert aim.loaded is not None
+    wanted = aim.loaded.scenario.target
+    if wanted.warehouse and wanted.database and wanted.schema:
+        return Target(warehouse=wanted.warehouse, database=wanted.database, schema=wanted.schema)
+    try:
+        profile = find_profile(aim.connection)
+    except ConfigurationError as error:
+        click.echo(f"warning: {error}", err=True)
+        return Target(warehouse=wanted.warehouse, database=wanted.database, schema=wanted.schema)
+    return Target(
+        warehouse=wanted.warehouse or profile.text("warehouse"),
+        database=wanted.database or profile.text("database"),
+        schema=wanted.schema or profile.text("schema"),
+    )

@@ -1,0 +1,109 @@
+"""`loadgen setup`: the tables of the control plane, made and brought up to date."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from loadgen.cli.away import away_from_main_thread
+from loadgen.cli.place import format_option, meant, place_options, scenario_option, serving, warn
+from loadgen.log import plain
+
+if TYPE_CHECKING:
+    from loadgen.control.place import ControlPlace
+    from loadgen.control.retry import Patience
+    from loadgen.control.session import ControlFailed
+    from loadgen.control.setup import Setup
+
+ATTEMPTS = 5  # half a minute of pauses; a person waits
+
+
+@click.command()
+@scenario_option
+@place_options
+@click.option("--dry-run", is_flag=True, help="Connect and look, print the SQL that is missing, change nothing.")
+@format_option
+def setup(
+    file: Path | None,
+    connection: str | None,
+    database: str | None,
+    schema: str | None,
+    warehouse: str | None,
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Create or update the tables in which loadgen keeps its runs.
+
+    They go to LOADGEN.CONTROL, or to where the scenario FILE says under control. Database, schema and an X-Small
+    warehouse of their own are created when they are missing and the role may do it; else the statements that an
+    administrator must run are shown. Safe to repeat, at any time and by several at once: what is there is left alone.
+    Tables of a newer loadgen are not touched (exit code 2).
+    """
+    aim = meant(file, connection, database=database, schema=schema, warehouse=warehouse)
+    warn(aim.loaded)
+    stop = threading.Event()
+    try:
+        with serving(aim.place.connection):
+            found, steps = away_from_main_thread(
+                lambda: _run(aim.place, stop, dry_run=dry_run, loud=output == "text"), name="setup"
+            )
+    finally:
+        stop.set()  # after Ctrl-C the thread is left behind, and has nothing to say any more
+    if output == "json":
+        click.echo(json.dumps(_as_json(found, steps, dry_run), indent=2))
+    elif dry_run:
+        click.echo(_script(found))
+    elif not steps:
+        click.echo(f"nothing to do: the control plane in {found.place.schema_name} is current")
+    else:
+        click.echo(f"the control plane in {found.place.schema_name} is ready")
+
+
+def _run(place: ControlPlace, stop: threading.Event, *, dry_run: bool, loud: bool) -> tuple[Setup, list[str]]:
+    from loadgen.control.setup import do, look
+
+    patience = _patience(stop)
+    found = look(place, patience)
+    steps: list[str] = []
+
+    def told(step: str) -> None:
+        steps.append(step)
+        if loud:
+            click.echo(plain(step))
+
+    if not dry_run and not found.is_current:
+        do(found, patience, told)
+    return found, steps
+
+
+def _patience(stop: threading.Event) -> Patience:
+    from loadgen.control.retry import Patience
+
+    def note(error: ControlFailed) -> None:
+        if not stop.is_set():
+            click.echo(f"warning: {plain(str(error))}; trying again", err=True)
+
+    return Patience(stop=stop, attempts=ATTEMPTS, note=note)
+
+
+def _script(found: Setup) -> str:
+    if found.is_current:
+        return f"-- Nothing to do: the control plane in {found.place.schema_name} is current."
+    title = f"-- What `loadgen setup` would execute in {found.place.schema_name}. Nothing has been changed."
+    return "\n".join([title, *(f"{statement};" for statement in found.statements)])
+
+
+def _as_json(found: Setup, steps: list[str], dry_run: bool) -> dict[str, object]:
+    place = found.place
+    result: dict[str, object] = {
+        "connection": place.connection,
+        "database": place.database,
+        "schema": place.schema,
+        "warehouse": place.warehouse,
+        "changed": bool(steps),
+    }
+    return {**result, "statements": found.statements} if dry_run else {**result, "steps": steps}

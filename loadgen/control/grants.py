@@ -1,0 +1,204 @@
+"""The GRANT statements that loadgen needs and no more: for two roles, on the very tables its SQL touches.
+
+    LOADGEN_ADMIN   makes tables: loadgen setup, loadgen prepare. It owns them then, and needs nothing else on them
+    LOADGEN_RUN     runs scenarios and reads results. Makes nothing
+
+What LOADGEN_RUN may do with a table is read from the statements themselves (`privileges`), so the list cannot be
+forgotten when a statement is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from loadgen.control.ground import Ground, groundwork
+from loadgen.control.place import ControlPlace
+from loadgen.control.privileges import PRIVILEGES, Needs, needs_of, together
+from loadgen.control.queries import Query, queries, tables
+from loadgen.errors import ConfigurationError
+from loadgen.log import plain
+from loadgen.scenario.scenario import EMBEDDED, QueryPool, Scenario, TableType
+from loadgen.snowflake.ident import Ident, QualifiedName
+
+ADMIN, RUN = Ident("LOADGEN_ADMIN"), Ident("LOADGEN_RUN")
+
+_SETUP_ONLY = frozenset({"schema_version.create", "schema_version.record"})
+_OF_THE_SYSTEM = (Ident("INFORMATION_SCHEMA"), Ident("SNOWFLAKE"))
+_CREATE = {TableType.HYBRID: "CREATE HYBRID TABLE", TableType.STANDARD: "CREATE TABLE"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a scenario's load runs on. None: nobody has named it."""
+
+    warehouse: str | None
+    database: str | None
+    schema: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Statements that belong together; `notes` are for whoever reads the script."""
+
+    notes: tuple[str, ...]
+    statements: tuple[str, ...]
+
+
+def control_statements() -> Iterator[Query]:
+    """Every statement that a run, or a look at one, sends to the control plane."""
+    for table in tables():
+        yield from (query for query in queries(table).values() if query.name not in _SETUP_ONLY)
+
+
+def control_needs() -> Needs:
+    """What LOADGEN_RUN needs on each control table."""
+    return together(needs_of(query.sql) for query in control_statements())
+
+
+def grants(
+    place: ControlPlace,
+    scenario: Scenario | None = None,
+    target: Target | None = None,
+    *,
+    users: Sequence[str] = (),
+    admins: Sequence[str] = (),
+) -> tuple[Part, ...]:
+    """The whole script, in the order it can be run."""
+    before: list[str] = []
+    after: list[str] = []
+    notes: list[str] = []
+    # A control plane on the embedded server beside a real account: there is nothing to grant there.
+    if not (scenario is not None and place.connection == EMBEDDED != scenario.connection):
+        before += _on_control(place)
+        after += _on_tables(RUN, _within(control_needs(), place.schema_name))
+    if scenario is not None and target is not None:
+        work = _Work(scenario, target)
+        before += work.before()
+        after += work.after()
+        notes += work.notes()
+    memberships = [f"GRANT ROLE {ADMIN.sql} TO USER {Ident.parse(name).sql}" for name in admins]
+    memberships += [f"GRANT ROLE {RUN.sql} TO USER {Ident.parse(name).sql}" for name in users]
+    roles = [f"CREATE ROLE IF NOT EXISTS {role.sql}" for role in (ADMIN, RUN)]
+    made = f"After {ADMIN.name} has run loadgen setup and loadgen prepare: the tables must be there."
+    again = "Tables that prepare --drop makes anew need it again."
+    parts = (
+        Part(notes=tuple(_preface(place, scenario)), statements=("USE ROLE SECURITYADMIN", *roles)),
+        Part(notes=("Before loadgen setup and loadgen prepare.",), statements=tuple(dict.fromkeys(before))),
+        Part(notes=(made, again, *notes), statements=tuple(dict.fromkeys(after))),
+        Part(notes=("Who may use the roles.",), statements=tuple(memberships)),
+    )
+    return tuple(part for part in parts if part.statements)
+
+
+def _preface(place: ControlPlace, scenario: Scenario | None) -> Iterator[str]:
+    yield f"{ADMIN.name} makes tables (loadgen setup, loadgen prepare), {RUN.name} runs scenarios."
+    yield "To be run as SECURITYADMIN; safe to repeat. Databases, schemas and warehouses must be there."
+    if scenario is not None and place.connection != scenario.connection:
+        where, load = (plain(name or "default", 80) for name in (place.connection, scenario.connection))
+        yield f"The control plane is on connection {where}, the load on {load}: each needs its own part."
+        if place.connection == EMBEDDED:
+            yield "The embedded server knows no grants: all of this is for the other."
+            return
+    yield "Those of the control plane are made, as SYSADMIN, by:"
+    yield from (f"  {query.sql};" for query in groundwork(place, Ground()))
+
+
+def script(parts: Iterable[Part]) -> str:
+    """All of it as text that can be run."""
+    return "\n\n".join(
+        "\n".join([*(f"-- {note}" for note in part.notes), *(f"{statement};" for statement in part.statements)])
+        for part in parts
+    )
+
+
+def _on_control(place: ControlPlace) -> Iterator[str]:
+    for role in (ADMIN, RUN):
+        yield _grant(["USAGE"], "WAREHOUSE", Ident.parse(place.warehouse).sql, role)
+        yield _grant(["USAGE"], "DATABASE", Ident.parse(place.database).sql, role)
+        yield _grant(["USAGE"], "SCHEMA", place.schema_name.sql, role)
+    yield _grant(["CREATE TABLE", "CREATE HYBRID TABLE"], "SCHEMA", place.schema_name.sql, ADMIN)
+
+
+def _within(needs: Needs, schema: QualifiedName) -> Needs:
+    return {name.within(*schema.parts): privileges for name, privileges in needs.items()}
+
+
+def _on_tables(role: Ident, needs: Needs) -> Iterator[str]:
+    for name in sorted(needs, key=str):
+        yield _grant([each for each in PRIVILEGES if each in needs[name]], "TABLE", name.sql, role)
+
+
+def _grant(privileges: Sequence[str], kind: str, name: str, role: Ident) -> str:
+    return f"GRANT {', '.join(privileges)} ON {kind} {name} TO ROLE {role.sql}"
+
+
+class _Work:
+    """What a scenario needs on its target."""
+
+    def __init__(self, scenario: Scenario, target: Target) -> None:
+        self._scenario = scenario
+        self._target = target
+        texts = [query.sql for statement in scenario.workload.statements for query in statement.queries]
+        texts += [pool.query for pool in scenario.pools if isinstance(pool, QueryPool)]
+        prepared = {QualifiedName.parse(table.name): frozenset({"SELECT"}) for table in scenario.prepare.tables}
+        # A run looks at its prepared tables, whether or not its statements read them.
+        named = self._full(together([*map(needs_of, texts), prepared]))
+        self._needs = {name: named[name] for name in named if not _is_of_the_system(name)}
+        self._system = sorted(str(name) for name in named if _is_of_the_system(name))
+
+    def before(self) -> Iterator[str]:
+        if self._target.warehouse is not None:
+            warehouse = Ident.parse(self._target.warehouse).sql
+            yield _grant(["USAGE"], "WAREHOUSE", warehouse, ADMIN)
+            yield _grant(["USAGE", "MONITOR"], "WAREHOUSE", warehouse, RUN)  # MONITOR: queue lengths, query history
+        created: dict[QualifiedName, list[str]] = {}
+        read: dict[QualifiedName, frozenset[str]] = {}
+        for table in self._scenario.prepare.tables:
+            name = self._full_name(QualifiedName.parse(table.name))
+            if table.type is TableType.EXISTING:
+                read[name] = frozenset({"SELECT"})
+            else:
+                created.setdefault(QualifiedName(name.parts[:2]), []).append(_CREATE[table.type])
+        schemas = {QualifiedName(name.parts[:2]) for name in self._needs}
+        for role, used in ((ADMIN, {*created, *(QualifiedName(name.parts[:2]) for name in read)}), (RUN, schemas)):
+            for schema in sorted(used, key=str):
+                yield _grant(["USAGE"], "DATABASE", schema.parts[0].sql, role)
+                yield _grant(["USAGE"], "SCHEMA", schema.sql, role)
+        for schema in sorted(created, key=str):
+            yield _grant(sorted(set(created[schema])), "SCHEMA", schema.sql, ADMIN)
+        yield from _on_tables(ADMIN, read)
+
+    def after(self) -> Iterator[str]:
+        yield from _on_tables(RUN, self._needs)
+
+    def notes(self) -> Iterator[str]:
+        made = {self._full_name(QualifiedName.parse(table.name)) for table in self._scenario.prepare.tables}
+        if unknown := sorted(str(name) for name in self._needs if name not in made):
+            yield f"Taken for tables; where one is a view, write VIEW: {', '.join(unknown)}."
+        if self._target.warehouse is None:
+            yield "No warehouse is named, here or by the connection: grant USAGE and MONITOR on the one that is used."
+        if self._system:
+            yield f"Not granted here, since Snowflake grants it by database roles: {', '.join(self._system)}."
+        for statement in self._scenario.workload.statements:
+            if any(query.sql.lstrip().upper().startswith("CALL") for query in statement.queries):
+                yield f"Statement {plain(statement.name, 80)} calls a procedure: grant USAGE on it, with its signature."
+        if self._scenario.prepare.statements:
+            yield f"prepare.statements may need more for {ADMIN.name}: see the scenario."
+
+    def _full(self, needs: Needs) -> Needs:
+        return {self._full_name(name): privileges for name, privileges in needs.items()}
+
+    def _full_name(self, name: QualifiedName) -> QualifiedName:
+        missing = {2: (self._target.database,), 1: (self._target.database, self._target.schema)}
+        outer = missing.get(len(name.parts), ())
+        if None in outer:
+            raise ConfigurationError(
+                f"table {name} is in no database: neither the scenario nor the connection names one",
+                remedy="Set target.database and target.schema, or name a connection that has them with -c.",
+            )
+        return name.within(*(Ident.parse(part) for part in outer if part is not None))
+
+
+def _is_of_the_system(name: QualifiedName) -> bool:
+    return name.parts[0] == _OF_THE_SYSTEM[1] or name.parts[1] == _OF_THE_SYSTEM[0]

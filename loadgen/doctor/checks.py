@@ -1,0 +1,266 @@
+"""All checks, in order: thin looks that ask, and the judgements of the other modules."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+
+from loadgen.clock import Clock
+from loadgen.control.ground import Ground, look_at_ground
+from loadgen.control.migrations import inspect
+from loadgen.control.queries import queries
+from loadgen.control.retry import Patience
+from loadgen.doctor import configuration, control_plane, machine, service, warehouse
+from loadgen.doctor.examine import Check
+from loadgen.doctor.finding import Finding, failed, ok, skipped
+from loadgen.doctor.subject import Sessions, StatementFailed, Subject
+from loadgen.errors import LoadgenError
+from loadgen.log import plain
+from loadgen.scenario.plan import plan
+from loadgen.scenario.scenario import Scenario, TableType
+from loadgen.scenario.workers import workers_of
+from loadgen.snowflake.ident import Ident, QualifiedName
+from loadgen.snowflake.probe import Probe, probe
+
+_MISSING = (2003, 2043)
+_SERVER_TIME = queries("run_status")["server_time"]
+
+
+def checks(subject: Subject, clock: Clock, server_trouble: LoadgenError | None = None) -> list[Check]:
+    """`server_trouble` is why the embedded server could not be had, if it was wanted and could not."""
+    return [
+        *_machine(subject.scenario, clock),
+        *_configuration(subject, server_trouble),
+        *_connection(subject, clock),
+        *_control_plane(subject, clock),
+        *_rights(subject),
+        *_target(subject),
+        *_cost(subject),
+    ]
+
+
+def once() -> Patience:
+    """One attempt: a check says what is, not what might be in a minute."""
+    return Patience(stop=threading.Event(), attempts=1)
+
+
+def _machine(scenario: Scenario | None, clock: Clock) -> Iterator[Check]:
+    load = scenario.load if scenario is not None else None
+    cores = machine.cores()
+    workers = workers_of(load, cores) if load is not None else 1
+    connections = load.connections if load is not None else None
+    per_worker = -(-connections // workers) if connections is not None else None
+    looks: dict[str, Callable[[], Finding]] = {
+        "processor": lambda: machine.processor(cores, connections),
+        "memory": lambda: machine.memory(machine.free_mb(), workers, connections),
+        "open files": lambda: machine.open_files(machine.open_files_limit(), per_worker),
+        "clock": lambda: machine.wall_clock(clock.utc_now()),
+    }
+    for name, look in looks.items():
+        yield Check(section="machine", name=name, look=lambda _, look=look: [look()])  # type: ignore[misc]
+    yield Check(section="machine", name="versions", look=lambda _: [machine.versions()], exit_code=2)
+
+
+def _configuration(subject: Subject, server_trouble: LoadgenError | None) -> Iterator[Check]:
+    section = "configuration"
+    needs: tuple[str, ...] = ("versions",)
+    if server_trouble is not None:
+        found = [failed(plain(str(server_trouble)), plain(server_trouble.remedy))]
+        yield Check(section=section, name="embedded server", look=lambda _: found)
+        needs = ("embedded server",)
+    yield Check(
+        section=section,
+        name="connection",
+        look=lambda _: configuration.connection(subject.target_profile()),
+        needs=needs,
+        exit_code=2,
+    )
+    if subject.is_apart:
+        yield Check(
+            section=section,
+            name="control connection",
+            look=lambda _: configuration.connection(subject.control_profile()),
+            needs=needs,
+            exit_code=2,
+        )
+    if subject.loaded is not None:
+        yield Check(
+            section=section,
+            name="scenario",
+            look=lambda _: configuration.scenario(subject),
+            needs=("connection",),
+            exit_code=2,
+        )
+
+
+def _connection(subject: Subject, clock: Clock) -> Iterator[Check]:
+    section = "connection"
+
+    def log_in(sessions: Sessions) -> Sequence[Finding]:
+        sessions.facts.target = probe(subject.target_profile(), clock=clock)
+        return [service.log_in(sessions.facts.target)]
+
+    def log_in_to_control(sessions: Sessions) -> Sequence[Finding]:
+        sessions.facts.control = probe(subject.control_profile(), clock=clock)
+        return [service.log_in(sessions.facts.control)]
+
+    yield Check(section=section, name="log-in", look=log_in, needs=("connection",))
+    yield Check(
+        section=section,
+        name="round trip",
+        look=lambda sessions: [service.round_trip(_known(sessions.facts.target))],
+        needs=("log-in",),
+    )
+    if subject.is_apart:
+        needs = ("control connection",)
+        yield Check(section=section, name="control log-in", look=log_in_to_control, needs=needs)
+
+
+def _control_plane(subject: Subject, clock: Clock) -> Iterator[Check]:
+    section, log_in = "control plane", _control_log_in(subject)
+
+    def ground(sessions: Sessions) -> Sequence[Finding]:
+        found = look_at_ground(sessions.control(Ground()), once())
+        sessions.facts.ground = found
+        return [control_plane.ground(found, subject.place)]
+
+    def tables(sessions: Sessions) -> Sequence[Finding]:
+        state = inspect(sessions.control(sessions.facts.ground), once())
+        sessions.facts.hybrid_here = control_plane.hybrid_count(state)
+        return [control_plane.tables(state, is_embedded=subject.control_profile().is_embedded)]
+
+    def hybrid(sessions: Sessions) -> Sequence[Finding]:
+        facts = sessions.facts
+        region = _known(facts.control if subject.is_apart else facts.target).region
+        is_embedded = subject.control_profile().is_embedded
+        return [service.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=facts.hybrid_here)]
+
+    def offset(sessions: Sessions) -> Sequence[Finding]:
+        session = sessions.control(sessions.facts.ground)
+        readings = []
+        for _ in range(service.TRIES):
+            before, began_ns = clock.utc_now(), clock.monotonic_ns()
+            ((server_time,),) = session.fetch(_SERVER_TIME)
+            if not isinstance(server_time, datetime):
+                return [failed("SYSDATE() is no time there", "Is it a Snowflake server?")]
+            readings.append(service.read_clock(clock, server_time, before, began_ns))
+        return [service.clock_offset(service.offset(readings))]
+
+    yield Check(section=section, name="place", look=ground, needs=(log_in,))
+    yield Check(section=section, name="tables", look=tables, needs=("place",))
+    yield Check(section=section, name="hybrid tables", look=hybrid, needs=(log_in,))
+    yield Check(section=section, name="clock offset", look=offset, needs=(log_in,))
+
+
+def _rights(subject: Subject) -> Iterator[Check]:
+    section = "rights"
+
+    def role(sessions: Sessions) -> Sequence[Finding]:
+        return [service.role(_known(sessions.facts.target), subject.target_profile())]
+
+    def may_read(sessions: Sessions) -> Sequence[Finding]:
+        return control_plane.may_read(sessions.control(sessions.facts.ground))
+
+    def may_write(sessions: Sessions) -> Sequence[Finding]:
+        return control_plane.may_write(sessions.control(sessions.facts.ground))
+
+    yield Check(section=section, name="role", look=role, needs=("log-in",))
+    yield Check(section=section, name="read control tables", look=_if_there(may_read), needs=("tables",))
+    yield Check(section=section, name="write control tables", look=_if_there(may_write), needs=("tables",))
+
+
+def _control_log_in(subject: Subject) -> str:
+    return "control log-in" if subject.is_apart else "log-in"
+
+
+def _known(found: Probe | None) -> Probe:
+    assert found is not None, "a check that needs the log-in ran without it"
+    return found
+
+
+def _if_there(look: Callable[[Sessions], Sequence[Finding]]) -> Callable[[Sessions], Sequence[Finding]]:
+    """On the embedded server tables that are missing are no failure; but there is nothing to try, either."""
+
+    def look_if_there(sessions: Sessions) -> Sequence[Finding]:
+        if not sessions.facts.hybrid_here:
+            return [skipped("not looked at, since the tables are not there yet")]
+        return look(sessions)
+
+    return look_if_there
+
+
+def _target(subject: Subject) -> Iterator[Check]:
+    def look_at_warehouse(sessions: Sessions) -> Sequence[Finding]:
+        who = _known(sessions.facts.target)
+        written = subject.warehouse()
+        name = Ident.parse(written) if written else Ident(who.warehouse) if who.warehouse else None
+        if name is None:
+            return [failed("no warehouse is named", "Set target.warehouse, or warehouse for the connection.")]
+        row = next((row for row in sessions.rows(warehouse.pattern(name)) if row.get("name") == name.name), None)
+        if row is None:
+            return [warehouse.absent(name, who.role or "PUBLIC")]
+        told = sessions.rows(f"SHOW PARAMETERS LIKE 'MAX_CONCURRENCY_LEVEL' IN WAREHOUSE {name.sql}")
+        level = str(told[0].get("value", "")) if told else ""
+        found = warehouse.Warehouse.from_row(row, int(level) if level.isdigit() else None)
+        sessions.facts.warehouse = found
+        connections = subject.scenario.load.connections if subject.scenario is not None else None
+        return warehouse.judge(found, is_embedded=subject.target_profile().is_embedded, connections=connections)
+
+    yield Check(section="target", name="warehouse", look=look_at_warehouse, needs=("log-in",))
+    scenario = subject.scenario
+    if scenario is None:
+        return
+    yield Check(section="target", name="schema", look=_schema_look(scenario), needs=("log-in",))
+    if subject.is_apart and any(table.type is TableType.HYBRID for table in scenario.prepare.tables):
+        yield Check(
+            section="target", name="hybrid tables of the target", look=_hybrid_target(subject), needs=("log-in",)
+        )
+
+
+def _hybrid_target(subject: Subject) -> Callable[[Sessions], Sequence[Finding]]:
+    def look(sessions: Sessions) -> Sequence[Finding]:
+        region, is_embedded = _known(sessions.facts.target).region, subject.target_profile().is_embedded
+        found = service.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=0)
+        if found.remedy is not None:
+            return [
+                failed(found.said, "Make the tables of the scenario standard ones: prepare.tables, type: standard.")
+            ]
+        return [found]
+
+    return look
+
+
+def _schema_look(scenario: Scenario) -> Callable[[Sessions], Sequence[Finding]]:
+    def look(sessions: Sessions) -> Sequence[Finding]:
+        target, profile = scenario.target, sessions.subject.target_profile()
+        parts = (target.database or profile.text("database"), target.schema or profile.text("schema"))
+        if None in parts:
+            remedy = "Set target.database and target.schema, or database and schema for the connection."
+            return [failed("no database and schema are named", remedy)]
+        name = QualifiedName(tuple(Ident.parse(part) for part in parts if part is not None))
+        try:
+            sessions.rows(f"USE SCHEMA {name.sql}")
+        except StatementFailed as error:
+            if error.failure.code not in _MISSING:
+                raise
+            to = f"TO ROLE {Ident(_known(sessions.facts.target).role or 'PUBLIC')}"
+            remedy = f"Create it, or have an administrator run: GRANT USAGE ON SCHEMA {name} {to};"
+            if profile.is_embedded:
+                return [ok(f"{name} is made by the first log-in that names it")]
+            return [failed(f"{name} is not there, or not for this role", remedy)]
+        return [ok(str(name))]
+
+    return look
+
+
+def _cost(subject: Subject) -> Iterator[Check]:
+    loaded = subject.loaded
+    if loaded is None:
+        return
+
+    def look(sessions: Sessions) -> Sequence[Finding]:
+        planned = plan(loaded, cores=machine.cores()).cost
+        return [warehouse.cost(planned, sessions.facts.warehouse, loaded.scenario.guardrails.max_credits)]
+
+    yield Check(section="cost", name="worst case", look=look)

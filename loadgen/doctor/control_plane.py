@@ -1,0 +1,92 @@
+"""The control plane: is it there, of the right version, and may we use it?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from loadgen.control.grants import control_needs, control_statements
+from loadgen.control.ground import Ground
+from loadgen.control.migrations import State, migrations
+from loadgen.control.place import ControlPlace
+from loadgen.control.privileges import needs_of
+from loadgen.control.queries import Query
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.doctor.finding import Finding, failed, ok, warning
+from loadgen.snowflake.ident import Ident, QualifiedName
+
+_REFUSED = (2003, 2043, 3001, 3041)
+
+
+def ground(found: Ground, place: ControlPlace) -> Finding:
+    parts = {
+        f"warehouse {Ident.parse(place.warehouse)}": found.warehouse,
+        f"database {Ident.parse(place.database)}": found.database,
+        f"schema {place.schema_name}": found.schema,
+    }
+    absent = [name for name, is_there in parts.items() if not is_there]
+    if not absent:
+        return ok(", ".join(parts))
+    remedy = "`loadgen setup` makes them, or says what an administrator must do."
+    return failed(f"not there, or not for this role: {', '.join(absent)}", remedy)
+
+
+def tables(state: State, *, is_embedded: bool) -> Finding:
+    newest = migrations()[-1].title
+    if not state.pending:
+        return ok(f"all there, version {newest}")
+    if state.applied:
+        return failed(
+            f"older than this loadgen: {', '.join(each.title for each in state.pending)} is missing",
+            "Run `loadgen setup`.",
+        )
+    if is_embedded:
+        return warning("not there yet", "Run `loadgen setup -c embedded`.")
+    return failed("not there yet", "Run `loadgen setup`.")
+
+
+def hybrid_count(state: State) -> int:
+    """How many hybrid tables the applied migrations have made."""
+    return sum(
+        hybrid for migration in migrations() if migration.version in state.applied for _, hybrid in migration.tables
+    )
+
+
+def may_read(session: ControlSession) -> Sequence[Finding]:
+    """Read no row of each table."""
+    return _tried("SELECT", lambda name: _try(session, f"SELECT COUNT(*) FROM {name} WHERE 1 = 0", 0))
+
+
+def may_write(session: ControlSession) -> Sequence[Finding]:
+    """Insert no row, and change none: the statements are executed, so the rights are checked, and touch nothing."""
+    inserted = _tried("INSERT", lambda name: _try(session, f"INSERT INTO {name} SELECT * FROM {name} WHERE 1 = 0", 0))
+    updates = {name: query for query in control_statements() for name in _updated(query)}
+    # Every UPDATE has `RUN_ID = ?`, and with NULL that is true of no row.
+    changed = _tried("UPDATE", lambda name: _try(session, updates[name].sql, updates[name].binds))
+    return [each for each in (*inserted, *changed) if each.remedy] or [*inserted, *changed][:1]
+
+
+def _updated(query: Query) -> list[QualifiedName]:
+    return [name for name, privileges in needs_of(query.sql).items() if "UPDATE" in privileges]
+
+
+def _tried(privilege: str, attempt: Callable[[QualifiedName], bool]) -> list[Finding]:
+    names = sorted((name for name, needed in control_needs().items() if privilege in needed), key=str)
+    refused = [str(name) for name in names if not attempt(name)]
+    if refused:
+        remedy = "`loadgen grants` prints what the role needs; an administrator runs it."
+        return [failed(f"{privilege} is refused on {', '.join(refused)}", remedy)]
+    return [ok(f"all {len(names)} tables")]
+
+
+def _try(session: ControlSession, sql: str, binds: int) -> bool:
+    query = Query(name="doctor", sql=sql, binds=binds)
+    try:
+        if sql.startswith("SELECT"):
+            session.fetch(query)
+        else:
+            session.execute(query, *[None] * binds)
+    except ControlFailed as error:
+        if error.failure.code in _REFUSED or error.failure.sqlstate == "42501":
+            return False
+        raise
+    return True

@@ -1,0 +1,101 @@
+"""This machine: is there enough of it for the load?"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+from loadgen.doctor.finding import Finding, failed, ok, warning
+from loadgen.scenario.workers import CONNECTIONS_PER_WORKER
+from loadgen.snowflake import driver
+
+# Measured with driver 5: a worker's process takes 70 MB, a connection one descriptor and 0.1 MB without TLS.
+WORKER_MB, CONNECTION_MB = 100, 1
+FILES_OF_A_PROCESS, FILES_PER_CONNECTION = 64, 2
+FILES_FEW = 1_024
+MEMORY_FEW_MB = 500
+RELEASED = datetime(2026, 1, 1, tzinfo=UTC)  # no clock that is right shows an earlier time
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def cores() -> int:
+    """Those this process may use, where the system says so."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+
+
+def processor(cores_here: int, connections: int | None) -> Finding:
+    said = f"{cores_here} core{'' if cores_here == 1 else 's'}"
+    if connections is None:
+        return ok(said)
+    wanted = -(-connections // CONNECTIONS_PER_WORKER)
+    if wanted > cores_here:
+        return warning(
+            f"{said} for {connections} connections: one core keeps about {CONNECTIONS_PER_WORKER} busy",
+            f"Watch the run's client CPU; for fast statements use {wanted} cores, or fewer connections.",
+        )
+    return ok(f"{said} for {connections} connections")
+
+
+def memory(free_mb: int, workers: int, connections: int | None) -> Finding:
+    wanted = workers * WORKER_MB + (connections or 0) * CONNECTION_MB
+    said = f"{free_mb:,} MB free"
+    if connections is not None and free_mb < wanted:
+        return failed(
+            f"{said}, and {workers} workers with {connections} connections take about {wanted:,} MB",
+            "Close other programs, or use fewer workers (load.workers) or connections.",
+        )
+    if free_mb < MEMORY_FEW_MB:
+        return warning(said, "Close other programs: a machine that swaps measures itself.")
+    return ok(said)
+
+
+def free_mb() -> int:
+    """What this process may still take; in a container its own limit counts."""
+    free = psutil.virtual_memory().available
+    try:
+        limit = (_CGROUP / "memory.max").read_text("ascii").strip()
+        if limit.isdigit():
+            free = min(free, int(limit) - int((_CGROUP / "memory.current").read_text("ascii")))
+    except (OSError, ValueError):  # no such files: no such limit
+        return int(free // 1_000_000)
+    return int(max(free, 0) // 1_000_000)
+
+
+def open_files(limit: int, connections_per_worker: int | None) -> Finding:
+    said = "no limit" if limit == resource.RLIM_INFINITY else f"at most {limit:,} per process"
+    wanted = FILES_OF_A_PROCESS + FILES_PER_CONNECTION * (connections_per_worker or 0)
+    is_enough = limit == resource.RLIM_INFINITY or limit >= wanted
+    if not is_enough:
+        return failed(
+            f"{said}, and a worker with {connections_per_worker or 0} connections needs about {wanted:,}",
+            f"Raise it: ulimit -n {max(4_096, wanted)}; or use more workers (load.workers).",
+        )
+    if connections_per_worker is None and limit != resource.RLIM_INFINITY and limit < FILES_FEW:
+        return warning(said, "Raise it before a run with many connections: ulimit -n 4096.")
+    return ok(said)
+
+
+def open_files_limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def versions() -> Finding:
+    """Raises ConfigurationError when the driver is missing or of a version that loadgen does not know."""
+    driver.major()
+    return ok(f"Python {platform.python_version()}, {driver.DISTRIBUTION} {driver.version()}")
+
+
+def wall_clock(now: datetime) -> Finding:
+    said = f"{now:%Y-%m-%d %H:%M:%S} UTC"
+    if now < RELEASED:
+        return failed(
+            f"the clock says {said}, which is long past", "Set it: certificates and keys are checked against it."
+        )
+    return ok(said)

@@ -1,0 +1,383 @@
+"""The judgements of `loadgen doctor`, and how checks are run: without a server."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from loadgen.control.ground import Ground
+from loadgen.control.migrations import State
+from loadgen.control.place import ControlPlace
+from loadgen.doctor import configuration, control_plane, machine, service, warehouse
+from loadgen.doctor.examine import Check, Examined, examine, exit_code
+from loadgen.doctor.finding import Finding, Mark, failed, ok, warning
+from loadgen.doctor.lane import Lane, TookTooLong
+from loadgen.doctor.subject import Facts, Sessions, Subject
+from loadgen.errors import ConfigurationError
+from loadgen.scenario.plan import plan
+from loadgen.scenario.read import Loaded, parse_scenario
+from loadgen.snowflake.ident import Ident
+from loadgen.snowflake.lookup import find_profile
+from loadgen.snowflake.probe import Probe
+
+PASSWORD = "planted-Passw0rd-7193"
+NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
+
+
+def scenario(more: str = "", connection: str = "prod") -> Loaded:
+    text = f"version: 1\nname: a\nconnection: {connection}\nworkload: {{statements: [{{name: a, sql: SELECT 1}}]}}\n"
+    return parse_scenario(text + more, source="a.yaml", environ={})
+
+
+def probe_of(**more) -> Probe:
+    facts = dict.fromkeys(("server_version", "account", "region", "user", "role", "warehouse", "database", "schema"))
+    return Probe(**{**facts, "round_trips_ms": (1.0,), **more})
+
+
+@pytest.fixture
+def environ(tmp_path):
+    """A home folder with one connection, `prod`."""
+    folder = tmp_path / ".snowflake"
+    folder.mkdir()
+    file = folder / "connections.toml"
+    file.write_text(f'[prod]\naccount = "acct"\nuser = "ann"\npassword = "{PASSWORD}"\nwarehouse = "bench_wh"\n')
+    file.chmod(0o600)
+    return {"HOME": str(tmp_path)}
+
+
+# --- the machine -----------------------------------------------------------------------------------------------------
+
+
+def test_cores_are_counted_against_the_connections():
+    assert machine.processor(2, None).mark is Mark.OK
+    assert machine.processor(2, 50).mark is Mark.OK
+    few = machine.processor(2, 51)
+    assert few.mark is Mark.WARNING
+    assert "3 cores" in str(few.remedy)
+
+
+@pytest.mark.parametrize(
+    ("free_mb", "workers", "connections", "mark"),
+    [(499, 1, None, "warning"), (500, 1, None, "ok"), (263, 2, 64, "failed"), (600, 2, 64, "ok")],
+)
+def test_memory_is_counted_against_the_workers(free_mb, workers, connections, mark):
+    assert machine.memory(free_mb, workers, connections).mark == mark
+
+
+@pytest.mark.parametrize(
+    ("limit", "connections", "mark"),
+    [(256, None, "warning"), (1024, None, "ok"), (256, 96, "ok"), (256, 97, "failed"), (-1, 5000, "ok")],
+)
+def test_open_files_are_counted_against_the_connections_of_a_worker(limit, connections, mark):
+    assert machine.open_files(limit, connections).mark == mark
+
+
+def test_a_clock_of_1970_is_told():
+    assert machine.wall_clock(datetime(1970, 1, 1, tzinfo=UTC)).mark is Mark.FAILED
+    assert machine.wall_clock(NOON).mark is Mark.OK
+
+
+def test_this_machine_has_what_it_says():
+    assert machine.cores() >= 1
+    assert machine.free_mb() > 0
+    assert machine.versions().said.startswith("Python 3.")
+
+
+# --- configuration ---------------------------------------------------------------------------------------------------
+
+
+def test_every_field_is_shown_with_its_origin_and_no_secret(environ):
+    environ["SNOWFLAKE_CONNECTIONS_PROD_ROLE"] = "RUNNER"
+
+    (found,) = configuration.connection(find_profile("prod", environ=environ))
+
+    origin = f"{environ['HOME']}/.snowflake/connections.toml [prod]"
+    assert [line.split(maxsplit=2) for line in found.details] == [
+        ["account", "acct", origin],
+        ["password", "****", origin],
+        ["role", "RUNNER", "$SNOWFLAKE_CONNECTIONS_PROD_ROLE"],
+        ["user", "ann", origin],
+        ["warehouse", "bench_wh", origin],
+    ]
+    assert PASSWORD not in str(found)
+
+
+def test_warnings_of_the_connection_are_findings(environ):
+    environ |= {"SNOWFLAKE_CONNECTIONS_PROD_LOGIN_TIMEOUT": "5", "SNOWFLAKE_CONNECTIONS_PROD_WARHOUSE": "x"}
+
+    _, misspelt, unused = configuration.connection(find_profile("prod", environ=environ))
+
+    assert (misspelt.mark, unused.mark) == (Mark.WARNING, Mark.WARNING)
+    assert "did you mean warehouse?" in misspelt.said
+    assert "login_timeout" in unused.said
+
+
+def test_a_control_plane_on_the_target_s_own_warehouse_is_told(environ):
+    def found(more: str) -> Finding:
+        loaded = scenario(more)
+        place = ControlPlace.of_scenario(loaded.scenario)
+        subject = Subject(connection="prod", place=place, loaded=loaded, environ=environ)
+        return configuration.scenario(subject)[-1]
+
+    assert found("").mark is Mark.OK
+    assert found("control: {warehouse: BENCH_WH}\n").mark is Mark.WARNING  # the connection's own, in lower case
+    assert found("control: {warehouse: BENCH_WH, share_warehouse: true}\n").mark is Mark.OK
+
+
+# --- the other end ---------------------------------------------------------------------------------------------------
+
+
+def test_a_long_way_is_told():
+    assert service.round_trip(probe_of(round_trips_ms=(20.0, 49.0, 90.0))).mark is Mark.OK
+    assert service.round_trip(probe_of(round_trips_ms=(20.0, 51.0, 90.0))).mark is Mark.WARNING
+
+
+@pytest.mark.parametrize("role", ["ACCOUNTADMIN", "SECURITYADMIN", "ORGADMIN"])
+def test_administrators_are_warned(environ, role):
+    found = service.role(probe_of(role=role), find_profile("prod", environ=environ))
+
+    assert found.mark is Mark.WARNING
+    assert "loadgen grants" in str(found.remedy)
+
+
+def test_other_roles_and_the_embedded_server_s_only_one_are_fine(environ):
+    embedded = find_profile("embedded", environ={"LOADGEN_EMBEDDED_ADDRESS": "127.0.0.1:1"})
+
+    assert service.role(probe_of(role="LOADGEN_RUN"), find_profile("prod", environ=environ)).mark is Mark.OK
+    assert service.role(probe_of(role="ACCOUNTADMIN"), embedded).mark is Mark.OK
+
+
+@pytest.mark.parametrize(
+    ("region", "here", "mark"),
+    [
+        ("AWS_US_WEST_2", 0, "ok"),
+        ("PUBLIC.AZURE_WESTEUROPE", 0, "ok"),
+        ("GCP_EUROPE_WEST4", 0, "failed"),
+        ("PUBLIC.GCP_US_CENTRAL1", 0, "failed"),
+        ("AWS_US_GOV_WEST_1", 0, "failed"),
+        ("GCP_EUROPE_WEST4", 4, "ok"),  # what is there can be had, whatever we thought
+        (None, 0, "ok"),
+    ],
+)
+def test_regions_without_hybrid_tables_are_known(region, here, mark):
+    found = service.hybrid_tables(region, is_embedded=False, hybrid_here=here)
+
+    assert found.mark == mark
+    assert mark == "ok" or "control: {connection: embedded}" in str(found.remedy)
+
+
+def test_the_clock_offset_is_that_of_the_quickest_reading():
+    readings = [
+        service.Reading(before=NOON, server=NOON + timedelta(seconds=9.9), trip_s=3.0),
+        service.Reading(before=NOON, server=NOON + timedelta(seconds=5.1), trip_s=0.2),
+    ]
+
+    found = service.offset(readings)
+
+    assert found.seconds == pytest.approx(5.0)
+    assert found.error_s == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("seconds", "error_s", "mark"), [(1.9, 0.0, "ok"), (-600, 0.1, "warning"), (5, 4, "ok")])
+def test_an_offset_is_told_only_as_far_as_it_is_certain(seconds, error_s, mark):
+    assert service.clock_offset(service.Offset(seconds=seconds, error_s=error_s)).mark == mark
+
+
+# --- the control plane -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_there_is_named():
+    found = control_plane.ground(Ground(warehouse=False, database=True, schema=False), ControlPlace())
+
+    assert found.mark is Mark.FAILED
+    assert found.said.endswith('warehouse "LOADGEN_CONTROL_WH", schema "LOADGEN"."CONTROL"')
+    assert control_plane.ground(Ground(warehouse=True, database=True, schema=True), ControlPlace()).mark is Mark.OK
+
+
+def test_tables_that_are_missing_stop_a_run_on_an_account():
+    none, all_there = State(schema_exists=True, applied=()), State(schema_exists=True, applied=(1,))
+
+    assert control_plane.tables(none, is_embedded=False).mark is Mark.FAILED
+    assert control_plane.tables(none, is_embedded=True).mark is Mark.WARNING
+    assert control_plane.tables(all_there, is_embedded=False).mark is Mark.OK
+    assert (control_plane.hybrid_count(none), control_plane.hybrid_count(all_there)) == (0, 4)
+
+
+# --- the warehouse ---------------------------------------------------------------------------------------------------
+
+ROW = {
+    "name": "BENCH_WH", "state": "STARTED", "type": "STANDARD", "size": "Medium", "generation": "2",
+    "min_cluster_count": 2, "max_cluster_count": 2, "auto_suspend": 60, "auto_resume": "true",
+    "enable_query_acceleration": "false",
+}  # fmt: skip
+
+
+def marks(row: dict[str, object], **more) -> list[str]:
+    found = warehouse.Warehouse.from_row({**ROW, **row}, 8)
+    options = {"is_embedded": False, "connections": 8, **more}
+    return [str(each.mark) for each in warehouse.judge(found, **options)]
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({}, ["ok"]),
+        ({"state": "SUSPENDED"}, ["ok"]),
+        ({"state": "SUSPENDED", "auto_resume": "false"}, ["failed"]),
+        ({"auto_suspend": None}, ["ok", "warning"]),
+        ({"auto_suspend": 0}, ["ok", "warning"]),
+        ({"enable_query_acceleration": "true"}, ["ok", "warning"]),
+        ({"min_cluster_count": 1}, ["ok", "warning"]),
+        ({"generation": None, "min_cluster_count": None, "max_cluster_count": None}, ["ok"]),
+    ],
+)
+def test_what_disturbs_a_measurement_is_told(row, expected):
+    assert marks(row) == expected
+
+
+def test_the_embedded_server_s_defaults_are_no_concern():
+    assert marks({"auto_suspend": None, "enable_query_acceleration": "true"}, is_embedded=True) == ["ok"]
+
+
+def test_the_warehouse_is_described():
+    (found,) = warehouse.judge(warehouse.Warehouse.from_row(ROW, 8), is_embedded=False, connections=17)
+
+    assert found.said == '"BENCH_WH": Medium, generation 2, 2 clusters, suspends after 60 s, started'
+    assert found.details == (
+        "MAX_CONCURRENCY_LEVEL 8 per cluster: about 16 statements at once",
+        "the scenario has 17 connections: larger statements would queue",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "sql"),
+    [
+        ("BENCH_WH", "SHOW WAREHOUSES LIKE 'BENCH_WH'"),
+        ("it's", "SHOW WAREHOUSES"),
+        ("a\\", "SHOW WAREHOUSES"),
+        ("100%", "SHOW WAREHOUSES"),
+        ("größe", "SHOW WAREHOUSES"),
+    ],
+)
+def test_only_harmless_names_become_part_of_a_literal(name, sql):
+    assert warehouse.pattern(Ident(name)) == sql
+
+
+def test_the_cost_counts_every_cluster_for_as_long_as_the_run_can_last():
+    planned = plan(scenario("load: {warmup: 0s, duration: 58m}\ntiming: {drain: 2m}\n"), cores=2).cost
+    found = warehouse.Warehouse.from_row(ROW, 8)
+
+    told = warehouse.cost(planned, found, None)
+
+    assert told.mark is Mark.OK
+    assert told.said.startswith("at most 9.00 credits: 8.00 for Medium, 2 clusters, and 1.00 for the control warehouse")
+    assert warehouse.cost(planned, found, 8.9).mark is Mark.WARNING
+    assert "X-Small 1.00, Small 2.00" in warehouse.cost(planned, None, None).said
+    assert warehouse.cost(None, None, None).said.startswith("none")
+
+
+# --- how checks are run ----------------------------------------------------------------------------------------------
+
+
+def check(name: str, look, *needs: str, **more) -> Check:
+    return Check(section="s", name=name, look=lambda _: look(), needs=needs, **more)
+
+
+def run(*checks: Check, limit_s: float = 20.0) -> list[Examined]:
+    subject = Subject(connection=None, place=ControlPlace())
+    return list(examine(checks, Lane(lambda: Sessions(subject, Facts()), name="test"), limit_s=limit_s))
+
+
+def raising(error: Exception):
+    def look():
+        raise error
+
+    return look
+
+
+def test_what_rests_on_a_failed_check_is_skipped_with_the_reason():
+    found = run(
+        check("a", raising(ConfigurationError("broken", remedy="Mend it."))),
+        check("b", lambda: [ok("fine")], "a"),
+        check("c", lambda: [ok("fine")], "b"),
+        check("d", lambda: [ok("fine")]),
+    )
+
+    assert [(each.finding.mark, each.finding.said) for each in found] == [
+        ("failed", "broken"),
+        ("skipped", "not looked at, since 'a' failed"),
+        ("skipped", "not looked at, since 'a' failed"),
+        ("ok", "fine"),
+    ]
+    assert found[0].finding.remedy == "Mend it."
+
+
+def test_a_check_that_never_ends_is_given_up_and_the_next_one_runs():
+    never = threading.Event()
+
+    found = run(check("a", lambda: never.wait() and []), check("b", lambda: [ok("fine")]), limit_s=0.2)
+
+    assert [each.finding.mark for each in found] == ["failed", "ok"]
+    assert found[0].finding.said == "took too long: no answer within 0.2 s"
+    never.set()
+
+
+def test_a_bug_in_one_check_does_not_hide_the_others(caplog):
+    found = run(check("a", raising(ZeroDivisionError("oops"))), check("b", lambda: [ok("fine")]))
+
+    assert [each.finding.mark for each in found] == ["failed", "ok"]
+    assert "unexpected ZeroDivisionError: oops" in found[0].finding.said
+    assert "check_failed check=a" in caplog.text
+
+
+class Owned:
+    """What a lane's thread owns: says in which threads it was made and closed."""
+
+    def __init__(self) -> None:
+        self.made_by, self.closed_by = threading.get_ident(), 0
+        self.is_closed = threading.Event()
+
+    def close(self) -> None:
+        self.closed_by = threading.get_ident()
+        self.is_closed.set()
+
+
+def test_a_thread_left_behind_keeps_its_belongings_to_itself_and_closes_them_in_the_end():
+    going_on = threading.Event()
+    lane = Lane(Owned, name="test")
+
+    first = lane.do(lambda owned: owned, limit_s=20)
+    with pytest.raises(TookTooLong):
+        lane.do(lambda _: going_on.wait(), limit_s=0.05)
+    second = lane.do(lambda owned: owned, limit_s=20)
+
+    assert len({first.made_by, second.made_by, threading.get_ident()}) == 3
+    assert not first.is_closed.is_set()
+    going_on.set()
+    assert first.is_closed.wait(20)
+    assert first.closed_by == first.made_by
+    lane.close(limit_s=20)
+    lane.close(limit_s=20)
+    assert second.closed_by == second.made_by
+
+
+def test_an_own_timeout_of_a_look_is_no_time_out_of_the_lane():
+    lane = Lane(Owned, name="test")
+
+    with pytest.raises(TimeoutError, match="mine"):
+        lane.do(lambda _: raising(TimeoutError("mine"))(), limit_s=20)
+    assert lane.do(lambda _: 1, limit_s=20) == 1
+
+
+@pytest.mark.parametrize(
+    ("findings", "code"),
+    [
+        ([(ok("x"), 3), (warning("x", "y"), 2)], 0),
+        ([(failed("x", "y"), 3)], 3),
+        ([(failed("x", "y"), 3), (failed("x", "y"), 2)], 2),
+    ],
+)
+def test_the_exit_code_is_2_for_a_configuration_3_for_the_rest_0_without_failures(findings, code):
+    examined = [Examined(check=check("a", list, exit_code=own), finding=finding) for finding, own in findings]
+
+    assert exit_code(examined) == code

@@ -3,7 +3,7 @@
     place       where the tables are            queries   the SQL, by name, from schemas/queries
     session     one connection, one attempt     retry     patience, and what to do when an answer was lost
     migrations  making and updating the tables  batch     appending to standard tables, once
-    lease       keeping a term: a thread of its own
+    lease       keeping a term: its own thread  storable  foreign texts and JSON, so that any can be written
 
 One module per table:
 

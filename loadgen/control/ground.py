@@ -14,7 +14,7 @@ from loadgen.snowflake.ident import Ident
 from loadgen.snowflake.lookup import find_profile
 from loadgen.snowflake.profile import Profile
 
-_MISSING = (2003, 2043)
+_MISSING = (2003, 2043, 90105, 90106)  # no such object; no current database or schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from loadgen.clock import Clock, SystemClock
 from loadgen.control.run_leases import Term, release, renew
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.errors import ConfigurationError
+from loadgen.control.session import ControlSession
+from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.log import event
 
 log = logging.getLogger(__name__)
@@ -123,9 +123,10 @@ class LeaseKeeper:
             if renew(self._session, self.term, self._times.ttl_s):
                 self._trust.renewed(begun_ns)
                 return True
-        except ControlFailed as error:
-            # Not known whether it was extended: trust is as it was, and the next renewal will tell.
-            event(log, logging.WARNING, "lease_renewal_failed", key=self.term.key, code=error.failure.code)
+        except LoadgenError as error:
+            # Not known whether it was extended: trust is as it was, and the next renewal will tell. A new session may
+            # also be refused for good (ConnectFailed); that must not end the thread before trust has ended.
+            event(log, logging.WARNING, "lease_renewal_failed", key=self.term.key, why=str(error))
             return True
         self._trust.lose()
         event(log, logging.WARNING, "lease_lost", key=self.term.key, epoch=self.term.epoch, why="refused")
@@ -134,6 +135,6 @@ class LeaseKeeper:
     def _release(self) -> None:
         try:
             release(self._session, self.term)
-        except ControlFailed as error:  # it expires by itself
-            event(log, logging.DEBUG, "lease_release_failed", key=self.term.key, code=error.failure.code)
+        except LoadgenError as error:  # it expires by itself
+            event(log, logging.DEBUG, "lease_release_failed", key=self.term.key, why=str(error))
         self._trust.lose()

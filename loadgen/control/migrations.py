@@ -22,7 +22,7 @@ from loadgen.snowflake.ident import Ident
 
 _FILE = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _TABLE = re.compile(r"CREATE (HYBRID )?TABLE IF NOT EXISTS (\w+)")
-_MISSING = (2003, 2043)
+_MISSING = (2003, 2043, 90105, 90106)  # no such object; no current database or schema
 _ALREADY_THERE = 2002
 _Q = queries("schema_version")
 

@@ -10,6 +10,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 from loadgen.control.place import ControlPlace
@@ -23,7 +24,7 @@ from loadgen.snowflake.driver import Connection, Cursor
 from loadgen.snowflake.failure import Failure, classify, describe
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S, control_settings
 
-_MISSING_OBJECT = (2003, 2043)
+_MISSING_OBJECT = (2003, 2043, 90105, 90106)  # a table; or the database, or the schema around it
 _MISSING_PRIVILEGE = (3001, 3041)
 
 
@@ -58,18 +59,20 @@ class ControlSession:
 
     def fetch(self, query: Query, *binds: Any) -> list[tuple[Any, ...]]:
         """All rows of a SELECT."""
-        rows: list[tuple[Any, ...]] = self._call(query, lambda cursor: cursor.execute(query.sql, binds).fetchall())
+        bound = _bound(binds)
+        rows: list[tuple[Any, ...]] = self._call(query, lambda cursor: cursor.execute(query.sql, bound).fetchall())
         return rows
 
     def execute(self, query: Query, *binds: Any) -> int:
         """The number of rows that an INSERT, UPDATE or DELETE touched."""
-        return int(self._call(query, lambda cursor: cursor.execute(query.sql, binds).rowcount) or 0)
+        bound = _bound(binds)
+        return int(self._call(query, lambda cursor: cursor.execute(query.sql, bound).rowcount) or 0)
 
     def append(self, query: Query, rows: Sequence[Sequence[Any]]) -> int:
         """Insert many rows with one array-bound statement: all of them or none."""
 
         def insert(cursor: Cursor) -> int | None:
-            cursor.executemany(query.sql, rows)
+            cursor.executemany(query.sql, [_bound(row) for row in rows])
             return cursor.rowcount
 
         return int(self._call(query, insert) or 0)
@@ -90,7 +93,7 @@ class ControlSession:
                 return action(cursor)
             finally:
                 cursor.close()
-        except ControlFailed:
+        except LoadgenError:  # from opening: it says already what to do
             raise
         except Exception as error:  # the driver leaks exceptions of its libraries
             failure = classify(error)
@@ -122,9 +125,12 @@ class ControlSession:
 _BAD_CONFIGURATION = Failure(category=ErrorCategory.CONFIGURATION)
 
 
-def _explained(query: Query, error: Exception, failure: Failure, place: ControlPlace) -> LoadgenError:
-    if isinstance(error, LoadgenError):
-        return error
+def _bound(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Binds as both majors take them: 4.x knows a text by its class, and refuses a StrEnum."""
+    return tuple(value.value if isinstance(value, Enum) else value for value in values)
+
+
+def _explained(query: Query, error: Exception, failure: Failure, place: ControlPlace) -> ControlFailed:
     where = plain(f"{place.database}.{place.schema}", 300)
     what = f"the control plane in {where} failed at {query.name}: {describe(error)}"
     if failure.code in _MISSING_OBJECT:

@@ -27,7 +27,7 @@ NO_HYBRID = (
     " machine: control: {connection: embedded} in the scenario."
 )
 _ALREADY_THERE = 2002
-_MISSING = (2003, 2043)
+_MISSING = (2003, 2043, 90105, 90106)  # no such object; no current database or schema
 _MISSING_PRIVILEGE = (3001, 3041)
 _ROLE = Query(name="setup", sql="SELECT CURRENT_ROLE()", binds=0)
 

@@ -12,7 +12,10 @@ from enum import StrEnum
 from typing import Any
 
 from loadgen.errors import LoadgenError
+from loadgen.log import plain
 from loadgen.model.run import Phase
+
+WHY_MAX = 300  # characters
 
 
 class EventType(StrEnum):
@@ -63,7 +66,6 @@ class SetPhase:
     """Begin a window in this phase. With a duration, workers close it themselves, on time."""
 
     phase: Phase
-    window_id: int
     step_id: int | None = None
     duration_ms: float | None = None
     effective_at: str | None = None
@@ -101,7 +103,7 @@ def encode(command: Start | Stop | SetPhase | SetWorkerTarget, address: Address 
         data["worker_id"] = address.worker_id
     if address.worker_group_id is not None:
         data["worker_group_id"] = address.worker_group_id
-    return kind, json.dumps(data, separators=(",", ":"))
+    return kind, json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
 def decode(event_type: str, event_data: str) -> tuple[Command, Address]:
@@ -117,7 +119,7 @@ def decode(event_type: str, event_data: str) -> tuple[Command, Address]:
         )
         return _READERS[EventType(event_type)](data), address
     except (ValueError, NotAnEvent, RecursionError) as error:
-        return Unknown(event_type=event_type, why=str(error)), EVERYBODY
+        return Unknown(event_type=event_type, why=plain(str(error), WHY_MAX)), EVERYBODY
 
 
 def _written(command: Start | Stop | SetPhase | SetWorkerTarget) -> dict[str, Any]:
@@ -126,7 +128,7 @@ def _written(command: Start | Stop | SetPhase | SetWorkerTarget) -> dict[str, An
     if isinstance(command, Stop):
         return {"reason": command.reason, "drain_timeout_seconds": command.drain_timeout_s}
     if isinstance(command, SetPhase):
-        data = {"phase": command.phase.value, "window_id": command.window_id, "step_id": command.step_id}
+        data: dict[str, Any] = {"phase": command.phase.value, "step_id": command.step_id}
         data |= {"duration_ms": command.duration_ms, "effective_at": command.effective_at}
     else:
         data = {"target_connections": command.target_connections, "step_id": command.step_id}
@@ -149,7 +151,6 @@ def _read_set_phase(data: dict[str, Any]) -> Command:
     duration_ms = _number(data, "duration_ms", default=-1.0)
     return SetPhase(
         phase=Phase(data.get("phase", "")),
-        window_id=_whole(data, "window_id"),
         step_id=_optional(data, "step_id", int),
         duration_ms=None if duration_ms < 0 else duration_ms,
         effective_at=_optional(data, "effective_at", str),

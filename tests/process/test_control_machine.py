@@ -1,0 +1,423 @@
+"""Several orchestrators, one run, and everything that can go wrong between them, on the real SQL of a real server.
+
+Time passes by ageing all leases in SQL and moving the actors' clocks by as much; real time goes on besides. Requests
+are held back and delivered late, or delivered twice; answers are lost. After every step the tables are looked at.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from loadgen.clock import FakeClock
+from loadgen.control import run_leases
+from loadgen.control.lease import LeaseKeeper, LeaseTimes
+from loadgen.control.queries import Query
+from loadgen.control.retry import Patience
+from loadgen.control.run_control_events import NewEvent, emit, poll
+from loadgen.control.run_leases import TAKEOVER_MARGIN_S, Term, claim, new_owner
+from loadgen.control.run_status import Fenced, Move, Rollup, Run, cancel, move, publish, read
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.model.event import Start
+from loadgen.model.outcome import ErrorCategory
+from loadgen.model.run import PHASES, STEPS, Phase, RunStatus
+from loadgen.snowflake.failure import Failure
+from tests.control_plane import ControlPlane, patience
+from tests.embedded_server import EmbeddedServer
+
+TIMES = LeaseTimes()  # 30 s, trusted for 25
+EXAMPLES, STEPS_EACH = 30, 30
+NO_ANSWER = Failure(category=ErrorCategory.CONNECTION, retryable=True, unknown_outcome=True)
+# A step takes some real time: a write that was in time may be looked at when the term has just ended.
+SLACK_MS = 2_000
+
+
+class Fate(Enum):
+    """What becomes of the next change that an actor sends."""
+
+    ANSWERED = "executed, and answered"
+    LOST = "executed, and the answer lost: he looks, and tries again"
+    HELD = "held back on the way; he gives up, it may arrive later"
+    REPEATED = "held back on the way; he looks, tries again, and the first may arrive later"
+    COPIED = "executed, answered, and a copy may arrive later"
+
+
+class RunningClock(FakeClock):
+    """Moves when told, and by itself."""
+
+    def monotonic_ns(self) -> int:
+        return super().monotonic_ns() + time.monotonic_ns()
+
+    def boottime_ns(self) -> int:
+        return super().boottime_ns() + time.monotonic_ns()
+
+
+class ActorSession(ControlSession):
+    """Its requests pass through a network that can hold them back or keep a copy."""
+
+    fate = Fate.ANSWERED
+    network: list[tuple[Query, tuple[Any, ...]]]
+
+    def execute(self, query: Query, *binds: Any) -> int:
+        fate, self.fate = self.fate, Fate.ANSWERED
+        if fate in (Fate.HELD, Fate.REPEATED, Fate.COPIED):
+            self.network.append((query, binds))
+        if fate in (Fate.HELD, Fate.REPEATED):
+            raise ControlFailed("no answer", NO_ANSWER)
+        return super().execute(query, *binds)
+
+
+class Actor:
+    """An orchestrator: a connection, a clock, and perhaps a term with its keeper."""
+
+    def __init__(self, plane: ControlPlane, name: str) -> None:
+        self.session = ActorSession(plane.place, role=name, environ=plane.environ)
+        self.reset([])
+
+    def reset(self, network: list[tuple[Query, tuple[Any, ...]]]) -> None:
+        self.session.network = network
+        self.session.fate = Fate.ANSWERED
+        self.clock = RunningClock()
+        self.forget()
+
+    def forget(self) -> None:
+        self.keeper: LeaseKeeper | None = None
+        self.view: Run | None = None
+
+    def take(self, term: Term, begun_ns: int) -> None:
+        self.keeper = LeaseKeeper(self.session, term, TIMES, claimed_ns=begun_ns, clock=self.clock)
+
+    @property
+    def keeping(self) -> LeaseKeeper:
+        assert self.keeper is not None
+        return self.keeper
+
+    @property
+    def would_act(self) -> bool:
+        """Is he trusted? Asked of a copy, since being asked ends trust that is over."""
+        if self.keeper is None:
+            return False
+        same = copy.copy(self.keeper)
+        same._trust = copy.copy(same._trust)
+        return same.trusted
+
+
+class World:
+    """What outlives one example: the server, its tables, and the actors' connections."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self.server = server
+        self.plane = ControlPlane(server)
+        self.actors = [Actor(self.plane, f"actor {number}") for number in range(3)]
+
+    def close(self) -> None:
+        for actor in self.actors:
+            actor.session.close()
+        self.plane.close()
+
+
+class Taken(Exception):
+    """A key was there already."""
+
+
+def execute_late(session: ControlSession, query: Query, binds: tuple[Any, ...]) -> None:
+    try:
+        session.execute(query, *binds)
+    except ControlFailed as error:
+        if not error.failure.duplicate_key:
+            raise
+        raise Taken from error
+
+
+@dataclass
+class Answer:
+    """What the actors were told in one step, to be compared with the tables."""
+
+    won: Term | None = None
+    emitted: tuple[int, str, int] | None = None
+    moved: Move | None = None
+    fenced: bool = False
+    wished: bool = False  # a user has cancelled
+
+
+# How often each thing is tried, roughly. One rule draws from here: with a rule for each, Hypothesis would leave most of
+# them out of most examples, and a run in which nobody leads has little to show.
+PLAN = (
+    ["emits", "moves", "takes_over", "time_passes", "a_request_arrives_late", "looks_at_the_run", "publishes"] * 3
+    + ["renews", "renews_without_asking_for_trust", "finishes"] * 2
+    + ["claims", "releases", "a_worker_reads", "crashes", "a_user_cancels"]
+)
+NEEDS_A_LEADER = {
+    *("emits", "moves", "renews", "renews_without_asking_for_trust", "publishes", "releases"),
+    *("looks_at_the_run", "finishes"),
+}
+PAUSES_S = (3, 8, 11, 26, 31, 45)
+
+
+class ControlMachine(RuleBasedStateMachine):
+    world: World
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plane = self.world.plane
+        self.run_id = self.plane.new_run()
+        self.network: list[tuple[Query, tuple[Any, ...]]] = []
+        for actor in self.world.actors:
+            actor.reset(self.network)
+        self.leases: list[tuple[int, str, int]] = []
+        self.events: list[tuple[int, str, int]] = []
+        self.row = self._read()
+        self.answer = Answer()
+        self.readers: list[list[str]] = [[], []]
+
+    @initialize()
+    def somebody_leads(self) -> None:
+        self.claims(self.world.actors[0], Fate.ANSWERED, 0)
+
+    @rule(
+        what=st.sampled_from(PLAN),
+        who=st.integers(0, 5),
+        fate=st.sampled_from([Fate.ANSWERED, Fate.ANSWERED, *Fate]),
+        number=st.integers(0, 20),
+    )
+    def happens(self, what: str, who: int, fate: Fate, number: int) -> None:
+        """`who` counts among those who have, or had, a term where one is needed."""
+        leading = [actor for actor in self.world.actors if actor.keeper is not None]
+        if what in NEEDS_A_LEADER and not leading:
+            what = "takes_over"
+        among = leading if what in NEEDS_A_LEADER else self.world.actors
+        getattr(self, what)(among[who % len(among)], fate, number)
+
+    # --- what actors do ------------------------------------------------------------------------------------------
+
+    def claims(self, actor: Actor, fate: Fate, _: int) -> None:
+        with self._sending(actor, fate) as patient:
+            begun_ns = actor.clock.boottime_ns()
+            term = claim(actor.session, patient, self.run_id, new_owner(), TIMES.ttl_s)
+            if term is not None:
+                actor.take(term, begun_ns)
+                self.answer.won = term
+
+    def takes_over(self, actor: Actor, fate: Fate, number: int) -> None:
+        self.time_passes(actor, fate, PAUSES_S.index(45))
+        self.claims(actor, fate, number)
+
+    def renews(self, actor: Actor, fate: Fate, _: int) -> None:
+        with self._sending(actor, fate):
+            actor.keeping.step()
+
+    def renews_without_asking_for_trust(self, actor: Actor, fate: Fate, _: int) -> None:
+        with self._sending(actor, fate):
+            run_leases.renew(actor.session, actor.keeping.term, TIMES.ttl_s)
+
+    def releases(self, actor: Actor, fate: Fate, _: int) -> None:
+        with self._sending(actor, fate):
+            if actor.keeping.trusted:
+                actor.keeping._release()
+
+    def emits(self, actor: Actor, fate: Fate, _: int) -> None:
+        new, term = NewEvent(command=Start(expected_workers=1)), actor.keeping.term
+        with self._sending(actor, fate) as patient:
+            try:
+                self.answer.emitted = (emit(actor.session, patient, term, new), new.event_id, term.epoch)
+            except Fenced:
+                self.answer.fenced = True
+
+    def publishes(self, actor: Actor, fate: Fate, number: int) -> None:
+        with self._sending(actor, fate):
+            rollup = Rollup(targets={}, total_ops=number, next_sequence_id=number)
+            publish(actor.session, actor.keeping.term, rollup)
+
+    def looks_at_the_run(self, actor: Actor, _: Fate, __: int) -> None:
+        actor.view = self._read()
+
+    def moves(self, actor: Actor, fate: Fate, number: int, *, ending: bool = False) -> None:
+        """From where he last saw the run, which may be long ago."""
+        seen = actor.view or self._read()
+        ways = [seen.status, *(to for to in sorted(STEPS[seen.status]) if to.is_terminal is ending)]
+        later = min(PHASES.index(seen.phase) + number % 2, len(PHASES) - 1)
+        step = Move(
+            status=seen.status,
+            phase=seen.phase,
+            to=ways[-1] if ending else ways[number % len(ways)],
+            to_phase=PHASES[later],
+            reason=f"by {actor.keeping.term.epoch}",
+        )
+        if number % 3:
+            actor.view = None
+        if seen.status.is_terminal:
+            return
+        with self._sending(actor, fate) as patient:
+            try:
+                if move(actor.session, patient, actor.keeping.term, step):
+                    self.answer.moved = step
+            except Fenced:
+                self.answer.fenced = True
+
+    def finishes(self, actor: Actor, fate: Fate, number: int) -> None:
+        self.moves(actor, fate, number, ending=True)
+
+    def crashes(self, actor: Actor, _: Fate, __: int) -> None:
+        actor.forget()
+
+    # --- what happens to them ------------------------------------------------------------------------------------
+
+    def time_passes(self, sleeper: Actor, _: Fate, number: int) -> None:
+        seconds = PAUSES_S[number % len(PAUSES_S)]
+        self.plane.age(self.run_id, seconds)
+        for actor in self.world.actors:
+            actor.clock.suspend(seconds) if actor is sleeper else actor.clock.advance(seconds)
+
+    def a_request_arrives_late(self, _: Actor, __: Fate, number: int) -> None:
+        if self.network:
+            query, binds = self.network.pop(number % len(self.network))
+            with suppress(Taken):
+                execute_late(self.plane.session, query, binds)
+
+    def a_user_cancels(self, _: Actor, __: Fate, ___: int) -> None:
+        self.answer.wished = True
+        cancel(self.plane.session, patience(), self.run_id, "enough")
+
+    def a_worker_reads(self, _: Actor, __: Fate, number: int) -> None:
+        self._catch_up(self.readers[number % len(self.readers)])
+
+    # --- what must hold ------------------------------------------------------------------------------------------
+
+    @invariant()
+    def all_is_as_it_must_be(self) -> None:
+        leases, events, row = self.plane.leases(self.run_id), self.plane.events(self.run_id), self._read()
+        self._check_leases(leases)
+        self._check_events(events, leases)
+        self._check_row(row, leases)
+        self._check_answer(leases, events, row)
+        self.leases, self.events, self.row, self.answer = leases, events, row, Answer()
+        for actor in self.world.actors:
+            if actor.would_act:
+                epoch, owner, remaining_ms = leases[-1]
+                assert actor.keeping.term == Term(key=self.run_id, epoch=epoch, owner=owner), "trusted and succeeded"
+                assert remaining_ms > 0, "trusted beyond the term"
+
+    def _check_leases(self, leases: list[tuple[int, str, int]]) -> None:
+        assert [epoch for epoch, _, _ in leases] == list(range(1, len(leases) + 1))
+        assert [lease[:2] for lease in leases[: len(self.leases)]] == [lease[:2] for lease in self.leases]
+        assert all(remaining_ms <= 0 for _, _, remaining_ms in leases[:-1]), "two terms at once"
+        for before, after in zip(self.leases, leases, strict=False):
+            assert before[2] > 0 or after[2] <= 0, "a term came back to life"
+        if len(leases) > len(self.leases) and self.leases:
+            assert leases[-2][2] <= -TAKEOVER_MARGIN_S * 1000, "a successor came too soon"
+
+    def _check_events(self, events: list[tuple[int, str, int]], leases: list[tuple[int, str, int]]) -> None:
+        assert [number for number, _, _ in events] == list(range(1, len(events) + 1))
+        assert len({event_id for _, event_id, _ in events}) == len(events)
+        assert events[: len(self.events)] == self.events
+        for _, _, epoch in events[len(self.events) :]:
+            assert epoch == leases[-1][0], "an event of a term that is over"
+            assert leases[-1][2] > -SLACK_MS
+
+    def _check_row(self, row: Run, leases: list[tuple[int, str, int]]) -> None:
+        before = self.row
+        if before.status.is_terminal:
+            assert row == before, "something followed the end"
+        if row == before:
+            return
+        assert row.status is before.status or row.status in STEPS[before.status]
+        assert PHASES.index(row.phase) >= PHASES.index(before.phase)
+        assert row.lease_epoch >= before.lease_epoch
+        assert row.next_sequence_id >= before.next_sequence_id
+        for name in ("start_time", "warmup_start_time", "warmup_end_time"):
+            assert getattr(before, name) in (None, getattr(row, name))
+        assert row.status.is_terminal == (row.end_time is not None)
+        if not self.answer.wished:
+            assert row.lease_epoch == leases[-1][0], "a write of a term that is over"
+            assert leases[-1][2] > -SLACK_MS
+
+    def _check_answer(self, leases: list[tuple[int, str, int]], events: list[tuple[int, str, int]], row: Run) -> None:
+        answer = self.answer
+        if answer.won is not None:
+            assert leases[-1][:2] == (answer.won.epoch, answer.won.owner)
+        if answer.emitted is not None:
+            assert events[-1] == answer.emitted
+        if answer.moved is not None:
+            there = (answer.moved.to, answer.moved.to_phase)
+            assert (row.status, row.phase) == there
+            assert (self.row.status, self.row.phase) in ((answer.moved.status, answer.moved.phase), there), "a leap"
+        if answer.fenced:
+            assert (events, row) == (self.events, self.row), "refused, and written all the same"
+
+    def teardown(self) -> None:
+        """When the trouble is over, the next in line finishes the run."""
+        self.plane.age(self.run_id, TIMES.ttl_s + TAKEOVER_MARGIN_S + 1)
+        term = self.plane.claim(self.run_id)
+        assert emit(self.plane.session, patience(), term, NewEvent(command=Start(expected_workers=1)))
+        row = self._read()
+        if not row.status.is_terminal:
+            step = Move(status=row.status, phase=row.phase, to=RunStatus.FAILED, to_phase=Phase.PROCESSING)
+            assert move(self.plane.session, patience(), term, step)
+        for reader in self.readers:
+            self._catch_up(reader)
+            assert reader == [event_id for _, event_id, _ in self.plane.events(self.run_id)]
+
+    # --- helpers -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _sending(self, actor: Actor, fate: Fate) -> Iterator[Patience]:
+        if fate is Fate.LOST:
+            self.world.server.fault(match="^(INSERT|UPDATE)", kind="drop_reply", count=1)
+        else:
+            actor.session.fate = fate
+        try:
+            yield patience(attempts=1 if fate is Fate.HELD else 5)
+        except ControlFailed as error:
+            if fate is Fate.ANSWERED or not error.failure.unknown_outcome:
+                raise
+        finally:
+            actor.session.fate = Fate.ANSWERED
+            if fate is Fate.LOST:
+                self.world.server.clear_faults()
+
+    def _catch_up(self, reader: list[str]) -> None:
+        for event in poll(self.plane.session, self.run_id, len(reader)):
+            assert event.sequence_id == len(reader) + 1
+            reader.append(event.event_id)
+
+    def _read(self) -> Run:
+        row = read(self.plane.session, self.run_id)
+        assert row is not None
+        return row
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with EmbeddedServer() as server:
+        made = World(server)
+        yield made
+        made.close()
+
+
+@pytest.mark.timeout(600)  # when it fails, finding the shortest example takes minutes
+def test_there_is_one_leader_and_one_history_whatever_happens(world):
+    run_state_machine_as_test(
+        type("Machine", (ControlMachine,), {"world": world}),
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS_EACH,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

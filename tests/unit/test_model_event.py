@@ -1,0 +1,183 @@
+"""Commands on their way through JSON: what is written is read, and nothing that is read stops a worker."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from loadgen.model.event import (
+    EVERYBODY,
+    WHY_MAX,
+    Address,
+    EventType,
+    Scope,
+    SetPhase,
+    SetWorkerTarget,
+    Start,
+    Stop,
+    Unknown,
+    decode,
+    encode,
+)
+from loadgen.model.run import Phase
+
+texts = st.text(max_size=30)  # with NUL, surrogates, quotes, marks that turn the reading direction
+counts = st.integers(0, 2**53 - 1)
+spans = st.floats(0, 1e11)
+maybe_step = st.none() | counts
+maybe_text = st.none() | texts
+
+commands = st.one_of(
+    st.builds(Start, expected_workers=counts),
+    st.builds(Stop, reason=texts, drain_timeout_s=spans),
+    st.builds(
+        SetPhase,
+        phase=st.sampled_from(Phase),
+        step_id=maybe_step,
+        duration_ms=st.none() | spans,
+        effective_at=maybe_text,
+    ),
+    st.builds(
+        SetWorkerTarget,
+        target_connections=counts,
+        step_id=maybe_step,
+        ramp_s=spans,
+        effective_at=maybe_text,
+        reason=texts,
+    ),
+)
+addresses = st.one_of(
+    st.just(EVERYBODY),
+    st.builds(Address, scope=st.just(Scope.WORKER), worker_id=texts),
+    st.builds(Address, scope=st.just(Scope.WORKER_GROUP), worker_group_id=counts),
+)
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = [
+    "scope",
+    "worker_id",
+    "worker_group_id",
+    "expected_workers",
+    "reason",
+    "drain_timeout_seconds",
+    "phase",
+    "step_id",
+    "duration_ms",
+    "effective_at",
+    "target_connections",
+    "ramp_seconds",
+]
+
+
+@given(commands, addresses)
+def test_what_is_written_is_read(command, address):
+    kind, data = encode(command, address)
+
+    assert decode(kind, data) == (command, address)
+    assert data.isascii()
+    assert None not in json.loads(data).values()
+
+
+@given(st.text(max_size=50) | st.sampled_from(EventType), st.text(max_size=200))
+@example("STOP", "null")
+@example("STOP", "[1]")
+@example("STOP", "1" * 10_000)
+@example("STOP", "[" * 100_000)
+@example("STOP", '{"scope":' + "{" * 5_000)
+@example("START", '{"expected_workers": 1e999}')
+def test_no_text_stops_a_worker_from_seeing_the_next_event(event_type, data):
+    command, address = decode(event_type, data)
+
+    assert isinstance(command, Unknown) or event_type in EventType.__members__
+    assert isinstance(address, Address)
+
+
+@given(st.sampled_from(EventType), st.dictionaries(st.sampled_from(KEYS), json_values))
+def test_no_value_of_a_known_key_does_either(event_type, data):
+    command, address = decode(event_type, json.dumps(data))
+
+    if isinstance(command, Unknown):
+        assert (command.event_type, address) == (event_type, EVERYBODY)
+        assert len(command.why) <= WHY_MAX
+    else:
+        assert decode(*encode(command, address)) == (command, address)
+
+
+@given(commands, addresses, st.dictionaries(st.text(max_size=5).map(lambda name: f"new_{name}"), json_values))
+def test_what_a_later_version_adds_is_passed_over(command, address, more):
+    kind, data = encode(command, address)
+
+    assert decode(kind, json.dumps({**more, **json.loads(data)})) == (command, address)
+
+
+@pytest.mark.parametrize(
+    ("event_type", "data", "why"),
+    [
+        ("REBOOT", "{}", "REBOOT"),
+        ("STOP", "{", "Expecting"),
+        ("STOP", "7", "not an object"),
+        ("STOP", '{"drain_timeout_seconds": true}', "drain_timeout_seconds"),
+        ("STOP", '{"drain_timeout_seconds": NaN}', "drain_timeout_seconds"),
+        ("STOP", '{"drain_timeout_seconds": "5"}', "drain_timeout_seconds"),
+        ("START", "{}", "expected_workers"),
+        ("START", '{"expected_workers": -1}', "expected_workers"),
+        ("START", '{"expected_workers": 2.0}', "expected_workers"),
+        ("START", '{"expected_workers": true}', "expected_workers"),
+        ("SET_PHASE", '{"phase": "LUNCH"}', "LUNCH"),
+        ("SET_PHASE", '{"phase": ["WARMUP"]}', "WARMUP"),
+        ("SET_WORKER_TARGET", '{"target_connections": 5, "step_id": "1"}', "step_id"),
+        ("SET_WORKER_TARGET", '{"target_connections": 9007199254740992}', "target_connections"),
+        ("STOP", '{"scope": "PLANET"}', "PLANET"),
+        ("STOP", '{"scope": "WORKER", "worker_id": 5}', "worker_id"),
+        ("STOP", '{"scope": "WORKER_GROUP", "worker_group_id": "5"}', "worker_group_id"),
+    ],
+)
+def test_what_makes_no_sense_is_unknown_and_says_why(event_type, data, why):
+    command, address = decode(event_type, data)
+
+    assert isinstance(command, Unknown)
+    assert command.event_type == event_type
+    assert why in command.why
+    assert address == EVERYBODY
+
+
+def test_the_reason_of_an_unknown_event_is_short_and_safe_to_print():
+    command, _ = decode("SET_PHASE", json.dumps({"phase": "\x1b[2J" + "x" * 1_000_000}))
+
+    assert isinstance(command, Unknown)
+    assert len(command.why) <= WHY_MAX
+    assert command.why.isprintable()
+
+
+def test_without_a_scope_a_command_is_for_everybody():
+    assert decode("STOP", '{"reason": "done"}') == (Stop(reason="done", drain_timeout_s=120.0), EVERYBODY)
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("-inf"), float("nan")])
+def test_a_command_that_nobody_could_read_is_not_written(seconds):
+    with pytest.raises(ValueError):
+        encode(Stop(reason="", drain_timeout_s=seconds))
+
+
+@given(addresses, texts, counts)
+def test_an_address_means_exactly_those_it_names(address, worker_id, group):
+    included = address.includes(worker_id, group)
+
+    match address.scope:
+        case Scope.RUN:
+            assert included
+        case Scope.WORKER:
+            assert included is (worker_id == address.worker_id)
+            assert address.includes(address.worker_id, group)
+        case Scope.WORKER_GROUP:
+            assert included is (group == address.worker_group_id)
+            assert address.includes(worker_id, address.worker_group_id)
+
+
+def test_types_fit_their_column():
+    assert max(map(len, EventType)) <= 50

@@ -1,13 +1,30 @@
 """`loadgen worker`: one worker process of a run. Spawners start it; so may you, on any machine."""
 
+from typing import Any
+
 import click
 
-from loadgen.worker.arguments import WorkerArguments
+from loadgen.errors import LoadgenError
+from loadgen.model.worker import WorkerExit
+from loadgen.worker.arguments import BadArguments, WorkerArguments
+
+
+class WorkerCommand(click.Command):
+    """Exits as a worker does: what is wrong before it lives is code 1, however it was found out."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            raise BadArguments(error.format_message()) from error
 
 
 @click.command(
+    cls=WorkerCommand,
     epilog="\b\nExample:\n  loadgen worker --run-id 20261115-0200-orders-7f3a --worker-id worker-1"
-    " --worker-group-id 1 --worker-group-count 2"
+    " --worker-group-id 1 --worker-group-count 2",
 )
 @click.option("--run-id", metavar="RUN", help="The run.  [default: $LOADGEN_RUN_ID]")
 @click.option("--worker-id", metavar="NAME", help="A name of its own.  [default: worker-<group id>]")
@@ -26,4 +43,8 @@ def worker(
     arguments = WorkerArguments.of(run_id, worker_id, worker_group_id, worker_group_count)
     from loadgen.worker.main import main
 
-    main(arguments)
+    try:
+        main(arguments)
+    except LoadgenError as error:
+        error.exit_code = WorkerExit.CONFIGURATION  # 2 to 4 say something else here than in other commands
+        raise

@@ -2,6 +2,7 @@
 
 main, arguments, process     the entry point; who this worker is; its core, name and signals
 worker, parts                one life from start to exit code; putting its parts together
+ready, drain                 before the load: every connection open; after it: every statement accounted for
 board, agenda                what threads know of each other; what the leader has announced
 heartbeat, control_loop      the two threads that talk to the leader, through tables
 conductor, ramp, pool        windows, targets, and the number of clients

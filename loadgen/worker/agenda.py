@@ -2,11 +2,13 @@
 
 The control thread puts in what it reads; the thread that conducts the clients takes out what is due. Rules:
 
-- events are applied once, in the order of their numbers; those for others are passed over
+- events are taken in the order of their numbers, each once; those for others are passed over
 - commands of a term older than the newest one seen are ignored: their author has been replaced
-- STOP is obeyed at once, whatever else was announced
-- RUN_STATUS repeats phase and targets; what it says is applied only when no event with its number was seen, and a
-  phase only when it lies ahead, exactly as the event would have been
+- a plan may be announced as a whole; a later command takes back what earlier ones of its kind announced for its moment
+  or after it
+- STOP is obeyed at once, and after it nothing is
+- RUN_STATUS repeats phase and targets, often before their events are read. It is believed when it has been ahead for a
+  while, targets by their numbers, a phase only when it lies ahead; then it is applied as the event would have been
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from datetime import datetime
 
 from loadgen.control.run_control_events import Event
 from loadgen.control.run_status import RunPoll, Target
-from loadgen.model.event import Command, SetPhase, SetWorkerTarget, Start, Stop, Unknown
+from loadgen.model.event import SetPhase, SetWorkerTarget, Start, Stop, Unknown
 from loadgen.model.run import PHASES, Phase, RunStatus
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 _ENDING = (RunStatus.STOPPING, RunStatus.CANCELLING)
+_WINDOWS = (Phase.WARMUP, Phase.MEASUREMENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +46,18 @@ class Agenda:
         self._drain_s = drain_s
         self._patience_ns = round(patience_s * _NS_PER_S)
         self._behind_since_ns: int | None = None
-        self._lock = threading.Lock()
-        self._pending: list[Due] = []
-        self.epoch = 0  # of the newest term seen
+        self._lock = threading.Lock()  # guards everything here; what has no underscore may be read without it
+        self._pending: list[Due] = []  # in the order in which they are due
         self._target: int | None = None  # the newest one seen, applied or pending
         self._target_sequence = 0  # of its event
-        self._phase_ahead = Phase.PREPARING  # the furthest phase that was announced
+        self._target_applied = 0  # the newest one that was taken out
+        self._phase_ahead = Phase.PREPARING  # the furthest phase that was begun or announced
+        self.epoch = 0  # of the newest term seen
         self.last_sequence_id = 0
         self.started = False
         self.stop: Stop | None = None
+
+    # --- what comes in -----------------------------------------------------------------------------------------------
 
     def receive(self, event: Event, now_ns: int) -> str | None:
         """Take an event over. A sentence when it was not what one would expect, for the log."""
@@ -75,13 +81,15 @@ class Agenda:
                 self._announce(command, event.sequence_id, now_ns + (event.due_in_ms or 0) * _NS_PER_MS)
             return None
 
-    def notice(self, command: Command) -> None:
+    def notice(self, event: Event) -> None:
         """Before START: see START and STOP without taking anything off the table of events."""
         with self._lock:
-            if isinstance(command, Start):
+            if event.epoch < self.epoch or not event.address.includes(*self._me):
+                return
+            if isinstance(event.command, Start):
                 self.started = True
-            elif isinstance(command, Stop):
-                self._stop(command)
+            elif isinstance(event.command, Stop):
+                self._stop(event.command)
 
     def reconcile(self, poll: RunPoll, now_ns: int) -> str | None:
         """Compare with what RUN_STATUS says. A sentence when something had been missed."""
@@ -93,32 +101,94 @@ class Agenda:
             if poll.lease_epoch < self.epoch or poll.status is not RunStatus.RUNNING:
                 return None
             self.started = True
-            target = poll.targets.get(self._me[0])
-            if target is not None and self._is_news(target):
-                command = SetWorkerTarget(
-                    target_connections=target.target_connections, step_id=target.step_id, ramp_s=target.ramp_s
-                )
-                at_ns = now_ns + max(0, _until_ms(target.effective_at, poll.server_time)) * _NS_PER_MS
-                self._announce(command, target.sequence_id or 0, at_ns)
-                return f"target {target.target_connections} was found in RUN_STATUS before its event was seen"
-            return self._reconcile_phase(poll.phase, now_ns)
+            missed = self._missed(poll, now_ns)
+            if not missed:
+                self._behind_since_ns = None
+                return None
+            # The leader writes the row and the event one after the other, and we read them so: the event is on its way.
+            if self._behind_since_ns is None:
+                self._behind_since_ns = now_ns
+            if now_ns - self._behind_since_ns < self._patience_ns:
+                return None
+            self._behind_since_ns = None
+            for due in missed:
+                self._announce(due.command, due.sequence_id, due.at_ns)
+            return "found in RUN_STATUS, and no event of it was seen: " + ", ".join(str(due.command) for due in missed)
+
+    def began(self, phase: Phase) -> None:
+        """The worker has opened its first window, in this phase."""
+        with self._lock:
+            self._see(phase)
+
+    # --- what goes out -----------------------------------------------------------------------------------------------
 
     def take_due(self, now_ns: int) -> list[Due]:
         """What is to be done now, in order; it is taken off the agenda."""
         with self._lock:
             due = [item for item in self._pending if item.at_ns <= now_ns]
-            self._pending = [item for item in self._pending if item.at_ns > now_ns]
+            self._pending = self._pending[len(due) :]
+            targets = (item.sequence_id for item in due if isinstance(item.command, SetWorkerTarget))
+            self._target_applied = max(self._target_applied, *targets, 0)
             return due
-
-    def opens_by(self, now_ns: int) -> bool:
-        """Is a window announced that should be open by now?"""
-        with self._lock:
-            return any(item.at_ns <= now_ns and isinstance(item.command, SetPhase) for item in self._pending)
 
     def next_ns(self) -> int | None:
         """When the next command is due; None: nothing is announced."""
         with self._lock:
             return self._pending[0].at_ns if self._pending else None
+
+    def next_phase(self) -> tuple[int, Phase] | None:
+        """When which phase begins next, as it was announced; the moment may have passed."""
+        with self._lock:
+            for item in self._pending:
+                if isinstance(item.command, SetPhase):
+                    return item.at_ns, item.command.phase
+            return None
+
+    # --- under the lock ----------------------------------------------------------------------------------------------
+
+    def _announce(self, command: SetPhase | SetWorkerTarget, sequence_id: int, at_ns: int) -> None:
+        if self.stop is not None:
+            return
+        if isinstance(command, SetPhase):
+            self._see(command.phase)
+        elif self._is_old(sequence_id, at_ns):
+            return
+        else:
+            self._target_sequence = max(self._target_sequence, sequence_id)
+            self._target = command.target_connections
+        kept = [
+            item
+            for item in self._pending
+            if type(item.command) is not type(command) or item.at_ns < at_ns or item.sequence_id >= sequence_id
+        ]
+        new = Due(at_ns=at_ns, sequence_id=sequence_id, command=command)
+        self._pending = sorted([*kept, new], key=lambda item: (item.at_ns, item.sequence_id))
+
+    def _is_old(self, sequence_id: int, at_ns: int) -> bool:
+        """Has RUN_STATUS told us of this target, or of one that takes it back, before its event came?"""
+        if not sequence_id:
+            return False
+        return sequence_id <= self._target_applied or any(
+            item.sequence_id == sequence_id or (item.sequence_id > sequence_id and item.at_ns <= at_ns)
+            for item in self._pending
+            if isinstance(item.command, SetWorkerTarget)
+        )
+
+    def _missed(self, poll: RunPoll, now_ns: int) -> list[Due]:
+        """What RUN_STATUS knows and we do not."""
+        missed = []
+        target = poll.targets.get(self._me[0])
+        if target is not None and self._is_news(target):
+            command = SetWorkerTarget(
+                target_connections=target.target_connections, step_id=target.step_id, ramp_s=target.ramp_s
+            )
+            at_ns = now_ns + _until_ms(target.effective_at, poll.server_time) * _NS_PER_MS
+            missed.append(Due(at_ns=at_ns, sequence_id=target.sequence_id or 0, command=command))
+        # A worker begins in whatever phase the run is in, and goes on from there.
+        begun = self._phase_ahead is not Phase.PREPARING
+        if begun and poll.phase in _WINDOWS and PHASES.index(poll.phase) > PHASES.index(self._phase_ahead):
+            missed.append(Due(at_ns=now_ns, sequence_id=0, command=SetPhase(phase=poll.phase)))
+        return missed
 
     def _is_news(self, target: Target) -> bool:
         """Is its event later than those seen? Without a number: is it another target than the last one?"""
@@ -126,32 +196,8 @@ class Agenda:
             return target.target_connections != self._target
         return target.sequence_id > self._target_sequence
 
-    def _announce(self, command: SetPhase | SetWorkerTarget, sequence_id: int, at_ns: int) -> None:
-        if isinstance(command, SetPhase):
-            self._phase_ahead = max(self._phase_ahead, command.phase, key=PHASES.index)
-        else:
-            self._target_sequence = max(self._target_sequence, sequence_id)
-            self._target = command.target_connections
-        self._pending.append(Due(at_ns=at_ns, sequence_id=sequence_id, command=command))
-        self._pending.sort(key=lambda item: (item.at_ns, item.sequence_id))
-
-    def _reconcile_phase(self, phase: Phase, now_ns: int) -> str | None:
-        """Only what a SET_PHASE would say: a worker begins in whatever phase the run is in, and goes on from there."""
-        if phase not in (Phase.WARMUP, Phase.MEASUREMENT):
-            return None
-        if self._phase_ahead is Phase.PREPARING:
-            self._phase_ahead = phase
-            return None
-        if PHASES.index(phase) <= PHASES.index(self._phase_ahead):
-            self._behind_since_ns = None
-            return None
-        # The leader writes the row and the event one after the other: the event, with its duration, is on its way.
-        if self._behind_since_ns is None:
-            self._behind_since_ns = now_ns
-        if now_ns - self._behind_since_ns < self._patience_ns:
-            return None
-        self._announce(SetPhase(phase=phase), 0, now_ns)
-        return f"phase {phase} was found in RUN_STATUS before its event was seen"
+    def _see(self, phase: Phase) -> None:
+        self._phase_ahead = max(self._phase_ahead, phase, key=PHASES.index)
 
     def _stop(self, stop: Stop) -> None:
         self.stop = stop
@@ -159,6 +205,7 @@ class Agenda:
 
 
 def _until_ms(effective_at: str | None, server_time: datetime) -> int:
+    """As the query of events has it: a moment that cannot be read is now."""
     try:
         moment = datetime.fromisoformat(effective_at) if effective_at else server_time
         return round((moment.replace(tzinfo=None) - server_time).total_seconds() * 1000)

@@ -26,6 +26,11 @@ class BadArguments(LoadgenError):
     )
 
 
+def is_id(text: str, longest: int = RUN_ID_MAX) -> bool:
+    """May it name a run, or a worker? It is also the name of a folder."""
+    return _ID.fullmatch(text) is not None and len(text) <= longest
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerArguments:
     run_id: str
@@ -35,7 +40,7 @@ class WorkerArguments:
 
     def __post_init__(self) -> None:
         for name, value, longest in (("run-id", self.run_id, RUN_ID_MAX), ("worker-id", self.worker_id, WORKER_ID_MAX)):
-            if not _ID.fullmatch(value) or len(value) > longest:
+            if not is_id(value, longest):
                 raise BadArguments(
                     f"--{name} is {value[:120]!r}: it needs 1 to {longest} letters, digits, dots, dashes or underscores"
                 )
@@ -61,7 +66,7 @@ class WorkerArguments:
         """What was given, and for what was not, the environment that Snowpark Container Services sets."""
         group = _number(environ, "SNOWFLAKE_JOB_INDEX") if worker_group_id is None else worker_group_id
         count = _number(environ, "SNOWFLAKE_JOBS_COUNT") if worker_group_count is None else worker_group_count
-        run_id = run_id or environ.get("LOADGEN_RUN_ID")
+        run_id = environ.get("LOADGEN_RUN_ID") if run_id is None else run_id
         missing = [
             name
             for name, value in (("--run-id", run_id), ("--worker-group-id", group), ("--worker-group-count", count))
@@ -71,7 +76,7 @@ class WorkerArguments:
             raise BadArguments(f"missing: {', '.join(missing)}")
         return cls(
             run_id=run_id,
-            worker_id=worker_id or f"worker-{group}",
+            worker_id=f"worker-{group}" if worker_id is None else worker_id,
             worker_group_id=group,
             worker_group_count=count,
         )

@@ -96,6 +96,12 @@ class Slots:
             )
         return self._made[number]
 
+    def stop_logging(self) -> None:
+        """Any thread: a client that has just looked may append one more entry."""
+        self._query_log = None
+        for slot in tuple(self._made.values()):
+            slot.log = None
+
     def spare(self) -> Slot:
         """A slot for nobody: it draws as the first one does, and has a recorder of its own."""
         return Slot(number=-1, drawer=self._drawer(0), recorder=self._harvester.recorder(), log=None)

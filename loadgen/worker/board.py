@@ -13,7 +13,7 @@ from loadgen.control.session import ControlFailed
 from loadgen.errors import LoadgenError
 from loadgen.log import plain
 from loadgen.model.outcome import ErrorCategory
-from loadgen.model.worker import WorkerExit, WorkerStatus
+from loadgen.model.worker import STEPS, WorkerExit, WorkerStatus
 
 FIRST_OF_A_KIND = 10  # errors of one kind are logged so often, then only counted
 LINES_MAX = 5_000  # waiting to be written to TEST_LOGS; beyond that they are counted
@@ -25,14 +25,16 @@ class Ending:
 
     code: WorkerExit
     error: str | None = None
+    hint: str | None = None
     drain_s: float = 0.0  # how long statements under way may go on
+    replaced: bool = False  # the results of this id are another process's to write
 
 
 def ending_for(error: LoadgenError) -> Ending:
     """How an error that ends a worker is told."""
-    if isinstance(error, Interrupted) or (isinstance(error, ControlFailed) and error.failure.retryable):
-        return Ending(code=WorkerExit.NO_CONTROL_PLANE, error=str(error))
-    return Ending(code=WorkerExit.CONFIGURATION, error=f"{error} ({error.remedy})")
+    away = isinstance(error, Interrupted) or (isinstance(error, ControlFailed) and error.failure.retryable)
+    code = WorkerExit.NO_CONTROL_PLANE if away else WorkerExit.CONFIGURATION
+    return Ending(code=code, error=str(error), hint=error.remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +50,10 @@ class Line:
 @dataclass(slots=True, kw_only=True)
 class Board:
     clock: Clock
-    status: WorkerStatus = WorkerStatus.STARTING  # the main thread
+    status: WorkerStatus = WorkerStatus.STARTING  # see advance()
     live_metrics: str | None = None  # the main thread
     cpu_percent: float | None = None  # the main thread
     memory_percent: float | None = None  # the main thread
-    wakeup_p99_ms: float | None = None  # the main thread
     ending: Ending | None = None  # whoever comes first: see end()
     ended: threading.Event = field(default_factory=threading.Event)
     last_error: str | None = None  # any thread
@@ -71,6 +72,14 @@ class Board:
             if self.ending is None or (self.ending.code is WorkerExit.CLEAN and ending.code is not WorkerExit.CLEAN):
                 self.ending = ending
         self.ended.set()
+
+    def advance(self, status: WorkerStatus) -> bool:
+        """Take the next step of a worker's life, from any thread. False: it is past that, and stays where it is."""
+        with self._lock:
+            if status not in STEPS[self.status]:
+                return False
+            self.status = status
+            return True
 
     # --- errors ------------------------------------------------------------------------------------------------------
 

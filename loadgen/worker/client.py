@@ -66,6 +66,7 @@ class Client:
             log.exception("client_died client=%s", self.slot.number)
             self._bench.failed("", ErrorCategory.FATAL, None, describe(error))
         finally:
+            self._account_for_flight()
             self._disconnect()
             self.ended.set()
 
@@ -81,7 +82,11 @@ class Client:
                 continue
             number, row = draw(slot.k)
             window = begin()
-            if window is None:
+            if window is None:  # before START
+                self._idle()
+                continue
+            if window != self._tagged:  # another one opened in this moment: its tag comes first
+                slot.recorder.unbegin(window)
                 continue
             slot.k += 1
             sent_ns = monotonic_ns()
@@ -99,17 +104,19 @@ class Client:
             if windows.current != self._tagged and not self._retag(cursor):
                 continue
             arrivals = bench.arrivals
-            index = arrivals.take() if arrivals is not None else None
-            if arrivals is None or index is None:
+            if arrivals is None:
+                self._idle()
+                continue
+            window = begin()  # first, so that no window is final from which an arrival may still be taken
+            if window is None or not window == arrivals.window_id == self._tagged:
+                self._unbegin(window)
+                continue
+            index = arrivals.take()
+            if index is None:
+                self._unbegin(window)
                 self._idle()
                 continue
             number, row = draw(index)
-            window = begin()
-            if window != arrivals.window_id:  # it closed in this moment; the arrival is one that nobody sent
-                slot.recorder.skip(arrivals.window_id, number)
-                if window is not None:
-                    slot.recorder.unbegin(window)
-                continue
             due_ns = arrivals.due_ns(index)
             self._wait_until(due_ns / NS_PER_S)
             sent_ns = monotonic_ns()
@@ -138,13 +145,27 @@ class Client:
         except IndexError:  # recorded as cancelled, because it took too long to come back
             return False
         slot.recorder.append((number, window, due_ns, sent_ns, done_ns, outcome))
-        if slot.log is not None and slot.log.wants(outcome):
-            slot.log.entries.append((cursor.sfqid, number, window, due_ns, sent_ns, done_ns, rows, outcome))
+        kept = slot.log  # the main thread may take it away
+        if kept is not None and kept.wants(outcome):
+            kept.entries.append((cursor.sfqid, number, window, due_ns, sent_ns, done_ns, rows, outcome))
         self._statements += 1
         if outcome is Outcome.SUCCEEDED:
             self._failures = self._fatal = 0
             return not self._worn_out()
         return self._after_failure()
+
+    def _unbegin(self, window: int | None) -> None:
+        if window is not None:
+            self.slot.recorder.unbegin(window)
+
+    def _account_for_flight(self) -> None:
+        """Whatever threw this client out of a statement (a panic of the driver is no Exception), it was begun."""
+        try:
+            number, window, due_ns, sent_ns = self.flight.pop()
+        except IndexError:
+            return
+        failed = Failed(ErrorCategory.FATAL, None, "the client died while it executed this statement")
+        self.slot.recorder.append((number, window, due_ns, sent_ns, monotonic_ns(), failed))
 
     # --- failures ----------------------------------------------------------------------------------------------------
 
@@ -165,8 +186,7 @@ class Client:
             return Failure(category=ErrorCategory.CHECK), str(error)
         if isinstance(error, RollbackFailed):
             self._lost = True  # its transaction may be open; logging out ends it
-            cause = error.__context__ or error
-            return classify(cause), describe(cause)
+            return classify(error.failed), describe(error.failed)
         return classify(error), describe(error)
 
     def _after_failure(self) -> bool:

@@ -1,8 +1,9 @@
 """The thread that follows the orders: opens and closes windows, and moves the number of clients along its line.
 
-    window 0     what START begins, in the phase the run is in
+    first window what START begins, in the phase the run is in; warm-up until a measurement that is announced
     SET_PHASE    the next window, at the moment it was announced for; with a duration it closes by itself
-    find_max     a new target ends the step's window; the next one opens when the target is reached and has settled
+    find_max     a new target ends the step's window; the next one opens when the target is reached and has settled, and
+                 only these are measured
 
 When a window closes and nothing follows, clients wait: the run is over, and STOP will say so.
 """
@@ -11,7 +12,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
+from collections.abc import Iterator
+from itertools import islice
 
 from loadgen.clock import Clock
 from loadgen.log import event
@@ -19,7 +21,7 @@ from loadgen.model.event import SetPhase, SetWorkerTarget
 from loadgen.model.run import Phase
 from loadgen.scenario.scenario import LoadMode
 from loadgen.units import NS_PER_MS, NS_PER_S
-from loadgen.worker.agenda import Agenda, Due
+from loadgen.worker.agenda import Agenda
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.arrivals import Arrivals
 from loadgen.worker.bench import Bench, Slot
@@ -30,19 +32,14 @@ from loadgen.workload.arrivals import Schedule, window_schedules
 log = logging.getLogger(__name__)
 
 REAP_S = 0.5  # ended clients are noticed within this time
-GRACE_NS = NS_PER_S // 2  # a client that took an arrival has begun it by then
+SETTLING_S = 0.02  # while a step settles, connections are looked at so often
+LEFTOVERS_AT_ONCE = 10_000  # arrivals that nobody sent are counted in portions: others wait for the lock meanwhile
 
-
-@dataclass(frozen=True, slots=True)
-class _Leftover:
-    """An open-loop window that has closed: what nobody sent is counted once every client has moved on."""
-
-    arrivals: Arrivals
-    closed_ns: int
+_WINDOWS = (Phase.WARMUP, Phase.MEASUREMENT)
 
 
 class Conductor:
-    """step() does what is due; run() is the thread. begin() and finish() come from the main thread."""
+    """step() does what is due; run() is the thread. begin() and finish() come from others."""
 
     def __init__(
         self,
@@ -52,8 +49,12 @@ class Conductor:
         arguments: WorkerArguments,
         spare: Slot | None,
         clock: Clock,
+        first_window: int = 0,
     ) -> None:
-        """`spare`, in an open loop: a slot without a client, where arrivals that no client took are recorded."""
+        """`spare`, in an open loop: a slot without a client, where arrivals that no client took are recorded.
+
+        Windows are numbered from `first_window`: a process that died may have stored some under the same worker id.
+        """
         self._bench, self._pool, self._agenda, self._clock = bench, pool, agenda, clock
         self._spare = spare
         load = bench.scenario.load
@@ -63,13 +64,14 @@ class Conductor:
             place = {"worker": arguments.worker_group_id, "workers": arguments.worker_group_count}
             self._schedules = window_schedules(load, **place, seed=bench.scenario.workload.seed)
         self._ramp = Ramp(origin=0, target=0)
-        self._window_id = -1
+        self._window_id = first_window - 1
+        self._joined_ns: int | None = None  # when the first window opened
         self._closes_ns: int | None = None
-        self._leftovers: list[_Leftover] = []
+        self._leftovers: list[tuple[int, Iterator[int]]] = []  # closed windows, and their arrivals that nobody took
         self._settling: SetWorkerTarget | None = None  # find_max: the step whose window is still to open
         self._settled_ns: int | None = None
         self._finished = False
-        self._lock = threading.Lock()  # step() of the thread against begin() and finish() of the main thread
+        self._lock = threading.Lock()  # guards everything here but wake: step() of the thread against the others
         self.wake = threading.Event()
         self.phase: Phase | None = None
         self.step_id: int | None = None
@@ -88,10 +90,14 @@ class Conductor:
         """START: the first window, now; unless one was announced that is due already, as for a worker that is late."""
         with self._lock:
             now_ns = self._clock.monotonic_ns()
-            if self._window_id >= 0 or self._agenda.opens_by(now_ns):
+            at_ns, ahead = self._agenda.next_phase() or (None, None)
+            if self._joined_ns is not None or self._finished or (at_ns is not None and at_ns <= now_ns):
                 return
+            if phase is ahead is Phase.MEASUREMENT:
+                phase, duration_s = Phase.WARMUP, None  # the measurement begins in all workers together, as announced
             closes_ns = None if duration_s is None else now_ns + round(duration_s * NS_PER_S)
-            self._open(phase, None, now_ns, closes_ns)
+            self._enter(phase, None, now_ns, now_ns, closes_ns)
+            self._agenda.began(phase)
 
     def finish(self) -> None:
         """Close whatever is open: no client begins anything from now on. Safe to call twice."""
@@ -102,9 +108,10 @@ class Conductor:
             self._pool.drain()
 
     def settle_all(self) -> None:
-        """After the drain: count every arrival that nobody sent, without waiting any longer."""
+        """After the drain: count every arrival that nobody sent."""
         with self._lock:
-            self._count_leftovers(None)
+            while self._leftovers:
+                self._count_leftovers()
 
     def run(self, stopping: threading.Event) -> None:
         """Until told to stop: do what is due, wait for what comes next."""
@@ -119,26 +126,25 @@ class Conductor:
             now_ns = self._clock.monotonic_ns()
             if self._finished:
                 return REAP_S
-            due = self._agenda.take_due(now_ns)
-            if self._closes_ns is not None and now_ns >= self._closes_ns and not _opens(due):
-                self._close(now_ns)
-                self.phase = Phase.COOLDOWN
-            for item in due:
+            for item in self._agenda.take_due(now_ns):
                 event(log, logging.INFO, "command_applied", sequence_id=item.sequence_id, command=item.command)
                 if isinstance(item.command, SetPhase):
                     self._set_phase(item.command, item.at_ns, now_ns)
                 else:
                     self._set_target(item.command, item.at_ns, now_ns)
+            if self._closes_ns is not None and now_ns >= self._closes_ns:  # and none has taken its place
+                self._close(now_ns)
+                self.phase = Phase.COOLDOWN
             wanted = self._ramp.at(now_ns)
             self._pool.resize(wanted) if wanted != self._pool.wanted else self._pool.reap()
             self._settle_step(now_ns)
-            self._count_leftovers(now_ns)
+            self._count_leftovers()
             return self._idle_s(now_ns)
 
     # --- windows -----------------------------------------------------------------------------------------------------
 
     def _set_phase(self, command: SetPhase, at_ns: int, now_ns: int) -> None:
-        if command.phase not in (Phase.WARMUP, Phase.MEASUREMENT):
+        if command.phase not in _WINDOWS:
             self._close(now_ns)
             self.phase = command.phase
             return
@@ -146,15 +152,25 @@ class Conductor:
         if command.duration_ms is not None:
             # Counted from the moment it was meant for: who joins late measures only what is left of it.
             closes_ns = max(now_ns, at_ns + round(command.duration_ms * NS_PER_MS))
-        self._open(command.phase, command.step_id, now_ns, closes_ns)
+        self._enter(command.phase, command.step_id, at_ns, now_ns, closes_ns)
 
-    def _open(self, phase: Phase, step_id: int | None, now_ns: int, closes_ns: int | None) -> None:
+    def _enter(self, phase: Phase, step_id: int | None, at_ns: int, now_ns: int, closes_ns: int | None) -> None:
+        """Begin a phase of the run, with a window of its own; find_max measures nothing but its steps."""
+        if self._find_max is None or phase is not Phase.MEASUREMENT:
+            self._open(phase, step_id, at_ns, now_ns, closes_ns)
+        elif self._bench.windows.current is None:
+            self._open(Phase.WARMUP, step_id, at_ns, now_ns, closes_ns)
+        self.phase = phase
+
+    def _open(self, phase: Phase, step_id: int | None, at_ns: int, now_ns: int, closes_ns: int | None) -> None:
+        """A window that was meant to open `at_ns`, and does so now."""
         bench = self._bench
         self._window_id += 1
         bench.tags[self._window_id] = bench.sessions.tag(phase, step_id)
+        self._joined_ns = now_ns if self._joined_ns is None else self._joined_ns
+        arrivals = self._arrivals(phase, step_id, at_ns, closes_ns)
         held = self._hold()
-        schedule = self._schedule(phase, step_id)
-        bench.arrivals = None if schedule is None else Arrivals(self._window_id, schedule, now_ns)
+        bench.arrivals = arrivals
         bench.windows.open(self._window_id, phase=phase, at_ns=now_ns, step_id=step_id)
         self._let_go(held, now_ns)
         self.phase, self.step_id, self._closes_ns = phase, step_id, closes_ns
@@ -166,16 +182,26 @@ class Conductor:
         self._bench.arrivals = None
         self._bench.windows.close(at_ns=now_ns)
         self._let_go(held, now_ns)
-        self._closes_ns = None
+        self._closes_ns = self._settling = self._settled_ns = None
+
+    # --- arrivals ----------------------------------------------------------------------------------------------------
+
+    def _arrivals(self, phase: Phase, step_id: int | None, at_ns: int, closes_ns: int | None) -> Arrivals | None:
+        """Of a window that is about to open: due as planned, from the moment it was meant for. A worker that joined
+        late leaves out what was due before it came; one that was held up sends it late, or it is skipped."""
+        schedule = self._schedule(phase, step_id)
+        if schedule is None:
+            return None
+        ahead_ns, _ = self._agenda.next_phase() or (None, None)
+        ends_ns = [moment_ns for moment_ns in (closes_ns, ahead_ns) if moment_ns is not None]
+        return Arrivals(self._window_id, schedule, at_ns, since_ns=self._joined_ns, until_ns=min(ends_ns, default=None))
 
     def _schedule(self, phase: Phase, step_id: int | None) -> Schedule | None:
         """The arrivals of a window: those of the warm-up, or of the stage with this number, from 1."""
         if not self._schedules:
             return None
         number = 0 if phase is Phase.WARMUP else step_id or 1
-        return self._schedules[number] if number < len(self._schedules) else None
-
-    # --- arrivals that nobody sent -----------------------------------------------------------------------------------
+        return self._schedules[number] if 0 <= number < len(self._schedules) else None
 
     def _hold(self) -> Arrivals | None:
         """Keep the open window from becoming final until its leftovers are counted: one statement begun in it."""
@@ -186,29 +212,29 @@ class Conductor:
 
     def _let_go(self, held: Arrivals | None, now_ns: int) -> None:
         if held is not None:
-            self._leftovers.append(_Leftover(held, now_ns))
+            self._leftovers.append((held.window_id, held.close(now_ns)))
 
-    def _count_leftovers(self, now_ns: int | None) -> None:
-        """None: now at once."""
-        ready = [one for one in self._leftovers if now_ns is None or now_ns >= one.closed_ns + GRACE_NS]
-        for leftover in ready:
-            assert self._spare is not None
-            window_id, spare = leftover.arrivals.window_id, self._spare
-            for number in leftover.arrivals.untaken(leftover.closed_ns):
-                spare.recorder.skip(window_id, spare.drawer.draw(number)[0])
+    def _count_leftovers(self) -> None:
+        """A portion of the arrivals that were due and that nobody sent; with the last one their window is let go."""
+        if not self._leftovers:
+            return
+        assert self._spare is not None
+        (window_id, numbers), spare = self._leftovers[0], self._spare
+        portion = list(islice(numbers, LEFTOVERS_AT_ONCE))
+        for number in portion:
+            spare.recorder.skip(window_id, spare.drawer.draw(number)[0])
+        if len(portion) < LEFTOVERS_AT_ONCE:
             spare.recorder.unbegin(window_id)
-        self._leftovers = [one for one in self._leftovers if one not in ready]
+            del self._leftovers[0]
 
     # --- targets -----------------------------------------------------------------------------------------------------
 
     def _set_target(self, command: SetWorkerTarget, at_ns: int, now_ns: int) -> None:
-        origin = self._ramp.at(now_ns)
-        self._ramp = Ramp.toward(
-            command.target_connections, origin=origin, began_ns=min(at_ns, now_ns), seconds=command.ramp_s
-        )
+        origin = self._ramp.at(at_ns)  # of the line that ends here: who applies it late must not begin elsewhere
+        self._ramp = Ramp.toward(command.target_connections, origin=origin, began_ns=at_ns, seconds=command.ramp_s)
         if self._find_max is not None and command.step_id is not None:
             # Until the step has settled, its statements are warm-up: counted nowhere.
-            self._open(Phase.WARMUP, command.step_id, now_ns, None)
+            self._open(Phase.WARMUP, command.step_id, now_ns, now_ns, None)
             self.phase = Phase.MEASUREMENT
             self._settling, self._settled_ns = command, None
 
@@ -221,7 +247,7 @@ class Conductor:
         elif self._settled_ns is None:
             self._settled_ns = now_ns
         if self._settled_ns is not None and now_ns >= self._settled_ns + round(self._find_max.settle_s * NS_PER_S):
-            self._open(Phase.MEASUREMENT, self._settling.step_id, now_ns, None)
+            self._open(Phase.MEASUREMENT, self._settling.step_id, now_ns, now_ns, None)
             self._settling = self._settled_ns = None
 
     def _idle_s(self, now_ns: int) -> float:
@@ -230,11 +256,7 @@ class Conductor:
         change_ns = self._ramp.next_change_ns(now_ns)
         moments += [] if change_ns is None else [change_ns]
         if self._settling is not None:
-            moments.append(now_ns + NS_PER_S // 50)
+            moments.append(now_ns + round(SETTLING_S * NS_PER_S))
+        if self._leftovers:
+            moments.append(now_ns)
         return max(0.0, (min(moments) - now_ns) / NS_PER_S)
-
-
-def _opens(due: list[Due]) -> bool:
-    """Does one of these begin a window, so that the one that is open need not close by itself?"""
-    begins = (Phase.WARMUP, Phase.MEASUREMENT)
-    return any(isinstance(item.command, SetPhase) and item.command.phase in begins for item in due)

@@ -1,7 +1,8 @@
 """The control thread: reads what the run's leader says, and puts it on the agenda.
 
-Before START it asks every second whether the run is on; then it polls RUN_STATUS every second, and reads events when
-their number moved and at least every five seconds. One failed poll is followed by the next one.
+Until the worker is ready, and then until START, it asks every second whether the run is on or over; after START it
+polls RUN_STATUS every second, and reads events when their number moved and at least every five seconds. One failed poll
+is followed by the next one.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from collections.abc import Callable
 from loadgen.clock import Clock
 from loadgen.control import run_control_events, run_status
 from loadgen.control.run_status import RunPoll
-from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.session import ControlSession
+from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.event import Start, Stop
-from loadgen.model.run import Phase
+from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerExit
 from loadgen.scenario.scenario import Timing
 from loadgen.units import NS_PER_S
@@ -25,9 +27,11 @@ from loadgen.worker.board import Board, Ending
 
 log = logging.getLogger(__name__)
 
+_ON = (RunStatus.PREPARED, RunStatus.STARTING, RunStatus.RUNNING)
+
 
 class ControlLoop:
-    """watch() is the thread's work once the worker is ready to start."""
+    """look() while the worker gets ready; then watch() is the thread's work."""
 
     def __init__(
         self,
@@ -39,31 +43,51 @@ class ControlLoop:
         clock: Clock,
         *,
         wake: threading.Event,
-        begin: Callable[[Phase], None],
+        begin: Callable[[Phase | None], None],
     ) -> None:
-        """`wake` is set whenever the agenda may have changed; `begin` is called once, at START."""
+        """`wake` is set whenever the agenda may have changed; `begin` is called once, at START, with the run's phase
+        when it is one to begin with."""
         self._session, self._run_id, self._board, self._agenda = session, run_id, board, agenda
         self._timing, self._clock, self._wake = timing, clock, wake
         self._begin = begin
         self._events_ns = 0
-        self._started = self._stopped = False
+        self._since_ns = clock.monotonic_ns()  # waiting for what has to come within timing.start
+        self._looked_ns: int | None = None
+        self._ready = self._started = self._stopped = False
+
+    def look(self) -> None:
+        """While the worker gets ready: obey an end, at the pace of polls. Call it as often as you like."""
+        now_ns = self._clock.monotonic_ns()
+        if self._is_overdue():
+            text = f"not ready within {self._timing.start_s:g} s: {self._board.last_error or 'connections are slow'}"
+            self._board.end(Ending(code=WorkerExit.NO_START, error=text))
+        elif self._looked_ns is None or now_ns - self._looked_ns >= self._timing.status_poll_s * NS_PER_S:
+            self._looked_ns = now_ns
+            self._try_step()
 
     def watch(self, stopping: threading.Event) -> None:
-        """Wait for START, then follow the run until told to stop."""
-        waiting_since_ns = self._clock.monotonic_ns()
+        """The worker is ready: wait for START, then follow the run until told to stop."""
+        self._ready = True
+        self._since_ns = self._clock.monotonic_ns()
         while not stopping.is_set():
             began_ns = self._clock.monotonic_ns()
-            if not self._started and self._overdue(waiting_since_ns):
+            if not self._started and self._is_overdue():
                 text = f"nobody said START within {self._timing.start_s:g} s"
-                self._board.end(Ending(code=WorkerExit.NO_START, error=text))
+                hint = f"Is somebody leading run {self._run_id}? `loadgen runs show` tells."
+                self._board.end(Ending(code=WorkerExit.NO_START, error=text, hint=hint))
                 return
-            try:
-                self.step()
-                self._board.contact()
-            except ControlFailed as error:
-                event(log, logging.WARNING, "poll_failed", code=error.failure.code)
+            self._try_step()
             spent_s = (self._clock.monotonic_ns() - began_ns) / NS_PER_S
             self._clock.wait(stopping, max(0.0, self._timing.status_poll_s - spent_s))
+
+    def _try_step(self) -> None:
+        try:
+            self.step()
+        except LoadgenError as error:
+            # Even a login that is refused: an hour after the start it need not be for good, and silence ends us too.
+            event(log, logging.WARNING, "poll_failed", what=str(error))
+        else:
+            self._board.contact()
 
     def step(self) -> None:
         """One poll, and the events when there are new ones."""
@@ -75,7 +99,8 @@ class ControlLoop:
         if self._are_due(poll, now_ns):
             self._read_events(start_only=not self._started)
             self._events_ns = now_ns
-        self._note(self._agenda.reconcile(poll, self._clock.monotonic_ns()))
+        if self._ready or poll.status not in _ON:  # targets and phases are for a worker that has its first connections
+            self._note(self._agenda.reconcile(poll, self._clock.monotonic_ns()))
         self._judge(poll)
         self._wake.set()
 
@@ -87,18 +112,16 @@ class ControlLoop:
     def _read_events(self, *, start_only: bool) -> None:
         """Before START only START is taken (and STOP obeyed); the rest stays where it is, to be read after it."""
         for one in run_control_events.catch_up(self._session, self._run_id, self._agenda.last_sequence_id):
-            if start_only and not isinstance(one.command, (Start, Stop)):
-                continue
-            if start_only:
-                self._agenda.notice(one.command)
-            else:
+            if not start_only:
                 self._note(self._agenda.receive(one, self._clock.monotonic_ns()))
+            elif isinstance(one.command, (Start, Stop)):
+                self._agenda.notice(one)
 
     def _judge(self, poll: RunPoll) -> None:
-        if self._agenda.started and not self._started and self._agenda.stop is None:
+        if self._ready and self._agenda.started and not self._started and self._agenda.stop is None:
+            self._read_events(start_only=False)  # may fail: then START is found again with the next poll
             self._started = True
-            self._read_events(start_only=False)
-            self._begin(poll.phase if poll.phase in (Phase.WARMUP, Phase.MEASUREMENT) else Phase.WARMUP)
+            self._begin(poll.phase if poll.phase in (Phase.WARMUP, Phase.MEASUREMENT) else None)
         if self._agenda.stop is not None:
             stop = self._agenda.stop
             if self._stopped:
@@ -110,8 +133,8 @@ class ControlLoop:
             text = f"nobody has led run {self._run_id} for {poll.lease_over_ms / 1000:.0f} s"
             self._board.end(Ending(code=WorkerExit.FATAL, error=text, drain_s=self._timing.drain_interrupt_s))
 
-    def _overdue(self, since_ns: int) -> bool:
-        return self._clock.monotonic_ns() - since_ns > self._timing.start_s * NS_PER_S
+    def _is_overdue(self) -> bool:
+        return self._clock.monotonic_ns() - self._since_ns > self._timing.start_s * NS_PER_S
 
     def _note(self, sentence: str | None) -> None:
         if sentence is not None:

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from loadgen.clock import Clock
 from loadgen.control import test_logs, test_results, window_results, worker_metrics_snapshots
-from loadgen.control.retry import Interrupted, Patience
-from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.retry import Patience
+from loadgen.control.session import ControlSession
 from loadgen.control.test_logs import LogRow
 from loadgen.control.test_results import ResultRow
 from loadgen.control.window_results import WindowResult as WindowRow
 from loadgen.control.worker_metrics_snapshots import Snapshot
+from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
@@ -33,7 +34,7 @@ LOOK_S = 0.5
 
 
 class Flush:
-    """put_*(): the main thread. run() is the thread; drain(): on the thread, at the end."""
+    """put_*(): the main thread. run() is the thread's work; finish(): on the thread, at the end."""
 
     def __init__(
         self,
@@ -51,6 +52,11 @@ class Flush:
         self._period_s = max(period_s, arguments.worker_group_count / 4)
         self._snapshots: deque[Snapshot] = deque(maxlen=SNAPSHOTS_MAX)
         self._windows: deque[tuple[WindowRow, bool]] = deque()
+        self._forfeited = False
+
+    def forfeit(self) -> None:
+        """Another process has this worker's id: no window is written any more."""
+        self._forfeited = True
 
     def put_snapshot(self, snapshot: Snapshot) -> None:
         self._snapshots.append(snapshot)
@@ -61,7 +67,7 @@ class Flush:
         self._board.urgent.set()
 
     def run(self, stopping: threading.Event, patience: Patience) -> None:
-        """Until told to stop; what is left then is written by drain()."""
+        """Until told to stop; what is left then is written by finish()."""
         due_ns = self._next_ns()
         while not stopping.is_set():
             urgent = self._clock.wait(self._board.urgent, LOOK_S)
@@ -77,23 +83,23 @@ class Flush:
             self._write_logs(patience)
             if everything:
                 self._write_snapshots(patience)
-        except (ControlFailed, Interrupted) as error:
+        except LoadgenError as error:  # even a login that is refused: what is here waits for the next time
             event(log, logging.WARNING, "flush_failed", what=str(error))
             return False
         return True
 
     def finish(self, patience: Patience, result: ResultRow, query_log: Path | None) -> None:
-        """On the thread, at the end: write all that is left, upload the query log. ControlFailed: not all of it."""
-        self.step(patience, everything=True)
-        test_results.append(self.session, patience, result)
+        """On the thread, at the end: write all that is left, upload the query log. LoadgenError: not all of it."""
         self._write_windows(patience)
+        test_results.append(self.session, patience, result)
+        self._board.contact()
         self._write_logs(patience)
         self._write_snapshots(patience)
         if query_log is not None:
-            upload(self.session, patience, query_log)
+            upload(self.session, patience, query_log, told=lambda _: self._board.contact())
 
     def _write_windows(self, patience: Patience) -> None:
-        while self._windows:
+        while self._windows and not self._forfeited:
             row, forget = self._windows[0]
             window_results.append(self.session, patience, self._arguments.run_id, row)
             self._board.contact()
@@ -117,7 +123,7 @@ class Flush:
         ]
         try:
             test_logs.append(self.session, patience, rows)
-        except (ControlFailed, Interrupted):
+        except LoadgenError:
             self._board.lines.extendleft(reversed(lines))
             raise
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from loadgen.clock import Clock
 from loadgen.control.retry import Patience
-from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.session import ControlSession
 from loadgen.control.worker_heartbeats import Beat, WorkerIdentity, beat, register
 from loadgen.errors import LoadgenError
 from loadgen.log import event
@@ -75,11 +75,11 @@ class Heartbeat:
         self._count += 1
         try:
             ours = beat(self._session, self._me, self._compose(self._count))
-        except ControlFailed as error:
-            event(log, logging.DEBUG, "beat_failed", code=error.failure.code)
+        except LoadgenError as error:  # even a login that is refused: the next beat tries again
+            event(log, logging.DEBUG, "beat_failed", what=str(error))
             return False
         self._board.contact()
         if not ours:
             text = f"worker {self._me.worker_id} was replaced by another process"
-            self._board.end(Ending(code=WorkerExit.FATAL, error=text))
+            self._board.end(Ending(code=WorkerExit.FATAL, error=text, replaced=True))
         return True

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from loadgen.errors import ConfigurationError
 from loadgen.log import plain
-from loadgen.model.outcome import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.workload import Statement
 from loadgen.scenario.scenario import Scenario
@@ -58,7 +57,10 @@ class LoadSessions:
         return query_tag(run=self._run_id, worker=self._worker_id, phase=name, step=step_id)
 
     def describe(self, statements: tuple[Statement, ...]) -> None:
-        """Have the server compile every statement without executing it; StatementRefused names the first it cannot."""
+        """Have the server compile every statement without executing it; StatementRefused names the first it cannot.
+
+        What may work a moment later is raised as it came.
+        """
         connection = self.open(self.tag(None, None))
         try:
             for statement in statements:
@@ -85,9 +87,8 @@ def _describe(connection: Connection, name: str, sql: str, parameters: int) -> N
         # Values are needed for the number of binds only; NULL fits every type.
         cursor.describe(sql, (None,) * parameters)
     except Exception as error:
-        failure = classify(error)
-        if failure.category is ErrorCategory.CONFIGURATION:
-            raise StatementRefused(f"statement {plain(name, 80)}: {describe(error)}") from error
-        raise
+        if classify(error).retryable:
+            raise
+        raise StatementRefused(f"statement {plain(name, 80)}: {describe(error)}") from error
     finally:
         cursor.close()

@@ -9,7 +9,14 @@ import os
 from typing import NoReturn
 
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.process import limit_threads, name_process, pin_to_core, watch_parent, watch_signals
+from loadgen.worker.process import (
+    ignore_terminal,
+    limit_threads,
+    name_process,
+    pin_to_core,
+    watch_parent,
+    watch_signals,
+)
 
 PIN_VARIABLE = "LOADGEN_PIN"  # none: stay on all cores
 PARENT_VARIABLE = "LOADGEN_PARENT_FD"  # a pipe that closes when the parent dies
@@ -17,6 +24,7 @@ PARENT_VARIABLE = "LOADGEN_PARENT_FD"  # a pipe that closes when the parent dies
 
 def main(arguments: WorkerArguments) -> NoReturn:
     """Be a worker, and exit with its code."""
+    ignore_terminal()
     limit_threads()
     if os.environ.get(PIN_VARIABLE) != "none":
         pin_to_core(arguments.worker_group_id)
@@ -30,5 +38,4 @@ def main(arguments: WorkerArguments) -> NoReturn:
     parent_fd = os.environ.pop(PARENT_VARIABLE, "")
     if parent_fd.isdigit():
         watch_parent(int(parent_fd), worker.orphaned)
-    code = worker.run()
-    os._exit(code)
+    os._exit(worker.run())

@@ -13,7 +13,7 @@ from loadgen.metrics.windows import WindowState
 from loadgen.scenario.frozen import template_id
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.board import Board
+from loadgen.worker.board import Board, ending_for
 from loadgen.worker.flush import Flush
 from loadgen.worker.gauges import Gauge
 from loadgen.worker.parts import Parts
@@ -32,14 +32,14 @@ class Measuring:
         self._started_ns = clock.monotonic_ns()
         self._final: list[WindowResult] = []  # handed to the flush thread
         self._handed: set[int] = set()
+        self._log_failed = False
 
     def step(self, gauge: Gauge) -> None:
         parts, now_ns = self._parts, self._clock.monotonic_ns()
         for _ in range(len(self._board.stored_windows)):
             parts.harvester.forget(self._board.stored_windows.popleft())
         interval = parts.harvester.harvest(now_ns)
-        if parts.query_log is not None:
-            parts.query_log.keep(parts.windows.held())
+        self._keep_log()
         if interval.phase is not None:
             self._flush.put_snapshot(
                 snapshot_row(
@@ -54,7 +54,35 @@ class Measuring:
                 )
             )
         self.hand_on()
+        given_up = parts.pool.given_up
+        if given_up is not None:
+            self._board.end(ending_for(given_up))
         self._board.live_metrics = write_live(parts.harvester.live(now_ns))
+
+    def _keep_log(self) -> None:
+        """A disk that is full must cost the query log, and never the measurement."""
+        parts = self._parts
+        if parts.query_log is None or self._log_failed:
+            return
+        try:
+            parts.query_log.keep(parts.windows.held())
+        except OSError as error:
+            self._give_log_up(error)
+
+    def close_log(self) -> None:
+        """Nothing more is measured."""
+        if self._parts.query_log is None:
+            return
+        try:
+            self._parts.query_log.close()
+        except OSError as error:
+            self._give_log_up(error)
+
+    def _give_log_up(self, error: OSError) -> None:
+        if not self._log_failed:
+            self._log_failed = True
+            self._parts.pool.stop_logging()
+            self._board.say("WARNING", f"the query log ends here, it cannot be written: {error.strerror}")
 
     def hand_on(self, *, everything: bool = False) -> None:
         """Final windows go to the flush thread, each once; at the end, those that will never be final as well."""
@@ -65,6 +93,10 @@ class Measuring:
             self._final.append(result)
             final = result.state is WindowState.FINAL
             self._flush.put_window(stored_window(result, self._arguments, self._parts.agenda.epoch), forget=final)
+
+    def forfeit(self) -> None:
+        """The results of this worker id are another process's to write."""
+        self._flush.forfeit()
 
     def keep(self, folder: Path, result: ResultRow) -> None:
         """Everything that could not be stored goes to a file; `loadgen upload` stores it later."""

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from loadgen.clock import Clock
+from loadgen.errors import ConfigurationError
 from loadgen.metrics.harvester import Harvester
 from loadgen.metrics.windows import Windows
-from loadgen.model.outcome import ErrorCategory
 from loadgen.model.split import share
 from loadgen.scenario.scenario import LoadMode, QueryLogMode, Scenario
 from loadgen.worker.agenda import Agenda
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.bench import Bench, Slots, ceiling_of, make_runs
+from loadgen.worker.board import Board
 from loadgen.worker.conductor import Conductor
 from loadgen.worker.load_sessions import LoadSessions
 from loadgen.worker.pool import ClientPool
@@ -25,7 +26,12 @@ from loadgen.worker.query_log import LogHeader, QueryLog
 from loadgen.workload.pacing import connection_plan
 from loadgen.workload.pools import Pool
 
-Failed = Callable[[str, ErrorCategory, int | None, str], None]
+
+class SpoolUnusable(ConfigurationError):
+    """The folder for the query log cannot be written to."""
+
+    exit_code = 1
+    remedy = "Set LOADGEN_SPOOL_DIR to a folder that can be written to, or query_log: {mode: none} in the scenario."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,40 +55,33 @@ def assemble(
     *,
     test_id: str,
     spool: Path,
-    failed: Failed,
+    board: Board,
+    first_window: int,
     clock: Clock,
     environ: Mapping[str, str] = os.environ,
 ) -> Parts:
     load, statements = scenario.load, scenario.workload.statements
     windows = Windows()
     harvester = Harvester(windows, statements, open_loop=load.mode is LoadMode.RATE, started_ns=clock.monotonic_ns())
-    query_log = None
-    if scenario.query_log.mode is not QueryLogMode.NONE:
-        header = LogHeader(
-            run_id=arguments.run_id,
-            worker_id=arguments.worker_id,
-            test_id=test_id,
-            statements=tuple((statement.name, statement.kind) for statement in statements),
-            utc_at_zero=clock.utc_now() - timedelta(microseconds=clock.monotonic_ns() / 1_000),
-        )
-        query_log = QueryLog(spool, header, scenario.query_log)
+    query_log = _query_log(scenario, arguments, test_id, spool, clock)
     bench = Bench(
         scenario=scenario,
         windows=windows,
         sessions=LoadSessions(scenario, run_id=arguments.run_id, worker_id=arguments.worker_id, environ=environ),
         runs=make_runs(scenario),
         opening=threading.Semaphore(scenario.connections.open_parallel),
-        failed=failed,
+        failed=board.failed,
     )
     slots = Slots(scenario, arguments, pools, harvester, query_log)
-    pool = ClientPool(bench, slots)
+    pool = ClientPool(bench, slots, warn=lambda text: board.say("WARNING", text))
     agenda = Agenda(
         arguments.worker_id,
         arguments.worker_group_id,
         drain_s=scenario.timing.drain_s,
         patience_s=scenario.timing.events_poll_s,
     )
-    conductor = Conductor(bench, pool, agenda, arguments, slots.spare() if bench.open_loop else None, clock)
+    spare = slots.spare() if bench.open_loop else None
+    conductor = Conductor(bench, pool, agenda, arguments, spare, clock, first_window)
     return Parts(
         scenario=scenario,
         windows=windows,
@@ -93,6 +92,24 @@ def assemble(
         conductor=conductor,
         query_log=query_log,
     )
+
+
+def _query_log(
+    scenario: Scenario, arguments: WorkerArguments, test_id: str, spool: Path, clock: Clock
+) -> QueryLog | None:
+    if scenario.query_log.mode is QueryLogMode.NONE:
+        return None
+    header = LogHeader(
+        run_id=arguments.run_id,
+        worker_id=arguments.worker_id,
+        test_id=test_id,
+        statements=tuple((statement.name, statement.kind) for statement in scenario.workload.statements),
+        utc_at_zero=clock.utc_now() - timedelta(microseconds=clock.monotonic_ns() / 1_000),
+    )
+    try:
+        return QueryLog(spool, header, scenario.query_log)
+    except OSError as error:
+        raise SpoolUnusable(f"the query log cannot be kept in {spool}: {error.strerror}") from error
 
 
 def first_target(scenario: Scenario, arguments: WorkerArguments) -> int:

@@ -6,41 +6,42 @@ are at. A slot is taken by one client at a time: a new one begins when the one b
 
 from __future__ import annotations
 
-import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic_ns
 
 from loadgen.errors import LoadgenError
-from loadgen.log import event
 from loadgen.metrics.outcome import Outcome
 from loadgen.worker.bench import CLIENTS_MAX, Bench, Slots
 from loadgen.worker.client import Client
-
-log = logging.getLogger(__name__)
 
 
 class ClientPool:
     """resize() and reap(): the conductor. Counting, cancelling and abandoning: the main thread."""
 
-    def __init__(self, bench: Bench, slots: Slots) -> None:
-        self._bench, self._slots = bench, slots
+    def __init__(self, bench: Bench, slots: Slots, warn: Callable[[str], None]) -> None:
+        self._bench, self._slots, self._warn = bench, slots, warn
         self._executor = ThreadPoolExecutor(CLIENTS_MAX, thread_name_prefix="client")
         self._lock = threading.Lock()  # guards _clients: one entry per slot that has a client
         self._clients: dict[int, Client] = {}
+        self._draining = False
+        self._warned = 0  # of this target above the ceiling
         self.wanted = 0
 
     def resize(self, wanted: int) -> None:
-        """Have so many clients. More than there may be are not made, and that is logged."""
-        most = self._slots.most
-        if wanted > most:
-            event(log, logging.WARNING, "target_above_ceiling", target=wanted, ceiling=most)
-            wanted = most
-        self.wanted = wanted
+        """Have so many clients, but never more than there may be. Without effect once the pool drains."""
         with self._lock:
+            if self._draining:
+                return
+            most = self._slots.most
+            self.wanted = min(wanted, most)
             for number, client in self._clients.items():
-                if number >= wanted:
+                if number >= self.wanted:
                     client.leaving.set()
+        if wanted > most and wanted != self._warned:
+            self._warned = wanted
+            self._warn(f"{wanted} clients are wanted and {most} is the most this run may have here: sequences need it")
         self.reap()
 
     def reap(self) -> None:
@@ -74,11 +75,23 @@ class ClientPool:
         """Why a client gave up connecting, if one did."""
         return next((client.error for client in self._all() if client.error is not None), None)
 
+    @property
+    def given_up(self) -> LoadgenError | None:
+        """Why nobody is left, when every client has given up connecting; None while one may still work."""
+        clients = self._all()
+        hopeless = [client.error for client in clients if client.error is not None]
+        return hopeless[0] if hopeless and len(hopeless) == len(clients) >= self.wanted else None
+
     def drain(self) -> None:
         """Nobody begins anything new. Safe to call twice."""
-        self.wanted = 0
+        with self._lock:
+            self._draining, self.wanted = True, 0
         for client in self._all():
             client.leaving.set()
+
+    def stop_logging(self) -> None:
+        """The query log has failed: clients keep no more entries for it."""
+        self._slots.stop_logging()
 
     @property
     def drained(self) -> bool:

@@ -44,12 +44,28 @@ def name_process(name: str) -> None:
         return
 
 
-def watch_signals(stop: Callable[[str], None]) -> None:
-    """SIGTERM asks for an end, each time it comes. SIGINT is the parent's: the terminal sends it to everyone."""
+def ignore_terminal() -> None:
+    """Ctrl-C and the terminal's end are the parent's to judge: the terminal tells everyone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: stop("SIGTERM"))
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def watch_signals(stop: Callable[[str], None]) -> None:
+    """SIGTERM asks for an end, each time it comes.
+
+    A thread is told through a pipe: a handler that took a lock could wait for the very thread it interrupted.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+
+    def watch() -> None:
+        while os.read(reader, 1):
+            stop("SIGTERM")
+
+    threading.Thread(target=watch, name="signals", daemon=True).start()
 
 
 def watch_parent(fd: int, gone: Callable[[str], None]) -> None:

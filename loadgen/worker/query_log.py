@@ -1,9 +1,10 @@
 """The query log: executed statements one by one, kept in a file until the run is over, then uploaded.
 
 Clients append tuples to a deque of their own; once a second the main thread turns them into records of fixed size and
-appends those to `executions.bin`. What a record refers to by number (windows, error texts) is in `executions.jsonl`,
-written before the first record that needs it. A process that is killed loses its last second; a record that was cut or
-damaged is recognised by its length or checksum and left out. The file stays when it cannot be uploaded.
+appends those to `executions.bin`. What a record refers to by number (windows, error texts) is in `executions.jsonl`, a
+checksum and a JSON object per line, written before the first record that needs it. A process that is killed loses its
+last second; what was cut or damaged is recognised by its length or checksum and left out. The file stays when it cannot
+be uploaded.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ RECORDS, FACTS = "executions.bin", "executions.jsonl"
 ERROR_TEXTS_MAX = 1_000  # different ones; later ones are kept by code only
 _NO_ROWS = -1
 _NO_CODE = -(2**31)
+_CODE_MAX = 2**31 - 1
 _NO_ERROR = 0xFFFF
+_QUERY_ID_BYTES = 36
+_GAP_MAX = 2.0**62
 # query id, statement, window, due, sent, done, rows, outcome, code, error; then a checksum of these
 _RECORD = struct.Struct("<36sHIqqqqBiH")
 _SUM = struct.Struct("<I")
@@ -69,7 +73,7 @@ class SlotLog:
         """How many statements until the next that is kept: geometric, so each has the same chance."""
         if self._rate >= 1.0:
             return 1
-        return int(math.log(1.0 - self._random.random()) / math.log(1.0 - self._rate)) + 1
+        return int(min(math.log(1.0 - self._random.random()) / math.log1p(-self._rate), _GAP_MAX)) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +113,15 @@ class QueryLog:
         self._policy = policy
         self._header = header
         self._slots: list[SlotLog] = []
-        self._windows: set[int] = set()
+        self._windows: dict[int, Window] = {}  # all that were ever held: a client may append an entry late
+        self._named: set[int] = set()
         self._errors: dict[str, int] = {}
         self.kept = 0
         self.dropped = 0  # beyond max_rows
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.folder = folder
+        self._records = _create(folder / RECORDS)  # first: where there are facts, a reader finds records
         self._facts = _create(folder / FACTS)
-        self._records = _create(folder / RECORDS)
         self._fact(
             kind="header",
             version=VERSION,
@@ -126,6 +131,7 @@ class QueryLog:
             statements=[[name, kind.value] for name, kind in header.statements],
             utc_at_zero=header.utc_at_zero.isoformat(),
         )
+        self._facts.flush()
 
     def slot(self, number: int) -> SlotLog:
         """The part of one client."""
@@ -134,8 +140,8 @@ class QueryLog:
         return slot
 
     def keep(self, windows: Sequence[Window]) -> None:
-        """Write what the clients have appended since the last time."""
-        known = {window.window_id: window for window in windows}
+        """Write what the clients have appended since the last time; `windows` are those that are held."""
+        self._windows.update((window.window_id, window) for window in windows)
         data = bytearray()
         for slot in tuple(self._slots):
             for _ in range(len(slot.entries)):
@@ -143,7 +149,7 @@ class QueryLog:
                 if self.kept >= self._policy.max_rows:
                     self.dropped += 1
                     continue
-                self._name_window(known, entry[2])
+                self._name_window(entry[2])
                 data += self._packed(entry)
                 self.kept += 1
         if data:
@@ -152,19 +158,20 @@ class QueryLog:
             self._records.flush()
 
     def close(self) -> None:
-        for file in (self._facts, self._records):
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
+        """Both are closed, even when the disk is full; OSError says that it was."""
+        with self._facts, self._records:
+            for file in (self._facts, self._records):
+                file.flush()
+                os.fsync(file.fileno())
 
     def _packed(self, entry: Entry) -> bytes:
         query_id, statement, window, due_ns, sent_ns, done_ns, rows, outcome = entry
         code, error = _NO_CODE, _NO_ERROR
         if isinstance(outcome, Failed):
-            code = _NO_CODE if outcome.code is None else outcome.code
+            code = outcome.code if outcome.code is not None and abs(outcome.code) <= _CODE_MAX else _NO_CODE
             error = self._error(outcome.text)
         packed = _RECORD.pack(
-            *((query_id or "").encode()[:36], statement, window, due_ns, sent_ns, done_ns),
+            *(_packed_id(query_id), statement, window, due_ns, sent_ns, done_ns),
             *(_NO_ROWS if rows is None else rows, outcome.__index__(), code, error),
         )
         return packed + _SUM.pack(zlib.crc32(packed))
@@ -178,14 +185,15 @@ class QueryLog:
             self._fact(kind="error", number=number, text=text)
         return number
 
-    def _name_window(self, known: dict[int, Window], window_id: int) -> None:
-        if window_id not in self._windows:
-            self._windows.add(window_id)
-            window = known[window_id]
+    def _name_window(self, window_id: int) -> None:
+        if window_id not in self._named:
+            self._named.add(window_id)
+            window = self._windows[window_id]
             self._fact(kind="window", number=window_id, phase=window.phase.value, step_id=window.step_id)
 
     def _fact(self, **fact: Any) -> None:
-        self._facts.write(json.dumps(fact).encode() + b"\n")
+        text = json.dumps(fact).encode("ascii")
+        self._facts.write(b"%08x %s\n" % (zlib.crc32(text), text))
 
 
 class SpoolReader:
@@ -195,14 +203,14 @@ class SpoolReader:
         self._folder = folder
         self._windows: dict[int, tuple[str, int | None]] = {}
         self._errors: dict[int, str] = {}
-        self.damaged = 0
+        self.damaged = 0  # records, as of the last time they were read
         header: dict[str, Any] | None = None
         for fact in _facts(folder / FACTS):
             if fact["kind"] == "header":
                 header = fact
             elif fact["kind"] == "window":
                 self._windows[fact["number"]] = (fact["phase"], fact["step_id"])
-            else:
+            elif fact["kind"] == "error":
                 self._errors[fact["number"]] = fact["text"]
         if header is None or header["version"] != VERSION:
             raise RunFailed(f"{folder} holds no query log that this loadgen can read", remedy="Remove the folder.")
@@ -215,26 +223,33 @@ class SpoolReader:
         )
 
     def records(self) -> Iterator[Record]:
-        """In the order in which they were written."""
+        """In the order in which they were written; a damaged one has a number, too."""
+        self.damaged = 0
         with open(self._folder / RECORDS, "rb") as file:
             number = 0
             while len(data := file.read(RECORD_BYTES)) == RECORD_BYTES:
-                packed = data[: _RECORD.size]
-                if _SUM.unpack(data[_RECORD.size :])[0] == zlib.crc32(packed):
-                    yield self._record(number, *_RECORD.unpack(packed))
-                else:
+                record = self._unpacked(number, data)
+                if record is None:
                     self.damaged += 1
+                else:
+                    yield record
                 number += 1
             self.damaged += bool(data)
 
-    def _record(self, number: int, query_id: bytes, statement: int, window: int, *numbers: int) -> Record:
-        due_ns, sent_ns, done_ns, rows, outcome, code, error = numbers
+    def _unpacked(self, number: int, data: bytes) -> Record | None:
+        """None: it was damaged, or the fact that says in which window it lies."""
+        packed, (checksum,) = data[: _RECORD.size], _SUM.unpack(data[_RECORD.size :])
+        if zlib.crc32(packed) != checksum:
+            return None
+        query_id, statement, window, due_ns, sent_ns, done_ns, rows, outcome, code, error = _RECORD.unpack(packed)
+        if window not in self._windows:
+            return None
         name, kind = self.header.statements[statement]
         phase, step_id = self._windows[window]
         start = self.header.utc_at_zero + timedelta(microseconds=sent_ns // 1_000)
         return Record(
             number=number,
-            query_id=query_id.rstrip(b"\0").decode() or None,
+            query_id=query_id.rstrip(b"\0").decode("ascii") or None,
             statement=name,
             kind=kind.value,
             phase=phase,
@@ -254,10 +269,17 @@ def _create(path: Path) -> BinaryIO:
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb")
 
 
+def _packed_id(query_id: str | None) -> bytes:
+    """Empty when it is none of Snowflake's: a part of it would be the id of something else."""
+    if query_id is None or not query_id.isascii() or len(query_id) > _QUERY_ID_BYTES:
+        return b""
+    return query_id.encode("ascii")
+
+
 def _facts(path: Path) -> Iterator[dict[str, Any]]:
+    """Those that are whole."""
     with open(path, "rb") as file:
         for line in file:
-            try:
-                yield json.loads(line)
-            except ValueError:  # the last line of a process that was killed
-                return
+            checksum, _, text = line.removesuffix(b"\n").partition(b" ")
+            if checksum == b"%08x" % zlib.crc32(text):
+                yield json.loads(text)

@@ -10,9 +10,9 @@ from datetime import datetime
 from loadgen.control.test_results import ResultRow
 from loadgen.control.window_results import WindowResult as StoredWindow
 from loadgen.control.worker_metrics_snapshots import Snapshot
-from loadgen.metrics.document import buckets_data, write_window
-from loadgen.metrics.interval import Interval, Measured
-from loadgen.metrics.percentile import Quantile
+from loadgen.metrics.document import write_window
+from loadgen.metrics.interval import Interval, Measured, write_custom_metrics
+from loadgen.metrics.percentile import PERCENTILES, Quantile
 from loadgen.metrics.result import WindowResult, merge
 from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS
@@ -32,7 +32,7 @@ def snapshot_row(
     target: int,
 ) -> Snapshot:
     """One second."""
-    custom = {"wakeup_p99_ms": gauge.wakeup_p99_ms, **buckets_data(interval.tally)}
+    custom = {**json.loads(write_custom_metrics(interval)), "wakeup_p99_ms": gauge.wakeup_p99_ms}
     return Snapshot(
         run_id=arguments.run_id,
         test_id=test_id,
@@ -89,7 +89,14 @@ def result_row(
     merged = merge([[window for window in windows if window.phase is Phase.MEASUREMENT]])
     whole = merged.tally.whole
     times = whole.succeeded.response
-    summary = {"counts": asdict(merged.counts), "qps": merged.qps, "seconds": merged.seconds}
+    percentiles = {name: whole.response_at(PERCENTILES[name]) for name in ("p50", "p95", "p99")}
+    summary = {
+        "counts": asdict(merged.counts),
+        "qps": merged.qps,
+        "seconds": merged.seconds,
+        # Columns have no room for "or more", which is all that is known when cancelled samples lie above.
+        "at_least": [name for name, found in percentiles.items() if found is not None and found.at_least],
+    }
     return ResultRow(
         test_id=test_id,
         run_id=arguments.run_id,
@@ -102,9 +109,9 @@ def result_row(
         read_operations=measured.reads,
         write_operations=measured.writes,
         failed_operations=merged.counts.failed,
-        p50_latency_ms=_ms(whole.response_at(500)),
-        p95_latency_ms=_ms(whole.response_at(950)),
-        p99_latency_ms=_ms(whole.response_at(990)),
+        p50_latency_ms=_ms(percentiles["p50"]),
+        p95_latency_ms=_ms(percentiles["p95"]),
+        p99_latency_ms=_ms(percentiles["p99"]),
         avg_latency_ms=times.sum_ns / times.count / NS_PER_MS if times.count else None,
         find_max_result=None,
         summary=json.dumps(summary),

@@ -39,31 +39,35 @@ def _transaction(queries: Sequence[Query]) -> Run:
     steps = [(query.sql, _counter(query)) for query in queries]
 
     def run(cursor: Cursor, row: Row) -> int:
-        cursor.execute("BEGIN")
         try:
+            cursor.execute("BEGIN")  # inside, because it may have worked although its answer was lost
             rows = 0
             for (sql, count), parameters in zip(steps, row, strict=True):
                 cursor.execute(sql, parameters)
                 rows += count(cursor)
             cursor.execute("COMMIT")
-        except Exception:
-            _roll_back(cursor)
+        except Exception as error:
+            _roll_back(cursor, error)
             raise
         return rows
 
     return run
 
 
-def _roll_back(cursor: Cursor) -> None:
+def _roll_back(cursor: Cursor, failed: Exception) -> None:
     """Let go of the row locks. When even that fails the session is not used again: see Client."""
     try:
         cursor.execute("ROLLBACK")
     except Exception as error:
-        raise RollbackFailed from error
+        raise RollbackFailed(failed) from error
 
 
 class RollbackFailed(Exception):
-    """The transaction may still be open, and hold its locks, in the session."""
+    """The transaction may still be open, and hold its locks, in the session. `failed` is why it was to be undone."""
+
+    def __init__(self, failed: Exception) -> None:
+        super().__init__(str(failed))
+        self.failed = failed
 
 
 def _checked(run: Run, expected: int) -> Run:

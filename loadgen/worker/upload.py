@@ -1,7 +1,16 @@
-"""Uploading the query log: from the file that a worker left to QUERY_EXECUTIONS, once, however often it is tried."""
+"""What a worker has not stored yet: a folder of its own in the spool, and how its contents get into the tables.
+
+    executions.*    the query log
+    unsent.jsonl    results that could not be stored
+    lock            held by the worker while it lives, and by whoever uploads
+
+Everything is stored once, however often it is tried: rows that are there are not written again.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -19,12 +28,14 @@ from loadgen.control.session import ControlSession
 from loadgen.control.test_results import ResultRow
 from loadgen.control.window_results import WindowResult
 from loadgen.metrics.outcome import Outcome
+from loadgen.model.run import Phase
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.query_log import FACTS, LogHeader, Record, SpoolReader
 
 SPOOL_VARIABLE = "LOADGEN_SPOOL_DIR"
 BATCH_ROWS = 1_000
 UNSENT = "unsent.jsonl"
+LOCK = "lock"
 _SPACE = uuid.UUID("6f1d3f0e-7d0b-5f5e-9a53-2f2a5b1f8c11")  # makes the ids of rows the same at every attempt
 
 
@@ -37,14 +48,30 @@ def spool_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return base / "loadgen" / "spool"
 
 
-def spool_of(arguments: WorkerArguments, environ: Mapping[str, str] = os.environ) -> Path:
+def spool_of(arguments: WorkerArguments, test_id: str, environ: Mapping[str, str] = os.environ) -> Path:
     """This process's own folder: another one with the same worker id may have left its log."""
-    return spool_folder(environ) / arguments.run_id / f"{arguments.worker_id}-{os.getpid()}"
+    return spool_folder(environ) / arguments.run_id / f"{arguments.worker_id}-{test_id[:8]}"
+
+
+def runs_left(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The runs of which something is still here."""
+    return sorted(path.name for path in spool_folder(environ).glob("*") if left_behind(path.name, environ))
 
 
 def left_behind(run_id: str, environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """What workers of a run could not store, and is still here: a folder each."""
+    """What workers of a run have not stored, and is still here: a folder each."""
     return sorted(path for path in (spool_folder(environ) / run_id).glob("*") if path.is_dir())
+
+
+def hold(folder: Path) -> int | None:
+    """Have the folder to ourselves until this process ends or the result is closed; None: another process has it."""
+    fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
 
 
 def upload(
@@ -55,6 +82,8 @@ def upload(
         _send_results(session, patience, folder / UNSENT)
     uploaded = _send_executions(session, patience, folder, told) if (folder / FACTS).exists() else 0
     shutil.rmtree(folder)
+    with contextlib.suppress(OSError):  # other workers' folders are still there
+        folder.parent.rmdir()
     return uploaded
 
 
@@ -75,7 +104,8 @@ def _send_results(session: ControlSession, patience: Patience, path: Path) -> No
     for line in path.read_text("utf-8").splitlines():
         kept = json.loads(line)
         if "window" in kept:
-            window_results.append(session, patience, kept["run_id"], WindowResult(**kept["window"]))
+            window = kept["window"] | {"phase": Phase(kept["window"]["phase"])}
+            window_results.append(session, patience, kept["run_id"], WindowResult(**window))
         else:
             created_at = datetime.fromisoformat(kept["result"].pop("created_at"))
             test_results.append(session, patience, ResultRow(**kept["result"], created_at=created_at))

@@ -3,7 +3,7 @@
     main thread   signals, one harvest a second, the decision to end; never a call of the driver
     heartbeat     one UPDATE a second                      (heartbeat.py)
     control       sets everything up, then follows the run (control_loop.py)
-    flush         writes what was measured                 (flush.py)
+    flush         writes what was measured                 (flush.py, upload.py)
     ramp          windows, and the number of clients       (conductor.py)
     probe         how late threads wake up                 (gauges.py)
     client-N      the load                                 (client.py)
@@ -13,10 +13,10 @@ It ends by os._exit: the interpreter would wait for its threads, and one driver 
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 
 from loadgen import __version__
 from loadgen.clock import Clock, SystemClock
-from loadgen.control import run_status, value_pools
+from loadgen.control import run_status, value_pools, window_results
 from loadgen.control.place import ControlPlace
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlFailed, ControlSession
@@ -38,22 +38,25 @@ from loadgen.model.worker import WorkerExit, WorkerStatus
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import Scenario, Timing
 from loadgen.units import NS_PER_S
-from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.arguments import BadArguments, WorkerArguments
 from loadgen.worker.board import Board, Ending, ending_for
 from loadgen.worker.control_loop import ControlLoop
+from loadgen.worker.drain import drain
 from loadgen.worker.flush import Flush
 from loadgen.worker.gauges import Gauges
 from loadgen.worker.heartbeat import Heartbeat
 from loadgen.worker.measuring import Measuring
-from loadgen.worker.parts import Parts, assemble, first_target
-from loadgen.worker.upload import spool_of
-from loadgen.workload.pools import Pool
+from loadgen.worker.parts import Parts, assemble
+from loadgen.worker.ready import get_ready
+from loadgen.worker.upload import hold, spool_of
 
 log = logging.getLogger(__name__)
 
 HARVEST_S = 1.0
-CANCEL_S = 5.0  # how long statements that were cancelled on the server may take to come back
+LOOK_S = 0.05
 STORE_S = 600.0  # how long storing results and the query log may take
+LOGOUT_S = 2.0  # how long the threads may take to close their sessions
+HURRY_S = 1.5  # the same, when nobody wants to wait; what is not stored by then is in the spool
 
 
 class Worker:
@@ -69,7 +72,12 @@ class Worker:
         self._stopping = threading.Event()  # every thread ends
         self._storing = threading.Event()  # the flush thread writes what is left, and ends
         self._hurry = threading.Event()  # do not wait for statements under way
-        self._stored = threading.Event()
+        self._stored = threading.Event()  # it has ended
+        self._all_stored = False  # it has written all of it
+        self._kept = False  # what was not written is in the spool
+        self._spool = spool_of(arguments, self._test_id, environ)
+        self._silent_s, self._contacts = 0.0, 0
+        self._threads: list[threading.Thread] = []
         self._timing = Timing()
         self._parts: Parts | None = None
         self._measuring: Measuring | None = None
@@ -89,12 +97,16 @@ class Worker:
 
     def run(self) -> int:
         """Live, and say with which code to exit."""
-        self._board.contact()
-        self._start("heartbeat", lambda: self._beats.run(self._patience()))
-        self._start("control", self._control_thread)
-        self._start("probe", lambda: self._gauges.probe(self._stopping))
-        ending = self._live()
-        return self._end(ending)
+        try:
+            self._start("heartbeat", lambda: self._beats.run(self._patience(self._stopping)))
+            self._start("control", self._control_thread)
+            self._start("probe", lambda: self._gauges.probe(self._stopping))
+            self._live()
+            return self._end()
+        except Exception as error:  # a bug of ours: whoever waits for this process must not wait for ever
+            self._died("main", error)
+            self._stopping.set()
+            return self._say_goodbye(self._board.ending)
 
     def stop(self, reason: str) -> None:
         """Asked from outside: drain. Asked again: do not wait for statements under way."""
@@ -106,10 +118,9 @@ class Worker:
     def orphaned(self, reason: str) -> None:
         self._board.end(Ending(code=WorkerExit.FATAL, error=reason, drain_s=self._timing.drain_interrupt_s))
 
-    def _live(self) -> Ending:
+    def _live(self) -> None:
         """Harvest every second until there is a reason to end."""
         due_ns = self._clock.monotonic_ns()
-        silent_s, contacts = 0.0, 0
         while not self._board.ended.is_set():
             due_ns += round(HARVEST_S * NS_PER_S)
             wait_s = (due_ns - self._clock.monotonic_ns()) / NS_PER_S
@@ -117,14 +128,7 @@ class Worker:
                 due_ns, wait_s = self._clock.monotonic_ns(), 0.0
             self._clock.wait(self._board.ended, wait_s)
             self._harvest()
-            # Counted in seconds of being awake: a pause of this process is not a silence of the control plane.
-            silent_s = silent_s + HARVEST_S if self._board.contacts == contacts else 0.0
-            contacts = self._board.contacts
-            if silent_s > self._timing.no_connection_s:
-                text = f"the control plane has not answered for {silent_s:.0f} s"
-                self._board.end(Ending(code=WorkerExit.NO_CONTROL_PLANE, error=text))
-        assert self._board.ending is not None
-        return self._board.ending
+            self._listen()
 
     def _harvest(self) -> None:
         gauge = self._gauges.read()
@@ -133,94 +137,132 @@ class Worker:
         if self._measuring is not None:
             self._measuring.step(gauge)
 
+    def _listen(self) -> None:
+        """Every second. Counted in seconds of being awake: a pause of this process is no silence of the others."""
+        contacts = self._board.contacts
+        self._silent_s = self._silent_s + HARVEST_S if contacts == self._contacts else 0.0
+        self._contacts = contacts
+        if self._is_alone:
+            text = f"the control plane has not answered for {self._silent_s:.0f} s"
+            hint = "Check it with `loadgen doctor`."
+            self._board.end(Ending(code=WorkerExit.NO_CONTROL_PLANE, error=text, hint=hint))
+
+    @property
+    def _is_alone(self) -> bool:
+        return self._silent_s > self._timing.no_connection_s
+
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def _end(self, ending: Ending) -> int:
+    def _end(self) -> int:
         board, parts = self._board, self._parts
-        if parts is not None and board.status in (WorkerStatus.WAITING, WorkerStatus.RUNNING, WorkerStatus.STARTING):
-            board.status = WorkerStatus.DRAINING
-            self._drain(parts, ending.drain_s)
-        final = board.ending or ending  # something worse may have come up
+        assert board.ending is not None
+        board.advance(WorkerStatus.DRAINING)
         if parts is not None:
-            self._store(parts, final)
-            final = board.ending or final
+            if board.ending.replaced and self._measuring is not None:
+                self._measuring.forfeit()
+            drain(parts, board, self._wait, drain_s=board.ending.drain_s, hurry=self._hurry)
+            self._harvest()
+            self._harvest()  # windows become final with the harvest after the one that saw their last sample
+            self._store(board.ending)  # something worse may have come up meanwhile
         self._stopping.set()
-        board.status = WorkerStatus.COMPLETED if final.code is WorkerExit.CLEAN else WorkerStatus.DEAD
-        board.last_error = final.error or board.last_error
-        if final.error is not None:
-            sys.stderr.write(f"error: {self._arguments.worker_id}: {final.error}\n")
-            sys.stderr.flush()
+        return self._say_goodbye(board.ending)
+
+    def _say_goodbye(self, ending: Ending | None) -> int:
+        """The last beat, and on stderr what went wrong."""
+        assert ending is not None
+        board, me = self._board, self._arguments
+        board.advance(WorkerStatus.COMPLETED if ending.code is WorkerExit.CLEAN else WorkerStatus.DEAD)
+        board.last_error = ending.error or board.last_error
+        if ending.error is not None:
+            hint = f"\nhint: {ending.hint}" if ending.hint else ""
+            sys.stderr.write(f"error: {me.worker_id}: {ending.error}{hint}\n")
+        if self._kept:
+            sys.stderr.write(f"{me.worker_id}: not everything was stored; `loadgen upload {me.run_id}` does it later\n")
+        sys.stderr.flush()
         self._beats.finish()
-        return int(final.code)
+        self._close_sessions()
+        return int(ending.code)
 
-    def _drain(self, parts: Parts, drain_s: float) -> None:
-        """Begin nothing new, wait for what is under way, cancel the rest on the server, and account for all of it."""
-        parts.conductor.finish()
-        deadline_ns = self._clock.monotonic_ns() + round(drain_s * NS_PER_S)
-        self._wait(lambda: parts.pool.drained, deadline_ns, unless=self._hurry)
-        sessions = parts.pool.cancel()
-        if sessions:
-            self._board.say("WARNING", f"{len(sessions)} statements were still running and are cancelled")
-            self._start("cancel", lambda: self._cancel_thread(parts, sessions))
-            deadline_ns = self._clock.monotonic_ns() + round(CANCEL_S * NS_PER_S)
-            self._wait(lambda: not parts.pool.executing, deadline_ns)
-        abandoned = parts.pool.abandon()
-        if abandoned:
-            self._board.say("WARNING", f"{abandoned} statements never came back; they count as cancelled")
-        parts.conductor.settle_all()
-        self._harvest()
-        self._harvest()  # windows become final with the harvest after the one that saw their last sample
+    def _close_sessions(self) -> None:
+        """Give the threads the time to log out, which they do at their end: sessions live on for hours otherwise."""
+        until_ns = self._clock.monotonic_ns() + round(LOGOUT_S * NS_PER_S)
+        for thread in self._threads:
+            thread.join(max(0.0, (until_ns - self._clock.monotonic_ns()) / NS_PER_S))
 
-    def _wait(self, done: Callable[[], bool], deadline_ns: int, unless: threading.Event | None = None) -> None:
-        """Until it is done or time is over, harvesting all the while."""
-        harvest_ns = self._clock.monotonic_ns()
+    def _wait(self, done: Callable[[], bool], limit_s: float, unless: threading.Event | None = None) -> None:
+        """Until it is done, time is over, or `unless` is set; harvesting and listening all the while."""
+        self._watch_over(done, limit_s, unless, self._harvest)
+
+    def _watch_over(
+        self, done: Callable[[], bool], limit_s: float, unless: threading.Event | None, each_second: Callable[[], None]
+    ) -> None:
+        begun_ns = second_ns = self._clock.monotonic_ns()
         never = unless or threading.Event()
         while not done() and not never.is_set():
             now_ns = self._clock.monotonic_ns()
-            if now_ns >= deadline_ns:
+            left_s = limit_s - (now_ns - begun_ns) / NS_PER_S
+            if left_s <= 0:
                 return
-            if now_ns >= harvest_ns + HARVEST_S * NS_PER_S:
-                harvest_ns = now_ns
-                self._harvest()
-            self._clock.wait(never, min(0.05, (deadline_ns - now_ns) / NS_PER_S))
+            if now_ns >= second_ns + HARVEST_S * NS_PER_S:
+                second_ns = now_ns
+                each_second()
+                self._listen()
+            self._clock.wait(never, min(LOOK_S, left_s))
 
-    def _store(self, parts: Parts, ending: Ending) -> None:
-        """Have the flush thread write everything that is left; beats go on meanwhile."""
+    def _store(self, ending: Ending) -> None:
+        """Have the flush thread write everything that is left, and keep what it could not. Beats go on meanwhile."""
         assert self._measuring is not None
+        if ending.replaced:
+            self._storing.set()
+            return
         self._measuring.hand_on(everything=True)
-        if parts.query_log is not None:
-            parts.query_log.close()
+        self._measuring.close_log()
         self._board.say("INFO", f"ended: {ending.error or 'as told'}")
-        self._result = self._measuring.result(
-            "COMPLETED" if ending.code is WorkerExit.CLEAN else "FAILED", self._created_at
-        )
-        if ending.code is not WorkerExit.NO_CONTROL_PLANE:
+        status = "COMPLETED" if ending.code is WorkerExit.CLEAN else "FAILED"
+        self._result = self._measuring.result(status, self._created_at)
+        if not self._is_alone:
             self._storing.set()
             self._board.urgent.set()
-            self._clock.wait(self._stored, STORE_S)
-        if not self._stored.is_set() or self._board.ending is not ending:
-            self._measuring.keep(spool_of(self._arguments, self._environ), self._result)
+            self._watch_over(lambda: self._stored.is_set() or self._is_alone, STORE_S, self._hurry, lambda: None)
+        if not self._all_stored:
+            self._keep()
+        if self._hurry.is_set() and not self._is_alone:
+            self._watch_over(self._stored.is_set, HURRY_S, None, lambda: None)
+        if self._all_stored and self._kept:
+            self._kept = False
+            shutil.rmtree(self._spool, ignore_errors=True)
+
+    def _keep(self) -> None:
+        assert self._measuring is not None
+        assert self._result is not None
+        self._kept = True
+        try:
+            self._measuring.keep(self._spool, self._result)
+        except OSError as error:  # or the flush thread is just removing the folder, having stored it all
+            event(log, logging.ERROR, "results_not_kept", folder=self._spool, what=str(error))
 
     # --- other threads -----------------------------------------------------------------------------------------------
 
     def _control_thread(self) -> None:
-        session, patience = self._session("control"), self._patience()
+        session = self._session("control")
         try:
-            scenario = self._read_scenario(session, patience)
-            if scenario is None:
-                return
-            pools = value_pools.load(session, patience, self._arguments.run_id)
-            parts = self._assemble(scenario, pools)
-            if self._ready(parts):
-                self._board.status = WorkerStatus.WAITING
-                self._follow(session, parts)
+            scenario = self._read_scenario(session, self._patience(self._stopping))
+            if scenario is not None and self._is_registered():
+                parts, loop = self._assemble(session, scenario)
+                if get_ready(parts, self._arguments, loop, self._board, self._clock):
+                    self._board.advance(WorkerStatus.WAITING)
+                    loop.watch(self._stopping)
         except LoadgenError as error:
             self._board.end(ending_for(error))
-        except Exception as error:  # a bug of ours: the worker must not live on without this thread
-            log.exception("control_thread_died")
-            self._board.end(Ending(code=WorkerExit.FATAL, error=f"{type(error).__name__}: {error}"))
         finally:
             session.close()
+
+    def _is_registered(self) -> bool:
+        """Wait until the row is ours: two processes with one id must not both make load. False: it is not to be."""
+        while not self._beats.registered.is_set():
+            if self._clock.wait(self._board.ended, LOOK_S):
+                return False
+        return True
 
     def _read_scenario(self, session: ControlSession, patience: Patience) -> Scenario | None:
         """The run's scenario; None when the run is over before this worker came."""
@@ -229,91 +271,72 @@ class Worker:
         run = patience.call(lambda: run_status.read(session, run_id))
         self._board.contact()
         if text is None or run is None:
-            self._board.end(Ending(code=WorkerExit.CONFIGURATION, error=f"there is no run {run_id}"))
+            hint = "`loadgen runs list` shows the runs there are; LOADGEN_CONTROL_* say where they are looked for."
+            self._board.end(Ending(code=WorkerExit.CONFIGURATION, error=f"there is no run {run_id}", hint=hint))
             return None
         if run.status.is_terminal:
             self._board.end(Ending(code=WorkerExit.CLEAN))
             return None
+        if self._arguments.worker_group_count != run.workers_expected:
+            raise BadArguments(
+                f"--worker-group-count is {self._arguments.worker_group_count}, and run {run_id} has"
+                f" {run.workers_expected} workers"
+            )
         return thaw(text, self._environ)
 
-    def _assemble(self, scenario: Scenario, pools: Mapping[str, Pool]) -> Parts:
+    def _assemble(self, session: ControlSession, scenario: Scenario) -> tuple[Parts, ControlLoop]:
+        me, patience = self._arguments, self._patience(self._stopping)
         self._timing = scenario.timing
         self._beats.period_s = scenario.timing.heartbeat_s
+        stored = patience.call(lambda: window_results.read(session, me.run_id))
         parts = assemble(
             scenario,
-            self._arguments,
-            pools,
+            me,
+            value_pools.load(session, patience, me.run_id),
             test_id=self._test_id,
-            spool=spool_of(self._arguments, self._environ),
-            failed=self._board.failed,
+            spool=self._spool,
+            board=self._board,
+            first_window=max((row.window_id + 1 for row in stored if row.worker_id == me.worker_id), default=0),
             clock=self._clock,
             environ=self._environ,
         )
+        if parts.query_log is not None:
+            hold(self._spool)
         flush = Flush(
-            self._session("flush"),
-            self._arguments,
-            self._test_id,
-            self._board,
-            self._clock,
-            period_s=scenario.timing.flush_s,
+            self._session("flush"), me, self._test_id, self._board, self._clock, period_s=scenario.timing.flush_s
         )
-        self._measuring = Measuring(parts, flush, self._board, self._arguments, self._test_id, self._clock)
+        self._measuring = Measuring(parts, flush, self._board, me, self._test_id, self._clock)
         self._parts = parts
         self._start("flush", lambda: self._flush_thread(parts, flush))
         self._start("ramp", lambda: parts.conductor.run(self._stopping))
-        return parts
+        return parts, self._loop(session, parts)
 
-    def _ready(self, parts: Parts) -> bool:
-        """Have every statement described and every connection open. False: the worker is ending."""
-        parts.bench.sessions.describe(parts.scenario.workload.statements)
-        parts.conductor.aim(first_target(parts.scenario, self._arguments))
-        if parts.pool.wanted == 0:
-            self._board.say("INFO", "this worker's part of the connections is 0: it waits with nothing to do")
-        while not parts.pool.settled:
-            refused = parts.pool.refused()
-            if refused is not None:
-                raise refused
-            if self._clock.wait(self._board.ended, 0.05):
-                return False
-        gc.collect()
-        gc.freeze()  # what is there now stays; the collector need not look at it in every measured second
-        return True
+    def _loop(self, session: ControlSession, parts: Parts) -> ControlLoop:
+        def begin(phase: Phase | None) -> None:
+            load = parts.scenario.load
+            # The row may be behind the event. Without a warm-up there is only one phase to begin with.
+            phase = phase or (Phase.WARMUP if load.warmup_s else Phase.MEASUREMENT)
+            if self._board.advance(WorkerStatus.RUNNING):
+                parts.conductor.begin(phase, load.duration_s if phase is Phase.MEASUREMENT else None)
 
-    def _follow(self, session: ControlSession, parts: Parts) -> None:
-        def begin(phase: Phase) -> None:
-            parts.conductor.begin(phase, parts.scenario.load.duration_s if phase is Phase.MEASUREMENT else None)
-            self._board.status = WorkerStatus.RUNNING
-
-        loop = ControlLoop(
-            session,
-            self._arguments.run_id,
-            self._board,
-            parts.agenda,
-            self._timing,
-            self._clock,
-            wake=parts.conductor.wake,
-            begin=begin,
+        agenda, wake = parts.agenda, parts.conductor.wake
+        return ControlLoop(
+            session, self._arguments.run_id, self._board, agenda, self._timing, self._clock, wake=wake, begin=begin
         )
-        loop.watch(self._stopping)
 
     def _flush_thread(self, parts: Parts, flush: Flush) -> None:
-        patience = self._patience()
-        flush.run(self._storing, patience)
         try:
+            flush.run(self._storing, self._patience(self._storing))
             if self._result is not None:
-                flush.finish(patience, self._result, parts.query_log.folder if parts.query_log else None)
+                folder = parts.query_log.folder if parts.query_log else None
+                flush.finish(self._patience(self._stopping), self._result, folder)
+                self._all_stored = True
         except LoadgenError as error:
             event(log, logging.WARNING, "results_not_stored", what=str(error))
             self._board.end(ending_for(error))
         finally:
             flush.session.close()
             self._stored.set()
-
-    def _cancel_thread(self, parts: Parts, sessions: list[int]) -> None:
-        try:
-            parts.bench.sessions.cancel(sessions)
-        except Exception as error:  # the statements have a time limit of their own
-            event(log, logging.WARNING, "cancel_failed", what=str(error))
 
     # --- small things ------------------------------------------------------------------------------------------------
 
@@ -350,11 +373,24 @@ class Worker:
     def _session(self, role: str) -> ControlSession:
         return ControlSession(self._place, role=f"{self._arguments.worker_id}/{role}", environ=self._environ)
 
-    def _patience(self) -> Patience:
-        return Patience(stop=self._stopping, clock=self._clock, note=_note)
+    def _patience(self, stop: threading.Event) -> Patience:
+        return Patience(stop=stop, clock=self._clock, note=_note)
 
     def _start(self, name: str, work: Callable[[], None]) -> None:
-        threading.Thread(target=work, name=name, daemon=True).start()
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:  # a bug of ours: the worker must not live on without this thread
+                self._died(name, error)
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _died(self, thread: str, error: Exception) -> None:
+        log.error("thread_died thread=%s", thread, exc_info=error)
+        text = f"thread {thread}: {type(error).__name__}: {error}"
+        self._board.end(Ending(code=WorkerExit.FATAL, error=text, hint=LoadgenError.remedy))
 
 
 def _note(error: ControlFailed) -> None:

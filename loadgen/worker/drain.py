@@ -1,0 +1,45 @@
+"""The end of the load: begin nothing new, wait for what is under way, cancel the rest, account for all of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from loadgen.log import event
+from loadgen.worker.board import Board
+from loadgen.worker.parts import Parts
+
+log = logging.getLogger(__name__)
+
+CANCEL_S = 5.0  # how long statements that were cancelled on the server may take to come back
+HURRY_S = 1.0  # the same, when nobody wants to wait
+
+
+class Wait(Protocol):
+    def __call__(self, done: Callable[[], bool], limit_s: float, unless: threading.Event | None = None) -> None:
+        """Until it is done, time is over, or `unless` is set; harvesting all the while."""
+
+
+def drain(parts: Parts, board: Board, wait: Wait, *, drain_s: float, hurry: threading.Event) -> None:
+    """The main thread's. Afterwards no sample is missing, but for a harvest."""
+    parts.conductor.finish()
+    wait(lambda: parts.pool.drained, drain_s, unless=hurry)
+    sessions = parts.pool.cancel()
+    if sessions:
+        board.say("WARNING", f"{len(sessions)} statements were still running and are cancelled")
+        work = threading.Thread(target=_cancel, args=(parts, sessions), name="cancel", daemon=True)
+        work.start()
+        wait(lambda: parts.pool.drained, HURRY_S if hurry.is_set() else CANCEL_S)
+    abandoned = parts.pool.abandon()
+    if abandoned:
+        board.say("WARNING", f"{abandoned} statements never came back; they count as cancelled")
+    parts.conductor.settle_all()
+
+
+def _cancel(parts: Parts, sessions: list[int]) -> None:
+    try:
+        parts.bench.sessions.cancel(sessions)
+    except Exception as error:  # the statements have a time limit of their own
+        event(log, logging.WARNING, "cancel_failed", what=str(error))

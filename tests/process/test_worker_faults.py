@@ -1,0 +1,384 @@
+"""What a worker does when things break: nothing is lost, nothing is counted twice, and every number has its witness.
+
+Target and control plane are two servers, so that each can fail by itself. The target's own history says what it did.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from loadgen.control.run_status import server_time
+from loadgen.control.worker_heartbeats import Beat
+from loadgen.metrics.outcome import Outcome
+from loadgen.model.run import Phase, RunStatus
+from tests.embedded_server import EmbeddedServer
+from tests.process.worker_driver import GET, Led, Stage, Worker, adds_up, staged, wait_for
+
+LOGIN = "/session/v1/login-request"
+LONG = {"name": "long", "kind": "read", "sql": "SELECT SYSTEM$WAIT(300)"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def control() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stage(server: EmbeddedServer, control: EmbeddedServer) -> Iterator[Stage]:
+    yield from staged(server, control_server=control)
+
+
+@pytest.fixture(autouse=True)
+def no_faults_left(server: EmbeddedServer, control: EmbeddedServer) -> Iterator[None]:
+    yield
+    server.clear_faults()
+    control.clear_faults()
+
+
+def _strike(server: EmbeddedServer, count: int, **rule: Any) -> None:
+    """Put a fault in force, and wait until it has struck so often."""
+    server.fault(count=count, **rule)
+    wait_for(lambda: server.ask("/__loadgen/faults")[-1]["fired"] == count, f"{rule['kind']} has struck {count} times")
+
+
+def _stopped(run: Led, worker: Worker) -> None:
+    run.stop()
+    assert worker.exit_code() == 0, worker.said
+
+
+# --- the target ------------------------------------------------------------------------------------------------------
+
+
+def test_every_fault_of_the_target_is_one_failed_sample(stage: Stage, server: EmbeddedServer) -> None:
+    run = stage.run({"connections": 4}, statements=[GET], target={"statement_timeout": "1s"}, query_log={"mode": "all"})
+    worker = run.started()
+    run.wait_ended(20, worker)
+    expected = 0
+    for count, rule in (
+        (15, {"kind": "http_status", "status": 503}),
+        (4, {"kind": "reset"}),
+        (4, {"kind": "truncate"}),
+        (4, {"kind": "drop_reply"}),
+        (4, {"kind": "error", "errno": 625, "sqlstate": "57014"}),
+        (3, {"kind": "big_error"}),
+        (1, {"kind": "hang"}),
+    ):
+        _strike(server, count, match="FROM KV WHERE", **rule)
+        run.wait_ended(5, worker)
+        expected += count
+    wait_for(lambda: run.beat().error_count >= expected, "every failure is in a beat")
+    _stopped(run, worker)
+
+    window = run.seen().of(Phase.MEASUREMENT)
+    assert adds_up(window)
+    assert window.counts.failed == expected
+    assert window.counts.cancelled == window.counts.skipped == 0
+    done = [line for line in run.history(Phase.MEASUREMENT) if not line["error_code"]]
+    # Cut and lost answers were executed all the same; here they have failed.
+    assert len(done) == window.counts.succeeded + 8
+    assert run.executions() == window.counts.scheduled
+    assert all(len(error.example) <= 2_000 for error in window.tally.errors.values())
+    assert run.seen().result.failed_operations == expected
+    assert len(run.beat().last_error or "") <= 1_000
+    # The first ten of a kind are told, with the tenth saying so.
+    told = [line for line in run.logs("ERROR") if "only counted" in line]
+    assert len(told) == 1
+    assert all(len(line) < 4_100 for line in run.logs())
+
+
+def test_sessions_that_end_are_replaced(stage: Stage, server: EmbeddedServer) -> None:
+    expired = stage.run({"connections": 3}, statements=[GET])
+    worn = stage.run({"connections": 2}, connections={"max_statements": 10})
+    old = stage.run({"connections": 2}, connections={"max_age": "1s"})
+    workers = [run.spawn() for run in (expired, worn, old)]
+    for run, worker in zip((expired, worn, old), workers, strict=True):
+        run.move(RunStatus.STARTING)
+        run.wait_status("WAITING", worker)
+        run.start()
+    expired.wait_ended(10, workers[0])
+    _strike(server, 6, match="FROM KV WHERE", kind="expire_session")
+    expired.wait_beat(lambda beat: beat.open_connections == 3, "its sessions are back", workers[0])
+    wait_for(lambda: len({line["session_id"] for line in old.history(Phase.MEASUREMENT)}) > 4, "old ones are replaced")
+    for run, worker in zip((expired, worn, old), workers, strict=True):
+        run.wait_ended(30, worker)
+        _stopped(run, worker)
+
+    for run in (expired, worn, old):
+        window = run.seen().of(Phase.MEASUREMENT)
+        assert adds_up(window)
+        lines = run.history(Phase.MEASUREMENT)
+        assert window.counts.succeeded == sum(not line["error_code"] for line in lines)
+    per_session: dict[str, int] = {}
+    for line in worn.history(Phase.MEASUREMENT):
+        per_session[line["session_id"]] = per_session.get(line["session_id"], 0) + 1
+    assert max(per_session.values()) == 10
+    assert 0 < expired.seen().of(Phase.MEASUREMENT).counts.failed <= 6  # the driver renews, and tries once more
+    assert worn.seen().of(Phase.MEASUREMENT).counts.failed == 0
+    assert old.seen().of(Phase.MEASUREMENT).counts.failed == 0
+
+
+def test_logins_that_fail_now_and_then_or_for_good(
+    stage: Stage, server: EmbeddedServer, control: EmbeddedServer
+) -> None:
+    server.fault(match=LOGIN, kind="http_status", status=503, probability=0.3)
+    flaky = stage.run({"connections": 12}, connections={"max_age": "1s"}, timing={"start": "25s"})
+    worker = flaky.spawn()
+    flaky.move(RunStatus.STARTING)
+    assert flaky.wait_status("WAITING", worker).open_connections == 12
+    server.clear_faults()
+    flaky.start()
+    flaky.wait_ended(12, worker)
+    no = {"match": LOGIN, "kind": "error", "errno": 390100, "message": "Incorrect username or password."}
+    server.fault(**no)
+    refused = stage.run()
+    late = refused.spawn()
+    assert "Incorrect username or password" in refused.wait_dead()
+    control.fault(**no)
+    outside = refused.spawn(worker_id="worker-outside")
+
+    # Those who came too late; and one whose clients, each at the end of its connection's age, were refused in the end.
+    for one in (late, outside, worker):
+        assert one.exit_code() == 1, one.said
+        assert "Incorrect username or password" in one.said
+        assert "hint: " in one.said
+    control.clear_faults()
+    window = flaky.seen().of(Phase.MEASUREMENT)
+    assert adds_up(window)
+    assert window.counts.succeeded == len(flaky.history(Phase.MEASUREMENT))
+
+
+def test_transactions_and_expectations(stage: Stage) -> None:
+    stage.sql("CREATE HYBRID TABLE ACCOUNT (ID NUMBER(38,0) PRIMARY KEY, V NUMBER(38,0))")
+    stage.sql("INSERT INTO ACCOUNT VALUES (1, 0), (2, 0)")
+    statements = [
+        {
+            "name": "pay",
+            "kind": "write",
+            "transaction": [
+                {"sql": "UPDATE ACCOUNT SET V = V + 1 WHERE ID = 1"},
+                {"sql": "UPDATE ACCOUNT SET V = V - 1 WHERE ID = 2"},
+            ],
+        },
+        {
+            "name": "fail",
+            "kind": "write",
+            "transaction": [
+                {"sql": "UPDATE ACCOUNT SET V = V + 1000 WHERE ID = 1"},
+                {"sql": "SELECT 1 / V FROM KV WHERE ID = 1"},
+            ],
+        },
+        {"name": "none", "kind": "read", "sql": "SELECT V FROM KV WHERE ID = -1", "expect": {"rows": 1}},
+    ]
+    run = stage.run({"connections": 1}, statements=statements)
+    worker = run.started()
+    run.wait_ended(40, worker)
+    stage.sql("ALTER SESSION SET HYBRID_TABLE_LOCK_TIMEOUT = 10")
+    stage.sql("UPDATE ACCOUNT SET V = V WHERE ID = 1")  # nobody holds its lock for longer than a transaction
+    _stopped(run, worker)
+
+    window = run.seen().of(Phase.MEASUREMENT)
+    assert adds_up(window)
+    tally = window.tally.statements
+    assert tally["none"].ended.failed == tally["none"].times[Outcome.CHECK].response.count > 0
+    assert tally["fail"].ended.failed > 0
+    assert tally["fail"].ended.succeeded == tally["none"].ended.succeeded == 0
+    assert tally["pay"].ended.failed == 0
+    paid = tally["pay"].ended.succeeded
+    assert [int(value) for (value,) in stage.sql("SELECT V FROM ACCOUNT ORDER BY ID")] == [paid, -paid]
+    texts = [line["sql_text"] for line in run.history(Phase.MEASUREMENT)]
+    assert texts.count("COMMIT") == paid
+    assert texts.count("ROLLBACK") == tally["fail"].ended.failed
+    assert texts.count("BEGIN") == paid + tally["fail"].ended.failed
+
+
+# --- the control plane -----------------------------------------------------------------------------------------------
+
+
+def _away(control: EmbeddedServer) -> None:
+    control.fault(match=".", kind="http_status", status=503)
+    control.fault(match=LOGIN, kind="reset")
+
+
+def test_without_the_control_plane_the_measurement_goes_on(stage: Stage, control: EmbeddedServer) -> None:
+    run = stage.run({"connections": 2}, query_log={"mode": "all"}, timing={"no_connection": "25s"})
+    worker = run.started()
+    run.wait_ended(20, worker)
+    beats = run.beat().count
+    _away(control)
+    before = len(run.history(Phase.MEASUREMENT))
+    wait_for(lambda: len(run.history(Phase.MEASUREMENT)) > before + 200, "the load goes on", unless=worker.gone)
+    control.clear_faults()
+    run.wait_beat(lambda beat: beat.count > beats and beat.status == "RUNNING", "it beats again", worker)
+    _stopped(run, worker)
+
+    window = run.seen().of(Phase.MEASUREMENT)
+    assert adds_up(window)
+    assert window.counts.succeeded == len(run.history(Phase.MEASUREMENT)) == run.executions()
+    assert run.beat().status == "COMPLETED"
+
+
+def test_a_control_plane_that_stays_away_ends_the_worker_and_nothing_is_lost(
+    stage: Stage, control: EmbeddedServer
+) -> None:
+    run = stage.run({"connections": 2}, query_log={"mode": "all"}, timing={"no_connection": "2s"})
+    worker = run.started()
+    run.wait_ended(20, worker)
+    busy = stage.loadgen("upload", run.run_id, "--format", "json")
+    assert busy.returncode == 75
+    assert "still in use" in json.loads(busy.stdout)["error"]["message"]
+    _away(control)
+    assert worker.exit_code() == 2, worker.said
+    assert "error: worker-0: the control plane has not answered" in worker.said
+    assert f"loadgen upload {run.run_id}" in worker.said
+    control.clear_faults()
+    assert run.seen().windows == []
+
+    first = stage.loadgen("upload", run.run_id)
+    assert (first.returncode, first.stderr) == (0, "")
+    window = run.seen().of(Phase.MEASUREMENT)
+    done = [line for line in run.history(Phase.MEASUREMENT) if not line["error_code"]]
+    assert adds_up(window)
+    assert window.counts.succeeded == len(done)
+    assert run.executions() == window.counts.scheduled
+    assert f"{window.counts.scheduled:,} executions are stored" in first.stdout
+    assert run.seen().result.status == "FAILED"
+    assert not list(stage.spool.glob("*"))
+    again = stage.loadgen("upload", run.run_id)
+    assert again.returncode == 0
+    assert "nothing to upload" in again.stdout
+    assert run.executions() == window.counts.scheduled
+
+
+def test_lost_answers_of_the_control_plane_store_nothing_twice(stage: Stage, control: EmbeddedServer) -> None:
+    run = stage.run({"connections": 2}, query_log={"mode": "all"})
+    worker = run.started()
+    run.wait_ended(20, worker)
+    tables = "WINDOW_RESULTS|TEST_RESULTS|QUERY_EXECUTIONS|WORKER_METRICS_SNAPSHOTS|TEST_LOGS"
+    for table in tables.split("|"):
+        control.fault(match=f"INSERT INTO {table}", kind="drop_reply", count=1)
+    _stopped(run, worker)
+
+    window = run.seen().of(Phase.MEASUREMENT)
+    assert window.counts.succeeded == len(run.history(Phase.MEASUREMENT)) == run.executions()
+    for table, key in (
+        ("TEST_RESULTS", "TEST_ID"),
+        ("TEST_LOGS", "LOG_ID"),
+        ("WORKER_METRICS_SNAPSHOTS", "SNAPSHOT_ID"),
+    ):
+        ((rows, keys),) = stage.plane.rows(
+            f"SELECT COUNT(*), COUNT(DISTINCT {key}) FROM {table} WHERE RUN_ID = ?", run.run_id
+        )
+        assert int(rows) == int(keys) > 0, table
+
+
+# --- the process itself ----------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_was_stopped_for_a_while_says_so_in_its_times(stage: Stage) -> None:
+    run = stage.run({"mode": "rate", "rate": "40/s", "max_connections": 4, "arrival": "uniform"})
+    worker = run.started()
+    run.wait_ended(20, worker)
+    worker.signal(signal.SIGSTOP)
+    stopped = server_time(stage.plane.session)
+    wait_for(lambda: (server_time(stage.plane.session) - stopped).total_seconds() >= 5, "five seconds have passed")
+    beats = run.beat().count
+    worker.signal(signal.SIGCONT)
+    run.wait_beat(lambda beat: beat.count > beats + 3 and beat.status == "RUNNING", "it beats again", worker)
+    run.wait_ended(60, worker)
+    _stopped(run, worker)
+
+    window = run.seen().of(Phase.MEASUREMENT)
+    assert adds_up(window)
+    assert window.counts.failed == 0
+    whole = window.tally.whole
+    assert window.counts.succeeded == len(run.history(Phase.MEASUREMENT))
+    # Whoever should have been served in those five seconds waited: 200 arrivals, evenly from 5 s down to 0.
+    late = whole.succeeded.response
+    assert late.max_ns >= 4.5e9
+    assert whole.lag.count == window.counts.succeeded
+    assert late.sum_ns - whole.succeeded.service.sum_ns > 100 * 2e9
+
+
+def test_what_does_not_end_is_cancelled_on_the_server(stage: Stage, server: EmbeddedServer) -> None:
+    """A drain that is too short, a second SIGTERM, and a statement that not even the server can end."""
+    before = server.ask("/__loadgen/stats")["open_sessions"]
+    short = stage.run({"connections": 2}, statements=[LONG], target={"statement_timeout": "300s"})
+    twice = stage.run(
+        {"connections": 2}, statements=[LONG], target={"statement_timeout": "300s"}, timing={"drain_interrupt": "300s"}
+    )
+    stuck = stage.run({"connections": 1}, statements=[GET], target={"statement_timeout": "300s"})
+    workers = {"short": short.spawn(), "twice": twice.spawn(), "stuck": stuck.spawn()}
+    for name, run in (("short", short), ("twice", twice), ("stuck", stuck)):
+        run.move(RunStatus.STARTING)
+        run.wait_status("WAITING", workers[name])
+        run.start()
+    stuck.wait_ended(5, workers["stuck"])
+    _strike(server, 1, match="FROM KV WHERE", kind="hang")
+    for name, run, executing in (("short", short, 2), ("twice", twice, 2), ("stuck", stuck, 1)):
+        run.wait_beat(_executes(executing), f"{name} executes", workers[name])
+    short.stop(drain_s=0.3)
+    stuck.stop(drain_s=0.3)
+    workers["twice"].signal(signal.SIGTERM)
+    twice.wait_status("DRAINING", workers["twice"])
+    workers["twice"].signal(signal.SIGTERM)
+
+    for name, run, cancelled in (("short", short, 2), ("twice", twice, 2), ("stuck", stuck, 1)):
+        assert workers[name].exit_code() == 0, (name, workers[name].said)
+        window = run.seen().of(Phase.MEASUREMENT)
+        assert adds_up(window)
+        assert (window.counts.cancelled, window.counts.failed) == (cancelled, 0), name
+        assert run.wait_status("COMPLETED").active_connections == 0
+        assert any("cancelled" in line for line in run.logs("WARNING"))
+    for run in (short, twice):
+        codes = [str(line["error_code"]) for line in run.history(Phase.MEASUREMENT)]
+        assert codes == ["604", "604"]
+    wait_for(lambda: server.ask("/__loadgen/stats")["open_sessions"] <= before + 1, "sessions are closed")
+
+
+def _executes(statements: int) -> Callable[[Beat], bool]:
+    return lambda beat: beat.active_connections == statements
+
+
+def test_how_much_of_the_query_log_is_kept(stage: Stage, server: EmbeddedServer) -> None:
+    sample = stage.run(query_log={"mode": "sample", "sample_rate": 0.3})
+    errors = stage.run(statements=[GET], query_log={"mode": "errors"})
+    capped = stage.run(query_log={"mode": "all", "max_rows": 30})
+    full = stage.run(query_log={"mode": "all"})
+    workers = [sample.spawn(), errors.spawn(), capped.spawn(), full.spawn(preexec_fn=_small_disk)]
+    runs = (sample, errors, capped, full)
+    for run, worker in zip(runs, workers, strict=True):
+        run.move(RunStatus.STARTING)
+        run.wait_status("WAITING", worker)
+        run.start()
+    _strike(server, 7, match="FROM KV WHERE", kind="error")
+    for run, worker in zip(runs, workers, strict=True):
+        run.wait_ended(120, worker)
+        _stopped(run, worker)
+
+    totals = [run.seen().of(Phase.MEASUREMENT).counts for run in runs]
+    assert all(adds_up(run.seen().of(Phase.MEASUREMENT)) for run in runs)
+    assert 0 < sample.executions() < 0.6 * totals[0].succeeded
+    assert errors.executions() == totals[1].failed == 7
+    assert capped.executions() == 30
+    # A disk that is full costs the query log, and nothing else.
+    assert totals[3].succeeded == len(full.history(Phase.MEASUREMENT))
+    assert 0 < full.executions() < totals[3].succeeded
+    assert any("the query log ends here" in line for line in full.logs("WARNING"))
+
+
+def _small_disk() -> None:
+    """Every file of the process may have so many bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))

@@ -1,0 +1,546 @@
+"""What a worker does with its orders, in whatever order, number and completeness they reach it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.control.run_control_events import Event
+from loadgen.control.run_status import Target
+from loadgen.model.event import Address, Command, Scope, SetPhase, SetWorkerTarget, Start, Stop, Unknown
+from loadgen.model.run import Phase, RunStatus
+from loadgen.units import NS_PER_MS, NS_PER_S
+from loadgen.worker.agenda import Agenda, Due
+from tests.unit.worker_builders import SERVER_TIME, agenda, event, poll
+
+PATIENCE_S = 5.0
+STOP = Stop(reason="duration", drain_timeout_s=7.0)
+
+
+def target(number: int, **fields: object) -> SetWorkerTarget:
+    return SetWorkerTarget(target_connections=number, **fields)  # type: ignore[arg-type]
+
+
+def measure(step_id: int | None = None, **fields: object) -> SetPhase:
+    return SetPhase(phase=Phase.MEASUREMENT, step_id=step_id, **fields)  # type: ignore[arg-type]
+
+
+def stored(number: int, sequence_id: int | None, *, in_s: float | None = None, step_id: int | None = None) -> Target:
+    effective_at = None if in_s is None else (SERVER_TIME + timedelta(seconds=in_s)).isoformat(timespec="milliseconds")
+    return Target(target_connections=number, sequence_id=sequence_id, step_id=step_id, effective_at=effective_at)
+
+
+def receive_all(of: Agenda, events: Iterable[Event], now_ns: int = 0) -> None:
+    for one in events:
+        of.receive(one, now_ns)
+
+
+def numbers(taken: Iterable[Due]) -> list[int]:
+    return [due.sequence_id for due in taken]
+
+
+def connections(taken: Iterable[Due]) -> list[int]:
+    return [due.command.target_connections for due in taken if isinstance(due.command, SetWorkerTarget)]
+
+
+def repeat(of: Agenda, seen: object, *, seconds: float = PATIENCE_S, from_ns: int = 0) -> list[str]:
+    """The same poll, every second, for as long as it takes to be believed."""
+    moments_ns = [from_ns + second * NS_PER_S for second in range(round(seconds) + 1)]
+    return [said for said in (of.reconcile(seen, moment_ns) for moment_ns in moments_ns) if said]  # type: ignore[arg-type]
+
+
+# --- any order, any duplication, any loss ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class History:
+    """What leaders have written, and the moment each takes effect."""
+
+    events: tuple[Event, ...]
+    at_ms: tuple[int, ...]
+
+    def newest_target(self) -> tuple[int, SetWorkerTarget, int] | None:
+        found = [
+            (one.sequence_id, one.command, at_ms)
+            for one, at_ms in zip(self.events, self.at_ms, strict=True)
+            if isinstance(one.command, SetWorkerTarget)
+        ]
+        return found[-1] if found else None
+
+
+MINE = [
+    Address(),
+    Address(scope=Scope.WORKER, worker_id="worker-0"),
+    Address(scope=Scope.WORKER_GROUP, worker_group_id=0),
+]
+OTHERS = [
+    Address(scope=Scope.WORKER, worker_id="worker-1"),
+    Address(scope=Scope.WORKER_GROUP, worker_group_id=1),
+    Address(scope=Scope.WORKER),
+    Address(scope=Scope.WORKER_GROUP),
+]
+commands = st.one_of(
+    st.integers(0, 9).map(target),
+    st.integers(1, 4).map(measure),
+    st.sampled_from([SetPhase(phase=phase) for phase in Phase]),
+    st.just(Start(expected_workers=1)),
+    st.just(Unknown(event_type="DANCE", why="no such thing")),
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn, *, addresses: st.SearchStrategy[Address]) -> History:
+    events, moments, epoch = [], [], 1
+    for number in range(1, draw(st.integers(1, 12)) + 1):
+        epoch += draw(st.booleans())
+        # A few were written by somebody whose term had ended: SQL lets none in, and a worker would not obey it.
+        stale = draw(st.integers(0, 9)) == 0 and epoch > 1
+        moments.append(draw(st.integers(0, 20_000)))
+        events.append(
+            event(number, draw(commands), epoch=epoch - 1 if stale else epoch, to=draw(addresses), due_in_ms=0)
+        )
+    return History(tuple(events), tuple(moments))
+
+
+def scripts(*kinds: str) -> st.SearchStrategy[list[tuple[str, int, int, bool]]]:
+    """What a worker does: read the next events, read some again, poll (or the network loses an event); time passes;
+    and it may look for what is due."""
+    return st.lists(
+        st.tuples(st.sampled_from(kinds), st.integers(0, 12), st.integers(0, 7_000), st.booleans()), max_size=20
+    )
+
+
+actions = scripts("read", "reread", "poll", "lose")
+
+
+def play(of: Agenda, history: History, script: list[tuple[str, int, int, bool]]) -> list[Due]:
+    """Let a worker live through it. What it took out, in order."""
+    now_ms, taken, lost = 0, [], set()
+    written = {one.sequence_id: (one, at_ms) for one, at_ms in zip(history.events, history.at_ms, strict=True)}
+
+    def deliver(sequence_ids: Iterable[int]) -> None:
+        for number in sequence_ids:
+            if number in written and number not in lost:
+                one, at_ms = written[number]
+                fresh = event(number, one.command, epoch=one.epoch, to=one.address, due_in_ms=at_ms - now_ms)
+                of.receive(fresh, now_ms * NS_PER_MS)
+
+    for what, number, pause_ms, take in script:
+        if what == "read":
+            deliver(range(of.last_sequence_id + 1, of.last_sequence_id + 1 + number))
+        elif what == "reread":
+            deliver(range(1, number + 1))
+        elif what == "lose":
+            lost.add(number)
+        else:
+            newest = history.newest_target()
+            targets = {}
+            if newest is not None:
+                sequence_id, command, at_ms = newest
+                targets["worker-0"] = stored(command.target_connections, sequence_id, in_s=(at_ms - now_ms) / 1_000)
+            of.reconcile(poll(epoch=20, targets=targets), now_ms * NS_PER_MS)
+        now_ms += pause_ms
+        if take:
+            taken += of.take_due(now_ms * NS_PER_MS)
+            assert all(due.at_ns <= now_ms * NS_PER_MS for due in taken)
+    return taken
+
+
+@settings(max_examples=150, deadline=None)
+@given(histories(addresses=st.sampled_from(MINE + OTHERS)), actions)
+def test_each_command_is_applied_at_most_once_and_each_kind_in_the_order_of_its_numbers(history, script):
+    taken = play(agenda(), history, script)
+
+    numbered = [due.sequence_id for due in taken if due.sequence_id]
+    assert len(numbered) == len(set(numbered))
+    for kind in (SetPhase, SetWorkerTarget):
+        order = [due.sequence_id for due in taken if due.sequence_id and isinstance(due.command, kind)]
+        assert order == sorted(order)
+    for due in taken:
+        if due.sequence_id and isinstance(due.command, SetPhase):
+            assert due.command == history.events[due.sequence_id - 1].command
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories(addresses=st.sampled_from(OTHERS)), scripts("read", "reread"))
+def test_what_is_for_others_is_passed_over_and_counted_as_seen(history, script):
+    mine = agenda()
+
+    taken = play(mine, history, [*script, ("read", 12, 0, True)])
+
+    assert taken == []
+    assert not mine.started
+    assert mine.last_sequence_id == len(history.events)
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories(addresses=st.sampled_from(MINE)), scripts("read", "reread"))
+def test_nothing_of_an_older_term_is_applied_after_a_newer_one_has_spoken(history, script):
+    newest, stale = 0, set()
+    for one in history.events:
+        stale |= {one.sequence_id} if one.epoch < newest else set()
+        newest = max(newest, one.epoch)
+
+    taken = play(agenda(), history, script)
+
+    assert not stale & set(numbers(taken))
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories(addresses=st.sampled_from(MINE)), actions, st.integers(0, 12))
+def test_after_stop_nothing_is_applied_whatever_was_announced_before_or_comes_after(history, script, at):
+    mine = agenda()
+    play(mine, history, script[: len(script) // 2])
+    mine.receive(event(100 + at, STOP, epoch=99), 0)
+
+    later = History(tuple(event(200 + one.sequence_id, one.command, epoch=99) for one in history.events), history.at_ms)
+    receive_all(mine, later.events)
+    taken = play(mine, history, script)
+
+    assert taken == []
+    assert mine.take_due(10**18) == []
+    assert mine.next_ns() is None
+    assert mine.next_phase() is None
+    assert mine.stop == STOP
+
+
+@settings(max_examples=150, deadline=None)
+@given(histories(addresses=st.sampled_from(MINE)), actions)
+def test_the_leaders_last_word_on_the_target_is_the_last_that_is_applied(history, script):
+    """However much was lost: RUN_STATUS repeats it."""
+    newest = history.newest_target()
+    mine = agenda()
+    end_ms = 1_000_000
+    taken = play(mine, history, script)
+
+    if newest is not None:
+        sequence_id, command, at_ms = newest
+        for second in range(7):
+            now_ms = end_ms + second * 1_000
+            again = stored(command.target_connections, sequence_id, in_s=(at_ms - now_ms) / 1_000)
+            mine.reconcile(poll(epoch=20, targets={"worker-0": again}), now_ms * NS_PER_MS)
+        taken += mine.take_due((end_ms + 10_000) * NS_PER_MS)
+        applied = [due for due in taken if isinstance(due.command, SetWorkerTarget)]
+        assert applied[-1].sequence_id == sequence_id
+        assert connections(applied)[-1] == command.target_connections
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_command_is_due_at_its_moment_whether_that_lies_ahead_or_behind():
+    mine = agenda()
+    now_ns = 100 * NS_PER_S
+
+    mine.receive(event(1, target(4), due_in_ms=2_500), now_ns)
+    mine.receive(event(2, measure(), due_in_ms=-1_500), now_ns)
+    mine.receive(event(3, measure(2), due_in_ms=None), now_ns)
+
+    assert mine.next_ns() == now_ns - 1_500 * NS_PER_MS
+    assert [(due.at_ns, due.sequence_id) for due in mine.take_due(now_ns)] == [
+        (now_ns - 1_500 * NS_PER_MS, 2),
+        (now_ns, 3),
+    ]
+    assert mine.take_due(now_ns + 2_499 * NS_PER_MS) == []
+    assert numbers(mine.take_due(now_ns + 2_500 * NS_PER_MS)) == [1]
+    assert mine.next_ns() is None
+
+
+def test_commands_for_the_same_moment_are_applied_in_the_order_of_their_numbers():
+    mine = agenda()
+
+    receive_all(mine, [event(1, target(1), due_in_ms=10), event(2, measure(1), due_in_ms=10)])
+
+    assert numbers(mine.take_due(10 * NS_PER_MS)) == [1, 2]
+
+
+def test_a_whole_plan_may_be_announced_ahead():
+    mine = agenda()
+    plan = [event(n, measure(n), due_in_ms=n * 1_000) for n in range(1, 6)]
+
+    receive_all(mine, plan)
+
+    assert [numbers(mine.take_due(second * NS_PER_S)) for second in range(1, 6)] == [[1], [2], [3], [4], [5]]
+
+
+def test_a_later_command_takes_back_what_was_announced_for_its_moment_or_after_it():
+    mine = agenda()
+    receive_all(mine, [event(n, measure(n), due_in_ms=n * 1_000) for n in (1, 2, 3)])
+    mine.receive(event(4, target(9), due_in_ms=2_500), 0)
+
+    mine.receive(event(5, SetPhase(phase=Phase.COOLDOWN), due_in_ms=2_000), 0)
+
+    assert numbers(mine.take_due(10**12)) == [1, 5, 4]
+
+
+def test_an_older_target_for_a_later_moment_does_not_undo_a_newer_one():
+    mine = agenda()
+
+    receive_all(mine, [event(1, target(64), due_in_ms=10_000), event(2, target(8), due_in_ms=None)])
+
+    assert connections(mine.take_due(20 * NS_PER_S)) == [8]
+
+
+def test_stop_clears_the_agenda_and_a_second_one_may_hurry_the_first():
+    mine = agenda()
+    mine.receive(event(1, measure(), due_in_ms=1_000), 0)
+    mine.receive(event(2, STOP), 0)
+    mine.receive(event(3, Stop(reason="again", drain_timeout_s=0.0)), 0)
+
+    assert mine.take_due(10**12) == []
+    assert mine.stop is not None
+    assert mine.stop.drain_timeout_s == 0.0
+
+
+def test_events_that_are_not_understood_are_told_once_and_block_nothing():
+    mine = agenda()
+
+    odd = event(1, Unknown(event_type="DANCE" * 99, why="w" * 999))
+    said = mine.receive(odd, 0)
+
+    assert said is not None
+    assert "DANCE" in said
+    assert len(said) < 400
+    assert mine.receive(odd, 0) is None
+    mine.receive(event(2, target(3)), 0)
+    assert numbers(mine.take_due(0)) == [2]
+
+
+def test_a_command_of_an_older_term_is_told_and_ignored():
+    mine = agenda()
+    mine.receive(event(1, target(3), epoch=2), 0)
+
+    said = mine.receive(event(2, STOP, epoch=1), 0)
+
+    assert said is not None
+    assert "term 1" in said
+    assert "term 2" in said
+    assert mine.stop is None
+    assert mine.epoch == 2
+    assert mine.last_sequence_id == 2
+    assert numbers(mine.take_due(0)) == [1]
+
+
+@pytest.mark.parametrize("address", OTHERS)
+@pytest.mark.parametrize("how", ["notice", "receive"])
+def test_start_and_stop_for_others_concern_nobody_here(address, how):
+    mine = agenda()
+    for one in (event(1, Start(expected_workers=1), to=address), event(2, STOP, to=address)):
+        mine.notice(one) if how == "notice" else mine.receive(one, 0)
+
+    assert not mine.started
+    assert mine.stop is None
+
+
+@pytest.mark.parametrize("address", MINE)
+def test_before_start_only_start_and_stop_are_seen_and_nothing_is_taken_off_the_table(address):
+    mine = agenda()
+    seen: list[Command] = [measure(), target(3), Start(expected_workers=1)]
+
+    for number, command in enumerate(seen, 1):
+        mine.notice(event(number, command, to=address, epoch=3))
+
+    assert mine.started
+    assert mine.stop is None
+    assert (mine.last_sequence_id, mine.epoch, mine.take_due(10**12)) == (0, 0, [])
+    receive_all(mine, [event(number, command, to=address, epoch=3) for number, command in enumerate(seen, 1)])
+    assert numbers(mine.take_due(0)) == [1, 2]
+    mine.notice(event(4, STOP, epoch=2))  # of a term that has ended
+    assert mine.stop is None
+
+
+def test_the_next_phase_is_known_with_its_moment():
+    mine = agenda()
+    assert mine.next_phase() is None
+
+    receive_all(mine, [event(1, target(3), due_in_ms=1), event(2, measure(), due_in_ms=2_000)])
+
+    assert mine.next_phase() == (2 * NS_PER_S, Phase.MEASUREMENT)
+
+
+# --- RUN_STATUS ------------------------------------------------------------------------------------------------------
+
+
+def test_run_status_is_believed_when_it_has_been_ahead_of_the_events_for_a_while():
+    mine = agenda()
+    ahead = poll(targets={"worker-0": stored(12, 5, step_id=2)})
+
+    assert mine.reconcile(ahead, 0) is None
+    assert mine.reconcile(ahead, 4_999 * NS_PER_MS) is None
+    assert mine.take_due(10**12) == []
+    said = mine.reconcile(ahead, 5 * NS_PER_S)
+
+    assert said is not None
+    assert "12" in said
+    (due,) = mine.take_due(5 * NS_PER_S)
+    assert (due.command, due.sequence_id) == (target(12, step_id=2), 5)
+    assert repeat(mine, ahead, from_ns=6 * NS_PER_S) == []
+
+
+def test_an_event_that_is_merely_read_after_the_row_is_no_surprise():
+    mine = agenda()
+    ahead = poll(targets={"worker-0": stored(12, 2, in_s=60)})
+    mine.reconcile(ahead, 0)
+
+    receive_all(mine, [event(1, target(6), due_in_ms=1_000), event(2, target(12), due_in_ms=60_000)])
+
+    assert repeat(mine, ahead, seconds=20) == []
+    assert numbers(mine.take_due(100 * NS_PER_S)) == [1, 2]
+
+
+def test_a_target_of_run_status_is_not_applied_again_when_its_event_comes_late():
+    mine = agenda()
+    ahead = poll(targets={"worker-0": stored(12, 5, step_id=3)})
+    repeat(mine, ahead)
+    assert numbers(mine.take_due(10 * NS_PER_S)) == [5]
+
+    receive_all(mine, [event(4, target(1, step_id=2)), event(5, target(12, step_id=3))])
+    assert mine.take_due(10**12) == []
+    mine.receive(event(6, target(13, step_id=4)), 0)
+
+    assert numbers(mine.take_due(10**12)) == [6]
+
+
+def test_the_rest_of_a_plan_is_followed_although_run_status_told_its_last_target_first():
+    mine = agenda()
+    repeat(mine, poll(targets={"worker-0": stored(30, 3, in_s=60)}))
+
+    receive_all(mine, [event(1, target(10), due_in_ms=0), event(2, target(20), due_in_ms=30_000)], 5 * NS_PER_S)
+    mine.receive(event(3, target(30), due_in_ms=55_000), 5 * NS_PER_S)
+
+    assert numbers(mine.take_due(200 * NS_PER_S)) == [1, 2, 3]
+
+
+def test_a_target_whose_number_is_not_newer_is_never_applied():
+    mine = agenda()
+    mine.receive(event(7, target(5)), 0)
+    mine.take_due(0)
+
+    for sequence_id in (0, 1, 6, 7):
+        assert repeat(mine, poll(targets={"worker-0": stored(99, sequence_id)}), seconds=20) == []
+    assert mine.take_due(10**12) == []
+
+
+def test_a_target_without_a_number_is_applied_when_it_is_another_one_than_the_last():
+    mine = agenda()
+    mine.receive(event(7, target(5)), 0)
+    mine.take_due(0)
+
+    assert repeat(mine, poll(targets={"worker-0": stored(5, None)}), seconds=20) == []
+    assert len(repeat(mine, poll(targets={"worker-0": stored(6, None)}), seconds=30)) == 1
+    assert connections(mine.take_due(10**12)) == [6]
+    mine.receive(event(8, target(7)), 0)
+    assert numbers(mine.take_due(0)) == [8]
+
+
+@given(st.integers(-60_000, 60_000))
+def test_a_target_of_run_status_takes_effect_when_its_event_would_have(offset_ms):
+    mine, other = agenda(), agenda()
+    now_ns = 1_000 * NS_PER_S
+
+    other.receive(event(1, target(3), due_in_ms=offset_ms), now_ns)
+    row = poll(targets={"worker-0": stored(3, 1, in_s=offset_ms / 1_000)})
+    mine.reconcile(row, now_ns - round(PATIENCE_S * NS_PER_S))
+    mine.reconcile(row, now_ns)
+
+    assert mine.next_ns() == other.next_ns()
+
+
+@pytest.mark.parametrize("written", ["soon", "2026-13-45T99:00:00", ""])
+def test_a_moment_that_cannot_be_read_is_now(written):
+    mine = agenda()
+    entry = Target(target_connections=3, sequence_id=1, effective_at=written)
+
+    repeat(mine, poll(targets={"worker-0": entry}))
+
+    assert mine.next_ns() == round(PATIENCE_S * NS_PER_S)
+
+
+def test_targets_of_others_are_not_ours():
+    mine = agenda()
+
+    assert repeat(mine, poll(targets={"worker-1": stored(3, 1), "worker": stored(4, 2)}), seconds=20) == []
+
+
+def test_a_worker_that_has_not_begun_has_no_phase_to_go_on_from():
+    mine = agenda()
+
+    assert repeat(mine, poll(phase=Phase.MEASUREMENT), seconds=20) == []
+    assert mine.started
+
+
+def test_a_missed_phase_is_found_after_a_while_and_only_ahead():
+    mine = agenda()
+    mine.began(Phase.WARMUP)
+
+    assert repeat(mine, poll(phase=Phase.WARMUP), seconds=20) == []
+    assert len(repeat(mine, poll(phase=Phase.MEASUREMENT), seconds=20)) == 1
+    assert [due.command for due in mine.take_due(10**12)] == [SetPhase(phase=Phase.MEASUREMENT)]
+    assert repeat(mine, poll(phase=Phase.WARMUP), seconds=20) == []
+    assert repeat(mine, poll(phase=Phase.COOLDOWN), seconds=20) == []
+
+
+def test_a_phase_that_was_announced_is_not_missed():
+    mine = agenda()
+    mine.began(Phase.WARMUP)
+    mine.receive(event(1, measure(), due_in_ms=60_000), 0)
+
+    assert repeat(mine, poll(phase=Phase.MEASUREMENT), seconds=20) == []
+
+
+def test_being_behind_must_last_without_a_break():
+    mine = agenda()
+    mine.began(Phase.WARMUP)
+    mine.reconcile(poll(phase=Phase.MEASUREMENT), 0)
+    mine.reconcile(poll(phase=Phase.WARMUP), 3 * NS_PER_S)
+
+    assert mine.reconcile(poll(phase=Phase.MEASUREMENT), 6 * NS_PER_S) is None
+
+
+def test_a_row_of_an_older_term_says_nothing():
+    mine = agenda()
+    mine.began(Phase.WARMUP)
+    mine.receive(event(1, Start(expected_workers=1), epoch=3), 0)
+
+    assert repeat(mine, poll(epoch=2, phase=Phase.MEASUREMENT, targets={"worker-0": stored(3, 9)}), seconds=20) == []
+
+
+@pytest.mark.parametrize("status", [RunStatus.PREPARED, RunStatus.STARTING])
+def test_before_the_run_is_running_its_row_commands_nothing(status):
+    mine = agenda()
+
+    assert repeat(mine, poll(status=status, targets={"worker-0": stored(3, 9)}), seconds=20) == []
+    assert not mine.started
+    assert mine.take_due(10**12) == []
+
+
+@pytest.mark.parametrize(
+    "status",
+    [RunStatus.STOPPING, RunStatus.CANCELLING, RunStatus.COMPLETED, RunStatus.CANCELLED, RunStatus.FAILED],
+)
+@pytest.mark.parametrize("epoch", [0, 1, 9])
+def test_the_end_of_a_run_is_obeyed_without_an_event_and_whoever_leads(status, epoch):
+    mine = agenda(drain_s=33.0)
+    receive_all(mine, [event(1, measure(), epoch=5, due_in_ms=1_000)])
+
+    mine.reconcile(poll(status=status, epoch=epoch), 0)
+
+    assert mine.stop is not None
+    assert mine.stop.drain_timeout_s == 33.0
+    assert status.value in mine.stop.reason
+    assert mine.take_due(10**12) == []
+
+
+def test_the_row_does_not_replace_what_the_stop_event_said():
+    mine = agenda(drain_s=33.0)
+    mine.receive(event(1, STOP), 0)
+
+    mine.reconcile(poll(status=RunStatus.STOPPING), 0)
+    mine.reconcile(poll(targets={"worker-0": stored(3, 9)}), 0)
+    repeat(mine, poll(targets={"worker-0": stored(3, 9)}), seconds=20)
+
+    assert mine.stop == STOP
+    assert mine.take_due(10**12) == []

@@ -1,0 +1,141 @@
+"""Which worker of which run: given, or said by a container's environment."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.worker.arguments import RUN_ID_MAX, WORKER_ID_MAX, WORKERS_MAX, BadArguments, WorkerArguments
+
+SPCS = {"LOADGEN_RUN_ID": "20261115-0200-orders-7f3a", "SNOWFLAKE_JOB_INDEX": "3", "SNOWFLAKE_JOBS_COUNT": "8"}
+
+
+def of(
+    run_id: str | None = "run",
+    worker_id: str | None = None,
+    group: int | None = 0,
+    count: int | None = 1,
+    environ: dict[str, str] | None = None,
+) -> WorkerArguments:
+    return WorkerArguments.of(run_id, worker_id, group, count, environ or {})
+
+
+def test_four_arguments_say_everything():
+    found = of("run-1", "worker-x", 2, 3)
+
+    assert found == WorkerArguments(run_id="run-1", worker_id="worker-x", worker_group_id=2, worker_group_count=3)
+
+
+def test_a_worker_without_a_name_is_called_after_its_number():
+    assert of(group=7, count=8).worker_id == "worker-7"
+
+
+def test_a_container_knows_from_its_environment():
+    found = of(None, None, None, None, SPCS)
+
+    assert (found.run_id, found.worker_id) == (SPCS["LOADGEN_RUN_ID"], "worker-3")
+    assert (found.worker_group_id, found.worker_group_count) == (3, 8)
+
+
+def test_what_is_given_goes_before_the_environment_one_by_one():
+    assert of("mine", None, None, None, SPCS).run_id == "mine"
+    assert of(None, "me", None, None, SPCS).worker_id == "me"
+    assert of(None, None, 0, None, SPCS).worker_group_id == 0
+    assert of(None, None, None, 4, SPCS).worker_group_count == 4
+
+
+def test_an_environment_that_makes_no_sense_does_not_matter_when_it_is_not_needed():
+    assert of(environ={"SNOWFLAKE_JOB_INDEX": "x", "SNOWFLAKE_JOBS_COUNT": ""}).worker_group_count == 1
+
+
+@pytest.mark.parametrize("missing", [*SPCS])
+def test_what_is_missing_is_named(missing):
+    environ = {name: value for name, value in SPCS.items() if name != missing}
+    option = {
+        "LOADGEN_RUN_ID": "--run-id",
+        "SNOWFLAKE_JOB_INDEX": "--worker-group-id",
+        "SNOWFLAKE_JOBS_COUNT": "--worker-group-count",
+    }[missing]
+
+    with pytest.raises(BadArguments, match=option) as caught:
+        of(None, None, None, None, environ)
+
+    assert caught.value.exit_code == 1
+    assert "--worker-group-count" in caught.value.remedy
+
+
+def test_everything_that_is_missing_is_named_at_once():
+    with pytest.raises(BadArguments, match="--run-id, --worker-group-id, --worker-group-count"):
+        of(None, None, None, None)
+
+
+@pytest.mark.parametrize("text", ["", " 3", "3 ", "-1", "+1", "1e3", "0x3", "٣", "3\n", "1" * 10, "None"])
+@pytest.mark.parametrize("name", ["SNOWFLAKE_JOB_INDEX", "SNOWFLAKE_JOBS_COUNT"])
+def test_a_number_in_the_environment_is_digits_and_nothing_else(name, text):
+    with pytest.raises(BadArguments, match=name):
+        of(None, None, None, None, {**SPCS, name: text})
+
+
+HOSTILE = [
+    "",
+    ".",
+    "..",
+    "../../etc/passwd",
+    "a/b",
+    "a\\b",
+    "/tmp/x",
+    "-rf",
+    "a b",
+    "a\nb",
+    "a\n",
+    "\x00",
+    "a\x00",
+    "a;DROP TABLE T",
+    "a'b",
+    'a"b',
+    "${HOME}",
+    "$(id)",
+    "ärger",
+    "a\u202eb",
+    "🦆",
+    "*",
+    "~",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_an_id_is_a_name_and_nothing_else(text):
+    for arguments in ((text, "w"), ("r", text)):
+        with pytest.raises(BadArguments) as caught:
+            of(*arguments)
+        assert "\n" not in str(caught.value)
+        assert "\x00" not in str(caught.value)
+    with pytest.raises(BadArguments):
+        of(None, None, None, None, {**SPCS, "LOADGEN_RUN_ID": text})
+
+
+def test_an_empty_id_is_not_silently_replaced():
+    with pytest.raises(BadArguments, match="run-id"):
+        of("", None, None, None, SPCS)
+    with pytest.raises(BadArguments, match="worker-id"):
+        of(None, "", None, None, SPCS)
+
+
+@pytest.mark.parametrize(("name", "longest"), [("run_id", RUN_ID_MAX), ("worker_id", WORKER_ID_MAX)])
+def test_an_id_has_a_longest_length(name, longest):
+    assert getattr(of(**{name: "x" * longest}), name) == "x" * longest
+    for length in (longest + 1, 10_000_000):
+        fields: dict[str, Any] = {name: "x" * length}
+        with pytest.raises(BadArguments, match=str(longest)) as caught:
+            of(**fields)
+        assert len(str(caught.value)) < 400
+
+
+@given(st.integers(-5, WORKERS_MAX + 5), st.integers(-5, WORKERS_MAX + 5))
+def test_a_worker_is_one_of_those_there_are(group, count):
+    if 1 <= count <= WORKERS_MAX and 0 <= group < count:
+        assert of(group=group, count=count).worker_group_id == group
+    else:
+        with pytest.raises(BadArguments, match="worker-group"):
+            of(group=group, count=count)

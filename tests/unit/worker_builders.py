@@ -1,0 +1,179 @@
+"""Scenarios, events and polls for the tests of the worker; valid by default. And stand-ins for its own parts."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from loadgen.clock import FakeClock
+from loadgen.control.run_control_events import Event
+from loadgen.control.run_status import RunPoll, Target
+from loadgen.metrics.harvester import Harvester
+from loadgen.metrics.result import WindowResult
+from loadgen.metrics.windows import Windows
+from loadgen.model.event import EVERYBODY, Address, Command
+from loadgen.model.run import Phase, RunStatus
+from loadgen.model.workload import Query, Statement, StatementKind, Workload
+from loadgen.scenario.scenario import Load, LoadMode, Scenario
+from loadgen.units import NS_PER_S
+from loadgen.worker.agenda import Agenda
+from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.bench import Bench, Slots
+from loadgen.worker.conductor import Conductor
+
+SERVER_TIME = datetime(2026, 11, 15, 2, 0, 0)  # noqa: DTZ001  as Snowflake has it: naive UTC
+ME = WorkerArguments(run_id="run", worker_id="worker-0", worker_group_id=0, worker_group_count=1)
+
+
+def statement(name: str = "read", sql: str = "SELECT 1", weight: int = 1) -> Statement:
+    return Statement(name=name, kind=StatementKind.READ, weight=weight, queries=(Query(sql=sql),))
+
+
+def scenario(load: Load | None = None, statements: Sequence[Statement] = (statement(),)) -> Scenario:
+    return Scenario(name="s", workload=Workload(statements=tuple(statements), seed=1), load=load or Load(connections=4))
+
+
+def agenda(*, worker_id: str = "worker-0", group: int = 0, drain_s: float = 120.0, patience_s: float = 5.0) -> Agenda:
+    return Agenda(worker_id, group, drain_s=drain_s, patience_s=patience_s)
+
+
+def event(
+    sequence_id: int, command: Command, *, epoch: int = 1, due_in_ms: int | None = None, to: Address = EVERYBODY
+) -> Event:
+    return Event(
+        sequence_id=sequence_id,
+        event_id=str(sequence_id),
+        epoch=epoch,
+        command=command,
+        address=to,
+        age_ms=0,
+        due_in_ms=due_in_ms,
+    )
+
+
+def poll(
+    *,
+    status: RunStatus = RunStatus.RUNNING,
+    phase: Phase = Phase.WARMUP,
+    epoch: int = 1,
+    targets: Mapping[str, Target] | None = None,
+) -> RunPoll:
+    return RunPoll(
+        status=status,
+        phase=phase,
+        next_sequence_id=1,
+        lease_epoch=epoch,
+        targets=targets or {},
+        server_time=SERVER_TIME,
+        lease_over_ms=-1,
+    )
+
+
+class Pool:
+    """As the conductor sees the clients: connections are open when the test says so."""
+
+    def __init__(self) -> None:
+        self.wanted = 0
+        self.sizes: list[int] = []
+        self.settled = True
+        self.draining = False
+
+    def resize(self, wanted: int) -> None:
+        if not self.draining:
+            self.wanted = wanted
+            self.sizes.append(wanted)
+
+    def reap(self) -> None:
+        pass
+
+    def drain(self) -> None:
+        self.draining, self.wanted = True, 0
+
+
+class Sessions:
+    """Only the tags; whoever asks for a connection gets an AttributeError."""
+
+    def tag(self, phase: Phase | None, step_id: int | None) -> str:
+        return f"{phase}/{step_id}"
+
+
+class Stage:
+    """A conductor with everything around it, but for clients: time moves when the test says so."""
+
+    def __init__(
+        self,
+        load: Load | None = None,
+        *,
+        statements: Sequence[Statement] = (statement(),),
+        arguments: WorkerArguments = ME,
+        first_window: int = 0,
+    ) -> None:
+        self.clock = FakeClock()
+        self.clock.now_ns = 1_000 * NS_PER_S
+        self.scenario = scenario(load, statements)
+        self.windows = Windows()
+        open_loop = self.scenario.load.mode is LoadMode.RATE
+        self.harvester = Harvester(self.windows, statements, open_loop=open_loop, started_ns=self.clock.now_ns)
+        self.bench = Bench(
+            scenario=self.scenario,
+            windows=self.windows,
+            sessions=Sessions(),  # type: ignore[arg-type]
+            runs=(),
+            opening=threading.Semaphore(),
+            failed=lambda *_: None,
+        )
+        self.slots = Slots(self.scenario, arguments, {}, self.harvester, None)
+        self.pool = Pool()
+        self.agenda = agenda()
+        spare = self.slots.spare() if open_loop else None
+        self.conductor = Conductor(
+            self.bench,
+            self.pool,  # type: ignore[arg-type]
+            self.agenda,
+            arguments,
+            spare,
+            self.clock,
+            first_window,
+        )
+        self.zero_ns = self.clock.now_ns
+        self._number = 0
+
+    @property
+    def now_s(self) -> float:
+        """Since the test began."""
+        return (self.clock.now_ns - self.zero_ns) / NS_PER_S
+
+    def say(self, command: Command, *, at_s: float | None = None) -> None:
+        """An event that takes effect at this second of the test; None: at once."""
+        self._number += 1
+        due_in_ms = None if at_s is None else round((at_s - self.now_s) * 1_000)
+        self.agenda.receive(event(self._number, command, due_in_ms=due_in_ms), self.clock.now_ns)
+
+    def run_to(self, second: float) -> None:
+        """As the conductor's thread would: step, wait for as long as it says, step."""
+        end_ns = self.zero_ns + round(second * NS_PER_S)
+        while True:
+            wait_s = self.conductor.step()
+            left_ns = end_ns - self.clock.now_ns
+            if left_ns <= 0:
+                return
+            self.clock.now_ns += min(left_ns, max(1, round(wait_s * NS_PER_S)))
+
+    def results(self) -> list[WindowResult]:
+        """Every window so far, after a harvest."""
+        self.harvester.harvest(self.clock.now_ns)
+        return list(self.harvester.results(self.clock.now_ns))
+
+    def spans(self) -> list[tuple[str, int | None, float, float | None]]:
+        """Phase, step, from and to of every window, in seconds of the test."""
+        return [
+            (
+                window.phase.value,
+                window.step_id,
+                self._second(window.opened_ns),
+                None if window.closed_ns is None else self._second(window.closed_ns),
+            )
+            for window in self.windows.held()
+        ]
+
+    def _second(self, moment_ns: int) -> float:
+        return round((moment_ns - self.zero_ns) / NS_PER_S, 6)

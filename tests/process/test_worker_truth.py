@@ -1,0 +1,151 @@
+"""A worker's numbers against those of the server it measured: the server knows how long every statement really took."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from loadgen.control import query_executions
+from loadgen.metrics.edges import LOWEST_NS, IntArray
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.percentile import PERCENTILES, exact_quantile_ns, quantile
+from loadgen.metrics.result import WindowResult, merge
+from loadgen.metrics.tally import StatementTally
+from loadgen.model.run import Phase
+from loadgen.units import NS_PER_MS, NS_PER_S
+from tests.embedded_server import EmbeddedServer
+from tests.process.worker_driver import GET, Led, Stage, adds_up, staged
+
+CLIENTS = 8
+STATEMENTS = 1_000  # p99 has ten above it
+RATE = 100  # arrivals a second: a quarter of what the clients can do
+WINDOW_S = 8
+STALL_S = 2.0
+SHOWN = {name: PERCENTILES[name] for name in ("p50", "p90", "p95", "p99")}
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    """The control plane has a server of its own, because the target's is stopped and slow."""
+    with EmbeddedServer("--service-time", "lognormal(20ms,0.5)") as target, EmbeddedServer() as control:
+        yield from staged(target, control_server=control)
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """One closed-loop measurement, as three see it. Times in nanoseconds, by query id."""
+
+    window: WindowResult
+    tally: StatementTally
+    logged: dict[str, int]  # the query log, every statement
+    served: dict[str, int]  # the server's own history
+
+
+@pytest.fixture(scope="module")
+def truth(stage: Stage) -> Truth:
+    led = stage.run({"connections": CLIENTS, "duration": "60s"}, statements=[GET], query_log={"mode": "all"})
+    worker = led.started()
+    led.wait_ended(STATEMENTS, worker)
+    led.stop()
+    assert worker.exit_code() == 0, worker.said
+    kept = query_executions.read(led.plane.session, led.run_id, 100 * STATEMENTS)
+    window = led.seen().of(Phase.MEASUREMENT)
+    return Truth(
+        window=window,
+        tally=merge([[window]]).tally.whole,
+        logged={str(one.query_id): round(float(one.duration_ms) * NS_PER_MS) for one, _ in kept},
+        served={line["query_id"]: round(line["total_ms"] * NS_PER_MS) for line in led.history(Phase.MEASUREMENT)},
+    )
+
+
+def test_worker_log_and_server_speak_of_the_same_statements(truth: Truth) -> None:
+    assert adds_up(truth.window)
+    assert truth.window.counts.succeeded == truth.window.counts.scheduled >= STATEMENTS
+    assert len(truth.logged) == truth.window.counts.succeeded
+    assert truth.logged.keys() == truth.served.keys()
+
+
+def test_no_statement_is_measured_shorter_than_the_server_took_for_it(truth: Truth) -> None:
+    too_short = {key: (truth.logged[key], took) for key, took in truth.served.items() if truth.logged[key] < took}
+
+    assert not too_short
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_no_percentile_is_below_the_one_of_the_server(truth: Truth, name: str) -> None:
+    """Both in buckets, where order is kept: a longer time is never in a lower bucket, so no tolerance is needed."""
+    served = Histogram.of(in_order(truth.served))
+    measured_at = truth.tally.response_at(SHOWN[name])
+    served_at = quantile(SHOWN[name], served)
+
+    assert measured_at is not None
+    assert served_at is not None
+    assert not measured_at.at_least
+    assert measured_at.value_ns >= served_at.value_ns
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_percentiles_of_buckets_are_those_of_all_times_within_one_percent(truth: Truth, name: str) -> None:
+    measured_at = truth.tally.response_at(SHOWN[name])
+    exact_ns = exact_quantile_ns(SHOWN[name], in_order(truth.logged))
+
+    assert measured_at is not None
+    assert exact_ns is not None
+    assert measured_at.value_ns == pytest.approx(exact_ns, rel=0.01)
+
+
+def test_the_sum_of_all_times_is_exact(truth: Truth) -> None:
+    service = truth.tally.succeeded.service
+
+    assert service.count == len(truth.logged)
+    assert service.max_ns == pytest.approx(max(truth.logged.values()), abs=1_000)
+    assert service.sum_ns == pytest.approx(sum(truth.logged.values()), abs=1_000 * len(truth.logged))
+
+
+def test_a_stall_of_the_server_is_charged_to_everyone_who_was_due_in_it(stage: Stage) -> None:
+    """Two seconds in which the server stands still: the clients see few slow statements, the schedule sees hundreds."""
+    load = {"mode": "rate", "rate": f"{RATE}/s", "arrival": "uniform", "max_connections": CLIENTS}
+    led = Led(stage, {**load, "warmup": "0s", "duration": f"{WINDOW_S}s"}, 1, {"statements": [GET]})
+    worker = led.started()
+    led.wait_ended(RATE // 2, worker)
+    stall(stage.server)
+    led.wait_beat(lambda beat: beat.phase is Phase.COOLDOWN, "the window has closed", worker)
+    led.stop()
+    assert worker.exit_code() == 0, worker.said
+    window = led.seen().of(Phase.MEASUREMENT)
+    times = window.tally.whole.succeeded
+
+    assert adds_up(window)
+    assert window.counts.scheduled == pytest.approx(RATE * WINDOW_S, rel=0.02)
+    # Whoever was due in the first second of the stall waited for more than a second: an eighth of all.
+    slow = longer_than(times.response, NS_PER_S)
+    assert slow >= 0.9 * RATE * (STALL_S - 1.0)
+    p95 = quantile(PERCENTILES["p95"], times.response)
+    assert p95 is not None
+    assert p95.value_ns > NS_PER_S
+    # Hardly any of them had been sent: one per client. Counted from the sending, the others look quick; those do not.
+    assert 1 <= longer_than(times.service, NS_PER_S) < slow / 4
+    assert times.service.max_ns >= 0.9 * STALL_S * NS_PER_S
+    assert times.response.max_ns >= times.service.max_ns
+
+
+def stall(server: EmbeddedServer) -> None:
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        threading.Event().wait(STALL_S)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+
+
+def in_order(times_ns: dict[str, int]) -> IntArray:
+    return np.array(sorted(times_ns.values()), np.int64)
+
+
+def longer_than(histogram: Histogram, limit_ns: int) -> int:
+    """How many are in buckets that lie above the limit."""
+    return int(histogram.counts[limit_ns <= LOWEST_NS].sum())

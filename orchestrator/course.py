@@ -6,14 +6,14 @@
     CANCELLING  the same, for a user's wish
 
 The decision names actions; somebody else carries them out, and may fail to: then the next tick decides again from what
-is there. So every action is one that may be decided twice.
+is there. So every action is one that may be decided twice, and only `carried_out` remembers that something was said.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from loadgen.model.run import Phase, RunStatus
+from loadgen.model.run import STEPS, Phase, RunStatus
 from loadgen.scenario.scenario import OnWorkerLoss, Timing
 from orchestrator.crew import Health, WorkerView
 from orchestrator.plan import RunPlan
@@ -49,6 +49,7 @@ class View:
     phase: Phase
     reason: str | None
     crew: tuple[WorkerView, ...]
+    zero_s: float | None = None  # when the plan began
     interrupts: int = 0  # how often somebody asked this process to stop
     wish: Ending | None = None  # of thresholds, guardrails or find_max
 
@@ -59,10 +60,11 @@ class Course:
 
     since_s: float  # when the run got its present status, or when we first saw it
     seen: RunStatus
-    zero_s: float | None = None  # when the plan began
     ending: Ending | None = None
+    start_said: bool = False
     stop_said: bool = False
-    ended: int = 0  # 1: workers were asked to end, 2: they were ended
+    ended: int = 0  # 1: workers were asked to end, 2: asked again, 3: they were ended
+    ended_s: float = 0.0  # when that was
 
 
 # --- actions ---------------------------------------------------------------------------------------------------------
@@ -70,7 +72,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Tell workers the plan, from now on."""
+    """Tell workers the plan, counted from the first time this was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +126,23 @@ def decide(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[Acti
     return course, ()
 
 
+def carried_out(course: Course, action: Action) -> Course:
+    """What to remember of an action that succeeded."""
+    if isinstance(action, SayStart):
+        return replace(course, start_said=True)
+    if isinstance(action, SayStop):
+        return replace(course, stop_said=True)
+    return course
+
+
 def _starting(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[Action, ...]]:
     lost = [worker for worker in view.crew if worker.is_over]
     if lost:
         return _stop(course, view, _failure(rules, "; ".join(worker.why for worker in lost)))
+    if view.zero_s is not None and view.now_s - view.zero_s > rules.timing.announce_s:
+        return _stop(course, view, _failure(rules, "the start took longer than it was announced ahead"))
     if view.crew and all(worker.is_ready for worker in view.crew):
-        started = replace(course, zero_s=view.now_s)
-        return started, (Announce(), Step(RunStatus.RUNNING, rules.plan.first_phase), SayStart())
+        return course, (Announce(), Step(RunStatus.RUNNING, rules.plan.first_phase), SayStart())
     if view.now_s - course.since_s > rules.timing.registration_s:
         missing = "; ".join(worker.why for worker in view.crew if not worker.is_ready)
         text = f"not all workers were ready within {rules.timing.registration_s:g} s: {missing}"
@@ -144,47 +156,43 @@ def _running(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[Ac
         return _stop(course, view, _failure(rules, "; ".join(worker.why for worker in lost)))
     if view.wish is not None:
         return _stop(course, view, view.wish)
-    if course.zero_s is None:  # taken over from another leader: the plan was announced by him
-        return course, ()
-    elapsed_s = view.now_s - course.zero_s
+    elapsed_s = 0.0 if view.zero_s is None else view.now_s - view.zero_s
     if rules.plan.ends_s is not None and elapsed_s >= rules.plan.ends_s + CLOSING_S:
         done = Ending(
             status=RunStatus.COMPLETED, reason="the plan is done", stop="duration", drain_s=rules.timing.drain_s
         )
         return _stop(course, view, done)
+    unsaid = () if course.start_said else (SayStart(),)
     if view.phase is Phase.WARMUP and elapsed_s >= rules.plan.measures_s:
-        return course, (Step(RunStatus.RUNNING, Phase.MEASUREMENT),)
-    return course, ()
+        return course, (*unsaid, Step(RunStatus.RUNNING, Phase.MEASUREMENT))
+    return course, unsaid
 
 
 def _stopping(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[Action, ...]]:
-    ending = course.ending or _asked(view, rules)
+    ending = course.ending
+    if ending is None or ending.status not in STEPS[view.status]:  # somebody else's wish came before ours
+        ending = _asked(view, rules)
     course = replace(course, ending=ending)
-    actions: list[Action] = []
-    if not course.stop_said:
-        actions.append(SayStop(ending))
-        course = replace(course, stop_said=True)
+    said: tuple[Action, ...] = () if course.stop_said else (SayStop(ending),)
     if all(worker.is_over for worker in view.crew):
-        return course, (*actions, Finish(ending))
-    spent_s = view.now_s - course.since_s
-    patience_s = 0.0 if view.interrupts > 1 else ending.drain_s + rules.timing.terminate_after_s
-    if course.ended == 0 and spent_s > patience_s:
-        return replace(course, ended=1), (*actions, EndWorkers(hard=False))
-    if course.ended == 1 and spent_s > patience_s + _last_words_s(view, rules):
-        return replace(course, ended=2), (*actions, EndWorkers(hard=True))
-    if course.ended == 2 and spent_s > patience_s + 2 * _last_words_s(view, rules):
-        return course, (*actions, Finish(ending))  # whoever still beats cannot be reached: others decide about him
-    return course, tuple(actions)
-
-
-def _last_words_s(view: View, rules: Rules) -> float:
-    return rules.timing.kill_after_s
+        return course, (*said, Finish(ending))
+    if course.ended == 0:
+        hurried = view.interrupts > 1
+        if not hurried and view.now_s - course.since_s <= ending.drain_s + rules.timing.terminate_after_s:
+            return course, said
+        return replace(course, ended=1, ended_s=view.now_s), (*said, EndWorkers(hard=False))
+    if course.ended == 1:  # whoever had not heard of STOP took the first for the wish to drain
+        return replace(course, ended=2, ended_s=view.now_s), (*said, EndWorkers(hard=False))
+    if view.now_s - course.ended_s <= rules.timing.kill_after_s:
+        return course, said
+    if course.ended == 2:
+        return replace(course, ended=3, ended_s=view.now_s), (*said, EndWorkers(hard=True))
+    return course, (*said, Finish(ending))  # whoever still beats cannot be reached: others decide about him
 
 
 def _stop(course: Course, view: View, ending: Ending) -> tuple[Course, tuple[Action, ...]]:
-    course = replace(course, ending=ending, stop_said=True)
     phase = view.phase if view.phase is Phase.PREPARING else Phase.COOLDOWN
-    return course, (Step(RunStatus.STOPPING, phase, ending.reason), SayStop(ending))
+    return replace(course, ending=ending), (Step(RunStatus.STOPPING, phase, ending.reason), SayStop(ending))
 
 
 def _asked(view: View, rules: Rules) -> Ending:
@@ -195,7 +203,7 @@ def _asked(view: View, rules: Rules) -> Ending:
         return Ending(status=RunStatus.CANCELLED, reason=reason, stop="cancelled", drain_s=drain_s)
     return Ending(
         status=RunStatus.FAILED,
-        reason=view.reason or "its leader was lost",
+        reason=f"its leader was lost while it was stopping ({view.reason or 'nobody said why'})",
         stop="taken over",
         drain_s=rules.timing.drain_s,
     )

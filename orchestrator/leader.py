@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from loadgen.clock import Clock
 from loadgen.control import (
@@ -22,6 +22,7 @@ from loadgen.control import (
     run_status,
     worker_heartbeats,
 )
+from loadgen.control.find_max_step_history import StepRecord
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
 from loadgen.control.place import ControlPlace
 from loadgen.control.retry import Patience
@@ -47,6 +48,7 @@ from orchestrator.course import (
     SayStop,
     Step,
     View,
+    carried_out,
     decide,
 )
 from orchestrator.crew import Health, Liveness, WorkerView, view_crew
@@ -99,22 +101,27 @@ class Leader:
             on_worker_loss=scenario.on_worker_loss,
         )
         self._times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
-        self._stop = threading.Event()  # ends pauses; set when a second interrupt comes
         self._woken = threading.Event()
-        self.patience = Patience(stop=self._stop, clock=clock, first_pause_s=0.5)
+        # Never stopped: whoever will not wait for the control plane any longer ends the process.
+        self.patience = Patience(stop=threading.Event(), clock=clock, first_pause_s=0.5)
         self.session = ControlSession(place, role="orchestrator", environ=environ)
         self._keeper: LeaseKeeper | None = None
         self._liveness = Liveness(longest_gap_s=2 * timing.tick_s)
         self._interrupts = 0
         self._targets: dict[str, Target] = {}
         self._next_sequence_id = 1
-        self._published: Rollup | None = None
-        self._away_s = 0.0
+        self._published: tuple[Rollup, float] | None = None  # and when
+        self._heard_s = 0.0  # when the control plane last answered
+        self._course = Course(since_s=0.0, seen=RunStatus.PREPARED)
+        self._zero_s: float | None = None  # when the plan began
+        self._unsaid: deque[NewEvent] | None = None  # what is left to say of the plan; None: nothing was said yet
         self.crew: tuple[WorkerView, ...] = ()
         self._limits = Limits(scenario.thresholds, scenario.guardrails, timing)
         self.seeker: Seeker | None = None
         if scenario.load.find_max is not None:
             self.seeker = Seeker(scenario.load.find_max, scenario.thresholds, missing_s=timing.metrics_missing_s)
+        self._judged: deque[StepRecord] = deque()  # not stored yet
+        self._going: NextStep | None = None  # workers were not told yet
         self.watch: WarehouseWatch | None = None
 
     @property
@@ -150,14 +157,13 @@ class Leader:
 
     def lead(self) -> Ending:
         """Take the run from STARTING to the point where every worker is over. How it will end."""
-        began_s = self._now_s()
-        course = Course(since_s=began_s, seen=RunStatus.PREPARED)
-        due_s = began_s
+        due_s = self._heard_s = self._now_s()
+        self._course = Course(since_s=due_s, seen=RunStatus.PREPARED)
         while True:
             due_s = max(due_s + self._rules.timing.tick_s, self._now_s())
             try:
-                course, ending = self._tick(course)
-                self._away_s = 0.0
+                ending = self._tick()
+                self._heard_s = self._now_s()
                 if ending is not None:
                     return ending
             except ControlFailed as error:
@@ -165,6 +171,7 @@ class Leader:
             except Fenced as error:
                 event(log, logging.WARNING, "term_lost", what=str(error))
                 self._regain()
+                self._heard_s = self._now_s()
             self._clock.wait(self._woken, due_s - self._now_s())
             self._woken.clear()
 
@@ -184,78 +191,88 @@ class Leader:
 
     # --- a tick ------------------------------------------------------------------------------------------------------
 
-    def _tick(self, course: Course) -> tuple[Course, Ending | None]:
+    def _tick(self) -> Ending | None:
+        """One look, and what follows from it. What was carried out stays remembered when a later action fails."""
         view, run = self._observe()
-        view = replace(view, wish=self._wish(view, course))
-        course, actions = decide(course, view, self._rules)
+        view = replace(view, wish=self._wish(view))
+        self._course, actions = decide(self._course, view, self._rules)
         for action in actions:
+            if isinstance(action, Finish):
+                self._publish()
+                return action.ending
             self._require_trust()
             if isinstance(action, Announce):
                 self._announce()
             elif isinstance(action, Step):
                 if not self.move(run, action):
-                    return course, None  # somebody changed the run in between: look again
+                    return None  # somebody changed the run in between: look again
             elif isinstance(action, SayStart):
                 self._say(NewEvent(command=Start(expected_workers=len(self.worker_ids))))
             elif isinstance(action, SayStop):
                 self._say(NewEvent(command=Stop(reason=action.ending.stop, drain_timeout_s=action.ending.drain_s)))
             elif isinstance(action, EndWorkers):
                 self._spawner.terminate(hard=action.hard)
-            elif isinstance(action, Finish):
-                return course, action.ending
+            self._course = carried_out(self._course, action)
         self._publish()
-        elapsed_s = None if course.zero_s is None else self._now_s() - course.zero_s
+        self._tell(run)
+        return None
+
+    def _tell(self, run: Run) -> None:
         plan = self._rules.plan
         self._told(
             Tick(
                 run=run,
                 crew=self.crew,
-                elapsed_s=elapsed_s,
+                elapsed_s=None if self._zero_s is None else self._now_s() - self._zero_s,
                 ends_s=plan.ends_s,
                 measures_s=plan.measures_s,
-                ending=course.ending,
+                ending=self._course.ending,
             )
         )
-        return course, None
 
     def _observe(self) -> tuple[View, Run]:
+        # First who has ended, then what they said: a last beat is never missed for an end that was seen.
+        ends = self._spawner.ended()
         run = run_status.read(self.session, self._run_id)
         if run is None:
             raise RunFailed(f"run {self._run_id} has vanished from RUN_STATUS")
+        if run.status.is_terminal:  # we were taken for dead: there is nothing left to lead
+            raise RunFailed(f"run {self._run_id} was ended by somebody else: {run.status}, {run.reason}")
+        if self._zero_s is None and run.status is RunStatus.RUNNING and run.start_time is not None:
+            running = run_status.server_time(self.session) - run.start_time  # another leader announced the plan
+            self._zero_s = self._now_s() - running.total_seconds()
         rows = worker_heartbeats.read(self.session, self._run_id)
-        timing = self._rules.timing
-        self.crew = view_crew(
-            self.worker_ids,
-            rows,
-            self._spawner.ended(),
-            self._liveness.observe(rows, self._now_s()),
-            stale_s=timing.stale_s,
-            dead_s=timing.dead_s,
-        )
+        timing, now_s = self._rules.timing, self._now_s()
+        silent_s = self._liveness.observe(rows, now_s)
+        self.crew = view_crew(self.worker_ids, rows, ends, silent_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
         view = View(
-            now_s=self._now_s(),
+            now_s=now_s,
             status=run.status,
             phase=run.phase,
             reason=run.reason,
             crew=self.crew,
+            zero_s=self._zero_s,
             interrupts=self._interrupts,
         )
         return view, run
 
-    def _wish(self, view: View, course: Course) -> Ending | None:
+    def _wish(self, view: View) -> Ending | None:
         """What thresholds, guardrails and the search for the maximum want, while the run measures."""
-        if view.status is not RunStatus.RUNNING or view.phase is not Phase.MEASUREMENT or course.zero_s is None:
+        if view.status is not RunStatus.RUNNING or view.phase is not Phase.MEASUREMENT:
             return None
-        limit = self._limits.look(view.crew, view.now_s - course.zero_s - self._rules.plan.measures_s)
+        measured_s = 0.0 if view.zero_s is None else view.now_s - view.zero_s - self._rules.plan.measures_s
+        limit = self._limits.look(view.crew, measured_s)
         if limit is not None or self.seeker is None:
             return limit
+        self._seek_on()
         queue_seen = self.watch is not None and self.watch.queue_seen()
         judged, order = self.seeker.look(view.crew, view.now_s, queue_seen=queue_seen)
         if judged is not None:
-            find_max_step_history.append(self.session, self.patience, step_record(self._run_id, judged))
+            self._judged.append(step_record(self._run_id, judged))
         if isinstance(order, NextStep):
-            self._go_to(order)
-        elif isinstance(order, Over):
+            self._going = order
+        self._seek_on()
+        if isinstance(order, Over):
             return Ending(
                 status=RunStatus.COMPLETED, reason=order.reason, stop="find_max", drain_s=self._rules.timing.drain_s
             )
@@ -265,6 +282,15 @@ class Leader:
                 status=RunStatus.FAILED, reason=reason, stop="find_max", drain_s=self._rules.timing.drain_interrupt_s
             )
         return None
+
+    def _seek_on(self) -> None:
+        """Store the steps that were judged, and go to the next; what fails is left for the next tick."""
+        while self._judged:
+            find_max_step_history.append(self.session, self.patience, self._judged[0])
+            self._judged.popleft()
+        if self._going is not None:
+            self._go_to(self._going)
+            self._going = None
 
     def _go_to(self, order: NextStep) -> None:
         """The next step of the search: every worker its part, all at the same moment."""
@@ -277,10 +303,14 @@ class Leader:
             self._remember(new, self._say(new))
 
     def _announce(self) -> None:
-        """Every window and target of the plan, for their moments by the server's clock."""
-        zero: datetime = run_status.server_time(self.session)
-        for new in plan_events(self._rules.plan, self.worker_ids, zero):
-            self._remember(new, self._say(new))
+        """Every window and target of the plan, for their moments by the server's clock; goes on where it failed."""
+        if self._unsaid is None:
+            zero = run_status.server_time(self.session)
+            self._zero_s = self._now_s()
+            self._unsaid = deque(plan_events(self._rules.plan, self.worker_ids, zero))
+        while self._unsaid:
+            self._remember(self._unsaid[0], self._say(self._unsaid[0]))
+            self._unsaid.popleft()
 
     def _remember(self, new: NewEvent, number: int) -> None:
         """RUN_STATUS repeats targets, for workers that miss an event."""
@@ -313,12 +343,13 @@ class Leader:
             targets=dict(self._targets),
             next_sequence_id=self._next_sequence_id,
         )
-        if rollup != self._published:
-            qps = 0.0
-            if self._published is not None:
-                qps = max(0.0, (rollup.total_ops - self._published.total_ops) / self._rules.timing.tick_s)
-            if run_status.publish(self.session, self.term, replace(rollup, current_qps=qps)):
-                self._published = rollup
+        now_s, before = self._now_s(), self._published
+        if before is not None:
+            queries, elapsed_s = rollup.total_ops - before[0].total_ops, max(now_s - before[1], 1e-3)
+            rollup = replace(rollup, current_qps=max(0.0, queries / elapsed_s))
+        changed = before is None or rollup != before[0]
+        if changed and run_status.publish(self.session, self.term, rollup):
+            self._published = (rollup, now_s)
 
     # --- trouble -----------------------------------------------------------------------------------------------------
 
@@ -327,9 +358,9 @@ class Leader:
         if not error.failure.retryable:
             raise error
         event(log, logging.WARNING, "tick_missed", what=str(error))
-        self._away_s += self._rules.timing.tick_s
-        if self._away_s > AWAY_MAX_S:
-            raise RunFailed(f"the control plane has been away for {self._away_s:.0f} s") from error
+        away_s = self._now_s() - self._heard_s
+        if away_s > AWAY_MAX_S:
+            raise RunFailed(f"the control plane has been away for {away_s:.0f} s") from error
 
     def _require_trust(self) -> None:
         assert self._keeper is not None
@@ -354,6 +385,7 @@ class Leader:
             if holder is not None and holder.remaining_ms > 0 and holder.epoch > self.term.epoch:
                 break
             self._clock.wait(self._woken, 1.0)
+            self._woken.clear()
         raise Fenced(f"run {self._run_id} is led by somebody else now")
 
     def _now_s(self) -> float:

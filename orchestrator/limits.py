@@ -9,9 +9,10 @@ from loadgen.model.run import Phase, RunStatus
 from loadgen.report.verdict import check_threshold
 from loadgen.scenario.scenario import GuardrailAction, Guardrails, Threshold, Timing
 from orchestrator.course import Ending
-from orchestrator.crew import WorkerView
+from orchestrator.crew import Health, WorkerView
 
 BREACHES = 3  # looks in a row; one busy second is no trend
+MEASURED_MIN_S = 1.0  # by every worker, before anything is judged: a window that has just opened has no rate yet
 
 
 class Limits:
@@ -29,6 +30,11 @@ class Limits:
 
     def _thresholds(self, crew: Sequence[WorkerView], measured_s: float) -> Ending | None:
         if not self._aborting:
+            return None
+        if (
+            min((_measured_s(worker) for worker in crew if worker.health is not Health.DEAD), default=0)
+            < MEASURED_MIN_S
+        ):
             return None
         merged = merge_measured(crew)
         for threshold in self._aborting:
@@ -65,8 +71,13 @@ class Limits:
 
 def merge_measured(crew: Sequence[WorkerView]) -> Merged:
     """What workers say of the measurement so far."""
-    windows: list[list[WindowResult]] = [
-        [window for window in worker.live.windows if window.phase is Phase.MEASUREMENT] if worker.live else []
-        for worker in crew
-    ]
-    return merge(windows)
+    return merge([_measured(worker) for worker in crew])
+
+
+def _measured(worker: WorkerView) -> list[WindowResult]:
+    windows = () if worker.live is None else worker.live.windows
+    return [window for window in windows if window.phase is Phase.MEASUREMENT]
+
+
+def _measured_s(worker: WorkerView) -> float:
+    return sum(window.seconds for window in _measured(worker))

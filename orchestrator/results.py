@@ -7,6 +7,7 @@ is used as well: it is what is known, and the run is marked for it.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,11 +81,9 @@ def worker_results(
                 wakeup_p99_ms=wakeup,
             )
         )
+    busy = [result.cpu_percent_of_core for result in results if result.cpu_percent_of_core is not None]
     late = [result.wakeup_p99_ms for result in results if result.wakeup_p99_ms is not None]
-    health = ClientHealth(
-        cpu_percent_of_core=max((result.cpu_percent_of_core or 0.0 for result in results), default=0.0),
-        wakeup_p99_ms=max(late) if late else None,
-    )
+    health = ClientHealth(cpu_percent_of_core=max(busy, default=None), wakeup_p99_ms=max(late, default=None))
     return tuple(results), health
 
 
@@ -109,8 +108,14 @@ def _stored(worker_id: str, stored: Sequence[StoredWindow], gaps: list[str]) -> 
 
 
 def _client(row: ResultRow) -> tuple[float | None, float | None]:
+    """What a worker said of itself: {"client": {"cpu_percent_of_core": …, "wakeup_p99_ms": …}}; None: it did not."""
     try:
         said: Any = json.loads(row.summary or "{}").get("client") or {}
-        return said.get("cpu_percent_of_core"), said.get("wakeup_p99_ms")
+        return _number(said.get("cpu_percent_of_core")), _number(said.get("wakeup_p99_ms"))
     except (ValueError, AttributeError):
         return None, None
+
+
+def _number(value: object) -> float | None:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return float(value) if known else None  # type: ignore[arg-type]

@@ -72,6 +72,8 @@ class OrchestratorService:
         self._stop = threading.Event()
         self._patience = Patience(stop=self._stop, clock=self._clock)
         self._leader: Leader | None = None
+        self._interrupts = 0
+        self._lock = threading.Lock()  # guards the two above: whoever interrupts is another thread
         self._watching = threading.Event()  # set: the warehouse is looked at no more
 
     def create_run(self, scenario: Scenario, pools: Mapping[str, Pool] | None = None) -> str:
@@ -96,12 +98,17 @@ class OrchestratorService:
         assert self._make_spawner is not None
         spawner = self._make_spawner(run_id)
         leader = Leader(self._place, run_id, scenario, spawner, clock=self._clock, environ=self._environ, told=told)
-        self._leader = leader
+        with self._lock:
+            self._leader = leader
+            for _ in range(self._interrupts):
+                leader.interrupt()
         released = False
         try:
             leader.take_office()
             leader.watch = self._watch(scenario, run_id)
-            leader.move(leader.read_run(), Step(RunStatus.STARTING, Phase.PREPARING))
+            run = leader.read_run()
+            if run.status is RunStatus.PREPARED:  # else somebody has stopped it: its workers end by themselves
+                leader.move(run, Step(RunStatus.STARTING, Phase.PREPARING))
             spawner.start(_orders(run_id, leader.worker_ids))
             ending = leader.lead()
             finished = self._finish(leader, scenario, ending)
@@ -122,8 +129,12 @@ class OrchestratorService:
             return self._patience.call(lambda: run_status.read(session, run_id))
 
     def interrupt(self) -> int:
-        """The user wants the run that is being led here to end. How often he has said so."""
-        return 0 if self._leader is None else self._leader.interrupt()
+        """The user wants the run that is led here, or will be, to end. How often he has said so."""
+        with self._lock:
+            self._interrupts += 1
+            if self._leader is not None:
+                self._leader.interrupt()
+            return self._interrupts
 
     # --- the end of a run --------------------------------------------------------------------------------------------
 
@@ -135,7 +146,7 @@ class OrchestratorService:
             run = leader.read_run()
         facts = self._facts(leader, scenario, ending, run)
         summary = summarize(facts)
-        test_results.append(leader.session, leader.patience, _result_row(run, facts, summary))
+        test_results.append(leader.session, leader.patience, result_row(run, facts, summary))
         if not leader.move(run, Step(ending.status, Phase.PROCESSING, ending.reason), verdict=summary["verdict"]):
             raise RunFailed(f"run {run.run_id} could not be ended: it is {leader.read_run().status}")
         return Finished(run_id=run.run_id, summary=summary)
@@ -225,7 +236,8 @@ def _environment() -> dict[str, Any]:
     }
 
 
-def _result_row(run: Run, facts: RunFacts, summary: Mapping[str, Any]) -> ResultRow:
+def result_row(run: Run, facts: RunFacts, summary: Mapping[str, Any]) -> ResultRow:
+    """TEST_RESULTS' row of the run itself."""
     latency, totals = summary["latency_ms"], summary["totals"]
     return ResultRow(
         test_id=run.run_id,

@@ -82,6 +82,21 @@ COMMANDS = {
         "Run a scenario: prepare, warm up, measure, report.",
         "loadgen run examples/quickstart.yaml",
     ),
+    "status": Entry(
+        "loadgen.cli.status:status",
+        "Show what a run is doing now.",
+        "loadgen status latest",
+    ),
+    "stop": Entry(
+        "loadgen.cli.stop:stop",
+        "Ask a run to end in good order, from anywhere.",
+        "loadgen stop 20261115-0200-orders-7f3a",
+    ),
+    "runs": Entry(
+        "loadgen.cli.runs:runs",
+        "List runs, show one, read its log, recover lost ones.",
+        "loadgen runs show latest",
+    ),
     "schema": Entry(
         "loadgen.cli.schema:schema",
         "Print the JSON Schema of scenario files.",

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.errors import UsageError
+from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import plain
+from loadgen.units import NS_PER_S
 
 if TYPE_CHECKING:
     from loadgen.cli.run_job import RunJob
@@ -53,6 +54,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
     show_default=True,
     help="Files of a run go to DIR/<run id>.",
 )
+@click.option("--wait", is_flag=True, help="Wait while another run uses the warehouse, instead of ending with 75.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and connect to nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress; the result is still printed.")
 @click.option(
@@ -64,6 +66,7 @@ def run(
     overrides: Sequence[str],
     labels: Sequence[str],
     output_dir: Path,
+    wait: bool,
     dry_run: bool,
     quiet: bool,
     output: str,
@@ -72,30 +75,35 @@ def run(
 
     \b
     Exit codes: 0 passed, 2 bad usage or scenario, 3 cannot connect, 4 the run failed, 5 finished but INVALID,
-    10 a threshold failed, 130/143 stopped by a signal. The first Ctrl-C ends the run in good order and reports what
-    was measured; the second cancels what is under way; the third ends at once.
+    10 a threshold failed, 75 another run uses the warehouse, 130/143 stopped by a signal. The first Ctrl-C ends the run
+    in good order and reports what was measured; the second cancels what is under way; the third ends at once.
     """
     scenario = _scenario(file, connection, overrides, labels)
     if dry_run:
         _print_plan(file, overrides, output)
         return 0
     with _server_for(scenario):
-        return _run(file, scenario, output_dir, quiet=quiet, output=output)
+        return _run(file, scenario, output_dir, wait=wait, quiet=quiet, output=output)
 
 
-def _run(file: Path, scenario: Scenario, output_dir: Path, *, quiet: bool, output: str) -> int:
+def _run(file: Path, scenario: Scenario, output_dir: Path, *, wait: bool, quiet: bool, output: str) -> int:
     from loadgen.cli.run_job import RunJob
     from loadgen.cli.run_lines import RunLines
     from loadgen.clock import SystemClock
     from loadgen.report.text import summary_text
 
     clock = SystemClock()
-    job = RunJob(scenario=scenario, folder=file.resolve().parent, runs_folder=output_dir, clock=clock)
+    job = RunJob(scenario=scenario, folder=file.resolve().parent, runs_folder=output_dir, clock=clock, wait=wait)
     lines = RunLines(clock, quiet=quiet)
     with _signals() as received:
         job.start()
         _watch(job, lines, received)
-    finished = job.result()
+    try:
+        finished = job.result()
+    except LoadgenError as error:
+        if received and job.output is None:  # there was no run yet that could have failed
+            error.exit_code = 128 + received[0]
+        raise
     assert job.output is not None
     summary = dict(finished.summary)
     if received and summary["status"] == "CANCELLED":
@@ -106,15 +114,18 @@ def _run(file: Path, scenario: Scenario, output_dir: Path, *, quiet: bool, outpu
 
 
 def _watch(job: RunJob, lines: Any, received: list[int]) -> None:
-    """Show until the job is done. Signals are passed on, one by one; the third ends the program at once."""
-    passed_on = 0
+    """Show until the job is done. Signals are passed on, one by one; the third ends the program at once, and so does
+    time after the second: a server that does not answer must not hold it."""
+    passed_on = hurried_ns = 0
     while not job.clock.wait(job.done, TICK_S):
         lines.show(job.now)
-        while passed_on < len(received):
+        late = passed_on == 2 and job.clock.monotonic_ns() - hurried_ns > HURRY_S * NS_PER_S
+        while passed_on < len(received) or late:
             passed_on += 1
             if passed_on >= 3:
                 lines.say("ended at once: statements may still be running on the server")
                 os._exit(128 + received[0])
+            hurried_ns = job.clock.monotonic_ns()
             lines.say(
                 "stopping: statements under way may end; again to cancel them" if passed_on == 1 else "cancelling"
             )

@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import click
+
+from loadgen.cli.who import who
 from loadgen.cli.worker_entry import run_child
 from loadgen.clock import Clock
+from loadgen.control import run_status
+from loadgen.control.lease import LeaseTimes
 from loadgen.control.migrations import require_current
 from loadgen.control.place import ControlPlace
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
 from loadgen.control.setup import do as set_up
 from loadgen.control.setup import look as look_at_setup
-from loadgen.errors import LoadgenError
+from loadgen.errors import UsageError
+from loadgen.log import LINE_LIMIT, plain
 from loadgen.prepare.pools import read_pools
-from loadgen.prepare.prepare import Progress, prepare_scenario
+from loadgen.prepare.prepare import PreparationStopped, Progress, prepare_scenario
 from loadgen.prepare.session import Session
 from loadgen.prepare.target import opener, target_profile
 from loadgen.scenario.scenario import EMBEDDED, Pin, Scenario, SpawnerKind
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from loadgen.worker.upload import SPOOL_VARIABLE
 from orchestrator.leader import Tick
+from orchestrator.recover import end_orphans
 from orchestrator.service import Finished, OrchestratorService
+from orchestrator.spawn.external import ExternalSpawner
 from orchestrator.spawn.local import LocalSpawner
 from orchestrator.spawn.spawner import Spawner
+from orchestrator.spawn.subprocess import SubprocessSpawner
+from orchestrator.warehouse_lease import Queue, Warehouse, alone_on
 
 LOGS = "logs"
 SPOOL = "spool"
@@ -50,6 +61,7 @@ class RunJob:
     folder: Path  # of the scenario file: value pools from files lie there
     runs_folder: Path
     clock: Clock
+    wait: bool = False  # for another run on the same warehouse
     now: Now = field(default_factory=lambda: Now(doing="connecting"))
     done: threading.Event = field(default_factory=threading.Event)
     stop: threading.Event = field(default_factory=threading.Event)  # before there is a run to interrupt
@@ -87,7 +99,15 @@ class RunJob:
     def _steps(self) -> Finished:
         scenario, place = self.scenario, ControlPlace.of_scenario(self.scenario)
         patience = Patience(stop=self.stop, clock=self.clock)
+        if scenario.spawner.kind is SpawnerKind.SPCS:
+            raise UsageError("spawner spcs is not built yet", remedy="Use another kind, or leave spawner out.")
         self._ensure_tables(place, patience)
+        self._end_orphans(place, patience)
+        with self._alone_on_warehouse(place):
+            return self._prepare_and_run(place)
+
+    def _prepare_and_run(self, place: ControlPlace) -> Finished:
+        scenario = self.scenario
         self.now = Now(doing="preparing tables")
         session = Session(opener(target_profile(scenario, None), scenario), stop=self.stop, clock=self.clock)
         try:
@@ -98,11 +118,13 @@ class RunJob:
         finally:
             session.close()
         service = OrchestratorService(place, lambda run_id: self._spawner(place, run_id), clock=self.clock)
+        self._service = service  # from here on it hears of interrupts; one that came before ends everything now
+        if self.stop.is_set():
+            raise PreparationStopped("stopped before the run began")
         run_id = service.create_run(scenario, pools)
         self.output = self.runs_folder / run_id
         (self.output / LOGS).mkdir(parents=True, exist_ok=True)
         self.now = Now(doing="starting workers", run_id=run_id)
-        self._service = service
         return service.start_run(run_id, lambda tick: self._saw(run_id, tick))
 
     def _ensure_tables(self, place: ControlPlace, patience: Patience) -> None:
@@ -113,31 +135,57 @@ class RunJob:
             return
         session = ControlSession(place, role="run")
         try:
+            run_status.server_time(session)  # the first contact is not repeated: a wrong address is told at once
             require_current(session, patience)
         finally:
             session.close()
 
-    def _spawner(self, place: ControlPlace, run_id: str) -> Spawner:
-        kind = self.scenario.spawner.kind
-        if kind is not SpawnerKind.LOCAL:
-            raise LoadgenError(
-                f"spawner {kind} is not built yet", remedy="Use spawner: {kind: local}, or leave it out."
-            )
-        assert self.output is not None
-        return LocalSpawner(run_child, self._environment(place), self.output / LOGS)
+    def _end_orphans(self, place: ControlPlace, patience: Patience) -> None:
+        session = ControlSession(place, role="recover")
+        try:
+            end_orphans(session, patience, by=who())
+        finally:
+            session.close()
 
-    def _environment(self, place: ControlPlace) -> Mapping[str, str]:
-        """What a worker must be told beside its four arguments."""
+    def _alone_on_warehouse(self, place: ControlPlace) -> AbstractContextManager[None]:
+        """Preparing is work for the warehouse as well: it would disturb whoever measures there."""
+        timing = self.scenario.timing
+        times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
+        warehouse = Warehouse.of_profile(target_profile(self.scenario, None))
+        queue = Queue(wait=self.wait, stop=self.stop, told=self._waits)
+        return alone_on(warehouse, self.scenario.name, place, times, queue, clock=self.clock)
+
+    def _spawner(self, place: ControlPlace, run_id: str) -> Spawner:
         assert self.output is not None
-        told = place.to_environment() | {SPOOL_VARIABLE: str((self.output / SPOOL).resolve())}
+        told, logs = self._told_to_workers(place), self.output / LOGS
+        if self.scenario.spawner.kind is SpawnerKind.EXTERNAL:
+            return ExternalSpawner(told, self.scenario.timing.registration_s, _show)
+        environment = {**os.environ, **told, SPOOL_VARIABLE: str((self.output / SPOOL).resolve())}
+        if self.scenario.spawner.kind is SpawnerKind.SUBPROCESS:
+            return SubprocessSpawner(environment, logs)
+        return LocalSpawner(run_child, environment, logs)
+
+    def _told_to_workers(self, place: ControlPlace) -> dict[str, str]:
+        """What a worker must be told beside its four arguments, wherever it runs. No secrets: they are shown."""
+        told = place.to_environment()
         if self.scenario.connection is not None:
             told["LOADGEN_CONNECTION"] = self.scenario.connection
+        if EMBEDDED in (self.scenario.connection, place.connection):
+            told[EMBEDDED_ADDRESS] = os.environ[EMBEDDED_ADDRESS]
         if self.scenario.load.pin is Pin.NONE:
             told["LOADGEN_PIN"] = "none"
-        return {**os.environ, **told}
+        return told
+
+    def _waits(self, why: str) -> None:
+        self.now = Now(doing=f"waiting: {why}")
 
     def _tell(self, progress: Progress) -> None:
         self.now = Now(doing="preparing tables", progress=progress)
 
     def _saw(self, run_id: str, tick: Tick) -> None:
         self.now = Now(doing=tick.run.status.value, run_id=run_id, tick=tick)
+
+
+def _show(line: str) -> None:
+    """For whoever starts workers: also when progress is not wanted."""
+    click.echo(plain(line, LINE_LIMIT), err=True)

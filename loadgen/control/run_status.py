@@ -159,6 +159,11 @@ def newest(session: ControlSession, limit: int) -> tuple[Run, ...]:
     return tuple(_run(row) for row in session.fetch(_Q["newest"], limit))
 
 
+def beginning_with(session: ControlSession, beginning: str, limit: int) -> tuple[str, ...]:
+    """Ids of runs, the shortest of those that begin so first."""
+    return tuple(str(row[0]) for row in session.fetch(_Q["beginning_with"], beginning, limit))
+
+
 def read_config(session: ControlSession, run_id: str) -> str | None:
     rows = session.fetch(_Q["config"], run_id)
     return str(rows[0][0]) if rows else None

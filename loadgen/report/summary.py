@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -159,25 +159,28 @@ def _client(facts: RunFacts) -> dict[str, Any]:
     service = facts.merged.tally.whole.service_at(500)
     saturated = facts.client.saturation(None if service is None else service.value_ns / NS_PER_MS)
     return {
-        "cpu_percent_of_core": round(facts.client.cpu_percent_of_core, 1),
+        "cpu_percent_of_core": _rounded(facts.client.cpu_percent_of_core),
         "wakeup_p99_ms": _rounded(facts.client.wakeup_p99_ms),
         "overhead_ms": None,
         "saturated": saturated is not None,
     }
 
 
-def latency_ms(tally: StatementTally) -> dict[str, float | None]:
-    """Response times of what succeeded. None: the samples cannot support it."""
+def latency_ms(tally: StatementTally) -> dict[str, Any]:
+    """Response times of what succeeded. None: the samples cannot support it. `at_least` is there when some are only
+    lower bounds: statements that were cancelled would have taken longer."""
     return _times_ms(tally.succeeded.response, tally.response_at)
 
 
-def _times_ms(times: Histogram, at: Any) -> dict[str, float | None]:
-    values: dict[str, float | None] = {name: _ms(at(per_mille)) for name, per_mille in PERCENTILES.items()}
+def _times_ms(times: Histogram, at: Callable[[int], Quantile | None]) -> dict[str, Any]:
+    found = {name: at(per_mille) for name, per_mille in PERCENTILES.items()}
+    values: dict[str, Any] = {name: _ms(quantile) for name, quantile in found.items()}
     some = bool(times.count)
     values["avg"] = _rounded(times.sum_ns / times.count / NS_PER_MS) if some else None
     values["min"] = _rounded(times.min_ns / NS_PER_MS) if some else None
     values["max"] = _rounded(times.max_ns / NS_PER_MS) if some else None
-    return values
+    at_least = [name for name, quantile in found.items() if quantile is not None and quantile.at_least]
+    return {**values, "at_least": at_least} if at_least else values
 
 
 def _reads_and_writes(facts: RunFacts) -> tuple[int, int]:

@@ -14,7 +14,7 @@ def summary_text(summary: Mapping[str, Any], where: str | None = None) -> str:
     """Plain text of at most 100 columns, as long as names are short."""
     parts = [
         _headline(summary),
-        *(f"  invalid: {plain(reason)}" for reason in summary["validity"]["reasons"]),
+        *(f"  invalid: {_line(reason, 500)}" for reason in summary["validity"]["reasons"]),
         _thresholds(summary["thresholds"]),
         _totals(summary),
         _latencies(summary),
@@ -27,7 +27,8 @@ def summary_text(summary: Mapping[str, Any], where: str | None = None) -> str:
 
 def _headline(summary: Mapping[str, Any]) -> str:
     verdict = str(summary["verdict"]).upper()
-    return f"{verdict}  {plain(summary['scenario'], 80)}  run {summary['run_id']}: {plain(summary['exit_reason'], 500)}"
+    name, reason = _line(summary["scenario"], 80), _line(summary["exit_reason"], 500)
+    return f"{verdict}  {name}  run {summary['run_id']}: {reason}"
 
 
 def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> str:
@@ -35,7 +36,7 @@ def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> str:
     for threshold in thresholds:
         mark = "ok  " if threshold["passed"] else "MISS"
         value = "nothing measured" if threshold["value"] is None else f"measured {threshold['value']:.6g}"
-        lines.append(f"  {mark} {plain(threshold['check'], 80)} ({value})")
+        lines.append(f"  {mark} {_line(threshold['check'], 80)} ({value})")
     return "\n".join(lines)
 
 
@@ -58,30 +59,49 @@ def _latencies(summary: Mapping[str, Any]) -> str:
     if summary["lag_ms"]:
         rows.append(("(lag)", summary["totals"]["succeeded"], summary["totals"]["qps"], summary["lag_ms"]))
     rows += [
-        (plain(name, 30), one["succeeded"], one["qps"], one["latency_ms"])
+        (_line(name, 30), one["succeeded"], one["qps"], one["latency_ms"])
         for name, one in summary["statements"].items()
     ]
-    width = max(len(row[0]) for row in rows)
-    head = f"{'ms':<{width}} {'count':>9} {'per s':>9} " + " ".join(f"{name:>8}" for name in _COLUMNS)
-    lines = [
-        f"{name:<{width}} {count:>9,} {qps:>9,.1f} " + " ".join(_cell(times.get(column)) for column in _COLUMNS)
-        for name, count, qps, times in rows
+    table = [
+        ("ms", "count", "per s", *_COLUMNS),
+        *((name, f"{count:,}", f"{qps:,.1f}", *_cells(times)) for name, count, qps, times in rows),
     ]
-    return "\n".join([head, *lines])
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    return "\n".join(_row(row, widths) for row in table)
 
 
-def _cell(value: float | None) -> str:
-    return f"{'-':>8}" if value is None else f"{value:>8.2f}"
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """The first column to the left, numbers to the right, wide enough to compare one run with another."""
+    numbers = (f"{cell:>{max(width, 8)}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
+    return " ".join((f"{cells[0]:<{widths[0]}}", *numbers))
+
+
+def _cells(times: Mapping[str, Any]) -> list[str]:
+    """ "-": too few samples to say. "≥": at least so much, because statements were cancelled."""
+    at_least = times.get("at_least", ())
+    return [
+        "-" if times.get(column) is None else f"{'≥' if column in at_least else ''}{times[column]:.2f}"
+        for column in _COLUMNS
+    ]
 
 
 def _errors(errors: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(
-        f"  {error['count']:,} × {error['category']} {error['code'] or ''}: {plain(error['example'], 120)}"
+        f"  {error['count']:,} × {error['category']} {error['code'] or ''}: {_line(error['example'], 120)}"
         for error in errors[:10]
     )
 
 
 def _client(summary: Mapping[str, Any]) -> str:
-    client = summary["client"]
-    late = "" if client["wakeup_p99_ms"] is None else f", threads woke {client['wakeup_p99_ms']:.1f} ms late (p99)"
-    return f"client: busiest worker used {client['cpu_percent_of_core']:.0f} % of its core{late}"
+    """How loaded this side was; nothing is said when no worker has told."""
+    client, said = summary["client"], []
+    if client["cpu_percent_of_core"] is not None:
+        said.append(f"busiest worker used {client['cpu_percent_of_core']:.0f} % of its core")
+    if client["wakeup_p99_ms"] is not None:
+        said.append(f"threads woke {client['wakeup_p99_ms']:.1f} ms late (p99)")
+    return f"client: {', '.join(said)}" if said else ""
+
+
+def _line(text: str, limit: int) -> str:
+    """Foreign text on one line: a name or an error must not be able to write a line of its own."""
+    return plain(" ".join(text.split()), limit)

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from loadgen.metrics.percentile import PERCENTILES
+from loadgen.metrics.percentile import PERCENTILES, Quantile
 from loadgen.metrics.result import Merged
 from loadgen.metrics.tally import StatementTally
 from loadgen.scenario.scenario import Threshold
@@ -30,6 +30,7 @@ _COMPARE: Mapping[Operator, Callable[[float, float], bool]] = {
     Operator.GE: operator.ge,
     Operator.EQ: operator.eq,
 }
+_OR_MORE = (Operator.GT, Operator.GE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +44,16 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientHealth:
-    """How loaded the load generator itself was: the worst worker counts."""
+    """How loaded the load generator itself was: the worst worker counts. None: no worker said."""
 
-    cpu_percent_of_core: float
+    cpu_percent_of_core: float | None
     wakeup_p99_ms: float | None
 
     def saturation(self, service_p50_ms: float | None) -> str | None:
         """Why the client, and not the server, may be what was measured; None: it was not."""
-        if self.cpu_percent_of_core >= CPU_INVALID_PERCENT:
-            return f"a worker used {self.cpu_percent_of_core:.0f} % of its core (limit {CPU_INVALID_PERCENT:.0f} %)"
+        cpu_percent = self.cpu_percent_of_core
+        if cpu_percent is not None and cpu_percent >= CPU_INVALID_PERCENT:
+            return f"a worker used {cpu_percent:.0f} % of its core (limit {CPU_INVALID_PERCENT:.0f} %)"
         late_ms = self.wakeup_p99_ms
         if late_ms is None or service_p50_ms is None or late_ms <= WAKEUP_INVALID_MS:
             return None
@@ -95,9 +97,12 @@ def check_thresholds(thresholds: Sequence[Threshold], merged: Merged) -> tuple[C
 
 
 def check_threshold(check: Check, merged: Merged) -> Checked:
-    """Compare. An empty series fails: nobody knows whether it would have held."""
+    """Compare. An empty series fails: nobody knows whether it would have held. So does "at least so much" where a
+    limit must not be exceeded."""
     value = measure(check, merged)
     passed = value is not None and _COMPARE[check.operator](value, check.limit)
+    if passed and check.operator not in _OR_MORE and _is_lower_bound(check, merged):
+        passed = False
     return Checked(check=check.text, value=value, passed=passed)
 
 
@@ -106,16 +111,16 @@ def measure(check: Check, merged: Merged) -> float | None:
     if check.statement is None:
         tally, qps = merged.tally.whole, merged.qps
     else:
-        found = merged.tally.statements.get(check.statement)
-        if found is None:
-            return None
-        tally, qps = found, merged.statement_qps.get(check.statement, 0.0)
+        tally = merged.tally.statements.get(check.statement, StatementTally())
+        qps = merged.statement_qps.get(check.statement, 0.0)
     return _metric(check.metric, tally, qps)
 
 
 def _metric(metric: Metric, tally: StatementTally, qps: float) -> float | None:
     ended, times = tally.ended, tally.succeeded.response
     tried = ended.succeeded + ended.failed
+    if not tried:
+        return None
     match metric:
         case Metric.QPS:
             return qps
@@ -124,17 +129,29 @@ def _metric(metric: Metric, tally: StatementTally, qps: float) -> float | None:
         case Metric.QUERIES:
             return float(tried)
         case Metric.ERROR_RATE:
-            return ended.failed / tried if tried else None
+            return ended.failed / tried
         case Metric.AVG:
             return times.sum_ns / times.count / NS_PER_MS if times.count else None
         case Metric.MIN:
             return times.min_ns / NS_PER_MS if times.count else None
         case Metric.MAX:
             return times.max_ns / NS_PER_MS if times.count else None
-        case Metric.SERVICE_P95:
-            quantile = tally.service_at(950)
-        case Metric.LAG_P99:
-            quantile = tally.lag_at(990)
-        case _:
-            quantile = tally.response_at(PERCENTILES[metric.value])
+    quantile = _quantile(metric, tally)
     return None if quantile is None else quantile.value_ns / NS_PER_MS
+
+
+def _quantile(metric: Metric, tally: StatementTally) -> Quantile | None:
+    if metric is Metric.SERVICE_P95:
+        return tally.service_at(950)
+    if metric is Metric.LAG_P99:
+        return tally.lag_at(990)
+    per_mille = PERCENTILES.get(metric.value)
+    return None if per_mille is None else tally.response_at(per_mille)
+
+
+def _is_lower_bound(check: Check, merged: Merged) -> bool:
+    """Is all that is known that it was at least so much? Statements that were cancelled might have taken longer."""
+    tallies = merged.tally.statements
+    tally = merged.tally.whole if check.statement is None else tallies.get(check.statement, StatementTally())
+    quantile = _quantile(check.metric, tally)
+    return quantile is not None and quantile.at_least

@@ -193,6 +193,8 @@ def test_a_statement_that_does_not_end_is_cancelled_on_the_server(server, cursor
     text = SCENARIO.replace("statements: []", "statements: [SELECT SYSTEM$WAIT(600)]")
     scenario.write_text(text.replace(f"rows: {ROWS}", "rows: 10"), "utf-8")
     with preparing(server, scenario, "--format", "json") as process:
+        assert process.stderr is not None
+        assert any("running prepare.statements" in line for line in iter(process.stderr.readline, ""))
         wait_until(lambda: server.ask("/__loadgen/stats")["running"] == 1, "the statement runs")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE_S)

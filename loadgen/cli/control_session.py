@@ -1,0 +1,62 @@
+"""A look at the control plane by a command that is soon over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from loadgen.cli.away import away_from_main_thread
+from loadgen.cli.place import Command, meant, place_options, serving
+from loadgen.log import plain
+
+if TYPE_CHECKING:
+    from loadgen.control.retry import Patience
+    from loadgen.control.session import ControlFailed, ControlSession
+
+Result = TypeVar("Result")
+
+ATTEMPTS = 5  # half a minute of pauses; a person waits
+
+
+def control_options(command: Command) -> Command:
+    """-c, and where the tables are."""
+    return click.option("-c", "--connection", metavar="NAME", help="The control plane's connection.")(
+        place_options(command)
+    )
+
+
+def with_control_session(
+    action: Callable[[ControlSession, Patience], Result],
+    *,
+    name: str,
+    connection: str | None,
+    database: str | None,
+    schema: str | None,
+    warehouse: str | None,
+) -> Result:
+    """What `action` finds out, with a session of its own and some patience."""
+    aim = meant(None, connection, database=database, schema=schema, warehouse=warehouse)
+    stop = threading.Event()
+
+    def look() -> Result:
+        from loadgen.control.retry import Patience
+        from loadgen.control.session import ControlSession
+
+        session = ControlSession(aim.place, role=name)
+        try:
+            return action(session, Patience(stop=stop, attempts=ATTEMPTS, note=note))
+        finally:
+            session.close()
+
+    def note(error: ControlFailed) -> None:
+        if not stop.is_set():
+            click.echo(f"warning: {plain(str(error))}; trying again", err=True)
+
+    try:
+        with serving(aim.place.connection):
+            return away_from_main_thread(look, name=name)
+    finally:
+        stop.set()  # after Ctrl-C the thread is left behind, and has nothing to say any more

@@ -1,0 +1,205 @@
+"""`loadgen runs`: look back at runs, and end those that nobody leads any more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadgen.cli.control_session import control_options, with_control_session
+from loadgen.cli.place import format_option
+from loadgen.cli.who import who
+from loadgen.errors import Busy
+from loadgen.log import plain
+
+if TYPE_CHECKING:
+    from loadgen.control.retry import Patience
+    from loadgen.control.run_status import Run
+    from loadgen.control.session import ControlSession
+    from loadgen.control.test_logs import LogRow
+    from orchestrator.recover import Left, Recovered
+
+LIMIT_MAX = 10_000
+
+
+@click.group(
+    epilog="\b\nExample:\n  loadgen runs list -c prod\n  loadgen runs show latest\n  loadgen runs logs latest -n 20"
+)
+def runs() -> None:
+    """Look back at runs: list them, show one, read its log; end those whose orchestrator was lost."""
+
+
+@runs.command("list", epilog="\b\nExample:\n  loadgen runs list -c prod -n 50")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, LIMIT_MAX),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="At most so many, the newest first.",
+)
+@control_options
+@format_option
+def list_runs(limit: int, output: str, **place: str | None) -> None:
+    """List the latest runs, newest first."""
+    from loadgen.cli.run_view import run_as_json
+    from loadgen.control import run_status
+
+    def look(session: ControlSession, patience: Patience) -> tuple[tuple[Run, ...], datetime]:
+        found = patience.call(lambda: run_status.newest(session, limit))
+        return found, patience.call(lambda: run_status.server_time(session))
+
+    found, now = with_control_session(look, name="runs", **_place(place))
+    if output == "json":
+        click.echo(json.dumps({"runs": [run_as_json(run) for run in found]}, indent=2))
+        return
+    click.echo(_table(found, now) if found else "there are no runs yet")
+
+
+@runs.command("show", epilog="\b\nExample:\n  loadgen runs show latest~1 -c prod --format json")
+@click.argument("run", metavar="RUN")
+@control_options
+@format_option
+def show(run: str, output: str, **place: str | None) -> None:
+    """Show RUN: how it ended or where it is, its workers, and its result.
+
+    RUN is the id of a run, a beginning that no other run has, latest, or latest~1 for the one before.
+    """
+    from loadgen.cli.run_view import as_json, as_text, look
+
+    seen = with_control_session(
+        lambda session, patience: look(session, patience, run, summary=True), name="runs", **_place(place)
+    )
+    if output == "json":
+        click.echo(json.dumps({**as_json(seen), "summary": seen.summary}, indent=2))
+        return
+    click.echo(as_text(seen))
+
+
+@runs.command("logs", epilog="\b\nExample:\n  loadgen runs logs latest -c prod -n 20")
+@click.argument("run", metavar="RUN")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, LIMIT_MAX),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="At most so many lines, the last ones.",
+)
+@control_options
+@format_option
+def logs(run: str, limit: int, output: str, **place: str | None) -> None:
+    """Print what the workers of RUN had to say, oldest first. Times are UTC.
+
+    Warnings are there at once, everything else some seconds later. RUN as for `loadgen runs show`.
+    """
+    from loadgen.control import run_names, test_logs
+
+    def look(session: ControlSession, patience: Patience) -> tuple[str, tuple[LogRow, ...]]:
+        run_id = run_names.find(session, patience, run).run_id
+        return run_id, patience.call(lambda: test_logs.newest(session, run_id, limit))
+
+    run_id, lines = with_control_session(look, name="runs", **_place(place))
+    if output == "json":
+        click.echo(json.dumps({"run_id": run_id, "lines": [_line_as_json(line) for line in lines]}, indent=2))
+        return
+    click.echo("\n".join(map(_line, lines)) if lines else f"run {run_id} has logged nothing yet")
+
+
+@runs.command("recover", epilog="\b\nExample:\n  loadgen runs recover -c prod")
+@click.argument("run", metavar="[RUN]", required=False)
+@control_options
+@format_option
+def recover(run: str | None, output: str, **place: str | None) -> None:
+    """End runs whose orchestrator was lost: FAILED, with everything that was recorded. Without RUN: all of them.
+
+    Only runs that nobody leads and whose workers have been silent for a minute (timing.dead of the scenario) are
+    touched. Safe to repeat, and by several at once. Exit code 75 when RUN is still led or its workers still beat.
+    """
+    from orchestrator.recover import recover as recover_runs
+
+    done, left = with_control_session(
+        lambda session, patience: recover_runs(session, patience, by=who(), only=_id(session, patience, run)),
+        name="recover",
+        **_place(place),
+    )
+    if run is not None and left and not left[0].has_ended:
+        raise Busy(
+            f"run {left[0].run_id} was left alone: {left[0].why}",
+            remedy="`loadgen status` shows what it does; `loadgen stop` asks it to end.",
+        )
+    click.echo(json.dumps(_recovered_as_json(done, left), indent=2) if output == "json" else _recovered(done, left))
+
+
+def _id(session: ControlSession, patience: Patience, name: str | None) -> str | None:
+    from loadgen.control import run_names
+
+    return None if name is None else run_names.find(session, patience, name).run_id
+
+
+def _place(given: dict[str, str | None]) -> dict[str, str | None]:
+    """What control_options gave."""
+    return {name: given[name] for name in ("connection", "database", "schema", "warehouse")}
+
+
+# --- as text and JSON ------------------------------------------------------------------------------------------------
+
+
+def _table(found: Sequence[Run], now: datetime) -> str:
+    from loadgen.cli.run_view import lasted
+
+    head = ("RUN", "STATUS", "VERDICT", "LASTED", "OPERATIONS", "ERRORS")
+    rows = [
+        (
+            run.run_id,
+            run.status.value,
+            run.verdict or "-",
+            lasted(run, now),
+            f"{run.total_ops:,}",
+            f"{run.error_count:,}",
+        )
+        for run in found
+    ]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            f"{cell:<{width}}" if number < 3 else f"{cell:>{width}}"
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, *rows)
+    )
+
+
+def _line(line: LogRow) -> str:
+    moment = line.timestamp.isoformat(sep=" ", timespec="milliseconds")
+    details = f"  {json.dumps(line.details, ensure_ascii=False)}" if line.details else ""
+    said = plain(f"{line.message}{details}").replace("\n", "\n    ")
+    return f"{moment}  {line.worker_id or 'orchestrator'}  {line.level:<7}  {said}"
+
+
+def _line_as_json(line: LogRow) -> dict[str, Any]:
+    return {
+        "timestamp": f"{line.timestamp.isoformat(timespec='milliseconds')}Z",
+        "worker_id": line.worker_id,
+        "level": line.level,
+        "message": line.message,
+        "details": line.details,
+    }
+
+
+def _recovered(done: Sequence[Recovered], left: Sequence[Left]) -> str:
+    lines = [f"run {one.run_id} is {one.status} now: {plain(one.reason, 500)}" for one in done]
+    lines += [f"run {one.run_id} was left alone: {plain(one.why, 500)}" for one in left]
+    return "\n".join(lines) or "nothing to recover: every run has ended, or is led"
+
+
+def _recovered_as_json(done: Sequence[Recovered], left: Sequence[Left]) -> dict[str, Any]:
+    return {
+        "recovered": [{"run_id": one.run_id, "status": one.status.value, "reason": one.reason} for one in done],
+        "left": [{"run_id": one.run_id, "why": one.why} for one in left],
+    }

@@ -1,0 +1,97 @@
+"""`loadgen stop`: ask for the end of a run, from anywhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from loadgen.cli.control_session import control_options, with_control_session
+from loadgen.cli.place import format_option
+from loadgen.cli.who import who
+from loadgen.log import plain
+
+if TYPE_CHECKING:
+    from loadgen.control.retry import Patience
+    from loadgen.control.run_leases import Holder
+    from loadgen.control.run_status import Run
+    from loadgen.control.session import ControlSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A run after it was asked to end. `by_us`: it is our wish that ends it."""
+
+    run: Run
+    by_us: bool
+    holder: Holder | None
+
+    @property
+    def is_led(self) -> bool:
+        return self.holder is not None and self.holder.remaining_ms > 0
+
+
+@click.command(epilog="\b\nExample:\n  loadgen stop latest -c prod --reason 'wrong warehouse'")
+@click.argument("run", metavar="RUN")
+@click.option("--reason", metavar="TEXT", help="Why: kept with the run.")
+@control_options
+@format_option
+def stop(
+    run: str,
+    reason: str | None,
+    connection: str | None,
+    database: str | None,
+    schema: str | None,
+    warehouse: str | None,
+    output: str,
+) -> None:
+    """Ask RUN to end in good order: statements under way may finish, and what was measured is kept.
+
+    Works from any machine that reaches the control plane, and returns at once: the run ends a little later, CANCELLED,
+    with who asked for it and when. A run that has ended is left as it is. RUN is the id of a run, a beginning that no
+    other run has, latest, or latest~1. Exit code 2 when there is no such run, 3 when the control plane is out of reach.
+    """
+    asked = with_control_session(
+        lambda session, patience: _ask(session, patience, run, reason),
+        name="stop",
+        connection=connection,
+        database=database,
+        schema=schema,
+        warehouse=warehouse,
+    )
+    click.echo(json.dumps(_as_json(asked), indent=2) if output == "json" else _as_text(asked))
+
+
+def _ask(session: ControlSession, patience: Patience, name: str, why: str | None) -> Asked:
+    from loadgen.control import run_leases, run_names, run_status
+
+    run_id = run_names.find(session, patience, name).run_id
+    moment = patience.call(lambda: run_status.server_time(session))
+    reason = f"stopped by {who()} at {moment:%Y-%m-%d %H:%M:%S} UTC{f': {plain(why, 500)}' if why else ''}"
+    run = run_status.cancel(session, patience, run_id, reason)
+    holder = patience.call(lambda: run_leases.read(session, run_id))
+    return Asked(run=run, by_us=run.reason == reason, holder=holder)
+
+
+def _as_json(asked: Asked) -> dict[str, object]:
+    run = asked.run
+    return {
+        "run_id": run.run_id,
+        "asked": asked.by_us,
+        "status": run.status.value,
+        "reason": run.reason,
+        "led": asked.is_led,
+    }
+
+
+def _as_text(asked: Asked) -> str:
+    run = asked.run
+    if run.status.is_terminal and not asked.by_us:
+        return f"nothing to stop: run {run.run_id} is {run.status}"
+    first = f"run {run.run_id} was asked to end" if asked.by_us else f"run {run.run_id} is ending already"
+    lines = [f"{first}: {run.status}, {plain(run.reason or '', 500)}"]
+    if not run.status.is_terminal and not asked.is_led:
+        lines.append("nobody leads it: its workers end by themselves, then `loadgen runs recover` ends the run")
+    return "\n".join(lines)

@@ -1,0 +1,256 @@
+"""Ending runs whose orchestrator was lost.
+
+A run is an orphan when its lease is over for longer than a successor has to wait, and none of its workers has beaten
+for `timing.dead` (a minute). A colleague's run is never touched: whoever renews his lease, or has workers that beat,
+is alive. An orphan is ended under a term of its own, FAILED, with what its workers left; where its orchestrator had
+stored the result already, with that.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loadgen.control import (
+    find_max_step_history,
+    run_leases,
+    run_status,
+    test_results,
+    window_results,
+    worker_heartbeats,
+)
+from loadgen.control.find_max_step_history import StepRecord
+from loadgen.control.retry import Patience
+from loadgen.control.run_leases import TAKEOVER_MARGIN_S, Term
+from loadgen.control.run_status import Move, Run, Unfinished
+from loadgen.control.session import ControlSession
+from loadgen.control.test_results import ResultRow
+from loadgen.control.worker_heartbeats import WorkerRow
+from loadgen.errors import LoadgenError
+from loadgen.log import event
+from loadgen.model.run import STEPS, Phase, RunStatus
+from loadgen.report.summary import RunFacts, Verdict, summarize
+from loadgen.report.verdict import Evidence, check_thresholds, invalid_reasons
+from loadgen.scenario.frozen import thaw
+from loadgen.scenario.scenario import LoadMode, Scenario
+from orchestrator.crew import Health, WorkerView, view_crew
+from orchestrator.find_max import Outcome
+from orchestrator.results import gather, worker_results
+from orchestrator.service import result_row
+
+log = logging.getLogger(__name__)
+
+SILENT_S = 60.0  # where the run's own timing cannot be read
+NEVER_LED_S = 600.0  # storing the value pools of a new run takes a while, and nobody leads it yet
+TERM_S = 60.0
+ATTEMPTS = 3  # a user may ask for the run's end in between
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """A run that has been ended."""
+
+    run_id: str
+    status: RunStatus
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A run that was left alone."""
+
+    run_id: str
+    why: str
+    has_ended: bool = False
+
+
+def recover(
+    session: ControlSession, patience: Patience, *, by: str, only: str | None = None
+) -> tuple[list[Recovered], list[Left]]:
+    """End every orphan, or `only` that run. `by` says who does it, for the reason."""
+    done: list[Recovered] = []
+    left: list[Left] = []
+    unfinished = patience.call(lambda: run_status.unfinished(session))
+    for found in unfinished:
+        if only is None or found.run_id == only:
+            result = _recover(session, patience, found, by)
+            if isinstance(result, Recovered):
+                done.append(result)
+            else:
+                left.append(result)
+    if only is not None and all(found.run_id != only for found in unfinished):
+        left.append(Left(run_id=only, why="it has ended", has_ended=True))
+    return done, left
+
+
+def end_orphans(session: ControlSession, patience: Patience, *, by: str) -> None:
+    """What a starting orchestrator does for those that died. Its own work does not depend on it."""
+    try:
+        done, _ = recover(session, patience, by=by)
+    except LoadgenError as error:
+        event(log, logging.WARNING, "recovery_failed", why=str(error))
+        return
+    for one in done:
+        event(log, logging.WARNING, "run_recovered", run=one.run_id, status=one.status, reason=one.reason)
+
+
+def obstacle(run: Unfinished, silent_s: float) -> str | None:
+    """Why a run is no orphan; None: it is one. Pure."""
+    if run.lease_over_ms is None:
+        age_s = run.update_age_ms / 1000
+        return None if age_s > NEVER_LED_S else f"it was made {age_s:.0f} s ago, and is not led yet"
+    over_s = run.lease_over_ms / 1000
+    if over_s <= 0:
+        return "it is led: its lease is renewed"
+    if over_s <= TAKEOVER_MARGIN_S:
+        return f"its lease ended {over_s:.0f} s ago: its leader may still write for {TAKEOVER_MARGIN_S - over_s:.0f} s"
+    return _heard(run.beat_age_ms, silent_s)
+
+
+def _heard(beat_age_ms: int | None, silent_s: float) -> str | None:
+    if beat_age_ms is None or beat_age_ms > silent_s * 1000:
+        return None
+    return f"a worker was heard {beat_age_ms / 1000:.0f} s ago; all must have been silent for {silent_s:g} s"
+
+
+# --- one run ---------------------------------------------------------------------------------------------------------
+
+
+def _recover(session: ControlSession, patience: Patience, found: Unfinished, by: str) -> Recovered | Left:
+    if led := obstacle(found, 0.0):
+        return Left(run_id=found.run_id, why=led)
+    scenario = _scenario(session, patience, found.run_id)
+    if heard := obstacle(found, _silent_s(scenario)):
+        return Left(run_id=found.run_id, why=heard)
+    term = run_leases.claim(session, patience, found.run_id, run_leases.new_owner(), TERM_S)
+    if term is None:
+        return Left(run_id=found.run_id, why="somebody else leads it now")
+    try:
+        return _end(session, patience, term, found, scenario, by)
+    finally:
+        _release(session, term)
+
+
+def _scenario(session: ControlSession, patience: Patience, run_id: str) -> Scenario | None:
+    text = patience.call(lambda: run_status.read_config(session, run_id))
+    try:
+        return None if text is None else thaw(text, None)
+    except LoadgenError as error:  # of another version: it is ended without a result
+        event(log, logging.WARNING, "scenario_unreadable", run=run_id, why=str(error))
+        return None
+
+
+def _silent_s(scenario: Scenario | None) -> float:
+    return SILENT_S if scenario is None else scenario.timing.dead_s
+
+
+def _end(
+    session: ControlSession, patience: Patience, term: Term, found: Unfinished, scenario: Scenario | None, by: str
+) -> Recovered | Left:
+    """Under our term, look again, store the result, and take the last step."""
+    beats = patience.call(lambda: worker_heartbeats.read(session, term.key))
+    came_back = _heard(min((row.age_ms for row in beats), default=None), _silent_s(scenario))
+    if came_back is not None:
+        return Left(run_id=term.key, why=came_back)
+    for _ in range(ATTEMPTS):
+        run = patience.call(lambda: run_status.read(session, term.key))
+        if run is None or run.status.is_terminal:
+            return Left(run_id=term.key, why="it has ended", has_ended=True)
+        result = _stored_result(session, patience, term.key)
+        if result is None and scenario is not None:
+            result = _make_result(session, patience, run, scenario, beats, _reason(run, found, by))
+            test_results.append(session, patience, result)
+        step = _last_step(run, result, _reason(run, found, by))
+        if run_status.move(session, patience, term, step):
+            return Recovered(run_id=run.run_id, status=step.to, reason=step.reason or "")
+    return Left(run_id=term.key, why="it changes while it is looked at")
+
+
+def _last_step(run: Run, result: ResultRow | None, reason: str) -> Move:
+    """FAILED; or what its leader had stored as the result, when he was lost right after that."""
+    to = RunStatus.FAILED if result is None else RunStatus(result.status)
+    if result is None or result.summary is None or to not in STEPS[run.status]:
+        to, verdict = RunStatus.FAILED, Verdict.ERROR.value
+    else:
+        verdict = json.loads(result.summary)["verdict"]
+    said = reason if to is RunStatus.FAILED else run.reason
+    return Move(
+        status=run.status, phase=run.phase, to=to, to_phase=Phase.PROCESSING, reason=said or reason, verdict=verdict
+    )
+
+
+def _reason(run: Run, found: Unfinished, by: str) -> str:
+    before = f"{run.reason}; then " if run.reason else ""
+    beat = (
+        "no worker was ever heard" if found.beat_age_ms is None else f"the last beat {found.beat_age_ms / 1000:.0f} s"
+    )
+    lease = (
+        "nobody ever led it" if found.lease_over_ms is None else f"its lease ended {found.lease_over_ms / 1000:.0f} s"
+    )
+    return f"{before}its orchestrator was lost ({lease}, {beat} before it was noticed); ended by {by}"
+
+
+def _stored_result(session: ControlSession, patience: Patience, run_id: str) -> ResultRow | None:
+    rows = patience.call(lambda: test_results.read(session, run_id))
+    return next((row for row, _ in rows if row.test_id == run_id), None)
+
+
+def _release(session: ControlSession, term: Term) -> None:
+    try:
+        run_leases.release(session, term)
+    except LoadgenError as error:  # it expires by itself
+        event(log, logging.DEBUG, "lease_release_failed", key=term.key, why=str(error))
+
+
+# --- what was recorded -----------------------------------------------------------------------------------------------
+
+
+def _make_result(
+    session: ControlSession,
+    patience: Patience,
+    run: Run,
+    scenario: Scenario,
+    beats: Sequence[WorkerRow],
+    reason: str,
+) -> ResultRow:
+    stored = patience.call(lambda: window_results.read(session, run.run_id))
+    rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
+    crew = silent_crew(run, beats)
+    gathered = gather(crew, stored)
+    workers, client = worker_results(crew, gathered, rows)
+    merged = gathered.merged
+    if scenario.load.mode is LoadMode.FIND_MAX:
+        merged = gathered.step(best_step(patience.call(lambda: find_max_step_history.read(session, run.run_id))))
+    lost = tuple(worker.why for worker in crew if worker.health is not Health.DONE)
+    evidence = Evidence(merged=merged, client=client, lost_workers=lost, gaps=gathered.gaps)
+    facts = RunFacts(
+        run_id=run.run_id,
+        scenario=scenario.name,
+        status=RunStatus.FAILED.value,
+        reason=reason,
+        started_at=None if run.start_time is None else f"{run.start_time.isoformat(timespec='milliseconds')}Z",
+        connections=scenario.load.connections,
+        statements=scenario.workload.statements,
+        merged=merged,
+        invalid=["its orchestrator was lost", *invalid_reasons(evidence)],
+        checked=check_thresholds(scenario.thresholds, merged),
+        client=client,
+        workers=workers,
+        open_loop=scenario.load.mode is LoadMode.RATE,
+    )
+    return result_row(run, facts, summarize(facts))
+
+
+def silent_crew(run: Run, beats: Sequence[WorkerRow]) -> tuple[WorkerView, ...]:
+    """All expected workers, each as its last beat left it. Whoever did not say that he was done is dead."""
+    ids = tuple(f"worker-{number}" for number in range(run.workers_expected))
+    silent_s = {row.identity.worker_id: row.age_ms / 1000 for row in beats}
+    return view_crew(ids, beats, (), silent_s, stale_s=0.0, dead_s=0.0)
+
+
+def best_step(steps: Sequence[StepRecord]) -> int:
+    """The last of the steps that held at the highest level; else the first."""
+    held = [step for step in steps if step.outcome == Outcome.STABLE]
+    return max(held, key=lambda step: (step.target_connections, step.step_number)).step_number if held else 1

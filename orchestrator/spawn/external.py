@@ -1,0 +1,41 @@
+"""Workers that somebody else starts, anywhere: we say how, and wait for their beats."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+
+from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
+from orchestrator.spawn.subprocess import worker_words
+
+
+class ExternalSpawner:
+    """They hear of the end through the tables alone; when nobody leads their run any more they end by themselves."""
+
+    workers_outlive_us = True
+
+    def __init__(self, environment: Mapping[str, str], wait_s: float, tell: Callable[[str], None]) -> None:
+        """`environment`: what each of them must be told. `tell` shows one line to whoever starts them."""
+        self._environment, self._wait_s, self._tell = dict(environment), wait_s, tell
+
+    def start(self, orders: tuple[WorkerOrder, ...]) -> None:
+        self._tell(
+            f"start {'this worker' if len(orders) == 1 else 'these workers'} within {self._wait_s:g} s, anywhere:"
+        )
+        for order in orders:
+            self._tell(worker_command(order, self._environment))
+
+    def ended(self) -> tuple[WorkerEnd, ...]:
+        return ()  # their last beats say it
+
+    def terminate(self, *, hard: bool) -> None:
+        """Out of reach: STOP, or the end of the lease, is all they hear."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def worker_command(order: WorkerOrder, environment: Mapping[str, str]) -> str:
+    """One line for a shell."""
+    told = [f"{name}={value}" for name, value in sorted(environment.items())]
+    return shlex.join(["env", *told, "loadgen", *worker_words(order)])

@@ -1,0 +1,131 @@
+"""One run at a time on a warehouse: two that measure at once measure each other.
+
+The lease has the key `warehouse:<account>/<name>` in the control plane's RUN_LEASES. It is claimed before anything is
+prepared and kept until the run has ended; one that was left behind expires by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
+
+from loadgen.clock import Clock
+from loadgen.control import run_leases
+from loadgen.control.lease import LeaseKeeper, LeaseTimes
+from loadgen.control.place import ControlPlace
+from loadgen.control.retry import Patience
+from loadgen.control.run_leases import OWNER_MAX, TAKEOVER_MARGIN_S, Holder, Term
+from loadgen.control.session import ControlSession
+from loadgen.errors import Busy, LoadgenError
+from loadgen.log import plain
+from loadgen.snowflake.ident import Ident
+from loadgen.snowflake.profile import Profile
+
+KEY_MAX = 100  # characters; as wide as the column
+LOOK_S = 1.0
+_DIGEST = 16  # characters
+
+
+class WaitStopped(LoadgenError):
+    """The user did not want to wait any longer."""
+
+    exit_code = 130
+    remedy = "Run the same command again."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warehouse:
+    """The warehouse under test."""
+
+    account: str
+    name: str
+
+    @classmethod
+    def of_profile(cls, profile: Profile) -> Self:
+        """The connection's warehouse; where none is named, the one that the user gets by default."""
+        named = profile.text("warehouse")
+        name = f"default of {profile.text('user') or 'the user'}" if named is None else Ident.parse(named).name
+        return cls(account=(profile.text("account") or profile.host).upper(), name=name)
+
+    @property
+    def key(self) -> str:
+        """The same warehouse has the same key, however long its names are."""
+        key = f"warehouse:{self.account}/{self.name}"
+        if len(key) <= KEY_MAX:
+            return key
+        digest = hashlib.sha256(key.encode()).hexdigest()[:_DIGEST]
+        return f"{key[: KEY_MAX - _DIGEST - 1]}~{digest}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """What to do while somebody else has the warehouse."""
+
+    wait: bool  # False: Busy at once
+    stop: threading.Event  # ends the waiting
+    told: Callable[[str], None] = lambda _: None  # whom we wait for
+
+
+@contextmanager
+def alone_on(
+    warehouse: Warehouse,
+    scenario: str,
+    place: ControlPlace,
+    times: LeaseTimes,
+    queue: Queue,
+    *,
+    clock: Clock,
+    environ: Mapping[str, str] = os.environ,
+) -> Iterator[None]:
+    """Keep everybody else off the warehouse for as long as the block lasts."""
+    owner = f"{run_leases.new_owner()} {scenario}"[:OWNER_MAX]
+    session = ControlSession(place, role="warehouse-lease", environ=environ)
+    try:
+        claimed_ns, term = _claim(session, warehouse, owner, times, queue, clock)
+    finally:
+        session.close()
+    keeper = LeaseKeeper(
+        ControlSession(place, role="warehouse-lease", environ=environ), term, times, claimed_ns=claimed_ns, clock=clock
+    )
+    keeper.start()
+    try:
+        yield
+    finally:
+        keeper.stop(releasing=True)
+
+
+def _claim(
+    session: ControlSession, warehouse: Warehouse, owner: str, times: LeaseTimes, queue: Queue, clock: Clock
+) -> tuple[int, Term]:
+    patience = Patience(stop=queue.stop, clock=clock)
+    while True:
+        claimed_ns = clock.boottime_ns()
+        term = run_leases.claim(session, patience, warehouse.key, owner, times.ttl_s)
+        if term is not None:
+            return claimed_ns, term
+        holder = patience.call(lambda: run_leases.read(session, warehouse.key))
+        said = busy_text(warehouse, holder)
+        if not queue.wait:
+            raise Busy(said, remedy="Add --wait to wait for it; `loadgen runs list` shows the runs.")
+        queue.told(said)
+        if clock.wait(queue.stop, LOOK_S):
+            raise WaitStopped(f"stopped while waiting: {said}")
+
+
+def busy_text(warehouse: Warehouse, holder: Holder | None) -> str:
+    """Who has it, in one sentence."""
+    what = f"warehouse {plain(warehouse.name, 100)}"
+    if holder is None:
+        return f"{what} is being taken by another run"
+    process, _, scenario = holder.owner.partition(" ")
+    host, _, pid = process.rpartition(":")[0].rpartition(":")
+    by = f"scenario {plain(scenario, 60)}, process {plain(pid, 20)} on {plain(host, 80)}"
+    if holder.remaining_ms > 0:
+        return f"{what} is in use by another run: {by}"
+    free_s = max(0.0, TAKEOVER_MARGIN_S + holder.remaining_ms / 1000)
+    return f"{what} was in use by a run that is gone: {by}; it is free in {free_s:.0f} s"

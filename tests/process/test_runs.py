@@ -1,0 +1,420 @@
+"""Runs seen, stopped and recovered from other processes; workers started as programs, and by hand; one run at a time
+on a warehouse."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cli.main import main
+from loadgen.control import run_names, run_status, test_results
+from loadgen.control.run_status import Move, NewRun
+from loadgen.control.test_results import ResultRow
+from loadgen.errors import UsageError
+from loadgen.model.run import Phase, RunStatus
+from orchestrator.recover import Left, recover
+from tests.control_plane import ControlPlane, patience
+from tests.embedded_server import ROOT, EmbeddedServer
+from tests.process import alive, wait_until
+
+PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
+END_S = 60.0
+COMPLETED = (0, 5)  # 5: on a busy machine the client may have been the bottleneck, which is not the matter here
+SCENARIO = """
+version: 1
+name: nap
+connection: embedded
+control: {database: %s}
+target: {warehouse: %s, database: BENCH, schema: PUBLIC}
+workload: {statements: [{name: nap, sql: "SELECT SYSTEM$WAIT(20, 'MILLISECONDS')"}]}
+load: {connections: 2, workers: 1, warmup: 1s, duration: %s}
+timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms,
+         drain_interrupt: 1s, terminate_after: 500ms, kill_after: 500ms}
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
+    made = ControlPlane(server)
+    yield made
+    made.close()
+
+
+class Bench:
+    """Starts runs, each in a process of its own, and asks for them in this one."""
+
+    def __init__(self, plane: ControlPlane, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.plane, self.folder, self._capsys = plane, folder, capsys
+        self._started: list[subprocess.Popen[str]] = []
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("LOADGEN_", "SNOWFLAKE_"))}
+        self.environ = kept | plane.environ | {"PYTHONPATH": str(ROOT), "HOME": str(folder)}
+
+    def run(self, *words: str, warehouse: str, duration: str = "60s", **environ: str) -> subprocess.Popen[str]:
+        file = self.folder / f"{warehouse}-{len(self._started)}.yaml"
+        file.write_text(SCENARIO % (self.plane.place.database, warehouse, duration), "utf-8")
+        process = subprocess.Popen(
+            [*PROGRAM, "run", str(file), "--format", "json", *words],
+            cwd=self.folder,
+            env=self.environ | environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def ask(self, *words: str) -> tuple[int, str]:
+        """Exit code and stdout of a command."""
+        self._capsys.readouterr()
+        code = main([*words, "-c", "embedded", "--database", self.plane.place.database])
+        return code, self._capsys.readouterr().out
+
+    def json(self, *words: str) -> Any:
+        code, text = self.ask(*words, "--format", "json")
+        assert code == 0, text
+        return json.loads(text)
+
+    def newest(self) -> str:
+        rows = self.plane.rows("SELECT RUN_ID FROM RUN_STATUS ORDER BY CREATED_AT DESC LIMIT 1")
+        return str(rows[0][0]) if rows else ""
+
+    def state(self, run_id: str) -> tuple[str, str]:
+        rows = self.plane.rows("SELECT STATUS, PHASE FROM RUN_STATUS WHERE RUN_ID = ?", run_id)
+        return (rows[0][0], rows[0][1]) if rows else ("", "")
+
+    def wait_new(self, process: subprocess.Popen[str], before: str, *states: str) -> str:
+        """The id of the run that this process began, once it is in one of the states."""
+
+        def there() -> bool:
+            if process.poll() is not None:
+                pytest.fail(f"it ended with {process.returncode}: {process.communicate()}")
+            run_id = self.newest()
+            return run_id != before and not set(states).isdisjoint(self.state(run_id))
+
+        wait_until(there, f"a new run is {states}")
+        return self.newest()
+
+    def silence(self, run_id: str) -> None:
+        """Let the last beats of a run be old."""
+        sql = "UPDATE WORKER_HEARTBEATS SET LAST_HEARTBEAT = DATEADD(second, -100, LAST_HEARTBEAT) WHERE RUN_ID = ?"
+        self.plane.change(sql, run_id)
+
+    def close(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def bench(
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bench]:
+    for name, value in plane.environ.items():
+        monkeypatch.setenv(name, value)
+    made = Bench(plane, tmp_path, capsys)
+    yield made
+    made.close()
+
+
+def result(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, errors = process.communicate(timeout=END_S)
+    assert out, errors
+    return dict(json.loads(out)) | {"code": process.returncode, "said": errors}
+
+
+def read_until(process: subprocess.Popen[str], found: Callable[[str], bool]) -> str:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found(line):
+            return line
+    pytest.fail(f"it ended with {process.wait()} before it said so")
+
+
+def script(folder: Path, name: str, *lines: str) -> dict[str, str]:
+    """A program of that name, and a PATH that finds it first."""
+    file = folder / "bin" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("\n".join(["#!/bin/sh", *lines, ""]), "utf-8")
+    file.chmod(0o755)
+    return {"PATH": f"{file.parent}:{os.environ['PATH']}"}
+
+
+def test_a_run_is_seen_and_stopped_from_elsewhere_while_another_waits_for_its_warehouse(bench):
+    first = bench.run(warehouse="SHARED_WH")
+    run_id = bench.wait_new(first, "", "MEASUREMENT")
+
+    seen = bench.json("status", run_id)
+    assert (seen["run"]["status"], seen["run"]["phase"]) == ("RUNNING", "MEASUREMENT")
+    assert seen["leader"]["lease_left_ms"] > 0
+    assert [(one["worker_id"], one["target_connections"]) for one in seen["workers"]] == [("worker-0", 2)]
+    code, text = bench.ask("status")
+    assert code == 0
+    assert f"{run_id}  RUNNING MEASUREMENT" in text
+    assert "led by " in text
+    assert [run["run_id"] for run in bench.json("runs", "list")["runs"]] == [run_id]
+    assert bench.json("runs", "show", run_id[:13])["summary"] is None
+    assert bench.json("runs", "logs", "latest")["run_id"] == run_id
+
+    refused = result(bench.run(warehouse="SHARED_WH"))
+    assert refused["code"] == refused["error"]["exit_code"] == 75
+    assert f"warehouse SHARED_WH is in use by another run: scenario nap, process {first.pid}" in refused["said"]
+    assert "hint: Add --wait" in refused["said"]
+    code, text = bench.ask("runs", "recover", run_id, "--format", "json")
+    assert (code, "it is led" in json.loads(text)["error"]["message"]) == (75, True)
+    assert [one["run_id"] for one in bench.json("runs", "recover")["left"]] == [run_id]
+    assert bench.state(run_id) == ("RUNNING", "MEASUREMENT")
+
+    waiting = bench.run("--wait", warehouse="SHARED_WH", duration="2s")
+    read_until(waiting, lambda line: line.startswith("waiting: warehouse SHARED_WH is in use"))
+    impatient = bench.run("--wait", warehouse="SHARED_WH")
+    read_until(impatient, lambda line: line.startswith("waiting: "))
+    impatient.send_signal(signal.SIGTERM)
+    given_up = result(impatient)
+    assert given_up["code"] == given_up["error"]["exit_code"] == 143
+    stopped = bench.json("stop", run_id, "--reason", "enough seen")
+    assert (stopped["asked"], stopped["status"], stopped["led"]) == (True, "CANCELLING", True)
+
+    ended = result(first)
+    assert (ended["code"], ended["status"], ended["verdict"]) == (130, "CANCELLED", "cancelled")
+    assert ended["totals"]["succeeded"] > 0
+    row = bench.json("runs", "show", run_id)
+    assert row["run"]["status"] == "CANCELLED"
+    assert row["run"]["reason"].startswith("stopped by ")
+    assert row["run"]["reason"].endswith(" UTC: enough seen")
+    assert row["summary"]["totals"] == ended["totals"]
+    assert bench.ask("stop", run_id)[1] == f"nothing to stop: run {run_id} is CANCELLED\n"
+
+    after = result(waiting)
+    assert (after["code"] in COMPLETED, after["status"]) == (True, "COMPLETED"), after
+    assert bench.json("runs", "show", "latest")["run"]["run_id"] == after["run_id"]
+    assert bench.json("runs", "show", "latest~1")["run"]["run_id"] == run_id
+    code, text = bench.ask("runs", "show", after["run_id"])
+    assert "statements/s over" in text
+    assert len(bench.json("runs", "logs", after["run_id"], "-n", "1")["lines"]) == 1
+    lines = bench.ask("runs", "list")[1].splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [[after["run_id"], "COMPLETED"], [run_id, "CANCELLED"]]
+
+
+def test_a_run_that_still_waits_for_its_workers_can_be_stopped(bench):
+    before = bench.newest()
+    process = bench.run("--set", "spawner.kind=external", warehouse="EARLY_WH")
+    run_id = bench.wait_new(process, before, "STARTING")
+
+    code, text = bench.ask("stop", "latest")
+
+    assert code == 0
+    assert text.startswith(f"run {run_id} was asked to end: CANCELLING, stopped by ")
+    ended = result(process)
+    assert (ended["code"], ended["status"]) == (130, "CANCELLED")
+    assert bench.json("runs", "show", run_id)["run"]["reason"].startswith("stopped by ")
+
+
+def test_workers_in_containers_are_refused_before_anything_is_made(bench):
+    before = bench.newest()
+    words = ("spawner.kind=spcs", "spawner.compute_pool=P", "spawner.image=/db/schema/repository/loadgen:1")
+
+    refused = result(bench.run(*(word for pair in words for word in ("--set", pair)), warehouse="SPCS_WH"))
+
+    assert refused["code"] == refused["error"]["exit_code"] == 2
+    assert "spawner spcs is not built yet" in refused["said"]
+    assert bench.newest() == before
+
+
+def test_workers_as_programs_through_uv(bench):
+    orphan = bench.plane.new_run()
+    bench.plane.claim(orphan)
+    bench.plane.expire(orphan, since_s=100)
+    mark = bench.folder / "uv-was-here"
+    path = script(
+        bench.folder,
+        "uv",
+        f"echo once >> {mark}",
+        'while [ "$1" != python ]; do shift; done',
+        "shift",
+        f'exec {sys.executable} "$@"',
+    )
+
+    ended = result(bench.run("--set", "spawner.kind=subprocess", warehouse="UV_WH", duration="2s", **path))
+
+    assert (ended["code"] in COMPLETED, ended["status"]) == (True, "COMPLETED"), ended
+    assert ended["totals"]["succeeded"] > 0
+    assert mark.read_text("utf-8").count("once") == 2  # asked, then started
+    assert (bench.folder / "runs" / ended["run_id"] / "logs" / "worker-0.log").exists()
+    # Whoever starts a run ends those that were left behind.
+    assert bench.state(orphan) == ("FAILED", "PROCESSING")
+
+
+def test_a_worker_started_by_hand_with_the_command_that_was_printed(bench):
+    process = bench.run("--quiet", "--set", "spawner.kind=external", warehouse="HAND_WH", duration="2s")
+    line = read_until(process, lambda line: " loadgen worker " in line)
+    path = script(bench.folder, "loadgen", f"exec {PROGRAM[0]} -P -c '{PROGRAM[-1]}' \"$@\"")
+    bare = {name: bench.environ[name] for name in ("HOME", "PYTHONPATH")} | path
+
+    worker = subprocess.Popen(["sh", "-c", f"exec {line.strip()}"], env=bare, cwd=bench.folder)
+    try:
+        ended = result(process)
+        code = worker.wait(END_S)
+    finally:
+        worker.kill()
+        worker.wait()
+
+    assert (ended["code"] in COMPLETED, ended["status"]) == (True, "COMPLETED"), ended
+    assert ended["totals"]["succeeded"] > 0
+    assert code == 0
+
+
+def test_a_killed_orchestrator_leaves_no_worker_and_its_run_is_recovered_once(bench):
+    before = bench.newest()
+    process = bench.run("--set", "spawner.kind=subprocess", warehouse="KILLED_WH")
+    run_id = bench.wait_new(process, before, "MEASUREMENT")
+    plane = bench.plane
+    wait_until(
+        lambda: plane.rows("SELECT TOTAL_OPS FROM RUN_STATUS WHERE RUN_ID = ?", run_id)[0][0] > 0, "it has measured"
+    )
+    workers = {int(one["pid"]) for one in bench.json("status", run_id)["workers"]}
+    assert alive(workers) == workers
+
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+    wait_until(lambda: not alive(workers), "its workers end by themselves")
+    code, text = bench.ask("runs", "recover", run_id, "--format", "json")
+    assert (code, bench.state(run_id)[0]) == (75, "RUNNING"), text
+    plane.expire(run_id, since_s=100)
+    code, text = bench.ask("runs", "recover", run_id)
+    assert (code, bench.state(run_id)[0]) == (75, "RUNNING"), text
+    assert "nobody has led it for" in bench.ask("status", run_id)[1]
+    bench.silence(run_id)
+
+    recovered = bench.json("runs", "recover")["recovered"]
+
+    assert [(one["run_id"], one["status"]) for one in recovered] == [(run_id, "FAILED")]
+    shown = bench.json("runs", "show", run_id)
+    assert shown["run"]["status"] == "FAILED"
+    assert shown["run"]["ended_at"] is not None
+    assert "its orchestrator was lost" in shown["run"]["reason"]
+    assert (shown["summary"]["verdict"], shown["summary"]["exit_code"]) == ("error", 4)
+    assert shown["summary"]["totals"]["succeeded"] > 0
+    assert not shown["summary"]["validity"]["valid"]
+    row = shown["run"]
+    assert bench.json("runs", "recover") == {"recovered": [], "left": []}
+    assert bench.ask("runs", "recover", run_id) == (0, f"run {run_id} was left alone: it has ended\n")
+    assert bench.json("runs", "show", run_id)["run"] == row
+
+
+def test_an_orchestrator_that_was_taken_for_dead_ends_when_it_wakes_up(bench):
+    before = bench.newest()
+    process = bench.run(warehouse="ASLEEP_WH")
+    run_id = bench.wait_new(process, before, "MEASUREMENT")
+    (worker,) = (int(one["pid"]) for one in bench.json("status", run_id)["workers"])
+    for pid in (process.pid, worker):
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        bench.plane.expire(run_id, since_s=100)
+
+        def recovered() -> bool:
+            bench.silence(run_id)  # again and again: a beat may have been under way
+            return run_id in [one["run_id"] for one in bench.json("runs", "recover")["recovered"]]
+
+        wait_until(recovered, "it is taken for dead")
+    finally:
+        for pid in (worker, process.pid):
+            os.kill(pid, signal.SIGCONT)
+
+    ended = result(process)
+
+    assert ended["code"] == ended["error"]["exit_code"] == 4
+    assert "was ended by somebody else: FAILED" in ended["error"]["message"]
+    assert bench.state(run_id)[0] == "FAILED"
+    assert not alive({worker})
+
+
+def test_a_run_whose_result_was_stored_ends_as_the_result_says(plane):
+    """Its orchestrator died between the last two statements of its life."""
+    run_id = plane.new_run()
+    term = plane.claim(run_id)
+    for before, after in itertools.pairwise(
+        (RunStatus.PREPARED, RunStatus.STARTING, RunStatus.RUNNING, RunStatus.STOPPING)
+    ):
+        phase = Phase.PREPARING
+        assert run_status.move(
+            plane.session, patience(), term, Move(status=before, phase=phase, to=after, to_phase=phase)
+        )
+    test_results.append(plane.session, patience(), stored_result(plane, run_id))
+    plane.expire(run_id, since_s=100)
+
+    done, left = recover(plane.session, patience(), by="me on here", only=run_id)
+
+    assert [(one.run_id, one.status) for one in done] == [(run_id, RunStatus.COMPLETED)]
+    assert left == []
+    run = run_status.read(plane.session, run_id)
+    assert run is not None
+    assert (run.status, run.verdict) == (RunStatus.COMPLETED, "passed")
+    assert run.end_time is not None
+    again = recover(plane.session, patience(), by="me on here", only=run_id)
+    assert again == ([], [Left(run_id=run_id, why="it has ended", has_ended=True)])
+
+
+def stored_result(plane: ControlPlane, run_id: str) -> ResultRow:
+    return ResultRow(
+        test_id=run_id,
+        run_id=run_id,
+        worker_id=None,
+        worker_group_id=None,
+        template_id="t",
+        status="COMPLETED",
+        created_at=run_status.server_time(plane.session),
+        total_operations=1,
+        read_operations=1,
+        write_operations=0,
+        failed_operations=0,
+        p50_latency_ms=None,
+        p95_latency_ms=None,
+        p99_latency_ms=None,
+        avg_latency_ms=None,
+        find_max_result=None,
+        summary='{"verdict": "passed"}',
+    )
+
+
+def test_runs_are_named_by_their_beginning(server):
+    plane = ControlPlane(server)
+    find = partial(run_names.find, plane.session, patience())
+    with pytest.raises(UsageError, match="there are no runs yet"):
+        find("latest")
+    for run_id in ("20260101-a", "20260101-a-1", "20260101-b", "20260102-c"):
+        new = NewRun(run_id=run_id, template_id="t", test_name="n", scenario_config="{}", workers=1)
+        run_status.create(plane.session, patience(), new)
+
+    assert find("20260101-a").run_id == "20260101-a"  # though another begins so
+    assert find("20260101-b").run_id == find("latest~1").run_id == "20260101-b"
+    assert find("20260102").run_id == find("latest").run_id == find("latest~0").run_id == "20260102-c"
+    for name, said in (
+        ("2026", "beginning of several runs: 20260101-a, 20260101-a-1, 20260101-b, 20260102-c"),
+        ("2026010_", "there is no run 2026010_"),
+        ("%", "there is no run %"),
+        ("LATEST", "there is no run LATEST"),
+        ("", "is empty"),
+        ("latest~4", "the oldest run is latest~3: there is no latest~4"),
+        ("latest~99999", "too far back"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(said)):
+            find(name)
+    plane.close()

@@ -1,0 +1,133 @@
+"""Workers, beats and results for the tests of the orchestrator and of reports; valid by default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from loadgen.control.worker_heartbeats import Beat, WorkerIdentity, WorkerRow
+from loadgen.metrics.errors import ErrorKey, Errors
+from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.interval import Measured
+from loadgen.metrics.live import Live, write_live
+from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.result import Merged, WindowResult, merge
+from loadgen.metrics.tally import StatementTally, Tally, Times
+from loadgen.metrics.windows import WindowState
+from loadgen.model.counts import Counts
+from loadgen.model.outcome import ErrorCategory
+from loadgen.model.run import Phase
+from loadgen.model.worker import WorkerStatus
+from orchestrator.crew import Health, WorkerView
+from orchestrator.spawn.spawner import WorkerEnd
+
+MS = 1_000_000
+
+
+def row(
+    worker_id: str = "worker-0",
+    status: WorkerStatus = WorkerStatus.RUNNING,
+    *,
+    count: int = 5,
+    **said: Any,
+) -> WorkerRow:
+    identity = WorkerIdentity(
+        run_id="r", worker_id=worker_id, worker_group_id=0, hostname="h", pid=1, version="1", labels=None
+    )
+    return WorkerRow(identity=identity, beat=Beat(status=status, phase=None, count=count, **said), age_ms=0)
+
+
+def end(worker_id: str = "worker-0", code: int = -9, *last_lines: str) -> WorkerEnd:
+    return WorkerEnd(worker_id=worker_id, code=code, last_lines=last_lines)
+
+
+def view(
+    health: Health = Health.ALIVE,
+    status: WorkerStatus | None = WorkerStatus.RUNNING,
+    *,
+    number: int = 0,
+    ended: WorkerEnd | None = None,
+    live: Live | None = None,
+    silent_s: float = 0.0,
+    **said: Any,
+) -> WorkerView:
+    worker_id = f"worker-{number}"
+    return WorkerView(
+        worker_id=worker_id,
+        worker_group_id=number,
+        health=health,
+        row=None if status is None else row(worker_id, status, **said),
+        live=live,
+        end=ended,
+        silent_s=silent_s,
+    )
+
+
+def times(*ms: float) -> Histogram:
+    return Histogram.of(np.array([round(value * MS) for value in ms], np.int64)) if ms else EMPTY
+
+
+def tally(
+    ms: tuple[float, ...] = (10.0,) * 100,
+    *,
+    failed: int = 0,
+    cancelled_ms: tuple[float, ...] = (),
+    lag_ms: tuple[float, ...] = (),
+    service_ms: tuple[float, ...] | None = None,
+    skipped: int = 0,
+) -> StatementTally:
+    response = times(*ms)
+    ended = {Outcome.SUCCEEDED: Times(response, response if service_ms is None else times(*service_ms))}
+    if failed:
+        wrong = times(*[1.0] * failed)
+        ended[Outcome.SNOWFLAKE_ERROR] = Times(wrong, wrong)
+    if cancelled_ms:
+        given_up = times(*cancelled_ms)
+        ended[Outcome.CANCELLED] = Times(given_up, given_up)
+    return StatementTally(times=ended, lag=times(*lag_ms), skipped=skipped)
+
+
+def window(
+    statements: Mapping[str, StatementTally] | None = None,
+    *,
+    seconds: float = 10.0,
+    phase: Phase = Phase.MEASUREMENT,
+    step_id: int | None = None,
+    window_id: int = 1,
+    state: WindowState = WindowState.FINAL,
+    example: str = "it failed",
+) -> WindowResult:
+    found = {"s": tally()} if statements is None else dict(statements)
+    ended = sum((statement.ended for statement in found.values()), Counts())
+    errors: dict[ErrorKey, Errors] = {
+        (ErrorCategory.SNOWFLAKE_ERROR, 100_051): Errors(count=ended.failed, example=example)
+    }
+    return WindowResult(
+        window_id=window_id,
+        phase=phase,
+        step_id=step_id,
+        state=state,
+        seconds=seconds,
+        counts=Counts(
+            scheduled=ended.ended,
+            skipped=ended.skipped,
+            succeeded=ended.succeeded,
+            failed=ended.failed,
+            cancelled=ended.cancelled,
+        ),
+        tally=Tally(statements=found, errors=errors if ended.failed else {}),
+    )
+
+
+def merged(statements: Mapping[str, StatementTally] | None = None, **more: Any) -> Merged:
+    return merge([[window(statements, **more)]])
+
+
+def live(*windows: WindowResult) -> Live:
+    return Live(elapsed_s=1.0, totals=Counts(), measured=Measured(), windows=windows)
+
+
+def live_text(*windows: WindowResult) -> str:
+    return write_live(live(*windows))

@@ -1,0 +1,445 @@
+"""What is done next with a run: every row of the decision, decided once, decided twice, and to the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.model.run import STEPS, Phase, RunStatus, advance
+from loadgen.model.worker import WorkerStatus
+from loadgen.scenario.scenario import Load, OnWorkerLoss, Timing
+from orchestrator.course import (
+    CLOSING_S,
+    Action,
+    Announce,
+    Course,
+    Ending,
+    EndWorkers,
+    Finish,
+    Rules,
+    SayStart,
+    SayStop,
+    Step,
+    View,
+    carried_out,
+    decide,
+)
+from orchestrator.crew import Health, WorkerView
+from orchestrator.plan import plan_run
+from tests.unit.orchestrator_builders import end, view
+
+TIMING = Timing()
+RULES = Rules(
+    plan=plan_run(Load(connections=8), announce_s=TIMING.announce_s), timing=TIMING, on_worker_loss=OnWorkerLoss.FAIL
+)
+CONTINUE = replace(RULES, on_worker_loss=OnWorkerLoss.CONTINUE)
+ENDS_S = 70.0 + CLOSING_S
+R, P, W, H = RunStatus, Phase, WorkerStatus, Health
+
+MISSING = view(H.MISSING, None)
+CONNECTING = view(H.ALIVE, W.STARTING)
+WAITING = view(H.ALIVE, W.WAITING)
+RUNNING = view(H.ALIVE, W.RUNNING)
+STALE = view(H.STALE, W.RUNNING)
+DRAINING = view(H.ALIVE, W.DRAINING)
+DONE = view(H.DONE, W.COMPLETED)
+KILLED = view(H.DEAD, W.RUNNING, ended=end())
+SILENT = view(H.DEAD, W.RUNNING, silent_s=61)
+SAID_DEAD = view(H.DEAD, W.DEAD, last_error="no control plane")
+WISH = Ending(status=R.COMPLETED, reason="p95 < 5ms was not met", stop="threshold", drain_s=120.0)
+CANCEL = Step(R.CANCELLING, P.MEASUREMENT, "stopped by the user")
+DONE_BY_PLAN = Ending(status=R.COMPLETED, reason="the plan is done", stop="duration", drain_s=120.0)
+BY_USER = Ending(status=R.CANCELLED, reason="stopped by the user", stop="cancelled", drain_s=20.0)
+
+
+def course(status: RunStatus, **more: Any) -> Course:
+    return Course(since_s=0.0, seen=status, **more)
+
+
+def look(
+    status: RunStatus, *crew: WorkerView, now_s: float = 1.0, phase: Phase = Phase.MEASUREMENT, **more: Any
+) -> View:
+    return View(now_s=now_s, status=status, phase=phase, reason=None, crew=crew, **more)
+
+
+def failure(reason: str) -> Ending:
+    return Ending(status=R.FAILED, reason=reason, stop="worker_failure", drain_s=20.0)
+
+
+def stopped(ending: Ending, phase: Phase = Phase.COOLDOWN) -> tuple[Action, ...]:
+    return Step(R.STOPPING, phase, ending.reason), SayStop(ending)
+
+
+START = (Announce(), Step(R.RUNNING, P.WARMUP), SayStart())
+SAID = course(R.RUNNING, start_said=True)
+PREPARING: dict[str, Any] = {"phase": P.PREPARING}
+RUN: dict[str, Any] = {"zero_s": 0.0}
+WARM: dict[str, Any] = {"zero_s": 0.0, "phase": P.WARMUP}
+
+ROWS: list[tuple[str, Course, View, tuple[Action, ...]]] = [
+    # --- before
+    ("prepared", course(R.PREPARED), look(R.PREPARED, **PREPARING), ()),
+    (
+        "prepared, interrupted",
+        course(R.PREPARED),
+        look(R.PREPARED, interrupts=1, **PREPARING),
+        (Step(R.CANCELLING, P.PREPARING, "stopped by the user"),),
+    ),
+    # --- starting
+    ("nobody there yet", course(R.STARTING), look(R.STARTING, MISSING, **PREPARING), ()),
+    ("one connects", course(R.STARTING), look(R.STARTING, WAITING, CONNECTING, **PREPARING), ()),
+    ("one is missing", course(R.STARTING), look(R.STARTING, WAITING, MISSING, **PREPARING), ()),
+    ("all wait", course(R.STARTING), look(R.STARTING, WAITING, WAITING, **PREPARING), START),
+    ("no worker at all is never ready", course(R.STARTING), look(R.STARTING, **PREPARING), ()),
+    ("all wait, announced just now", course(R.STARTING), look(R.STARTING, WAITING, zero_s=0.5, **PREPARING), START),
+    (
+        "all wait, and what was announced has begun without them",
+        course(R.STARTING),
+        look(R.STARTING, WAITING, now_s=9.0, zero_s=0.5, **PREPARING),
+        stopped(failure("the start took longer than it was announced ahead"), P.PREPARING),
+    ),
+    (
+        "one died",
+        course(R.STARTING),
+        look(R.STARTING, WAITING, KILLED, **PREPARING),
+        stopped(failure("worker-0 was killed by signal 9"), P.PREPARING),
+    ),
+    (
+        "one gave up before it began",
+        course(R.STARTING),
+        look(R.STARTING, WAITING, SAID_DEAD, **PREPARING),
+        stopped(failure("worker-0 ended: no control plane"), P.PREPARING),
+    ),
+    ("the last second of patience", course(R.STARTING), look(R.STARTING, MISSING, now_s=60.0, **PREPARING), ()),
+    (
+        "patience is over",
+        course(R.STARTING),
+        look(R.STARTING, WAITING, MISSING, now_s=60.1, **PREPARING),
+        stopped(failure("not all workers were ready within 60 s: worker-0 never registered"), P.PREPARING),
+    ),
+    (
+        "starting, interrupted",
+        course(R.STARTING),
+        look(R.STARTING, WAITING, interrupts=1, **PREPARING),
+        (Step(R.CANCELLING, P.PREPARING, "stopped by the user"),),
+    ),
+    # --- running
+    ("warm-up", SAID, look(R.RUNNING, RUNNING, now_s=9.9, **WARM), ()),
+    ("warm-up is over", SAID, look(R.RUNNING, RUNNING, now_s=10.0, **WARM), (Step(R.RUNNING, P.MEASUREMENT),)),
+    ("measuring", SAID, look(R.RUNNING, RUNNING, now_s=30.0, **RUN), ()),
+    ("START was not said", course(R.RUNNING), look(R.RUNNING, RUNNING, now_s=5.0, **WARM), (SayStart(),)),
+    ("stale is not dead", SAID, look(R.RUNNING, STALE, RUNNING, now_s=30.0, **RUN), ()),
+    ("one is done early", SAID, look(R.RUNNING, DONE, RUNNING, now_s=30.0, **RUN), ()),
+    ("the last window is open", SAID, look(R.RUNNING, RUNNING, now_s=ENDS_S - 0.01, **RUN), ()),
+    ("the plan is done", SAID, look(R.RUNNING, RUNNING, now_s=ENDS_S, **RUN), stopped(DONE_BY_PLAN)),
+    (
+        "one was killed",
+        SAID,
+        look(R.RUNNING, RUNNING, KILLED, now_s=30.0, **RUN),
+        stopped(failure("worker-0 was killed by signal 9")),
+    ),
+    (
+        "one fell silent",
+        SAID,
+        look(R.RUNNING, RUNNING, SILENT, now_s=30.0, **RUN),
+        stopped(failure("worker-0 has been silent for 61 s")),
+    ),
+    ("somebody wishes the end", SAID, look(R.RUNNING, RUNNING, now_s=30.0, wish=WISH, **RUN), stopped(WISH)),
+    (
+        "a loss counts more than a wish",
+        SAID,
+        look(R.RUNNING, KILLED, now_s=30.0, wish=WISH, **RUN),
+        stopped(failure("worker-0 was killed by signal 9")),
+    ),
+    ("interrupted", SAID, look(R.RUNNING, RUNNING, now_s=30.0, interrupts=1, **RUN), (CANCEL,)),
+    ("interrupted while one died", SAID, look(R.RUNNING, KILLED, interrupts=1, **RUN), (CANCEL,)),
+    # --- stopping
+    (
+        "drains",
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        look(R.STOPPING, DRAINING, now_s=125.0),
+        (),
+    ),
+    (
+        "STOP was not said",
+        course(R.STOPPING, ending=DONE_BY_PLAN),
+        look(R.STOPPING, DRAINING),
+        (SayStop(DONE_BY_PLAN),),
+    ),
+    (
+        "all over",
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        look(R.STOPPING, DONE, KILLED),
+        (Finish(DONE_BY_PLAN),),
+    ),
+    (
+        "all over before STOP was said",
+        course(R.STOPPING, ending=DONE_BY_PLAN),
+        look(R.STOPPING, DONE),
+        (SayStop(DONE_BY_PLAN), Finish(DONE_BY_PLAN)),
+    ),
+    (
+        "drained for too long",
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        look(R.STOPPING, DONE, DRAINING, now_s=125.1),
+        (EndWorkers(hard=False),),
+    ),
+    (
+        "asked to end a moment ago: once more, for those who took it for the first word of it",
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True, ended=1, ended_s=126.0),
+        look(R.STOPPING, DRAINING, now_s=126.2),
+        (EndWorkers(hard=False),),
+    ),
+    (
+        "asked twice a moment ago",
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True, ended=2, ended_s=126.0),
+        look(R.STOPPING, DRAINING, now_s=128.0),
+        (),
+    ),
+    (
+        "did not end when asked",
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True, ended=2, ended_s=126.0),
+        look(R.STOPPING, DRAINING, now_s=128.1),
+        (EndWorkers(hard=True),),
+    ),
+    (
+        "cannot be ended from here",
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True, ended=3, ended_s=130.0),
+        look(R.STOPPING, DRAINING, now_s=132.1),
+        (Finish(DONE_BY_PLAN),),
+    ),
+    (
+        "one interrupt while it drains anyway",
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        look(R.STOPPING, DRAINING, interrupts=1),
+        (),
+    ),
+    (
+        "two interrupts end it now",
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        look(R.STOPPING, DRAINING, interrupts=2),
+        (EndWorkers(hard=False),),
+    ),
+    # --- cancelling
+    (
+        "a user's wish is announced",
+        course(R.CANCELLING),
+        look(R.CANCELLING, RUNNING),
+        (SayStop(BY_USER),),
+    ),
+    ("cancelled, all over", course(R.CANCELLING, stop_said=True), look(R.CANCELLING, DONE), (Finish(BY_USER),)),
+    (
+        "cancelled just when the plan was done: the user was first",
+        course(R.CANCELLING, ending=DONE_BY_PLAN),
+        look(R.CANCELLING, DONE),
+        (SayStop(BY_USER), Finish(BY_USER)),
+    ),
+    (
+        "cancelled just when a worker was lost: that is still a failure",
+        course(R.CANCELLING, ending=failure("x"), stop_said=True),
+        look(R.CANCELLING, KILLED),
+        (Finish(failure("x")),),
+    ),
+    (
+        "cancelled, drained for too long",
+        course(R.CANCELLING, stop_said=True),
+        look(R.CANCELLING, DRAINING, now_s=25.1),
+        (EndWorkers(hard=False),),
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "before", "seen", "actions"), ROWS, ids=[row[0] for row in ROWS])
+def test_rows(what: str, before: Course, seen: View, actions: tuple[Action, ...]) -> None:
+    after, decided = decide(before, seen, RULES)
+    assert decided == actions
+    assert after.seen is seen.status
+    for action in decided:  # every step is one that a run may take
+        if isinstance(action, Step):
+            advance(seen.status, seen.phase, action.to, action.to_phase)
+        if isinstance(action, Finish):
+            assert action.ending.status in STEPS[seen.status]
+
+
+@pytest.mark.parametrize("status", [R.COMPLETED, R.CANCELLED, R.FAILED])
+@pytest.mark.parametrize("crew", [(), (RUNNING,), (KILLED,), (DONE,)])
+@pytest.mark.parametrize("interrupts", [0, 3])
+def test_a_finished_run_is_left_alone(status: RunStatus, crew: tuple[WorkerView, ...], interrupts: int) -> None:
+    assert decide(course(status), look(status, *crew, interrupts=interrupts, wish=WISH), RULES)[1] == ()
+
+
+@pytest.mark.parametrize(("what", "before", "seen", "actions"), ROWS, ids=[row[0] for row in ROWS])
+def test_decided_twice_is_harmless(what: str, before: Course, seen: View, actions: tuple[Action, ...]) -> None:
+    """Nothing could be carried out: the next look decides the same again, but for asking workers to end."""
+    after, _ = decide(before, seen, RULES)
+    _, again = decide(after, replace(seen, now_s=seen.now_s), RULES)
+    assert tuple(action for action in again if not isinstance(action, EndWorkers)) == tuple(
+        action for action in actions if not isinstance(action, EndWorkers)
+    )
+
+
+def test_a_lost_worker_may_be_missed_when_the_scenario_says_so_but_not_all_of_them() -> None:
+    one = look(R.RUNNING, RUNNING, KILLED, now_s=30.0, zero_s=0.0)
+    assert decide(SAID, one, CONTINUE)[1] == ()
+    all_of_them = look(R.RUNNING, KILLED, SILENT, now_s=30.0, zero_s=0.0)
+    assert decide(SAID, all_of_them, CONTINUE)[1][0] == Step(
+        R.STOPPING, P.COOLDOWN, "worker-0 was killed by signal 9; worker-0 has been silent for 61 s"
+    )
+
+
+def test_a_deadline_counts_from_the_moment_the_status_was_seen() -> None:
+    before = Course(since_s=0.0, seen=R.RUNNING, ending=DONE_BY_PLAN, stop_said=True)
+    after, actions = decide(before, look(R.STOPPING, DRAINING, now_s=500.0), RULES)
+    assert actions == ()
+    assert after.since_s == 500.0
+
+
+def test_a_run_that_somebody_else_was_stopping_fails_and_says_why() -> None:
+    seen = replace(look(R.STOPPING, DONE), reason="the plan is done")
+    _, actions = decide(course(R.STOPPING), seen, RULES)
+    assert isinstance(actions[-1], Finish)
+    assert actions[-1].ending.status is R.FAILED
+    assert actions[-1].ending.reason == "its leader was lost while it was stopping (the plan is done)"
+
+
+def test_the_reason_of_a_user_is_kept() -> None:
+    seen = replace(look(R.CANCELLING, DONE), reason="make room for the release")
+    _, actions = decide(course(R.CANCELLING), seen, RULES)
+    assert isinstance(actions[-1], Finish)
+    assert actions[-1].ending.reason == "make room for the release"
+
+
+def test_between_asking_and_ending_there_is_always_time_for_last_words() -> None:
+    """Also when the second interrupt comes long after the first."""
+    now, ticks = course(R.CANCELLING, stop_said=True), []
+    for tick in range(10):
+        now, actions = decide(now, look(R.CANCELLING, DRAINING, now_s=15.0 + tick, interrupts=2), RULES)
+        ticks += [(tick, action) for action in actions]
+    soft, hard = EndWorkers(hard=False), EndWorkers(hard=True)
+    assert ticks[:3] == [(0, soft), (1, soft), (4, hard)]
+    assert ticks[3] == (7, Finish(BY_USER))
+
+
+# --- to the end ------------------------------------------------------------------------------------------------------
+
+
+class World:
+    """A run, its workers and a control plane that fails when it is told to."""
+
+    def __init__(self, workers: int) -> None:
+        self.now_s, self.status, self.phase = 0.0, R.STARTING, P.PREPARING
+        self.reason: str | None = None
+        self.course = Course(since_s=0.0, seen=R.PREPARED)
+        self.crew = [MISSING] * workers
+        self.zero_s: float | None = None
+        self.interrupts = 0
+        self.wish: Ending | None = None
+        self.ending: Ending | None = None
+        self.stops = 0
+
+    def tick(self, *, fails_at: int | None) -> None:
+        """One look; the action with this number, and those after it, fail."""
+        self.now_s += 1.0
+        seen = View(
+            now_s=self.now_s,
+            status=self.status,
+            phase=self.phase,
+            reason=self.reason,
+            crew=tuple(self.crew),
+            zero_s=self.zero_s,
+            interrupts=self.interrupts,
+            wish=self.wish,
+        )
+        self.course, actions = decide(self.course, seen, RULES)
+        for number, action in enumerate(actions):
+            if number == fails_at:
+                return
+            self.apply(action)
+            self.course = carried_out(self.course, action)
+
+    def apply(self, action: Action) -> None:
+        if isinstance(action, Announce) and self.zero_s is None:
+            self.zero_s = self.now_s
+        elif isinstance(action, Step):
+            advance(self.status, self.phase, action.to, action.to_phase)
+            self.status, self.phase = action.to, action.to_phase
+        elif isinstance(action, SayStop):
+            self.stops += 1
+        elif isinstance(action, EndWorkers) and action.hard:
+            self.crew = [worker if worker.is_over else KILLED for worker in self.crew]
+        elif isinstance(action, Finish):
+            self.ending = action.ending
+
+
+HAPPENINGS = st.lists(
+    st.tuples(
+        st.sampled_from([MISSING, CONNECTING, WAITING, RUNNING, STALE, DRAINING, DONE, KILLED, SILENT, SAID_DEAD]),
+        st.integers(0, 2),  # which worker
+        st.sampled_from([None, None, None, 0, 1, 2]),  # what fails
+        st.sampled_from(["", "", "", "", "interrupt", "wish", "cancel"]),
+        st.integers(0, 40),  # quiet seconds before
+    ),
+    max_size=25,
+)
+
+
+def happen(world: World, what: str) -> None:
+    if what == "interrupt":
+        world.interrupts += 1
+    elif what == "wish":
+        world.wish = WISH
+    elif what == "cancel" and R.CANCELLING in STEPS[world.status]:
+        world.status, world.reason = R.CANCELLING, "loadgen stop"
+
+
+@settings(deadline=None, max_examples=300)
+@given(HAPPENINGS, st.booleans())
+def test_every_run_comes_to_an_end(happenings: list[tuple[WorkerView, int, int | None, str, int]], ends: bool) -> None:
+    """Whatever happened before, in whatever order: when workers are over, or the time for them is."""
+    world = World(3)
+    for worker, number, fails_at, what, quiet_s in happenings:
+        for _ in range(quiet_s):
+            world.tick(fails_at=None)
+        if not world.crew[number].is_over:  # nobody comes back from the dead
+            world.crew[number] = worker
+        happen(world, what)
+        world.tick(fails_at=fails_at)
+    if ends:
+        world.crew = [worker if worker.is_over else DONE for worker in world.crew]
+    bound_s = 60 + 70 + 125 + 10 if not ends else 75
+    for _ in range(bound_s):
+        if world.ending is not None:
+            break
+        world.tick(fails_at=None)
+    assert world.ending is not None, (world.status, world.course)
+    assert world.ending.status in STEPS[world.status], "it could not be ended so"
+    assert world.ending.reason
+    assert world.stops >= 1
+
+
+def test_the_course_of_a_run_in_which_nothing_happens() -> None:
+    world = World(2)
+    story = []
+    for second in range(200):
+        if second == 3:
+            world.crew = [WAITING, WAITING]
+        if world.status is R.RUNNING:
+            world.crew = [RUNNING, RUNNING]
+        if world.status is R.STOPPING:
+            world.crew = [DONE, DONE]
+        before = (world.status, world.phase)
+        world.tick(fails_at=None)
+        if (world.status, world.phase) != before:
+            story.append((second, world.status, world.phase))
+        if world.ending is not None:
+            break
+    assert story == [
+        (3, R.RUNNING, P.WARMUP),
+        (13, R.RUNNING, P.MEASUREMENT),
+        (74, R.STOPPING, P.COOLDOWN),
+    ]
+    assert world.ending == DONE_BY_PLAN

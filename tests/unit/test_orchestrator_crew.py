@@ -1,0 +1,151 @@
+"""The workers as their leader sees them: who is alive, who is not, and the sentence about it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.control.worker_heartbeats import WorkerRow
+from loadgen.model.worker import WorkerStatus
+from orchestrator.crew import Health, Liveness, WorkerView, view_crew
+from orchestrator.spawn.spawner import WorkerEnd
+from tests.unit.orchestrator_builders import end, live_text, row, view, window
+
+STALE_S, DEAD_S, GAP_S = 30.0, 60.0, 2.0
+S = WorkerStatus
+
+
+def crew_of(
+    *rows: WorkerRow, ends: tuple[WorkerEnd, ...] = (), silent_s: dict[str, float] | None = None, expected: int = 1
+) -> tuple[WorkerView, ...]:
+    names = [f"worker-{number}" for number in range(expected)]
+    return view_crew(names, rows, ends, silent_s or {}, stale_s=STALE_S, dead_s=DEAD_S)
+
+
+# --- silence ---------------------------------------------------------------------------------------------------------
+
+
+def test_silence_is_counted_in_seconds_that_were_looked_at() -> None:
+    liveness = Liveness(longest_gap_s=GAP_S)
+    beats = [row(count=7)]
+    assert liveness.observe(beats, 100.0) == {"worker-0": 0.0}
+    assert liveness.observe(beats, 101.0) == {"worker-0": 1.0}
+    assert liveness.observe(beats, 102.5) == {"worker-0": 2.5}
+    assert liveness.observe([row(count=8)], 103.5) == {"worker-0": 0.0}
+
+
+@pytest.mark.parametrize("away_s", [59.0, 61.0, 3_600.0, 1e6])
+def test_neither_an_outage_nor_a_pause_of_ours_kills_anybody(away_s: float) -> None:
+    """While nothing could be seen, a worker may have beaten all the time; its count has only not been read."""
+    liveness = Liveness(longest_gap_s=GAP_S)
+    liveness.observe([row(count=7)], 0.0)
+    silent_s = liveness.observe([row(count=7)], away_s)
+    assert silent_s["worker-0"] <= GAP_S
+    (worker,) = crew_of(row(count=7), silent_s=dict(silent_s))
+    assert worker.health is Health.ALIVE
+
+
+def test_a_worker_that_is_silent_while_we_look_becomes_stale_and_then_dead() -> None:
+    liveness = Liveness(longest_gap_s=GAP_S)
+    seen = []
+    for second in range(63):
+        silent_s = liveness.observe([row(count=7)], float(second))
+        seen.append(crew_of(row(count=7), silent_s=dict(silent_s))[0].health)
+    assert seen == [Health.ALIVE] * 31 + [Health.STALE] * 30 + [Health.DEAD] * 2
+
+
+def test_a_replacement_that_begins_to_count_again_is_alive() -> None:
+    liveness = Liveness(longest_gap_s=GAP_S)
+    for second in range(59):
+        liveness.observe([row(count=7)], float(second))
+    assert liveness.observe([row(count=1)], 60.0) == {"worker-0": 0.0}
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e5), st.booleans()), max_size=50))
+def test_silence_never_exceeds_the_looks_since_the_last_beat(looks: list[tuple[float, bool]]) -> None:
+    liveness, now_s, count, quiet_looks = Liveness(longest_gap_s=GAP_S), 0.0, 1, 0
+    liveness.observe([row(count=count)], now_s)
+    for gap_s, beaten in looks:
+        now_s, count = now_s + gap_s, count + beaten
+        quiet_looks = 0 if beaten else quiet_looks + 1
+        assert 0.0 <= liveness.observe([row(count=count)], now_s)["worker-0"] <= quiet_looks * GAP_S
+
+
+# --- health ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "ended", "silent_s", "health", "ready", "over"),
+    [
+        (None, False, 0.0, Health.MISSING, False, False),
+        (None, True, 0.0, Health.DEAD, False, True),
+        (S.STARTING, False, 0.0, Health.ALIVE, False, False),
+        (S.WAITING, False, 0.0, Health.ALIVE, True, False),
+        (S.WAITING, False, 31.0, Health.STALE, True, False),
+        (S.WAITING, False, 61.0, Health.DEAD, False, True),
+        (S.WAITING, True, 0.0, Health.DEAD, False, True),
+        (S.RUNNING, False, 0.0, Health.ALIVE, True, False),
+        (S.RUNNING, True, 0.0, Health.DEAD, False, True),
+        (S.DRAINING, False, 0.0, Health.ALIVE, False, False),
+        (S.DRAINING, False, 61.0, Health.DEAD, False, True),
+        (S.COMPLETED, False, 999.0, Health.DONE, False, True),  # whoever is done need not beat
+        (S.COMPLETED, True, 0.0, Health.DONE, False, True),
+        (S.DEAD, False, 0.0, Health.DEAD, False, True),
+    ],
+)
+def test_health(
+    status: WorkerStatus | None, ended: bool, silent_s: float, health: Health, ready: bool, over: bool
+) -> None:
+    rows = () if status is None else (row(status=status),)
+    (worker,) = crew_of(*rows, ends=(end(),) if ended else (), silent_s={"worker-0": silent_s})
+    assert (worker.health, worker.is_ready, worker.is_over) == (health, ready, over)
+
+
+def test_all_expected_workers_are_there_in_order_and_strangers_are_not() -> None:
+    crew = crew_of(row("worker-2"), row("worker-7"), row("worker-0"), expected=3)
+    assert [(worker.worker_id, worker.health) for worker in crew] == [
+        ("worker-0", Health.ALIVE),
+        ("worker-1", Health.MISSING),
+        ("worker-2", Health.ALIVE),
+    ]
+
+
+# --- sentences -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("worker", "sentence"),
+    [
+        (view(Health.MISSING, None), "worker-0 never registered"),
+        (view(Health.DEAD, ended=end()), "worker-0 was killed by signal 9"),
+        (view(Health.DEAD, ended=end("worker-0", 4, "a", "b")), "worker-0 exited with code 4: b"),
+        (
+            view(Health.DEAD, S.DEAD, ended=end("worker-0", 1, "tail"), last_error="no table ORDERS"),
+            "worker-0 exited with code 1: no table ORDERS",
+        ),
+        (view(Health.DEAD, S.DEAD, last_error="no table ORDERS"), "worker-0 ended: no table ORDERS"),
+        (view(Health.DEAD, S.DEAD), "worker-0 ended: it did not say why"),
+        (view(Health.DEAD, silent_s=61.4), "worker-0 has been silent for 61 s"),
+        (view(Health.ALIVE, S.STARTING), "worker-0 is STARTING"),
+        (view(Health.ALIVE, S.STARTING, last_error="login refused"), "worker-0 is STARTING: login refused"),
+    ],
+)
+def test_what_became_of_it(worker: WorkerView, sentence: str) -> None:
+    assert worker.why == sentence
+
+
+# --- what a beat says ------------------------------------------------------------------------------------------------
+
+
+def test_a_beat_is_read() -> None:
+    (worker,) = crew_of(row(live_metrics=live_text(window())))
+    assert worker.live is not None
+    assert worker.live.windows[0].counts.succeeded == 100
+
+
+@pytest.mark.parametrize("text", ["", "{}", "nonsense", '{"version": 99}', "[1]", "null", "\x00", "{" * 5_000])
+def test_a_beat_that_cannot_be_read_is_as_none_and_never_zero(text: str) -> None:
+    (worker,) = crew_of(row(live_metrics=text))
+    assert worker.live is None
+    assert worker.health is Health.ALIVE

@@ -1,0 +1,194 @@
+"""summary.json: the contract of schema version 1, key by key."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from loadgen.model.workload import StatementKind
+from loadgen.report.summary import RunFacts, WorkerResult, summarize
+from loadgen.report.verdict import Checked, ClientHealth
+from tests.unit.metrics_builders import statement
+from tests.unit.orchestrator_builders import merged, tally
+
+LATENCY = ["p50", "p90", "p95", "p99", "p999", "avg", "min", "max"]
+# Names and types as design and README promise them; scripts rely on both.
+NUMBER = (int, float)
+SCHEMA: dict[str, Any] = {
+    "schema_version": int,
+    "run_id": str,
+    "scenario": str,
+    "status": str,
+    "verdict": str,
+    "exit_code": int,
+    "exit_reason": str,
+    "validity": {"valid": bool, "reasons": list},
+    "started_at": str,
+    "measured_seconds": float,
+    "connections": int,
+    "workers": int,
+    "totals": {
+        "scheduled": int,
+        "skipped": int,
+        "succeeded": int,
+        "failed": int,
+        "cancelled": int,
+        "reads": int,
+        "writes": int,
+        "qps": float,
+        "error_rate": float,
+    },
+    "latency_ms": dict.fromkeys(LATENCY, NUMBER),
+    "service_ms": dict.fromkeys(LATENCY, NUMBER),
+    "lag_ms": dict.fromkeys(LATENCY, NUMBER),
+    "statements": {
+        "look": {"succeeded": int, "failed": int, "qps": float, "latency_ms": dict.fromkeys(LATENCY, NUMBER)},
+        "pay": {"succeeded": int, "failed": int, "qps": float, "latency_ms": dict.fromkeys(LATENCY, NUMBER)},
+    },
+    "errors": [{"category": str, "code": int, "count": int, "example": str}],
+    "thresholds": [{"check": str, "value": float, "passed": bool}],
+    "find_max": type(None),
+    "worker_results": [
+        {
+            "worker_id": str,
+            "status": str,
+            "succeeded": int,
+            "failed": int,
+            "qps": float,
+            "cpu_percent_of_core": float,
+            "wakeup_p99_ms": float,
+        }
+    ],
+    "client": {
+        "cpu_percent_of_core": float,
+        "wakeup_p99_ms": float,
+        "overhead_ms": type(None),
+        "saturated": bool,
+    },
+    "environment": dict,
+    "enrichment": dict,
+}
+MANY = tuple(1.0 + number / 100 for number in range(2_000))
+
+
+def facts(**more: Any) -> RunFacts:
+    lags = (0.5,) * 2_000
+    service = tuple(ms - 0.5 for ms in MANY)
+    statements = {
+        "look": tally(MANY, lag_ms=lags, service_ms=service),
+        "pay": tally(MANY, failed=4, lag_ms=(*lags, 0.5, 0.5, 0.5, 0.5), service_ms=service, skipped=3),
+    }
+    known: dict[str, Any] = {
+        "run_id": "20261115-0200-orders-7f3a9c",
+        "scenario": "orders-mix",
+        "status": "COMPLETED",
+        "started_at": "2026-11-15T02:00:00.000Z",
+        "connections": 32,
+        "statements": (statement("look"), statement("pay", StatementKind.WRITE)),
+        "merged": merged(statements),
+        "invalid": (),
+        "checked": (Checked(check="p95 < 50ms", value=19.5, passed=True),),
+        "client": ClientHealth(cpu_percent_of_core=12.5, wakeup_p99_ms=0.25),
+        "workers": (
+            WorkerResult(
+                worker_id="worker-0",
+                status="DONE",
+                succeeded=4_000,
+                failed=4,
+                qps=400.0,
+                cpu_percent_of_core=12.5,
+                wakeup_p99_ms=0.25,
+            ),
+        ),
+        "open_loop": True,
+    }
+    return RunFacts(**(known | more))
+
+
+def check(value: Any, wanted: Any, where: str) -> None:
+    if isinstance(wanted, dict):
+        assert isinstance(value, dict), where
+        assert list(value) == list(wanted), where
+        for key, part in wanted.items():
+            check(value[key], part, f"{where}.{key}")
+    elif isinstance(wanted, list):
+        assert isinstance(value, list), where
+        assert value, where
+        for item in value:
+            check(item, wanted[0], f"{where}[]")
+    else:
+        assert isinstance(value, wanted), (where, value)
+        assert wanted is bool or not isinstance(value, bool), where
+
+
+def test_the_document_is_exactly_what_was_promised() -> None:
+    check(summarize(facts()), SCHEMA, "summary")
+
+
+def test_it_survives_json_unchanged_and_without_nan() -> None:
+    for known in (facts(), facts(merged=merged({})), facts(open_loop=False, started_at=None)):
+        summary = summarize(known)
+        assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+
+
+def test_totals_add_up_and_kinds_are_told_apart() -> None:
+    totals = summarize(facts())["totals"]
+    assert totals["scheduled"] == totals["skipped"] + totals["succeeded"] + totals["failed"] + totals["cancelled"]
+    assert (totals["reads"], totals["writes"]) == (2_000, 2_004)
+    assert totals["error_rate"] == pytest.approx(4 / 4_004)
+    assert totals["qps"] == 400.0
+
+
+def test_an_open_loop_shows_service_and_lag_beside_the_response() -> None:
+    summary = summarize(facts())
+    assert summary["latency_ms"]["max"] == pytest.approx(summary["service_ms"]["max"] + 0.5)
+    assert summary["lag_ms"]["avg"] == pytest.approx(0.5)
+
+
+def test_a_closed_loop_has_no_lag() -> None:
+    summary = summarize(facts(open_loop=False))
+    assert summary["lag_ms"] == {}
+    assert summary["service_ms"] == summary["latency_ms"]
+
+
+@pytest.mark.parametrize(
+    ("samples", "hidden"),
+    [(0, LATENCY), (1, LATENCY[:5]), (19, ["p95", "p99", "p999"]), (21, ["p99", "p999"]), (101, ["p999"]), (1_001, [])],
+)
+def test_percentiles_that_the_samples_cannot_support_are_null(samples: int, hidden: list[str]) -> None:
+    latency = summarize(facts(merged=merged({"look": tally((5.0,) * samples)}), open_loop=False))["latency_ms"]
+    assert list(latency) == LATENCY
+    assert [name for name in LATENCY if latency[name] is None] == hidden
+
+
+@pytest.mark.parametrize(
+    ("cancelled_ms", "at_least"),
+    [(30.0, ["p99", "p999"]), (1.5, ["p50", "p90", "p95", "p99", "p999"])],  # after all others ended, and early
+)
+def test_percentiles_among_cancelled_statements_are_marked_as_lower_bounds(
+    cancelled_ms: float, at_least: list[str]
+) -> None:
+    known = facts(merged=merged({"look": tally(MANY, cancelled_ms=(cancelled_ms,) * 60)}), open_loop=False)
+    summary = summarize(known)
+    assert list(summary["latency_ms"]) == [*LATENCY, "at_least"]
+    assert summary["latency_ms"]["at_least"] == at_least
+    assert summary["statements"]["look"]["latency_ms"]["at_least"] == at_least
+    assert summary["totals"]["cancelled"] == 60
+
+
+def test_what_no_worker_said_is_null_and_not_zero() -> None:
+    client = summarize(facts(client=ClientHealth(cpu_percent_of_core=None, wakeup_p99_ms=None)))["client"]
+    assert client == {"cpu_percent_of_core": None, "wakeup_p99_ms": None, "overhead_ms": None, "saturated": False}
+
+
+def test_errors_are_listed_most_frequent_first() -> None:
+    errors = summarize(facts())["errors"]
+    assert errors == [{"category": "SNOWFLAKE_ERROR", "code": 100_051, "count": 4, "example": "it failed"}]
+
+
+def test_an_invalid_run_says_why() -> None:
+    summary = summarize(facts(invalid=("too few samples",)))
+    assert summary["validity"] == {"valid": False, "reasons": ["too few samples"]}
+    assert (summary["verdict"], summary["exit_code"]) == ("invalid", 5)

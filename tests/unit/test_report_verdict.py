@@ -1,0 +1,196 @@
+"""Is the number valid, and did it pass? Every reason, every metric, every exit code in its order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.metrics.result import Merged
+from loadgen.report.summary import RunFacts, Verdict, verdict_of
+from loadgen.report.verdict import (
+    CPU_INVALID_PERCENT,
+    Checked,
+    ClientHealth,
+    Evidence,
+    check_threshold,
+    invalid_reasons,
+    measure,
+)
+from loadgen.scenario.threshold import Metric, parse_check
+from tests.unit.orchestrator_builders import merged, tally
+
+HUNDRED = tuple(float(value) for value in range(1, 101))  # 1 ms to 100 ms
+IDLE = ClientHealth(cpu_percent_of_core=20.0, wakeup_p99_ms=0.2)
+
+
+def evidence(found: Merged | None = None, client: ClientHealth = IDLE, **more: Any) -> Evidence:
+    return Evidence(merged=merged() if found is None else found, client=client, **more)
+
+
+# --- validity --------------------------------------------------------------------------------------------------------
+
+
+def test_a_quiet_run_is_valid() -> None:
+    assert invalid_reasons(evidence()) == []
+
+
+@pytest.mark.parametrize(
+    ("given_evidence", "said"),
+    [
+        (evidence(client=ClientHealth(cpu_percent_of_core=85.0, wakeup_p99_ms=None)), "85 % of its core"),
+        (evidence(client=ClientHealth(cpu_percent_of_core=1.0, wakeup_p99_ms=5.1)), "woke up 5.1 ms late"),
+        (evidence(lost_workers=("worker-1 was killed by signal 9",)), "worker lost: worker-1 was killed by signal 9"),
+        (evidence(gaps=("worker-0 measured nothing",)), "worker-0 measured nothing"),
+        (evidence(offered=102), "not delivered: 100 of 102 (98.0 %)"),
+        (evidence(merged({"s": tally((1.0,) * 19)})), "too few samples: 19"),
+        (evidence(merged({})), "too few samples: 0"),
+    ],
+)
+def test_reasons(given_evidence: Evidence, said: str) -> None:
+    (reason,) = invalid_reasons(given_evidence)
+    assert said in reason
+
+
+@pytest.mark.parametrize(
+    "given_evidence",
+    [
+        evidence(client=ClientHealth(cpu_percent_of_core=84.9, wakeup_p99_ms=None)),
+        evidence(client=ClientHealth(cpu_percent_of_core=None, wakeup_p99_ms=None)),
+        evidence(client=ClientHealth(cpu_percent_of_core=1.0, wakeup_p99_ms=5.0)),
+        # Late, but what it measures takes so long that it does not matter.
+        evidence(merged({"s": tally((80.0,) * 50)}), ClientHealth(cpu_percent_of_core=1.0, wakeup_p99_ms=7.0)),
+        evidence(offered=101),
+        evidence(offered=0),
+        evidence(merged({"s": tally((1.0,) * 20)})),
+        evidence(merged({"s": tally((1.0,) * 50, failed=51)}), offered=102),  # what failed was delivered as well
+    ],
+)
+def test_what_is_no_reason(given_evidence: Evidence) -> None:
+    assert invalid_reasons(given_evidence) == []
+
+
+def test_all_reasons_are_given() -> None:
+    client = ClientHealth(cpu_percent_of_core=CPU_INVALID_PERCENT, wakeup_p99_ms=None)
+    found = invalid_reasons(
+        evidence(merged({"s": tally((1.0,) * 5)}), client, lost_workers=("a", "b"), gaps=("c",), offered=1_000)
+    )
+    assert len(found) == 6
+
+
+# --- thresholds ------------------------------------------------------------------------------------------------------
+
+MEASURED = [
+    ("p50 < 60ms", 50.0, True),
+    ("p90 <= 80ms", 90.0, False),
+    ("p95 < 96ms", 95.0, True),
+    ("p99 > 98ms", 99.0, True),
+    ("p999 < 1s", None, False),  # a hundred samples say nothing about it
+    ("avg <= 50.5ms", 50.5, True),
+    ("min >= 1ms", 1.0, True),
+    ("max < 100ms", 100.0, False),
+    ("qps > 9", 10.0, True),
+    ("error_rate < 10%", 25 / 125, False),
+    ("errors == 25", 25.0, True),
+    ("queries >= 125", 125.0, True),
+    ("service_p95 < 96ms", 95.0, True),
+    ("lag_p99 < 1s", None, False),  # a closed loop has none
+    ("s.p50 < 60ms", 50.0, True),
+    ("s.qps > 11", 10.0, False),
+    ("never.p50 < 1h", None, False),
+    ("never.qps < 10", None, False),
+    ("never.errors < 10", None, False),
+]
+
+
+@pytest.mark.parametrize(("text", "value", "passed"), MEASURED)
+def test_metrics(text: str, value: float | None, passed: bool) -> None:
+    found = check_threshold(parse_check(text), merged({"s": tally(HUNDRED, failed=25)}))
+    assert found.check == text
+    assert found.value == (None if value is None else pytest.approx(value, rel=0.011))
+    assert found.passed is passed
+
+
+def test_every_metric_has_been_tried() -> None:
+    assert {parse_check(text).metric for text, _, _ in MEASURED} == set(Metric)
+
+
+@pytest.mark.parametrize("metric", list(Metric))
+@pytest.mark.parametrize("operator", ["<", "<=", ">", ">=", "=="])
+@pytest.mark.parametrize(
+    "found", [merged({}), merged({"s": tally((), skipped=3)}), merged({"s": tally((), cancelled_ms=(5.0,))})]
+)
+def test_an_empty_series_fails_every_check(metric: Metric, operator: str, found: Merged) -> None:
+    unit = {"error_rate": "%", "qps": "", "errors": "", "queries": ""}.get(metric.value, "ms")
+    check = parse_check(f"{metric} {operator} 0{unit}")
+    assert check_threshold(check, found) == Checked(check=check.text, value=None, passed=False)
+
+
+def test_lag_is_measured_in_an_open_loop() -> None:
+    found = merged({"s": tally(HUNDRED, lag_ms=(2.0,) * 200)})
+    assert measure(parse_check("lag_p99 < 3ms"), found) == pytest.approx(2.0, rel=0.011)
+
+
+def test_at_least_so_much_does_not_pass_an_upper_limit() -> None:
+    """Ten statements were cancelled after 5 ms: p95 is 90 ms or more, and nobody knows how much more."""
+    found = merged({"s": tally(tuple(range(1, 91)), cancelled_ms=(5.0,) * 10)})
+    below = check_threshold(parse_check("p95 < 1s"), found)
+    assert below.value is not None
+    assert not below.passed
+    assert not check_threshold(parse_check("s.p95 <= 1h"), found).passed
+    assert check_threshold(parse_check("p95 > 50ms"), found).passed
+    assert check_threshold(parse_check("min < 2ms"), found).passed
+
+
+@given(st.floats(0.1, 1e4), st.sampled_from(["<", "<=", ">", ">=", "=="]))
+def test_a_comparison_is_what_it_says(limit: float, operator: str) -> None:
+    found = merged({"s": tally((50.0,) * 100)})
+    check = parse_check(f"max {operator} {limit:.3f}ms")
+    expected = {"<": check.limit > 50, "<=": check.limit >= 50, ">": check.limit < 50, ">=": check.limit <= 50}
+    assert check_threshold(check, found).passed is expected.get(operator, check.limit == 50)
+
+
+# --- the verdict and its exit code -----------------------------------------------------------------------------------
+
+MISSED, MET = Checked(check="p95 < 5ms", value=9.0, passed=False), Checked(check="qps > 1", value=2.0, passed=True)
+
+
+def facts(**more: Any) -> RunFacts:
+    known: dict[str, Any] = {
+        "run_id": "r",
+        "scenario": "s",
+        "status": "COMPLETED",
+        "started_at": None,
+        "connections": 1,
+        "statements": (),
+        "merged": merged(),
+        "invalid": (),
+        "checked": (),
+        "client": IDLE,
+        "workers": (),
+    }
+    return RunFacts(**(known | more))
+
+
+@pytest.mark.parametrize(
+    ("known", "verdict", "code", "reason"),
+    [
+        ({}, Verdict.PASSED, 0, "done"),
+        ({"checked": (MET,)}, Verdict.PASSED, 0, "every threshold was met"),
+        ({"checked": (MET, MISSED)}, Verdict.FAILED, 10, "not met: p95 < 5ms"),
+        ({"checked": (MISSED,), "invalid": ("why",)}, Verdict.INVALID, 5, "why"),
+        ({"checked": (MET,), "invalid": ("why", "and")}, Verdict.INVALID, 5, "why; and"),
+        ({"status": "CANCELLED", "reason": "stopped", "invalid": ("why",)}, Verdict.CANCELLED, 130, "stopped"),
+        ({"status": "CANCELLED", "reason": "stopped", "signal": 15}, Verdict.CANCELLED, 143, "stopped"),
+        (
+            {"status": "FAILED", "reason": "lost", "invalid": ("why",), "checked": (MISSED,), "signal": 2},
+            Verdict.ERROR,
+            4,
+            "lost",
+        ),
+    ],
+)
+def test_the_first_that_applies_decides(known: dict[str, Any], verdict: Verdict, code: int, reason: str) -> None:
+    assert verdict_of(facts(**known)) == (verdict, code, reason)

@@ -184,10 +184,12 @@ class OrchestratorService:
             environment=_environment(),
         )
 
-    def _watch(self, scenario: Scenario, run_id: str) -> WarehouseWatch:
-        """Start looking at the warehouse under test; when it is not named, at the connection's own."""
+    def _watch(self, scenario: Scenario, run_id: str) -> WarehouseWatch | None:
+        """Start looking at the warehouse under test: the scenario's, else the connection's; None when none is named."""
         profile = find_profile(scenario.connection, environ=self._environ)
-        warehouse = scenario.target.warehouse or profile.text("warehouse") or ""
+        warehouse = scenario.target.warehouse or profile.text("warehouse")
+        if not warehouse:
+            return None
         watch = WarehouseWatch(profile, warehouse, run_id, clock=self._clock, period_s=scenario.timing.warehouse_poll_s)
         threading.Thread(target=watch.run, args=(self._watching,), name="warehouse-poll", daemon=True).start()
         return watch

@@ -7,9 +7,12 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 from loadgen.clock import Clock
+from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.percentile import quantile
 from loadgen.units import NS_PER_MS, NS_PER_S
 
 PROBE_S = 0.01
@@ -23,6 +26,29 @@ class Gauge:
     cpu_percent: float  # of one core
     memory_percent: float  # of what it may have
     wakeup_p99_ms: float | None  # how much later than asked a thread woke up
+    seconds: float = 0.0  # that it covers
+    late_ns: tuple[int, ...] = ()  # every wake-up of it, in order of lateness
+
+
+class ClientLoad:
+    """How loaded this process was over all of the measurement. One thread."""
+
+    def __init__(self) -> None:
+        self._cpu_s = self._seconds = 0.0
+        self._late = EMPTY
+
+    def add(self, gauge: Gauge) -> None:
+        self._cpu_s += gauge.cpu_percent / 100.0 * gauge.seconds
+        self._seconds += gauge.seconds
+        self._late += Histogram.of(np.array(gauge.late_ns, np.int64))
+
+    def document(self) -> dict[str, float | None]:
+        """For the worker's result: the share of a core, and the lateness of wake-ups."""
+        late = quantile(990, self._late)
+        return {
+            "cpu_percent_of_core": 100.0 * self._cpu_s / self._seconds if self._seconds else None,
+            "wakeup_p99_ms": None if late is None else late.value_ns / NS_PER_MS,
+        }
 
 
 class Gauges:
@@ -55,6 +81,8 @@ class Gauges:
             cpu_percent=max(0.0, percent),
             memory_percent=100.0 * self._process.memory_info().rss / self._memory_bytes,
             wakeup_p99_ms=late[min(len(late) - 1, len(late) * 99 // 100)] / NS_PER_MS if late else None,
+            seconds=elapsed_s,
+            late_ns=tuple(late),
         )
 
     def _used_cpu_s(self) -> float:

@@ -10,12 +10,13 @@ from loadgen.control.test_results import ResultRow
 from loadgen.metrics.live import write_live
 from loadgen.metrics.result import WindowResult
 from loadgen.metrics.windows import WindowState
+from loadgen.model.run import Phase
 from loadgen.scenario.frozen import template_id
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.board import Board, ending_for
 from loadgen.worker.flush import Flush
-from loadgen.worker.gauges import Gauge
+from loadgen.worker.gauges import ClientLoad, Gauge
 from loadgen.worker.parts import Parts
 from loadgen.worker.rows import result_row, snapshot_row, stored_window
 from loadgen.worker.upload import keep_results
@@ -33,6 +34,7 @@ class Measuring:
         self._final: list[WindowResult] = []  # handed to the flush thread
         self._handed: set[int] = set()
         self._log_failed = False
+        self._client = ClientLoad()
 
     def step(self, gauge: Gauge) -> None:
         parts, now_ns = self._parts, self._clock.monotonic_ns()
@@ -40,6 +42,8 @@ class Measuring:
             parts.harvester.forget(self._board.stored_windows.popleft())
         interval = parts.harvester.harvest(now_ns)
         self._keep_log()
+        if interval.phase is Phase.MEASUREMENT:
+            self._client.add(gauge)
         if interval.phase is not None:
             self._flush.put_snapshot(
                 snapshot_row(
@@ -109,6 +113,7 @@ class Measuring:
             self._final,
             self._parts.harvester.measured,
             self._arguments,
+            client=self._client.document(),
             test_id=self._test_id,
             template_id=template_id(self._parts.scenario),
             status=status,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 
@@ -80,6 +80,7 @@ def result_row(
     measured: Measured,
     arguments: WorkerArguments,
     *,
+    client: Mapping[str, float | None],
     test_id: str,
     template_id: str,
     status: str,
@@ -94,6 +95,7 @@ def result_row(
         "counts": asdict(merged.counts),
         "qps": merged.qps,
         "seconds": merged.seconds,
+        "client": dict(client),
         # Columns have no room for "or more", which is all that is known when cancelled samples lie above.
         "at_least": [name for name, found in percentiles.items() if found is not None and found.at_least],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import threading
 from collections.abc import Callable
@@ -51,6 +52,7 @@ class Heartbeat:
             self._said_last.set()
             self._session.close()
             return
+        faulthandler.cancel_dump_traceback_later()  # see main: the start has not hung
         self._board.contact()
         self.registered.set()
         due_ns = self._clock.monotonic_ns()

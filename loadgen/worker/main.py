@@ -5,6 +5,7 @@ What must happen before numpy and the driver are imported happens first; the res
 
 from __future__ import annotations
 
+import faulthandler
 import os
 from typing import NoReturn
 
@@ -18,6 +19,7 @@ from loadgen.worker.process import (
     watch_signals,
 )
 
+STUCK_S = 20  # a worker that has not registered by then shows what it is at
 PIN_VARIABLE = "LOADGEN_PIN"  # none: stay on all cores
 PARENT_VARIABLE = "LOADGEN_PARENT_FD"  # a pipe that closes when the parent dies
 
@@ -25,6 +27,8 @@ PARENT_VARIABLE = "LOADGEN_PARENT_FD"  # a pipe that closes when the parent dies
 def main(arguments: WorkerArguments) -> NoReturn:
     """Be a worker, and exit with its code."""
     ignore_terminal()
+    # A start that hangs must not be a riddle: what every thread is at goes to the log.
+    faulthandler.dump_traceback_later(STUCK_S)
     limit_threads()
     if os.environ.get(PIN_VARIABLE) != "none":
         pin_to_core(arguments.worker_group_id)

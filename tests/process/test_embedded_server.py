@@ -1012,8 +1012,11 @@ def test_what_was_acknowledged_survives_kill_9_of_postgresql_and_the_server_goes
 
 
 def one_below(server: Server) -> int | None:
-    children = psutil.Process(server.process.pid).children()
-    return children[0].pid if children and children[0].name() == "postgres" else None
+    """The PostgreSQL that runs; it may end while it is looked at."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        children = psutil.Process(server.process.pid).children()
+        return children[0].pid if children and children[0].name() == "postgres" else None
+    return None
 
 
 def wait_successor(server: Server, old: int) -> None:

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.signals import noted_signals
 from loadgen.clock import Clock, SystemClock
 from loadgen.errors import UsageError
 from loadgen.log import plain
@@ -34,7 +33,6 @@ TICK_S = 0.1
 SQL_SHOWN_MAX = 1_000_000  # characters of one statement; those of a scenario are shorter
 STOP_GRACE_S = 5.0  # for the statement under way, which is meant to take a second or two
 CANCEL_GRACE_S = 10.0  # then for cancelling it
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @click.command()
@@ -116,7 +114,7 @@ def _prepare(
         click.echo(f"warning: {plain(warning)}", err=True)
     job = _Job(scenario, opener(profile, scenario), drop=drop, force=force, clock=clock)
     display = display_for(quiet=quiet, clock=clock)
-    with _signals() as received:
+    with noted_signals() as received:
         try:
             job.start()
             _watch(job, display.show, display.say, received, clock)
@@ -155,22 +153,6 @@ def _watch(
             job.abandon()
             return
     show(job.progress)
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """The signals that have come, in order; handlers only take note."""
-    received: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-
-    before = {number: signal.signal(number, note) for number in _SIGNALS}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _Job:

@@ -12,15 +12,14 @@ import dataclasses
 import json
 import os
 import shutil
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.signals import noted_signals
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import plain
 from loadgen.units import NS_PER_S
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 TICK_S = 0.1
 HURRY_S = 10.0  # after a second signal the run must be over within this time
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @click.command(
@@ -95,7 +93,7 @@ def _run(file: Path, scenario: Scenario, output_dir: Path, *, wait: bool, quiet:
     clock = SystemClock()
     job = RunJob(scenario=scenario, folder=file.resolve().parent, runs_folder=output_dir, clock=clock, wait=wait)
     lines = RunLines(clock, quiet=quiet)
-    with _signals() as received:
+    with noted_signals() as received:
         job.start()
         _watch(job, lines, received)
     try:
@@ -166,22 +164,6 @@ def _server_for(scenario: Scenario) -> AbstractContextManager[object]:
     from loadgen.cli.embedded_server import embedded_server
 
     return embedded_server(scenario.embedded)
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """The signals that have come, in order; handlers only take note."""
-    received: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-
-    before = {number: signal.signal(number, note) for number in _SIGNALS}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _write_files(folder: Path, scenario_file: Path, summary: dict[str, Any]) -> None:

@@ -17,7 +17,6 @@ from loadgen.scenario.threshold import Check, Metric, Operator
 from loadgen.units import NS_PER_MS
 
 CPU_INVALID_PERCENT = 85.0  # of one core, per worker
-CPU_WARN_PERCENT = 60.0
 WAKEUP_INVALID_FRACTION = 0.10  # of the median service time
 WAKEUP_INVALID_MS = 5.0
 DELIVERED_MIN = 0.99  # of the offered rate

@@ -5,14 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections import deque
 from collections.abc import Callable, Mapping
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
+from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder, last_lines
 
-LAST_LINES = 20
 _JOIN_S = 0.5
 
 # (order, environment, log file): what the child runs. It is given by the command line, which knows every role.
@@ -40,7 +38,9 @@ class LocalSpawner:
 
     def ended(self) -> tuple[WorkerEnd, ...]:
         return tuple(
-            WorkerEnd(worker_id=worker_id, code=child.exitcode, last_lines=self._last_lines(worker_id))
+            WorkerEnd(
+                worker_id=worker_id, code=child.exitcode, last_lines=last_lines(self._log_folder / f"{worker_id}.log")
+            )
             for worker_id, child in self._children.items()
             if child.exitcode is not None
         )
@@ -55,13 +55,6 @@ class LocalSpawner:
         self.terminate(hard=True)
         for child in self._children.values():
             child.join(_JOIN_S)
-
-    def _last_lines(self, worker_id: str) -> tuple[str, ...]:
-        try:
-            with open(self._log_folder / f"{worker_id}.log", encoding="utf-8", errors="replace") as log:
-                return tuple(line.rstrip("\n") for line in deque(log, LAST_LINES))
-        except OSError:
-            return ()
 
 
 def _signal_group(pid: int, number: int) -> None:

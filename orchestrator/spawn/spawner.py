@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
+
+LAST_LINES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,15 @@ class WorkerEnd:
     def sentence(self) -> str:
         how = f"was killed by signal {-self.code}" if self.code < 0 else f"exited with code {self.code}"
         return f"{self.worker_id} {how}"
+
+
+def last_lines(log: Path) -> tuple[str, ...]:
+    """What a worker said last."""
+    try:
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            return tuple(line.rstrip("\n") for line in deque(lines, LAST_LINES))
+    except OSError:
+        return ()
 
 
 class Spawner(Protocol):

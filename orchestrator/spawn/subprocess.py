@@ -7,15 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import loadgen
-from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
+from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder, last_lines
 
-LAST_LINES = 20
 PARENT_VARIABLE = "LOADGEN_PARENT_FD"  # a worker ends when the pipe behind this descriptor does
 PROBE_S = 30.0
 _JOIN_S = 0.5
@@ -126,12 +124,3 @@ def find_python(environment: Mapping[str, str]) -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return here
     return command if answer.stdout.strip() == loadgen.__file__ else here
-
-
-def last_lines(log: Path) -> tuple[str, ...]:
-    """What a worker said last."""
-    try:
-        with log.open(encoding="utf-8", errors="replace") as lines:
-            return tuple(line.rstrip("\n") for line in deque(lines, LAST_LINES))
-    except OSError:
-        return ()

@@ -34,8 +34,8 @@ from orchestrator.crew import Health
 from orchestrator.recover import NEVER_LED_S, best_step, obstacle, silent_crew
 from orchestrator.spawn import subprocess as programs
 from orchestrator.spawn.external import ExternalSpawner, worker_command
-from orchestrator.spawn.spawner import WorkerOrder
-from orchestrator.spawn.subprocess import SubprocessSpawner, find_python, last_lines
+from orchestrator.spawn.spawner import WorkerOrder, last_lines
+from orchestrator.spawn.subprocess import SubprocessSpawner, find_python
 from orchestrator.warehouse_lease import KEY_MAX, Warehouse, busy_text
 from tests.process import alive, wait_until
 

@@ -18,6 +18,7 @@ from loadgen.scenario.scenario import OnWorkerLoss, Timing
 from orchestrator.crew import Health, WorkerView
 from orchestrator.plan import RunPlan
 
+GOOD_ENDS = ("duration", "find_max", "threshold")  # what STOP says when the run did what it was meant to do
 CLOSING_S = 0.5  # workers close their last window by themselves; STOP comes this much later
 
 
@@ -174,7 +175,9 @@ def _stopping(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[A
         ending = _asked(view, rules)
     course = replace(course, ending=ending)
     said: tuple[Action, ...] = () if course.stop_said else (SayStop(ending),)
-    if all(worker.is_over for worker in view.crew):
+    unheard_s = 0.0 if view.status is RunStatus.CANCELLING else rules.timing.kill_after_s
+    never_came = view.now_s - course.since_s >= unheard_s  # whoever comes later sees the state of the run, and leaves
+    if all(worker.is_over or (worker.health is Health.MISSING and never_came) for worker in view.crew):
         return course, (*said, Finish(ending))
     if course.ended == 0:
         hurried = view.interrupts > 1

@@ -10,34 +10,27 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TypeVar
 
 from loadgen.clock import Clock
-from loadgen.control import (
-    find_max_step_history,
-    run_control_events,
-    run_leases,
-    run_status,
-    worker_heartbeats,
-)
+from loadgen.control import find_max_step_history, run_status, window_results, worker_heartbeats
 from loadgen.control.find_max_step_history import StepRecord
-from loadgen.control.lease import LeaseKeeper, LeaseTimes
+from loadgen.control.lease import LeaseTimes
 from loadgen.control.place import ControlPlace
 from loadgen.control.retry import Patience
 from loadgen.control.run_control_events import NewEvent
-from loadgen.control.run_leases import Term
-from loadgen.control.run_status import Fenced, Move, Rollup, Run, Target
+from loadgen.control.run_status import Fenced, Move, Rollup, Run
 from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.errors import Busy, RunFailed
+from loadgen.errors import RunFailed
 from loadgen.log import event
-from loadgen.model.event import SetWorkerTarget, Start, Stop
+from loadgen.model.event import Start, Stop
 from loadgen.model.run import Phase, RunStatus
 from loadgen.scenario.scenario import Scenario
 from loadgen.units import NS_PER_S
-from orchestrator.commands import plan_events, target_events
 from orchestrator.course import (
+    GOOD_ENDS,
     Announce,
     Course,
     Ending,
@@ -53,26 +46,21 @@ from orchestrator.course import (
 )
 from orchestrator.crew import Health, Liveness, WorkerView, view_crew
 from orchestrator.limits import Limits
-from orchestrator.plan import PlannedTarget, plan_run
+from orchestrator.office import Office
+from orchestrator.plan import plan_run
+from orchestrator.progress import Progress
+from orchestrator.results import read_stored
 from orchestrator.seeker import Blind, NextStep, Over, Seeker, step_record
 from orchestrator.spawn.spawner import Spawner
+from orchestrator.tick import Tick
+from orchestrator.voice import Voice
 from orchestrator.warehouse import WarehouseWatch
+
+Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
 AWAY_MAX_S = 180.0  # a control plane that does not come back within this time ends the run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """What one look at the run showed: for whoever displays it."""
-
-    run: Run
-    crew: tuple[WorkerView, ...]
-    elapsed_s: float | None  # since the plan began
-    ends_s: float | None
-    measures_s: float
-    ending: Ending | None = None
 
 
 class Leader:
@@ -89,8 +77,8 @@ class Leader:
         environ: Mapping[str, str],
         told: Callable[[Tick], None] = lambda _: None,
     ) -> None:
-        self._place, self._run_id, self._scenario, self._spawner = place, run_id, scenario, spawner
-        self._clock, self._environ, self._told = clock, environ, told
+        self._run_id, self._spawner = run_id, spawner
+        self._clock, self._told = clock, told
         timing = scenario.timing
         workers = scenario.load.workers
         assert workers is not None, "the number of workers is settled before a run is created"
@@ -100,34 +88,29 @@ class Leader:
             timing=timing,
             on_worker_loss=scenario.on_worker_loss,
         )
-        self._times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
+        times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
         self._woken = threading.Event()
         # Never stopped: whoever will not wait for the control plane any longer ends the process.
         self.patience = Patience(stop=threading.Event(), clock=clock, first_pause_s=0.5)
         self.session = ControlSession(place, role="orchestrator", environ=environ)
-        self._keeper: LeaseKeeper | None = None
+        self._office = Office(place, run_id, times, self.session, self.patience, clock=clock, environ=environ)
+        self._voice = Voice(self.session, self.patience, self._office, self.worker_ids)
         self._liveness = Liveness(longest_gap_s=2 * timing.tick_s)
         self._interrupts = 0
-        self._targets: dict[str, Target] = {}
-        self._next_sequence_id = 1
         self._published: tuple[Rollup, float] | None = None  # and when
         self._heard_s = 0.0  # when the control plane last answered
         self._course = Course(since_s=0.0, seen=RunStatus.PREPARED)
         self._zero_s: float | None = None  # when the plan began
-        self._unsaid: deque[NewEvent] | None = None  # what is left to say of the plan; None: nothing was said yet
         self.crew: tuple[WorkerView, ...] = ()
-        self._limits = Limits(scenario.thresholds, scenario.guardrails, timing)
+        self.progress = Progress(scenario.thresholds)
+        self.limits = Limits(scenario.thresholds, scenario.guardrails, timing, self.progress)
         self.seeker: Seeker | None = None
         if scenario.load.find_max is not None:
             self.seeker = Seeker(scenario.load.find_max, scenario.thresholds, missing_s=timing.metrics_missing_s)
-        self._judged: deque[StepRecord] = deque()  # not stored yet
+        self._steps: list[StepRecord] = []  # of the search, judged
+        self._stored = 0  # how many of them
         self._going: NextStep | None = None  # workers were not told yet
         self.watch: WarehouseWatch | None = None
-
-    @property
-    def term(self) -> Term:
-        assert self._keeper is not None
-        return self._keeper.term
 
     def interrupt(self) -> int:
         """Ask for the end: the first time in good order, the second time at once. How often it was asked."""
@@ -139,26 +122,36 @@ class Leader:
 
     def take_office(self) -> None:
         """Claim the run; Busy when somebody leads it."""
-        claimed_ns = self._clock.boottime_ns()
-        term = run_leases.claim(self.session, self.patience, self._run_id, run_leases.new_owner(), self._times.ttl_s)
-        if term is None:
-            holder = run_leases.read(self.session, self._run_id)
-            who = "somebody else" if holder is None else holder.owner
-            raise Busy(f"run {self._run_id} is led by {who}")
-        keeper_session = ControlSession(self._place, role="lease", environ=self._environ)
-        self._keeper = LeaseKeeper(keeper_session, term, self._times, claimed_ns=claimed_ns, clock=self._clock)
-        self._keeper.start()
+        self._office.take()
 
     def leave_office(self, *, releasing: bool) -> None:
         """End the term; with `releasing` the next leader need not wait for it to expire."""
-        if self._keeper is not None:
-            self._keeper.stop(releasing=releasing)
+        self._office.leave(releasing=releasing)
         self.session.close()
+
+    def go_on(self, run: Run) -> None:
+        """Take over a run that another leader has led this far: what it said and stored is known from the tables."""
+        said = self._voice.go_on_from(run)
+        if run.status is RunStatus.STARTING and said:
+            # Workers know a plan of another moment: as far as they are concerned its start has been missed.
+            self._zero_s = self._now_s() - 2 * self._rules.timing.announce_s
+        stops = [one.command for one in said if isinstance(one.command, Stop)]
+        if run.status is RunStatus.STOPPING and stops:
+            status = RunStatus.COMPLETED if stops[-1].reason in GOOD_ENDS else RunStatus.FAILED
+            reason, drain_s = run.reason or stops[-1].reason, stops[-1].drain_timeout_s
+            ending = Ending(status=status, reason=reason, stop=stops[-1].reason, drain_s=drain_s)
+            self._course = replace(self._course, ending=ending, stop_said=True)
+        for row in window_results.read(self.session, self._run_id):
+            self.progress.remember(row.worker_id, [read_stored(row)])
+        if self.seeker is not None:
+            self._steps = list(find_max_step_history.read(self.session, self._run_id))
+            self._stored = len(self._steps)
+            self.seeker.go_on(self._steps, self.progress.step)
 
     def lead(self) -> Ending:
         """Take the run from STARTING to the point where every worker is over. How it will end."""
         due_s = self._heard_s = self._now_s()
-        self._course = Course(since_s=due_s, seen=RunStatus.PREPARED)
+        self._course = replace(self._course, since_s=due_s)
         while True:
             due_s = max(due_s + self._rules.timing.tick_s, self._now_s())
             try:
@@ -169,19 +162,26 @@ class Leader:
             except ControlFailed as error:
                 self._missed(error)
             except Fenced as error:
-                event(log, logging.WARNING, "term_lost", what=str(error))
-                self._regain()
-                self._heard_s = self._now_s()
+                self._lost_term(error)
             self._clock.wait(self._woken, due_s - self._now_s())
             self._woken.clear()
 
     def move(self, run: Run, step: Step, verdict: str | None = None) -> bool:
         """Take one step of the run's life, if it is still where it was seen."""
-        self._require_trust()
+        self._office.require_trust()
         change = Move(
             status=run.status, phase=run.phase, to=step.to, to_phase=step.to_phase, reason=step.reason, verdict=verdict
         )
-        return run_status.move(self.session, self.patience, self.term, change)
+        return run_status.move(self.session, self.patience, self._office.term, change)
+
+    def in_office(self, work: Callable[[], Result]) -> Result:
+        """Do something that may be done again, under this term or, when it is lost meanwhile, the next that is won."""
+        while True:
+            try:
+                self._office.require_trust()
+                return work()
+            except Fenced as error:
+                self._lost_term(error)
 
     def read_run(self) -> Run:
         run = self.patience.call(lambda: run_status.read(self.session, self._run_id))
@@ -200,16 +200,19 @@ class Leader:
             if isinstance(action, Finish):
                 self._publish()
                 return action.ending
-            self._require_trust()
+            self._office.require_trust()
             if isinstance(action, Announce):
-                self._announce()
+                self._zero_s = self._zero_s or self._now_s()
+                self._voice.announce(self._rules.plan)
             elif isinstance(action, Step):
                 if not self.move(run, action):
                     return None  # somebody changed the run in between: look again
             elif isinstance(action, SayStart):
-                self._say(NewEvent(command=Start(expected_workers=len(self.worker_ids))))
+                self._voice.say(NewEvent(command=Start(expected_workers=len(self.worker_ids))))
             elif isinstance(action, SayStop):
-                self._say(NewEvent(command=Stop(reason=action.ending.stop, drain_timeout_s=action.ending.drain_s)))
+                self._voice.say(
+                    NewEvent(command=Stop(reason=action.ending.stop, drain_timeout_s=action.ending.drain_s))
+                )
             elif isinstance(action, EndWorkers):
                 self._spawner.terminate(hard=action.hard)
             self._course = carried_out(self._course, action)
@@ -227,6 +230,10 @@ class Leader:
                 ends_s=plan.ends_s,
                 measures_s=plan.measures_s,
                 ending=self._course.ending,
+                checked=self.limits.now() if run.phase is Phase.MEASUREMENT else (),
+                warnings=tuple(self.limits.warnings),
+                find_max_steps=tuple(self._steps),
+                polls=() if self.watch is None else self.watch.polls,
             )
         )
 
@@ -261,14 +268,15 @@ class Leader:
         if view.status is not RunStatus.RUNNING or view.phase is not Phase.MEASUREMENT:
             return None
         measured_s = 0.0 if view.zero_s is None else view.now_s - view.zero_s - self._rules.plan.measures_s
-        limit = self._limits.look(view.crew, measured_s)
+        self.progress.note(view.crew)
+        limit = self.limits.look(view.crew, measured_s, 0.0 if self.watch is None else self.watch.credits)
         if limit is not None or self.seeker is None:
             return limit
         self._seek_on()
         queue_seen = self.watch is not None and self.watch.queue_seen()
         judged, order = self.seeker.look(view.crew, view.now_s, queue_seen=queue_seen)
         if judged is not None:
-            self._judged.append(step_record(self._run_id, judged))
+            self._steps.append(step_record(self._run_id, judged, run_status.server_time(self.session)))
         if isinstance(order, NextStep):
             self._going = order
         self._seek_on()
@@ -285,49 +293,15 @@ class Leader:
 
     def _seek_on(self) -> None:
         """Store the steps that were judged, and go to the next; what fails is left for the next tick."""
-        while self._judged:
-            find_max_step_history.append(self.session, self.patience, self._judged[0])
-            self._judged.popleft()
+        while self._stored < len(self._steps):
+            find_max_step_history.append(self.session, self.patience, self._steps[self._stored])
+            self._stored += 1
         if self._going is not None:
-            self._go_to(self._going)
+            self._office.require_trust()
+            if self.watch is not None:
+                self.watch.forget()
+            self._voice.go_to(self._going.number, self._going.target, self._rules.timing.announce_s)
             self._going = None
-
-    def _go_to(self, order: NextStep) -> None:
-        """The next step of the search: every worker its part, all at the same moment."""
-        self._require_trust()
-        if self.watch is not None:
-            self.watch.forget()
-        zero = run_status.server_time(self.session)
-        target = PlannedTarget(at_s=self._rules.timing.announce_s, connections=order.target, ramp_s=0.0)
-        for new in target_events(target, self.worker_ids, zero, step_id=order.number, reason="find_max"):
-            self._remember(new, self._say(new))
-
-    def _announce(self) -> None:
-        """Every window and target of the plan, for their moments by the server's clock; goes on where it failed."""
-        if self._unsaid is None:
-            zero = run_status.server_time(self.session)
-            self._zero_s = self._now_s()
-            self._unsaid = deque(plan_events(self._rules.plan, self.worker_ids, zero))
-        while self._unsaid:
-            self._remember(self._unsaid[0], self._say(self._unsaid[0]))
-            self._unsaid.popleft()
-
-    def _remember(self, new: NewEvent, number: int) -> None:
-        """RUN_STATUS repeats targets, for workers that miss an event."""
-        command = new.command
-        if isinstance(command, SetWorkerTarget) and new.address.worker_id is not None:
-            self._targets[new.address.worker_id] = Target(
-                target_connections=command.target_connections,
-                sequence_id=number,
-                step_id=command.step_id,
-                ramp_s=command.ramp_s,
-                effective_at=command.effective_at,
-            )
-
-    def _say(self, new: NewEvent) -> int:
-        number = run_control_events.emit(self.session, self.patience, self.term, new)
-        self._next_sequence_id = number + 1
-        return number
 
     def _publish(self) -> None:
         """What is known of the run, when it has changed."""
@@ -340,15 +314,15 @@ class Leader:
             total_ops=sum(live.measured.queries for live in lives),
             error_count=sum(live.measured.errors for live in lives),
             find_max_state=None if self.seeker is None else json.dumps(self.seeker.state()),
-            targets=dict(self._targets),
-            next_sequence_id=self._next_sequence_id,
+            targets=self._voice.targets,
+            next_sequence_id=self._voice.next_sequence_id,
         )
         now_s, before = self._now_s(), self._published
         if before is not None:
             queries, elapsed_s = rollup.total_ops - before[0].total_ops, max(now_s - before[1], 1e-3)
             rollup = replace(rollup, current_qps=max(0.0, queries / elapsed_s))
         changed = before is None or rollup != before[0]
-        if changed and run_status.publish(self.session, self.term, rollup):
+        if changed and run_status.publish(self.session, self._office.term, rollup):
             self._published = (rollup, now_s)
 
     # --- trouble -----------------------------------------------------------------------------------------------------
@@ -362,31 +336,10 @@ class Leader:
         if away_s > AWAY_MAX_S:
             raise RunFailed(f"the control plane has been away for {away_s:.0f} s") from error
 
-    def _require_trust(self) -> None:
-        assert self._keeper is not None
-        if not self._keeper.trusted:
-            raise Fenced(f"term {self.term.epoch} over run {self._run_id} is not to be trusted any more")
-
-    def _regain(self) -> None:
-        """Lost the term: stop commanding, claim the next one like anyone else, and carry on if it was won."""
-        assert self._keeper is not None
-        self._keeper.stop(releasing=False)
-        owner = run_leases.new_owner()
-        for _ in range(round(2 * self._times.ttl_s + run_leases.TAKEOVER_MARGIN_S)):
-            claimed_ns = self._clock.boottime_ns()
-            term = run_leases.claim(self.session, self.patience, self._run_id, owner, self._times.ttl_s)
-            if term is not None:
-                session = ControlSession(self._place, role="lease", environ=self._environ)
-                self._keeper = LeaseKeeper(session, term, self._times, claimed_ns=claimed_ns, clock=self._clock)
-                self._keeper.start()
-                event(log, logging.WARNING, "term_regained", epoch=term.epoch)
-                return
-            holder = run_leases.read(self.session, self._run_id)
-            if holder is not None and holder.remaining_ms > 0 and holder.epoch > self.term.epoch:
-                break
-            self._clock.wait(self._woken, 1.0)
-            self._woken.clear()
-        raise Fenced(f"run {self._run_id} is led by somebody else now")
+    def _lost_term(self, error: Fenced) -> None:
+        event(log, logging.WARNING, "term_lost", what=str(error))
+        self._office.regain(self._woken)
+        self._heard_s = self._now_s()
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / NS_PER_S

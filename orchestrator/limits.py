@@ -1,15 +1,21 @@
-"""Limits that are watched while a run measures: thresholds that abort, and guardrails of the client. Pure."""
+"""Limits that are watched while a run measures: thresholds, and guardrails of client and cost. Pure.
+
+A threshold with a `window` must hold in every such span of the measurement: the worst one counts, at the end as well.
+One without is judged by the whole measurement so far.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadgen.metrics.result import Merged, WindowResult, merge
-from loadgen.model.run import Phase, RunStatus
-from loadgen.report.verdict import check_threshold
+from loadgen.metrics.result import Merged
+from loadgen.model.run import RunStatus
+from loadgen.report.verdict import CPU_WARN_PERCENT, Checked, check_threshold
 from loadgen.scenario.scenario import GuardrailAction, Guardrails, Threshold, Timing
+from loadgen.scenario.threshold import Operator
 from orchestrator.course import Ending
 from orchestrator.crew import Health, WorkerView
+from orchestrator.progress import Progress
 
 BREACHES = 3  # looks in a row; one busy second is no trend
 MEASURED_MIN_S = 1.0  # by every worker, before anything is judged: a window that has just opened has no rate yet
@@ -18,66 +24,109 @@ MEASURED_MIN_S = 1.0  # by every worker, before anything is judged: a window tha
 class Limits:
     """look() every tick of the measurement: the first limit that ends the run, if any."""
 
-    def __init__(self, thresholds: Sequence[Threshold], guardrails: Guardrails, timing: Timing) -> None:
-        self._aborting = [threshold for threshold in thresholds if threshold.abort]
-        self._guardrails, self._timing = guardrails, timing
-        self._breaches = 0
+    def __init__(
+        self, thresholds: Sequence[Threshold], guardrails: Guardrails, timing: Timing, progress: Progress
+    ) -> None:
+        self._thresholds = tuple(thresholds)
+        self._guardrails, self._timing, self._progress = guardrails, timing, progress
+        self._worst: dict[int, Checked] = {}  # by threshold, of those with a window
+        self._breaches = self._busy = 0
         self.warnings: list[str] = []
 
-    def look(self, crew: Sequence[WorkerView], measured_s: float) -> Ending | None:
-        """`measured_s`: since the measurement began."""
-        return self._thresholds(crew, measured_s) or self._guard(crew)
+    def look(self, crew: Sequence[WorkerView], measured_s: float, credits: float) -> Ending | None:
+        """`measured_s`: since the measurement began; `credits`: what it has cost so far."""
+        return self._judge(crew, measured_s) or self._guard(crew) or self._cost(credits)
 
-    def _thresholds(self, crew: Sequence[WorkerView], measured_s: float) -> Ending | None:
-        if not self._aborting:
+    def now(self) -> tuple[Checked, ...]:
+        """Every threshold by what was measured so far."""
+        return self.final(self._progress.merged)
+
+    def final(self, merged: Merged) -> tuple[Checked, ...]:
+        """Every threshold: by its worst span where it has one, else by the whole."""
+        return tuple(
+            self._worst.get(number) or check_threshold(threshold.check, merged)
+            for number, threshold in enumerate(self._thresholds)
+        )
+
+    # --- thresholds --------------------------------------------------------------------------------------------------
+
+    def _judge(self, crew: Sequence[WorkerView], measured_s: float) -> Ending | None:
+        working = [worker.worker_id for worker in crew if worker.health is not Health.DEAD]
+        if min(map(self._progress.measured_s, working), default=0.0) < MEASURED_MIN_S:
             return None
-        if (
-            min((_measured_s(worker) for worker in crew if worker.health is not Health.DEAD), default=0)
-            < MEASURED_MIN_S
-        ):
-            return None
-        merged = merge_measured(crew)
-        for threshold in self._aborting:
-            if measured_s < threshold.after_s + (threshold.window_s or 0.0):
-                continue
-            checked = check_threshold(threshold.check, merged)
-            if not checked.passed and checked.value is not None:
+        for number, threshold in enumerate(self._thresholds):
+            checked = self._checked(number, threshold) if measured_s >= threshold.after_s else None
+            if threshold.abort and checked is not None and not checked.passed:
+                found = "nothing ended" if checked.value is None else f"{checked.value:.6g}"
                 return Ending(
                     status=RunStatus.COMPLETED,
-                    reason=f"{threshold.check.text} was not met ({checked.value:.6g}), and aborts the run",
+                    reason=f"{threshold.check.text} was not met ({found}), and aborts the run",
                     stop="threshold",
                     drain_s=self._timing.drain_s,
                 )
         return None
 
+    def _checked(self, number: int, threshold: Threshold) -> Checked | None:
+        if threshold.window_s is None:
+            checked = check_threshold(threshold.check, self._progress.merged)
+            return None if checked.value is None else checked  # slow statements may not have ended yet
+        span = self._progress.last(threshold.window_s, threshold.check.statement)
+        if span is None:
+            return None
+        checked = check_threshold(threshold.check, span)
+        if _is_worse(checked, self._worst.get(number), threshold.check.operator):
+            self._worst[number] = checked
+        return checked
+
+    # --- guardrails --------------------------------------------------------------------------------------------------
+
     def _guard(self, crew: Sequence[WorkerView]) -> Ending | None:
+        self._warn_busy(crew)
         over = [text for worker in crew if (text := self._over(worker)) is not None]
         self._breaches = self._breaches + 1 if over else 0
-        if self._breaches < BREACHES:
+        return self._breached(over) if self._breaches >= BREACHES else None
+
+    def _cost(self, credits: float) -> Ending | None:
+        most = self._guardrails.max_credits
+        if most is None or credits <= most:
             return None
+        return self._breached([f"the warehouse has cost more than {most:g} credits"])
+
+    def _breached(self, over: list[str]) -> Ending | None:
         if self._guardrails.action is GuardrailAction.WARN:
-            self.warnings += [text for text in over if text not in self.warnings]
+            self._warn(over)
             return None
         return Ending(status=RunStatus.FAILED, reason=over[0], stop="guardrail", drain_s=self._timing.drain_interrupt_s)
 
     def _over(self, worker: WorkerView) -> str | None:
-        beat = None if worker.row is None else worker.row.beat
-        if beat is None or beat.memory_percent is None:
+        beat, limits = None if worker.row is None else worker.row.beat, self._guardrails
+        if beat is None:
             return None
-        if beat.memory_percent > self._guardrails.max_memory_percent:
-            return f"{worker.worker_id} uses {beat.memory_percent:.0f} % of the memory"
+        if beat.memory_percent is not None and beat.memory_percent > limits.max_memory_percent:
+            return f"{worker.worker_id} uses more than {limits.max_memory_percent:g} % of the memory"
+        if beat.cpu_percent is not None and beat.cpu_percent > limits.max_cpu_percent:
+            return f"{worker.worker_id} uses more than {limits.max_cpu_percent:g} % of its core"
         return None
 
+    def _warn_busy(self, crew: Sequence[WorkerView]) -> None:
+        busy = [
+            f"{worker.worker_id} uses more than {CPU_WARN_PERCENT:g} % of its core: more workers would be safer"
+            for worker in crew
+            if worker.row is not None and (worker.row.beat.cpu_percent or 0.0) >= CPU_WARN_PERCENT
+        ]
+        self._busy = self._busy + 1 if busy else 0
+        if self._busy >= BREACHES:
+            self._warn(busy)
 
-def merge_measured(crew: Sequence[WorkerView]) -> Merged:
-    """What workers say of the measurement so far."""
-    return merge([_measured(worker) for worker in crew])
+    def _warn(self, texts: list[str]) -> None:
+        self.warnings += [text for text in texts if text not in self.warnings]
 
 
-def _measured(worker: WorkerView) -> list[WindowResult]:
-    windows = () if worker.live is None else worker.live.windows
-    return [window for window in windows if window.phase is Phase.MEASUREMENT]
-
-
-def _measured_s(worker: WorkerView) -> float:
-    return sum(window.seconds for window in _measured(worker))
+def _is_worse(checked: Checked, before: Checked | None, operator: Operator) -> bool:
+    if before is None or before.value is None or checked.value is None:
+        return before is None or checked.value is None
+    if checked.passed != before.passed:
+        return before.passed
+    if operator in (Operator.GT, Operator.GE):
+        return checked.value < before.value
+    return checked.value > before.value

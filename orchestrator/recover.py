@@ -1,9 +1,10 @@
 """Ending runs whose orchestrator was lost.
 
-A run is an orphan when its lease is over for longer than a successor has to wait, and none of its workers has beaten
-for `timing.dead` (a minute). A colleague's run is never touched: whoever renews his lease, or has workers that beat,
-is alive. An orphan is ended under a term of its own, FAILED, with what its workers left; where its orchestrator had
-stored the result already, with that.
+A run is an orphan when its lease is over for longer than a successor has to wait, and none of its workers is alive:
+each has said that it ended, or has not beaten for `timing.dead` (a minute). A colleague's run is never touched: whoever
+renews his lease leads. One that nobody leads while its workers work on is left, marked `living`: it may be taken over.
+An orphan is ended under a term of its own, FAILED, with what its workers left; where its orchestrator had stored the
+result already, with that.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Left:
     run_id: str
     why: str
     has_ended: bool = False
+    living: bool = False  # nobody leads it, and its workers work on
 
 
 def recover(
@@ -96,8 +98,8 @@ def end_orphans(session: ControlSession, patience: Patience, *, by: str) -> None
         event(log, logging.WARNING, "run_recovered", run=one.run_id, status=one.status, reason=one.reason)
 
 
-def obstacle(run: Unfinished, silent_s: float) -> str | None:
-    """Why a run is no orphan; None: it is one. Pure."""
+def obstacle(run: Unfinished) -> str | None:
+    """Why nobody else may lead a run; None: somebody may. Pure."""
     if run.lease_over_ms is None:
         age_s = run.update_age_ms / 1000
         return None if age_s > NEVER_LED_S else f"it was made {age_s:.0f} s ago, and is not led yet"
@@ -106,24 +108,28 @@ def obstacle(run: Unfinished, silent_s: float) -> str | None:
         return "it is led: its lease is renewed"
     if over_s <= TAKEOVER_MARGIN_S:
         return f"its lease ended {over_s:.0f} s ago: its leader may still write for {TAKEOVER_MARGIN_S - over_s:.0f} s"
-    return _heard(run.beat_age_ms, silent_s)
+    return None
 
 
-def _heard(beat_age_ms: int | None, silent_s: float) -> str | None:
-    if beat_age_ms is None or beat_age_ms > silent_s * 1000:
+def signs_of_life(beats: Sequence[WorkerRow], silent_s: float) -> str | None:
+    """Which worker may still work; None: all have ended, or been silent for too long. Pure."""
+    alive = [row for row in beats if not row.beat.status.is_terminal and row.age_ms <= silent_s * 1000]
+    if not alive:
         return None
-    return f"a worker was heard {beat_age_ms / 1000:.0f} s ago; all must have been silent for {silent_s:g} s"
+    newest = min(alive, key=lambda row: row.age_ms)
+    return f"{newest.identity.worker_id} was heard {newest.age_ms / 1000:.0f} s ago, and has not ended"
 
 
 # --- one run ---------------------------------------------------------------------------------------------------------
 
 
 def _recover(session: ControlSession, patience: Patience, found: Unfinished, by: str) -> Recovered | Left:
-    if led := obstacle(found, 0.0):
+    if led := obstacle(found):
         return Left(run_id=found.run_id, why=led)
     scenario = _scenario(session, patience, found.run_id)
-    if heard := obstacle(found, _silent_s(scenario)):
-        return Left(run_id=found.run_id, why=heard)
+    beats = patience.call(lambda: worker_heartbeats.read(session, found.run_id))
+    if heard := signs_of_life(beats, _silent_s(scenario)):
+        return Left(run_id=found.run_id, why=heard, living=True)
     term = run_leases.claim(session, patience, found.run_id, run_leases.new_owner(), TERM_S)
     if term is None:
         return Left(run_id=found.run_id, why="somebody else leads it now")
@@ -151,9 +157,8 @@ def _end(
 ) -> Recovered | Left:
     """Under our term, look again, store the result, and take the last step."""
     beats = patience.call(lambda: worker_heartbeats.read(session, term.key))
-    came_back = _heard(min((row.age_ms for row in beats), default=None), _silent_s(scenario))
-    if came_back is not None:
-        return Left(run_id=term.key, why=came_back)
+    if came_back := signs_of_life(beats, _silent_s(scenario)):
+        return Left(run_id=term.key, why=came_back, living=True)
     for _ in range(ATTEMPTS):
         run = patience.call(lambda: run_status.read(session, term.key))
         if run is None or run.status.is_terminal:

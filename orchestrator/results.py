@@ -92,19 +92,24 @@ def _stored(worker_id: str, stored: Sequence[StoredWindow], gaps: list[str]) -> 
     for row in stored:
         if row.worker_id != worker_id:
             continue
-        written = WindowRow(
-            window_id=row.window_id,
-            phase=row.phase.value,
-            step_id=row.step_id,
-            seconds=row.seconds,
-            counts=row.counts,
-            buckets=row.buckets,
-        )
         try:
-            known[row.window_id] = read_window(written)
+            known[row.window_id] = read_stored(row)
         except LoadgenError as error:
             gaps.append(f"{worker_id}: {error}")
     return known
+
+
+def read_stored(row: StoredWindow) -> WindowResult:
+    """A row of WINDOW_RESULTS, as what was measured; raises BadMetrics when it does not add up."""
+    written = WindowRow(
+        window_id=row.window_id,
+        phase=row.phase.value,
+        step_id=row.step_id,
+        seconds=row.seconds,
+        counts=row.counts,
+        buckets=row.buckets,
+    )
+    return read_window(written)
 
 
 def _client(row: ResultRow) -> tuple[float | None, float | None]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from loadgen.control.find_max_step_history import StepRecord
@@ -11,7 +12,7 @@ from loadgen.metrics.result import WindowResult, merge
 from loadgen.model.run import Phase
 from loadgen.scenario.scenario import FindMax, Threshold
 from orchestrator.crew import WorkerView
-from orchestrator.find_max import Judged, Search, Seen
+from orchestrator.find_max import Judged, Outcome, Search, Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,17 @@ class Seeker:
     def number(self) -> int:
         """Of the step under way, from 1."""
         return len(self.search.steps) + 1
+
+    def go_on(self, steps: Sequence[StepRecord], windows_of: Callable[[int], Sequence[Sequence[WindowResult]]]) -> None:
+        """Another leader has judged these steps: its judgement stands, what was measured is known from the tables."""
+        for step in steps:
+            windows = windows_of(step.step_number)
+            seconds = min((sum(window.seconds for window in own) for own in windows), default=0.0)
+            seen = Seen(
+                target=step.target_connections, seconds=seconds, merged=merge(windows), queue_seen=step.queue_seen
+            )
+            judged = Judged(number=step.step_number, seen=seen, outcome=Outcome(step.outcome), reason=step.reason)
+            self.search = self.search.after(judged)
 
     def look(self, crew: Sequence[WorkerView], now_s: float, *, queue_seen: bool) -> tuple[Judged | None, Order | None]:
         """The step that has just been judged, if one was, and what to do."""
@@ -135,8 +147,8 @@ class Seeker:
         )
 
 
-def step_record(run_id: str, judged: Judged) -> StepRecord:
-    """A judged step, as a row."""
+def step_record(run_id: str, judged: Judged, now: datetime) -> StepRecord:
+    """A judged step, as a row. `now` is the server's time: its window is the time before it that was measured."""
     seen, whole = judged.seen, judged.seen.merged.tally.whole
 
     def ms(per_mille: int) -> float | None:
@@ -147,8 +159,8 @@ def step_record(run_id: str, judged: Judged) -> StepRecord:
         run_id=run_id,
         step_number=judged.number,
         target_connections=seen.target,
-        window_start_time=None,
-        window_end_time=None,
+        window_start_time=now - timedelta(seconds=seen.seconds),
+        window_end_time=now,
         succeeded=seen.merged.counts.succeeded,
         failed=seen.merged.counts.failed,
         qps=seen.merged.qps,

@@ -22,7 +22,7 @@ from loadgen.control.test_results import ResultRow
 from loadgen.errors import RunFailed
 from loadgen.model.run import Phase, RunStatus
 from loadgen.report.summary import RunFacts, summarize
-from loadgen.report.verdict import Evidence, check_thresholds, invalid_reasons
+from loadgen.report.verdict import Evidence, invalid_reasons
 from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.rates import planned_arrivals, rate_windows
 from loadgen.scenario.scenario import LoadMode, Scenario
@@ -31,12 +31,16 @@ from loadgen.snowflake.lookup import find_profile
 from loadgen.workload.pools import Pool
 from orchestrator.course import Ending, Step
 from orchestrator.crew import Health
-from orchestrator.leader import Leader, Tick
+from orchestrator.leader import Leader
 from orchestrator.results import gather, worker_results
 from orchestrator.run_id import new_run_id
 from orchestrator.seeker import Seeker
+from orchestrator.spawn.adopted import AdoptedWorkers
 from orchestrator.spawn.spawner import Spawner, WorkerOrder
+from orchestrator.tick import Tick
 from orchestrator.warehouse import WarehouseWatch
+
+WATCH_JOIN_S = 15.0  # its last rows are on their way; longer than one statement may take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +78,6 @@ class OrchestratorService:
         self._leader: Leader | None = None
         self._interrupts = 0
         self._lock = threading.Lock()  # guards the two above: whoever interrupts is another thread
-        self._watching = threading.Event()  # set: the warehouse is looked at no more
 
     def create_run(self, scenario: Scenario, pools: Mapping[str, Pool] | None = None) -> str:
         """A new run, PREPARED, with its scenario frozen and its value pools stored. Its id."""
@@ -94,9 +97,15 @@ class OrchestratorService:
 
     def start_run(self, run_id: str, told: Callable[[Tick], None] = lambda _: None) -> Finished:
         """Lead a prepared run to its end."""
-        scenario = self._scenario(run_id)
         assert self._make_spawner is not None
-        spawner = self._make_spawner(run_id)
+        return self._lead(run_id, self._make_spawner(run_id), told, begun=False)
+
+    def take_over(self, run_id: str, told: Callable[[Tick], None] = lambda _: None) -> Finished:
+        """Lead a run to its end that lost its leader, while its workers work on."""
+        return self._lead(run_id, AdoptedWorkers(), told, begun=True)
+
+    def _lead(self, run_id: str, spawner: Spawner, told: Callable[[Tick], None], *, begun: bool) -> Finished:
+        scenario = self._scenario(run_id)
         leader = Leader(self._place, run_id, scenario, spawner, clock=self._clock, environ=self._environ, told=told)
         with self._lock:
             self._leader = leader
@@ -105,17 +114,18 @@ class OrchestratorService:
         released = False
         try:
             leader.take_office()
-            leader.watch = self._watch(scenario, run_id)
             run = leader.read_run()
-            if run.status is RunStatus.PREPARED:  # else somebody has stopped it: its workers end by themselves
+            if begun:
+                leader.go_on(run)
+            elif run.status is RunStatus.PREPARED:  # else somebody has stopped it: its workers end by themselves
                 leader.move(run, Step(RunStatus.STARTING, Phase.PREPARING))
-            spawner.start(_orders(run_id, leader.worker_ids))
-            ending = leader.lead()
+            with self._watched(leader, scenario, run_id):
+                spawner.start(_orders(run_id, leader.worker_ids))
+                ending = leader.lead()
             finished = self._finish(leader, scenario, ending)
             released = True
             return finished
         finally:
-            self._watching.set()
             spawner.close()
             leader.leave_office(releasing=released)
 
@@ -140,14 +150,13 @@ class OrchestratorService:
 
     def _finish(self, leader: Leader, scenario: Scenario, ending: Ending) -> Finished:
         """Make the results of a run whose workers are over, store them, and end it."""
+        leader.in_office(lambda: _process(leader, ending))
         run = leader.read_run()
-        if run.phase is not Phase.PROCESSING:
-            leader.move(run, Step(run.status, Phase.PROCESSING, ending.reason))
-            run = leader.read_run()
         facts = self._facts(leader, scenario, ending, run)
         summary = summarize(facts)
         test_results.append(leader.session, leader.patience, result_row(run, facts, summary))
-        if not leader.move(run, Step(ending.status, Phase.PROCESSING, ending.reason), verdict=summary["verdict"]):
+        last = Step(ending.status, Phase.PROCESSING, ending.reason)
+        if not leader.in_office(lambda: leader.move(leader.read_run(), last, verdict=summary["verdict"])):
             raise RunFailed(f"run {run.run_id} could not be ended: it is {leader.read_run().status}")
         return Finished(run_id=run.run_id, summary=summary)
 
@@ -176,23 +185,39 @@ class OrchestratorService:
             statements=scenario.workload.statements,
             merged=merged,
             invalid=invalid_reasons(evidence),
-            checked=check_thresholds(scenario.thresholds, merged),
+            checked=leader.limits.final(merged),
             client=client,
             workers=workers,
             open_loop=open_loop,
             find_max=None if leader.seeker is None else leader.seeker.result(),
-            environment=_environment(),
+            environment=_environment(leader),
         )
 
-    def _watch(self, scenario: Scenario, run_id: str) -> WarehouseWatch | None:
-        """Start looking at the warehouse under test: the scenario's, else the connection's; None when none is named."""
+    @contextmanager
+    def _watched(self, leader: Leader, scenario: Scenario, run_id: str) -> Iterator[None]:
+        """Look at the warehouse under test meanwhile: the scenario's, else the connection's, if one is named."""
         profile = find_profile(scenario.connection, environ=self._environ)
         warehouse = scenario.target.warehouse or profile.text("warehouse")
         if not warehouse:
-            return None
-        watch = WarehouseWatch(profile, warehouse, run_id, clock=self._clock, period_s=scenario.timing.warehouse_poll_s)
-        threading.Thread(target=watch.run, args=(self._watching,), name="warehouse-poll", daemon=True).start()
-        return watch
+            yield
+            return
+        leader.watch = WarehouseWatch(
+            profile,
+            warehouse,
+            run_id,
+            ControlSession(self._place, role="warehouse-poll", environ=self._environ),
+            clock=self._clock,
+            period_s=scenario.timing.warehouse_poll_s,
+            environ=self._environ,
+        )
+        stopping = threading.Event()
+        thread = threading.Thread(target=leader.watch.run, args=(stopping,), name="warehouse-poll", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopping.set()
+            thread.join(WATCH_JOIN_S)
 
     def _scenario(self, run_id: str) -> Scenario:
         with self._session() as session:
@@ -208,6 +233,12 @@ class OrchestratorService:
             yield session
         finally:
             session.close()
+
+
+def _process(leader: Leader, ending: Ending) -> None:
+    run = leader.read_run()
+    if run.phase is not Phase.PROCESSING:
+        leader.move(run, Step(run.status, Phase.PROCESSING, ending.reason))
 
 
 def _orders(run_id: str, worker_ids: tuple[str, ...]) -> tuple[WorkerOrder, ...]:
@@ -228,13 +259,15 @@ def _offered(scenario: Scenario) -> int:
     return sum(planned_arrivals(stages) for stages in rate_windows(scenario.load)[1:])
 
 
-def _environment() -> dict[str, Any]:
+def _environment(leader: Leader) -> dict[str, Any]:
     return {
         "loadgen": __version__,
         "driver": driver.version(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
+        "warnings": leader.limits.warnings,
+        "credits": None if leader.watch is None else round(leader.watch.credits, 6),
     }
 
 

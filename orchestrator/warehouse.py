@@ -1,4 +1,5 @@
-"""Looking at the warehouse under test, every few seconds, from a thread with a session of its own."""
+"""Looking at the warehouse under test, every few seconds, from a thread with two sessions of its own: one looks, at the
+target; one stores what was seen, in the control plane. Neither ever holds up the leader."""
 
 from __future__ import annotations
 
@@ -6,11 +7,16 @@ import json
 import logging
 import threading
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from loadgen.clock import Clock
+from loadgen.control import warehouse_poll_snapshots
+from loadgen.control.retry import Patience
+from loadgen.control.session import ControlSession
 from loadgen.control.warehouse_poll_snapshots import WarehousePoll
+from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import close, connect
@@ -19,10 +25,15 @@ from loadgen.snowflake.failure import classify
 from loadgen.snowflake.ident import Ident
 from loadgen.snowflake.profile import Profile
 from loadgen.snowflake.settings import control_settings
+from loadgen.units import NS_PER_S
+from orchestrator.meter import Meter
 
 log = logging.getLogger(__name__)
 
-KEPT = 1_000  # polls that wait to be stored
+UNSTORED_MAX = 1_000  # looks that wait to be stored
+SHOWN = 60  # looks that whoever displays the run may want
+STORE_S = 30.0  # one statement of the standard table then
+STORE_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +53,27 @@ class Look:
 
 
 class WarehouseWatch:
-    """run() is the thread. queue_seen(): anyone. take(): the leader, to store what was seen."""
+    """run() is the thread. forget(): the leader. Everything else: anyone."""
 
-    def __init__(self, profile: Profile, warehouse: str, run_id: str, *, clock: Clock, period_s: float) -> None:
-        self._profile, self._run_id = profile, run_id
+    def __init__(
+        self,
+        profile: Profile,
+        warehouse: str,
+        run_id: str,
+        store: ControlSession,
+        *,
+        clock: Clock,
+        period_s: float,
+        environ: Mapping[str, str],
+    ) -> None:
+        """`store` belongs to the thread, which closes it."""
+        self._profile, self._run_id, self._store, self._environ = profile, run_id, store, environ
         self._warehouse = Ident.parse(warehouse)
         self._clock, self._period_s = clock, period_s
         self._looks: deque[Look] = deque(maxlen=2)
-        self._polls: deque[WarehousePoll] = deque(maxlen=KEPT)
+        self._unstored: deque[WarehousePoll] = deque(maxlen=UNSTORED_MAX)
+        self._shown: deque[WarehousePoll] = deque(maxlen=SHOWN)
+        self._meter = Meter()
 
     def queue_seen(self) -> bool:
         """Two looks in a row with a queue, the same clusters, and none left to start."""
@@ -64,25 +88,49 @@ class WarehouseWatch:
         """A new step has begun: what was seen before says nothing about it."""
         self._looks.clear()
 
-    def take(self) -> list[WarehousePoll]:
-        return [self._polls.popleft() for _ in range(len(self._polls))]
+    @property
+    def polls(self) -> tuple[WarehousePoll, ...]:
+        """The newest looks, oldest first."""
+        return tuple(self._shown)
+
+    @property
+    def credits(self) -> float:
+        """What it has cost since the first look, estimated."""
+        return self._meter.credits
 
     def run(self, stopping: threading.Event) -> None:
         """Look until told to stop. A look that fails is followed by the next one."""
         connection: Connection | None = None
+        stored_ns = self._clock.monotonic_ns()
         while not self._clock.wait(stopping, self._period_s):
             try:
                 if connection is None:
                     settings = control_settings(self._profile, major=driver.major(), tag='{"app":"loadgen"}')
-                    connection = connect(self._profile, settings)
+                    connection = connect(self._profile, settings, environ=self._environ)
                 self._look(connection)
             except Exception as error:  # the driver leaks exceptions of its libraries
                 event(log, logging.WARNING, "warehouse_poll_failed", code=classify(error).code)
                 if connection is not None:
                     close(connection)
                     connection = None
+            if self._clock.monotonic_ns() - stored_ns >= STORE_S * NS_PER_S:
+                self._keep(stopping)
+                stored_ns = self._clock.monotonic_ns()
+        self._keep(threading.Event())
+        self._store.close()
         if connection is not None:
             close(connection)
+
+    def _keep(self, stopping: threading.Event) -> None:
+        """Store what was seen since the last time. What cannot be stored is not worth a run."""
+        polls = [self._unstored.popleft() for _ in range(len(self._unstored))]
+        if not polls:
+            return
+        try:
+            patience = Patience(stop=stopping, clock=self._clock, attempts=STORE_ATTEMPTS)
+            warehouse_poll_snapshots.append(self._store, patience, polls)
+        except LoadgenError as error:
+            event(log, logging.WARNING, "warehouse_polls_lost", polls=len(polls), why=str(error))
 
     def _look(self, connection: Connection) -> None:
         cursor = connection.cursor()
@@ -103,18 +151,19 @@ class WarehouseWatch:
             max_clusters=_number(row.get("max_cluster_count")),
             size=None if row.get("size") is None else str(row["size"])[:50],
         )
-        self._looks.append(look)
-        self._polls.append(
-            WarehousePoll(
-                run_id=self._run_id,
-                timestamp=self._clock.utc_now().replace(tzinfo=None),
-                running=look.running,
-                queued=look.queued,
-                started_clusters=look.started_clusters,
-                size=look.size,
-                raw=json.dumps(row, default=str),
-            )
+        self._meter.look(look.size, look.started_clusters, self._clock.monotonic_ns())
+        poll = WarehousePoll(
+            run_id=self._run_id,
+            timestamp=self._clock.utc_now().replace(tzinfo=None),
+            running=look.running,
+            queued=look.queued,
+            started_clusters=look.started_clusters,
+            size=look.size,
+            raw=json.dumps(row, default=str),
         )
+        self._looks.append(look)
+        self._shown.append(poll)
+        self._unstored.append(poll)
 
 
 def _number(value: Any) -> int:

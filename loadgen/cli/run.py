@@ -86,13 +86,23 @@ def run(
 
 def _run(file: Path, scenario: Scenario, output_dir: Path, *, wait: bool, quiet: bool, output: str) -> int:
     from loadgen.cli.run_job import RunJob
-    from loadgen.cli.run_lines import RunLines
     from loadgen.clock import SystemClock
     from loadgen.report.text import summary_text
 
-    clock = SystemClock()
-    job = RunJob(scenario=scenario, folder=file.resolve().parent, runs_folder=output_dir, clock=clock, wait=wait)
-    lines = RunLines(clock, quiet=quiet)
+    folder = file.resolve().parent
+    job = RunJob(scenario=scenario, folder=folder, runs_folder=output_dir, clock=SystemClock(), wait=wait)
+    summary = lead_to_the_end(job, quiet=quiet)
+    assert job.output is not None
+    shutil.copyfile(file, job.output / "scenario.yaml")
+    click.echo(json.dumps(summary, indent=2) if output == "json" else summary_text(summary, str(job.output)))
+    return int(summary["exit_code"])
+
+
+def lead_to_the_end(job: RunJob, *, quiet: bool) -> dict[str, Any]:
+    """Do the job, show how it goes, obey signals, write the files. The summary."""
+    from loadgen.cli.run_lines import RunLines
+
+    lines = RunLines(job.clock, quiet=quiet)
     with noted_signals() as received:
         job.start()
         _watch(job, lines, received)
@@ -106,9 +116,8 @@ def _run(file: Path, scenario: Scenario, output_dir: Path, *, wait: bool, quiet:
     summary = dict(finished.summary)
     if received and summary["status"] == "CANCELLED":
         summary["exit_code"] = 128 + received[0]
-    _write_files(job.output, file, summary)
-    click.echo(json.dumps(summary, indent=2) if output == "json" else summary_text(summary, str(job.output)))
-    return int(summary["exit_code"])
+    _write_summary(job.output, summary)
+    return summary
 
 
 def _watch(job: RunJob, lines: Any, received: list[int]) -> None:
@@ -166,12 +175,11 @@ def _server_for(scenario: Scenario) -> AbstractContextManager[object]:
     return embedded_server(scenario.embedded)
 
 
-def _write_files(folder: Path, scenario_file: Path, summary: dict[str, Any]) -> None:
-    """Each whole or not at all."""
+def _write_summary(folder: Path, summary: dict[str, Any]) -> None:
+    """Whole or not at all."""
     draft = folder / ".summary.json.tmp"
     draft.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
     draft.replace(folder / "summary.json")
-    shutil.copyfile(scenario_file, folder / "scenario.yaml")
 
 
 def _print_plan(file: Path, overrides: Sequence[str], output: str) -> None:

@@ -21,7 +21,6 @@ from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
 from loadgen.control.setup import do as set_up
 from loadgen.control.setup import look as look_at_setup
-from loadgen.errors import UsageError
 from loadgen.log import LINE_LIMIT, plain
 from loadgen.prepare.pools import read_pools
 from loadgen.prepare.prepare import PreparationStopped, Progress, prepare_scenario
@@ -30,13 +29,15 @@ from loadgen.prepare.target import opener, target_profile
 from loadgen.scenario.scenario import EMBEDDED, Pin, Scenario, SpawnerKind
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from loadgen.worker.upload import SPOOL_VARIABLE
-from orchestrator.leader import Tick
 from orchestrator.recover import end_orphans
 from orchestrator.service import Finished, OrchestratorService
 from orchestrator.spawn.external import ExternalSpawner
 from orchestrator.spawn.local import LocalSpawner
 from orchestrator.spawn.spawner import Spawner
+from orchestrator.spawn.spcs import SpcsSpawner
+from orchestrator.spawn.spcs_job import Job, check_containers
 from orchestrator.spawn.subprocess import SubprocessSpawner
+from orchestrator.tick import Tick
 from orchestrator.warehouse_lease import Queue, Warehouse, alone_on
 
 LOGS = "logs"
@@ -100,7 +101,7 @@ class RunJob:
         scenario, place = self.scenario, ControlPlace.of_scenario(self.scenario)
         patience = Patience(stop=self.stop, clock=self.clock)
         if scenario.spawner.kind is SpawnerKind.SPCS:
-            raise UsageError("spawner spcs is not built yet", remedy="Use another kind, or leave spawner out.")
+            check_containers(scenario, place)
         self._ensure_tables(place, patience)
         self._end_orphans(place, patience)
         with self._alone_on_warehouse(place):
@@ -160,6 +161,8 @@ class RunJob:
         told, logs = self._told_to_workers(place), self.output / LOGS
         if self.scenario.spawner.kind is SpawnerKind.EXTERNAL:
             return ExternalSpawner(told, self.scenario.timing.registration_s, _show)
+        if self.scenario.spawner.kind is SpawnerKind.SPCS:
+            return SpcsSpawner(place, Job.of_scenario(self.scenario, run_id, told), logs, clock=self.clock)
         environment = {**os.environ, **told, SPOOL_VARIABLE: str((self.output / SPOOL).resolve())}
         if self.scenario.spawner.kind is SpawnerKind.SUBPROCESS:
             return SubprocessSpawner(environment, logs)

@@ -10,7 +10,7 @@ from loadgen.log import plain
 from loadgen.metrics.result import merge
 from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS, NS_PER_S
-from orchestrator.leader import Tick
+from orchestrator.tick import Tick
 
 LINE_S = 10.0
 

@@ -11,8 +11,7 @@ import click
 
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option
-from loadgen.cli.who import who
-from loadgen.errors import Busy
+from loadgen.cli.recover import recover
 from loadgen.log import plain
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from loadgen.control.run_status import Run
     from loadgen.control.session import ControlSession
     from loadgen.control.test_logs import LogRow
-    from orchestrator.recover import Left, Recovered
 
 LIMIT_MAX = 10_000
 
@@ -111,37 +109,6 @@ def logs(run: str, limit: int, output: str, **place: str | None) -> None:
     click.echo("\n".join(map(_line, lines)) if lines else f"run {run_id} has logged nothing yet")
 
 
-@runs.command("recover", epilog="\b\nExample:\n  loadgen runs recover -c prod")
-@click.argument("run", metavar="[RUN]", required=False)
-@control_options
-@format_option
-def recover(run: str | None, output: str, **place: str | None) -> None:
-    """End runs whose orchestrator was lost: FAILED, with everything that was recorded. Without RUN: all of them.
-
-    Only runs that nobody leads and whose workers have been silent for a minute (timing.dead of the scenario) are
-    touched. Safe to repeat, and by several at once. Exit code 75 when RUN is still led or its workers still beat.
-    """
-    from orchestrator.recover import recover as recover_runs
-
-    done, left = with_control_session(
-        lambda session, patience: recover_runs(session, patience, by=who(), only=_id(session, patience, run)),
-        name="recover",
-        **_place(place),
-    )
-    if run is not None and left and not left[0].has_ended:
-        raise Busy(
-            f"run {left[0].run_id} was left alone: {left[0].why}",
-            remedy="`loadgen status` shows what it does; `loadgen stop` asks it to end.",
-        )
-    click.echo(json.dumps(_recovered_as_json(done, left), indent=2) if output == "json" else _recovered(done, left))
-
-
-def _id(session: ControlSession, patience: Patience, name: str | None) -> str | None:
-    from loadgen.control import run_names
-
-    return None if name is None else run_names.find(session, patience, name).run_id
-
-
 def _place(given: dict[str, str | None]) -> dict[str, str | None]:
     """What control_options gave."""
     return {name: given[name] for name in ("connection", "database", "schema", "warehouse")}
@@ -192,14 +159,4 @@ def _line_as_json(line: LogRow) -> dict[str, Any]:
     }
 
 
-def _recovered(done: Sequence[Recovered], left: Sequence[Left]) -> str:
-    lines = [f"run {one.run_id} is {one.status} now: {plain(one.reason, 500)}" for one in done]
-    lines += [f"run {one.run_id} was left alone: {plain(one.why, 500)}" for one in left]
-    return "\n".join(lines) or "nothing to recover: every run has ended, or is led"
-
-
-def _recovered_as_json(done: Sequence[Recovered], left: Sequence[Left]) -> dict[str, Any]:
-    return {
-        "recovered": [{"run_id": one.run_id, "status": one.status.value, "reason": one.reason} for one in done],
-        "left": [{"run_id": one.run_id, "why": one.why} for one in left],
-    }
+runs.add_command(recover)

@@ -8,10 +8,10 @@ from typing import Any, Self
 
 from loadgen.doctor.finding import Finding, failed, ok, warning
 from loadgen.log import plain
-from loadgen.scenario.plan import SIZES, Cost, span
+from loadgen.model.credits import credits_per_hour
+from loadgen.scenario.plan import Cost, span
 from loadgen.snowflake.ident import Ident
 
-_LARGER = tuple(f"{number}X-Large" for number in range(2, 7))
 _TRUE = ("true", "y", "yes", "on")
 
 
@@ -50,10 +50,8 @@ class Warehouse:
     @property
     def credits_per_hour(self) -> float | None:
         """Of all its clusters, at the rate of generation 1; None for a kind that is billed otherwise."""
-        sizes = (*SIZES, *_LARGER)
-        if self.type != "STANDARD" or self.size not in sizes:
-            return None
-        return float(2 ** sizes.index(self.size) * self.clusters_max)
+        rate = credits_per_hour(self.size) if self.type == "STANDARD" else None
+        return None if rate is None else rate * self.clusters_max
 
 
 def pattern(name: Ident) -> str:

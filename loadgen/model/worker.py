@@ -13,6 +13,10 @@ class WorkerStatus(StrEnum):
     COMPLETED = "COMPLETED"
     DEAD = "DEAD"  # said by the worker itself with its last beat; silence is judged by whoever waits for beats
 
+    @property
+    def is_terminal(self) -> bool:
+        return self in (WorkerStatus.COMPLETED, WorkerStatus.DEAD)
+
 
 _S = WorkerStatus
 STEPS: dict[WorkerStatus, frozenset[WorkerStatus]] = {

@@ -16,6 +16,7 @@ from loadgen.scenario.scenario import Threshold
 from loadgen.scenario.threshold import Check, Metric, Operator
 from loadgen.units import NS_PER_MS
 
+CPU_WARN_PERCENT = 60.0
 CPU_INVALID_PERCENT = 85.0  # of one core, per worker
 WAKEUP_INVALID_FRACTION = 0.10  # of the median service time
 WAKEUP_INVALID_MS = 5.0

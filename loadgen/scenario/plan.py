@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loadgen.model.credits import SIZES, credits_per_hour
 from loadgen.model.split import share
 from loadgen.scenario.findmax import FindMaxCap, find_max_cap
 from loadgen.scenario.origin import Setting, settings
@@ -24,8 +25,7 @@ from loadgen.scenario.workers import CONNECTIONS_PER_WORKER, workers_of
 from loadgen.units import format_duration_s, format_rate_per_second
 
 MINIMUM_BILLED_S = 60.0  # each time a warehouse starts
-# Credits per hour of one cluster of a standard warehouse; each size doubles.
-SIZES = ("X-Small", "Small", "Medium", "Large", "X-Large")
+SHOWN_SIZES = 5  # of warehouses, in the list of costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +213,7 @@ def _cost(scenario: Scenario, cap: FindMaxCap | None) -> Cost:
     hours = max(lasting_s, MINIMUM_BILLED_S) / 3600
     return Cost(
         longest_s=lasting_s,
-        by_size=tuple((size, hours * 2**doublings) for doublings, size in enumerate(SIZES)),
+        by_size=tuple((size, hours * (credits_per_hour(size) or 0.0)) for size in SIZES[:SHOWN_SIZES]),
         control=hours,
     )
 

@@ -31,7 +31,7 @@ from loadgen.model.worker import WorkerStatus
 from loadgen.snowflake.lookup import find_profile
 from loadgen.worker import main as worker_main
 from orchestrator.crew import Health
-from orchestrator.recover import NEVER_LED_S, best_step, obstacle, silent_crew
+from orchestrator.recover import NEVER_LED_S, best_step, obstacle, signs_of_life, silent_crew
 from orchestrator.spawn import subprocess as programs
 from orchestrator.spawn.external import ExternalSpawner, worker_command
 from orchestrator.spawn.spawner import WorkerOrder, last_lines
@@ -266,13 +266,11 @@ def unfinished(lease_over_ms: int | None, beat_age_ms: int | None, update_age_ms
         (unfinished(0, 10**9), "it is led"),
         (unfinished(9_000, 10**9), "its leader may still write for 1 s"),
         (unfinished(10_000, 10**9), "its leader may still write"),
-        (unfinished(10**9, 60_000), "a worker was heard 60 s ago"),
-        (unfinished(10**9, 0), "a worker was heard 0 s ago"),
         (unfinished(None, None, 599_000), "not led yet"),
     ],
 )
 def test_a_run_that_somebody_may_still_care_for_is_no_orphan(run, said):
-    assert said in (obstacle(run, 60.0) or "")
+    assert said in (obstacle(run) or "")
 
 
 @pytest.mark.parametrize(
@@ -284,7 +282,23 @@ def test_a_run_that_somebody_may_still_care_for_is_no_orphan(run, said):
     ],
 )
 def test_a_run_that_everybody_has_left_is_an_orphan(run):
-    assert obstacle(run, 60.0) is None
+    assert obstacle(run) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "age_ms", "alive"),
+    [
+        (WorkerStatus.RUNNING, 60_000, True),
+        (WorkerStatus.RUNNING, 60_001, False),
+        (WorkerStatus.DRAINING, 0, True),
+        (WorkerStatus.COMPLETED, 0, False),
+        (WorkerStatus.DEAD, 0, False),
+    ],
+)
+def test_a_worker_lives_until_it_ends_or_is_silent_for_too_long(status, age_ms, alive):
+    row = replace(WORKER, beat=replace(WORKER.beat, status=status), age_ms=age_ms)
+
+    assert (signs_of_life([row], 60.0) is not None) == alive
 
 
 def test_of_a_lost_run_only_workers_that_said_so_are_done():

@@ -1,0 +1,92 @@
+"""`loadgen runs recover`: end runs whose orchestrator was lost, and lead those on whose workers still work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadgen.cli.control_session import control_options, with_control_session
+from loadgen.cli.place import format_option
+from loadgen.cli.who import who
+from loadgen.errors import Busy
+from loadgen.log import plain
+
+if TYPE_CHECKING:
+    from loadgen.control.retry import Patience
+    from loadgen.control.session import ControlSession
+    from orchestrator.recover import Left, Recovered
+
+
+@click.command("recover", epilog="\b\nExample:\n  loadgen runs recover -c prod")
+@click.argument("run", metavar="[RUN]", required=False)
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs"),
+    show_default=True,
+    metavar="DIR",
+    help="Where the result of a run that is led on goes.",
+)
+@click.option("--end-only", is_flag=True, help="Lead no run on whose workers still work: leave it alone.")
+@control_options
+@format_option
+def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **place: str | None) -> int:
+    """End runs whose orchestrator was lost: FAILED, with everything that was recorded. Without RUN: all of them.
+
+    A run that nobody leads while its workers work on (they were started by people, or in containers) is taken over and
+    led to its end, as `loadgen run` would have; Ctrl-C stops it. Only runs whose lease has been over for some seconds
+    are touched. Safe to repeat, and by several at once. Exit code 75 when RUN is still led.
+    """
+    from loadgen.cli.takeover import take_over
+    from orchestrator.recover import recover as recover_runs
+
+    done, left = with_control_session(
+        lambda session, patience: recover_runs(session, patience, by=who(), only=_id(session, patience, run)),
+        name="recover",
+        **_place(place),
+    )
+    living = [] if end_only else [one for one in left if one.living]
+    left = [one for one in left if one not in living]
+    if run is not None and left and not left[0].has_ended:
+        raise Busy(
+            f"run {left[0].run_id} was left alone: {left[0].why}",
+            remedy="`loadgen status` shows what it does; `loadgen stop` asks it to end.",
+        )
+    taken = [take_over(one.run_id, _place(place), output_dir) for one in living]
+    if output == "json":
+        click.echo(json.dumps(_as_json(done, left, taken), indent=2))
+    else:
+        click.echo(_as_text(done, left, taken))
+    return int(taken[0]["exit_code"]) if run is not None and taken else 0
+
+
+def _id(session: ControlSession, patience: Patience, name: str | None) -> str | None:
+    from loadgen.control import run_names
+
+    return None if name is None else run_names.find(session, patience, name).run_id
+
+
+def _place(given: dict[str, str | None]) -> dict[str, str | None]:
+    """What control_options gave."""
+    return {name: given[name] for name in ("connection", "database", "schema", "warehouse")}
+
+
+def _as_text(done: Sequence[Recovered], left: Sequence[Left], taken: Sequence[Mapping[str, Any]]) -> str:
+    from loadgen.report.text import summary_text
+
+    lines = [f"run {one.run_id} is {one.status} now: {plain(one.reason, 500)}" for one in done]
+    lines += [f"run {one.run_id} was left alone: {plain(one.why, 500)}" for one in left]
+    lines += [summary_text(summary) for summary in taken]
+    return "\n".join(lines) or "nothing to recover: every run has ended, or is led"
+
+
+def _as_json(done: Sequence[Recovered], left: Sequence[Left], taken: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        "recovered": [{"run_id": one.run_id, "status": one.status.value, "reason": one.reason} for one in done],
+        "left": [{"run_id": one.run_id, "why": one.why} for one in left],
+        "led_on": list(taken),
+    }

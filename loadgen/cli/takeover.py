@@ -1,0 +1,68 @@
+"""Leading a run on that lost its leader: the same job as `loadgen run`, from the middle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadgen.cli.away import away_from_main_thread
+from loadgen.cli.place import meant, serving
+from loadgen.cli.run import lead_to_the_end
+from loadgen.cli.run_job import LOGS, Now, RunJob
+from loadgen.clock import SystemClock
+from loadgen.control import run_status
+from loadgen.control.place import ControlPlace
+from loadgen.control.session import ControlSession
+from loadgen.errors import RunFailed
+from loadgen.scenario.frozen import thaw
+from loadgen.scenario.scenario import Scenario
+from orchestrator.service import Finished, OrchestratorService
+
+
+@dataclass(slots=True, kw_only=True)
+class TakeOver(RunJob):
+    """One run that somebody else began."""
+
+    run_id: str
+    place: ControlPlace
+
+    def _steps(self) -> Finished:
+        self.now = Now(doing="taking over", run_id=self.run_id)
+        with self._alone_on_warehouse(self.place):
+            service = OrchestratorService(self.place, clock=self.clock)
+            self._service = service
+            self.output = self.runs_folder / self.run_id
+            (self.output / LOGS).mkdir(parents=True, exist_ok=True)
+            return service.take_over(self.run_id, lambda tick: self._saw(self.run_id, tick))
+
+
+def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) -> dict[str, Any]:
+    """Lead the run to its end; its summary."""
+    aim = meant(None, place["connection"], **{name: value for name, value in place.items() if name != "connection"})
+    with serving(aim.place.connection):
+        scenario = away_from_main_thread(lambda: _scenario(aim.place, run_id), name="take-over")
+        clock = SystemClock()
+        job = TakeOver(
+            scenario=scenario,
+            folder=Path(),
+            runs_folder=output_dir,
+            clock=clock,
+            wait=True,  # for the lease that the lost leader had on the warehouse
+            run_id=run_id,
+            place=aim.place,
+        )
+        return lead_to_the_end(job, quiet=False)
+
+
+def _scenario(place: ControlPlace, run_id: str) -> Scenario:
+    session = ControlSession(place, role="recover")
+    try:
+        text = run_status.read_config(session, run_id)
+    finally:
+        session.close()
+    if text is None:
+        raise RunFailed(f"there is no run {run_id}")
+    return thaw(text, os.environ)

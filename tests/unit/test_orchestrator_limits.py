@@ -1,0 +1,186 @@
+"""Limits while a run measures: thresholds over the whole and over sliding spans, guardrails of client and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from loadgen.model.run import Phase, RunStatus
+from loadgen.scenario.scenario import GuardrailAction, Guardrails, Threshold, Timing
+from loadgen.scenario.threshold import parse_check
+from orchestrator.course import Ending
+from orchestrator.crew import WorkerView
+from orchestrator.limits import BREACHES, Limits
+from orchestrator.meter import Meter
+from orchestrator.progress import Progress
+from tests.unit.orchestrator_builders import live, tally, view, window
+
+FAST, SLOW = (10.0,) * 50, (90.0,) * 50  # a second of statements
+
+
+def limits(*thresholds: Threshold, **guardrails: Any) -> tuple[Limits, Progress]:
+    progress = Progress(thresholds)
+    return Limits(thresholds, Guardrails(**guardrails), Timing(), progress), progress
+
+
+def threshold(text: str, **more: Any) -> Threshold:
+    return Threshold(check=parse_check(text), **more)
+
+
+def second(number: int, ms: Sequence[float], *, name: str = "s", **said: Any) -> WorkerView:
+    """A worker after so many seconds; everything so far took `ms`."""
+    return view(live=live(window({name: tally(tuple(ms))}, seconds=float(number))), **said)
+
+
+def led(thresholds: Sequence[Threshold], seconds: Sequence[tuple[float, ...]], **more: Any) -> tuple[Limits, list[int]]:
+    """Look after every second of a run; the seconds at which it would have been ended."""
+    watching, progress = limits(*thresholds, **more)
+    so_far: tuple[float, ...] = ()
+    ended = []
+    for number, ms in enumerate(seconds, start=1):
+        so_far += ms
+        crew = [second(number, so_far)]
+        progress.note(crew)
+        if watching.look(crew, float(number), 0.0) is not None:
+            ended.append(number)
+    return watching, ended
+
+
+def test_a_threshold_over_the_whole_sees_what_was_measured_so_far():
+    watching, ended = led([threshold("p95 < 50ms", abort=True)], [FAST] * 10 + [SLOW] * 2)
+
+    assert ended == [11, 12]  # a slow second is more than one in twenty
+    assert [checked.passed for checked in watching.now()] == [False]
+
+
+def test_a_sliding_threshold_sees_only_its_span_and_remembers_the_worst():
+    calm = [FAST] * 10
+    watching, ended = led([threshold("p50 < 50ms", window_s=3.0, abort=True)], calm + [SLOW] * 2 + calm)
+
+    assert ended == [12, 13]  # two of the three seconds before were slow
+    (checked,) = watching.final(Progress([]).merged)
+    assert not checked.passed
+    assert checked.value == pytest.approx(90.0, rel=0.02)
+
+
+def test_of_a_rate_the_lowest_span_is_the_worst():
+    watching, ended = led([threshold("qps > 30", window_s=2.0)], [FAST] * 4 + [FAST[:5]] * 2 + [FAST] * 4)
+
+    (checked,) = watching.now()
+    assert not ended  # it does not abort
+    assert not checked.passed
+    assert checked.value == pytest.approx(5.0)
+
+
+def test_a_span_in_which_nothing_ended_fails():
+    _, ended = led([threshold("qps > 10", window_s=2.0, abort=True)], [FAST] * 4 + [()] * 2)
+
+    assert ended == [6]
+
+
+def test_before_its_time_nothing_is_judged():
+    _, ended = led([threshold("p95 < 50ms", after_s=5.0, abort=True)], [SLOW] * 6)
+
+    assert ended == [5, 6]
+
+
+def test_a_span_longer_than_the_measurement_is_judged_by_the_whole_at_the_end():
+    watching, ended = led([threshold("p50 < 50ms", window_s=60.0, abort=True)], [SLOW] * 4)
+
+    assert not ended
+    assert [checked.passed for checked in watching.now()] == [False]
+
+
+def test_a_threshold_of_one_statement_slides_too():
+    progress = Progress([threshold("a.p50 < 50ms", window_s=1.0)])
+    for number, ms in enumerate((FAST, FAST + SLOW), start=1):
+        statements = {"a": tally(ms), "b": tally(FAST * number)}
+        progress.note([view(live=live(window(statements, seconds=float(number))))])
+
+    found = progress.last(1.0, "a")
+
+    assert found is not None
+    assert (found.counts.succeeded, found.statement_qps) == (50, {"a": 50.0})
+
+
+def test_stored_windows_are_remembered():
+    progress = Progress([])
+    progress.note([view(live=live(window(window_id=1, step_id=1), window(window_id=2, step_id=2, seconds=5.0)))])
+    progress.note([view(live=live(window(window_id=2, step_id=2, seconds=6.0)))])  # the first was stored meanwhile
+
+    assert progress.merged.counts.succeeded == 200
+    assert progress.measured_s("worker-0") == 16.0
+    assert [len(own) for own in progress.step(1)] == [1]
+
+
+def test_warm_up_is_not_measured():
+    progress = Progress([])
+    progress.note([view(live=live(window(phase=Phase.WARMUP)))])
+
+    assert progress.merged.counts.succeeded == 0
+
+
+# --- guardrails ------------------------------------------------------------------------------------------------------
+
+
+def looks(watching: Limits, times: int, crew: list[WorkerView], credits: float = 0.0) -> list[Ending | None]:
+    return [watching.look(crew, 1.0, credits) for _ in range(times)]
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"cpu_percent": 91.0}, "worker-0 uses more than 90 % of its core"),
+        ({"memory_percent": 86.0}, "worker-0 uses more than 85 % of the memory"),
+    ],
+)
+def test_a_guardrail_of_the_client_ends_the_run_or_warns(said, reason):
+    crew = [view(**said)]
+    aborting, _ = limits(action=GuardrailAction.ABORT)
+    warning, _ = limits(action=GuardrailAction.WARN)
+
+    *before, last = looks(aborting, BREACHES, crew)
+    assert before == [None] * (BREACHES - 1)
+    assert last is not None
+    assert (last.status, last.reason, last.stop) == (RunStatus.FAILED, reason, "guardrail")
+    assert looks(warning, 2 * BREACHES, crew) == [None] * 2 * BREACHES
+    assert warning.warnings.count(reason) == 1
+
+
+def test_a_guardrail_forgives_a_busy_second():
+    watching, _ = limits(action=GuardrailAction.ABORT)
+
+    for _ in range(3):
+        assert looks(watching, BREACHES - 1, [view(cpu_percent=99.0)]) == [None] * (BREACHES - 1)
+        assert looks(watching, 1, [view(cpu_percent=1.0)]) == [None]
+
+
+def test_a_worker_that_is_rather_busy_is_worth_a_warning():
+    watching, _ = limits(action=GuardrailAction.ABORT)
+
+    assert looks(watching, BREACHES, [view(cpu_percent=61.0)]) == [None] * BREACHES
+    assert watching.warnings == ["worker-0 uses more than 60 % of its core: more workers would be safer"]
+
+
+def test_the_cost_has_a_limit():
+    watching, _ = limits(action=GuardrailAction.ABORT, max_credits=0.5)
+    unlimited, _ = limits(action=GuardrailAction.ABORT)
+
+    assert looks(watching, 1, [view()], 0.5) == [None]
+    (ending,) = looks(watching, 1, [view()], 0.51)
+    assert ending is not None
+    assert "0.5 credits" in ending.reason
+    assert looks(unlimited, 1, [view()], 1e9) == [None]
+
+
+def test_the_meter_counts_clusters_by_size_and_time():
+    meter, second_ns = Meter(), 10**9
+    meter.look("Medium", 2, 0)
+    assert meter.credits == 0.0
+    meter.look("X-Small", 1, 1_800 * second_ns)
+    meter.look(None, 1, 5_400 * second_ns)
+    meter.look("X-Small", 1, 9_000 * second_ns)  # of an unknown size nothing is known
+
+    assert meter.credits == pytest.approx(2 * 4 / 2 + 1)

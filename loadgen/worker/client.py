@@ -8,13 +8,14 @@ worker can record a statement as cancelled whose driver call never comes back, a
 from __future__ import annotations
 
 import logging
+import math
 import random
+import sys
 import threading
 from collections import deque
 from time import monotonic, monotonic_ns
 
 from loadgen.errors import LoadgenError
-from loadgen.log import event
 from loadgen.metrics.outcome import Failed, Outcome
 from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake.connect import close
@@ -40,7 +41,8 @@ class Client:
     def __init__(self, slot: Slot, bench: Bench) -> None:
         self.slot = slot
         self.flight: deque[Flight] = deque(maxlen=1)
-        self.leaving = threading.Event()  # set by the pool: finish the statement under way, then end
+        self._leaving = threading.Event()  # ends waits; _told_to_leave says the same, and costs nothing to look at
+        self._told_to_leave = False
         self.cancelling = False  # set when its statement is cancelled on the server
         self.connected = threading.Event()
         self.ended = threading.Event()
@@ -50,15 +52,21 @@ class Client:
         self._connection: Connection | None = None
         self._tagged: int | None = None  # the window whose tag the session has
         self._statements = 0  # of this connection
-        self._expires_s = 0.0
+        self._most = 0  # statements that it may have
+        self._expires_ns = 0
         self._failures = 0  # of the network, in a row
         self._fatal = 0
         self._lost = False  # the session must not be used again
 
+    def leave(self) -> None:
+        """Any thread: finish the statement under way, then end."""
+        self._told_to_leave = True
+        self._leaving.set()
+
     def run(self) -> None:
         """Connect, work, reconnect, until told to leave."""
         try:
-            while not self.leaving.is_set() and self._connect():
+            while not self._told_to_leave and self._connect():
                 self._lost = False
                 self._open_loop() if self._bench.open_loop else self._closed_loop()
                 self._disconnect()
@@ -71,16 +79,23 @@ class Client:
             self.ended.set()
 
     # --- the two loops -----------------------------------------------------------------------------------------------
+    #
+    # Between two statements the driver has emptied the processor's caches: every function called and every object
+    # looked at here costs ten times what it costs in a tight loop. So there are few of them.
 
     def _closed_loop(self) -> None:
         bench, slot = self._bench, self.slot
-        windows, begin, draw = bench.windows, slot.recorder.begin, slot.drawer.draw
+        windows, begin = bench.windows, slot.recorder.begin
         think_s = bench.scenario.workload.think_time_s
-        cursor, leaving = self._cursor(), self.leaving.is_set
-        while not leaving() and not self._lost:
+        cursor, ahead, first, end = self._cursor(), [], 0, 0
+        while not self._told_to_leave and not self._lost:
             if windows.current != self._tagged and not self._retag(cursor):
                 continue
-            number, row = draw(slot.k)
+            k = slot.k
+            if k >= end:
+                ahead = slot.drawer.ahead(k)
+                first, end = k, k + len(ahead)
+            number, row = ahead[k - first]
             window = begin()
             if window is None:  # before START
                 self._idle()
@@ -88,7 +103,7 @@ class Client:
             if window != self._tagged:  # another one opened in this moment: its tag comes first
                 slot.recorder.unbegin(window)
                 continue
-            slot.k += 1
+            slot.k = k + 1
             sent_ns = monotonic_ns()
             if not self._execute(cursor, number, row, window, sent_ns, sent_ns):
                 return
@@ -99,8 +114,8 @@ class Client:
         bench, slot = self._bench, self.slot
         windows, begin, draw = bench.windows, slot.recorder.begin, slot.drawer.draw
         max_lag_s = bench.scenario.load.max_lag_s
-        cursor, leaving = self._cursor(), self.leaving.is_set
-        while not leaving() and not self._lost:
+        cursor = self._cursor()
+        while not self._told_to_leave and not self._lost:
             if windows.current != self._tagged and not self._retag(cursor):
                 continue
             arrivals = bench.arrivals
@@ -151,8 +166,8 @@ class Client:
         self._statements += 1
         if outcome is Outcome.SUCCEEDED:
             self._failures = self._fatal = 0
-            return not self._worn_out()
-        return self._after_failure()
+            return self._statements < self._most and done_ns < self._expires_ns
+        return self._after_failure(done_ns)
 
     def _unbegin(self, window: int | None) -> None:
         if window is not None:
@@ -189,13 +204,13 @@ class Client:
             return classify(error.failed), describe(error.failed)
         return classify(error), describe(error)
 
-    def _after_failure(self) -> bool:
+    def _after_failure(self, done_ns: int) -> bool:
         """False: leave this connection. A server that is away is not asked in a tight loop."""
         if self._fatal >= FATAL_MAX:
             raise RuntimeError(f"{FATAL_MAX} statements in a row failed inside of loadgen")
         if self._failures > 1:
             self._pause(self._failures - 1)
-        return not (self._lost or self._worn_out())
+        return not self._lost and self._statements < self._most and done_ns < self._expires_ns
 
     def _pause(self, failures: int) -> None:
         """Longer with every failure, and random, so that clients do not come back all at once."""
@@ -209,12 +224,12 @@ class Client:
         if self._bench.windows.current is None:
             self._bench.go.wait(IDLE_S)
         else:
-            self.leaving.wait(EXHAUSTED_S)
+            self._leaving.wait(EXHAUSTED_S)
 
     def _wait_until(self, deadline_s: float) -> None:
         """On the monotonic clock; ends early when the client must leave."""
         left_s = deadline_s - monotonic()
-        while left_s > 0 and not self.leaving.wait(left_s):
+        while left_s > 0 and not self._leaving.wait(left_s):
             left_s = deadline_s - monotonic()
 
     # --- the connection ----------------------------------------------------------------------------------------------
@@ -222,11 +237,11 @@ class Client:
     def _connect(self) -> bool:
         """Open a session, again and again until it works. False: it is of no use, or the client must leave."""
         bench, attempts = self._bench, 0
-        while not self.leaving.is_set():
+        while not self._told_to_leave:
             window = bench.windows.current
             try:
                 with bench.opening:
-                    if self.leaving.is_set():
+                    if self._leaving.is_set():
                         return False
                     connection = bench.sessions.open(bench.tag(window))
             except LoadgenError as error:
@@ -241,7 +256,7 @@ class Client:
                 continue
             self._connection, self._tagged = connection, window
             self.session_id = connection.session_id
-            self._statements, self._expires_s = 0, self._expiry_s()
+            self._be_new()
             self.connected.set()
             return True
         return False
@@ -275,14 +290,10 @@ class Client:
         self._tagged = window
         return True
 
-    def _expiry_s(self) -> float:
-        """When this connection is old. Spread over a tenth of its age, so that not all are replaced at once."""
-        max_age_s = self._bench.scenario.connections.max_age_s
-        return float("inf") if max_age_s is None else monotonic() + max_age_s * random.uniform(0.9, 1.0)
-
-    def _worn_out(self) -> bool:
-        most = self._bench.scenario.connections.max_statements
-        if (most is not None and self._statements >= most) or monotonic() >= self._expires_s:
-            event(log, logging.DEBUG, "connection_recycled", client=self.slot.number)
-            return True
-        return False
+    def _be_new(self) -> None:
+        """When this connection will be old. Spread over a tenth of its age, so that not all are replaced at once."""
+        limits = self._bench.scenario.connections
+        age_s = math.inf if limits.max_age_s is None else limits.max_age_s * random.uniform(0.9, 1.0)
+        self._statements = 0
+        self._most = sys.maxsize if limits.max_statements is None else limits.max_statements
+        self._expires_ns = sys.maxsize if math.isinf(age_s) else monotonic_ns() + round(age_s * NS_PER_S)

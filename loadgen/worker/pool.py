@@ -38,7 +38,7 @@ class ClientPool:
             self.wanted = min(wanted, most)
             for number, client in self._clients.items():
                 if number >= self.wanted:
-                    client.leaving.set()
+                    client.leave()
         if wanted > most and wanted != self._warned:
             self._warned = wanted
             self._warn(f"{wanted} clients are wanted and {most} is the most this run may have here: sequences need it")
@@ -87,7 +87,7 @@ class ClientPool:
         with self._lock:
             self._draining, self.wanted = True, 0
         for client in self._all():
-            client.leaving.set()
+            client.leave()
 
     def stop_logging(self) -> None:
         """The query log has failed: clients keep no more entries for it."""

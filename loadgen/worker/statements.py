@@ -26,13 +26,18 @@ def compile_statement(statement: Statement) -> Run:
 
 
 def _single(query: Query) -> Run:
-    sql, count = query.sql, _counter(query)
+    sql = query.sql
 
-    def run(cursor: Cursor, row: Row) -> int:
+    def read(cursor: Any, row: Row) -> int:
         cursor.execute(sql, row[0])
-        return count(cursor)
+        rows = len(cursor.fetchmany(FETCH_ROWS))
+        return rows if rows < FETCH_ROWS else rows + _fetch_all(cursor)
 
-    return run
+    def write(cursor: Any, row: Row) -> int:
+        cursor.execute(sql, row[0])
+        return _touched(cursor)
+
+    return read if shape_of(sql).reads else write
 
 
 def _transaction(queries: Sequence[Query]) -> Run:

@@ -14,10 +14,11 @@ Every statement keeps its rows ready in chunks, so that a draw is two look-ups. 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import repeat
 
-from loadgen.errors import ScenarioInvalid
+from loadgen.errors import RunFailed, ScenarioInvalid
 from loadgen.model.workload import Latest, Place, Previous, Query, Statement, Workload
 from loadgen.model.workload import Sequence as SequenceParameter
 from loadgen.workload.chunks import CHUNK_VALUES, Chunked, Generator, IntArray, Source, Value
@@ -26,6 +27,7 @@ from loadgen.workload.keys import SequenceKeys
 from loadgen.workload.mix import Walk, walk_for
 from loadgen.workload.pools import Pool
 
+AHEAD = 64  # draws that a client of a closed loop holds
 Row = tuple[tuple[Value, ...], ...]  # the parameters of each query of a statement
 
 
@@ -44,6 +46,13 @@ class Drawer:
             _StatementRows(statement, workload, replace(source, statement=number), walk)
             for number, statement in enumerate(workload.statements)
         ]
+
+    def ahead(self, k: int) -> list[tuple[int, Row]]:
+        """Draw k and the next ones, as many as a client wants to hold; fewer where no value is left for more."""
+        drawn = [self.draw(k)]
+        with suppress(RunFailed):  # raised when it is its turn
+            drawn += [self.draw(n) for n in range(k + 1, k + AHEAD)]
+        return drawn
 
     def draw(self, k: int) -> tuple[int, Row]:
         """Draw k, from 0: the number of its statement, and the parameters of each of that statement's queries."""

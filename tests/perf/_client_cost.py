@@ -126,7 +126,7 @@ def _client(scenario: Scenario, query_log: QueryLog, late_s: float) -> Client:
     client = Client(Slots(scenario, _ARGUMENTS, {}, harvester, query_log).get(0), bench)
     client._connection = cast(Connection, _Connection())
     client._tagged = 0
-    client._expires_s = client._expiry_s()
+    client._be_new()
     return client
 
 

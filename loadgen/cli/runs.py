@@ -1,4 +1,4 @@
-"""`loadgen runs`: look back at runs, and end those that nobody leads any more."""
+"""`loadgen runs`: look back at runs, end those that nobody leads any more, and delete old ones."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.control_session import control_options, with_control_session
+from loadgen.cli.duration import duration_s
 from loadgen.cli.place import format_option
+from loadgen.cli.prune import prune
 from loadgen.cli.recover import recover
+from loadgen.errors import UsageError
 from loadgen.log import plain
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from loadgen.control.run_status import Run
     from loadgen.control.session import ControlSession
     from loadgen.control.test_logs import LogRow
+    from loadgen.model.run import RunStatus
 
 LIMIT_MAX = 10_000
 
@@ -27,10 +31,10 @@ LIMIT_MAX = 10_000
     epilog="\b\nExample:\n  loadgen runs list -c prod\n  loadgen runs show latest\n  loadgen runs logs latest -n 20"
 )
 def runs() -> None:
-    """Look back at runs: list them, show one, read its log; end those whose orchestrator was lost."""
+    """Look back at runs: list them, show one, read its log; end those whose orchestrator was lost; delete old ones."""
 
 
-@runs.command("list", epilog="\b\nExample:\n  loadgen runs list -c prod -n 50")
+@runs.command("list", epilog="\b\nExample:\n  loadgen runs list -c prod -n 50 --status FAILED --within 7d")
 @click.option(
     "-n",
     "--limit",
@@ -40,22 +44,33 @@ def runs() -> None:
     metavar="N",
     help="At most so many, the newest first.",
 )
+@click.option("--status", metavar="STATUS", help="Only those, for instance FAILED.")
+@click.option("--scenario", metavar="NAME", help="Only runs of this scenario.")
+@click.option("--within", metavar="TIME", help="Only runs made within this time, for instance 12h.")
 @control_options
 @format_option
-def list_runs(limit: int, output: str, **place: str | None) -> None:
+def list_runs(
+    limit: int, status: str | None, scenario: str | None, within: str | None, output: str, **place: str | None
+) -> None:
     """List the latest runs, newest first."""
     from loadgen.cli.run_view import run_as_json
     from loadgen.control import run_status
 
+    wanted_status = None if status is None else _status(status)
+    within_s = None if within is None else duration_s(within, "--within")
+
     def look(session: ControlSession, patience: Patience) -> tuple[tuple[Run, ...], datetime]:
-        found = patience.call(lambda: run_status.newest(session, limit))
+        found = patience.call(
+            lambda: run_status.newest(session, limit, status=wanted_status, scenario=scenario, within_s=within_s)
+        )
         return found, patience.call(lambda: run_status.server_time(session))
 
     found, now = with_control_session(look, name="runs", **_place(place))
     if output == "json":
         click.echo(json.dumps({"runs": [run_as_json(run) for run in found]}, indent=2))
         return
-    click.echo(_table(found, now) if found else "there are no runs yet")
+    none = "there are no such runs" if status or scenario or within else "there are no runs yet"
+    click.echo(_table(found, now) if found else none)
 
 
 @runs.command("show", epilog="\b\nExample:\n  loadgen runs show latest~1 -c prod --format json")
@@ -109,6 +124,16 @@ def logs(run: str, limit: int, output: str, **place: str | None) -> None:
     click.echo("\n".join(map(_line, lines)) if lines else f"run {run_id} has logged nothing yet")
 
 
+def _status(text: str) -> RunStatus:
+    from loadgen.model.run import RunStatus
+
+    try:
+        return RunStatus(text.upper())
+    except ValueError:
+        known = ", ".join(status.value for status in RunStatus)
+        raise UsageError(f"there is no status {plain(text, 40)!r}", remedy=f"Choose one of {known}.") from None
+
+
 def _place(given: dict[str, str | None]) -> dict[str, str | None]:
     """What control_options gave."""
     return {name: given[name] for name in ("connection", "database", "schema", "warehouse")}
@@ -160,3 +185,4 @@ def _line_as_json(line: LogRow) -> dict[str, Any]:
 
 
 runs.add_command(recover)
+runs.add_command(prune)

@@ -24,6 +24,7 @@ from loadgen.snowflake.ident import Ident, QualifiedName
 ADMIN, RUN = Ident("LOADGEN_ADMIN"), Ident("LOADGEN_RUN")
 
 _SETUP_ONLY = frozenset({"schema_version.create", "schema_version.record"})
+_ADMINS_ONLY = "prune."  # whoever makes load need not be able to delete what others measured
 _OF_THE_SYSTEM = (Ident("INFORMATION_SCHEMA"), Ident("SNOWFLAKE"))
 _CREATE = {TableType.HYBRID: "CREATE HYBRID TABLE", TableType.STANDARD: "CREATE TABLE"}
 
@@ -48,7 +49,9 @@ class Part:
 def control_statements() -> Iterator[Query]:
     """Every statement that a run, or a look at one, sends to the control plane."""
     for table in tables():
-        yield from (query for query in queries(table).values() if query.name not in _SETUP_ONLY)
+        for query in queries(table).values():
+            if query.name not in _SETUP_ONLY and not query.name.startswith(_ADMINS_ONLY):
+                yield query
 
 
 def control_needs() -> Needs:

@@ -154,9 +154,17 @@ def read(session: ControlSession, run_id: str) -> Run | None:
     return _run(rows[0]) if rows else None
 
 
-def newest(session: ControlSession, limit: int) -> tuple[Run, ...]:
-    """The latest runs, newest first."""
-    return tuple(_run(row) for row in session.fetch(_Q["newest"], limit))
+def newest(
+    session: ControlSession,
+    limit: int,
+    *,
+    status: RunStatus | None = None,
+    scenario: str | None = None,
+    within_s: float | None = None,
+) -> tuple[Run, ...]:
+    """The latest runs, newest first; only those with a status, of a scenario, or made within some time, when given."""
+    wanted = (None if status is None else status.value, scenario, None if within_s is None else round(within_s))
+    return tuple(_run(row) for row in session.fetch(_Q["newest"], *wanted, limit))
 
 
 def beginning_with(session: ControlSession, beginning: str, limit: int) -> tuple[str, ...]:

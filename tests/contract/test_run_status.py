@@ -7,12 +7,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import pytest
 
-from loadgen.control import run_status
+from loadgen.control import prune, run_status, test_logs
 from loadgen.control.queries import queries
 from loadgen.control.run_leases import TAKEOVER_MARGIN_S, release
 from loadgen.control.run_status import (
@@ -32,6 +32,7 @@ from loadgen.control.run_status import (
 )
 from loadgen.control.session import ControlFailed
 from loadgen.control.storable import clean
+from loadgen.control.test_logs import LogRow
 from loadgen.errors import UsageError
 from loadgen.model.run import BadStep, Phase, RunStatus
 from tests.control_plane import ControlPlane, patience
@@ -541,6 +542,54 @@ def test_the_newest_runs_come_first(plane):
     newest = run_status.newest(plane.session, 3)
 
     assert [run.run_id for run in newest] == made[:0:-1]
+
+
+def test_runs_are_found_by_status_scenario_and_age(plane, led):
+    stopped, waiting = led(S.CANCELLED), plane.new_run()
+    name = stopped.row.test_name
+
+    def ids(**wanted: Any) -> set[str]:
+        return {run.run_id for run in run_status.newest(plane.session, 1_000, **wanted)}
+
+    assert stopped.run_id in ids(status=S.CANCELLED)
+    assert waiting not in ids(status=S.CANCELLED)
+    assert {stopped.run_id, waiting} <= ids(scenario=name, within_s=3_600.0)
+    assert not ids(scenario=f"{name} of others")
+    assert not ids(within_s=-60.0)
+
+
+def test_only_runs_that_ended_long_enough_ago_are_deleted_and_all_of_them(plane, led):
+    ended, living = led(S.COMPLETED), led(S.RUNNING)
+    session = plane.session
+    test_logs.append(session, patience(), [log_row(ended.run_id), log_row(living.run_id)])
+
+    assert prune.old_runs(session, patience(), 3_600.0)[1] == ()
+    before, found = prune.old_runs(session, patience(), -60.0)
+    assert ended.run_id in {run.run_id for run in found}
+    assert living.run_id not in {run.run_id for run in found}
+    deleted = prune.delete(session, patience(), before)
+
+    assert deleted["RUN_STATUS"] >= 1
+    assert deleted["TEST_LOGS"] == 1
+    assert deleted["RUN_LEASES"] >= 1
+    assert read(session, ended.run_id) is None
+    assert read(session, living.run_id) is not None
+    assert len(test_logs.newest(session, living.run_id, 10)) == 1
+    assert set(prune.delete(session, patience(), before).values()) == {0}
+
+
+def log_row(run_id: str) -> LogRow:
+    moment = datetime(2026, 11, 15, 2, tzinfo=UTC).replace(tzinfo=None)
+    return LogRow(
+        log_id=str(uuid.uuid4()),
+        run_id=run_id,
+        test_id=run_id,
+        worker_id=None,
+        level="INFO",
+        message="x",
+        details=None,
+        timestamp=moment,
+    )
 
 
 def test_enrichment_is_the_one_thing_that_changes_after_the_end(plane, led):

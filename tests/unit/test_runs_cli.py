@@ -89,7 +89,7 @@ WORKER = WorkerRow(
 )
 LOOK = Look(run=RUN, holder=HOLDER, workers=(WORKER,), now=T0 + timedelta(seconds=65))
 ORDER = WorkerOrder(run_id=RUN.run_id, worker_id="worker-1", worker_group_id=1, worker_group_count=2)
-COMMANDS = [["status"], ["stop"], ["runs", "list"], ["runs", "show"], ["runs", "logs"], ["runs", "recover"]]
+COMMANDS = [["status"], ["stop"], *(["runs", name] for name in ("list", "show", "logs", "recover", "prune"))]
 
 
 # --- the command line ------------------------------------------------------------------------------------------------
@@ -126,6 +126,7 @@ def accepted(words: list[str]) -> None:
         ["runs", "show", "x"],
         ["runs", "logs", "x"],
         ["runs", "recover"],
+        ["runs", "prune", "--older-than", "1d"],
     ],
     ids=" ".join,
 )
@@ -142,7 +143,16 @@ def test_without_a_server_it_is_told_in_text_and_json_with_exit_code_3(words, ca
 
 @pytest.mark.parametrize(
     "words",
-    [["stop"], ["runs", "show"], ["runs", "list", "-n", "0"], ["runs", "logs", "x", "-n", "many"]],
+    [
+        ["stop"],
+        ["runs", "show"],
+        ["runs", "list", "-n", "0"],
+        ["runs", "list", "--status", "SLEEPING"],
+        ["runs", "list", "--within", "soon"],
+        ["runs", "logs", "x", "-n", "many"],
+        ["runs", "prune"],
+        ["runs", "prune", "--older-than", "long"],
+    ],
     ids=" ".join,
 )
 def test_wrong_usage_is_exit_code_2_in_text_and_json(words, capsys):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loadgen import __version__
@@ -19,8 +20,10 @@ from loadgen.control.retry import Patience
 from loadgen.control.run_status import NewRun, Run
 from loadgen.control.session import ControlSession
 from loadgen.control.test_results import ResultRow
-from loadgen.errors import RunFailed
+from loadgen.errors import LoadgenError, RunFailed
+from loadgen.log import event
 from loadgen.model.run import Phase, RunStatus
+from loadgen.report.enrichment import enrichment_document
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.report.verdict import Evidence, invalid_reasons
 from loadgen.scenario.frozen import freeze, template_id, thaw
@@ -31,6 +34,7 @@ from loadgen.snowflake.lookup import find_profile
 from loadgen.workload.pools import Pool
 from orchestrator.course import Ending, Step
 from orchestrator.crew import Health
+from orchestrator.enrich import enrich_run
 from orchestrator.leader import Leader
 from orchestrator.results import gather, worker_results
 from orchestrator.run_id import new_run_id
@@ -39,6 +43,8 @@ from orchestrator.spawn.adopted import AdoptedWorkers
 from orchestrator.spawn.spawner import Spawner, WorkerOrder
 from orchestrator.tick import Tick
 from orchestrator.warehouse import WarehouseWatch
+
+log = logging.getLogger(__name__)
 
 WATCH_JOIN_S = 15.0  # its last rows are on their way; longer than one statement may take
 
@@ -77,6 +83,7 @@ class OrchestratorService:
         self._patience = Patience(stop=self._stop, clock=self._clock)
         self._leader: Leader | None = None
         self._interrupts = 0
+        self._hurried = threading.Event()  # set by the first interrupt: what can be done later is left for later
         self._lock = threading.Lock()  # guards the two above: whoever interrupts is another thread
 
     def create_run(self, scenario: Scenario, pools: Mapping[str, Pool] | None = None) -> str:
@@ -120,7 +127,7 @@ class OrchestratorService:
             elif run.status is RunStatus.PREPARED:  # else somebody has stopped it: its workers end by themselves
                 leader.move(run, Step(RunStatus.STARTING, Phase.PREPARING))
             with self._watched(leader, scenario, run_id):
-                spawner.start(_orders(run_id, leader.worker_ids))
+                self._spawn(spawner, leader, run_id)
                 ending = leader.lead()
             finished = self._finish(leader, scenario, ending)
             released = True
@@ -128,6 +135,13 @@ class OrchestratorService:
         finally:
             spawner.close()
             leader.leave_office(releasing=released)
+
+    def _spawn(self, spawner: Spawner, leader: Leader, run_id: str) -> None:
+        try:
+            spawner.start(_orders(run_id, leader.worker_ids))
+        except LoadgenError as error:  # nobody should have to recover a run that never began
+            leader.move(leader.read_run(), Step(RunStatus.FAILED, Phase.PREPARING, str(error)))
+            raise
 
     def stop_run(self, run_id: str, reason: str) -> Run:
         """Ask for the end of a run, whoever leads it. The run afterwards."""
@@ -142,6 +156,7 @@ class OrchestratorService:
         """The user wants the run that is led here, or will be, to end. How often he has said so."""
         with self._lock:
             self._interrupts += 1
+            self._hurried.set()
             if self._leader is not None:
                 self._leader.interrupt()
             return self._interrupts
@@ -152,7 +167,7 @@ class OrchestratorService:
         """Make the results of a run whose workers are over, store them, and end it."""
         leader.in_office(lambda: _process(leader, ending))
         run = leader.read_run()
-        facts = self._facts(leader, scenario, ending, run)
+        facts = self._enriched(self._facts(leader, scenario, ending, run), leader, scenario)
         summary = summarize(facts)
         test_results.append(leader.session, leader.patience, result_row(run, facts, summary))
         last = Step(ending.status, Phase.PROCESSING, ending.reason)
@@ -192,6 +207,16 @@ class OrchestratorService:
             find_max=None if leader.seeker is None else leader.seeker.result(),
             environment=_environment(leader),
         )
+
+    def _enriched(self, facts: RunFacts, leader: Leader, scenario: Scenario) -> RunFacts:
+        """With what the server's own history says of the statements; its trouble never costs the run its result."""
+        patience = Patience(stop=self._hurried, clock=self._clock)
+        try:
+            found = enrich_run(leader.session, patience, facts.run_id, scenario, environ=self._environ)
+        except LoadgenError as error:
+            event(log, logging.WARNING, "enrichment_failed", run=facts.run_id, why=str(error))
+            return facts
+        return replace(facts, enrichment=enrichment_document(found), overhead_ms=found.overhead_ms)
 
     @contextmanager
     def _watched(self, leader: Leader, scenario: Scenario, run_id: str) -> Iterator[None]:

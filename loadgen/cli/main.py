@@ -82,6 +82,11 @@ COMMANDS = {
         "Run a scenario: prepare, warm up, measure, report.",
         "loadgen run examples/quickstart.yaml",
     ),
+    "watch": Entry(
+        "loadgen.cli.watch:watch",
+        "Show a run live, from anywhere, until it ends.",
+        "loadgen watch latest",
+    ),
     "status": Entry(
         "loadgen.cli.status:status",
         "Show what a run is doing now.",
@@ -97,6 +102,16 @@ COMMANDS = {
         "List runs, show one, read its log, recover lost ones.",
         "loadgen runs show latest",
     ),
+    "compare": Entry(
+        "loadgen.cli.compare:compare",
+        "Compare two runs: what changed, how sure that is, is it worse.",
+        "loadgen compare latest~1 latest --html compare.html",
+    ),
+    "report": Entry(
+        "loadgen.cli.report:report",
+        "Make the report of a run again, from its tables.",
+        "loadgen report latest --out report.html",
+    ),
     "schema": Entry(
         "loadgen.cli.schema:schema",
         "Print the JSON Schema of scenario files.",
@@ -111,6 +126,11 @@ COMMANDS = {
         "loadgen.cli.upload:upload",
         "Store what workers left on this machine when they could not.",
         "loadgen upload 20261115-0200-orders-7f3a",
+    ),
+    "enrich": Entry(
+        "loadgen.cli.enrich:enrich",
+        "Join Snowflake's own times to what a run has logged.",
+        "loadgen enrich latest -c prod",
     ),
     "embedded": Entry(
         "loadgen.cli.embedded:embedded",

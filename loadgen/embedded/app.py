@@ -369,12 +369,7 @@ class App:
         return wire.dumps(self.executor.services.listing())
 
     async def _report_service(self, exchange: Exchange) -> bytes:
-        message = wire.parse(exchange.body, exchange.encoding)
-        given = message.get("logs") or {}
-        if not isinstance(given, dict):
-            raise wire.BadRequest("logs is not an object")
-        logs = {str(key): str(text) for key, text in given.items()}
-        known = self.executor.services.report(str(message.get("name") or ""), message.get("status"), logs)
+        known = self.executor.services.report(wire.parse(exchange.body, exchange.encoding))
         return wire.dumps({"known": known})
 
 

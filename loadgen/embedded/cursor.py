@@ -9,12 +9,14 @@ from sqlglot.tokenizer_core import Token, TokenType
 from loadgen.embedded.failure import SqlError, compilation, syntax_error
 from loadgen.embedded.names import SNOWFLAKE_NAME_LENGTH, too_long
 
+_STRINGS = (TokenType.STRING, TokenType.RAW_STRING, TokenType.HEREDOC_STRING)
+
 
 def single_words(text: str, tokens: list[Token]) -> list[Token]:
     """The tokens with such as `PRIMARY KEY` taken apart, which the tokenizer reads as one."""
     words: list[Token] = []
     for token in tokens:
-        if token.token_type in (TokenType.STRING, TokenType.IDENTIFIER) or not any(map(str.isspace, token.text)):
+        if token.token_type in (*_STRINGS, TokenType.IDENTIFIER) or not any(map(str.isspace, token.text)):
             words.append(token)
             continue
         for match in re.finditer(r"\S+", text[token.start : token.end + 1]):
@@ -114,7 +116,7 @@ class Cursor:
 
     def string(self) -> str:
         token = self.take()
-        if token.token_type not in (TokenType.STRING, TokenType.RAW_STRING, TokenType.HEREDOC_STRING):
+        if token.token_type not in _STRINGS:
             self.index -= 1
             raise self.unexpected()
         return token.text

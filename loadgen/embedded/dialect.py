@@ -44,6 +44,8 @@ class _Dialect(Snowflake):
     class Tokenizer(Snowflake.Tokenizer):
         # `?::` is a bind and a cast here, not another dialect's operator.
         KEYWORDS: ClassVar = {word: kind for word, kind in Snowflake.Tokenizer.KEYWORDS.items() if "?" not in word}
+        # What follows EXECUTE is read here, too, not kept as one text.
+        COMMANDS: ClassVar = Snowflake.Tokenizer.COMMANDS - {TokenType.EXECUTE}
 
 
 _dialect = _Dialect()

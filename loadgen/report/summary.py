@@ -59,6 +59,7 @@ class RunFacts:
     find_max: Mapping[str, Any] | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
     enrichment: Mapping[str, Any] = field(default_factory=dict)
+    overhead_ms: float | None = None  # what the client adds to the server's time, in the median
     signal: int | None = None  # that ended it
 
 
@@ -161,7 +162,7 @@ def _client(facts: RunFacts) -> dict[str, Any]:
     return {
         "cpu_percent_of_core": _rounded(facts.client.cpu_percent_of_core),
         "wakeup_p99_ms": _rounded(facts.client.wakeup_p99_ms),
-        "overhead_ms": None,
+        "overhead_ms": _rounded(facts.overhead_ms),
         "saturated": saturated is not None,
     }
 

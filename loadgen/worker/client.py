@@ -162,7 +162,7 @@ class Client:
         slot.recorder.append((number, window, due_ns, sent_ns, done_ns, outcome))
         kept = slot.log  # the main thread may take it away
         if kept is not None and kept.wants(outcome):
-            kept.entries.append((cursor.sfqid, number, window, due_ns, sent_ns, done_ns, rows, outcome))
+            kept.entries.append((_query_id(cursor, outcome), number, window, due_ns, sent_ns, done_ns, rows, outcome))
         self._statements += 1
         if outcome is Outcome.SUCCEEDED:
             self._failures = self._fatal = 0
@@ -297,3 +297,10 @@ class Client:
         self._statements = 0
         self._most = sys.maxsize if limits.max_statements is None else limits.max_statements
         self._expires_ns = sys.maxsize if math.isinf(age_s) else monotonic_ns() + round(age_s * NS_PER_S)
+
+
+def _query_id(cursor: Cursor, outcome: Outcome | Failed) -> str | None:
+    """None when the answer did not come: the cursor still has the id of the statement before."""
+    if isinstance(outcome, Failed) and outcome.category in (ErrorCategory.CONNECTION, ErrorCategory.FATAL):
+        return None
+    return cursor.sfqid

@@ -226,17 +226,6 @@ def test_a_run_that_still_waits_for_its_workers_can_be_stopped(bench):
     assert bench.json("runs", "show", run_id)["run"]["reason"].startswith("stopped by ")
 
 
-def test_workers_in_containers_are_refused_before_anything_is_made(bench):
-    before = bench.newest()
-    words = ("spawner.kind=spcs", "spawner.compute_pool=P", "spawner.image=/db/schema/repository/loadgen:1")
-
-    refused = result(bench.run(*(word for pair in words for word in ("--set", pair)), warehouse="SPCS_WH"))
-
-    assert refused["code"] == refused["error"]["exit_code"] == 2
-    assert "spawner spcs is not built yet" in refused["said"]
-    assert bench.newest() == before
-
-
 def test_workers_as_programs_through_uv(bench):
     orphan = bench.plane.new_run()
     bench.plane.claim(orphan)

@@ -10,7 +10,7 @@ from loadgen.embedded.commands.objects import full_path
 from loadgen.embedded.cursor import Cursor
 from loadgen.embedded.result import Result, status, table
 from loadgen.embedded.result import columns as columns_of
-from loadgen.embedded.services import FINAL, Job
+from loadgen.embedded.services import FINAL, Instance, Job
 from loadgen.embedded.types import TEXT
 
 POLL_S = 0.1
@@ -99,22 +99,45 @@ async def show_services(call: Call) -> Result:
     return table(_COLUMNS, [_row(job) for job in call.engine.services.jobs.values()], SHOW_TYPE)
 
 
-@command("SHOW", "SHOW SERVICE INSTANCES", "SHOW SERVICE CONTAINERS")
-async def show_instances(call: Call) -> Result:
+_OF_JOB = "database_name, schema_name, service_name, service_status, instance_id"
+_INSTANCE_STATUS = {"PENDING": "PENDING", "READY": "READY", "DONE": "SUCCEEDED", "FAILED": "FAILED"}
+
+
+def _named_job(call: Call) -> Job:
+    """SHOW SERVICE … IN SERVICE name."""
     cursor = call.cursor(3)
     cursor.expect("IN", "SERVICE")
     job = _job(call, cursor.path())
     cursor.end()
-    database, schema, name = job.name.split(".", 2)
-    rows = [[database, schema, name, str(index), job.status] for index in range(job.replicas)]
-    columns = [
-        ("database_name", TEXT),
-        ("schema_name", TEXT),
-        ("service_name", TEXT),
-        ("instance_id", TEXT),
-        ("status", TEXT),
-    ]
-    return table(columns, rows, SHOW_TYPE)
+    return job
+
+
+def _in_order(job: Job) -> list[tuple[str, Instance]]:
+    return sorted(job.instances.items(), key=lambda item: int(item[0]))
+
+
+def _head(job: Job) -> list[str | None]:
+    return [*job.name.split(".", 2), job.status]
+
+
+@command("SHOW", "SHOW SERVICE INSTANCES")
+async def show_instances(call: Call) -> Result:
+    job = _named_job(call)
+    rows = [[*_head(job), number, _INSTANCE_STATUS.get(one.status, one.status)] for number, one in _in_order(job)]
+    return table(columns_of(f"{_OF_JOB}, status"), rows, SHOW_TYPE)
+
+
+@command("SHOW", "SHOW SERVICE CONTAINERS")
+async def show_containers(call: Call) -> Result:
+    """One row for each instance; as long as there is none, one without."""
+    job = _named_job(call)
+    names = "instance_status, container_name, status, message, restart_count:number, last_exit_code:number"
+    rows = [
+        [*_head(job), number, _INSTANCE_STATUS.get(one.status, one.status), one.container, one.status, one.message,
+         "0", None if one.exit_code is None else str(one.exit_code)]
+        for number, one in _in_order(job)
+    ]  # fmt: skip
+    return table(columns_of(f"{_OF_JOB}, {names}"), rows or [[*_head(job), *[None] * 7]], SHOW_TYPE)
 
 
 @command("DROP", "DROP SERVICE")

@@ -1,0 +1,116 @@
+"""`loadgen enrich`: join Snowflake's own times to what a run has logged, as often as one likes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from loadgen.cli.control_session import control_options, with_control_session
+from loadgen.cli.place import format_option
+from loadgen.errors import Busy, RunFailed
+from loadgen.log import plain
+
+if TYPE_CHECKING:
+    from loadgen.control.retry import Patience
+    from loadgen.control.session import ControlSession
+    from loadgen.report.enrichment import EnrichmentResult
+
+
+@click.command(
+    epilog="\b\nExample:\n  loadgen enrich latest -c prod --wait\n  loadgen enrich 20261115-0200-orders-7f3a"
+)
+@click.argument("run", metavar="RUN")
+@click.option("--wait", is_flag=True, help="Wait for statements that the history may not show yet: a few minutes.")
+@click.option("--hybrid", is_flag=True, help="Look also for statements that touch only hybrid tables.")
+@control_options
+@format_option
+def enrich(
+    run: str,
+    wait: bool,
+    hybrid: bool,
+    connection: str | None,
+    database: str | None,
+    schema: str | None,
+    warehouse: str | None,
+    output: str,
+) -> None:
+    """Join Snowflake's own times, from its query history, to the statements that RUN has logged.
+
+    `loadgen run` does it for as long as a minute and a half; this goes on from there, also where the scenario has
+    enrichment.enabled: false. The history reaches back seven days. Of statements that touch only hybrid tables it keeps
+    few, and those the slow ones, so they are left out without --hybrid. Safe to repeat: what is enriched stays, and the
+    run's status and results are not touched. RUN as for `loadgen runs show`. Exit code 0 also when not everything was
+    found, 3 when the history cannot be read, 75 while the run has not ended.
+    """
+    result = with_control_session(
+        lambda session, patience: _enrich(session, patience, run, wait=wait, hybrid=hybrid),
+        name="enrich",
+        connection=connection,
+        database=database,
+        schema=schema,
+        warehouse=warehouse,
+    )
+    if result.error is not None:
+        raise result.error
+    click.echo(json.dumps(_as_json(result), indent=2) if output == "json" else "\n".join(_lines(result)))
+
+
+def _enrich(session: ControlSession, patience: Patience, name: str, *, wait: bool, hybrid: bool) -> EnrichmentResult:
+    from loadgen.control import run_names, run_status
+    from loadgen.scenario.frozen import thaw
+    from loadgen.scenario.scenario import Enrichment
+    from orchestrator.enrich import Effort, enrich_run
+
+    run = run_names.find(session, patience, name)
+    if not run.status.is_terminal:
+        raise Busy(
+            f"run {run.run_id} is still {run.status}: its statements are logged when it ends",
+            remedy="Wait for its end; it is enriched then. `loadgen status` shows what it does.",
+        )
+    config = patience.call(lambda: run_status.read_config(session, run.run_id))
+    if config is None:
+        raise RunFailed(f"run {run.run_id} has vanished", remedy="`loadgen runs list` shows the runs there are.")
+    scenario = thaw(config, os.environ)
+    asked = Enrichment.ON if hybrid or scenario.enrichment is Enrichment.ON else Enrichment.AUTO
+    effort = Effort(limit_s=None, wait=wait, enabled=asked, told=_tell if wait else lambda _: None)
+    return enrich_run(session, patience, run.run_id, scenario, effort=effort)
+
+
+def _tell(coming: int) -> None:
+    click.echo(f"{coming:,} statements are not in the history yet; looking again", err=True)
+
+
+def _as_json(result: EnrichmentResult) -> dict[str, object]:
+    from loadgen.report.enrichment import enrichment_document
+
+    return {"run_id": result.run_id, **enrichment_document(result), "overhead_ms": result.overhead_ms}
+
+
+def _lines(result: EnrichmentResult) -> Iterator[str]:
+    from loadgen.report.enrichment import enrichment_document
+
+    document = enrichment_document(result)
+    coverage = result.coverage_percent
+    share = "nothing was logged" if coverage is None else f"{coverage:.1f} % of {result.total:,} logged statements"
+    yield f"run {plain(result.run_id)}: {result.status}, {share}"
+    yield "  " + "  ".join(f"{status} {count:,}" for status, count in result.counts.items())
+    if result.reasons:
+        yield "why not all:"
+    for reason in result.reasons:
+        yield f"  {plain(reason, 500)}"
+    ledger = document["ledger_ms"]
+    if ledger:
+        yield f"time in Snowflake, of {document['ledger_samples']:,} measured statements that succeeded, in ms:"
+        yield f"  {'':<20}{'mean':>10}{'p50':>10}{'p95':>10}"
+    for name, part in ledger.items():
+        yield f"  {name.replace('_', ' '):<20}" + "".join(f"{_ms(part[key]):>10}" for key in ("mean", "p50", "p95"))
+    if result.overhead_ms is not None:
+        yield f"the client added {result.overhead_ms:,.2f} ms (median)"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}"

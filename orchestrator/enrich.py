@@ -1,0 +1,209 @@
+"""Enrichment: after a run, Snowflake's own times are joined to the statements that were logged, by their query ids.
+
+It changes SF_* and ENRICHMENT_STATUS in QUERY_EXECUTIONS, RUN_STATUS.ENRICHMENT_STATUS, and nothing else: a run is what
+it is, whether or not its history can be read. Doing it again is safe; what is ENRICHED stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
+
+from loadgen.control import query_executions, run_status
+from loadgen.control.place import ControlPlace
+from loadgen.control.query_executions import Undecided
+from loadgen.control.retry import Interrupted, Patience
+from loadgen.control.session import ControlSession
+from loadgen.errors import LoadgenError
+from loadgen.log import event
+from loadgen.model.enrichment import RunEnrichment
+from loadgen.report.enrichment import EnrichmentResult, counts_of, reasons_of, status_of
+from loadgen.scenario.scenario import Enrichment, Scenario
+from loadgen.units import NS_PER_S
+from orchestrator.enrichment import Aim, HistoryPage, Slice, aim_at, decide, may_still_come, search, span_of
+from orchestrator.query_history import UNUSABLE, HistoryFailed, QueryHistory, history_profile
+
+log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+
+AFTER_RUN_S = 90.0  # how long a run waits for its history; what is not there by then is left to `loadgen enrich`
+PAUSE_S = 10.0
+PAGE_ROWS = 50_000  # logged statements that are looked for at a time
+ATTEMPTS = 3  # of one slice
+
+_BEGINNING = (datetime(1970, 1, 1), "")  # noqa: DTZ001  naive UTC, as the tables have it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How hard to try. None: no limit, every page is looked at."""
+
+    limit_s: float | None = AFTER_RUN_S
+    wait: bool = True  # look again while some are too fresh to be missed
+    enabled: Enrichment | None = None  # None: as the scenario says
+    told: Callable[[int], None] = lambda _: None  # after each look: how many are not there yet
+
+
+def enrich_run(
+    session: ControlSession,
+    patience: Patience,
+    run_id: str,
+    scenario: Scenario,
+    *,
+    effort: Effort | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> EnrichmentResult:
+    """Join what the history has, and say how far that went. Raises LoadgenError, and only for the control plane's sake.
+
+    A history that cannot be read is a result (FAILED, with `error`). `patience.stop` ends waits and looks early. With
+    `enrichment.enabled: false` nothing is looked for, and every statement stays as it is.
+    """
+    effort = effort or Effort()
+    enabled = effort.enabled or scenario.enrichment
+    if enabled is Enrichment.OFF:
+        return _left_alone(session, patience, run_id)
+    aim = aim_at(scenario, enabled)
+    query_executions.skip(session, patience, run_id, sorted(aim.skipped))
+    error: LoadgenError | None = None
+    try:
+        _Enricher(
+            session, patience, run_id, aim, effort, partial(_open, scenario, session.place, run_id, environ)
+        ).run()
+    except HistoryFailed as failed:
+        error = failed
+        event(log, logging.WARNING, "enrichment_failed", run_id=run_id, what=str(failed))
+    except Interrupted:
+        event(log, logging.INFO, "enrichment_interrupted", run_id=run_id)
+    result = _result(session, patience, run_id, aim, error)
+    _publish(session, patience, run_id, result.status)
+    return result
+
+
+def _open(scenario: Scenario, place: ControlPlace, run_id: str, environ: Mapping[str, str]) -> QueryHistory:
+    try:
+        return QueryHistory(history_profile(scenario, place, environ), run_id, environ)
+    except LoadgenError as error:
+        raise HistoryFailed(str(error), UNUSABLE, remedy=error.remedy) from error
+
+
+class _Enricher:
+    """Looks, writes down what it found, waits, looks again."""
+
+    def __init__(
+        self,
+        session: ControlSession,
+        patience: Patience,
+        run_id: str,
+        aim: Aim,
+        effort: Effort,
+        open_history: Callable[[], QueryHistory],
+    ) -> None:
+        self._session, self._patience, self._run_id = session, patience, run_id
+        self._aim, self._effort, self._open_history = aim, effort, open_history
+        self._clock = patience.clock
+        self._began_ns = self._clock.monotonic_ns()
+        self._history: QueryHistory | None = None
+
+    def run(self) -> None:
+        try:
+            while self._look() and self._effort.wait and not self._is_over(PAUSE_S):
+                if self._clock.wait(self._patience.stop, PAUSE_S):
+                    return
+        finally:
+            if self._history is not None:
+                self._history.close()
+
+    def _look(self) -> int:
+        """One look at everything that is undecided. How many may still come."""
+        coming = 0
+        for page in self._pages():
+            history = self._opened()
+            now = self._asked(history.now)
+            wanted = frozenset(row.query_id for row in page)
+            found, complete = search(wanted, span_of(page, now), partial(self._read, history), self._is_over)
+            decisions = decide(page, found, now, history.latency_s, complete=complete)
+            query_executions.enrich(self._session, self._patience, self._run_id, decisions)
+            coming += may_still_come(page, found, now, history.latency_s)
+            if self._is_over():
+                break
+        if coming:
+            self._effort.told(coming)
+        return coming
+
+    def _opened(self) -> QueryHistory:
+        """Not before there is something to look for."""
+        if self._history is None:
+            self._history = self._open_history()
+            _publish_pending(self._session, self._patience, self._run_id)
+        return self._history
+
+    def _pages(self) -> Iterator[tuple[Undecided, ...]]:
+        after = _BEGINNING
+        while rows := self._patience.call(partial(self._page, after)):
+            after = (rows[-1].start_time, rows[-1].execution_id)
+            wanted = tuple(row for row in rows if row.statement_name not in self._aim.skipped)
+            if wanted:
+                yield wanted
+
+    def _page(self, after: tuple[datetime, str]) -> tuple[Undecided, ...]:
+        return query_executions.undecided(
+            self._session, self._run_id, after, PAGE_ROWS, skipped_too=self._aim.hybrid_too
+        )
+
+    def _read(self, history: QueryHistory, span: Slice) -> HistoryPage:
+        return self._asked(partial(history.read, span))
+
+    def _asked(self, question: Callable[[], Answer]) -> Answer:
+        return replace(self._patience, attempts=ATTEMPTS).call(question)
+
+    def _is_over(self, ahead_s: float = 0.0) -> bool:
+        """Interrupted, or the time would be used up so much later."""
+        used_s = (self._clock.monotonic_ns() - self._began_ns) / NS_PER_S
+        limit_s = self._effort.limit_s
+        return self._patience.stop.is_set() or (limit_s is not None and used_s + ahead_s >= limit_s)
+
+
+def _result(
+    session: ControlSession, patience: Patience, run_id: str, aim: Aim, error: LoadgenError | None
+) -> EnrichmentResult:
+    tally = patience.call(lambda: query_executions.tally(session, run_id))
+    counts = counts_of(tally)
+    reasons = reasons_of(tally, transactions=aim.transactions, hybrid=aim.hybrid)
+    return EnrichmentResult(
+        run_id=run_id,
+        status=status_of(counts) if error is None else RunEnrichment.FAILED,
+        counts=counts,
+        reasons=reasons if error is None else (str(error), *reasons),
+        ledger=patience.call(lambda: query_executions.ledger(session, run_id)),
+        error=error,
+    )
+
+
+def _left_alone(session: ControlSession, patience: Patience, run_id: str) -> EnrichmentResult:
+    tally = patience.call(lambda: query_executions.tally(session, run_id))
+    _publish(session, patience, run_id, RunEnrichment.SKIPPED)
+    return EnrichmentResult(
+        run_id=run_id,
+        status=RunEnrichment.SKIPPED,
+        counts=counts_of(tally),
+        reasons=("enrichment.enabled is false in the scenario",),
+    )
+
+
+def _publish(session: ControlSession, patience: Patience, run_id: str, status: RunEnrichment) -> None:
+    """Where it says so already, nothing is written."""
+    run = patience.call(lambda: run_status.read(session, run_id))
+    if run is not None and run.enrichment_status != status.value:
+        run_status.set_enrichment(session, patience, run_id, status.value)
+
+
+def _publish_pending(session: ControlSession, patience: Patience, run_id: str) -> None:
+    """For whoever looks meanwhile. What an earlier time came to stays until this one is done."""
+    run = patience.call(lambda: run_status.read(session, run_id))
+    if run is not None and run.enrichment_status is None:
+        run_status.set_enrichment(session, patience, run_id, RunEnrichment.PENDING.value)

@@ -1,0 +1,99 @@
+-- Benchmarks that run by themselves: a queue of runs, the hosts that take from it, and schedules that fill it.
+
+-- One row per run that somebody wants. AVAILABLE_AT serves three ends: not before (QUEUED), the pause before a retry
+-- (QUEUED), the end of the owner's lease (RUNNING, CANCEL_REQUESTED). Whoever finds it passed may claim the row.
+-- STATUS: QUEUED RUNNING COMPLETED FAILED CANCEL_REQUESTED CANCELLED EXHAUSTED. EPOCH counts claims: the fencing token.
+CREATE HYBRID TABLE IF NOT EXISTS RUN_QUEUE (
+    QUEUE_ID         VARCHAR(36)   NOT NULL,
+    IDEMPOTENCY_KEY  VARCHAR(200)  NOT NULL,
+    NAME             VARCHAR(255)  NOT NULL,
+    SCENARIO         VARCHAR       NOT NULL,
+    FILES            VARCHAR       NOT NULL,
+    CONNECTION       VARCHAR(255),
+    TARGET           VARCHAR(200)  NOT NULL,
+    REQUIRES         VARCHAR       NOT NULL,
+    PRIORITY         NUMBER(38,0)  NOT NULL,
+    STATUS           VARCHAR(20)   NOT NULL,
+    AVAILABLE_AT     TIMESTAMP_NTZ NOT NULL,
+    OWNER            VARCHAR(100),
+    EPOCH            NUMBER(38,0)  NOT NULL,
+    ATTEMPTS         NUMBER(38,0)  NOT NULL,
+    MAX_ATTEMPTS     NUMBER(38,0)  NOT NULL,
+    RUN_ID           VARCHAR(36),
+    EXIT_CODE        NUMBER(38,0),
+    REASON           VARCHAR(2000),
+    CREATED_AT       TIMESTAMP_NTZ NOT NULL,
+    ENDED_AT         TIMESTAMP_NTZ,
+    UPDATED_AT       TIMESTAMP_NTZ NOT NULL,
+    PRIMARY KEY (QUEUE_ID),
+    UNIQUE (IDEMPOTENCY_KEY),
+    INDEX IDX_RUN_QUEUE_STATUS (STATUS)
+);
+
+-- One row per claim: each attempt is a run of its own.
+CREATE HYBRID TABLE IF NOT EXISTS RUN_ATTEMPTS (
+    QUEUE_ID    VARCHAR(36)   NOT NULL,
+    EPOCH       NUMBER(38,0)  NOT NULL,
+    OWNER       VARCHAR(100)  NOT NULL,
+    RUN_ID      VARCHAR(36),
+    STATUS      VARCHAR(20)   NOT NULL,
+    EXIT_CODE   NUMBER(38,0),
+    REASON      VARCHAR(2000),
+    STARTED_AT  TIMESTAMP_NTZ NOT NULL,
+    ENDED_AT    TIMESTAMP_NTZ,
+    PRIMARY KEY (QUEUE_ID, EPOCH)
+);
+
+-- One row per runner: a process that takes runs from the queue. STATUS: ONLINE DRAINING OFFLINE.
+CREATE HYBRID TABLE IF NOT EXISTS POOL_WORKERS (
+    WORKER_ID        VARCHAR(100)  NOT NULL,
+    HOSTNAME         VARCHAR(255)  NOT NULL,
+    PID              NUMBER(38,0)  NOT NULL,
+    VERSION          VARCHAR(50)   NOT NULL,
+    TASK_QUEUE       VARCHAR(100)  NOT NULL,
+    LABELS           VARCHAR       NOT NULL,
+    CAPABILITIES     VARCHAR       NOT NULL,
+    CAPACITY         NUMBER(38,0)  NOT NULL,
+    STATUS           VARCHAR(20)   NOT NULL,
+    CURRENT_RUN      VARCHAR(36),
+    TOTAL_COMPLETED  NUMBER(38,0)  NOT NULL,
+    TOTAL_FAILED     NUMBER(38,0)  NOT NULL,
+    REGISTERED_AT    TIMESTAMP_NTZ NOT NULL,
+    LAST_BEAT_AT     TIMESTAMP_NTZ NOT NULL,
+    DEREGISTERED_AT  TIMESTAMP_NTZ,
+    PRIMARY KEY (WORKER_ID),
+    INDEX IDX_POOL_WORKERS_STATUS (STATUS)
+);
+
+-- One row per schedule. Fires up to LAST_FIRE_AT are settled: queued, skipped, or missed for good.
+CREATE HYBRID TABLE IF NOT EXISTS SCHEDULES (
+    SCHEDULE_ID   VARCHAR(36)   NOT NULL,
+    NAME          VARCHAR(100)  NOT NULL,
+    CRON          VARCHAR(200)  NOT NULL,
+    TIMEZONE      VARCHAR(100)  NOT NULL,
+    SCENARIO      VARCHAR       NOT NULL,
+    FILES         VARCHAR       NOT NULL,
+    CONNECTION    VARCHAR(255),
+    TARGET        VARCHAR(200)  NOT NULL,
+    REQUIRES      VARCHAR       NOT NULL,
+    PRIORITY      NUMBER(38,0)  NOT NULL,
+    ENABLED       BOOLEAN       NOT NULL,
+    MAX_CATCHUP   NUMBER(38,0)  NOT NULL,
+    OVERLAP       VARCHAR(10)   NOT NULL,
+    LAST_FIRE_AT  TIMESTAMP_NTZ NOT NULL,
+    REASON        VARCHAR(2000),
+    CREATED_AT    TIMESTAMP_NTZ NOT NULL,
+    UPDATED_AT    TIMESTAMP_NTZ NOT NULL,
+    PRIMARY KEY (SCHEDULE_ID),
+    UNIQUE (NAME)
+);
+
+-- One row per time that a schedule came due. The enforced key makes a fire happen once, whoever ticks.
+CREATE HYBRID TABLE IF NOT EXISTS SCHEDULE_FIRES (
+    SCHEDULE_ID  VARCHAR(36)   NOT NULL,
+    FIRE_AT      TIMESTAMP_NTZ NOT NULL,
+    OUTCOME      VARCHAR(20)   NOT NULL,
+    QUEUE_ID     VARCHAR(36),
+    CREATED_AT   TIMESTAMP_NTZ NOT NULL,
+    PRIMARY KEY (SCHEDULE_ID, FIRE_AT)
+);

@@ -1,0 +1,268 @@
+"""Enrichment against a real server: statements that really ran, joined by their ids, compared with the ground truth."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from loadgen.cli.main import main
+from loadgen.clock import FakeClock
+from loadgen.control import query_executions, run_status
+from loadgen.control.query_executions import Execution
+from loadgen.control.retry import Patience
+from loadgen.model.enrichment import RowEnrichment as Row
+from loadgen.model.enrichment import RunEnrichment
+from loadgen.report.enrichment import EnrichmentResult
+from loadgen.scenario.frozen import freeze
+from loadgen.scenario.read import parse_scenario
+from loadgen.scenario.scenario import Enrichment, Scenario
+from loadgen.snowflake.settings import query_tag
+from orchestrator.enrich import PAUSE_S, Effort, enrich_run
+from tests.control_plane import ControlPlane, patience
+from tests.embedded_server import EmbeddedServer
+
+SCENARIO = """
+version: 1
+name: enriched
+connection: embedded
+control: {database: %s}
+target: {warehouse: BENCH_WH, database: BENCH, schema: PUBLIC}
+prepare:
+  tables:
+    - {name: ENRICH_H, type: hybrid, columns: [{name: ID, type: "NUMBER(38,0)", primary_key: true}]}
+workload:
+  statements:
+    - {name: nap, sql: "SELECT SYSTEM$WAIT(5, 'MILLISECONDS')"}
+    - {name: hybrid, sql: SELECT ID FROM ENRICH_H}
+    - {name: pair, transaction: [{sql: SELECT 1}, {sql: SELECT 2}]}
+load: {connections: 1, workers: 1, warmup: 0s, duration: 1s}
+"""
+COLUMNS = "ENRICHMENT_STATUS, SF_TOTAL_MS, SF_EXECUTION_MS, SF_QUEUED_OVERLOAD_MS, SF_COMPILE_MS, SF_CLUSTER"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
+    made = ControlPlane(server)
+    yield made
+    made.close()
+
+
+class Bench:
+    """A run whose statements were executed here, and logged as a worker would."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        text = SCENARIO % plane.place.database
+        self.plane = plane
+        self.scenario: Scenario = parse_scenario(text, source="enriched.yaml", environ={}).scenario
+        self.run_id = plane.new_run(scenario_config=freeze(self.scenario))
+        tag = query_tag(run=self.run_id, worker="worker-0", phase="MEASUREMENT")
+        self.connection = plane.server.connect(
+            database="BENCH", schema="PUBLIC", warehouse="BENCH_WH", session_parameters={"QUERY_TAG": tag}
+        )
+        self._cursor = self.connection.cursor()
+
+    def execute(self, name: str, sql: str) -> Execution:
+        """Execute now, and make the row that says so."""
+        began = datetime.now(UTC).replace(tzinfo=None)
+        self._cursor.execute(sql)
+        self._cursor.fetchall()
+        took = datetime.now(UTC).replace(tzinfo=None) - began
+        return self.row(name, self._cursor.sfqid, start_time=began, duration_ms=took / timedelta(milliseconds=1))
+
+    def row(self, name: str, query_id: str | None, **more: Any) -> Execution:
+        fields: dict[str, Any] = {"start_time": datetime.now(UTC).replace(tzinfo=None), "duration_ms": 1.0}
+        fields |= {"step_id": None, "due_lag_ms": 0.0, "rows_affected": 1, "success": True, "error_category": None}
+        return Execution(
+            execution_id=str(uuid.uuid4()),
+            run_id=self.run_id,
+            test_id="t",
+            worker_id="worker-0",
+            query_id=query_id,
+            statement_name=name,
+            query_kind="read",
+            phase="MEASUREMENT",
+            error_code=None,
+            error=None,
+            **(fields | more),
+        )
+
+    def log(self, *rows: Execution) -> None:
+        query_executions.append(self.plane.session, patience(), rows)
+
+    def enrich(self, enabled: Enrichment | None = None, **more: Any) -> EnrichmentResult:
+        scenario = replace(self.scenario, enrichment=enabled or self.scenario.enrichment)
+        return enrich_run(self.plane.session, patience(), self.run_id, scenario, environ=self.plane.environ, **more)
+
+    def stored(self, *, columns: str = COLUMNS) -> dict[str, tuple[Any, ...]]:
+        rows = self.plane.rows(f"SELECT EXECUTION_ID, {columns} FROM QUERY_EXECUTIONS WHERE RUN_ID = ?", self.run_id)
+        return {row[0]: row[1:] for row in rows}
+
+    def run_row(self) -> run_status.Run:
+        run = run_status.read(self.plane.session, self.run_id)
+        assert run is not None
+        return run
+
+    def end(self) -> None:
+        """The run has ended."""
+        self.plane.change("UPDATE RUN_STATUS SET STATUS = 'COMPLETED' WHERE RUN_ID = ?", self.run_id)
+
+    def ask(self, *words: str) -> int:
+        return main(["enrich", self.run_id, "-c", "embedded", "--database", self.plane.place.database, *words])
+
+
+@pytest.fixture
+def bench(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    for name, value in plane.environ.items():
+        monkeypatch.setenv(name, value)
+    made = Bench(plane)
+    yield made
+    made.connection.close()
+
+
+def test_what_ran_gets_the_servers_own_times_and_a_second_time_changes_nothing(bench, server):
+    rows = [bench.execute("nap", f"SELECT SYSTEM$WAIT({5 + number}, 'MILLISECONDS')") for number in range(25)]
+    unknown = bench.row("nap", "01234567-0000-0000-0000-000000000000")
+    no_id = bench.row("nap", None, success=False, error_category="CONNECTION")
+    stale = bench.row("nap", rows[-1].query_id, success=False, error_category="CONNECTION")
+    pair = bench.row("pair", rows[0].query_id)
+    bench.log(*rows, unknown, no_id, stale, pair)
+    before = bench.run_row()
+
+    result = bench.enrich()
+
+    truth = {line["query_id"]: line for line in server.ask(f"/__loadgen/history?tag={bench.run_id}")}
+    stored = bench.stored()
+    for row in rows:
+        status, total_ms, execution_ms, queued_ms, _, cluster = stored[row.execution_id]
+        line = truth[row.query_id]
+        assert (status, cluster) == ("ENRICHED", 1)
+        assert [total_ms, execution_ms, queued_ms] == pytest.approx(
+            [line["total_ms"], line["execution_ms"], line["queued_ms"]], abs=0.501
+        )  # the history has whole milliseconds
+    others = {row.execution_id: stored[row.execution_id][:2] for row in (unknown, no_id, stale, pair)}
+    assert list(others.values()) == [("NOT_FOUND", None), *[("SKIPPED", None)] * 3]
+    assert result.counts == {Row.PENDING: 0, Row.ENRICHED: 25, Row.NOT_FOUND: 1, Row.SKIPPED: 3, Row.FAILED: 0}
+    assert (result.status, result.coverage_percent) == (RunEnrichment.PARTIAL, pytest.approx(100 * 25 / 29))
+    assert [reason.partition(" ")[0] for reason in result.reasons] == ["2", "1", "1"]
+    totals = [stored[row.execution_id][1] for row in rows]
+    assert result.ledger is not None
+    assert result.ledger.samples == 25
+    assert result.ledger.parts["total"].mean_ms == pytest.approx(sum(totals) / 25)
+    assert result.ledger.parts["total"].p50_ms == sorted(totals)[12]
+    assert result.ledger.parts["total"].p95_ms == sorted(totals)[23]
+    added = sorted(row.duration_ms - total for row, total in zip(rows, totals, strict=True))
+    assert result.overhead_ms == pytest.approx(added[12], abs=1e-5)
+    after = bench.run_row()
+    assert (after.status, after.enrichment_status) == (before.status, "PARTIAL")
+
+    again = bench.enrich()
+
+    assert (again.counts, bench.stored(), bench.run_row()) == (result.counts, stored, after)
+
+
+def test_statements_on_hybrid_tables_are_skipped_with_a_reason_unless_somebody_insists(bench, capsys):
+    bench._cursor.execute("CREATE HYBRID TABLE IF NOT EXISTS ENRICH_H (ID NUMBER(38,0) PRIMARY KEY)")
+    bench.log(bench.execute("hybrid", "SELECT ID FROM ENRICH_H"))
+
+    off = bench.enrich(Enrichment.OFF)
+    untouched = [status for (status,) in bench.stored(columns="ENRICHMENT_STATUS").values()]
+    auto = bench.enrich(Enrichment.AUTO)
+    skipped = [status for (status,) in bench.stored(columns="ENRICHMENT_STATUS").values()]
+    bench.end()
+    asked = bench.ask("--hybrid", "--format", "json")
+    document = json.loads(capsys.readouterr().out)
+    on = bench.enrich(Enrichment.ON)
+
+    assert (off.status, untouched, off.reasons) == (
+        RunEnrichment.SKIPPED,
+        ["PENDING"],
+        ("enrichment.enabled is false in the scenario",),
+    )
+    assert (auto.status, skipped) == (RunEnrichment.SKIPPED, ["SKIPPED"])
+    assert "touch only hybrid tables" in auto.reasons[0]
+    assert (asked, document["status"], document["not_found"], document["skipped"]) == (0, "PARTIAL", 1, 0)
+    assert (on.status, on.counts[Row.NOT_FOUND]) == (RunEnrichment.PARTIAL, 1)
+    assert "not typical" in on.reasons[0]
+    assert bench.run_row().enrichment_status == "PARTIAL"
+
+
+def test_a_history_that_cannot_be_read_is_a_result_and_the_next_try_goes_on_from_there(bench, server, capsys):
+    bench.log(bench.execute("nap", "SELECT 1"))
+    bench.end()
+    server.fault(match="INFORMATION_SCHEMA.QUERY_HISTORY", kind="error", errno=3001, probability=1.0)
+    try:
+        refused = bench.enrich()
+        code = bench.ask("--format", "json")
+    finally:
+        server.clear_faults()
+    status_between = bench.run_row().enrichment_status
+    server.fault(match="INFORMATION_SCHEMA.QUERY_HISTORY", kind="reset", probability=1.0, count=1)
+
+    result = bench.enrich()
+
+    assert (refused.status, refused.counts[Row.PENDING], status_between) == (RunEnrichment.FAILED, 1, "FAILED")
+    out, errors = capsys.readouterr()
+    assert code == json.loads(out)["error"]["exit_code"] == 3
+    assert "\nhint: Try again with `loadgen enrich RUN`." in errors
+    assert refused.error is not None
+    assert "query history could not be read" in str(refused.error)
+    assert (result.status, result.counts[Row.ENRICHED], result.error) == (RunEnrichment.ENRICHED, 1, None)
+
+
+def test_what_is_too_fresh_to_be_missed_is_looked_for_again_until_the_time_is_over(bench):
+    ahead = datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=1)  # by the clock of its worker
+    bench.log(bench.row("nap", "01234567-0000-0000-0000-000000000001", start_time=ahead))
+    looks: list[int] = []
+
+    once = bench.enrich(effort=Effort(wait=False, told=looks.append))
+    result = bench.enrich(effort=Effort(limit_s=5 * PAUSE_S, told=looks.append))
+
+    assert once.status is result.status is RunEnrichment.PENDING
+    assert result.counts[Row.PENDING] == 1
+    assert looks == [1] * (1 + 5)
+
+
+def test_its_time_is_limited_and_a_stop_is_heard(bench):
+    bench.log(bench.execute("nap", "SELECT 1"))
+    stopped = Patience(stop=threading.Event(), attempts=2, clock=FakeClock())
+    stopped.stop.set()
+
+    out_of_time = bench.enrich(effort=Effort(limit_s=0.0))
+    interrupted = enrich_run(bench.plane.session, stopped, bench.run_id, bench.scenario, environ=bench.plane.environ)
+
+    assert out_of_time.status is interrupted.status is RunEnrichment.PENDING
+    assert out_of_time.counts[Row.PENDING] == interrupted.counts[Row.PENDING] == 1
+    assert "may still appear" in out_of_time.reasons[0]
+
+
+def test_the_command_enriches_a_run_that_has_ended_and_says_how_far(bench, capsys):
+    bench.log(*(bench.execute("nap", "SELECT 1") for _ in range(3)), bench.row("pair", "x"))
+    assert bench.ask("--format", "json") == 75  # it has not ended
+    assert "is still PREPARED" in json.loads(capsys.readouterr().out)["error"]["message"]
+    bench.end()
+
+    assert bench.ask("--wait", "--format", "json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert bench.ask() == 0
+    text = capsys.readouterr().out
+
+    assert (document["run_id"], document["status"], document["coverage_percent"]) == (bench.run_id, "ENRICHED", 75.0)
+    assert (document["total"], document["enriched"], document["skipped"], document["pending"]) == (4, 3, 1, 0)
+    assert document["overhead_ms"] is not None
+    assert "1 are transactions" in document["reason"]
+    assert f"run {bench.run_id}: ENRICHED, 75.0 % of 4 logged statements" in text
+    assert main(["enrich", "no-such-run", "-c", "embedded", "--database", bench.plane.place.database]) == 2
+    assert "hint: " in capsys.readouterr().err

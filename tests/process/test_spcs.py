@@ -1,0 +1,290 @@
+"""Workers as replicas of one job service: real processes that know what a container would."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.clock import SystemClock
+from loadgen.control import run_leases
+from loadgen.errors import ConfigurationError
+from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
+from orchestrator.spawn.spcs import SpcsSpawner
+from orchestrator.spawn.spcs_job import Job
+from tests.control_plane import ControlPlane, patience
+from tests.embedded_server import ROOT, EmbeddedServer
+from tests.process import alive, wait_until
+from tests.spcs_replicas import PROGRAM, Replicas
+
+END_S = 90.0
+COMPLETED = (0, 5)  # 5: on a busy machine the client may have been the bottleneck, which is not the matter here
+IMAGE = "/bench_db/loadgen/images/loadgen:1.0"
+SCENARIO = """
+version: 1
+name: nap
+control: {database: %s}
+target: {warehouse: %s, database: BENCH, schema: PUBLIC}
+workload: {statements: [{name: nap, sql: "SELECT SYSTEM$WAIT(20, 'MILLISECONDS')"}]}
+load: {connections: 2, workers: 2, warmup: 0s, duration: %s}
+spawner: {kind: spcs, compute_pool: bench_pool, image: %s}
+timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms,
+         drain_interrupt: 1s, terminate_after: 500ms, kill_after: 500ms}
+"""
+CONNECTION = """
+[bench]
+account = "embedded"
+user = "bench"
+password = "any"
+host = "%s"
+port = %d
+protocol = "http"
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as running:
+        yield running
+
+
+@pytest.fixture
+def replicas(server: EmbeddedServer, tmp_path: Path) -> Iterator[Replicas]:
+    with Replicas(server, tmp_path, IMAGE) as running:
+        yield running
+
+
+class Bench:
+    """Runs in processes of their own, with a control plane of their own."""
+
+    def __init__(self, server: EmbeddedServer, folder: Path) -> None:
+        self.server, self.folder, self.plane = server, folder, ControlPlane(server)
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("LOADGEN_", "SNOWFLAKE_"))}
+        self._environ = kept | self.plane.environ | {"PYTHONPATH": str(ROOT), "HOME": str(folder)}
+        connections = folder / ".snowflake" / "connections.toml"
+        connections.parent.mkdir()
+        connections.write_text(CONNECTION % (server.host, server.port), "utf-8")
+        connections.chmod(0o600)
+        self._started: list[subprocess.Popen[str]] = []
+
+    def run(self, connection: str, *, warehouse: str, duration: str) -> subprocess.Popen[str]:
+        file = self.folder / f"{warehouse}.yaml"
+        file.write_text(SCENARIO % (self.plane.place.database, warehouse, duration, IMAGE), "utf-8")
+        process = subprocess.Popen(
+            [*PROGRAM, "run", str(file), "-c", connection, "--format", "json"],
+            cwd=self.folder,
+            env=self._environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def statements(self, text: str) -> list[str]:
+        """What the spawner's own sessions sent, and others did not."""
+        history = self.server.ask("/__loadgen/history?tag=spcs&since=0")
+        return [one["sql_text"] for one in history if text in one["sql_text"]]
+
+    def close(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.communicate()
+        self.plane.close()
+
+
+@pytest.fixture
+def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(server, tmp_path)
+    yield made
+    made.close()
+
+
+def result(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, errors = process.communicate(timeout=END_S)
+    assert out, errors
+    return {"status": None, **json.loads(out), "code": process.returncode, "said": errors}
+
+
+def test_a_run_with_its_workers_in_containers(bench, replicas):
+    ended = result(bench.run("bench", warehouse="SPCS_WH", duration="2s"))
+
+    assert (ended["code"] in COMPLETED, ended["status"]) == (True, "COMPLETED"), ended
+    assert [one["worker_id"] for one in ended["worker_results"]] == ["worker-0", "worker-1"]
+    assert ended["totals"]["succeeded"] > 0
+    job = "LOADGEN_" + ended["run_id"].upper().replace("-", "_")
+    (made,) = bench.statements(f"NAME = {job}\n")
+    assert made.startswith(
+        f"EXECUTE JOB SERVICE\nIN COMPUTE POOL BENCH_POOL\nNAME = {job}\nASYNC = TRUE\nREPLICAS = 2\n"
+    )
+    (container,) = replicas.specifications[f"{bench.plane.place.database}.CONTROL.{job}"]["spec"]["containers"]
+    assert container["env"] == {
+        "LOADGEN_RUN_ID": ended["run_id"],
+        "LOADGEN_CONNECTION": "environment",
+        "LOADGEN_CONTROL_CONNECTION": "environment",
+        "LOADGEN_CONTROL_DATABASE": bench.plane.place.database,
+        "LOADGEN_CONTROL_SCHEMA": "CONTROL",
+        "LOADGEN_CONTROL_WAREHOUSE": "LOADGEN_CONTROL_WH",
+    }
+    # Nothing is left, and what they said is here.
+    assert bench.statements(f"DROP SERVICE IF EXISTS {job} FORCE")
+    assert bench.server.ask("/__loadgen/services") == []
+    wait_until(lambda: not alive(replicas.pids()), "its workers have ended")
+    logs = bench.folder / "runs" / ended["run_id"] / "logs"
+    said = {path.name: path.read_text("utf-8").splitlines()[0] for path in logs.iterdir()}
+    assert said == {"worker-0.log": "replica 0 starts", "worker-1.log": "replica 1 starts"}
+
+
+def test_a_replica_that_is_killed_fails_the_run_and_is_named(bench, replicas):
+    process = bench.run("embedded", warehouse="KILLED_WH", duration="60s")
+
+    def measures() -> bool:
+        if process.poll() is not None:
+            pytest.fail(f"it ended with {process.returncode}: {process.communicate()}")
+        return bool(bench.plane.rows("SELECT 1 FROM RUN_STATUS WHERE PHASE = 'MEASUREMENT' AND TOTAL_OPS > 0"))
+
+    wait_until(measures, "the run measures")
+
+    replicas.kill(1)
+
+    ended = result(process)
+    assert (ended["code"], ended["status"]) == (4, "FAILED")
+    assert "worker-1 was killed by signal 9" in ended["exit_reason"]
+    assert "worker-0" not in ended["exit_reason"]
+    assert bench.server.ask("/__loadgen/services") == []
+    wait_until(lambda: not alive(replicas.pids()), "the other worker has ended")
+
+
+# --- the spawner alone -----------------------------------------------------------------------------------------------
+
+
+class Yard:
+    """Spawners with two workers each, on a server whose containers do what the test says."""
+
+    def __init__(self, server: EmbeddedServer, plane: ControlPlane, folder: Path) -> None:
+        self.server, self.plane, self.folder = server, plane, folder
+        self.run_id = plane.new_run()
+        self.name = f"{plane.place.database}.CONTROL.LOADGEN_YARD"
+
+    def spawner(self) -> SpcsSpawner:
+        job = Job(name="LOADGEN_YARD", compute_pool="P", image=IMAGE, warehouse=None, environment={})
+        return SpcsSpawner(
+            self.plane.place, job, self.folder, clock=SystemClock(), environ=self.plane.environ, poll_s=0.05
+        )
+
+    def orders(self) -> tuple[WorkerOrder, ...]:
+        return tuple(
+            WorkerOrder(run_id=self.run_id, worker_id=f"worker-{n}", worker_group_id=n, worker_group_count=2)
+            for n in range(2)
+        )
+
+    def started(self) -> SpcsSpawner:
+        spawner = self.spawner()
+        spawner.start(self.orders())
+        return spawner
+
+    def job(self) -> Any:
+        """As the server has it; None when it is gone."""
+        return next((job for job in self.server.ask("/__loadgen/services") if job["name"] == self.name), None)
+
+    def say(self, **instances: dict[str, Any]) -> None:
+        told = {number[1:]: {"container": "worker", **state} for number, state in instances.items()}
+        logs = {f"{number}/worker": f"first of {number}\nlast of {number}" for number in told}
+        body = {"name": self.name, "instances": told, "logs": logs}
+        assert self.server.ask("/__loadgen/services", method="POST", body=body) == {"known": True}
+
+
+@pytest.fixture
+def yard(server: EmbeddedServer, tmp_path: Path) -> Iterator[Yard]:
+    plane = ControlPlane(server)
+    yield Yard(server, plane, tmp_path)
+    server.clear_faults()
+    plane.close()
+
+
+def test_containers_that_end_are_seen_with_what_they_said_last(yard, caplog):
+    spawner = yard.started()
+    yard.say(_0={"status": "READY"}, _1={"status": "PENDING", "message": "No room"})
+    wait_until(lambda: "No room" in caplog.text, "it tells why one has not started")
+    assert spawner.ended() == ()
+
+    yard.say(_0={"status": "DONE", "exit_code": 0}, _1={"status": "FAILED", "exit_code": 4})
+
+    wait_until(lambda: len(spawner.ended()) == 2, "both ends are seen")
+    assert set(spawner.ended()) == {
+        WorkerEnd(worker_id="worker-0", code=0),
+        WorkerEnd(worker_id="worker-1", code=4, last_lines=("first of 1", "last of 1")),
+    }
+    spawner.close()
+    spawner.close()
+    assert yard.job() is None
+    assert (yard.folder / "worker-0.log").read_text("utf-8") == "first of 0\nlast of 0\n"
+    assert (yard.folder / "worker-1.log").read_text("utf-8") == "first of 1\nlast of 1\n"
+
+
+def test_workers_are_asked_to_end_and_then_ended(yard):
+    spawner = yard.started()
+    yard.say(_0={"status": "READY"}, _1={"status": "READY"})
+    assert yard.job()["status"] == "RUNNING"
+
+    spawner.terminate(hard=False)
+    wait_until(lambda: yard.job()["status"] == "CANCELLING", "the job is cancelled")
+    spawner.terminate(hard=True)
+    wait_until(lambda: yard.job() is None, "the job is gone")
+
+    assert (yard.folder / "worker-1.log").exists()
+    spawner.close()
+
+
+def test_a_job_that_somebody_dropped_has_lost_its_workers(yard):
+    spawner = yard.started()
+    yard.plane.change("DROP SERVICE LOADGEN_YARD")
+
+    wait_until(lambda: len(spawner.ended()) == 2, "both are lost")
+
+    assert [end.sentence for end in spawner.ended()] == [
+        f"worker-{n} was lost: somebody has dropped its job service" for n in range(2)
+    ]
+    spawner.close()
+
+
+def test_a_lost_answer_does_not_start_a_second_job(yard):
+    yard.server.fault(match="^EXECUTE JOB SERVICE", kind="truncate", count=1)
+
+    spawner = yard.started()
+
+    assert yard.job()["replicas"] == 2
+    history = yard.server.ask(f"/__loadgen/history?tag=spcs&since={yard.job()['created_ms']}")
+    assert [one["sql_text"] for one in history if "DESCRIBE" in one["sql_text"]] == ["DESCRIBE SERVICE LOADGEN_YARD"]
+    spawner.close()
+    assert yard.job() is None
+
+
+def test_a_job_that_is_refused_says_why_and_leaves_nothing(yard):
+    message = "Compute pool 'P' does not exist or not authorized."
+    yard.server.fault(match="^EXECUTE JOB SERVICE", kind="error", errno=2003, sqlstate="42S02", message=message)
+    spawner = yard.spawner()
+
+    with pytest.raises(ConfigurationError, match="compute pool P cannot be used: ") as refused:
+        spawner.start(yard.orders())
+
+    assert "SHOW COMPUTE POOLS" in refused.value.remedy
+    spawner.close()
+    assert yard.job() is None
+
+
+def test_a_run_that_another_leads_by_now_keeps_its_workers(yard, caplog):
+    caplog.set_level(logging.INFO)
+    spawner = yard.started()
+    assert run_leases.claim(yard.plane.session, patience(), yard.run_id, "elsewhere:1:abc", 30.0) is not None
+
+    spawner.close()
+
+    assert yard.job()["status"] == "PENDING"
+    assert "job_removed" not in caplog.text

@@ -73,10 +73,12 @@ class OrchestratorService:
         place: ControlPlace,
         make_spawner: SpawnerMaker | None = None,
         *,
+        alone: Callable[[], bool] = lambda: True,
         environ: Mapping[str, str] = os.environ,
         clock: Clock | None = None,
     ) -> None:
-        """`make_spawner` is needed to start runs."""
+        """`make_spawner` is needed to start runs; `alone` says whether no other run was on the warehouse."""
+        self._alone = alone
         self._place, self._make_spawner, self._environ = place, make_spawner, environ
         self._clock = clock or SystemClock()
         self._stop = threading.Event()
@@ -188,6 +190,7 @@ class OrchestratorService:
             client=client,
             lost_workers=tuple(worker.why for worker in leader.crew if worker.health is Health.DEAD),
             gaps=gathered.gaps,
+            disturbed=not self._alone(),
             offered=_offered(scenario) if open_loop else None,
         )
         return RunFacts(
@@ -205,7 +208,7 @@ class OrchestratorService:
             workers=workers,
             open_loop=open_loop,
             find_max=None if leader.seeker is None else leader.seeker.result(),
-            environment=_environment(leader),
+            environment=_environment(leader, scenario),
         )
 
     def _enriched(self, facts: RunFacts, leader: Leader, scenario: Scenario) -> RunFacts:
@@ -284,14 +287,17 @@ def _offered(scenario: Scenario) -> int:
     return sum(planned_arrivals(stages) for stages in rate_windows(scenario.load)[1:])
 
 
-def _environment(leader: Leader) -> dict[str, Any]:
+def _environment(leader: Leader, scenario: Scenario) -> dict[str, Any]:
+    warnings = list(leader.limits.warnings)
+    if scenario.target.use_cached_result:
+        warnings.append("target.use_cached_result is on: some answers may come from the result cache")
     return {
         "loadgen": __version__,
         "driver": driver.version(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "warnings": leader.limits.warnings,
+        "warnings": warnings,
         "credits": None if leader.watch is None else round(leader.watch.credits, 6),
     }
 

@@ -81,8 +81,9 @@ def alone_on(
     *,
     clock: Clock,
     environ: Mapping[str, str] = os.environ,
-) -> Iterator[None]:
-    """Keep everybody else off the warehouse for as long as the block lasts."""
+) -> Iterator[Callable[[], bool]]:
+    """Keep everybody else off the warehouse for as long as the block lasts. It gets a function that says whether that
+    has worked up to now: False, once the lease could not be renewed in time."""
     owner = f"{run_leases.new_owner()} {scenario}"[:OWNER_MAX]
     session = ControlSession(place, role="warehouse-lease", environ=environ)
     try:
@@ -94,7 +95,7 @@ def alone_on(
     )
     keeper.start()
     try:
-        yield
+        yield lambda: keeper.trusted
     finally:
         keeper.stop(releasing=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,10 +105,10 @@ class RunJob:
             check_containers(scenario, place)
         self._ensure_tables(place, patience)
         self._end_orphans(place, patience)
-        with self._alone_on_warehouse(place):
-            return self._prepare_and_run(place)
+        with self._alone_on_warehouse(place) as alone:
+            return self._prepare_and_run(place, alone)
 
-    def _prepare_and_run(self, place: ControlPlace) -> Finished:
+    def _prepare_and_run(self, place: ControlPlace, alone: Callable[[], bool]) -> Finished:
         scenario = self.scenario
         self.now = Now(doing="preparing tables")
         session = Session(opener(target_profile(scenario, None), scenario), stop=self.stop, clock=self.clock)
@@ -118,7 +119,7 @@ class RunJob:
             pools = read_pools(session, scenario, self.folder)
         finally:
             session.close()
-        service = OrchestratorService(place, lambda run_id: self._spawner(place, run_id), clock=self.clock)
+        service = OrchestratorService(place, lambda run_id: self._spawner(place, run_id), alone=alone, clock=self.clock)
         self._service = service  # from here on it hears of interrupts; one that came before ends everything now
         if self.stop.is_set():
             raise PreparationStopped("stopped before the run began")
@@ -148,7 +149,7 @@ class RunJob:
         finally:
             session.close()
 
-    def _alone_on_warehouse(self, place: ControlPlace) -> AbstractContextManager[None]:
+    def _alone_on_warehouse(self, place: ControlPlace) -> AbstractContextManager[Callable[[], bool]]:
         """Preparing is work for the warehouse as well: it would disturb whoever measures there."""
         timing = self.scenario.timing
         times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)

@@ -31,8 +31,8 @@ class TakeOver(RunJob):
 
     def _steps(self) -> Finished:
         self.now = Now(doing="taking over", run_id=self.run_id)
-        with self._alone_on_warehouse(self.place):
-            service = OrchestratorService(self.place, clock=self.clock)
+        with self._alone_on_warehouse(self.place) as alone:
+            service = OrchestratorService(self.place, alone=alone, clock=self.clock)
             self._service = service
             self.output = self.runs_folder / self.run_id
             (self.output / LOGS).mkdir(parents=True, exist_ok=True)

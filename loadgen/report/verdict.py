@@ -70,6 +70,7 @@ class Evidence:
     client: ClientHealth
     lost_workers: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()  # what is missing from the record, or does not add up
+    disturbed: bool = False  # another run may have used the warehouse
     offered: int | None = None  # arrivals that were planned, in an open loop
 
 
@@ -78,6 +79,8 @@ def invalid_reasons(evidence: Evidence) -> list[str]:
     merged, reasons = evidence.merged, []
     reasons += [f"worker lost: {worker}" for worker in evidence.lost_workers]
     reasons += list(evidence.gaps)
+    if evidence.disturbed:
+        reasons.append("another run may have used the warehouse: the lease on it was lost")
     service = merged.tally.whole.service_at(500)
     saturated = evidence.client.saturation(None if service is None else service.value_ns / NS_PER_MS)
     if saturated is not None:

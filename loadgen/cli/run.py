@@ -12,8 +12,9 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from loadgen.units import NS_PER_S
 
 if TYPE_CHECKING:
     from loadgen.cli.run_job import RunJob
+    from loadgen.cli.run_screen import RunDisplay
     from loadgen.scenario.scenario import Scenario
 
 TICK_S = 0.1
@@ -100,12 +102,11 @@ def _run(file: Path, scenario: Scenario, output_dir: Path, *, wait: bool, quiet:
 
 def lead_to_the_end(job: RunJob, *, quiet: bool) -> dict[str, Any]:
     """Do the job, show how it goes, obey signals, write the files. The summary."""
-    from loadgen.cli.run_lines import RunLines
+    from loadgen.cli.run_screen import RunDisplay
 
-    lines = RunLines(job.clock, quiet=quiet)
-    with noted_signals() as received:
+    with noted_signals() as received, closing(RunDisplay(job.scenario, job.clock, quiet=quiet)) as display:
         job.start()
-        _watch(job, lines, received)
+        _watch(job, display, received)
     try:
         finished = job.result()
     except LoadgenError as error:
@@ -117,23 +118,26 @@ def lead_to_the_end(job: RunJob, *, quiet: bool) -> dict[str, Any]:
     if received and summary["status"] == "CANCELLED":
         summary["exit_code"] = 128 + received[0]
     _write_summary(job.output, summary)
+    display.verdict(summary)
     return summary
 
 
-def _watch(job: RunJob, lines: Any, received: list[int]) -> None:
-    """Show until the job is done. Signals are passed on, one by one; the third ends the program at once, and so does
-    time after the second: a server that does not answer must not hold it."""
+def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
+    """Show until the job is done. Signals are passed on, one by one, and `q` is one of them; the third ends the program
+    at once, and so does time after the second: a server that does not answer must not hold it."""
     passed_on = hurried_ns = 0
     while not job.clock.wait(job.done, TICK_S):
-        lines.show(job.now)
+        if display.show(job.now):
+            received.append(signal.SIGINT)
         late = passed_on == 2 and job.clock.monotonic_ns() - hurried_ns > HURRY_S * NS_PER_S
         while passed_on < len(received) or late:
             passed_on += 1
             if passed_on >= 3:
-                lines.say("ended at once: statements may still be running on the server")
+                display.close()
+                display.say("ended at once: statements may still be running on the server")
                 os._exit(128 + received[0])
             hurried_ns = job.clock.monotonic_ns()
-            lines.say(
+            display.say(
                 "stopping: statements under way may end; again to cancel them" if passed_on == 1 else "cancelling"
             )
             job.interrupt()

@@ -1,72 +1,105 @@
-"""Line mode of `loadgen run`: a line per event and every ten seconds, for cron, CI and pipes. Pure but for the echo."""
+"""Line mode of a run: a line per event and every ten seconds, for cron, CI and pipes."""
 
 from __future__ import annotations
 
 import click
 
-from loadgen.cli.run_job import Now
 from loadgen.clock import Clock
-from loadgen.log import plain
-from loadgen.metrics.result import merge
-from loadgen.model.run import Phase
-from loadgen.units import NS_PER_MS, NS_PER_S
-from orchestrator.tick import Tick
+from loadgen.tui.view import LogLine, RunView
+from loadgen.tui.words import clock as as_clock
+from loadgen.tui.words import ms, one_line, percent, rate
+from loadgen.units import NS_PER_S
 
-LINE_S = 10.0
+LINE_S = 9.8  # a little less than ten, as it is looked at ten times a second: never more than ten without a line
+LINE_MAX = 1_000  # characters
 
 
 class RunLines:
-    """Called by the main thread, often; says something now and then."""
+    """Called by the main thread, often; says something now and then. When nobody reads any more it falls silent: a
+    measurement does not end because its display does."""
 
     def __init__(self, clock: Clock, *, quiet: bool) -> None:
-        self._clock, self._quiet = clock, quiet
+        self._clock, self._silent = clock, quiet
         self._last_key: object = None
         self._last_ns = 0
+        self._told: LogLine | None = None  # the last line of the log that was said
 
-    def show(self, now: Now) -> None:
-        key = self._key(now)
+    def show(self, view: RunView) -> None:
         now_ns = self._clock.monotonic_ns()
+        for line in self._new(view.log):
+            if line.text != _state(view):
+                self.say(f"{view.run_id or view.scenario}: {line.text}")
+        key = (view.status, view.phase, view.run_id, *(() if view.status else (view.doing, _table(view))))
         if key != self._last_key or now_ns - self._last_ns >= LINE_S * NS_PER_S:
             self._last_key, self._last_ns = key, now_ns
-            self.say(line_of(now))
+            self.say(line_of(view, now_ns / NS_PER_S))
 
     def say(self, text: str) -> None:
-        if not self._quiet:
-            click.echo(plain(text), err=True)
+        if self._silent:
+            return
+        line = f"{self._clock.utc_now():%Y-%m-%dT%H:%M:%SZ} {one_line(text, LINE_MAX)}"
+        try:
+            click.echo(line, err=True)
+        except OSError:
+            self._silent = True
 
-    def _key(self, now: Now) -> object:
-        if now.tick is not None:
-            return (now.tick.run.status, now.tick.run.phase, tuple(worker.health for worker in now.tick.crew))
-        return (now.doing, now.progress and (now.progress.step, now.progress.table))
+    def _new(self, log: tuple[LogLine, ...]) -> tuple[LogLine, ...]:
+        """What was added to the log since the last time."""
+        told = next((place for place, line in enumerate(log) if line is self._told), -1)
+        if log:
+            self._told = log[-1]
+        return log[told + 1 :]
 
 
-def line_of(now: Now) -> str:
+def line_of(view: RunView, now_s: float) -> str:
     """Where a run is, in one line."""
-    if now.tick is not None:
-        return _tick_line(now.tick)
-    progress = now.progress
-    if progress is not None and progress.table:
-        return f"{now.doing}: {progress.table} {progress.rows_there:,} of {progress.rows:,} rows"
-    return f"{now.doing}{f' of run {now.run_id}' if now.run_id else ''}"
-
-
-def _tick_line(tick: Tick) -> str:
-    ready = sum(worker.is_ready for worker in tick.crew)
-    opened = sum(worker.row.beat.open_connections for worker in tick.crew if worker.row is not None)
-    parts = [
-        f"{tick.run.run_id} {tick.run.status} {tick.run.phase}",
-        f"{ready}/{len(tick.crew)} workers",
-        f"{opened} connections",
-    ]
-    if tick.elapsed_s is not None and tick.ends_s is not None:
-        parts.append(f"{max(0.0, tick.ends_s - tick.elapsed_s):.0f} s left")
-    lives = [worker.live for worker in tick.crew if worker.live is not None]
-    if tick.run.phase is not Phase.PREPARING and lives:
-        merged = merge([[window for window in live.windows if window.phase is tick.run.phase] for live in lives])
-        p95 = merged.tally.whole.response_at(950)
-        parts.append(f"{merged.qps:,.1f}/s")
-        parts += [] if p95 is None else [f"p95 {p95.value_ns / NS_PER_MS:.1f} ms"]
-        parts.append(f"{merged.counts.failed} failed")
-    if tick.ending is not None:
-        parts.append(tick.ending.reason)
+    if not view.status:
+        table = _table(view)
+        where = f": {table} {view.filling.rows_there:,} of {view.filling.rows:,} rows" if view.filling else ""
+        return f"{view.doing}{where}{f' of run {view.run_id}' if view.run_id else ''}"
+    offered = view.offered
+    parts = [f"{view.run_id} {_state(view)}{_time(view, now_s)}"]
+    if view.workers:
+        working = sum(worker.state in ("running", "waiting") for worker in view.workers)
+        parts.append(f"{working}/{len(view.workers)} workers")
+    parts.append(f"{offered.open}/{offered.target} connections")
+    parts += _numbers(view)
+    old_s = view.old_s(now_s)
+    if old_s is not None:
+        parts.append(f"no news for {old_s:.0f} s")
+    if view.doing:
+        parts.append(view.doing)
     return ", ".join(parts)
+
+
+def _numbers(view: RunView) -> list[str]:
+    if view.recent is None or view.window is None:
+        return []
+    recent, window = view.recent, view.window
+    numbers = [f"{rate(recent.qps)}/s", f"p50 {ms(recent.p50_ms)} p95 {ms(recent.p95_ms)} p99 {ms(recent.p99_ms)} ms"]
+    if view.offered.rate_per_s is not None:
+        numbers[0] += f" of {rate(view.offered.rate_per_s)}/s"
+    failed, tried = (view.failed, view.tried) if view.tried else (window.failed, window.failed + window.succeeded)
+    numbers.append(f"{failed} of {tried} failed{f' ({percent(failed / tried)})' if failed else ''}")
+    if view.ladder is not None and view.ladder.target is not None:
+        numbers.append(f"step {view.ladder.step}: {view.ladder.target} connections")
+    cpu = max((worker.cpu_percent or 0.0 for worker in view.workers), default=0.0)
+    return [*numbers, f"client CPU {cpu:.0f} %"]
+
+
+def _time(view: RunView, now_s: float) -> str:
+    if view.since_s is None:
+        return ""
+    passed_s = max(0.0, now_s - view.since_s)
+    if view.until_s is None:
+        return f" {as_clock(passed_s)}"
+    whole_s = view.until_s - view.since_s
+    return f" {as_clock(min(passed_s, whole_s))} of {as_clock(whole_s)}"
+
+
+def _state(view: RunView) -> str:
+    return f"{view.status} {view.phase or ''}".rstrip()
+
+
+def _table(view: RunView) -> str:
+    return "" if view.filling is None else view.filling.table

@@ -1,13 +1,14 @@
 """What a worker adds to the driver that it drives: its own cost, and whether its numbers are those of the server.
 
-    ./bin/bench worker                      a bit more than four minutes
+    ./bin/bench worker                      about seven minutes
     ./bin/bench worker --quick              about one, to see that it works
     ./bin/bench worker --soak 10m           memory over ten minutes
 
 loop         processor time of a client's thread around a statement that does nothing
 throughput   a worker process against a bare connector loop with as many threads on the same core. Both stay connected;
-             one is paused (SIGSTOP) while the other runs, in turn, and the server counts. Median of the pairs. On a
-             machine that is busy with other things, look at the ratio of processor time beside it
+             one is paused (SIGSTOP) while the other runs, in turn, and the server counts. Median of the pairs, and
+             where it is with 95 % certainty. Beside it the processor time of a statement, by kind of thread: those of
+             the clients, the others of Python, those of the driver. It suffers less from a machine that is busy
 memory       of a connection, from 8 to 50 of them; and how it grows at 8 of them, beside a bare loop. Driver 5.2 keeps
              some 55 bytes of every statement for ever; what it keeps in the bare loop is taken off the worker's growth
 control      statements a second that the worker sends to the control plane while it measures
@@ -20,19 +21,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import psutil
@@ -45,9 +39,14 @@ from loadgen.metrics.result import merge
 from loadgen.model.event import SetWorkerTarget
 from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS, parse_duration_s
-from tests.embedded_server import ROOT, EmbeddedServer
-from tests.perf._bare_loop import KEYS, POINT_SELECT
+from tests.embedded_server import EmbeddedServer
+from tests.perf._bare_loop import POINT_SELECT
 from tests.perf._client_cost import loop_cost
+from tests.perf._contest import Side, contest
+from tests.perf._cores import Cores, on
+from tests.perf._ending import leaving_nothing
+from tests.perf._figures import Figure, report
+from tests.perf._processes import GET, Bare, staged
 from tests.process.worker_driver import Led, Stage, Worker
 
 LOOP_US_MAX = 15.0
@@ -59,26 +58,11 @@ TRUTH_PERCENT, TRUTH_MS = 2.0, 1.0
 
 LEVELS = (1, 8, 25, 50)
 FEW, MANY = 8, 50
-SETTLE_S = 0.25  # what fell due while a process was paused is done by then; shorter than any period of the worker
-SPAN_S = 1.0  # a whole number of harvests, beats and polls
 WARM_PART = 0.25  # of the soak: caches, chunks and arenas of a young process fill up
 STATEMENTS = "/queries/v1/query-request"
 SERVICE_TIME = "lognormal(20ms,0.5)"
-GET = {"name": "get", "kind": "read", "sql": POINT_SELECT, "params": [{"uniform": {"min": 1, "max": KEYS}}]}
 TIMING = {"heartbeat": "1s", "status_poll": "1s", "events_poll": "5s", "flush": "5s"}  # as a run has them by default
 LEASE_S = 24 * 3600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One thing that was measured; without an aim it is there to explain another one."""
-
-    name: str
-    value: float
-    unit: str
-    aim: str = ""
-    met: bool = True
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,33 +76,21 @@ class Length:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bench worker")
+    parser = argparse.ArgumentParser(prog="bench worker", description="What a worker adds to the driver.")
     parser.add_argument("--quick", action="store_true", help="three pairs, short spans: to see that it works")
-    parser.add_argument("--pairs", type=int, help="pairs of spans per number of connections; 9")
+    parser.add_argument("--pairs", type=int, help="pairs of spans per number of connections; 21")
     parser.add_argument("--soak", metavar="TIME", help="how long memory is watched; 2m")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
     length = Length(
         loop_statements=20_000 if options.quick else 100_000,
-        pairs=options.pairs or (3 if options.quick else 9),
+        pairs=options.pairs or (3 if options.quick else 21),
         soak_s=parse_duration_s(options.soak or ("12s" if options.quick else "2m")),
         truth_s=5.0 if options.quick else 10.0,
     )
-    figures = [*loop_figures(length), *process_figures(length), *truth_figures(length)]
-    load = f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-    if options.format == "json":
-        print(json.dumps({"machine": load, "figures": [asdict(figure) for figure in figures]}, indent=2))
-    else:
-        print(text_of(figures, load))
-    return 0 if all(figure.met for figure in figures) else 1
-
-
-def text_of(figures: list[Figure], load: str) -> str:
-    lines = [f"{'':44} {'value':>9} {'':12} aim"]
-    for figure in figures:
-        verdict = f"{figure.aim} {'ok' if figure.met else 'MISSED'}" if figure.aim else "–"
-        lines.append(f"{figure.name:44} {figure.value:>9.3f} {figure.unit:12} {verdict:16} {figure.note}".rstrip())
-    return "\n".join([*lines, "", load])
+    with leaving_nothing():
+        figures = [*loop_figures(length), *process_figures(length), *truth_figures(length)]
+    return report(figures, options.format)
 
 
 # --- the loop --------------------------------------------------------------------------------------------------------
@@ -136,70 +108,6 @@ def loop_figures(length: Length) -> Iterator[Figure]:
 # --- processes -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cores:
-    """The clients have one to themselves, as far as there are two."""
-
-    clients: frozenset[int]
-    others: frozenset[int]
-
-    @classmethod
-    def of_machine(cls) -> Self:
-        allowed = os.sched_getaffinity(0)
-        clients = frozenset({min(allowed)})
-        return cls(clients=clients, others=frozenset(allowed - clients or allowed))
-
-
-@contextmanager
-def on(cores: frozenset[int]) -> Iterator[None]:
-    """Processes that are started meanwhile run there."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-class BareLoop:
-    """The other side. Closing ends it."""
-
-    def __init__(self, stage: Stage, connections: int, times: Path | None = None) -> None:
-        module = ("-P", "-m", "tests.perf._bare_loop")
-        more = () if times is None else (str(times),)
-        self.process = subprocess.Popen(
-            [sys.executable, *module, stage.server.address, stage.database, str(connections), *more],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            start_new_session=True,  # as the worker has: sessions share a core fairly, whatever they hold
-        )
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "ready\n"
-
-    def close(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-        self.process.terminate()
-        assert self.process.wait(60) == 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-
-@contextmanager
-def staged(cores: Cores, *target: str) -> Iterator[Stage]:
-    """A target and a control plane, each a server, away from the clients' core."""
-    with ExitStack() as stack:
-        stack.enter_context(on(cores.others))
-        server, control = stack.enter_context(EmbeddedServer(*target)), stack.enter_context(EmbeddedServer())
-        stage = Stage(server, control_server=control)
-        stack.callback(stage.close)
-        yield stage
-
-
 def started(stage: Stage, cores: Cores, duration_s: float) -> tuple[Led, Worker]:
     """A worker that measures."""
     load = {"connections": FEW, "duration": f"{duration_s:g}s"}
@@ -215,18 +123,21 @@ def process_figures(length: Length) -> Iterator[Figure]:
     with staged(cores, "--engine", "null") as stage:
         led, worker = started(stage, cores, LEASE_S)
         with on(cores.clients):
-            beside = BareLoop(stage, FEW)
+            beside = Bare.loop(stage, FEW)
         with beside:
             yield from soak_figures(led, worker, beside, length.soak_s)
         worker_rss, bare_rss = {}, {}
         for connections in LEVELS:
             with on(cores.clients):
-                bare = BareLoop(stage, connections)
+                bare = Bare.loop(stage, connections)
             with bare:
-                bare.process.send_signal(signal.SIGSTOP)
+                ours = Side(pids=(worker.process.pid,), clients=connections)
+                theirs = Side(pids=bare.pids, clients=connections)
+                theirs.pause()
                 resize(led, worker, connections)
-                yield contest_figure(worker.process.pid, bare.process.pid, stage.server, connections, length.pairs)
-                worker_rss[connections], bare_rss[connections] = rss(worker.process.pid), rss(bare.process.pid)
+                found = contest(ours, theirs, stage.server, length.pairs)
+                worker_rss[connections], bare_rss[connections] = rss(worker.process.pid), rss(*bare.pids)
+            yield found.figure(f"throughput, {connections} connections", THROUGHPUT_MIN)
         yield memory_figure(worker_rss, bare_rss)
         led.stop()
         code = worker.exit_code()
@@ -240,43 +151,6 @@ def resize(led: Led, worker: Worker, connections: int) -> None:
         f"{connections} connections are open",
         worker,
     )
-
-
-def contest_figure(worker: int, bare: int, server: EmbeddedServer, connections: int, pairs: int) -> Figure:
-    os.kill(worker, signal.SIGSTOP)
-    ratios, rates, cpus = [], [], []
-    for number in range(pairs):
-        order = (worker, bare) if number % 2 else (bare, worker)  # neither is always the first
-        spans = {process: run_for(process, server) for process in order}
-        (worker_rate, worker_cpu_s), (bare_rate, bare_cpu_s) = spans[worker], spans[bare]
-        ratios.append(worker_rate / bare_rate)
-        rates.append(worker_rate)
-        cpus.append(worker_cpu_s / bare_cpu_s)
-    os.kill(worker, signal.SIGCONT)
-    ratio = median(ratios)
-    spread = f"{min(ratios):.2f}–{max(ratios):.2f} of {pairs}, {median(rates):.0f}/s, CPU × {median(cpus):.2f}"
-    return Figure(
-        name=f"throughput, {connections} connections",
-        value=ratio,
-        unit="× bare loop",
-        aim=f"≥ {THROUGHPUT_MIN}",
-        met=ratio >= THROUGHPUT_MIN,
-        note=spread,
-    )
-
-
-def run_for(process: int, server: EmbeddedServer) -> tuple[float, float]:
-    """Let a paused process run for a span: statements per second by the server's count, CPU seconds per statement."""
-    wait, cpu = threading.Event(), psutil.Process(process)
-    os.kill(process, signal.SIGCONT)
-    wait.wait(SETTLE_S)
-    before, cpu_before = server.ask("/__loadgen/stats"), cpu.cpu_times()
-    wait.wait(SPAN_S)
-    after, cpu_after = server.ask("/__loadgen/stats"), cpu.cpu_times()
-    os.kill(process, signal.SIGSTOP)
-    statements = after["statements"] - before["statements"]
-    cpu_s = cpu_after.user + cpu_after.system - cpu_before.user - cpu_before.system
-    return 1000 * statements / (after["now_ms"] - before["now_ms"]), cpu_s / statements
 
 
 def rss(process: int) -> int:
@@ -295,7 +169,7 @@ def memory_figure(worker_rss: dict[int, int], bare_rss: dict[int, int]) -> Figur
     )
 
 
-def soak_figures(led: Led, worker: Worker, bare: BareLoop, seconds: float) -> Iterator[Figure]:
+def soak_figures(led: Led, worker: Worker, bare: Bare, seconds: float) -> Iterator[Figure]:
     """Leave both alone for a while: nobody else speaks to the control plane, so what it hears is the worker's."""
     wait, target, control = threading.Event(), led.stage.server, led.plane.server
     wait.wait(WARM_PART * seconds)
@@ -304,7 +178,7 @@ def soak_figures(led: Led, worker: Worker, bare: BareLoop, seconds: float) -> It
     sizes = []
     for _ in range(max(4, round((1 - WARM_PART) * seconds))):
         wait.wait(1.0)
-        sizes.append((rss(worker.process.pid), rss(bare.process.pid)))
+        sizes.append((rss(worker.process.pid), rss(*bare.pids)))
     ended_ms = control.ask("/__loadgen/stats")["now_ms"]
     done, everyone = led.totals().ended - done, target.ask("/__loadgen/stats")["statements"] - everyone
     heard = [one for one in control.ask(f"/__loadgen/journal?since={begun_ms}") if one["at_ms"] <= ended_ms]
@@ -342,7 +216,7 @@ def truth_figures(length: Length) -> Iterator[Figure]:
         times = Path(folder) / "times.json"
         led, worker = started(stage, cores, length.truth_s)
         with on(cores.clients):
-            bare_loop = BareLoop(stage, FEW, times)
+            bare_loop = Bare.loop(stage, FEW, times)
         with bare_loop:
             led.wait_beat(lambda beat: beat.phase is Phase.COOLDOWN, "the window has closed", worker)
         led.stop()

@@ -1,0 +1,128 @@
+"""`loadgen compare`: is B slower than A, and how sure is that?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from loadgen.cli.control_session import control_options, with_control_session
+from loadgen.cli.place import format_option
+from loadgen.errors import ConfigurationError, LoadgenError
+from loadgen.log import plain
+
+if TYPE_CHECKING:
+    from loadgen.cli.compare_runs import Refusal
+
+
+class NotComparable(LoadgenError):
+    """Two runs that say nothing about each other."""
+
+    exit_code = 2
+
+
+@click.command(
+    epilog="\b\nExample:\n  loadgen compare latest~1 latest\n"
+    "  loadgen compare 20261114-0200-orders 20261115-0200-orders --limit p95=5% --limit pay.p99=20%\n"
+    "  loadgen compare latest~1 latest --vary target.warehouse --html compare.html"
+)
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="[STATEMENT.]METRIC=PERCENT",
+    help="Tolerate so much change, and let the metric count.  [default: qps=5% p50=10% p90=10% p95=10% p99=15% avg=10%"
+    " error_rate=0.5% (points) max_concurrency=10%]",
+)
+@click.option(
+    "--vary",
+    "varied",
+    multiple=True,
+    metavar="KEY",
+    help="This setting, with all below it, is what the comparison is about; else a difference forbids it.",
+)
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write both runs over each other into one file that needs no network.",
+)
+@control_options
+@format_option
+def compare(
+    a: str,
+    b: str,
+    limits: tuple[str, ...],
+    varied: tuple[str, ...],
+    html_file: Path | None,
+    output: str,
+    connection: str | None,
+    database: str | None,
+    schema: str | None,
+    warehouse: str | None,
+) -> int:
+    """Compare run B with run A, the baseline: what changed, how sure that is, and whether it is worse.
+
+    Each metric's change has a 95 % interval, from resampling blocks of seconds of both runs. It is equivalent when the
+    whole interval is within the limit; worse or better when the interval excludes no change and the change itself is
+    beyond the limit; else inconclusive. What counts toward the verdict: qps, p50, p95 and error_rate, p50 and p95 of
+    each statement, and metrics with a --limit, with intervals widened for their number.
+
+    Exit code 0 when B is better, equivalent or inconclusive, 11 when it is worse, 2 when the runs are not comparable:
+    one is not COMPLETED or is INVALID, or their scenario, warehouse size, driver or workers differ. A and B are ids of
+    runs, beginnings that no other run has, latest, or latest~1 for the one before.
+    """
+    from loadgen.cli.compare_runs import Refusal, read_pair
+    from loadgen.report.compare import compare as compare_runs
+    from loadgen.report.compare_json import comparison_data
+    from loadgen.report.compare_text import comparison_text
+    from loadgen.report.limits import parse_limits
+
+    wanted = parse_limits(limits)
+    pair = with_control_session(
+        lambda session, patience: read_pair(session, patience, (a, b), varied),
+        name="compare",
+        connection=connection,
+        database=database,
+        schema=schema,
+        warehouse=warehouse,
+    )
+    if isinstance(pair, Refusal):
+        return _refuse(pair, output)
+    comparison = compare_runs(pair.a, pair.b, wanted, pair.configuration)
+    if html_file is not None:
+        from loadgen.report.compare_html import comparison_html
+
+        _write(html_file, comparison_html(comparison))
+    data = comparison_data(comparison)
+    click.echo(json.dumps(data, indent=2) if output == "json" else comparison_text(comparison))
+    return comparison.exit_code
+
+
+def _refuse(refusal: Refusal, output: str) -> int:
+    """As JSON it is an answer like any other; as text it is an error."""
+    from loadgen.report.compare_json import refusal_data
+    from loadgen.report.compare_text import differences_text
+
+    if output == "json":
+        data = refusal_data(refusal.a, refusal.b, refusal.reasons, refusal.hint, refusal.configuration)
+        click.echo(json.dumps(data, indent=2))
+        return NotComparable.exit_code
+    forbidding = [one for one in refusal.configuration if one.forbids]
+    said = "\n".join([f"not comparable: {'; '.join(refusal.reasons)}", *filter(None, [differences_text(forbidding)])])
+    raise NotComparable(said, remedy=refusal.hint)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"{plain(str(file), 300)} cannot be written: {error.strerror}",
+            remedy="Name a file in a folder that exists and that you may write to.",
+        ) from None

@@ -1,0 +1,154 @@
+"""Two runs as their tables show them: fit to be compared, or the reasons why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.control import (
+    run_names,
+    run_status,
+    test_results,
+    warehouse_poll_snapshots,
+    window_results,
+    worker_metrics_snapshots,
+)
+from loadgen.control.retry import Patience
+from loadgen.control.run_status import Run
+from loadgen.control.session import ControlSession
+from loadgen.errors import UsageError
+from loadgen.metrics.document import WindowRow, read_window
+from loadgen.metrics.result import WindowResult, merge
+from loadgen.model.run import Phase
+from loadgen.report.compare import Measured
+from loadgen.report.likeness import Difference, Setting, differences, unfit, unused
+from loadgen.report.seconds import series_of
+
+MODE = "workload.load_mode"  # what a response time is depends on it, so nobody can want it to differ
+HINT_KEYS = 5
+
+_LIST = "`loadgen runs list` shows the runs there are."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why two runs are not comparable, and what can be done."""
+
+    a: str
+    b: str
+    reasons: tuple[str, ...]
+    hint: str
+    configuration: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    a: Measured
+    b: Measured
+    configuration: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """A run before its measurements are read."""
+
+    run: Run
+    summary: Mapping[str, Any] | None
+    setting: Setting
+
+
+def read_pair(
+    session: ControlSession, patience: Patience, names: Sequence[str], varied: Sequence[str]
+) -> Pair | Refusal:
+    """Both runs, with everything that a comparison needs; or why there can be none."""
+    a, b = (_known(session, patience, name) for name in names)
+    if a.run.run_id == b.run.run_id:
+        raise UsageError(f"A and B are the same run: {a.run.run_id}", remedy=f"Name two runs. {_LIST}")
+    found = differences(a.setting, b.setting, varied)
+    reasons = _reasons(a, b, found)
+    if reasons:
+        return Refusal(a=a.run.run_id, b=b.run.run_id, reasons=reasons, hint=_hint(a, b, found), configuration=found)
+    strange = unused(varied, found)
+    if strange:
+        raise UsageError(
+            f"--vary {strange[0]}: it does not differ between the two runs",
+            remedy=f"What differs: {', '.join(one.key for one in found[:HINT_KEYS]) or 'nothing'}.",
+        )
+    first, second = (_measured(session, patience, known) for known in (a, b))
+    return Pair(a=first, b=second, configuration=found)
+
+
+def _known(session: ControlSession, patience: Patience, name: str) -> _Known:
+    run = run_names.find(session, patience, name)
+    config = patience.call(lambda: run_status.read_config(session, run.run_id))
+    rows = patience.call(lambda: test_results.read(session, run.run_id))
+    polls = patience.call(lambda: warehouse_poll_snapshots.read(session, run.run_id))
+    stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
+    summary = None if stored is None else json.loads(stored)
+    return _Known(
+        run=run,
+        summary=summary,
+        setting=Setting(
+            config=json.loads(config or "{}"),
+            environment=(summary or {}).get("environment", {}),
+            workers=run.workers_expected,
+            warehouse_sizes=tuple(dict.fromkeys(poll.size for poll in polls if poll.size)),
+        ),
+    )
+
+
+def _reasons(a: _Known, b: _Known, found: Sequence[Difference]) -> tuple[str, ...]:
+    runs = (("A", a), ("B", b))
+    reasons = [
+        why
+        for letter, known in runs
+        if (why := unfit(letter, known.run.run_id, known.run.status.value, known.summary)) is not None
+    ]
+    if not reasons:
+        statements = [known.summary["statements"] for _, known in runs if known.summary is not None]
+        if not set.intersection(*map(set, statements)):
+            reasons.append("they have no statement in common")
+        if any(one.key == MODE for one in found):
+            reasons.append("one is a closed loop, the other is not: their response times mean different things")
+        forbidden = [one.key for one in found if one.forbids and one.key != MODE]
+        if forbidden:
+            more = f" and {len(forbidden) - HINT_KEYS} more" if len(forbidden) > HINT_KEYS else ""
+            reasons.append(f"they differ in {', '.join(forbidden[:HINT_KEYS])}{more}")
+    return tuple(reasons)
+
+
+def _hint(a: _Known, b: _Known, found: Sequence[Difference]) -> str:
+    if any(unfit("", "", known.run.status.value, known.summary) for known in (a, b)):
+        return f"Choose runs that were completed and are valid. {_LIST}"
+    forbidden = [one.key for one in found if one.forbids and one.key != MODE]
+    if not forbidden or any(one.key == MODE for one in found):
+        return f"Compare runs of one scenario. {_LIST}"
+    options = " ".join(f"--vary '{key}'" for key in forbidden[:HINT_KEYS])
+    return f"If this difference is what you want to compare, add {options}"
+
+
+def _measured(session: ControlSession, patience: Patience, known: _Known) -> Measured:
+    run_id = known.run.run_id
+    windows: dict[str, list[WindowResult]] = {}
+    for row in patience.call(lambda: window_results.read(session, run_id)):
+        if row.phase is Phase.MEASUREMENT:
+            written = WindowRow(
+                window_id=row.window_id,
+                phase=row.phase.value,
+                step_id=row.step_id,
+                seconds=row.seconds,
+                counts=row.counts,
+                buckets=row.buckets,
+            )
+            windows.setdefault(row.worker_id, []).append(read_window(written))
+    summary = known.summary or {}
+    return Measured(
+        run_id=run_id,
+        scenario=known.run.test_name,
+        started_at=summary.get("started_at"),
+        merged=merge(windows.values()),
+        series=series_of(patience.call(lambda: worker_metrics_snapshots.read(session, run_id)), windows),
+        find_max=summary.get("find_max"),
+    )

@@ -1,0 +1,55 @@
+"""The files a run leaves for people, each whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from loadgen.errors import ConfigurationError
+from loadgen.report.html import report_html
+from loadgen.report.intervals import intervals_csv
+from loadgen.report.junit import junit_xml
+from loadgen.report.markdown import report_markdown
+from loadgen.report.record import RunRecord
+from loadgen.report.text import summary_text
+
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # a file that GitHub Actions shows as Markdown
+
+RENDERERS: Mapping[str, Callable[[RunRecord], str]] = {
+    "text": lambda record: f"{summary_text(record.summary)}\n",
+    "json": lambda record: f"{json.dumps(record.summary, indent=2)}\n",
+    "html": report_html,
+    "md": report_markdown,
+    "junit": junit_xml,
+    "csv": intervals_csv,
+}
+FILES = {"html": "report.html", "md": "report.md", "junit": "junit.xml", "csv": "intervals.csv"}
+
+
+def write_reports(folder: Path, record: RunRecord, environ: Mapping[str, str] = os.environ) -> None:
+    """All of FILES into the folder of a run; where GitHub Actions asks for it, the Markdown to its summary as well."""
+    for kind, name in FILES.items():
+        write_file(folder / name, RENDERERS[kind](record))
+    if summary := environ.get(STEP_SUMMARY):
+        with Path(summary).open("a", encoding="utf-8") as page:
+            page.write(report_markdown(record))
+
+
+def write_file(path: Path, content: str) -> None:
+    """Beside it first, then in its place: a reader sees the old file or the new one."""
+    try:
+        if path.exists() and not path.is_file():  # /dev/stdout, a pipe: nothing to put in its place
+            path.write_text(content, "utf-8", newline="")
+            return
+        draft = path.with_name(f".{path.name}.tmp")
+        with draft.open("w", encoding="utf-8", newline="") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot write {path}: {error.strerror}", remedy="Choose another file or folder that you may write to."
+        ) from error

@@ -1,0 +1,232 @@
+"""A finished run as its tables have it: what every report is made of, on whichever machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from loadgen.control import (
+    find_max_step_history,
+    run_control_events,
+    run_names,
+    run_status,
+    test_logs,
+    test_results,
+    warehouse_poll_snapshots,
+    window_results,
+    worker_heartbeats,
+    worker_metrics_snapshots,
+)
+from loadgen.control.retry import Patience
+from loadgen.control.run_control_events import Event
+from loadgen.control.run_status import Run
+from loadgen.control.session import ControlSession
+from loadgen.control.test_logs import LogRow
+from loadgen.control.window_results import WindowResult as StoredWindow
+from loadgen.control.worker_heartbeats import WorkerRow
+from loadgen.control.worker_metrics_snapshots import Snapshot
+from loadgen.errors import LoadgenError, RunFailed, UsageError
+from loadgen.metrics.document import WindowRow, read_window
+from loadgen.metrics.fields import BadMetrics
+from loadgen.metrics.interval import read_custom_metrics
+from loadgen.metrics.live import read_live
+from loadgen.metrics.result import Merged, WindowResult, merge
+from loadgen.model.event import SetPhase, SetWorkerTarget
+from loadgen.model.run import Phase
+from loadgen.report.record import LogLine, Machine, Mark, Poll, RunRecord, Step
+from loadgen.report.timeline import WorkerSecond, merge_seconds
+from loadgen.scenario.frozen import thaw
+from loadgen.scenario.scenario import Scenario
+
+LOGS_READ = 2_000  # the newest lines; warnings among them are shown
+WARNINGS = ("WARNING", "ERROR", "CRITICAL")
+
+
+def read_record(session: ControlSession, patience: Patience, name: str) -> RunRecord:
+    """The run of that name. It must have a result."""
+    run = run_names.find(session, patience, name)
+    summary = _summary(session, patience, run)
+    run_id = run.run_id
+    beats = patience.call(lambda: worker_heartbeats.read(session, run_id))
+    stored = patience.call(lambda: window_results.read(session, run_id))
+    snapshots = patience.call(lambda: worker_metrics_snapshots.read(session, run_id))
+    config = patience.call(lambda: run_status.read_config(session, run_id)) or ""
+    events = patience.call(lambda: list(run_control_events.catch_up(session, run_id, 0)))
+    polls = patience.call(lambda: warehouse_poll_snapshots.read(session, run_id))
+    steps = patience.call(lambda: find_max_step_history.read(session, run_id))
+    logs = patience.call(lambda: test_logs.newest(session, run_id, LOGS_READ))
+    merged, missing = measured_windows(summary, stored, beats)
+    start = run.start_time
+    return RunRecord(
+        summary=summary,
+        template_id=run.template_id,
+        created=run.created_at,
+        started=start,
+        ended=run.end_time,
+        reason=run.reason,
+        enrichment_status=run.enrichment_status,
+        config=config,
+        scenario=_scenario(config),
+        seconds=() if start is None else merge_seconds(start, _worker_seconds(snapshots)),
+        merged=merged,
+        merged_missing=missing,
+        marks=() if start is None else marks_of(events, start),
+        polls=() if start is None else tuple(_poll(poll, start) for poll in polls),
+        steps=tuple(map(_step, steps)),
+        machines={
+            row.identity.worker_id: Machine(hostname=row.identity.hostname, version=row.identity.version)
+            for row in beats
+        },
+        logs=tuple(_log(line) for line in logs if line.level in WARNINGS),
+    )
+
+
+def _summary(session: ControlSession, patience: Patience, run: Run) -> Mapping[str, Any]:
+    rows = patience.call(lambda: test_results.read(session, run.run_id))
+    stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
+    if stored is not None:
+        found: Mapping[str, Any] = json.loads(stored)
+        return found
+    if run.status.is_terminal:
+        raise RunFailed(
+            f"run {run.run_id} is {run.status} and has no result: {run.reason or 'nobody knows why'}",
+            remedy=f"`loadgen runs logs {run.run_id}` shows what its workers had to say.",
+        )
+    raise UsageError(
+        f"run {run.run_id} has no result yet: it is {run.status}",
+        remedy=f"`loadgen status {run.run_id}` shows what it does; `loadgen runs recover` ends it if nobody leads it.",
+    )
+
+
+def _scenario(config: str) -> Scenario | None:
+    """To show, not to run: variables stay ${NAME}."""
+    try:
+        return thaw(config, None)
+    except LoadgenError:
+        return None
+
+
+# --- windows ---------------------------------------------------------------------------------------------------------
+
+
+def measured_windows(
+    summary: Mapping[str, Any], stored: Sequence[StoredWindow], beats: Sequence[WorkerRow]
+) -> tuple[Merged | None, str | None]:
+    """The windows that the summary was made of, or why they cannot be had. What a worker could not store any more is
+    in its last beat."""
+    try:
+        windows = _windows(stored, beats)
+    except BadMetrics as error:
+        return None, str(error)
+    wanted = (summary["totals"]["succeeded"], summary["totals"]["failed"])
+    merged = Merged(seconds=0.0, counts=merge([]).counts, tally=merge([]).tally, qps=0.0, statement_qps={})
+    for step_id in _candidates(summary):
+        merged = merge(
+            [[window for window in own if step_id is None or window.step_id == step_id] for own in windows.values()]
+        )
+        if (merged.counts.succeeded, merged.counts.failed) == wanted:
+            return merged, None
+    return None, f"the windows that are stored have {merged.counts.succeeded} samples, and the result {wanted[0]}"
+
+
+def _candidates(summary: Mapping[str, Any]) -> list[int | None]:
+    """The steps whose numbers may be the run's: the last one at the level that was found, else the first."""
+    found = summary["find_max"]
+    if not found:
+        return [None]
+    at_level = [step["step"] for step in found["steps"] if step["target"] == found["max_concurrency"]]
+    return [*reversed(at_level), 1]
+
+
+def _windows(stored: Sequence[StoredWindow], beats: Sequence[WorkerRow]) -> dict[str, list[WindowResult]]:
+    known: dict[str, dict[int, WindowResult]] = {}
+    for row in stored:
+        written = WindowRow(
+            window_id=row.window_id,
+            phase=row.phase.value,
+            step_id=row.step_id,
+            seconds=row.seconds,
+            counts=row.counts,
+            buckets=row.buckets,
+        )
+        known.setdefault(row.worker_id, {})[row.window_id] = read_window(written)
+    for beat in beats:
+        own = known.setdefault(beat.identity.worker_id, {})
+        for window in read_live(beat.beat.live_metrics).windows if beat.beat.live_metrics else ():
+            own.setdefault(window.window_id, window)
+    return {
+        worker_id: [window for _, window in sorted(own.items()) if window.phase is Phase.MEASUREMENT]
+        for worker_id, own in sorted(known.items())
+    }
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _worker_seconds(snapshots: Sequence[Snapshot]) -> Iterator[WorkerSecond]:
+    """One after another: the buckets of all of them at once would not fit into a small machine."""
+    for row in snapshots:
+        metrics = read_custom_metrics(row.custom_metrics or "")
+        yield WorkerSecond(
+            worker_id=row.worker_id,
+            ended_at=row.timestamp,
+            seconds=metrics.seconds,
+            phase=row.phase,
+            statements=metrics.statements,
+            response=metrics.response,
+            lag=metrics.lag,
+            executing=int(row.active_connections),
+            target=int(row.target_connections),
+            cpu_percent=row.cpu_percent,
+            memory_percent=row.memory_percent,
+        )
+
+
+def marks_of(events: Sequence[Event], start: datetime) -> tuple[Mark, ...]:
+    """What was commanded for a moment: one mark for all workers together."""
+    targets: dict[str | None, int] = {}
+    marks: dict[float, str] = {}
+    for event in events:
+        command = event.command
+        if not isinstance(command, (SetPhase, SetWorkerTarget)) or command.effective_at is None:
+            continue
+        at_s = (datetime.fromisoformat(command.effective_at) - start).total_seconds()
+        if isinstance(command, SetWorkerTarget):
+            targets[event.address.worker_id] = command.target_connections
+            marks[at_s] = f"{sum(targets.values())} conn."
+        elif command.step_id is not None:
+            marks.setdefault(at_s, f"stage {command.step_id}")
+    return tuple(Mark(at_s=at_s, label=label) for at_s, label in sorted(marks.items()))
+
+
+def _poll(poll: warehouse_poll_snapshots.WarehousePoll, start: datetime) -> Poll:
+    return Poll(
+        at_s=(poll.timestamp - start).total_seconds(),
+        running=poll.running,
+        queued=poll.queued,
+        started_clusters=poll.started_clusters,
+        size=poll.size,
+    )
+
+
+def _step(step: find_max_step_history.StepRecord) -> Step:
+    return Step(
+        number=int(step.step_number),
+        target=int(step.target_connections),
+        succeeded=int(step.succeeded),
+        failed=int(step.failed),
+        qps=step.qps,
+        p50_ms=step.p50_latency_ms,
+        p95_ms=step.p95_latency_ms,
+        p99_ms=step.p99_latency_ms,
+        error_rate=step.error_rate,
+        queue_seen=bool(step.queue_seen),
+        outcome=step.outcome,
+        reason=step.reason,
+    )
+
+
+def _log(row: LogRow) -> LogLine:
+    return LogLine(moment=row.timestamp, worker_id=row.worker_id, level=row.level, message=row.message)

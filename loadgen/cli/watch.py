@@ -1,0 +1,136 @@
+"""`loadgen watch`: the live view of a run, from anywhere.
+
+thread   does                                                  owns
+main     shows, waits, reads keys; never calls the driver      the terminal
+watch    looks at the tables every second (watch_job.py)       its session
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import click
+
+from loadgen.cli.control_session import control_options
+from loadgen.cli.place import format_option, meant, serving
+from loadgen.cli.signals import noted_signals
+from loadgen.log import plain
+
+if TYPE_CHECKING:
+    from loadgen.cli.watch_job import Sight, WatchJob
+    from loadgen.control.run_status import Run
+    from loadgen.tui.view import RunView
+
+TICK_S = 0.1
+
+
+@click.command(epilog="\b\nExample:\n  loadgen watch -c prod\n  loadgen watch 20261115-0200-orders --quiet")
+@click.argument("run", metavar="[RUN]", default="latest")
+@click.option("-q", "--quiet", is_flag=True, help="Show nothing until the run has ended.")
+@control_options
+@format_option
+def watch(
+    run: str,
+    quiet: bool,
+    connection: str | None,
+    database: str | None,
+    schema: str | None,
+    warehouse: str | None,
+    output: str,
+) -> int:
+    """Show RUN live until it ends, then its verdict in one line. Without RUN: the latest.
+
+    On a terminal `q` leaves the view and the run goes on; `loadgen stop` stops it. Elsewhere there is a line every ten
+    seconds and for each event. RUN is the id of a run, a beginning that no other run has, latest, or latest~1.
+
+    \b
+    Exit codes: 0 the run has ended, whatever its verdict, or `q`; 2 there is no such run; 3 the control plane cannot be
+    reached; 4 nobody leads the run any more; 130 Ctrl-C.
+    """
+    from loadgen.cli.watch_job import WatchJob
+    from loadgen.clock import SystemClock
+
+    aim = meant(None, connection, database=database, schema=schema, warehouse=warehouse)
+    with serving(aim.place.connection), noted_signals() as received:
+        job = WatchJob(place=aim.place, name=run, clock=SystemClock())
+        job.start()
+        try:
+            _show(job, received, quiet=quiet)
+        finally:
+            job.stop.set()
+        return _end(job, received, output)
+
+
+def _end(job: WatchJob, received: list[int], output: str) -> int:
+    """Say how the run ended, or that we left before."""
+    if job.done.is_set():
+        last: Run | None = job.result()
+    else:
+        last = None if job.sight is None else job.sight.tick.run
+    if output == "json":
+        from loadgen.cli.run_view import run_as_json
+
+        click.echo(json.dumps({"run": None if last is None else run_as_json(last)}, indent=2))
+    elif last is not None and last.status.is_terminal:
+        click.echo(_verdict(job, last))
+    elif last is not None:
+        click.echo(f"run {last.run_id} goes on: {last.status} {last.phase}", err=True)
+    return 128 + received[0] if received and not job.done.is_set() else 0
+
+
+def _verdict(job: WatchJob, run: Run) -> str:
+    summary = job.summary or {}
+    verdict = str(summary.get("verdict") or run.verdict or run.status)
+    reason = " ".join(str(summary.get("exit_reason") or run.reason or "").split())
+    return plain(f"{verdict.upper()}  {run.test_name}  run {run.run_id}: {reason}")
+
+
+def _show(job: WatchJob, received: list[int], *, quiet: bool) -> None:
+    """Until the run has ended, or the user has seen enough."""
+    from loadgen.cli.run_screen import Display
+
+    if not _wait_for_first(job, received):
+        return
+    with closing(Display(job.clock, quiet=quiet)) as display:
+        views = _Views(job)
+        while not received and "q" not in display.show(views.next(display.heard())):
+            if job.clock.wait(job.done, TICK_S):
+                return
+
+
+def _wait_for_first(job: WatchJob, received: list[int]) -> bool:
+    """Is there something to show?"""
+    while not received and job.sight is None and not job.done.is_set():
+        job.clock.wait(job.done, TICK_S)
+    return job.sight is not None and not received and not job.done.is_set()
+
+
+class _Views:
+    """The views of one run that is watched."""
+
+    def __init__(self, job: WatchJob) -> None:
+        from loadgen.tui.viewer import Viewer
+
+        assert job.scenario is not None
+        self._job, self._viewer = job, Viewer(job.scenario, quits=True)
+        self._seen: Sight | None = None
+        self._view: RunView | None = None
+        self._told: set[str] = set()
+
+    def next(self, heard: list[str]) -> RunView:
+        """The newest view, with what was printed meanwhile in its log."""
+        from loadgen.cli.run_screen import look_of
+
+        for line in heard:
+            self._viewer.say(self._job.clock.utc_now(), line)
+        sight = self._job.sight
+        assert sight is not None
+        if self._view is None or sight is not self._seen:
+            for row in sight.logs:
+                if row.log_id not in self._told:
+                    self._told.add(row.log_id)
+                    self._viewer.say(row.timestamp, f"{row.worker_id or 'orchestrator'}: {row.message}", bad=True)
+            self._seen, self._view = sight, self._viewer.look(look_of(sight.tick, sight.seen_s, sight.moment))
+        return self._view

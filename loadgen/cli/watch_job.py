@@ -1,0 +1,206 @@
+"""The looking behind `loadgen watch`, in a thread of its own: from the tables alone, it changes nothing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from loadgen.clock import Clock
+from loadgen.control import (
+    find_max_step_history,
+    run_leases,
+    run_names,
+    run_status,
+    test_logs,
+    test_results,
+    warehouse_poll_snapshots,
+    window_results,
+    worker_heartbeats,
+)
+from loadgen.control.find_max_step_history import StepRecord
+from loadgen.control.place import ControlPlace
+from loadgen.control.retry import Patience
+from loadgen.control.run_status import Run
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.test_logs import LogRow
+from loadgen.control.warehouse_poll_snapshots import WarehousePoll
+from loadgen.errors import RunFailed
+from loadgen.model.run import Phase, RunStatus
+from loadgen.report.verdict import Checked
+from loadgen.scenario.frozen import thaw
+from loadgen.scenario.scenario import Scenario
+from loadgen.units import NS_PER_S
+from orchestrator.crew import WorkerView, view_crew
+from orchestrator.limits import Limits
+from orchestrator.plan import plan_run
+from orchestrator.progress import Progress
+from orchestrator.results import read_stored
+from orchestrator.tick import Tick
+
+LOOK_S = 1.0
+SLOW_LOOK_S = 5.0  # between looks at what changes slowly, in tables that cost more to read
+POLLS_KEPT = 60
+LOGS_READ = 50
+ALONE_MAX_S = 180.0  # so long without control plane, or without anybody who leads the run
+ATTEMPTS = 5  # at the first look
+
+_NOBODY_LEADS = "nobody leads the run: its workers end by themselves, then `loadgen runs recover` ends it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """One look, and when it was taken."""
+
+    tick: Tick
+    seen_s: float  # of the monotonic clock
+    moment: datetime  # aware, UTC
+    logs: tuple[LogRow, ...] = ()  # warnings of workers, oldest first; all that are known
+
+
+@dataclass(slots=True, kw_only=True)
+class WatchJob:
+    """`sight` is replaced as a whole. When `done` is set, the run has ended or looking has failed: see result()."""
+
+    place: ControlPlace
+    name: str
+    clock: Clock
+    sight: Sight | None = None
+    scenario: Scenario | None = None
+    summary: Mapping[str, Any] | None = None  # of a run that has ended, when there is one
+    done: threading.Event = field(default_factory=threading.Event)
+    stop: threading.Event = field(default_factory=threading.Event)
+    _error: BaseException | None = None
+
+    def start(self) -> None:
+        # A daemon: who has seen enough must not wait for the driver's time limits.
+        threading.Thread(target=self._run, name="watch", daemon=True).start()
+
+    def result(self) -> Run:
+        """The run that has ended; raises what kept us from looking."""
+        if self._error is not None:
+            raise self._error
+        assert self.sight is not None, "asked before the end"
+        return self.sight.tick.run
+
+    # --- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        session = ControlSession(self.place, role="watch")
+        try:
+            self._watch(session)
+        except BaseException as error:  # handed to the main thread, which raises it
+            self._error = error
+        finally:
+            session.close()
+            self.done.set()
+
+    def _watch(self, session: ControlSession) -> None:
+        patience = Patience(stop=self.stop, attempts=ATTEMPTS, clock=self.clock)
+        run = run_names.find(session, patience, self.name)
+        config = patience.call(lambda: run_status.read_config(session, run.run_id))
+        self.scenario = thaw(config or "", None)
+        looker = _Looker(session, self.scenario, run.run_id, self.clock)
+        heard_s = looker.now_s
+        while not self.stop.is_set():
+            try:
+                self.sight = looker.look()
+                heard_s = looker.now_s
+            except ControlFailed as error:
+                if not error.failure.retryable or looker.now_s - heard_s > ALONE_MAX_S:
+                    raise
+            if self.sight is not None and self.sight.tick.run.status.is_terminal:
+                self.summary = patience.call(lambda: _summary(session, run.run_id))
+                return
+            self.clock.wait(self.stop, LOOK_S)
+
+
+class _Looker:
+    """Looks at one run; remembers what a single look cannot show."""
+
+    def __init__(self, session: ControlSession, scenario: Scenario, run_id: str, clock: Clock) -> None:
+        self._session, self._scenario, self._run_id, self._clock = session, scenario, run_id, clock
+        timing = scenario.timing
+        self._plan = plan_run(scenario.load, announce_s=timing.announce_s)
+        self._progress = Progress(scenario.thresholds)
+        self._limits = Limits(scenario.thresholds, scenario.guardrails, timing, self._progress)
+        self._slow_s: float | None = None  # when the slow tables were last read
+        self._polls: tuple[WarehousePoll, ...] = ()
+        self._steps: tuple[StepRecord, ...] = ()
+        self._logs: dict[str, LogRow] = {}
+        self._led = True
+
+    @property
+    def now_s(self) -> float:
+        return self._clock.monotonic_ns() / NS_PER_S
+
+    def look(self) -> Sight:
+        session, run_id, timing = self._session, self._run_id, self._scenario.timing
+        run = run_status.read(session, run_id)
+        if run is None:
+            raise RunFailed(f"run {run_id} has vanished from RUN_STATUS")
+        rows = worker_heartbeats.read(session, run_id)
+        server_time = run_status.server_time(session)
+        seen_s = self.now_s
+        self._look_slowly(run)
+        ids = [f"worker-{number}" for number in range(run.workers_expected)]
+        ages_s = {row.identity.worker_id: row.age_ms / 1000 for row in rows}
+        crew = view_crew(ids, rows, (), ages_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
+        elapsed_s = None
+        if run.status is RunStatus.RUNNING and run.start_time is not None:
+            elapsed_s = (server_time - run.start_time).total_seconds()
+        tick = Tick(
+            run=run,
+            crew=crew,
+            elapsed_s=elapsed_s,
+            ends_s=self._plan.ends_s,
+            measures_s=self._plan.measures_s,
+            checked=self._checked(run, crew, elapsed_s),
+            warnings=(*self._limits.warnings, *(() if self._led or run.status.is_terminal else (_NOBODY_LEADS,))),
+            find_max_steps=self._steps,
+            polls=self._polls,
+        )
+        return Sight(tick=tick, seen_s=seen_s, moment=self._clock.utc_now(), logs=tuple(self._logs.values()))
+
+    def _checked(self, run: Run, crew: tuple[WorkerView, ...], elapsed_s: float | None) -> tuple[Checked, ...]:
+        """Thresholds by what was measured so far; those over a span only by what was seen from here."""
+        if run.phase is not Phase.MEASUREMENT:
+            return ()
+        self._progress.note(crew)
+        self._limits.look(crew, max(0.0, (elapsed_s or 0.0) - self._plan.measures_s), 0.0)
+        return self._limits.now()
+
+    def _look_slowly(self, run: Run) -> None:
+        """What changes every few seconds at most; the first time also what was stored before we came."""
+        if self._slow_s is not None and self.now_s - self._slow_s < SLOW_LOOK_S and not run.status.is_terminal:
+            return
+        session, run_id = self._session, self._run_id
+        if self._slow_s is None:
+            for row in window_results.read(session, run_id):
+                self._progress.remember(row.worker_id, [read_stored(row)])
+        self._slow_s = self.now_s
+        self._polls = warehouse_poll_snapshots.read(session, run_id)[-POLLS_KEPT:]
+        if self._scenario.load.find_max is not None:
+            self._steps = find_max_step_history.read(session, run_id)
+        for line in test_logs.newest(session, run_id, LOGS_READ):
+            if line.level.upper() in ("WARNING", "ERROR", "CRITICAL"):
+                self._logs.setdefault(line.log_id, line)
+        holder = run_leases.read(session, run_id)
+        self._led = holder is None or holder.remaining_ms > 0
+        if holder is not None and holder.remaining_ms < -ALONE_MAX_S * 1000 and not run.status.is_terminal:
+            raise RunFailed(
+                f"nobody has led run {run_id} for {-holder.remaining_ms / 1000:.0f} s",
+                remedy="`loadgen runs recover` ends such runs.",
+            )
+
+
+def _summary(session: ControlSession, run_id: str) -> Mapping[str, Any] | None:
+    stored = next((row.summary for row, _ in test_results.read(session, run_id) if row.worker_id is None), None)
+    try:
+        found = None if stored is None else json.loads(stored)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

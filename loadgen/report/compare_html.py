@@ -1,0 +1,120 @@
+"""A comparison as one HTML file: no script, nothing from the network, and a policy that forbids both. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loadgen.report.compare import Change, Comparison, Verdict
+from loadgen.report.compare_charts import COLOURS, LETTERS, charts
+from loadgen.report.compare_text import amount, interval, percent, unit
+from loadgen.report.foreign import html
+from loadgen.report.html_parts import note, section, table
+from loadgen.report.html_style import POLICY, STYLE
+from loadgen.report.likeness import Difference
+from loadgen.report.svg import Chart, svg
+
+DIFFERENCES_MAX = 200
+
+_CLASSES = {Verdict.WORSE: "failed", Verdict.BETTER: "passed", Verdict.EQUIVALENT: "passed"}
+_CELLS = {Verdict.WORSE: "miss", Verdict.BETTER: "ok", Verdict.EQUIVALENT: "ok"}
+_HEAD = ("metric", "verdict", "A", "B", "change", "95 % interval", "limit")
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """The whole file."""
+    verdict = comparison.verdict
+    a, b = (html(run.run_id) for run in (comparison.a, comparison.b))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{html(POLICY)}">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{verdict.value}: {a} and {b}</title><style>{STYLE}</style></head>"
+        f'<body class="{_CLASSES.get(verdict, "invalid")}"><header>'
+        f'<div class="banner"><span class="verdict">{verdict.value.upper()}</span><h1>{a} → {b}</h1></div>'
+        f'<p class="why">{html(comparison.reason)}</p></header><main>'
+        f"{_runs(comparison)}{_numbers(comparison)}{_pictures(comparison)}{_configuration(comparison.configuration)}"
+        "</main><footer><p>Two runs show how much seconds differ, not how much nights do.</p></footer></body></html>\n"
+    )
+
+
+def _runs(comparison: Comparison) -> str:
+    rows = [
+        [
+            *(f"<td>{html(text)}</td>" for text in (letter, run.run_id, run.scenario, run.started_at or "–")),
+            f'<td class="n">{run.merged.seconds:.0f} s</td>',
+        ]
+        for letter, run in zip(LETTERS, (comparison.a, comparison.b), strict=True)
+    ]
+    return section("runs", "Runs", table("runs", ("", "run", "scenario", "started", "measured"), rows, words=4))
+
+
+def _numbers(comparison: Comparison) -> str:
+    groups: dict[str | None, list[Change]] = {}
+    for change in comparison.changes:
+        groups.setdefault(change.statement, []).append(change)
+    tables = [
+        table("all statements" if name is None else html(name, 200), _HEAD, map(_row, changes), words=2)
+        for name, changes in groups.items()
+    ]
+    rule = note(
+        f"* counts toward the verdict: {comparison.comparisons} comparisons. “Alone” is a change that may be chance"
+        " among so many. Percentiles are interpolated, and up to 1 % off those of the runs’ own reports."
+    )
+    return section("numbers", "What changed", *tables, rule)
+
+
+def _row(change: Change) -> Sequence[str]:
+    measure, span = change.measure, change.span
+    doubt = " (alone)" if change.verdict in (Verdict.WORSE, Verdict.BETTER) and not change.certain else ""
+    why = f' title="{html(change.why)}"' if change.why else ""
+    point = "–" if span is None else f"{percent(measure, span.point)} {unit(measure)}"
+    numbers = (
+        amount(measure, change.a),
+        amount(measure, change.b),
+        point,
+        interval(measure, span),
+        f"{100 * change.limit:g} {unit(measure)}",
+    )
+    return (
+        f"<td>{measure.value}{' *' if change.counts else ''}</td>",
+        f'<td class="{_CELLS.get(change.verdict, "")}"{why}>{change.verdict.value}{doubt}</td>',
+        *(f'<td class="n">{number}</td>' for number in numbers),
+    )
+
+
+def _pictures(comparison: Comparison) -> str:
+    return section("pictures", "A and B over each other", *map(_picture, charts(comparison)))
+
+
+def _picture(chart: Chart) -> str:
+    keys = (
+        ""
+        if chart.dots
+        else "".join(
+            f'<span class="key {css}"><i></i>{letter}</span>' for letter, css in zip(LETTERS, COLOURS, strict=True)
+        )
+    )
+    return (
+        f'<figure><figcaption><strong>{chart.title}</strong><span class="keys">{keys}</span></figcaption>'
+        f'<div class="plot">{svg(chart)}</div></figure>'
+    )
+
+
+def _configuration(configuration: Sequence[Difference]) -> str:
+    if not configuration:
+        return section("configuration", "Configuration", note("Same scenario, same surroundings."))
+    rows = [
+        [f"<td>{html(text, 500)}</td>" for text in (one.key, _value(one.a), _value(one.b), _role(one))]
+        for one in configuration[:DIFFERENCES_MAX]
+    ]
+    left = len(configuration) - len(rows)
+    more = [note(f"{left} more are not shown.")] if left else []
+    return section("configuration", "Configuration", table("what differs", ("key", "A", "B", ""), rows, words=4), *more)
+
+
+def _value(value: object) -> str:
+    return "not set" if value is None else str(value)
+
+
+def _role(one: Difference) -> str:
+    return "compared (--vary)" if one.varied else "not expected to matter"

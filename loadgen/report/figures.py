@@ -1,0 +1,86 @@
+"""Numbers for people: one way to write each kind, in every file of a run. None is a dash: not known, and never 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from loadgen.scenario.threshold import BadCheck, Metric, parse_check
+
+NONE = "–"
+PERCENTILES = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
+TIMES = {**PERCENTILES, "max": "max", "avg": "mean"}  # columns of every table of times: key of summary.json, heading
+
+
+def count(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def rate(value: float | None) -> str:
+    """Per second."""
+    return NONE if value is None else f"{value:,.1f}"
+
+
+def ms(value: float | None) -> str:
+    """Milliseconds: at least three digits that say something, whole ones from 1,000 on."""
+    if value is None:
+        return NONE
+    size = abs(value)
+    return f"{value:,.{0 if size >= 1_000 else 1 if size >= 100 else 2 if size >= 1 else 3}f}"
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction as percent; what is not 0 never shows as 0."""
+    if fraction is None:
+        return NONE
+    value = 100.0 * fraction
+    return "0 %" if value == 0 else f"{value:.2f} %" if abs(value) >= 0.01 else f"{value:.2g} %"
+
+
+def plain_percent(value: float | None) -> str:
+    """What is in percent already."""
+    return NONE if value is None else f"{value:.1f} %"
+
+
+def seconds(value: float | None) -> str:
+    """12.3 s, 5 min 3 s, 1 h 2 min."""
+    if value is None:
+        return NONE
+    if value < 60:
+        return f"{value:.1f} s"
+    whole = round(value)
+    if whole < 3_600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3_600} h {whole % 3_600 // 60} min"
+
+
+def time_of(times: Mapping[str, Any], name: str) -> str:
+    """A percentile of summary.json; "≥" when statements were cancelled, so that it is at least this."""
+    value = times.get(name)
+    return f"≥ {ms(value)}" if value is not None and name in times.get("at_least", ()) else ms(value)
+
+
+def exact(value: float | None) -> str:
+    """As summary.json has it; 20.0 and 20 are the same number, and a table of VARIANTs may return either."""
+    if value is None:
+        return ""
+    return f"{value:d}" if isinstance(value, int) else f"{int(value):d}" if value.is_integer() else repr(value)
+
+
+def measured(check: str, value: float | None) -> str:
+    """The value of a threshold, in the unit that its limit is written in."""
+    if value is None:
+        return "nothing"
+    try:
+        metric = parse_check(check).metric
+    except BadCheck:
+        return exact(value)
+    match metric:
+        case Metric.ERROR_RATE:
+            return percent(value)
+        case Metric.QPS:
+            return f"{rate(value)}/s"
+        case Metric.ERRORS | Metric.QUERIES:
+            return count(value)
+        case _:
+            return f"{ms(value)} ms"

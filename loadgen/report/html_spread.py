@@ -1,0 +1,121 @@
+"""Charts of the HTML report that stand side by side: how response times spread."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from loadgen.metrics.edges import HIGHEST_NS, LOWEST_NS, group_of
+from loadgen.metrics.histogram import Histogram
+from loadgen.report import figures
+from loadgen.report.foreign import html
+from loadgen.report.html_parts import figure
+from loadgen.report.record import RunRecord
+from loadgen.report.svg import Axis, Chart, Line, Point, linear_axis, log_axis
+from loadgen.units import NS_PER_MS
+
+BARS_MAX = 56
+CURVES_MAX = 4  # of single statements
+WIDTH = 540
+
+
+def percentile_curve(record: RunRecord) -> str:
+    """How long the fastest 50, 90, 99 … percent took at most: the tail is drawn out."""
+    assert record.merged is not None
+    whole, statements = record.merged.tally.whole, record.merged.tally.statements
+    curves = [
+        ("all" if len(statements) > 1 else "response", _curve(whole.succeeded.response, whole.cancelled.response))
+    ]
+    if record.summary["lag_ms"]:
+        curves.append(("service", _curve(whole.succeeded.service, whole.cancelled.service)))
+    elif len(statements) > 1:
+        busiest = sorted(statements, key=lambda name: (-statements[name].succeeded.response.count, name))[:CURVES_MAX]
+        for name in (name for name in record.statement_names() if name in busiest):
+            times = statements[name]
+            curves.append((name, _curve(times.succeeded.response, times.cancelled.response)))
+    points = [point for _, curve in curves for point in curve]
+    if not points:
+        return ""
+    furthest = max(x for x, _ in points)
+    ticks = [(0.0, "0"), *((_tail(p), f"{100 * p:.6g}") for p in (0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999))]
+    shown = tuple(tick for tick in ticks if tick[0] <= furthest + 0.02)
+    heights = [y for _, y in points if y is not None]
+    chart = Chart(
+        chart_id="curve",
+        title="Percentile curve, ms",
+        description="Response time by percentile; the table of times has the same numbers.",
+        x=Axis(low=0.0, high=max(furthest, 0.31), ticks=shown),
+        y=log_axis(min(heights), max(heights)),
+        lines=tuple(
+            Line(name=html(name, 9), css=f"s{number}", points=curve) for number, (name, curve) in enumerate(curves, 1)
+        ),
+        x_title="percent of the samples",
+        width=WIDTH,
+        height=270,
+    )
+    return figure(chart, [(f"s{number}", html(name, 40), "") for number, (name, _) in enumerate(curves, 1)])
+
+
+def _curve(succeeded: Histogram, cancelled: Histogram) -> tuple[Point, ...]:
+    """As far as a sample lies above it, and none below it was cancelled: what is beyond, nobody knows."""
+    everything, done, points = succeeded + cancelled, 0, []
+    for bucket in np.flatnonzero(everything.counts).tolist():
+        if cancelled.counts[bucket]:
+            break
+        low_ns, high_ns = everything.span_ns(bucket)
+        value_ms = (low_ns + high_ns) / 2 / NS_PER_MS
+        points.append((_tail(done / everything.count), value_ms))
+        done += int(everything.counts[bucket])
+        if done < everything.count:
+            points.append((_tail(done / everything.count), value_ms))
+    return tuple(points)
+
+
+def _tail(fraction: float) -> float:
+    return -math.log10(1.0 - fraction)
+
+
+def histogram_chart(record: RunRecord) -> str:
+    """How the samples spread."""
+    assert record.merged is not None
+    times = record.merged.tally.whole.succeeded.response
+    used = np.flatnonzero(times.counts).tolist()
+    if not used:
+        return ""
+    first, last = used[0], used[-1]
+    size = times.coarseness * max(math.ceil((last - first + 1) / BARS_MAX / times.coarseness), 1)
+    heights: dict[int, int] = {}
+    for bucket in used:
+        group = group_of(bucket, size)
+        heights[group] = heights.get(group, 0) + int(times.counts[bucket])
+    bars = tuple((*_group_ms(group, size), 100 * count / times.count) for group, count in sorted(heights.items()))
+    low_ms, high_ms = max(bars[0][0], 0.001), bars[-1][1]
+    latency = record.summary["latency_ms"]
+    marks = tuple(
+        (latency[name], title)
+        for name, title in figures.PERCENTILES.items()
+        if name in ("p50", "p95", "p99") and latency[name] is not None
+    )
+    chart = Chart(
+        chart_id="histogram",
+        title="Spread of response times, percent of the samples",
+        description=html(
+            f"Half of the samples took {figures.ms(latency['p50'])} ms or less;"
+            f" shortest {figures.ms(latency['min'])} ms, longest {figures.ms(latency['max'])} ms."
+        ),
+        x=log_axis(low_ms, high_ms),
+        y=linear_axis(max(height for _, _, height in bars), unit=" %"),
+        bars=bars,
+        marks=marks,
+        x_title="response time, ms",
+        width=WIDTH,
+        height=270,
+    )
+    return figure(chart, [])
+
+
+def _group_ms(group: int, size: int) -> tuple[float, float]:
+    first = (group - 1) * size + 1
+    last = min(first + size - 1, len(HIGHEST_NS) - 2)
+    return int(LOWEST_NS[first]) / NS_PER_MS, (int(HIGHEST_NS[last]) + 1) / NS_PER_MS

@@ -1,0 +1,172 @@
+"""The style sheet and the script of the HTML report. Both are allowed by their hashes, and nothing else is."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+STYLE = """
+:root{color-scheme:light dark;--bg:#fff;--card:#f6f7f9;--ink:#1b1f24;--soft:#5b6570;--line:#dfe3e8;--grid:#e9ecf0;
+--s1:#0b66c3;--s2:#c2410c;--s3:#0f7b5f;--s4:#8b3fa8;--s5:#8a6a00;--ok:#116a3a;--okbg:#e3f5ea;--bad:#b3261e;--badbg:#fdeaea;
+--warn:#8a5200;--warnbg:#fff3dc;--still:#4a5560;--stillbg:#eceff2;--warmup:#8a93a0}
+@media (prefers-color-scheme:dark){:root{--bg:#14171b;--card:#1c2026;--ink:#e6e9ed;--soft:#9aa5b1;--line:#323942;
+--grid:#272d35;--s1:#5aaef5;--s2:#ff9d5c;--s3:#4fd0a5;--s4:#d59bf0;--s5:#e3c04b;--ok:#6fdc9c;--okbg:#12301f;--bad:#ff9a92;
+--badbg:#3a1a1a;--warn:#ffc766;--warnbg:#35280f;--still:#b4bec9;--stillbg:#232931;--warmup:#6b7683}}
+*{box-sizing:border-box}
+html{-webkit-text-size-adjust:100%}
+body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",
+sans-serif;font-variant-numeric:tabular-nums}
+main,header>*,footer>*{max-width:1120px;margin-inline:auto;padding-inline:20px}
+header{border-bottom:1px solid var(--line);padding:22px 0 18px}
+.banner{display:flex;gap:14px;align-items:baseline;flex-wrap:wrap}
+.verdict{font-weight:700;font-size:15px;letter-spacing:.05em;padding:3px 12px;border-radius:999px;white-space:nowrap}
+.passed .verdict{color:var(--ok);background:var(--okbg)}
+.failed .verdict,.error .verdict{color:var(--bad);background:var(--badbg)}
+.invalid .verdict{color:var(--warn);background:var(--warnbg)}
+.cancelled .verdict{color:var(--still);background:var(--stillbg)}
+h1{font-size:25px;line-height:1.25;margin:0;overflow-wrap:anywhere}
+.why{margin:8px auto 0;font-size:16px;overflow-wrap:anywhere}
+ul.why{padding-left:42px}
+.sub{color:var(--soft);margin:4px auto 0;overflow-wrap:anywhere}
+nav{display:flex;flex-wrap:wrap;gap:2px 15px;margin-top:12px;font-size:14px}
+nav a{color:var(--s1);text-decoration:none;white-space:nowrap}
+nav a:hover,nav a:focus{text-decoration:underline}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(130px,1fr));gap:10px;margin:20px 0 0}
+.tiles div{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:10px 14px}
+.tiles dt{color:var(--soft);font-size:13px}
+.tiles dd{margin:0;font-size:23px;font-weight:650;line-height:1.3}
+.tiles small{font-size:13px;font-weight:400;color:var(--soft)}
+section{margin-top:34px}
+h2{font-size:18px;margin:0 0 10px;padding-bottom:5px;border-bottom:1px solid var(--line)}
+.facts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(300px,100%),1fr));gap:4px 26px;margin:0}
+.facts div{display:grid;grid-template-columns:118px minmax(0,1fr);gap:10px;padding:3px 0}
+.facts dt{color:var(--soft)}
+.facts dd{margin:0;overflow-wrap:anywhere}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-size:14px}
+caption{text-align:left;color:var(--soft);font-size:13px;padding-bottom:4px}
+th,td{padding:5px 10px;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
+td{overflow-wrap:anywhere;min-width:3.2em}
+th{font-weight:600;color:var(--soft);font-size:13px;white-space:nowrap}
+th.n,td.n{text-align:right;white-space:nowrap}
+td.w{white-space:nowrap}
+tbody tr:hover{background:var(--card)}
+tr.all td{font-weight:650}
+td.ok{color:var(--ok);font-weight:600;white-space:nowrap}
+td.miss{color:var(--bad);font-weight:600;white-space:nowrap}
+figure{margin:0 0 14px}
+.scroll+figure,.scroll+.pair,.facts+.scroll,.note+.pair{margin-top:16px}
+figcaption{display:flex;flex-wrap:wrap;gap:2px 18px;align-items:baseline;font-size:14px;padding-left:4px}
+.keys{display:flex;flex-wrap:wrap;gap:2px 16px;color:var(--soft);font-size:13px}
+.key{white-space:nowrap}
+.key b{color:var(--ink);font-weight:600;display:inline-block;min-width:2.5em}
+.key i{display:inline-block;width:16px;height:3px;border-radius:2px;vertical-align:middle;margin-right:5px;
+background:currentColor}
+.plot{overflow-x:auto}
+.plot svg{display:block;width:100%;min-width:620px;height:auto}
+.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr));gap:6px 20px}
+.pair .plot svg{min-width:400px}
+.three{grid-template-columns:repeat(auto-fit,minmax(310px,1fr))}
+.three .plot svg{min-width:300px}
+svg text{font-size:11px;fill:var(--soft);font-family:inherit}
+svg:focus-visible,.scroll:focus-visible,pre:focus-visible{outline:2px solid var(--s1);outline-offset:2px}
+.grid{stroke:var(--grid)}
+.axis{stroke:var(--line)}
+.line{fill:none;stroke-width:1.6;stroke-linejoin:round;stroke:currentColor}
+.area{fill:currentColor;opacity:.13;stroke:none}
+svg .name{font-weight:600;fill:currentColor}
+svg .note{fill:var(--soft);font-size:10px}
+.dot{fill:currentColor;stroke:var(--bg)}
+.cross{stroke:currentColor;stroke-width:2.2;fill:none}
+.s1{color:var(--s1)}.s2{color:var(--s2)}.s3{color:var(--s3)}.s4{color:var(--s4)}.s5{color:var(--s5)}
+.s2.line{stroke-width:1.4}.s4.line,.s5.line{stroke-dasharray:5 3}
+.bar{fill:var(--s1);opacity:.75}
+.band{fill:var(--warmup);opacity:.14}
+.band.measured{opacity:0}
+.mark line{stroke:var(--soft);stroke-dasharray:2 3;opacity:.75}
+.cursor{stroke:var(--ink);opacity:.55;pointer-events:none}
+.note{color:var(--soft);font-size:13.5px;margin:6px 0}
+details{margin:8px 0}
+summary{cursor:pointer;color:var(--s1);font-size:14px}
+pre{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 12px;overflow-x:auto;
+font-size:12.5px;line-height:1.45;margin:6px 0;white-space:pre-wrap;overflow-wrap:anywhere;max-height:460px}
+code{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
+footer{color:var(--soft);font-size:13px;margin-top:40px;border-top:1px solid var(--line);padding:14px 0 30px}
+@media (max-width:600px){main,header>*,footer>*{padding-inline:12px}.facts div{grid-template-columns:96px minmax(0,1fr)}
+.pair,.three{grid-template-columns:minmax(0,1fr)}.key{white-space:normal;overflow-wrap:anywhere}}
+@media print{:root{--bg:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#bbb;--grid:#ddd;--s1:#0b66c3;--s2:#c2410c;
+--s3:#0f7b5f;--s4:#8b3fa8;--s5:#8a6a00;--ok:#116a3a;--okbg:#fff;--bad:#b3261e;--badbg:#fff;--warn:#8a5200;--warnbg:#fff;--still:#333;
+--stillbg:#fff;--warmup:#8a93a0}
+body{font-size:11px}nav,.at,.key b{display:none}.verdict{border:1.5px solid currentColor}
+main,header>*,footer>*{max-width:none;padding-inline:0}section{margin-top:20px}table{font-size:10px}
+th,caption{font-size:10px}
+th,td{padding:3px 6px}.plot svg{min-width:0}.pair{grid-template-columns:1fr 1fr}
+.three{grid-template-columns:1fr 1fr 1fr}.pair .plot svg{min-width:0}
+figure,tr,.tiles div{break-inside:avoid}h2{break-after:avoid}.scroll,.plot{overflow:visible}
+pre{max-height:none;font-size:9px}
+.tiles dd{font-size:17px}.tiles{gap:6px}}
+"""
+
+SCRIPT = """
+(function () {
+  "use strict";
+  var data = JSON.parse(document.getElementById("data").textContent);
+  var figures = Array.prototype.slice.call(document.querySelectorAll("figure[data-chart]"));
+  function nearest(places, x) {
+    var best = 0;
+    for (var i = 1; i < places.length; i++) {
+      if (Math.abs(places[i] - x) < Math.abs(places[best] - x)) best = i;
+    }
+    return best;
+  }
+  function show(figure, index) {
+    var chart = data.charts[figure.dataset.chart], axis = data.axes[chart.axis];
+    var cursor = figure.querySelector(".cursor"), at = figure.querySelector("output.at");
+    var shown = index !== null, x = shown ? axis.px[index] : -9;
+    cursor.setAttribute("x1", x);
+    cursor.setAttribute("x2", x);
+    at.textContent = shown ? axis.at[index] : "";
+    Array.prototype.forEach.call(figure.querySelectorAll(".key b"), function (place, number) {
+      var values = chart.values[number], known = shown && values && values[index] !== null;
+      place.textContent = known ? values[index] + place.dataset.unit : "";
+    });
+  }
+  function everywhere(figure, index) {
+    figures.forEach(function (other) {
+      var together = figure.dataset.group && other.dataset.group === figure.dataset.group;
+      if (other === figure || together) show(other, index);
+    });
+  }
+  figures.forEach(function (figure) {
+    var chart = data.charts[figure.dataset.chart];
+    if (!chart) return;
+    var picture = figure.querySelector("svg"), places = data.axes[chart.axis].px, index = null;
+    picture.addEventListener("pointermove", function (event) {
+      var box = picture.getBoundingClientRect();
+      index = nearest(places, (event.clientX - box.left) / box.width * picture.viewBox.baseVal.width);
+      everywhere(figure, index);
+    });
+    picture.addEventListener("pointerleave", function () { index = null; everywhere(figure, null); });
+    picture.addEventListener("blur", function () { index = null; everywhere(figure, null); });
+    picture.addEventListener("keydown", function (event) {
+      var step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+      if (!step) return;
+      event.preventDefault();
+      index = index === null ? (step > 0 ? 0 : places.length - 1) : index + step;
+      index = Math.min(Math.max(index, 0), places.length - 1);
+      everywhere(figure, index);
+    });
+  });
+})();
+"""
+
+
+def _hash(content: str) -> str:
+    return base64.b64encode(hashlib.sha256(content.encode("utf-8")).digest()).decode("ascii")
+
+
+# Nothing is loaded from anywhere, nothing is sent anywhere, and no other script or style is obeyed.
+POLICY = (
+    f"default-src 'none'; script-src 'sha256-{_hash(SCRIPT)}'; style-src 'sha256-{_hash(STYLE)}';"
+    " base-uri 'none'; form-action 'none'"
+)

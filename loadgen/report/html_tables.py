@@ -1,0 +1,349 @@
+"""The tables and lists of the HTML report: everything in it that is not a chart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from loadgen.control.query_executions import PARTS
+from loadgen.report import figures
+from loadgen.report.foreign import html
+from loadgen.report.html_parts import code, data, details, facts, note, number, short, table, text
+from loadgen.report.record import RunRecord
+from loadgen.scenario.scenario import Load, LoadMode
+from loadgen.units import format_duration_s, format_rate_per_second
+
+ROWS_MAX = 200
+ERRORS_MAX = 50
+LOGS_MAX = 40
+SQL_MAX = 30_000  # characters, of all statements together
+CONFIG_MAX = 16_000
+LEDGER = ("mean", "p50", "p95")
+
+
+def tiles(record: RunRecord) -> str:
+    """The numbers people ask for first."""
+    summary = record.summary
+    totals, latency, found = summary["totals"], summary["latency_ms"], summary["find_max"]
+    shown = []
+    if found:
+        level = found.get("max_concurrency")
+        shown.append(("Connections that held", data(level, figures.count(level))))
+    shown.append(("Succeeded per second", data(totals["qps"], figures.rate(totals["qps"]))))
+    for name in ("p50", "p95", "p99"):
+        shown.append((f"Response {name}", f"{data(latency[name], figures.time_of(latency, name))} <small>ms</small>"))
+    shown.append(("Error rate", data(totals["error_rate"], figures.percent(totals["error_rate"]))))
+    shown.append(("Measured", data(summary["measured_seconds"], figures.seconds(summary["measured_seconds"]))))
+    return f'<dl class="tiles">{"".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in shown)}</dl>'
+
+
+def thresholds(summary: Mapping[str, Any]) -> str:
+    if not summary["thresholds"]:
+        return note("The scenario has no thresholds: nothing was demanded of this run.")
+    rows = (
+        (
+            '<td class="ok">✓ met</td>' if one["passed"] else '<td class="miss">✗ missed</td>',
+            f"<td><code>{html(one['check'])}</code></td>",
+            number(one["value"], figures.measured(one["check"], one["value"])),
+        )
+        for one in summary["thresholds"][:ROWS_MAX]
+    )
+    return table("What the scenario demands", ("", "threshold", "measured"), rows, words=2)
+
+
+def what_was_run(record: RunRecord) -> str:
+    summary, scenario = record.summary, record.scenario
+    environment = summary["environment"]
+    pairs = [
+        ("scenario", html(summary["scenario"])),
+        ("run", html(summary["run_id"])),
+        ("started", _moment(record.started)),
+        ("ended", _moment(record.ended)),
+        ("connections", data(summary["connections"], figures.count(summary["connections"]))),
+        ("workers", data(summary["workers"], figures.count(summary["workers"]))),
+    ]
+    if scenario is not None:
+        target = scenario.target
+        pairs[1:1] = [("description", html(scenario.description or ""))]
+        pairs += [
+            ("load", html(_load(scenario.load))),
+            ("connection", html(scenario.connection or "the default one")),
+            ("warehouse", html(str(target.warehouse or ""))),
+            ("place", html(".".join(str(part) for part in (target.database, target.schema) if part))),
+            ("result cache", "used" if target.use_cached_result else "off"),
+            ("labels", html(", ".join(f"{key}={value}" for key, value in sorted(scenario.labels.items())), 1_000)),
+            ("seed", str(scenario.workload.seed)),
+        ]
+    hosts = sorted({machine.hostname for machine in record.machines.values()})
+    pairs += [
+        ("load machines", html(", ".join(hosts))),
+        *((html(str(name), 40), html(str(value))) for name, value in sorted(environment.items())),
+        ("template", f"<code>{html(record.template_id)}</code>"),
+    ]
+    return facts(pairs)
+
+
+def _load(load: Load) -> str:
+    warmup = f"warm-up {format_duration_s(load.warmup_s)}"
+    if load.mode is LoadMode.FIND_MAX:
+        return f"search for the maximum, up to {load.connections} connections, {warmup}"
+    length = "" if load.duration_s is None else f", {format_duration_s(load.duration_s)} measured"
+    stages = f", {len(load.stages)} stages" if load.stages else ""
+    if load.mode is LoadMode.RATE:
+        rate = "" if load.rate_per_second is None else f" {format_rate_per_second(load.rate_per_second)}"
+        return f"open loop{rate} ({load.arrival.value} arrivals){stages}, {warmup}{length}"
+    return f"closed loop, {load.connections} connections{stages}, {warmup}{length}"
+
+
+def totals(summary: Mapping[str, Any]) -> str:
+    """scheduled = succeeded + failed + skipped + cancelled + in flight: nothing falls between two counters."""
+    found = summary["totals"]
+    delivered = found["succeeded"] + found["failed"]
+    in_flight = found["scheduled"] - delivered - found["skipped"] - found["cancelled"]
+    cells = [
+        ("offered", found["scheduled"]),
+        ("delivered", delivered),
+        ("succeeded", found["succeeded"]),
+        ("failed", found["failed"]),
+        ("skipped", found["skipped"]),
+        ("cancelled", found["cancelled"]),
+        ("never ended", in_flight),
+        ("reads", found["reads"]),
+        ("writes", found["writes"]),
+    ]
+    rows = [[number(value, figures.count(value)) for _, value in cells]]
+    return table("Statements of the measured window", [name for name, _ in cells], rows, words=0) + note(
+        "Delivered: sent, and succeeded or failed. Skipped: due, but too late to be sent. Cancelled: ended by loadgen."
+    )
+
+
+def times(summary: Mapping[str, Any]) -> str:
+    kinds = [("response", summary["latency_ms"])]
+    if summary["lag_ms"]:
+        kinds += [("service", summary["service_ms"]), ("lag", summary["lag_ms"])]
+    columns = {**figures.PERCENTILES, "max": "max", "avg": "mean", "min": "min"}
+    rows = (
+        (f"<td>{name}</td>", *(number(found.get(key), figures.time_of(found, key)) for key in columns))
+        for name, found in kinds
+    )
+    said = table("Milliseconds, of what succeeded", ("", *columns.values()), rows)
+    if summary["lag_ms"]:
+        said += note(
+            "Response counts from the moment a statement was due, service from when it was sent; lag is between."
+        )
+    return said + note("A dash: too few samples to state it. ≥: at least this, because statements were cancelled.")
+
+
+def statements(record: RunRecord) -> str:
+    summary = record.summary
+    known = {} if record.scenario is None else {one.name: one for one in record.scenario.workload.statements}
+    names = record.statement_names()
+
+    def row(name: str) -> list[str]:
+        one = summary["statements"][name]
+        latency = one["latency_ms"]
+        return [
+            text(name),
+            short(known[name].kind.value if name in known else "–"),
+            number(one["succeeded"], figures.count(one["succeeded"])),
+            number(one["failed"], figures.count(one["failed"])),
+            number(one["qps"], figures.rate(one["qps"])),
+            *(number(latency.get(key), figures.time_of(latency, key)) for key in figures.TIMES),
+        ]
+
+    head = ("statement", "kind", "succeeded", "failed", "per s", *figures.TIMES.values())
+    said = table("Times in milliseconds", head, map(row, names[:ROWS_MAX]), words=2)
+    if len(names) > ROWS_MAX:
+        said += note(f"{len(names) - ROWS_MAX} more are in summary.json.")
+    limit = max(SQL_MAX // max(len(known), 1), 200)
+    listed = "".join(
+        f"<p><strong>{html(one.name)}</strong> ({one.kind.value}, weight {one.weight})</p>"
+        + code(";\n".join(query.sql for query in one.queries), limit)
+        for one in list(known.values())[:ROWS_MAX]
+    )
+    return said + (details("SQL of the statements", listed) if listed else "")
+
+
+def find_max(record: RunRecord) -> str:
+    found = record.summary["find_max"]
+    level = found.get("max_concurrency")
+    kinds = {"TRUE_MAX": "the limit itself was found", "BOUNDED_MAX": "more were not tried"}
+    failed = found.get("failed_at")
+    answer = facts(
+        [
+            ("held", data(level, figures.count(level))),
+            ("result", html(kinds.get(str(found.get("result")), str(found.get("result") or "")))),
+            ("did not hold", data(failed, figures.count(failed)) if failed is not None else ""),
+            ("because", html(str(found.get("failed_outcome") or ""))),
+            ("per second", data(found.get("qps"), figures.rate(found.get("qps")))),
+            ("p95", f"{data(found.get('p95_ms'), figures.ms(found.get('p95_ms')))} ms"),
+            ("confidence", html(str(found.get("confidence") or ""))),
+            ("why it ended", html(str(found.get("reason") or ""))),
+        ]
+    )
+    rows = (
+        (
+            number(step.number, str(step.number)),
+            number(step.target, figures.count(step.target)),
+            number(step.succeeded, figures.count(step.succeeded)),
+            number(step.failed, figures.count(step.failed)),
+            number(step.qps, figures.rate(step.qps)),
+            number(step.p50_ms, figures.ms(step.p50_ms)),
+            number(step.p95_ms, figures.ms(step.p95_ms)),
+            number(step.p99_ms, figures.ms(step.p99_ms)),
+            f'<td class="{"ok" if step.outcome == "STABLE" else "miss"}">{html(step.outcome)}</td>',
+            text(step.reason),
+        )
+        for step in record.steps[:ROWS_MAX]
+    )
+    head = ("step", "connections", "succeeded", "failed", "per s", "p50", "p95", "p99", "outcome", "why")
+    ladder = (
+        table("The steps, in order; times in milliseconds", head, rows, words=0, last_words=2) if record.steps else ""
+    )
+    return answer + ladder
+
+
+def errors(summary: Mapping[str, Any]) -> str:
+    found = summary["errors"]
+    if not found:
+        return note("No statement failed.")
+    rows = (
+        (
+            number(one["count"], figures.count(one["count"])),
+            short(one["category"]),
+            number(one["code"], "–" if one["code"] is None else str(one["code"])),
+            f"<td><code>{html(one['example'], 400)}</code></td>",
+        )
+        for one in found[:ERRORS_MAX]
+    )
+    said = table(
+        "By category and code, with one example of each",
+        ("times", "category", "code", "example"),
+        rows,
+        words=0,
+        last_words=1,
+    )
+    return said + (
+        note(f"{len(found) - ERRORS_MAX} more kinds are in summary.json.") if len(found) > ERRORS_MAX else ""
+    )
+
+
+def workers(record: RunRecord) -> str:
+    summary = record.summary
+    client = summary["client"]
+    said = (
+        "The load generator itself was the limit." if client["saturated"] else "The load generator was not the limit."
+    )
+    health = facts(
+        [
+            (
+                "busiest worker",
+                data(client["cpu_percent_of_core"], figures.plain_percent(client["cpu_percent_of_core"])),
+            ),
+            ("woke late, p99", f"{data(client['wakeup_p99_ms'], figures.ms(client['wakeup_p99_ms']))} ms"),
+            ("own overhead", _optional_ms(client["overhead_ms"])),
+        ]
+    )
+
+    def row(one: Mapping[str, Any]) -> list[str]:
+        machine = record.machines.get(one["worker_id"])
+        return [
+            short(one["worker_id"]),
+            text("–" if machine is None else machine.hostname, 80),
+            short("–" if machine is None else machine.version),
+            short(one["status"]),
+            number(one["succeeded"], figures.count(one["succeeded"])),
+            number(one["failed"], figures.count(one["failed"])),
+            number(one["qps"], figures.rate(one["qps"])),
+            number(one["cpu_percent_of_core"], figures.plain_percent(one["cpu_percent_of_core"])),
+            number(one["wakeup_p99_ms"], figures.ms(one["wakeup_p99_ms"])),
+        ]
+
+    head = ("worker", "machine", "version", "status", "succeeded", "failed", "per s", "CPU of a core", "woke late, ms")
+    rows = map(row, summary["worker_results"][:ROWS_MAX])
+    more = len(summary["worker_results"]) - ROWS_MAX
+    listed = table("Workers", head, rows, words=4)
+    return note(said) + health + listed + (note(f"{more} more are in summary.json.") if more > 0 else "")
+
+
+def enrichment(record: RunRecord) -> str:
+    """Where the server spent its time, as its own history has it; when there is nothing, why."""
+    found = record.summary["enrichment"]
+    if not found:
+        status = f" (status {html(record.enrichment_status)})" if record.enrichment_status else ""
+        return note(f"The server's own times are not known: its history has not been read for this run{status}.")
+    covered, total, coverage = found.get("enriched"), found.get("total"), found.get("coverage_percent")
+    said = facts(
+        [
+            ("coverage", f"{data(coverage, figures.plain_percent(coverage))} of the logged statements"),
+            ("statements", f"{data(covered, figures.count(covered))} of {data(total, figures.count(total))}"),
+            ("status", html(str(found.get("status") or ""))),
+            ("not all, because", html(str(found.get("reason") or ""), 1_000)),
+        ]
+    )
+    ledger = found.get("ledger_ms") or {}
+    rows = (
+        (text(name.replace("_", " "), 60), *(number(part.get(key), figures.ms(part.get(key))) for key in LEDGER))
+        for name, part in sorted(ledger.items(), key=lambda item: _order(item[0]))
+    )
+    samples = figures.count(found.get("ledger_samples"))
+    caption = f"Where the time went, ms, of {samples} statements"
+    return said + (table(caption, ("part", *LEDGER), rows) if ledger else "")
+
+
+def _order(part: str) -> tuple[int, str]:
+    """As the tables name the parts; JSON of a table keeps no order."""
+    return (PARTS.index(part) if part in PARTS else len(PARTS), part)
+
+
+def logs(record: RunRecord) -> str:
+    if not record.logs:
+        return note("No worker warned of anything.")
+    rows = (
+        (
+            short(_moment(line.moment)),
+            short(line.worker_id or "orchestrator"),
+            short(line.level),
+            text(line.message, 300),
+        )
+        for line in record.logs[-LOGS_MAX:]
+    )
+    return table(f"The last warnings and errors, at most {LOGS_MAX}", ("time", "who", "level", "what"), rows, words=4)
+
+
+def repeat(record: RunRecord) -> str:
+    run_id = str(record.summary["run_id"])
+    lines = [*_run_command(record), f"loadgen report {run_id} --format html --out report.html"]
+    said = note("scenario.yaml lies in the folder of the run; the settings are those that this run really had.")
+    try:
+        config = json.dumps(json.loads(record.config), indent=2, ensure_ascii=False)
+    except ValueError:
+        config = record.config
+    return said + code("\n".join(lines), 4_000) + details("The scenario as it was run", code(config, CONFIG_MAX))
+
+
+def _run_command(record: RunRecord) -> Iterator[str]:
+    scenario = record.scenario
+    if scenario is None:
+        return
+    load, words = scenario.load, ["loadgen run scenario.yaml"]
+    if scenario.connection is not None:
+        words.append(f"-c {scenario.connection}")
+    settings = {"load.warmup": format_duration_s(load.warmup_s), "load.workers": str(load.workers)}
+    if load.duration_s is not None and not load.stages:
+        settings["load.duration"] = format_duration_s(load.duration_s)
+    if load.mode is LoadMode.CONCURRENCY and not load.stages:
+        settings["load.connections"] = str(load.connections)
+    if load.mode is LoadMode.RATE and load.rate_per_second is not None:
+        settings["load.rate"] = format_rate_per_second(load.rate_per_second)
+    yield " \\\n    ".join([" ".join(words), *(f"--set {key}={value}" for key, value in settings.items())])
+
+
+def _optional_ms(value: float | None) -> str:
+    return "" if value is None else f"{data(value, figures.ms(value))} ms"
+
+
+def _moment(moment: datetime | None) -> str:
+    return "" if moment is None else f"{moment.isoformat(timespec='milliseconds')}Z"

@@ -1,0 +1,74 @@
+"""junit.xml: one test case for the run, one for its validity, one for each threshold. Pure."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+from typing import Any
+
+from loadgen.report import figures, foreign
+from loadgen.report.record import RunRecord
+
+
+def junit_xml(record: RunRecord) -> str:
+    """A run that failed or was stopped is an error; one that is INVALID, or missed a threshold, is a failure."""
+    summary = record.summary
+    name = f"loadgen.{foreign.xml(str(summary['scenario']), 200)}"
+    suite = ElementTree.Element("testsuite", name=name)
+    _properties(suite, record)
+    cases = [_run_case(summary), _validity_case(summary), *map(_threshold_case, summary["thresholds"])]
+    for case in cases:
+        case.set("classname", name)
+        suite.append(case)
+    suite.set("tests", str(len(cases)))
+    suite.set("failures", str(sum(case.find("failure") is not None for case in cases)))
+    suite.set("errors", str(sum(case.find("error") is not None for case in cases)))
+    suite.set("skipped", "0")
+    suite.set("time", figures.exact(summary["measured_seconds"]))
+    if summary["started_at"]:
+        suite.set("timestamp", foreign.xml(str(summary["started_at"]).removesuffix("Z"), 40))
+    root = ElementTree.Element("testsuites")
+    root.append(suite)
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+
+
+def _properties(suite: ElementTree.Element, record: RunRecord) -> None:
+    summary = record.summary
+    values = {
+        "run_id": summary["run_id"],
+        "verdict": summary["verdict"],
+        "template_id": record.template_id,
+        "qps": figures.exact(summary["totals"]["qps"]),
+        **{f"latency_{name}_ms": figures.exact(summary["latency_ms"].get(name)) for name in figures.PERCENTILES},
+    }
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in values.items():
+        ElementTree.SubElement(properties, "property", name=name, value=foreign.xml(str(value)))
+
+
+def _run_case(summary: Mapping[str, Any]) -> ElementTree.Element:
+    case = ElementTree.Element("testcase", name="the run was carried through")
+    case.set("time", figures.exact(summary["measured_seconds"]))
+    if summary["verdict"] in ("error", "cancelled"):
+        _say(case, "error", summary["status"], summary["exit_reason"])
+    return case
+
+
+def _validity_case(summary: Mapping[str, Any]) -> ElementTree.Element:
+    case = ElementTree.Element("testcase", name="its numbers are valid", time="0")
+    if not summary["validity"]["valid"]:
+        _say(case, "failure", "INVALID", "\n".join(summary["validity"]["reasons"]))
+    return case
+
+
+def _threshold_case(threshold: Mapping[str, Any]) -> ElementTree.Element:
+    case = ElementTree.Element("testcase", name=foreign.xml(threshold["check"]), time="0")
+    if not threshold["passed"]:
+        _say(case, "failure", "threshold", f"measured {figures.measured(threshold['check'], threshold['value'])}")
+    return case
+
+
+def _say(case: ElementTree.Element, kind: str, category: str, text: str) -> None:
+    said = ElementTree.SubElement(case, kind, type=foreign.xml(category), message=foreign.line(text))
+    said.text = foreign.xml(text, foreign.BLOCK_MAX)

@@ -1,0 +1,143 @@
+"""report.md: a run as a comment on a pull request. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from loadgen.report import figures
+from loadgen.report.foreign import markdown
+from loadgen.report.record import RunRecord
+
+STATEMENTS_MAX = 60  # rows; the limit of a comment is 65,536 characters
+ERRORS_MAX = 10
+NAME_MAX = 100
+TEXT_MAX = 300
+
+MARKS = {"passed": "✅", "failed": "❌", "invalid": "⚠️", "cancelled": "⏹️", "error": "❌"}
+
+
+def report_markdown(record: RunRecord) -> str:
+    """Verdict, thresholds, totals, times: what somebody wants to know who was not there."""
+    summary = record.summary
+    parts = [_head(summary), *_invalid(summary), *_thresholds(summary), *_totals(summary), *_times(record)]
+    parts += [*_find_max(summary), *_errors(summary), *_client(summary), _foot(record)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _head(summary: Mapping[str, Any]) -> str:
+    verdict = str(summary["verdict"])
+    head = f"## {MARKS.get(verdict, '')} {markdown(summary['scenario'], NAME_MAX)}: {verdict.upper()}"
+    return head if verdict == "invalid" else f"{head}\n\n{markdown(summary['exit_reason'], TEXT_MAX)}"
+
+
+def _invalid(summary: Mapping[str, Any]) -> Iterator[str]:
+    reasons = summary["validity"]["reasons"]
+    if reasons:
+        listed = "\n".join(f"- {markdown(reason, TEXT_MAX)}" for reason in reasons[:20])
+        yield f"**The numbers are not valid:**\n\n{listed}"
+
+
+def _thresholds(summary: Mapping[str, Any]) -> Iterator[str]:
+    rows = [
+        (
+            "✅ met" if one["passed"] else "❌ missed",
+            markdown(one["check"], NAME_MAX),
+            figures.measured(one["check"], one["value"]),
+        )
+        for one in summary["thresholds"][:STATEMENTS_MAX]
+    ]
+    if rows:
+        yield _table(("", "threshold", "measured"), rows, left=2)
+
+
+def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
+    totals = summary["totals"]
+    yield _table(
+        ("per second", "offered", "succeeded", "failed", "skipped", "cancelled", "error rate"),
+        [
+            (
+                f"**{figures.rate(totals['qps'])}**",
+                *(figures.count(totals[name]) for name in ("scheduled", "succeeded", "failed", "skipped", "cancelled")),
+                figures.percent(totals["error_rate"]),
+            )
+        ],
+    )
+    yield (
+        f"{figures.seconds(summary['measured_seconds'])} measured, {figures.count(summary['connections'])} connections,"
+        f" {figures.count(summary['workers'])} workers."
+    )
+
+
+def _times(record: RunRecord) -> Iterator[str]:
+    summary = record.summary
+    names = record.statement_names()
+    rows = [("**all**", summary["totals"]["succeeded"], summary["totals"]["qps"], summary["latency_ms"])]
+    if summary["lag_ms"]:
+        rows.append(("(lag)", None, None, summary["lag_ms"]))
+    statements = summary["statements"]
+    rows += [
+        (
+            markdown(name, NAME_MAX),
+            statements[name]["succeeded"],
+            statements[name]["qps"],
+            statements[name]["latency_ms"],
+        )
+        for name in names[:STATEMENTS_MAX]
+    ]
+    yield _table(
+        ("ms", "count", "per s", *figures.TIMES.values()),
+        [
+            (name, figures.count(count), figures.rate(qps), *(figures.time_of(times, one) for one in figures.TIMES))
+            for name, count, qps, times in rows
+        ],
+    )
+    if len(names) > STATEMENTS_MAX:
+        yield f"{len(names) - STATEMENTS_MAX} more statements are in report.html."
+
+
+def _find_max(summary: Mapping[str, Any]) -> Iterator[str]:
+    found = summary["find_max"]
+    if not found:
+        return
+    level = found["max_concurrency"]
+    if level is None:
+        yield f"**No number of connections held:** {markdown(str(found['reason']), TEXT_MAX)}"
+        return
+    yield (
+        f"**{figures.count(level)} connections** is the most that held ({markdown(str(found['result']))}):"
+        f" {figures.rate(found['qps'])} per second, p95 {figures.ms(found['p95_ms'])} ms."
+        f" {markdown(str(found['reason']), TEXT_MAX)}"
+    )
+
+
+def _errors(summary: Mapping[str, Any]) -> Iterator[str]:
+    errors = summary["errors"]
+    rows = [
+        (figures.count(one["count"]), one["category"], str(one["code"] or "–"), markdown(one["example"], TEXT_MAX))
+        for one in errors[:ERRORS_MAX]
+    ]
+    if rows:
+        yield _table(("failed", "category", "code", "example"), rows, left=4)
+    if len(errors) > ERRORS_MAX:
+        yield f"{len(errors) - ERRORS_MAX} more kinds of errors are in report.html."
+
+
+def _client(summary: Mapping[str, Any]) -> Iterator[str]:
+    client = summary["client"]
+    yield (
+        f"Load generator: busiest worker at {figures.plain_percent(client['cpu_percent_of_core'])} of its core,"
+        f" threads woke {figures.ms(client['wakeup_p99_ms'])} ms late (p99)."
+    )
+
+
+def _foot(record: RunRecord) -> str:
+    summary = record.summary
+    version = markdown(str(summary["environment"].get("loadgen", "?")), 40)
+    return f"Run {markdown(summary['run_id'], 40)}, {summary['started_at'] or 'never started'}, loadgen {version}."
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """The first `left` columns to the left, numbers to the right."""
+    rule = [":--" if column < left else "--:" for column in range(len(head))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))

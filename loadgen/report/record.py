@@ -1,0 +1,96 @@
+"""Everything a report is made of, as the tables have it. Two readers of the same tables make the same report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from loadgen.metrics.result import Merged
+from loadgen.report.timeline import Second
+from loadgen.scenario.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something that was commanded, at a moment of the run."""
+
+    at_s: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """The warehouse at a moment of the run."""
+
+    at_s: float
+    running: int | None
+    queued: int | None
+    started_clusters: int | None
+    size: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step of a search for the maximum, as it was judged."""
+
+    number: int
+    target: int
+    succeeded: int
+    failed: int
+    qps: float | None
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+    error_rate: float | None
+    queue_seen: bool
+    outcome: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Where a worker ran."""
+
+    hostname: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A warning or an error of a worker."""
+
+    moment: datetime  # naive UTC
+    worker_id: str | None
+    level: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A finished run. Times are naive UTC, or seconds since `started`."""
+
+    summary: Mapping[str, Any]  # summary.json
+    template_id: str
+    created: datetime
+    started: datetime | None  # None: it never began
+    ended: datetime | None
+    reason: str | None
+    enrichment_status: str | None
+    config: str  # of loadgen.scenario.frozen; secrets are ${NAME}
+    scenario: Scenario | None  # None: written by another version, and only `config` can be shown
+    seconds: tuple[Second, ...] = ()
+    merged: Merged | None = None  # the windows the summary was made of; None: they cannot be had
+    merged_missing: str | None = None  # why
+    marks: tuple[Mark, ...] = ()
+    polls: tuple[Poll, ...] = ()
+    steps: tuple[Step, ...] = ()
+    machines: Mapping[str, Machine] = field(default_factory=dict)  # by worker id
+    logs: tuple[LogLine, ...] = ()
+
+    def statement_names(self) -> list[str]:
+        """In the order of the scenario; what it does not know comes after, by name."""
+        measured = self.summary["statements"]
+        known = [] if self.scenario is None else [one.name for one in self.scenario.workload.statements]
+        return [name for name in known if name in measured] + sorted(set(measured) - set(known))

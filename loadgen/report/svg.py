@@ -1,0 +1,265 @@
+"""Charts as SVG, made here: no script, no library, no network. Colours are CSS classes, so that they follow the page.
+
+A chart has a title and a description for those who cannot see it, lines that carry their names, and room for phases,
+marks and dots. Text in it must have been through loadgen.report.foreign; numbers are ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+Point = tuple[float, float | None]  # None: nothing is known there, and the line has a gap
+
+LEFT, RIGHT, TOP, BOTTOM = 58, 66, 16, 26  # room for labels, in units of the view box
+LABEL_GAP = 13  # between two names at the ends of lines
+_NICE = (1, 2, 2.5, 5, 10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...]
+    log: bool = False
+
+    def part(self, value: float) -> float:
+        """Where on the axis: 0 at its low end, 1 at its high end."""
+        if self.log:
+            value, low, high = (math.log(max(number, 1e-9)) for number in (value, self.low, self.high))
+        else:
+            low, high = self.low, self.high
+        return min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    name: str
+    css: str
+    points: tuple[Point, ...]
+    stepped: bool = False
+    filled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A phase."""
+
+    start: float
+    end: float
+    label: str
+    css: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dot:
+    x: float
+    y: float
+    css: str
+    label: str = ""
+    cross: bool = False  # a shape of its own: colour alone says nothing to some
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    chart_id: str
+    title: str
+    description: str
+    x: Axis
+    y: Axis
+    lines: tuple[Line, ...] = ()
+    bands: tuple[Band, ...] = ()
+    marks: tuple[tuple[float, str], ...] = ()  # where, what
+    dots: tuple[Dot, ...] = ()
+    bars: tuple[tuple[float, float, float], ...] = ()  # from, to, height
+    x_title: str = ""
+    width: int = 960
+    height: int = 190
+
+    @property
+    def right(self) -> int:
+        return self.width - RIGHT
+
+    @property
+    def bottom(self) -> int:
+        return self.height - BOTTOM - (14 if self.x_title else 0)
+
+    def px(self, x: float) -> float:
+        return LEFT + self.x.part(x) * (self.right - LEFT)
+
+    def py(self, y: float) -> float:
+        return self.bottom - self.y.part(y) * (self.bottom - TOP)
+
+
+def svg(chart: Chart) -> str:
+    """The element; ids in it begin with the chart's."""
+    name = chart.chart_id
+    return "".join(
+        [
+            f'<svg id="{name}" viewBox="0 0 {chart.width} {chart.height}" role="img" tabindex="0"'
+            f' aria-labelledby="{name}-t {name}-d">',
+            f'<title id="{name}-t">{chart.title}</title><desc id="{name}-d">{chart.description}</desc>',
+            *_bands(chart),
+            *_grid(chart),
+            *_bars(chart),
+            *_marks(chart),
+            *(part for line in chart.lines for part in _line(chart, line)),
+            *_names(chart),
+            *_dots(chart),
+            f'<line class="cursor" y1="{TOP}" y2="{chart.bottom}" x1="-9" x2="-9"/></svg>',
+        ]
+    )
+
+
+# --- axes ------------------------------------------------------------------------------------------------------------
+
+
+def linear_axis(high: float, *, low: float = 0.0, ticks: int = 4, unit: str = "") -> Axis:
+    """From `low` to a round number that is not below `high`."""
+    span = high - low if high > low else 1.0
+    raw = span / ticks
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * size for factor in _NICE if factor * size >= raw * 0.999)
+    count = math.ceil(span / step - 1e-9)
+    values = [low + step * number for number in range(count + 1)]
+    return Axis(low=low, high=values[-1], ticks=tuple((value, f"{short(value)}{unit}") for value in values))
+
+
+def log_axis(low: float, high: float, *, unit: str = "") -> Axis:
+    """Decades, with 2 and 5 between them when there are few."""
+    low, high = max(low, 1e-6), max(high, low * 1.5, 1e-6)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    factors = (1, 2, 5) if last - first <= 3 else (1,)
+    values = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
+    start = max((value for value in values if value <= low), default=low)
+    end = min((value for value in values if value >= high), default=high)
+    shown = tuple((value, f"{short(value)}{unit}") for value in values if start <= value <= end)
+    return Axis(low=start, high=end, ticks=shown, log=True)
+
+
+def time_axis(end_s: float) -> Axis:
+    steps = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 43_200, 86_400)
+    step = next((step for step in steps if end_s / step <= 10), 86_400 * math.ceil(end_s / 864_000))
+    values = [float(value) for value in range(0, math.floor(end_s) + 1, step)]
+    return Axis(low=0.0, high=max(end_s, 1.0), ticks=tuple((value, clock(value)) for value in values))
+
+
+def clock(seconds: float) -> str:
+    """12 s, 3:05, 1:02:03."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def short(value: float) -> str:
+    """A label of an axis: 1.5k, 20, 0.25."""
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{suffix}"
+    return f"{value:.4g}"
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def _grid(chart: Chart) -> Iterator[str]:
+    for value, label in chart.y.ticks:
+        y = _n(chart.py(value))
+        yield f'<line class="grid" x1="{LEFT}" x2="{chart.right}" y1="{y}" y2="{y}"/>'
+        yield f'<text class="tick" x="{LEFT - 6}" y="{y}" dy=".32em" text-anchor="end">{label}</text>'
+    for value, label in chart.x.ticks:
+        x = _n(chart.px(value))
+        yield f'<line class="axis" x1="{x}" x2="{x}" y1="{chart.bottom}" y2="{chart.bottom + 4}"/>'
+        yield f'<text class="tick" x="{x}" y="{chart.bottom + 17}" text-anchor="middle">{label}</text>'
+    yield f'<line class="axis" x1="{LEFT}" x2="{chart.right}" y1="{chart.bottom}" y2="{chart.bottom}"/>'
+    if chart.x_title:
+        middle = (LEFT + chart.right) // 2
+        yield f'<text class="tick" x="{middle}" y="{chart.height - 4}" text-anchor="middle">{chart.x_title}</text>'
+
+
+def _bands(chart: Chart) -> Iterator[str]:
+    for band in chart.bands:
+        left, right = chart.px(band.start), chart.px(band.end)
+        yield (
+            f'<rect class="band {band.css}" x="{_n(left)}" y="{TOP}" width="{_n(max(right - left, 0.5))}"'
+            f' height="{chart.bottom - TOP}"><title>{band.label}</title></rect>'
+        )
+        if right - left > 7 * len(band.label):
+            yield f'<text class="note" x="{_n(left + 4)}" y="{TOP + 11}">{band.label}</text>'
+
+
+def _marks(chart: Chart) -> Iterator[str]:
+    taken = -math.inf
+    for at, label in chart.marks:
+        x = chart.px(at)
+        line = f'<line x1="{_n(x)}" x2="{_n(x)}" y1="{TOP}" y2="{chart.bottom}"/>'
+        yield f'<g class="mark">{line}<title>{label}</title></g>'
+        if x - taken > 6 * len(label) + 4 and x + 6 * len(label) < chart.width:
+            yield f'<text class="note" x="{_n(x + 3)}" y="{TOP - 4}">{label}</text>'
+            taken = x
+
+
+def _line(chart: Chart, line: Line) -> Iterator[str]:
+    for known, group in groupby(line.points, key=lambda point: point[1] is not None):
+        if not known:
+            continue
+        places = [(chart.px(x), chart.py(y)) for x, y in group if y is not None]
+        if len(places) == 1:
+            x, y = places[0]
+            yield f'<circle class="dot {line.css}" cx="{_n(x)}" cy="{_n(y)}" r="1.8"/>'
+            continue
+        path = _path(places, stepped=line.stepped)
+        if line.filled:
+            base = _n(chart.bottom)
+            yield f'<path class="area {line.css}" d="{path}V{base}H{_n(places[0][0])}Z"/>'
+        yield f'<path class="line {line.css}" d="{path}"/>'
+
+
+def _path(places: Sequence[tuple[float, float]], *, stepped: bool) -> str:
+    (x, y), *rest = places
+    parts = [f"M{_n(x)} {_n(y)}"]
+    for x, y in rest:
+        parts.append(f"H{_n(x)}V{_n(y)}" if stepped else f"L{_n(x)} {_n(y)}")
+    return "".join(parts)
+
+
+def _names(chart: Chart) -> Iterator[str]:
+    """Each line's name at its end, moved apart where they would meet."""
+    ends = []
+    for line in chart.lines:
+        known = [y for _, y in line.points if y is not None]
+        if known:
+            ends.append((chart.py(known[-1]), line))
+    ends.sort(key=lambda end: end[0])
+    places: list[float] = []
+    for y, _ in ends:
+        places.append(max(y, places[-1] + LABEL_GAP) if places else y)
+    over = max(places[-1] - chart.bottom, 0.0) if places else 0.0
+    for (_, line), y in zip(ends, places, strict=True):
+        yield f'<text class="name {line.css}" x="{chart.right + 6}" y="{_n(y - over)}" dy=".32em">{line.name}</text>'
+
+
+def _dots(chart: Chart) -> Iterator[str]:
+    for dot in chart.dots:
+        x, y = _n(chart.px(dot.x)), _n(chart.py(dot.y))
+        if dot.cross:
+            shape = f'<path class="cross {dot.css}" d="M-5 -5L5 5M-5 5L5 -5" transform="translate({x} {y})"/>'
+        else:
+            shape = f'<circle class="dot {dot.css}" cx="{x}" cy="{y}" r="5"/>'
+        yield f"<g>{shape}<title>{dot.label}</title></g>"
+
+
+def _bars(chart: Chart) -> Iterator[str]:
+    for start, end, value in chart.bars:
+        left, right, top = chart.px(start), chart.px(end), chart.py(value)
+        if chart.bottom - top > 0.05:
+            width, height = _n(max(right - left - 1, 0.6)), _n(chart.bottom - top)
+            yield f'<rect class="bar" x="{_n(left)}" y="{_n(top)}" width="{width}" height="{height}"/>'
+
+
+def _n(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")

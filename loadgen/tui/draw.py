@@ -1,0 +1,78 @@
+"""Small things to draw with: bars, charts, cells of a fixed width. All of it is rich Text, never markup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+ELLIPSIS = "…"
+LABEL = 12  # columns of the words on the left
+
+
+def cell(text: str, width: int, *, right: bool = False) -> str:
+    """Exactly so wide on the screen, whatever characters are in it."""
+    if width <= 0:
+        return ""
+    if cell_len(text) > width:
+        text = set_cell_size(text, width - 1).rstrip() + ELLIPSIS
+    room = width - cell_len(text)
+    return " " * room + text if right else text + " " * room
+
+
+def label(text: str) -> Text:
+    """The word at the left edge."""
+    return Text.assemble((cell(f" {text}", LABEL), "dim"))
+
+
+def bar(fraction: float, width: int) -> Text:
+    """How much of something is done."""
+    done = round(min(max(fraction, 0.0), 1.0) * width)
+    return Text.assemble(("█" * done, "green"), ("░" * (width - done), "dim"))
+
+
+def chart(
+    values: Sequence[float | None],
+    height: int,
+    *,
+    style: Callable[[int], str],
+    top: float | None = None,
+) -> list[Text]:
+    """A column for each value, from 0 to `top` (the largest unless told); None is a gap. From the top line down."""
+    top = top or max((value for value in values if value is not None), default=0.0)
+    levels = [_level(value, top, 8 * height) for value in values]
+    lines = []
+    for row in reversed(range(height)):
+        line = Text()
+        for place, level in enumerate(levels):
+            line.append(_EIGHTHS[min(max(level - 8 * row, 0), 8)], style=style(place))
+        lines.append(line)
+    return lines
+
+
+def _level(value: float | None, top: float, most: int) -> int:
+    """At least the smallest mark for anything that was measured: nothing and very little are not the same."""
+    if value is None:
+        return 0
+    return max(1, round(value / top * most)) if top > 0.0 else 1
+
+
+def spread(left: Text, right: Text, width: int) -> Text:
+    """One at each end of a line; the left one gives way."""
+    room = width - right.cell_len
+    left = left.copy()
+    left.truncate(max(room - 1, 0), overflow="ellipsis")
+    return Text.assemble(left, " " * max(room - left.cell_len, 0), right)
+
+
+def flow(items: Sequence[Text], width: int, *, indent: int) -> list[Text]:
+    """Items one after the other, on as many lines as they need, each item whole."""
+    lines: list[Text] = []
+    for item in items:
+        if lines and lines[-1].cell_len + 2 + item.cell_len <= width:
+            lines[-1] = Text.assemble(lines[-1], "  ", item)
+        else:
+            lines.append(Text.assemble(" " * indent, item))
+    return lines

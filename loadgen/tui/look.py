@@ -1,0 +1,59 @@
+"""What one look at a run showed, as plain values: the leader's own look, or one at the tables from elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from loadgen.control.find_max_step_history import StepRecord
+from loadgen.control.run_status import Run
+from loadgen.control.warehouse_poll_snapshots import WarehousePoll
+from loadgen.control.worker_heartbeats import WorkerRow
+from loadgen.metrics.live import Live
+from loadgen.report.verdict import Checked
+
+
+class WorkerState(StrEnum):
+    """What a worker says of itself, unless it has fallen silent or ended."""
+
+    MISSING = "missing"  # never heard of
+    STARTING = "starting"
+    WAITING = "waiting"
+    RUNNING = "running"
+    DRAINING = "draining"
+    DONE = "done"
+    STALE = "stale"
+    DEAD = "dead"
+
+    @property
+    def is_over(self) -> bool:
+        return self in (WorkerState.DONE, WorkerState.DEAD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLook:
+    worker_id: str
+    state: WorkerState
+    row: WorkerRow | None
+    live: Live | None
+    silent_s: float  # at the moment of the look
+    why: str = ""  # what became of it, in one sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """`seen_s` is of this process's monotonic clock; `moment` is the same in UTC, for people."""
+
+    seen_s: float
+    moment: datetime
+    run: Run
+    workers: tuple[WorkerLook, ...] = ()
+    elapsed_s: float | None = None  # since the plan began
+    measures_s: float = 0.0  # of the plan: when the measurement begins
+    ends_s: float | None = None  # and ends; None: when it knows enough
+    ending: str | None = None  # why it is ending
+    checked: tuple[Checked, ...] = ()
+    warnings: tuple[str, ...] = ()
+    steps: tuple[StepRecord, ...] = ()  # of a search for the maximum, judged
+    polls: tuple[WarehousePoll, ...] = ()  # the newest looks at the warehouse, oldest first

@@ -1,0 +1,54 @@
+"""What has changed from one look at a run to the next, in words: the lines of the event log. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from loadgen.tui.look import Look, WorkerState
+from loadgen.tui.view import LogLine
+from loadgen.tui.words import one_line
+
+TEXT_MAX = 300
+_TOLD = (WorkerState.STALE, WorkerState.DEAD, WorkerState.DONE)
+
+
+def news(before: Look | None, now: Look) -> Iterator[LogLine]:
+    """Nothing is told twice; the first look tells where the run is."""
+    yield from _run(before, now)
+    yield from _workers(before, now)
+    known_steps = {step.step_number for step in before.steps} if before is not None else set()
+    for step in now.steps:
+        if step.step_number not in known_steps and before is not None:
+            text = f"step {step.step_number}: {step.target_connections} connections {step.outcome}: {step.reason}"
+            yield _line(now, text)
+    for warning in now.warnings:
+        if before is None or warning not in before.warnings:
+            yield _line(now, warning, bad=True)
+
+
+def _run(before: Look | None, now: Look) -> Iterator[LogLine]:
+    run = now.run
+    if before is None or (before.run.status, before.run.phase) != (run.status, run.phase):
+        yield _line(now, f"{run.status} {run.phase}")
+    if now.ending is not None and (before is None or before.ending != now.ending):
+        yield _line(now, f"ending: {now.ending}")
+
+
+def _workers(before: Look | None, now: Look) -> Iterator[LogLine]:
+    """One line for all that changed in the same way, so that a hundred workers do not fill the log."""
+    old = {worker.worker_id: worker.state for worker in before.workers} if before is not None else {}
+    for state in WorkerState:
+        changed = [worker for worker in now.workers if worker.state is state and old.get(worker.worker_id) is not state]
+        if state in _TOLD and changed:
+            bad = state is not WorkerState.DONE
+            first = changed[0].why if bad and changed[0].why else f"{changed[0].worker_id} is {state}"
+            more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+            yield _line(now, f"{first}{more}", bad=bad)
+        elif state is WorkerState.RUNNING:
+            back = [worker.worker_id for worker in changed if old.get(worker.worker_id) is WorkerState.STALE]
+            if back:
+                yield _line(now, f"{back[0]} is back{f' (and {len(back) - 1} more)' if len(back) > 1 else ''}")
+
+
+def _line(look: Look, text: str, *, bad: bool = False) -> LogLine:
+    return LogLine(moment=look.moment, text=one_line(text, TEXT_MAX), bad=bad)

@@ -1,0 +1,157 @@
+"""A view as lines of text, for a screen of any size. Pure: the same view, size and moment give the same picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.text import Text
+
+from loadgen.tui import ladder, pages, parts, workers
+from loadgen.tui.view import RunView
+from loadgen.tui.words import ms, rate
+
+WIDTH_MIN, HEIGHT_MIN = 60, 12  # below this there are two lines, and no more
+
+
+class Page(Enum):
+    RUN = "run"
+    ERRORS = "errors"
+    HELP = "help"
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Lines, each cut at the edge: nothing ever wraps, so nothing can push the rest away."""
+
+    lines: tuple[Text, ...]
+    width: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for number, line in enumerate(self.lines):
+            if number:
+                yield Segment.line()
+            cut = line.copy()
+            cut.stylize_before(cut.style)  # render() leaves it out where a text has no other style
+            cut.truncate(self.width, overflow="ellipsis")
+            yield from cut.render(console)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of `least` lines, better `good`, at most `most`. `apart`: after a blank line, when there is room."""
+
+    draw: Callable[[int], list[Text]]
+    least: int = 1
+    good: int = 1
+    most: int = 1
+    apart: bool = False
+
+
+def render(view: RunView, width: int, height: int, now_s: float, page: Page = Page.RUN) -> Picture:
+    """The picture of a view: exactly `height` lines, none wider than `width`."""
+    if width < WIDTH_MIN or height < HEIGHT_MIN:
+        return _small(view, width, height, now_s)
+    head = parts.header(view, width, now_s)
+    room = height - len(head) - 1
+    if page is Page.ERRORS:
+        body = pages.errors(view, width, room)
+    elif page is Page.HELP:
+        body = pages.explanation(view, width, room)
+    else:
+        body = _body(_sections(view, width, now_s), room)
+    body = [*body[:room], *[Text("")] * (room - len(body))]
+    return Picture((*head, *body, parts.keys(view, width)), width)
+
+
+def _small(view: RunView, width: int, height: int, now_s: float) -> Picture:
+    recent = view.recent
+    numbers = "" if recent is None else f" {rate(recent.qps)}/s p95 {ms(recent.p95_ms)} ms"
+    lines = [parts.header(view, width, now_s)[1], Text(f"{numbers}  {view.failed} failed  (window too small)")]
+    return Picture(tuple([*lines, *[Text("")] * height][:height]), width)
+
+
+def _sections(view: RunView, width: int, now_s: float) -> list[Section]:
+    """From the top down. Before there is a run, what is checked and what happened."""
+    told = max(1, min(len(view.log), 10))
+    events = Section(draw=lambda limit: parts.log(view, width, limit), good=min(told, 2), most=told, apart=True)
+    lamps = len(parts.thresholds(view, width, 10))
+    limits = Section(
+        draw=lambda limit: parts.thresholds(view, width, limit), least=min(lamps, 1), good=lamps, most=lamps
+    )
+    if not view.status:
+        return [replace(limits, apart=True), events]
+    rows = len(view.window.statements) if view.window is not None else 0
+    crew = workers.lines_wanted(view)
+    rungs = ladder.lines_wanted(view)
+    seen = 0 if view.warehouse is None else 1
+    warned = len(view.warnings)
+    kinds = 1 + min(len(view.errors), 4)
+    return [
+        Section(draw=lambda limit: parts.load(view, width, limit), apart=True),
+        Section(draw=lambda limit: parts.throughput(view, width, limit, now_s), most=6),
+        Section(draw=lambda limit: parts.latency(view, width, limit, now_s), most=6),
+        Section(draw=lambda limit: parts.errors(view, width, limit), good=min(kinds, 2), most=kinds),
+        limits,
+        Section(
+            draw=lambda limit: parts.statements(view, width, limit),
+            least=min(1 + rows, 3),
+            good=min(1 + rows, 6),
+            most=1 + rows,
+            apart=True,
+        ),
+        Section(
+            draw=lambda limit: workers.workers(view, width, limit, now_s),
+            good=min(crew, 5 if view.ladder is None else 2),
+            most=crew,
+            apart=True,
+        ),
+        Section(
+            draw=lambda limit: ladder.ladder(view, width, limit),
+            least=min(rungs, 2),
+            good=min(rungs, 7),
+            most=rungs,
+            apart=True,
+        ),
+        Section(draw=lambda limit: parts.warehouse(view, width, limit), least=seen, good=seen, most=seen),
+        Section(draw=lambda limit: parts.warnings(view, width, limit), least=min(warned, 1), good=warned, most=warned),
+        events,
+    ]
+
+
+def _body(sections: Sequence[Section], room: int) -> list[Text]:
+    given = fit(sections, room)
+    spare = room - sum(given)
+    lines: list[Text] = []
+    for section, limit in zip(sections, given, strict=True):
+        if not limit:
+            continue
+        if section.apart and spare > 0:
+            spare -= 1
+            lines.append(Text(""))
+        lines += section.draw(limit)
+    return lines
+
+
+def fit(sections: Sequence[Section], room: int) -> list[int]:
+    """How many lines each section gets: first what it needs, in order; then blank lines between them; then what is
+    good, whoever lacks least first; then all grow by turns to what they want."""
+    given = []
+    for section in sections:
+        given.append(min(section.least, max(room, 0)))
+        room -= given[-1]
+    room -= sum(section.apart and lines > 0 for section, lines in zip(sections, given, strict=True))
+    shown = [place for place, lines in enumerate(given) if lines]
+    for place in sorted(shown, key=lambda place: sections[place].good - given[place]):
+        more = max(0, min(sections[place].good - given[place], room))
+        given[place] += more
+        room -= more
+    while room > 0 and any(given[place] < sections[place].most for place in shown):
+        for place in shown:
+            if room > 0 and given[place] < sections[place].most:
+                given[place] += 1
+                room -= 1
+    return given

@@ -1,0 +1,164 @@
+"""The terminal behind the live view: alternate screen, keys without waiting, size; all put back at the end.
+
+It is opened anew, for this process alone, so that it may be told never to wait: neither a stopped terminal (Ctrl-S) nor
+a slow line holds the program. What could not be written yet is kept, and until it is, nothing new is drawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import termios
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import TextIO
+
+_ENTER = b"\x1b[?1049h\x1b[?25l\x1b[2J"  # alternate screen, no cursor, empty
+_LEAVE = b"\x1b[0m\x1b[?25h\x1b[?1049l"
+_LAST_WORDS_MS = 1_000  # how long leaving may wait for a terminal that does not read
+_FALLBACK = (80, 24)
+
+Settings = list[int | list[bytes | int]]  # as termios has them
+
+
+def is_usable(stream: TextIO | None, environ: Mapping[str, str]) -> bool:
+    """Is there somebody to draw for? Not in CI, not on a terminal that cannot place a cursor, not in the background."""
+    if stream is None or not stream.isatty() or environ.get("CI"):
+        return False
+    if environ.get("TERM", "") in ("", "dumb") or "utf" not in (stream.encoding or "").lower():
+        return False
+    return _in_foreground(stream.fileno())
+
+
+def _in_foreground(fd: int) -> bool:
+    try:
+        return os.tcgetpgrp(fd) == os.getpgrp()
+    except OSError:  # not the terminal that controls us: nobody can stop us for using it
+        return True
+
+
+class Terminal:
+    """One thread. enter() and leave() may be called in any order and number."""
+
+    def __init__(self, fd: int) -> None:
+        """`fd` is any descriptor of the terminal; OSError when it cannot be opened."""
+        self._fd = os.open(os.ttyname(fd), os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._before: Settings | None = None  # its settings, while we are in
+        self._unwritten = b""
+        self._stopped = self._continued = False
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines, asked for anew each time: so a resize needs no signal."""
+        try:
+            columns, lines = os.get_terminal_size(self._fd)
+        except OSError:
+            return _FALLBACK
+        return (columns, lines) if columns and lines else _FALLBACK
+
+    def enter(self) -> None:
+        if self._before is None:
+            self._before = termios.tcgetattr(self._fd)
+        self._set_keys()
+        self._unwritten = b""
+        self._write(_ENTER)
+
+    def leave(self) -> None:
+        """Everything as it was, whatever state it is in."""
+        if self._before is None:
+            return
+        self._finish()
+        self._unwritten = b""
+        self._write(_LEAVE)
+        self._finish()
+        with contextlib.suppress(termios.error, OSError):  # the terminal is gone: nothing is left to put back
+            termios.tcsetattr(self._fd, termios.TCSANOW, self._before)  # not DRAIN: it waits for who does not read
+        self._before = None
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self.leave()
+            os.close(self._fd)
+            self._fd = -1
+
+    def draw(self, lines: str) -> bool:
+        """Show a whole frame. False: it was left out, because the last one is not written yet or we are not in."""
+        if self._before is None:
+            return False
+        self._write(b"")
+        if self._unwritten:
+            return False
+        text = lines.replace("\n", "\x1b[K\r\n")
+        self._write(f"\x1b[H{text}\x1b[K\x1b[J".encode("utf-8", "replace"))
+        return True
+
+    def keys(self) -> str:
+        """What was typed since the last call. An arrow or function key begins with an escape, and is none of ours."""
+        typed = b""
+        if self._before is None:
+            return ""
+        with contextlib.suppress(BlockingIOError, OSError):
+            while part := os.read(self._fd, 1024):
+                typed += part
+        return "" if b"\x1b" in typed else typed.decode("utf-8", "replace")
+
+    # --- Ctrl-Z ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def noting_stops(self) -> Iterator[None]:
+        """Handlers only take note; obey_stops() acts, where no frame is half written."""
+
+        def stopped(number: int, frame: FrameType | None) -> None:
+            self._stopped = True
+
+        def continued(number: int, frame: FrameType | None) -> None:
+            self._continued = True
+
+        before = {
+            signal.SIGTSTP: signal.signal(signal.SIGTSTP, stopped),
+            signal.SIGCONT: signal.signal(signal.SIGCONT, continued),
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def obey_stops(self) -> None:
+        """Stop as asked, with the terminal as it was; take it back when we go on."""
+        if self._stopped:
+            self._stopped = False
+            self.leave()
+            noted = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTSTP)
+            signal.signal(signal.SIGTSTP, noted)
+        if self._continued:  # a shell has had the terminal; it may still have it, and we go on in the background
+            self._continued = False
+            if _in_foreground(self._fd):
+                self.enter()
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def _set_keys(self) -> None:
+        """Each key at once and unseen; Ctrl-C and Ctrl-Z stay signals."""
+        settings = termios.tcgetattr(self._fd)
+        settings[3] &= ~(termios.ICANON | termios.ECHO)
+        settings[6][termios.VMIN], settings[6][termios.VTIME] = 1, 0
+        termios.tcsetattr(self._fd, termios.TCSANOW, settings)
+
+    def _write(self, data: bytes) -> None:
+        self._unwritten += data
+        with contextlib.suppress(BlockingIOError):
+            while self._unwritten:
+                self._unwritten = self._unwritten[os.write(self._fd, self._unwritten) :]
+
+    def _finish(self) -> None:
+        """Write what is left, if the terminal takes it soon."""
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        with contextlib.suppress(OSError):
+            while self._unwritten and poll.poll(_LAST_WORDS_MS):
+                self._write(b"")

@@ -1,0 +1,163 @@
+"""Everything that the screen shows, frozen. Foreign text is as it came: drawing makes it harmless.
+
+Moments (`…_s`) are of this process's monotonic clock, so that a countdown needs nobody's answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from loadgen.model.run import Phase
+from loadgen.report.verdict import Checked
+from loadgen.tui.history import Recent, Second
+from loadgen.tui.look import WorkerState
+
+OLD_S = 3.0  # looks come every second; news older than this are said to be old
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """A table that is being prepared."""
+
+    table: str
+    rows_there: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """The load that is wanted, and the load there is. `rate_per_s` None: a closed loop, as fast as it goes."""
+
+    target: int = 0
+    open: int = 0
+    busy: int = 0
+    rate_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatementLine:
+    """None: too few samples. `at_least`: statements were cancelled, so the three may be more."""
+
+    name: str
+    qps: float
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+    at_least: bool
+    succeeded: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The window the load is in: its numbers from its beginning until now."""
+
+    name: str  # "warm-up", "step 3"
+    seconds: float = 0.0  # that every worker has measured
+    qps: float = 0.0
+    succeeded: int = 0
+    failed: int = 0
+    skipped: int = 0
+    statements: tuple[StatementLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCell:
+    worker_id: str
+    state: WorkerState
+    open: int
+    target: int
+    busy: int
+    cpu_percent: float | None  # of one core
+    heard_s: float | None  # when it was last heard; None: never
+    said: str = ""  # what went wrong with it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warehouse:
+    """As last seen. `queued` is the history of that number, oldest first."""
+
+    name: str
+    size: str | None
+    running: int | None
+    queue: int | None
+    clusters: int | None
+    polled_at: datetime  # naive UTC
+    queued: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """A judged step of a search for the maximum."""
+
+    number: int
+    target: int
+    held: bool
+    outcome: str
+    qps: float | None
+    p95_ms: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    step: int
+    target: int | None  # None: the search is over
+    stage: str  # climb, confirm, refine
+    best: int | None
+    failed: int | None
+    step_s: float  # how long a step measures, when nothing is in doubt
+    next_if_held: int | None
+    rungs: tuple[Rung, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorGroup:
+    category: str
+    code: int | None
+    count: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    moment: datetime
+    text: str
+    bad: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """`doing` says in words what is happening; everything that is not known yet has its default."""
+
+    scenario: str
+    place: str  # connection and warehouse
+    doing: str
+    seen_s: float  # when all of this was learnt
+    run_id: str | None = None
+    status: str = ""
+    phase: Phase | None = None
+    since_s: float | None = None  # when this phase began
+    until_s: float | None = None  # and when it ends, by the plan
+    filling: Filling | None = None
+    offered: Offered = Offered()
+    window: Window | None = None
+    recent: Recent | None = None
+    history: tuple[Second, ...] = ()
+    tried: int = 0  # statements of the measurement so far
+    failed: int = 0
+    workers: tuple[WorkerCell, ...] = ()
+    warehouse: Warehouse | None = None
+    checked: tuple[Checked, ...] = ()
+    ladder: Ladder | None = None
+    errors: tuple[ErrorGroup, ...] = ()  # most frequent first
+    warnings: tuple[str, ...] = ()
+    log: tuple[LogLine, ...] = ()  # oldest first
+    quits: bool = False  # `q` leaves the view, and does not stop the run
+    waits: bool = False  # nothing new is to be expected until the end
+
+    def old_s(self, now_s: float) -> float | None:
+        """For how long nothing was heard, when that is worth a word."""
+        age_s = now_s - self.seen_s
+        return age_s if age_s > OLD_S and not self.waits else None

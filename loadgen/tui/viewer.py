@@ -1,0 +1,305 @@
+"""Makes the views of one run, from one look after the other. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from loadgen.metrics.result import Merged, merge
+from loadgen.model.run import PHASES, Phase, RunStatus
+from loadgen.report.verdict import Checked
+from loadgen.scenario.rates import rate_windows
+from loadgen.scenario.scenario import LoadMode, Scenario
+from loadgen.tui.history import History, least_seconds
+from loadgen.tui.look import Look, WorkerLook
+from loadgen.tui.news import news
+from loadgen.tui.view import (
+    ErrorGroup,
+    Filling,
+    Ladder,
+    LogLine,
+    Offered,
+    Rung,
+    RunView,
+    StatementLine,
+    Warehouse,
+    Window,
+    WorkerCell,
+)
+from loadgen.tui.words import one_line
+from loadgen.units import NS_PER_MS
+
+LOG_KEPT = 200
+
+_DOING = {
+    RunStatus.PREPARED: "waiting for its leader",
+    RunStatus.STARTING: "workers connect",
+    RunStatus.STOPPING: "statements under way may end",
+    RunStatus.CANCELLING: "stopping: statements under way may end",
+}
+_PHASES = {Phase.PREPARING: "preparation", Phase.WARMUP: "warm-up", Phase.MEASUREMENT: "measurement"}
+
+
+class Viewer:
+    """One run. doing() before there is anything to look at, look() from then on, in order."""
+
+    def __init__(self, scenario: Scenario, *, quits: bool = False) -> None:
+        self._scenario, self._quits = scenario, quits
+        self._history = History()
+        self._last: Look | None = None
+        self._zero_s: float | None = None  # when the plan began
+        self._phase_s = 0.0  # when this status and phase were first seen
+        self._log: deque[LogLine] = deque(maxlen=LOG_KEPT)
+        self._doing_s: tuple[str, float] = ("", 0.0)
+        self._checked = tuple(
+            Checked(check=threshold.check.text, value=None, passed=False) for threshold in scenario.thresholds
+        )
+        weighty = sorted(scenario.workload.statements, key=lambda statement: -statement.weight)
+        self._order = {statement.name: place for place, statement in enumerate(weighty)}  # rows must not jump
+
+    def say(self, moment: datetime, text: str, *, bad: bool = False) -> None:
+        """A line for the event log."""
+        self._log.append(LogLine(moment=moment, text=one_line(text, 300), bad=bad))
+
+    @property
+    def log(self) -> tuple[LogLine, ...]:
+        return tuple(self._log)
+
+    def doing(self, what: str, seen_s: float, *, run_id: str | None = None, filling: Filling | None = None) -> RunView:
+        """Before the first look."""
+        if self._doing_s[0] != what:
+            self._doing_s = (what, seen_s)
+        return RunView(
+            scenario=self._scenario.name,
+            place=self._place,
+            doing=what,
+            seen_s=seen_s,
+            run_id=run_id,
+            since_s=self._doing_s[1],
+            filling=filling,
+            log=self.log,
+            checked=self._checked,
+            quits=self._quits,
+        )
+
+    def look(self, look: Look) -> RunView:
+        before, self._last = self._last, look
+        self._log.extend(news(before, look))
+        self._history.note(look)
+        if before is None or (before.run.status, before.run.phase) != (look.run.status, look.run.phase):
+            self._phase_s = look.seen_s
+        if look.elapsed_s is not None:  # it is known later than it was, never sooner: the least is the best
+            zero_s = look.seen_s - look.elapsed_s
+            self._zero_s = zero_s if self._zero_s is None else min(zero_s, self._zero_s)
+        self._checked = look.checked or self._checked
+        since_s, until_s = self._span(look)
+        lives = [worker.live for worker in look.workers if worker.live is not None]
+        return RunView(
+            scenario=self._scenario.name,
+            place=self._place,
+            doing=self._doing(look),
+            seen_s=look.seen_s,
+            run_id=look.run.run_id,
+            status=look.run.status.value,
+            phase=look.run.phase,
+            since_s=since_s,
+            until_s=until_s,
+            offered=self._offered(look),
+            window=self._window(look),
+            recent=self._history.recent,
+            history=tuple(self._history.seconds),
+            tried=sum(live.measured.queries for live in lives),
+            failed=sum(live.measured.errors for live in lives),
+            workers=tuple(_cell(worker, look.seen_s) for worker in look.workers),
+            warehouse=self._warehouse(look),
+            checked=self._checked,
+            ladder=self._ladder(look),
+            errors=self._errors,
+            warnings=look.warnings,
+            log=self.log,
+            quits=self._quits,
+            waits=not self._quits and _is_over(look),
+        )
+
+    # --- what is known of the scenario -------------------------------------------------------------------------------
+
+    @property
+    def _place(self) -> str:
+        names = (self._scenario.connection or "default connection", self._scenario.target.warehouse)
+        return ", ".join(one_line(name, 60) for name in names if name)
+
+    # --- parts of a view ---------------------------------------------------------------------------------------------
+
+    def _span(self, look: Look) -> tuple[float | None, float | None]:
+        """When this phase began, and when it ends by the plan."""
+        if self._zero_s is not None and look.run.status is RunStatus.RUNNING:
+            measures_s = self._zero_s + look.measures_s
+            if look.run.phase is Phase.WARMUP:
+                return self._zero_s, measures_s
+            if look.run.phase is Phase.MEASUREMENT:
+                return measures_s, None if look.ends_s is None else self._zero_s + look.ends_s
+        return self._phase_s, None
+
+    def _doing(self, look: Look) -> str:
+        if look.run.status.is_terminal:
+            return f"{look.run.status}: {one_line(look.run.reason or '')}"
+        if _is_over(look):
+            return "results are being made"
+        if look.ending is not None:
+            return f"ending: {one_line(look.ending)}"
+        if look.ends_s is None and look.run.phase is Phase.MEASUREMENT:
+            return "until the maximum is known"
+        return _DOING.get(look.run.status, "")
+
+    def _offered(self, look: Look) -> Offered:
+        beats = [worker.row.beat for worker in look.workers if worker.row is not None and not worker.state.is_over]
+        return Offered(
+            target=sum(beat.target_connections for beat in beats),
+            open=sum(beat.open_connections for beat in beats),
+            busy=sum(beat.active_connections for beat in beats),
+            rate_per_s=self._planned_rate(look),
+        )
+
+    def _planned_rate(self, look: Look) -> float | None:
+        """The rate of an open loop at this moment of the plan."""
+        load = self._scenario.load
+        if load.mode is not LoadMode.RATE or look.elapsed_s is None:
+            return None
+        left_s = look.elapsed_s - (look.measures_s - load.warmup_s)
+        for stage in (stage for window in rate_windows(load) for stage in window):
+            if left_s <= stage.duration_s:
+                done = max(0.0, left_s) / stage.duration_s
+                first = stage.first_rate_per_second
+                return first + (stage.rate_per_second - first) * done
+            left_s -= stage.duration_s
+        return 0.0
+
+    def _window(self, look: Look) -> Window | None:
+        windows = self._history.newest_windows
+        if not windows:
+            return None
+        newest = windows[0][-1]
+        merged = merge(windows)
+        return Window(
+            name=self._window_name(newest.phase, newest.step_id),
+            seconds=least_seconds(windows) if len(windows) == len(look.workers) else 0.0,
+            qps=merged.qps,
+            succeeded=merged.counts.succeeded,
+            failed=merged.counts.failed,
+            skipped=merged.counts.skipped,
+            statements=_statements(merged, self._order),
+        )
+
+    def _window_name(self, phase: Phase, step_id: int | None) -> str:
+        if step_id is None or phase is not Phase.MEASUREMENT:
+            return _PHASES.get(phase, phase.value.lower())
+        stages = len(self._scenario.load.stages)
+        return f"stage {step_id} of {stages}" if stages else f"step {step_id}"
+
+    @property
+    def _errors(self) -> tuple[ErrorGroup, ...]:
+        groups = (
+            ErrorGroup(category=category.value, code=code, count=errors.count, example=errors.example)
+            for (category, code), errors in self._history.errors.items()
+        )
+        return tuple(sorted(groups, key=lambda group: (-group.count, group.category, group.code or 0)))
+
+    def _warehouse(self, look: Look) -> Warehouse | None:
+        if not look.polls:
+            return None
+        last = look.polls[-1]
+        return Warehouse(
+            name=self._scenario.target.warehouse or "",
+            size=last.size,
+            running=last.running,
+            queue=last.queued,
+            clusters=last.started_clusters,
+            polled_at=last.timestamp,
+            queued=tuple(poll.queued or 0 for poll in look.polls),
+        )
+
+    def _ladder(self, look: Look) -> Ladder | None:
+        config = self._scenario.load.find_max
+        if config is None or PHASES.index(look.run.phase) < PHASES.index(Phase.MEASUREMENT):
+            return None
+        state = _state(look.run.find_max_state)
+        target, stage = _whole(state, "target"), str(state.get("next", ""))
+        climbs = stage == "climb" and target is not None and target < config.maximum
+        return Ladder(
+            step=_whole(state, "step") or len(look.steps) + 1,
+            target=target,
+            stage=stage,
+            best=_whole(state, "best"),
+            failed=_whole(state, "failed"),
+            step_s=config.step_s,
+            next_if_held=min((target or 0) + config.increment, config.maximum) if climbs else None,
+            rungs=tuple(
+                Rung(
+                    number=step.step_number,
+                    target=step.target_connections,
+                    held=step.outcome == "STABLE",
+                    outcome=step.outcome,
+                    qps=step.qps,
+                    p95_ms=step.p95_latency_ms,
+                    reason=step.reason,
+                )
+                for step in look.steps
+            ),
+        )
+
+
+def _is_over(look: Look) -> bool:
+    """Is the load over, with the results to be made?"""
+    ended = bool(look.workers) and all(worker.state.is_over for worker in look.workers)
+    return ended or look.run.phase is Phase.PROCESSING
+
+
+def _cell(worker: WorkerLook, seen_s: float) -> WorkerCell:
+    beat = None if worker.row is None else worker.row.beat
+    return WorkerCell(
+        worker_id=worker.worker_id,
+        state=worker.state,
+        open=0 if beat is None else beat.open_connections,
+        target=0 if beat is None else beat.target_connections,
+        busy=0 if beat is None else beat.active_connections,
+        cpu_percent=None if beat is None else beat.cpu_percent,
+        heard_s=None if beat is None else seen_s - worker.silent_s,
+        said=worker.why or (beat.last_error or "" if beat is not None else ""),
+    )
+
+
+def _statements(merged: Merged, order: Mapping[str, int]) -> tuple[StatementLine, ...]:
+    lines = []
+    for name in sorted(merged.tally.statements, key=lambda name: order.get(name, len(order))):
+        tally = merged.tally.statements[name]
+        found = [tally.response_at(per_mille) for per_mille in (500, 950, 990)]
+        p50_ms, p95_ms, p99_ms = (None if one is None else one.value_ns / NS_PER_MS for one in found)
+        lines.append(
+            StatementLine(
+                name=name,
+                qps=merged.statement_qps.get(name, 0.0),
+                p50_ms=p50_ms,
+                p95_ms=p95_ms,
+                p99_ms=p99_ms,
+                at_least=any(one is not None and one.at_least for one in found),
+                succeeded=tally.ended.succeeded,
+                failed=tally.ended.failed,
+            )
+        )
+    return tuple(lines)
+
+
+def _state(written: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(written) if written else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _whole(state: dict[str, Any], key: str) -> int | None:
+    value = state.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,51 @@
+"""Numbers and foreign texts as the screen writes them."""
+
+from __future__ import annotations
+
+from loadgen.log import plain
+
+NAME_MAX = 200  # characters of one foreign text on the screen; drawing cuts it to its column
+NOTHING = "–"
+
+
+def one_line(text: str, limit: int = NAME_MAX) -> str:
+    """Foreign text on one line, without control characters. A megabyte of it costs no more than a page."""
+    return plain(" ".join(text[: 20 * limit].split()), limit)
+
+
+def rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.1f}"
+
+
+def ms(value: float | None, *, at_least: bool = False) -> str:
+    if value is None:
+        return NOTHING
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{'≥' if at_least else ''}{value:,.{digits}f}"
+
+
+def count(number: int) -> str:
+    """At most seven characters."""
+    for size, suffix in ((10**12, "T"), (10**9, "G"), (10**6, "M")):
+        if number >= size:
+            return f"{number / size:,.1f}{suffix}"
+    return f"{number:,}"
+
+
+def percent(fraction: float) -> str:
+    """Small shares must not read as none."""
+    shown = 100 * fraction
+    return f"{shown:.0f} %" if shown >= 10 or shown == 0 else f"{shown:.1f} %" if shown >= 1 else f"{shown:.2g} %"
+
+
+def clock(seconds: float) -> str:
+    """01:42, or 1:01:42."""
+    whole = max(0, int(seconds))
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes:02d}:{whole % 60:02d}"
+
+
+def short_worker(worker_id: str) -> str:
+    """worker-12 → w12; other names as they are."""
+    head, dash, number = worker_id.rpartition("-")
+    return f"w{number}" if head == "worker" and dash and number.isdigit() else one_line(worker_id, 20)

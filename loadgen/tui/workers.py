@@ -1,0 +1,112 @@
+"""Workers on the screen: a line each while there is room, else a count by state and a mark for each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from loadgen.report.verdict import CPU_WARN_PERCENT
+from loadgen.tui.draw import LABEL, cell, flow, label
+from loadgen.tui.look import WorkerState
+from loadgen.tui.view import RunView, WorkerCell
+from loadgen.tui.words import NOTHING, one_line, short_worker
+
+QUIET_S = 3.0  # a beat comes every second; after so long its age is worth a colour
+
+_MARKS = {
+    WorkerState.MISSING: ("·", "dim"),
+    WorkerState.STARTING: ("○", ""),
+    WorkerState.WAITING: ("◌", ""),
+    WorkerState.RUNNING: ("●", "green"),
+    WorkerState.DRAINING: ("◒", "cyan"),
+    WorkerState.DONE: ("✓", "green"),
+    WorkerState.STALE: ("◐", "bold yellow"),
+    WorkerState.DEAD: ("✗", "bold red"),
+}
+_TROUBLE = (WorkerState.DEAD, WorkerState.STALE, WorkerState.MISSING)
+
+
+def workers(view: RunView, width: int, limit: int, now_s: float) -> list[Text]:
+    cells = view.workers
+    if not cells:
+        return [label("workers").append(NOTHING)]
+    if len(cells) + 1 <= limit:
+        return [_summary(cells, now_s), *(_line(worker, width, now_s) for worker in cells)]
+    lines = [_summary(cells, now_s)]
+    if limit > 1:
+        lines += _grid(cells, width, now_s)[: limit - 1]
+    return lines
+
+
+def lines_wanted(view: RunView) -> int:
+    """A line each, up to eight workers; above, some lines of marks."""
+    return len(view.workers) + 1 if len(view.workers) <= 8 else 1 + min(6, 1 + len(view.workers) // 10)
+
+
+def _summary(cells: Sequence[WorkerCell], now_s: float) -> Text:
+    """How many are in each state, those in trouble by name."""
+    text = label("workers")
+    states = Counter(worker.state for worker in cells)
+    parts: list[Text] = []
+    for state in WorkerState:
+        if states[state]:
+            mark, style = _MARKS[state]
+            part = Text(f"{mark} {states[state]} {state}", style=style if state in _TROUBLE else "")
+            if state in (WorkerState.DEAD, WorkerState.STALE):
+                part.append(f" ({_names([worker for worker in cells if worker.state is state], now_s)})")
+            parts.append(part)
+    text.append_text(Text(", ").join(parts))
+    loudest = max((worker.cpu_percent or 0.0 for worker in cells), default=0.0)
+    if len(cells) > 1 and loudest:
+        busiest = max(cells, key=lambda worker: worker.cpu_percent or 0.0)
+        text.append(f"; busiest {short_worker(busiest.worker_id)} {loudest:.0f} % CPU", style="dim")
+    return text
+
+
+def _names(cells: Sequence[WorkerCell], now_s: float) -> str:
+    shown = ", ".join(f"{short_worker(worker.worker_id)} {_age(worker, now_s)}" for worker in cells[:3])
+    return shown if len(cells) <= 3 else f"{shown}, …"
+
+
+def _line(worker: WorkerCell, width: int, now_s: float) -> Text:
+    mark, style = _MARKS[worker.state]
+    text = Text.assemble("   ", (mark, style), f" {cell(one_line(worker.worker_id, 40), 11)} ")
+    text.append(cell(worker.state.value, 9), style=style if worker.state in _TROUBLE else "")
+    text.append(f" {worker.open:>4}/{worker.target:<4} open {worker.busy:>4} busy  CPU ")
+    cpu = worker.cpu_percent
+    busy = cpu is not None and cpu >= CPU_WARN_PERCENT
+    text.append(f"{f'{cpu:.0f} %' if cpu is not None else NOTHING:>6}", style="yellow" if busy else "")
+    quiet = worker.heard_s is not None and now_s - worker.heard_s > QUIET_S and not worker.state.is_over
+    beat = "  never heard of" if worker.heard_s is None else f"  beat {_age(worker, now_s)} ago"
+    text.append(beat, style="yellow" if quiet else "dim")
+    if worker.said and worker.state in _TROUBLE:
+        text.append(f"  {one_line(worker.said)}", style="red")
+    return text
+
+
+def _grid(cells: Sequence[WorkerCell], width: int, now_s: float) -> list[Text]:
+    """A mark for each worker, trouble with its name first."""
+    if len(cells) <= 40:
+        items = [_small(worker, now_s) for worker in cells]
+        return flow(items, width, indent=LABEL)
+    marks = Text()
+    for worker in cells:
+        marks.append(*_MARKS[worker.state])
+    row = max(10, width - LABEL - 1)
+    return [Text.assemble(" " * LABEL, marks[start : start + row]) for start in range(0, len(cells), row)]
+
+
+def _small(worker: WorkerCell, now_s: float) -> Text:
+    mark, style = _MARKS[worker.state]
+    text = Text.assemble((mark, style), f" {short_worker(worker.worker_id)} {worker.open}c")
+    if worker.cpu_percent is not None:
+        text.append(f" {worker.cpu_percent:.0f}%", style="yellow" if worker.cpu_percent >= CPU_WARN_PERCENT else "dim")
+    if worker.heard_s is not None and now_s - worker.heard_s > QUIET_S and not worker.state.is_over:
+        text.append(f" {_age(worker, now_s)}", style="yellow")
+    return text
+
+
+def _age(worker: WorkerCell, now_s: float) -> str:
+    return "never" if worker.heard_s is None else f"{max(0.0, now_s - worker.heard_s):.0f} s"

@@ -1,0 +1,106 @@
+"""A headless Chromium, driven with the standard library: JSON messages through the pipe of --remote-debugging-pipe."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import select
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+ANSWER_S = 60.0  # a busy machine may need that long for the first page
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def program() -> str:
+    """LOADGEN_CHROMIUM, or what is on the path."""
+    found = os.environ.get("LOADGEN_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    assert found, "no Chromium was found: `apt-get install chromium`, or name one in LOADGEN_CHROMIUM"
+    return found
+
+
+class Chromium:
+    """One browser with one page. Everything that happens on the page is in `events`."""
+
+    def __init__(self, profile: Path) -> None:
+        to_browser, our_end = os.pipe()
+        their_end, from_browser = os.pipe()[::-1]
+        self._out, self._in = our_end, from_browser
+        words = [program(), "--headless", "--remote-debugging-pipe", f"--user-data-dir={profile}", "--disable-gpu"]
+        words += ["--no-first-run", "--disable-extensions", "--disable-background-networking", "--hide-scrollbars"]
+        words += ["--no-sandbox"] if os.geteuid() == 0 else []
+        self._process = subprocess.Popen(  # the pipe must be its files 3 and 4
+            ["bash", "-c", f'exec "$@" 3<&{to_browser} 4>&{their_end}', "bash", *words],
+            pass_fds=(to_browser, their_end),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_browser)
+        os.close(their_end)
+        self._numbers = itertools.count(1)
+        self._rest = b""
+        self._session: str | None = None
+        self.events: list[dict[str, Any]] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def close(self) -> None:
+        self._session = None
+        self.call("Browser.close")
+        self._process.wait(ANSWER_S)
+        os.close(self._out)
+        os.close(self._in)
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Ask for something and wait for the answer."""
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._read()
+            if answer.get("id") == number:
+                assert "error" not in answer, (method, answer["error"])
+                result: dict[str, Any] = answer["result"]
+                return result
+            self.events.append(answer)
+
+    def open(self, page: Path) -> None:
+        """Load a page, and wait until all of it is there."""
+        self.events.clear()
+        self.call("Page.navigate", url=page.as_uri())
+        while not self.seen("Page.loadEventFired"):
+            self.events.append(self._read())
+
+    def seen(self, method: str) -> list[dict[str, Any]]:
+        return [event["params"] for event in self.events if event.get("method") == method]
+
+    def evaluate(self, script: str) -> Any:
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def move_to(self, x: float, y: float) -> None:
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def press(self, key: str) -> None:
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
+
+    def _read(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            ready, _, _ = select.select([self._in], [], [], ANSWER_S)
+            assert ready, "the browser does not answer"
+            part = os.read(self._in, 1 << 20)
+            assert part, "the browser has ended"
+            self._rest += part
+        message, _, self._rest = self._rest.partition(b"\0")
+        read: dict[str, Any] = json.loads(message)
+        return read

@@ -1,0 +1,146 @@
+"""`loadgen run` as a process at a terminal of its own, on which it draws as it would for a person."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from tests.embedded_server import ROOT
+from tests.perf._cores import Cores, on
+from tests.perf._ending import end
+from tests.perf._processes import GET
+from tests.process.worker_driver import Stage, wait_for
+
+WORKERS = 2
+PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
+ROWS, COLUMNS = 40, 140
+SAID_BYTES_MAX = 20_000
+
+_numbers = itertools.count(1)
+
+
+def document(stage: Stage, load: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """A scenario of point reads with this load; `more` are other sections."""
+    return {
+        "version": 1,
+        "name": f"bench-{next(_numbers)}",
+        "connection": "target",
+        "control": {"connection": "control", "database": stage.plane.place.database},
+        "target": {"database": stage.database, "schema": "PUBLIC", **more.pop("target", {})},
+        "workload": {"statements": [GET]},
+        "load": {"workers": WORKERS, **load},
+        **more,
+    }
+
+
+class LoadgenRun:
+    """One run. Leaving the block ends it, whatever state it is in."""
+
+    def __init__(self, stage: Stage, scenario: Mapping[str, Any], cores: Cores) -> None:
+        """It, its workers and its display have the cores of the clients."""
+        self._stage, self._name = stage, scenario["name"]
+        self._folder = stage.folder / self._name
+        self._folder.mkdir()
+        file = self._folder / "scenario.yaml"
+        file.write_text(json.dumps(scenario), "utf-8")
+        self._said = b""
+        self.drawn_bytes = 0
+        terminal, ours = pty.openpty()
+        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        try:
+            with on(cores.clients), (self._folder / "stdout.txt").open("wb") as out:
+                self.process = subprocess.Popen(
+                    [*PROGRAM, "run", str(file)],
+                    cwd=self._folder,
+                    env=self._environ(),
+                    stdin=ours,
+                    stdout=out,
+                    stderr=ours,
+                    start_new_session=True,
+                )
+        finally:
+            os.close(ours)
+        self._reader = threading.Thread(target=self._read, args=(terminal,), name="terminal", daemon=True)
+        self._reader.start()
+
+    def _environ(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("LOADGEN_", "SNOWFLAKE_"))}
+        home = {"SNOWFLAKE_HOME": self._stage.environ["SNOWFLAKE_HOME"], "HOME": str(self._folder)}
+        return {**kept, **home, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
+
+    def _read(self, terminal: int) -> None:
+        """Be the terminal: take what is drawn, and keep the end of it."""
+        with suppress(OSError), open(terminal, "rb", buffering=0) as shown:  # EIO: nobody has it open any more
+            while piece := shown.read(65_536):
+                self.drawn_bytes += len(piece)
+                self._said = (self._said + piece)[-SAID_BYTES_MAX:]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with suppress(psutil.NoSuchProcess):
+            me = psutil.Process(self.process.pid)
+            end([*me.children(recursive=True), me])
+        self.process.wait()
+        self._reader.join()
+
+    # --- while it runs -----------------------------------------------------------------------------------------------
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The leader, with the display, and its workers."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        workers = [child.pid for child in children if child.name().startswith("worker-")]
+        assert len(workers) == WORKERS, self.said
+        return (self.process.pid, *workers)
+
+    def wait_measuring(self) -> None:
+        sql = "SELECT 1 FROM RUN_STATUS WHERE TEST_NAME = ? AND STATUS = 'RUNNING' AND PHASE = 'MEASUREMENT'"
+        wait_for(lambda: self._stage.plane.rows(sql, self._name), f"{self._name} measures", unless=self._gone)
+
+    def _gone(self) -> str | None:
+        return None if self.process.poll() is None else f"it ended with {self.process.returncode}: {self.said}"
+
+    @property
+    def said(self) -> str:
+        """What was on its terminal and in its output last."""
+        out = (self._folder / "stdout.txt").read_text("utf-8", "replace")
+        return f"{self._said.decode('utf-8', 'replace')}\n{out}"
+
+    # --- its end -----------------------------------------------------------------------------------------------------
+
+    def stop(self, seconds: float) -> None:
+        """End it in good order, as Ctrl-C does."""
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(seconds)
+        assert code == 128 + signal.SIGINT, f"it ended with {code}: {self.said}"
+
+    def result(self, seconds: float) -> dict[str, Any]:
+        """Its summary, once it has ended by itself."""
+        self.process.wait(seconds)
+        files = list(self._folder.glob("runs/*/summary.json"))
+        assert files, f"it ended with {self.process.returncode}: {self.said}"
+        found: dict[str, Any] = json.loads(files[0].read_text("utf-8"))
+        return found
+
+
+def ran(stage: Stage, scenario: Mapping[str, Any], cores: Cores, seconds: float) -> dict[str, Any]:
+    """The summary of a whole run, which may take so long."""
+    with LoadgenRun(stage, scenario, cores) as run:
+        return run.result(seconds)

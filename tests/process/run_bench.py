@@ -1,0 +1,223 @@
+"""Runs as real processes, for tests of what may happen to them: started as a user would, killed and interrupted, with
+the server's own history as the truth about what was executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from tests.embedded_server import EmbeddedServer
+from tests.process import REPOSITORY, alive, wait_until
+
+PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
+END_S = 90.0
+MEASURES = "RUNNING MEASUREMENT"
+NAP = "SELECT SYSTEM$WAIT(20, 'MILLISECONDS')"
+TIMING = {
+    **dict.fromkeys(("tick", "heartbeat", "status_poll"), "200ms"),
+    **dict.fromkeys(("flush", "events_poll", "announce", "terminate_after", "kill_after"), "500ms"),
+    "drain_interrupt": "2s",
+}
+CHANGE_LEASE = "UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, -100, SYSDATE()) WHERE "
+
+
+@dataclass
+class Program:
+    """One process. Everything it started is known by its id, so that nothing of it can be left unseen."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    pids: set[int] = field(default_factory=set)
+
+    @property
+    def said(self) -> str:
+        return (self.folder / "stderr.txt").read_text("utf-8")
+
+    @property
+    def printed(self) -> Any:
+        return json.loads((self.folder / "stdout.txt").read_text("utf-8"))
+
+    @property
+    def run_id(self) -> str:
+        (folder,) = self.folder.glob("runs/*")
+        return folder.name
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        (file,) = self.folder.glob("runs/*/summary.json")
+        found: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return found
+
+    def look(self) -> set[int]:
+        """The processes it has started that still run."""
+        with suppress(psutil.NoSuchProcess):
+            self.pids |= {child.pid for child in psutil.Process(self.process.pid).children(recursive=True)}
+        return alive(self.pids)
+
+    def wait_for(self, text: str) -> None:
+        def there() -> bool:
+            self.look()
+            found = text in self.said
+            assert found or self.process.poll() is None, f"it ended with {self.process.returncode}: {self.said}"
+            return found
+
+        wait_until(there, f"it says {text!r}")
+
+    def send(self, number: int) -> None:
+        self.look()
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.look()
+        self.process.kill()
+        self.process.wait(END_S)
+
+    def ended(self) -> int:
+        """Its exit code."""
+        return self.process.wait(END_S)
+
+    def wait_alone(self) -> None:
+        """Nothing that it started is left."""
+        wait_until(lambda: not alive(self.pids), f"its children end: {self.said}")
+
+
+class Bench:
+    """A home of its own, a server behind `connection: embedded`, and others by the names of their connections."""
+
+    def __init__(self, server: EmbeddedServer, home: Path, others: Mapping[str, EmbeddedServer] | None = None) -> None:
+        self.server, self.home = server, home
+        self.programs: list[Program] = []
+        home.mkdir(exist_ok=True)
+        if others:
+            _write_connections(home, others)
+        self.environ = {
+            "HOME": str(home),
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(REPOSITORY),
+            EMBEDDED_ADDRESS: server.address,
+        }
+
+    def start(self, *words: object) -> Program:
+        folder = self.home / str(len(self.programs))
+        folder.mkdir()
+        with (folder / "stderr.txt").open("wb") as errors, (folder / "stdout.txt").open("wb") as out:
+            process = subprocess.Popen(
+                [*PROGRAM, *map(str, words)], env=self.environ, cwd=folder, stdout=out, stderr=errors
+            )
+        self.programs.append(Program(process, folder))
+        return self.programs[-1]
+
+    def run(self, *words: object, **sections: Any) -> Program:
+        """`loadgen run` of a scenario with these sections beside the usual ones."""
+        path = self.home / f"scenario-{len(self.programs)}.yaml"
+        path.write_text(json.dumps(scenario(len(self.programs), **sections)), "utf-8")  # JSON is YAML
+        return self.start("run", path, "--format", "json", *words)
+
+    def recover(self, *words: object) -> Program:
+        return self.start("runs", "recover", "-c", "embedded", "--format", "json", *words)
+
+    def worker(self, line: str) -> Program:
+        """A worker, by the command that was printed for whoever starts it."""
+        words = line.split()
+        self_told = dict(word.split("=", 1) for word in words[1 : words.index("loadgen")])
+        before, self.environ = self.environ, self.environ | self_told
+        try:
+            return self.start(*words[words.index("loadgen") + 1 :])
+        finally:
+            self.environ = before
+
+    def rows(self, sql: str, *binds: object) -> list[tuple[Any, ...]]:
+        with self.server.connect(database="LOADGEN", schema="CONTROL") as connection:
+            found: list[tuple[Any, ...]] = connection.cursor().execute(sql, binds).fetchall()
+            return found
+
+    def state(self, run_id: str) -> tuple[str, str, str]:
+        """Status, phase, reason."""
+        ((status, phase, reason),) = self.rows("SELECT STATUS, PHASE, REASON FROM RUN_STATUS WHERE RUN_ID = ?", run_id)
+        return status, phase, reason or ""
+
+    def expire(self, *run_ids: str) -> None:
+        """Let the leases of these runs, and all those of warehouses, have ended long ago."""
+        with self.server.connect(database="LOADGEN", schema="CONTROL") as connection:
+            connection.cursor().execute(f"{CHANGE_LEASE} STARTSWITH(RUN_ID, 'warehouse:')")
+            for run_id in run_ids:
+                connection.cursor().execute(f"{CHANGE_LEASE} RUN_ID = ?", (run_id,))
+
+    def close(self) -> None:
+        for program in self.programs:
+            program.look()
+            for pid in (program.process.pid, *program.pids):
+                with suppress(psutil.NoSuchProcess):
+                    if program.process.poll() is None or pid != program.process.pid:
+                        psutil.Process(pid).kill()
+            program.process.wait()
+
+
+@contextmanager
+def benched(
+    server: EmbeddedServer, home: Path, others: Mapping[str, EmbeddedServer] | None = None
+) -> Iterator[Bench]:
+    bench = Bench(server, home, others)
+    try:
+        yield bench
+    finally:
+        server.clear_faults()
+        bench.close()
+
+
+def scenario(number: int, **sections: Any) -> dict[str, Any]:
+    """Two connections that nap, on a warehouse of their own. A section adds to the usual one of its name."""
+    usual: dict[str, Any] = {
+        "version": 1,
+        "name": f"fault-{number}",
+        "connection": "embedded",
+        "target": {"warehouse": f"FAULT_{number}_WH", "database": "BENCH", "schema": "PUBLIC"},
+        "workload": {"statements": [{"name": "nap", "sql": NAP}]},
+        "load": {"connections": 2, "workers": 1, "warmup": "1s", "duration": "60s"},
+        "timing": TIMING,
+    }
+    for name, section in sections.items():
+        usual[name] = _merged(usual.get(name, {}), section) if isinstance(section, dict) else section
+    return usual
+
+
+def history(server: EmbeddedServer, run_id: str, phase: str = "MEASUREMENT") -> Counter[int | None]:
+    """How many statements the server executed for a phase of a run, by step; switching a tag is none."""
+    lines = server.ask(f"/__loadgen/history?tag={run_id}")
+    tags = [json.loads(line["query_tag"]) for line in lines if not line["sql_text"].startswith("ALTER SESSION")]
+    return Counter(tag.get("step") for tag in tags if tag.get("phase") == phase)
+
+
+def load_under_way(server: EmbeddedServer) -> int:
+    """Statements of load that are running now, or queue."""
+    stats = server.ask("/__loadgen/stats")
+    return int(stats["under_way"])
+
+
+def _write_connections(home: Path, servers: Mapping[str, EmbeddedServer]) -> None:
+    folder = home / ".snowflake"
+    folder.mkdir()
+    file = folder / "connections.toml"
+    text = "".join(
+        f'[{name}]\naccount = "{name}"\nuser = "tester"\npassword = "any"\nhost = "{server.host}"\n'
+        f'port = {server.port}\nprotocol = "http"\n'
+        for name, server in servers.items()
+    )
+    file.write_text(text, "utf-8")
+    file.chmod(0o600)
+
+
+def _merged(usual: dict[str, Any], section: dict[str, Any]) -> dict[str, Any]:
+    """None takes a key away."""
+    return {key: value for key, value in (usual | section).items() if value is not None}

@@ -1,0 +1,169 @@
+"""Records of runs for the tests of reports; valid by default, hostile where a test wants it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.result import Merged
+from loadgen.model.counts import Counts
+from loadgen.model.workload import Query, Statement, StatementKind, Workload
+from loadgen.report.record import LogLine, Machine, Mark, Poll, RunRecord, Step
+from loadgen.report.summary import RunFacts, WorkerResult, summarize
+from loadgen.report.timeline import WorkerSecond, merge_seconds
+from loadgen.report.verdict import Checked, ClientHealth
+from loadgen.scenario.frozen import freeze
+from loadgen.scenario.scenario import Load, Scenario
+from tests.unit.orchestrator_builders import MS, merged, tally
+
+START = datetime(2026, 11, 15, 2, 0, 0)  # noqa: DTZ001 (as the tables have it: naive UTC)
+MANY = tuple(10.0 + number / 100 for number in range(2_000))
+
+# As a statement's name, in a server's error, in a label: it must show literally, and do nothing.
+HOSTILE_NAME = "</script><b>x"
+HOSTILE_TEXT = (
+    "=cmd|' /C calc'!A0 [/dim] </script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
+    " <!-- ]]> &amp; `tick` | pipe \\| @somebody **bold** [link](javascript:alert(1)) \x1b[31m red \x00 \u202e 😀"
+)
+
+
+def statements(*names: str) -> tuple[Statement, ...]:
+    kinds = (StatementKind.READ, StatementKind.WRITE)
+    return tuple(
+        Statement(name=name, kind=kinds[number % 2], weight=1, queries=(Query(sql=f"SELECT {number} FROM ORDERS"),))
+        for number, name in enumerate(names)
+    )
+
+
+def scenario(names: tuple[str, ...] = ("look", "pay"), **more: Any) -> Scenario:
+    known: dict[str, Any] = {
+        "name": "orders-mix",
+        "workload": Workload(statements=statements(*names), seed=7),
+        "load": Load(connections=8, workers=2, warmup_s=2.0, duration_s=10.0),
+        "connection": "embedded",
+    }
+    return Scenario(**(known | more))
+
+
+def worker_second(
+    at_s: float, *, worker_id: str = "worker-0", ms: tuple[float, ...] = (10.0,) * 100, **more: Any
+) -> WorkerSecond:
+    """One that ended `at_s` after the start."""
+    times = Histogram.of(np.array([round(value * MS) for value in ms], np.int64))
+    known: dict[str, Any] = {
+        "worker_id": worker_id,
+        "ended_at": START + timedelta(seconds=at_s),
+        "seconds": 1.0,
+        "phase": "MEASUREMENT",
+        "statements": {"look": Counts(succeeded=len(ms))},
+        "response": times,
+        "executing": 4,
+        "target": 4,
+        "cpu_percent": 20.0,
+    }
+    return WorkerSecond(**(known | more))
+
+
+def seconds(count: int, names: tuple[str, ...] = ("look", "pay")) -> list[WorkerSecond]:
+    """Two workers; the first two seconds are warm-up."""
+    return [
+        worker_second(
+            at + 1.02 + 0.3 * number,
+            worker_id=f"worker-{number}",
+            ms=tuple(20.0 + 5 * np.sin(at / 7) + 0.1 * sample for sample in range(100)),
+            phase="WARMUP" if at < 2 else "MEASUREMENT",
+            statements={name: Counts(succeeded=100 // len(names) + (100 % len(names) if not n else 0), failed=at % 3)
+                        for n, name in enumerate(names)},
+        )
+        for at in range(count)
+        for number in range(2)
+    ]  # fmt: skip
+
+
+def summary(measured: Merged, names: tuple[str, ...], **more: Any) -> dict[str, Any]:
+    known: dict[str, Any] = {
+        "run_id": "20261115-0200-orders-7f3a9c",
+        "scenario": "orders-mix",
+        "status": "COMPLETED",
+        "started_at": "2026-11-15T02:00:00.000Z",
+        "connections": 8,
+        "statements": statements(*names),
+        "merged": measured,
+        "invalid": (),
+        "checked": (Checked(check="p95 < 50ms", value=29.123456, passed=True),),
+        "client": ClientHealth(cpu_percent_of_core=12.5, wakeup_p99_ms=0.25),
+        "workers": tuple(
+            WorkerResult(worker_id=f"worker-{number}", status="DONE", succeeded=2_000, failed=2, qps=200.0,
+                         cpu_percent_of_core=12.5, wakeup_p99_ms=0.25)
+            for number in range(2)
+        ),
+        "environment": {"loadgen": "0.1.0", "driver": "5.2.0"},
+    }  # fmt: skip
+    return summarize(RunFacts(**(known | more)))
+
+
+def record(
+    names: tuple[str, ...] = ("look", "pay"),
+    *,
+    length: int = 12,
+    facts: dict[str, Any] | None = None,
+    example: str = "it failed",
+    **more: Any,
+) -> RunRecord:
+    measured = merged({name: tally(MANY, failed=2) for name in names}, example=example)
+    run = scenario(names)
+    known: dict[str, Any] = {
+        "summary": summary(measured, names, **(facts or {})),
+        "template_id": "5ba06c18b63ecb69f2da728229976947",
+        "created": START,
+        "started": START,
+        "ended": START + timedelta(seconds=length),
+        "reason": "the plan is done",
+        "enrichment_status": None,
+        "config": freeze(run),
+        "scenario": run,
+        "seconds": merge_seconds(START, seconds(length, names)),
+        "merged": measured,
+        "polls": tuple(
+            Poll(at_s=at_s, running=8, queued=at_s // 5, started_clusters=1, size="X-Small")
+            for at_s in range(0, length, 5)
+        ),
+        "machines": {"worker-0": Machine(hostname="build-7", version="0.1.0")},
+    }
+    return RunRecord(**(known | more))
+
+
+def hostile(**more: Any) -> RunRecord:
+    """Foreign text wherever there can be any; some of it a megabyte long."""
+    long = f"{HOSTILE_TEXT} " * (1_000_000 // len(HOSTILE_TEXT))
+    found = {
+        "scenario": HOSTILE_TEXT[:100],
+        "invalid": (HOSTILE_TEXT, long),
+        "checked": (
+            Checked(check=f"{HOSTILE_NAME}.p95 < 50ms", value=99.0, passed=False),
+            Checked(check="p99 < 1ms", value=None, passed=False),
+        ),
+        "environment": {"loadgen": HOSTILE_NAME, HOSTILE_NAME: HOSTILE_TEXT},
+        "find_max": {
+            "max_concurrency": 4, "result": HOSTILE_NAME, "reason": long, "failed_at": 8, "qps": 10.0, "p95_ms": 3.5,
+            "failed_outcome": HOSTILE_NAME, "confidence": HOSTILE_NAME, "steps": [],
+        },
+    }  # fmt: skip
+    run = scenario((HOSTILE_NAME, long), description=HOSTILE_TEXT, labels={HOSTILE_NAME: long}, connection=HOSTILE_NAME)
+    step = Step(number=1, target=4, succeeded=9, failed=1, qps=10.0, p50_ms=2.0, p95_ms=3.5, p99_ms=None,
+                error_rate=0.1, queue_seen=False, outcome=HOSTILE_NAME, reason=HOSTILE_TEXT)  # fmt: skip
+    known: dict[str, Any] = {
+        "scenario": run,
+        "config": freeze(run),
+        "marks": (Mark(at_s=5.0, label=HOSTILE_NAME),),
+        "steps": (step,),
+        "polls": (Poll(at_s=1.0, running=1, queued=0, started_clusters=1, size=HOSTILE_NAME),),
+        "machines": {"worker-0": Machine(hostname=HOSTILE_TEXT, version=HOSTILE_NAME)},
+        "logs": (LogLine(moment=START, worker_id=HOSTILE_NAME, level="ERROR", message=long),),
+        "enrichment_status": HOSTILE_NAME,
+        "merged_missing": HOSTILE_TEXT,
+    }
+    return record((HOSTILE_NAME, long), facts=found, example=HOSTILE_TEXT, **(known | more))

@@ -1,0 +1,102 @@
+"""Foreign text shows literally, and does nothing, in every kind of file."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.report import foreign
+from tests.unit.report_builders import HOSTILE_TEXT
+
+CONTROLS = set(map(chr, [*range(0x20), *range(0x7F, 0xA0)]))
+anything = st.text(st.characters(), max_size=300)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31m", "␛[31m"),
+        ("a\x00b", "a␀b"),
+        ("\x7f\x85", "␡\\u0085"),
+        ("\u202eabc", "\\u202eabc"),
+        ("\ud800", "\\ud800"),
+        ("[/dim] 😀 é", "[/dim] 😀 é"),
+        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
+        ("\r\n", "␍\n"),
+    ],
+)
+def test_what_cannot_be_seen_is_made_visible(text: str, shown: str) -> None:
+    assert foreign.visible(text) == shown
+
+
+def test_a_megabyte_is_cut_and_says_so() -> None:
+    shown = foreign.visible("x" * 1_000_000, 100)
+    assert shown == "x" * 99 + "…"
+
+
+@given(anything)
+def test_html_reads_back_as_the_visible_text(text: str) -> None:
+    written = foreign.html(text, 10_000)
+    assert not set("<>\"'") & set(written)
+    assert html.unescape(written) == foreign.visible(text)
+
+
+@given(anything)
+def test_json_in_a_page_reads_back_and_cannot_end_its_element(text: str) -> None:
+    written = foreign.html_json({"text": text})
+    assert not set("<>&\u2028\u2029") & set(written)
+    assert json.loads(written) == {"text": text}
+
+
+@given(anything)
+def test_xml_takes_every_text(text: str) -> None:
+    element = ElementTree.Element("a", b=foreign.xml(text))
+    element.text = foreign.xml(text)
+    read = ElementTree.fromstring(ElementTree.tostring(element, encoding="unicode"))
+    assert (read.text or "") == foreign.visible(text)
+
+
+@given(anything)
+def test_markdown_never_leaves_its_cell_or_its_code(text: str) -> None:
+    written = foreign.markdown(text)
+    assert "\n" not in written
+    if written == "–":
+        return
+    inner = written[1:-1] if written.startswith("`") else written.removeprefix("<code>").removesuffix("</code>")
+    assert not set("`|\\") & set(inner)
+    read = inner if written.startswith("`") else html.unescape(inner)
+    assert read == foreign.line(text).strip()
+
+
+def test_markdown_mentions_nobody_outside_code() -> None:
+    assert foreign.markdown("@somebody") == "`@somebody`"
+    assert foreign.markdown("@somebody | `x`").startswith("<code>&#64;somebody")
+    assert foreign.markdown(" \n ") == "–"
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", " =1", "\t=1", "\r=1"])
+def test_no_cell_of_a_spreadsheet_is_a_formula(text: str) -> None:
+    assert foreign.csv(text).lstrip()[0] not in "=+-@\t\r"
+
+
+@given(anything)
+def test_a_cell_stays_one_cell(text: str) -> None:
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerow([foreign.csv(text), "next"])
+    ((cell, following),) = csv.reader(io.StringIO(written.getvalue()))
+    assert following == "next"
+    assert not CONTROLS & set(cell)
+
+
+def test_the_worst_of_all_keeps_its_words() -> None:
+    for written in (foreign.html(HOSTILE_TEXT), foreign.xml(HOSTILE_TEXT), foreign.csv(HOSTILE_TEXT)):
+        assert "[/dim]" in written
+        assert "😀" in written
+        assert "␛[31m red ␀" in written

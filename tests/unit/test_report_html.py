@@ -1,0 +1,249 @@
+"""report.html: true to summary.json, harmless whatever it is told, small, and whole."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from loadgen.report import figures
+from loadgen.report.foreign import line
+from loadgen.report.html import report_html
+from loadgen.report.record import RunRecord, Step
+from loadgen.report.timeline import merge_seconds
+from loadgen.report.verdict import Checked
+from loadgen.scenario.scenario import Load, LoadMode
+from tests.unit.report_builders import HOSTILE_NAME, HOSTILE_TEXT, START, hostile, record, scenario, seconds
+
+SIZE_MAX = 400_000
+VOID = {"meta"}
+
+
+@dataclass
+class Page(HTMLParser):
+    """The page as a browser's parser reads it, roughly: elements that do not match are an error."""
+
+    tags: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
+    texts: list[tuple[str, str]] = field(default_factory=list)  # (element it is in, text), in order
+    data: list[tuple[float, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self._open: list[str] = []
+        self._value: float | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+        if tag == "data":
+            self._value = float(dict(attrs)["value"] or "nan")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag, f"</{tag}> does not match"
+
+    def handle_data(self, data: str) -> None:
+        inside = self._open[-1] if self._open else ""
+        self.texts.append((inside, data))
+        if inside == "data" and self._value is not None:
+            self.data.append((self._value, data))
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    @property
+    def words(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(text for tag, text in self.texts if tag not in ("script", "style")))
+
+
+def page(run: RunRecord) -> Page:
+    read = Page()
+    text = report_html(run)
+    read.feed(text)
+    read.close()
+    assert not read._open, f"never closed: {read._open}"
+    assert len(text.encode()) < SIZE_MAX
+    return read
+
+
+def _whole(value: float) -> float:
+    return int(value) if value.is_integer() else value
+
+
+def numbers(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [number for item in value.values() for number in numbers(item)]
+    if isinstance(value, list):
+        return [number for item in value for number in numbers(item)]
+    return [float(value)] if isinstance(value, (int, float)) and not isinstance(value, bool) else []
+
+
+# --- true ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_number_is_that_of_the_summary_to_the_last_digit() -> None:
+    run = record()
+    shown = {value for value, _ in page(run).data}
+    summary = run.summary
+    parts = ("totals", "latency_ms", "statements", "thresholds", "worker_results", "measured_seconds", "connections")
+    for part in parts:
+        assert set(numbers(summary[part])) <= shown, part
+    assert {summary["client"]["cpu_percent_of_core"], summary["client"]["wakeup_p99_ms"]} <= shown
+
+
+def test_a_number_reads_as_it_does_in_every_other_file() -> None:
+    run = record()
+    read = page(run).data
+    assert (run.summary["latency_ms"]["p95"], figures.ms(run.summary["latency_ms"]["p95"])) in read
+    assert (run.summary["totals"]["qps"], figures.rate(run.summary["totals"]["qps"])) in read
+
+
+def test_whole_numbers_are_the_same_whether_a_table_returned_them_as_such() -> None:
+    run = record()
+    returned = json.loads(json.dumps(run.summary), parse_float=lambda text: _whole(float(text)))
+    assert report_html(record(summary=returned)) == report_html(run)
+
+
+def test_the_verdict_and_its_reasons_come_first() -> None:
+    for facts, verdict, reason in (
+        ({}, "✓ PASSED", "every threshold was met"),
+        ({"checked": (Checked(check="p99 < 1ms", value=29.0, passed=False),)}, "✗ FAILED", "not met: p99 < 1ms"),
+        ({"invalid": ("the client was the limit",)}, "! INVALID", "the client was the limit"),
+        ({"status": "FAILED", "reason": "worker-1 died"}, "✗ ERROR", "worker-1 died"),
+        ({"status": "CANCELLED", "reason": "stopped by a user"}, "■ CANCELLED", "stopped by a user"),
+    ):
+        words = page(record(facts=facts)).words
+        assert 0 <= words.index(verdict) < words.index(reason) < words.index("What was run") < words.index("Totals")
+
+
+def test_percentiles_that_are_not_supported_are_dashes() -> None:
+    run = record()
+    run.summary["latency_ms"]["p99"] = None
+    assert "Response p99 –" in page(run).words
+
+
+def test_what_is_missing_is_said_and_not_drawn() -> None:
+    run = record(seconds=(), merged=None, merged_missing="a worker died", polls=(), scenario=None, started=None)
+    words = page(run).words
+    assert "No second of this run was recorded." in words
+    assert "cannot be drawn: a worker died" in words
+    assert "The warehouse was not looked at" in words
+    assert "its history has not been read" in words
+    assert not page(run).named("svg")
+
+
+def test_the_servers_times_are_shown_with_their_coverage() -> None:
+    found = {
+        "status": "PARTIAL",
+        "coverage_percent": 93.5,
+        "total": 200,
+        "enriched": 187,
+        "reason": "13 are not in the history",
+        "ledger_samples": 187,
+        "ledger_ms": {
+            "execution": {"mean": 12.5, "p50": 11.0, "p95": None},
+            "total": {"mean": 15.25, "p50": 14.0, "p95": 19.0},
+        },
+    }
+    read = page(record(facts={"enrichment": found}))
+    assert {93.5, 187.0, 200.0, 12.5, 15.25} <= {value for value, _ in read.data}
+    (said,) = re.findall("13 are not in the history.*Warnings", read.words)
+    assert said.index("total 15.25 14.00 19.00") < said.index("execution 12.50 11.00 –")
+
+
+def test_a_search_shows_its_answer_and_every_step() -> None:
+    steps = tuple(
+        Step(number=number, target=4 * number, succeeded=100, failed=0, qps=100.0 * number, p50_ms=5.0, p95_ms=9.0,
+             p99_ms=None, error_rate=0.0, queue_seen=False, reason="why",
+             outcome="STABLE" if number < 3 else "DEGRADED")
+        for number in (1, 2, 3)
+    )  # fmt: skip
+    found = {"max_concurrency": 8, "result": "TRUE_MAX", "reason": "12 did not hold", "failed_at": 12,
+             "failed_outcome": "DEGRADED", "qps": 200.0, "p95_ms": 9.0, "confidence": "high", "steps": []}  # fmt: skip
+    read = page(record(facts={"find_max": found}, steps=steps))
+    assert {"steps", "steps-qps", "steps-p95"} <= {svg["id"] for svg in read.named("svg")}
+    assert "the limit itself was found" in read.words
+    assert read.words.count("DEGRADED") >= 2
+
+
+@pytest.mark.parametrize(
+    ("load", "expected"),
+    [
+        (Load(connections=8, workers=2, warmup_s=2.0, duration_s=10.0), "load.connections=8"),
+        (
+            Load(mode=LoadMode.RATE, connections=8, workers=1, duration_s=60.0, rate_per_second=100.0),
+            "load.rate=100/s",
+        ),
+    ],
+)
+def test_the_command_that_repeats_it_has_the_settings_it_had(load: Load, expected: str) -> None:
+    words = page(record(scenario=scenario(load=load))).words
+    assert "loadgen run scenario.yaml -c embedded" in words
+    assert expected in words
+    assert "loadgen report 20261115-0200-orders-7f3a9c --format html" in words
+
+
+# --- harmless --------------------------------------------------------------------------------------------------------
+
+
+def test_foreign_text_shows_literally_and_is_never_an_element() -> None:
+    read = page(hostile())
+    assert {tag for tag, _ in read.tags} <= {
+        *("html", "head", "meta", "title", "style", "body", "header", "div", "span", "h1", "h2", "p", "nav", "a"),
+        *("main", "dl", "dt", "dd", "data", "small", "section", "table", "caption", "thead", "tbody", "tr", "th", "td"),
+        *("code", "figure", "figcaption", "strong", "i", "b", "output", "details", "summary", "pre", "footer"),
+        *("script", "ul", "li"),
+        *("svg", "desc", "line", "text", "rect", "path", "circle", "g"),
+    }  # fmt: skip
+    assert HOSTILE_NAME in read.words
+    assert line(HOSTILE_TEXT) in read.words
+    assert len(read.named("script")) == 2
+    assert not [name for _, attributes in read.tags for name in attributes if name.startswith("on") or name == "style"]
+
+
+def test_nothing_is_fetched_and_only_its_own_script_and_style_are_obeyed() -> None:
+    text = report_html(hostile())
+    read = page(hostile())
+    (policy,) = [meta["content"] for meta in read.named("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+    for tag in ("script", "style"):
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert not {"src", "srcset", "action", "xlink:href", "background"} & {name for _, a in read.tags for name in a}
+    assert all((link["href"] or "").startswith("#") for link in read.named("a"))
+    assert not read.named("link")
+    assert not re.search(r"url\(|@import", text)
+
+
+def test_links_lead_to_sections_and_ids_are_unique() -> None:
+    read = page(record())
+    ids = [attributes["id"] for _, attributes in read.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {link["href"] for link in read.named("a")} <= {f"#{name}" for name in ids}
+    labelled = [name for _, a in read.tags for name in (a.get("aria-labelledby") or "").split()]
+    assert set(labelled) <= set(ids)
+
+
+# --- small -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_hour_with_fifty_statements_stays_small_and_holds_every_sample() -> None:
+    names = tuple(f"statement {number} with a long name" for number in range(50))
+    read = page(record(names, seconds=merge_seconds(START, seconds(3_600))))  # page() checks the size
+    (data,) = [text for tag, text in read.texts if tag == "script" and text.startswith("{")]
+    hover = json.loads(data)
+    assert len(hover["axes"]["time"]["px"]) <= 302
+    assert all(len(line) == len(hover["axes"]["time"]["px"]) for line in hover["charts"]["qps"]["values"])
+    assert "Each point joins up to 12 seconds." in read.words

@@ -1,0 +1,112 @@
+"""The seconds of a run: put together over workers, joined for charts, written as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+
+import pytest
+
+from loadgen.model.counts import Counts
+from loadgen.report.intervals import COLUMNS, intervals_csv
+from loadgen.report.timeline import merge_seconds, spans, thin
+from tests.unit.report_builders import HOSTILE_NAME, START, hostile, record, seconds, worker_second
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_seconds_of_workers_are_added() -> None:
+    merged = merge_seconds(START, seconds(10))
+    assert [second.at_s for second in merged] == list(range(10))
+    assert {second.workers for second in merged} == {2}
+    assert {second.counts.succeeded for second in merged} == {200}
+    assert {second.executing for second in merged} == {8}
+    assert merged[5].qps == pytest.approx(200.0)
+    assert merged[5].response.count == 200
+
+
+def test_percentiles_are_of_merged_samples_and_not_of_percentiles() -> None:
+    fast = worker_second(5.5, ms=(1.0,) * 100)
+    slow = worker_second(5.5, ms=(100.0,) * 100, worker_id="worker-1")
+    (merged,) = merge_seconds(START, [fast, slow])
+    assert merged.response_ms(950) == pytest.approx(100.0, rel=0.02)  # their mean would be 50
+    assert merged.response_ms(500) == pytest.approx(1.0, rel=0.02)
+
+
+def test_a_wobble_makes_neither_a_gap_nor_a_double() -> None:
+    chance = random.Random(5)
+    own = [worker_second(at + 1.0 + chance.uniform(-0.2, 0.2)) for at in range(200)]
+    assert [second.at_s for second in merge_seconds(START, own)] == list(range(200))
+
+
+def test_a_silent_worker_leaves_a_gap() -> None:
+    merged = merge_seconds(START, [worker_second(1.5), worker_second(2.5), worker_second(9.5)])
+    assert [second.at_s for second in merged] == [1, 2, 9]
+
+
+def test_a_second_that_was_measured_in_part_has_no_rate() -> None:
+    merged = merge_seconds(START, seconds(8))
+    known = [second.qps is not None for second in merged]
+    assert known == [False, True, False, True, True, True, True, False]  # first, change of phase, last
+    assert merged[2].counts.succeeded == 200  # what was counted stays
+
+
+def test_what_follows_the_last_statement_is_left_out() -> None:
+    idle = [worker_second(at, ms=(), statements={}, executing=0) for at in (4.5, 5.5)]
+    merged = merge_seconds(START, [worker_second(2.5), worker_second(3.5), *idle])
+    assert [second.at_s for second in merged] == [2, 3]
+
+
+def test_a_statement_that_hangs_at_the_end_is_not_left_out() -> None:
+    hanging = [worker_second(at, ms=(), statements={}, executing=1) for at in (4.5, 5.5)]
+    assert len(merge_seconds(START, [worker_second(3.5), *hanging])) == 3
+
+
+def test_joined_seconds_hold_the_same_samples_and_keep_phases_apart() -> None:
+    merged = merge_seconds(START, seconds(100))
+    joined = thin(merged, 20)
+    assert len(joined) <= 22
+    assert sum(point.length_s for point in joined) == 100
+    assert sum(point.response.count for point in joined) == sum(second.response.count for second in merged)
+    assert spans(joined) == spans(merged) == (("WARMUP", 0, 2), ("MEASUREMENT", 2, 100))
+    assert joined[5].qps == pytest.approx(200.0)
+
+
+def test_a_short_run_is_not_joined() -> None:
+    merged = merge_seconds(START, seconds(10))
+    assert thin(merged, 300) == merged
+
+
+def test_there_is_one_row_per_second_with_the_columns_that_were_promised() -> None:
+    written = rows(intervals_csv(record(length=12)))
+    assert list(written[0]) == [*COLUMNS, "look succeeded", "look failed", "pay succeeded", "pay failed"]
+    assert [row["second"] for row in written] == list(map(str, range(12)))
+    row = written[5]
+    assert row["time"] == "2026-11-15T02:00:05.000Z"
+    assert (row["phase"], row["workers"], row["succeeded"], row["failed"]) == ("MEASUREMENT", "2", "200", "8")
+    assert float(row["qps"]) == pytest.approx(200.0)
+    assert (row["look succeeded"], row["look failed"]) == ("100", "4")
+
+
+def test_what_is_not_known_is_an_empty_cell() -> None:
+    written = rows(intervals_csv(record(length=12)))
+    assert written[0]["qps"] == ""
+    assert written[5]["lag_p99_ms"] == ""
+    few = merge_seconds(START, [worker_second(1.5, ms=(5.0,), statements={"look": Counts(succeeded=1)})])
+    row = rows(intervals_csv(record(seconds=few)))[0]
+    assert (row["p50_ms"], row["p99_ms"], row["max_ms"]) == ("", "", "5")
+
+
+def test_names_of_statements_are_neither_markup_nor_formulas() -> None:
+    text = intervals_csv(hostile())
+    head = next(csv.reader(io.StringIO(text)))
+    assert head[len(COLUMNS)] == f"{HOSTILE_NAME} succeeded"
+    assert all(cell[0] not in "=+-@" for cell in head)
+    assert not set(text) & {"\x00", "\x1b", "\r"}
+
+
+def test_a_run_without_seconds_has_a_heading_only() -> None:
+    assert intervals_csv(record(seconds=(), started=None)).count("\n") == 1

@@ -1,0 +1,58 @@
+"""report.md: a comment that says everything important, and stays one."""
+
+from __future__ import annotations
+
+from loadgen.report import figures
+from loadgen.report.markdown import report_markdown
+from loadgen.report.verdict import Checked
+from tests.unit.report_builders import hostile, record
+
+LIMIT = 60_000  # characters; a comment may have 65,536
+
+
+def test_verdict_thresholds_totals_and_times_are_there() -> None:
+    run = record()
+    text = report_markdown(run)
+    latency = run.summary["latency_ms"]
+    assert text.startswith("## ✅ `orders-mix`: PASSED\n")
+    assert "| ✅ met | `p95 < 50ms` | 29.12 ms |" in text
+    assert "| **400.0** | 4,004 | 4,000 | 4 | 0 | 0 | 0.10 % |" in text
+    assert " | ".join(figures.time_of(latency, name) for name in figures.TIMES) in text
+    assert "| `look` | 2,000 | 200.0 |" in text
+
+
+def test_a_missed_threshold_and_an_invalid_run_cannot_be_overlooked() -> None:
+    missed = report_markdown(record(facts={"checked": (Checked(check="p99 < 1ms", value=29.0, passed=False),)}))
+    assert missed.startswith("## ❌ `orders-mix`: FAILED\n")
+    assert "| ❌ missed | `p99 < 1ms` | 29.00 ms |" in missed
+    invalid = report_markdown(record(facts={"invalid": ("the client was the limit",)}))
+    assert invalid.startswith("## ⚠️ `orders-mix`: INVALID\n")
+    assert "- `the client was the limit`" in invalid
+
+
+def test_percentiles_that_are_not_supported_are_dashes() -> None:
+    run = record()
+    run.summary["latency_ms"]["p999"] = None
+    row = next(line for line in report_markdown(run).splitlines() if line.startswith("| **all**"))
+    assert row.split(" | ")[7] == "–"
+
+
+def test_every_table_keeps_its_shape_whatever_the_texts_are() -> None:
+    for text in (report_markdown(hostile()), report_markdown(record())):
+        blocks = [block.splitlines() for block in text.split("\n\n")]
+        for block in blocks:
+            if block[0].startswith("|"):
+                assert len({line.count("|") for line in block}) == 1, block
+
+
+def test_it_fits_into_a_comment() -> None:
+    names = tuple(f"{number:03d} {'n' * 200}" for number in range(300))
+    assert len(report_markdown(record(names))) < LIMIT
+    assert len(report_markdown(hostile())) < LIMIT
+
+
+def test_a_search_for_the_maximum_gives_its_answer() -> None:
+    found = {"max_concurrency": 19, "result": "TRUE_MAX", "reason": "20 did not hold", "qps": 769.274, "p95_ms": 27.6}
+    assert "**19 connections** is the most that held" in report_markdown(record(facts={"find_max": found}))
+    nothing = {**found, "max_concurrency": None}
+    assert "**No number of connections held:**" in report_markdown(record(facts={"find_max": nothing}))

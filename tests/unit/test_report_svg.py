@@ -1,0 +1,103 @@
+"""Charts: well-formed, described, true to scale, and small."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.report.svg import Axis, Band, Chart, Dot, Line, clock, linear_axis, log_axis, short, svg, time_axis
+
+positive = st.floats(1e-5, 1e9)
+
+
+def chart(**more: object) -> Chart:
+    known = {
+        "chart_id": "c",
+        "title": "Rate",
+        "description": "it rose",
+        "x": time_axis(10.0),
+        "y": linear_axis(100.0),
+        "lines": (Line(name="done", css="s1", points=((0.0, 0.0), (5.0, 50.0), (10.0, 100.0))),),
+    }
+    return Chart(**(known | more))  # type: ignore[arg-type]
+
+
+def drawn(**more: object) -> ElementTree.Element:
+    return ElementTree.fromstring(svg(chart(**more)))
+
+
+def test_it_tells_those_who_cannot_see_it_what_it_shows() -> None:
+    picture = drawn()
+    assert picture.get("role") == "img"
+    labels = (picture.get("aria-labelledby") or "").split()
+    texts = {element.get("id"): element.text for element in picture.iter() if element.get("id")}
+    assert [texts[label] for label in labels] == ["Rate", "it rose"]
+
+
+def test_a_line_is_where_its_values_are() -> None:
+    picture = chart()
+    (path,) = [element for element in drawn().iter("path") if element.get("class") == "line s1"]
+    places = [tuple(map(float, place.split())) for place in re.split("[ML]", path.get("d") or "")[1:]]
+    assert places == [(picture.px(x), picture.py(y or 0)) for x, y in picture.lines[0].points]
+    assert places[1][0] == (places[0][0] + places[2][0]) / 2
+    assert places[1][1] == (places[0][1] + places[2][1]) / 2
+
+
+def test_what_is_not_known_is_a_gap_and_not_a_zero() -> None:
+    points = ((0.0, 1.0), (1.0, 2.0), (2.0, None), (3.0, 4.0), (4.0, 5.0), (5.0, None), (6.0, 7.0))
+    picture = drawn(lines=(Line(name="a", css="s1", points=points),))
+    assert len([path for path in picture.iter("path") if path.get("class") == "line s1"]) == 2
+    assert len(list(picture.iter("circle"))) == 1  # a single value between two gaps still shows
+
+
+def test_names_of_lines_do_not_lie_on_each_other() -> None:
+    lines = tuple(Line(name=name, css="s1", points=((0.0, 50.0), (10.0, 50.0))) for name in ("a", "b", "c", "d"))
+    names = [text for text in drawn(lines=lines).iter("text") if "name" in (text.get("class") or "")]
+    heights = sorted(float(name.get("y") or 0) for name in names)
+    assert all(below - above >= 13 for above, below in pairwise(heights))
+
+
+def test_colour_is_not_the_only_difference_between_held_and_not() -> None:
+    dots = (Dot(x=1.0, y=1.0, css="s3", label="held"), Dot(x=2.0, y=2.0, css="s2", label="not", cross=True))
+    picture = drawn(lines=(), dots=dots, bands=(Band(start=0.0, end=2.0, label="warm-up", css="warmup"),))
+    assert [dot.get("class") for dot in picture.iter("circle")] == ["dot s3"]
+    assert [cross.get("class") for cross in picture.iter("path")] == ["cross s2"]
+
+
+@given(positive, st.integers(2, 10))
+def test_a_linear_axis_reaches_its_highest_value_in_few_round_steps(high: float, ticks: int) -> None:
+    axis = linear_axis(high, ticks=ticks)
+    assert axis.low == 0.0
+    assert high * 0.999999 <= axis.high <= high * 2.6
+    assert 2 <= len(axis.ticks) <= ticks + 2
+
+
+@given(positive, positive)
+def test_a_logarithmic_axis_holds_both_ends(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    axis = log_axis(low, high)
+    assert axis.low <= low * 1.000001
+    assert axis.high >= high * 0.999999
+    assert 2 <= len(axis.ticks) <= 24
+    assert axis.part(axis.low) == 0.0
+    assert axis.part(axis.high) == pytest.approx(1.0)
+
+
+@given(st.floats(0.5, 3e6))
+def test_an_axis_of_time_has_few_labels(end_s: float) -> None:
+    assert 1 <= len(time_axis(end_s).ticks) <= 12
+
+
+def test_an_axis_of_nothing_does_not_divide_by_zero() -> None:
+    assert Axis(low=1.0, high=1.0, ticks=()).part(1.0) == 0.0
+    assert linear_axis(0.0).high > 0.0
+
+
+def test_times_and_large_numbers_are_written_shortly() -> None:
+    assert [clock(at_s) for at_s in (0, 59, 60, 185, 3_723)] == ["0 s", "59 s", "1:00", "3:05", "1:02:03"]
+    assert [short(value) for value in (0.25, 20.0, 1_500.0, 2e6, 3e9)] == ["0.25", "20", "1.5k", "2M", "3G"]

@@ -1,0 +1,222 @@
+"""The picture of a run. Golden screens are in golden/; `python -m tests.unit.test_tui_screen` draws them anew."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from loadgen.model.run import Phase
+from loadgen.tui.look import WorkerState
+from loadgen.tui.screen import Page, Section, fit, render
+from loadgen.tui.view import Filling, RunView
+from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, NOW_S, STALE, WARMUP, cells
+
+GOLDEN = Path(__file__).with_name("golden")
+VIEWS = {"warmup": WARMUP, "measurement": MEASUREMENT, "find_max": FIND_MAX, "stale": STALE}
+SIZES = ((80, 24), (120, 40))
+HOSTILE = (
+    "</script><b>x",
+    "[/dim] [red]",
+    "\x1b[2J\x1b]0;title\x07",
+    "\x00nul",
+    "🎉👩‍👩‍👧 e\u0301",
+    "\u202egnirts",
+    "a\r\nb\u2028c\tt",
+)
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+
+
+def drawn(view: RunView, width: int, height: int, *, now_s: float = NOW_S, page: Page = Page.RUN) -> str:
+    """As text, without what is at the end of lines."""
+    console = Console(record=True, width=width, height=height, file=io.StringIO(), color_system=None)
+    console.print(render(view, width, height, now_s, page), end="")
+    return "\n".join(line.rstrip() for line in console.export_text().split("\n"))
+
+
+def coloured(view: RunView, width: int, height: int, page: Page = Page.RUN) -> str:
+    file = io.StringIO()
+    console = Console(file=file, width=width, height=height, force_terminal=True, color_system="truecolor")
+    console.print(render(view, width, height, NOW_S, page), end="")
+    return file.getvalue()
+
+
+def golden_file(name: str, width: int, height: int) -> Path:
+    return GOLDEN / f"{name}-{width}x{height}.txt"
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES, ids=lambda size: str(size))
+@pytest.mark.parametrize("name", VIEWS)
+def test_the_screen_is_the_golden_one(name, width, height):
+    assert drawn(VIEWS[name], width, height) + "\n" == golden_file(name, width, height).read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", Page)
+@pytest.mark.parametrize(
+    ("width", "height"), [(80, 24), (120, 40), (200, 60), (60, 12), (59, 40), (40, 10), (1, 1), (3, 2)]
+)
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_picture_has_as_many_lines_as_the_window_and_none_is_wider(name, width, height, page):
+    lines = STYLE.sub("", coloured(VIEWS[name], width, height, page)).split("\n")
+
+    assert len(lines) == height
+    assert max(map(cell_len, lines)) <= width
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_everything_that_matters_is_on_a_small_screen(name):
+    text = drawn(VIEWS[name], 80, 24)
+
+    for word in ("QPS", "p50", "p95", "p99", "errors", "thresholds", "point_lookup", "workers", "client CPU", "q stop"):
+        assert word in text
+
+
+# --- foreign text ----------------------------------------------------------------------------------------------------
+
+
+def poisoned(value: Any, poison: str) -> Any:
+    """The same with every text replaced."""
+    if isinstance(value, tuple):
+        return tuple(poisoned(item, poison) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: poisoned(getattr(value, f.name), poison) for f in fields(value)})
+    if type(value) is str:
+        return poison
+    return value
+
+
+@pytest.mark.parametrize("page", Page)
+@pytest.mark.parametrize("poison", [*HOSTILE, "x" * 1_000_000, "🎉" * 250_000, "\u0301" * 1_000_000, "a " * 500_000])
+def test_foreign_text_is_harmless_wherever_it_stands(poison, page):
+    everything = replace(STALE, ladder=FIND_MAX.ladder, filling=None)
+    view = poisoned(everything, poison)
+
+    text = STYLE.sub("", coloured(view, 120, 40, page))
+
+    assert CONTROLS.search(text) is None
+    assert len(text.split("\n")) == 40
+    assert max(map(cell_len, text.split("\n"))) <= 120
+
+
+@pytest.mark.parametrize("page", [Page.RUN, Page.ERRORS])
+def test_markup_is_literal(page):
+    view = poisoned(MEASUREMENT, "</script><b>x [/dim] [bold]")
+
+    assert "</script><b>x [/dim] [bold]" in drawn(replace(view, status="RUNNING"), 200, 60, page=page)
+
+
+# --- never a lie -----------------------------------------------------------------------------------------------------
+
+
+def test_old_news_are_said_to_be_old():
+    assert "no news" not in drawn(MEASUREMENT, 80, 24)
+    assert "no news for 60 s" in drawn(MEASUREMENT, 80, 24, now_s=NOW_S + 59.5)
+
+
+def test_nothing_is_called_old_while_results_are_made():
+    assert "no news" not in drawn(replace(MEASUREMENT, waits=True), 80, 24, now_s=NOW_S + 60)
+
+
+def test_the_countdown_goes_on_without_news_and_says_when_time_is_over():
+    assert "01:42 of 05:00, 03:18 left" in drawn(MEASUREMENT, 80, 24)
+    assert "01:52 of 05:00, 03:08 left" in drawn(MEASUREMENT, 120, 24, now_s=NOW_S + 10)
+    assert "05:00 of 05:00, over by 9 s" in drawn(MEASUREMENT, 120, 24, now_s=NOW_S + 207)
+
+
+def test_what_was_not_measured_is_a_dash_and_never_a_zero():
+    view = replace(WARMUP, recent=None, window=None, history=())
+
+    text = drawn(view, 80, 24)
+
+    assert "QPS        –/s" in text
+    assert "p50 –" in text
+    assert "0.0/s" not in text
+
+
+def test_a_missed_threshold_says_so_in_words():
+    text = drawn(MEASUREMENT, 80, 24)
+
+    assert "✓ p95 < 250ms 77.4" in text
+    assert "✗ error_rate < 0.01% MISSED: 0.000207" in text
+    assert "○ p95 < 250ms not yet" in drawn(WARMUP, 80, 24)
+
+
+def test_a_busy_client_is_named_as_such():
+    busy = tuple(replace(worker, cpu_percent=91.0) for worker in MEASUREMENT.workers)
+
+    assert "client CPU 91 % ✗ too busy" in drawn(replace(MEASUREMENT, workers=busy), 80, 24)
+
+
+# --- many of a kind --------------------------------------------------------------------------------------------------
+
+
+def test_a_hundred_workers_are_counted_and_those_in_trouble_named():
+    crew = list(cells(100))
+    crew[17] = replace(crew[17], state=WorkerState.STALE, heard_s=NOW_S - 41)
+
+    text = drawn(replace(MEASUREMENT, workers=tuple(crew)), 80, 24)
+
+    assert "● 99 running, ◐ 1 stale (w17 41 s)" in text
+    assert text.count("●") >= 60
+
+
+def test_statements_without_room_are_counted():
+    assert MEASUREMENT.window is not None
+    many = tuple(replace(MEASUREMENT.window.statements[0], name=f"s{number}") for number in range(40))
+
+    text = drawn(replace(MEASUREMENT, window=replace(MEASUREMENT.window, statements=many)), 80, 24)
+
+    assert re.search(r"… and 3\d more", text)
+
+
+def test_preparing_shows_how_far_a_table_is():
+    view = replace(
+        WARMUP,
+        status="",
+        phase=None,
+        doing="preparing tables",
+        filling=Filling(table="ORDERS", rows_there=25, rows=100),
+    )
+
+    text = drawn(view, 80, 24)
+
+    assert "ORDERS 25 of 100 rows preparing tables" in text
+    assert "QPS" not in text
+
+
+def test_a_search_says_where_it_may_go_next():
+    assert FIND_MAX.ladder is not None
+    climbing = replace(FIND_MAX.ladder, stage="climb", failed=None, next_if_held=45)
+
+    text = drawn(replace(FIND_MAX, ladder=climbing, phase=Phase.MEASUREMENT), 120, 40)
+
+    assert "step 5: 35 connections, climbing, measured 12 of 30 s" in text
+    assert "best 35, failed –; next 45 if it holds" in text
+    assert "p95 88.1 ms is more than 20 % above 40.5 ms" in text
+
+
+def test_every_section_gets_what_it_needs_before_any_grows():
+    def section(least: int, good: int, most: int) -> Section:
+        return Section(draw=lambda limit: [], least=least, good=good, most=most)
+
+    sections = [section(1, 1, 9), section(2, 4, 4), section(0, 0, 0), section(1, 2, 3)]
+
+    assert fit(sections, 2) == [1, 1, 0, 0]
+    assert fit(sections, 4) == [1, 2, 0, 1]
+    assert fit(sections, 7) == [1, 4, 0, 2]
+    assert fit(sections, 9) == [2, 4, 0, 3]
+    assert fit(sections, 99) == [9, 4, 0, 3]
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for name, view in VIEWS.items():
+        for width, height in SIZES:
+            golden_file(name, width, height).write_text(drawn(view, width, height) + "\n", "utf-8")

@@ -1,0 +1,264 @@
+"""Views and looks for the tests of the live view; valid by default."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from loadgen.control.run_status import Run
+from loadgen.metrics.interval import Measured
+from loadgen.metrics.live import Live
+from loadgen.metrics.result import WindowResult
+from loadgen.model.counts import Counts
+from loadgen.model.run import Phase, RunStatus
+from loadgen.report.verdict import Checked
+from loadgen.tui.history import Recent, Second
+from loadgen.tui.look import Look, WorkerLook, WorkerState
+from loadgen.tui.view import (
+    ErrorGroup,
+    Ladder,
+    LogLine,
+    Offered,
+    Rung,
+    RunView,
+    StatementLine,
+    Warehouse,
+    Window,
+    WorkerCell,
+)
+from tests.unit.orchestrator_builders import row
+
+MOMENT = datetime.fromisoformat("2026-11-15T02:00:00")
+NOW_S = 1_000.0
+
+
+def seconds(count: int, *, warm: int = 10, level: float = 800.0) -> tuple[Second, ...]:
+    """So many seconds before NOW_S, the first of them warm-up; the same wave every time."""
+    return tuple(
+        Second(
+            at_s=NOW_S - 0.5 - (count - 1 - number),
+            span_s=1.0,
+            phase=Phase.WARMUP if number < warm else Phase.MEASUREMENT,
+            qps=level * min(1.0, (number + 1) / 5) * (1 + 0.05 * math.sin(number)),
+            p50_ms=40.0,
+            p95_ms=70.0 + 8 * math.sin(number / 3),
+            p99_ms=110.0 + 20 * math.sin(number / 2),
+        )
+        for number in range(count)
+    )
+
+
+def cells(count: int, **more: Any) -> tuple[WorkerCell, ...]:
+    fields: dict[str, Any] = {
+        "state": WorkerState.RUNNING,
+        "open": 16,
+        "target": 16,
+        "busy": 14,
+        "heard_s": NOW_S - 0.4,
+    }
+    return tuple(
+        WorkerCell(worker_id=f"worker-{number}", cpu_percent=11.0 + number, **(fields | more))
+        for number in range(count)
+    )
+
+
+def statement(name: str, share: float, *, failed: int = 0) -> StatementLine:
+    return StatementLine(
+        name=name,
+        qps=805.0 * share,
+        p50_ms=38.2,
+        p95_ms=70.4,
+        p99_ms=110.3,
+        at_least=False,
+        succeeded=round(82_000 * share),
+        failed=failed,
+    )
+
+
+WARMUP = RunView(
+    scenario="nightly",
+    place="prod, BENCH_WH",
+    doing="",
+    seen_s=NOW_S - 0.5,
+    run_id="20261115-0200-nightly-7f3a",
+    status="RUNNING",
+    phase=Phase.WARMUP,
+    since_s=NOW_S - 6.0,
+    until_s=NOW_S + 4.0,
+    offered=Offered(target=64, open=41, busy=38),
+    window=Window(
+        name="warm-up", seconds=5.0, qps=410.0, succeeded=2_050, statements=(statement("point_lookup", 0.8),)
+    ),
+    recent=Recent(qps=640.0, p50_ms=40.1, p95_ms=76.9, p99_ms=None, max_ms=131.0),
+    history=seconds(6),
+    workers=cells(2),
+    checked=(
+        Checked(check="p95 < 250ms", value=None, passed=False),
+        Checked(check="error_rate < 1%", value=None, passed=False),
+    ),
+    log=(
+        LogLine(moment=MOMENT, text="STARTING PREPARING"),
+        LogLine(moment=MOMENT + timedelta(seconds=4), text="RUNNING WARMUP"),
+    ),
+)
+
+MEASUREMENT = replace(
+    WARMUP,
+    phase=Phase.MEASUREMENT,
+    since_s=NOW_S - 102.0,
+    until_s=NOW_S + 198.0,
+    offered=Offered(target=64, open=64, busy=58, rate_per_s=800.0),
+    window=Window(
+        name="measurement",
+        seconds=101.5,
+        qps=805.0,
+        succeeded=82_000,
+        failed=17,
+        skipped=3,
+        statements=(statement("point_lookup", 0.8), statement("pay", 0.15, failed=17), statement("report", 0.05)),
+    ),
+    recent=Recent(qps=812.0, p50_ms=41.2, p95_ms=77.4, p99_ms=120.9, max_ms=410.2),
+    history=seconds(112),
+    tried=82_017,
+    failed=17,
+    workers=cells(4),
+    warehouse=Warehouse(
+        name="BENCH_WH",
+        size="X-Small",
+        running=8,
+        queue=2,
+        clusters=1,
+        polled_at=MOMENT + timedelta(seconds=118),
+        queued=(0, 0, 1, 4, 2, 0, 0, 3, 2),
+    ),
+    checked=(
+        Checked(check="p95 < 250ms", value=77.4, passed=True),
+        Checked(check="error_rate < 0.01%", value=0.000207, passed=False),
+    ),
+    errors=(
+        ErrorGroup(
+            category="SNOWFLAKE_ERROR",
+            code=625,
+            count=12,
+            example="Transaction 1763172000 has locked table 'ORDERS' which has not yet been committed.",
+        ),
+        ErrorGroup(category="QUERY_TIMEOUT", code=None, count=5, example="the statement took longer than 30 s"),
+    ),
+    log=(*WARMUP.log, LogLine(moment=MOMENT + timedelta(seconds=14), text="RUNNING MEASUREMENT")),
+)
+
+
+def rung(number: int, target: int, outcome: str = "STABLE", reason: str = "held") -> Rung:
+    return Rung(
+        number=number,
+        target=target,
+        held=outcome == "STABLE",
+        outcome=outcome,
+        qps=20.0 * target,
+        p95_ms=40.0 + target / 10,
+        reason=reason,
+    )
+
+
+FIND_MAX = replace(
+    MEASUREMENT,
+    until_s=None,
+    offered=Offered(target=35, open=35, busy=33),
+    window=Window(
+        name="step 5", seconds=12.0, qps=702.0, succeeded=8_424, statements=(statement("point_lookup", 0.87),)
+    ),
+    tried=31_240,
+    failed=0,
+    errors=(),
+    workers=cells(2, open=18, target=18),
+    ladder=Ladder(
+        step=5,
+        target=35,
+        stage="confirm",
+        best=35,
+        failed=45,
+        step_s=30.0,
+        next_if_held=None,
+        rungs=(
+            rung(1, 5),
+            rung(2, 15),
+            rung(3, 35),
+            rung(4, 45, "DEGRADED", "p95 88.1 ms is more than 20 % above 40.5 ms"),
+        ),
+    ),
+)
+
+STALE = replace(
+    MEASUREMENT,
+    seen_s=NOW_S - 12.0,
+    workers=(
+        *cells(2),
+        WorkerCell(
+            worker_id="worker-2",
+            state=WorkerState.STALE,
+            open=16,
+            target=16,
+            busy=16,
+            cpu_percent=13.0,
+            heard_s=NOW_S - 44.0,
+        ),
+        WorkerCell(
+            worker_id="worker-3",
+            state=WorkerState.DEAD,
+            open=0,
+            target=16,
+            busy=0,
+            cpu_percent=None,
+            heard_s=NOW_S - 70.0,
+            said="worker-3 was killed by signal 9",
+        ),
+    ),
+    warnings=("worker-1 uses more than 60 % of its core: more workers would be safer",),
+    log=(
+        *MEASUREMENT.log,
+        LogLine(moment=MOMENT + timedelta(seconds=60), text="worker-3 was killed by signal 9", bad=True),
+        LogLine(moment=MOMENT + timedelta(seconds=90), text="worker-2 is stale", bad=True),
+    ),
+)
+
+
+# --- looks -----------------------------------------------------------------------------------------------------------
+
+
+def run_row(status: RunStatus = RunStatus.RUNNING, phase: Phase = Phase.MEASUREMENT, **more: Any) -> Run:
+    fields: dict[str, Any] = dict.fromkeys(Run.__slots__)
+    fields |= {"run_id": "r", "template_id": "t", "test_name": "n", "created_at": MOMENT, "updated_at": MOMENT}
+    return Run(**(fields | {"status": status, "phase": phase} | more))
+
+
+def worker(
+    number: int = 0,
+    *windows: WindowResult,
+    elapsed_s: float = 1.0,
+    succeeded: int = 0,
+    state: WorkerState = WorkerState.RUNNING,
+    why: str = "",
+    measured: Measured | None = None,
+    **said: Any,
+) -> WorkerLook:
+    worker_id = f"worker-{number}"
+    return WorkerLook(
+        worker_id=worker_id,
+        state=state,
+        row=row(worker_id, **said),
+        live=Live(
+            elapsed_s=elapsed_s,
+            totals=Counts(scheduled=succeeded, succeeded=succeeded),
+            measured=measured or Measured(),
+            windows=windows,
+        ),
+        silent_s=0.5,
+        why=why,
+    )
+
+
+def look(seen_s: float, *workers: WorkerLook, **more: Any) -> Look:
+    fields: dict[str, Any] = {"run": run_row(), "moment": MOMENT + timedelta(seconds=seen_s)}
+    return Look(seen_s=seen_s, workers=workers, **(fields | more))

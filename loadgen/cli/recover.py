@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,10 +39,10 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
     """End runs whose orchestrator was lost: FAILED, with everything that was recorded. Without RUN: all of them.
 
     A run that nobody leads while its workers work on (they were started by people, or in containers) is taken over and
-    led to its end, as `loadgen run` would have; Ctrl-C stops it. Only runs whose lease has been over for some seconds
-    are touched. Safe to repeat, and by several at once. Exit code 75 when RUN is still led.
+    led to its end, as `loadgen run` would have; Ctrl-C stops it. One command leads one run: of several it says which
+    are left. Only runs whose lease has been over for some seconds are touched. Safe to repeat, and by several at once.
+    Exit code 75 when RUN is still led.
     """
-    from loadgen.cli.takeover import take_over
     from orchestrator.recover import recover as recover_runs
 
     done, left = with_control_session(
@@ -56,12 +57,29 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
             f"run {left[0].run_id} was left alone: {left[0].why}",
             remedy="`loadgen status` shows what it does; `loadgen stop` asks it to end.",
         )
-    taken = [take_over(one.run_id, _place(place), output_dir) for one in living]
+    taken, too_many = _lead_on(living, _place(place), output_dir)
+    left += too_many
     if output == "json":
         click.echo(json.dumps(_as_json(done, left, taken), indent=2))
     else:
         click.echo(_as_text(done, left, taken))
     return int(taken[0]["exit_code"]) if run is not None and taken else 0
+
+
+def _lead_on(
+    living: Sequence[Left], place: dict[str, str | None], output_dir: Path
+) -> tuple[list[dict[str, Any]], list[Left]]:
+    """The first of them, to its end. The workers of the others would not wait so long: those are left, and named now."""
+    from loadgen.cli.takeover import EndedMeanwhile, take_over
+
+    if not living:
+        return [], []
+    for one in living[1:]:
+        click.echo(f"run {one.run_id} is not led either: lead it on with `loadgen runs recover {one.run_id}`", err=True)
+    try:
+        return [take_over(living[0].run_id, place, output_dir)], list(living[1:])
+    except EndedMeanwhile:
+        return [], [replace(living[0], why="somebody else has led it to its end", has_ended=True), *living[1:]]
 
 
 def _id(session: ControlSession, patience: Patience, name: str | None) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from loadgen.errors import ConfigurationError
@@ -33,13 +34,13 @@ def write_reports(folder: Path, record: RunRecord, environ: Mapping[str, str] = 
     for kind, name in FILES.items():
         write_file(folder / name, RENDERERS[kind](record))
     if summary := environ.get(STEP_SUMMARY):
-        with Path(summary).open("a", encoding="utf-8") as page:
+        with _telling(Path(summary)), Path(summary).open("a", encoding="utf-8") as page:
             page.write(report_markdown(record))
 
 
 def write_file(path: Path, content: str) -> None:
     """Beside it first, then in its place: a reader sees the old file or the new one."""
-    try:
+    with _telling(path):
         if path.exists() and not path.is_file():  # /dev/stdout, a pipe: nothing to put in its place
             path.write_text(content, "utf-8", newline="")
             return
@@ -49,6 +50,12 @@ def write_file(path: Path, content: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
+
+
+@contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ConfigurationError(
             f"cannot write {path}: {error.strerror}", remedy="Choose another file or folder that you may write to."

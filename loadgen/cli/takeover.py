@@ -16,10 +16,17 @@ from loadgen.clock import SystemClock
 from loadgen.control import run_status
 from loadgen.control.place import ControlPlace
 from loadgen.control.session import ControlSession
-from loadgen.errors import RunFailed
+from loadgen.errors import LoadgenError, RunFailed
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import Scenario
 from orchestrator.service import Finished, OrchestratorService
+
+
+class EndedMeanwhile(LoadgenError):
+    """Somebody else has led the run to its end while we waited for its warehouse."""
+
+    exit_code = 75
+    remedy = "`loadgen runs show` has its result."
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,17 +51,17 @@ def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) ->
     aim = meant(None, place["connection"], **{name: value for name, value in place.items() if name != "connection"})
     with serving(aim.place.connection):
         scenario = away_from_main_thread(lambda: _scenario(aim.place, run_id), name="take-over")
-        clock = SystemClock()
         job = TakeOver(
             scenario=scenario,
             folder=Path(),
             runs_folder=output_dir,
-            clock=clock,
+            clock=SystemClock(),
             wait=True,  # for the lease that the lost leader had on the warehouse
             run_id=run_id,
             place=aim.place,
         )
-        return lead_to_the_end(job, quiet=False)
+        with serving(scenario.connection):  # the warehouse under test may be there while the tables are elsewhere
+            return lead_to_the_end(job, quiet=False)
 
 
 def _scenario(place: ControlPlace, run_id: str) -> Scenario:

@@ -20,7 +20,7 @@ def data(value: float | None, shown: str) -> str:
 
 def text(content: str, limit: int = 200) -> str:
     """A cell with foreign text."""
-    return f"<td>{html(content, limit)}</td>"
+    return f'<td class="t">{html(content, limit)}</td>'
 
 
 def short(content: str, limit: int = 60) -> str:

@@ -50,6 +50,7 @@ td{overflow-wrap:anywhere;min-width:3.2em}
 th{font-weight:600;color:var(--soft);font-size:13px;white-space:nowrap}
 th.n,td.n{text-align:right;white-space:nowrap}
 td.w{white-space:nowrap}
+td.t{min-width:9em}
 tbody tr:hover{background:var(--card)}
 tr.all td{font-weight:650}
 td.ok{color:var(--ok);font-weight:600;white-space:nowrap}
@@ -60,8 +61,8 @@ figcaption{display:flex;flex-wrap:wrap;gap:2px 18px;align-items:baseline;font-si
 .keys{display:flex;flex-wrap:wrap;gap:2px 16px;color:var(--soft);font-size:13px}
 .key{white-space:nowrap}
 .key b{color:var(--ink);font-weight:600;display:inline-block;min-width:2.5em}
-.key i{display:inline-block;width:16px;height:3px;border-radius:2px;vertical-align:middle;margin-right:5px;
-background:currentColor}
+.key i{display:inline-block;width:16px;border-top:3px solid currentColor;border-radius:2px;vertical-align:middle;
+margin-right:5px}
 .plot{overflow-x:auto}
 .plot svg{display:block;width:100%;min-width:620px;height:auto}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr));gap:6px 20px}
@@ -104,7 +105,7 @@ th,td{padding:3px 6px}.plot svg{min-width:0}.pair{grid-template-columns:1fr 1fr}
 .three{grid-template-columns:1fr 1fr 1fr}.pair .plot svg{min-width:0}
 figure,tr,.tiles div{break-inside:avoid}h2{break-after:avoid}.scroll,.plot{overflow:visible}
 pre{max-height:none;font-size:9px}
-.tiles dd{font-size:17px}.tiles{gap:6px}}
+.tiles dd{font-size:17px}.tiles{gap:6px}.note,figcaption,.keys,summary{font-size:10px}thead{break-after:avoid}}
 """
 
 SCRIPT = """

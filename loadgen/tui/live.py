@@ -50,6 +50,7 @@ class LiveScreen:
     def show(self, view: RunView) -> str:
         """Draw if it is time to. Which keys were pressed that are not the screen's own."""
         self._terminal.obey_stops()
+        self._terminal.flush()
         others = self._obey(self._terminal.keys())
         now_s = self._clock.monotonic_ns() / NS_PER_S
         what = (view, self._page, self._terminal.size)

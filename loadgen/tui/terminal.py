@@ -19,6 +19,7 @@ from typing import TextIO
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[2J"  # alternate screen, no cursor, empty
 _LEAVE = b"\x1b[0m\x1b[?25h\x1b[?1049l"
 _LAST_WORDS_MS = 1_000  # how long leaving may wait for a terminal that does not read
+_FRAME_MS = 20  # how long a frame that does not fit into the terminal's buffer may wait for a reader
 _FALLBACK = (80, 24)
 
 Settings = list[int | list[bytes | int]]  # as termios has them
@@ -70,10 +71,9 @@ class Terminal:
         """Everything as it was, whatever state it is in."""
         if self._before is None:
             return
-        self._finish()
-        self._unwritten = b""
-        self._write(_LEAVE)
-        self._finish()
+        self._finish(_LAST_WORDS_MS)
+        self._unwritten = _LEAVE
+        self._finish(_LAST_WORDS_MS)
         with contextlib.suppress(termios.error, OSError):  # the terminal is gone: nothing is left to put back
             termios.tcsetattr(self._fd, termios.TCSANOW, self._before)  # not DRAIN: it waits for who does not read
         self._before = None
@@ -84,15 +84,20 @@ class Terminal:
             os.close(self._fd)
             self._fd = -1
 
+    def flush(self) -> None:
+        """Write what is left of the last frame, as far as the terminal takes it now."""
+        self._finish(0)
+
     def draw(self, lines: str) -> bool:
         """Show a whole frame. False: it was left out, because the last one is not written yet or we are not in."""
         if self._before is None:
             return False
-        self._write(b"")
+        self.flush()
         if self._unwritten:
             return False
         text = lines.replace("\n", "\x1b[K\r\n")
         self._write(f"\x1b[H{text}\x1b[K\x1b[J".encode("utf-8", "replace"))
+        self._finish(_FRAME_MS)
         return True
 
     def keys(self) -> str:
@@ -155,10 +160,10 @@ class Terminal:
             while self._unwritten:
                 self._unwritten = self._unwritten[os.write(self._fd, self._unwritten) :]
 
-    def _finish(self) -> None:
-        """Write what is left, if the terminal takes it soon."""
+    def _finish(self, wait_ms: int) -> None:
+        """Write what is left, as long as the terminal takes some of it within `wait_ms`."""
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         with contextlib.suppress(OSError):
-            while self._unwritten and poll.poll(_LAST_WORDS_MS):
+            while self._unwritten and poll.poll(wait_ms):
                 self._write(b"")

@@ -65,30 +65,35 @@ CREATE HYBRID TABLE IF NOT EXISTS POOL_WORKERS (
     INDEX IDX_POOL_WORKERS_STATUS (STATUS)
 );
 
--- One row per schedule. Fires up to LAST_FIRE_AT are settled: queued, skipped, or missed for good.
+-- One row per schedule. Fires up to LAST_FIRE_AT are settled: queued, skipped, or missed for good; a new schedule, and
+-- one that is enabled again, begins with the moment of that. REASON: why it could not be fired, until it could.
+-- OVERLAP: skip queue.
 CREATE HYBRID TABLE IF NOT EXISTS SCHEDULES (
-    SCHEDULE_ID   VARCHAR(36)   NOT NULL,
-    NAME          VARCHAR(100)  NOT NULL,
-    CRON          VARCHAR(200)  NOT NULL,
-    TIMEZONE      VARCHAR(100)  NOT NULL,
-    SCENARIO      VARCHAR       NOT NULL,
-    FILES         VARCHAR       NOT NULL,
-    CONNECTION    VARCHAR(255),
-    TARGET        VARCHAR(200)  NOT NULL,
-    REQUIRES      VARCHAR       NOT NULL,
-    PRIORITY      NUMBER(38,0)  NOT NULL,
-    ENABLED       BOOLEAN       NOT NULL,
-    MAX_CATCHUP   NUMBER(38,0)  NOT NULL,
-    OVERLAP       VARCHAR(10)   NOT NULL,
-    LAST_FIRE_AT  TIMESTAMP_NTZ NOT NULL,
-    REASON        VARCHAR(2000),
-    CREATED_AT    TIMESTAMP_NTZ NOT NULL,
-    UPDATED_AT    TIMESTAMP_NTZ NOT NULL,
+    SCHEDULE_ID    VARCHAR(36)   NOT NULL,
+    NAME           VARCHAR(100)  NOT NULL,
+    CRON           VARCHAR(200)  NOT NULL,
+    TIMEZONE       VARCHAR(100)  NOT NULL,
+    SCENARIO_NAME  VARCHAR(255)  NOT NULL,
+    SCENARIO       VARCHAR       NOT NULL,
+    FILES          VARCHAR       NOT NULL,
+    CONNECTION     VARCHAR(255),
+    TARGET         VARCHAR(200)  NOT NULL,
+    REQUIRES       VARCHAR       NOT NULL,
+    PRIORITY       NUMBER(38,0)  NOT NULL,
+    ENABLED        BOOLEAN       NOT NULL,
+    MAX_CATCHUP    NUMBER(38,0)  NOT NULL,
+    OVERLAP        VARCHAR(10)   NOT NULL,
+    LAST_FIRE_AT   TIMESTAMP_NTZ NOT NULL,
+    REASON         VARCHAR(2000),
+    CREATED_AT     TIMESTAMP_NTZ NOT NULL,
+    UPDATED_AT     TIMESTAMP_NTZ NOT NULL,
     PRIMARY KEY (SCHEDULE_ID),
     UNIQUE (NAME)
 );
 
 -- One row per time that a schedule came due. The enforced key makes a fire happen once, whoever ticks.
+-- OUTCOME: DUE QUEUED SKIPPED MISSED. DUE is written before the run is queued and becomes QUEUED after it: whoever finds
+-- DUE queues the run, which the queue's idempotency key lets happen once. QUEUE_ID is there from QUEUED on.
 CREATE HYBRID TABLE IF NOT EXISTS SCHEDULE_FIRES (
     SCHEDULE_ID  VARCHAR(36)   NOT NULL,
     FIRE_AT      TIMESTAMP_NTZ NOT NULL,

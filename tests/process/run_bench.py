@@ -29,7 +29,8 @@ TIMING = {
     **dict.fromkeys(("flush", "events_poll", "announce", "terminate_after", "kill_after"), "500ms"),
     "drain_interrupt": "2s",
 }
-CHANGE_LEASE = "UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, -100, SYSDATE()) WHERE "
+# Longer ago than a successor has to wait, and not so long that workers give their leader up.
+EXPIRE = "UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, -12, SYSDATE()) WHERE "
 
 
 @dataclass
@@ -148,11 +149,11 @@ class Bench:
         return status, phase, reason or ""
 
     def expire(self, *run_ids: str) -> None:
-        """Let the leases of these runs, and all those of warehouses, have ended long ago."""
+        """Let the leases of these runs, and all those of warehouses, be over: their leaders are gone."""
         with self.server.connect(database="LOADGEN", schema="CONTROL") as connection:
-            connection.cursor().execute(f"{CHANGE_LEASE} STARTSWITH(RUN_ID, 'warehouse:')")
+            connection.cursor().execute(f"{EXPIRE} STARTSWITH(RUN_ID, 'warehouse:')")
             for run_id in run_ids:
-                connection.cursor().execute(f"{CHANGE_LEASE} RUN_ID = ?", (run_id,))
+                connection.cursor().execute(f"{EXPIRE} RUN_ID = ?", (run_id,))
 
     def close(self) -> None:
         for program in self.programs:
@@ -165,9 +166,7 @@ class Bench:
 
 
 @contextmanager
-def benched(
-    server: EmbeddedServer, home: Path, others: Mapping[str, EmbeddedServer] | None = None
-) -> Iterator[Bench]:
+def benched(server: EmbeddedServer, home: Path, others: Mapping[str, EmbeddedServer] | None = None) -> Iterator[Bench]:
     bench = Bench(server, home, others)
     try:
         yield bench

@@ -182,9 +182,9 @@ def test_a_run_is_seen_and_stopped_from_elsewhere_while_another_waits_for_its_wa
     assert bench.state(run_id) == ("RUNNING", "MEASUREMENT")
 
     waiting = bench.run("--wait", warehouse="SHARED_WH", duration="2s")
-    read_until(waiting, lambda line: line.startswith("waiting: warehouse SHARED_WH is in use"))
+    read_until(waiting, lambda line: "waiting: warehouse SHARED_WH is in use" in line)
     impatient = bench.run("--wait", warehouse="SHARED_WH")
-    read_until(impatient, lambda line: line.startswith("waiting: "))
+    read_until(impatient, lambda line: " waiting: " in line)
     impatient.send_signal(signal.SIGTERM)
     given_up = result(impatient)
     assert given_up["code"] == given_up["error"]["exit_code"] == 143
@@ -287,10 +287,7 @@ def test_a_killed_orchestrator_leaves_no_worker_and_its_run_is_recovered_once(be
     code, text = bench.ask("runs", "recover", run_id, "--format", "json")
     assert (code, bench.state(run_id)[0]) == (75, "RUNNING"), text
     plane.expire(run_id, since_s=100)
-    code, text = bench.ask("runs", "recover", run_id)
-    assert (code, bench.state(run_id)[0]) == (75, "RUNNING"), text
     assert "nobody has led it for" in bench.ask("status", run_id)[1]
-    bench.silence(run_id)
 
     recovered = bench.json("runs", "recover")["recovered"]
 
@@ -303,7 +300,7 @@ def test_a_killed_orchestrator_leaves_no_worker_and_its_run_is_recovered_once(be
     assert shown["summary"]["totals"]["succeeded"] > 0
     assert not shown["summary"]["validity"]["valid"]
     row = shown["run"]
-    assert bench.json("runs", "recover") == {"recovered": [], "left": []}
+    assert bench.json("runs", "recover") == {"recovered": [], "left": [], "led_on": []}
     assert bench.ask("runs", "recover", run_id) == (0, f"run {run_id} was left alone: it has ended\n")
     assert bench.json("runs", "show", run_id)["run"] == row
 
@@ -320,7 +317,7 @@ def test_an_orchestrator_that_was_taken_for_dead_ends_when_it_wakes_up(bench):
 
         def recovered() -> bool:
             bench.silence(run_id)  # again and again: a beat may have been under way
-            return run_id in [one["run_id"] for one in bench.json("runs", "recover")["recovered"]]
+            return run_id in [one["run_id"] for one in bench.json("runs", "recover", "--end-only")["recovered"]]
 
         wait_until(recovered, "it is taken for dead")
     finally:

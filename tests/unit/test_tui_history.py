@@ -26,7 +26,7 @@ def scenario(**load: object) -> Scenario:
         Statement(name=name, kind=StatementKind.READ, weight=weight, queries=(Query(sql="select 1"),))
         for name, weight in (("rare", 1), ("s", 9))
     )
-    return Scenario(name="n", workload=Workload(statements=statements), load=Load(**(fields | load)))  # type: ignore[arg-type]
+    return Scenario(name="n", workload=Workload(statements=statements, seed=1), load=Load(**(fields | load)))  # type: ignore[arg-type]
 
 
 def sent(number: int, elapsed_s: float, samples: int, time_ms: float = 10.0, **more: object):

@@ -1,0 +1,189 @@
+"""RUN_QUEUE: runs that somebody wants, as users see them. Who takes and ends them: loadgen.control.run_claims.
+
+A row holds the scenario's text and the texts of its value files: whoever takes it needs no file of the one who asked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from loadgen.control.queries import queries
+from loadgen.control.retry import Patience
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.storable import clean, text
+from loadgen.errors import UsageError
+from loadgen.log import plain
+from loadgen.model.queue import ATTEMPTS_MAX, QueueStatus
+
+KEY_MAX = 200  # characters
+NAME_MAX = 255
+TARGET_MAX = 200
+REASON_MAX = 2_000
+_SLUG_MAX = 19
+_SHOW_IDS = "`loadgen queue list` shows what there is."
+
+_Q = queries("run_queue")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewQueued:
+    """A run to be had. Of two with the same key there is one."""
+
+    name: str  # of the scenario
+    scenario: str  # its text, variables not filled in
+    files: Mapping[str, str]  # the text of each value file, by the name that the scenario gives it
+    connection: str | None = None  # instead of the scenario's
+    target: str = ""  # what one run at a time may measure; empty: not known, and never waited for
+    requires: tuple[str, ...] = ()  # key=value: what its runner must offer
+    priority: int = 0  # higher first
+    idempotency_key: str | None = None  # None: one that nobody else has
+    not_before: datetime | None = None  # naive UTC
+    max_attempts: int = ATTEMPTS_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Added:
+    queue_id: str
+    is_new: bool  # False: one with this key was there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """A row without its texts. Times are naive UTC."""
+
+    queue_id: str
+    idempotency_key: str
+    name: str
+    connection: str | None
+    target: str
+    requires: tuple[str, ...]
+    priority: int
+    status: QueueStatus
+    available_at: datetime
+    owner: str | None
+    epoch: int
+    attempts: int
+    max_attempts: int
+    run_id: str | None
+    exit_code: int | None
+    reason: str | None
+    created_at: datetime
+    ended_at: datetime | None
+    updated_at: datetime
+    available_in_ms: int  # negative: since when it may be taken
+
+
+def new_queue_id(name: str) -> str:
+    """Says what is wanted; the end makes it unique."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_SLUG_MAX].strip("-")
+    return f"{slug or 'run'}-{secrets.token_hex(8)}"
+
+
+def add(session: ControlSession, patience: Patience, wanted: NewQueued) -> Added:
+    """Put a run into the queue, once for each idempotency key."""
+    queue_id = new_queue_id(wanted.name)
+    key = wanted.idempotency_key or queue_id
+    binds = (
+        *(queue_id, key, text(wanted.name, NAME_MAX), clean(wanted.scenario), write_files(wanted.files)),
+        *(wanted.connection, text(wanted.target, TARGET_MAX), write_words(wanted.requires), wanted.priority),
+        *(None if wanted.not_before is None else wanted.not_before.isoformat(sep=" "), wanted.max_attempts),
+    )
+
+    def write() -> Added:
+        try:
+            session.execute(_Q["add"], *binds)
+        except ControlFailed as error:
+            if error.failure.duplicate_key and (found := look()) is not None:
+                return found
+            raise
+        return Added(queue_id=queue_id, is_new=True)
+
+    def look() -> Added | None:
+        rows = session.fetch(_Q["find_key"], key)
+        return Added(queue_id=rows[0][0], is_new=rows[0][0] == queue_id) if rows else None
+
+    return patience.settle(write, look)
+
+
+def read(session: ControlSession, queue_id: str) -> Queued | None:
+    rows = session.fetch(_Q["read"], queue_id)
+    return _queued(rows[0]) if rows else None
+
+
+def newest(session: ControlSession, limit: int, *, status: QueueStatus | None = None) -> tuple[Queued, ...]:
+    """The latest wishes, newest first."""
+    return tuple(_queued(row) for row in session.fetch(_Q["newest"], status, limit))
+
+
+def find(session: ControlSession, patience: Patience, name: str) -> str:
+    """The id that `name` is, or is the only beginning of."""
+    found = patience.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"], name, 3)])
+    if found and (found[0] == name or len(found) == 1):
+        return found[0]
+    shown = plain(name, 80)
+    if found:
+        raise UsageError(
+            f"{shown!r} is the beginning of several queued runs: {', '.join(found)}", remedy="Write more of it."
+        )
+    raise UsageError(f"there is no queued run {shown!r}", remedy=_SHOW_IDS)
+
+
+def cancel(session: ControlSession, patience: Patience, queue_id: str, reason: str) -> Queued:
+    """Ask for its end. The row afterwards says what became of it."""
+    patience.call(lambda: session.execute(_Q["cancel"], text(reason, REASON_MAX), queue_id))
+    return _there(session, patience, queue_id)
+
+
+def retry(session: ControlSession, patience: Patience, queue_id: str, reason: str) -> Queued:
+    """Put one that ended without a result back into the queue, with all its attempts. The row afterwards."""
+    patience.call(lambda: session.execute(_Q["retry"], text(reason, REASON_MAX), queue_id))
+    return _there(session, patience, queue_id)
+
+
+def write_files(files: Mapping[str, str]) -> str:
+    return json.dumps({clean(name): clean(content) for name, content in files.items()}, separators=(",", ":"))
+
+
+def write_words(words: tuple[str, ...]) -> str:
+    """key=value words as SQL compares them: sorted, each once."""
+    return json.dumps(sorted({clean(word) for word in words}), separators=(",", ":"))
+
+
+def _there(session: ControlSession, patience: Patience, queue_id: str) -> Queued:
+    row = patience.call(lambda: read(session, queue_id))
+    if row is None:
+        raise UsageError(f"there is no queued run {queue_id}", remedy=_SHOW_IDS)
+    return row
+
+
+def _queued(row: tuple[Any, ...]) -> Queued:
+    (queue_id, key, name, connection, target, requires, priority, status, available_at, owner, epoch, attempts,
+     max_attempts, run_id, exit_code, reason, created_at, ended_at, updated_at, available_in_ms) = row  # fmt: skip
+    return Queued(
+        queue_id=queue_id,
+        idempotency_key=key,
+        name=name,
+        connection=connection,
+        target=target,
+        requires=tuple(json.loads(requires)),
+        priority=int(priority),
+        status=QueueStatus(status),
+        available_at=available_at,
+        owner=owner,
+        epoch=int(epoch),
+        attempts=int(attempts),
+        max_attempts=int(max_attempts),
+        run_id=run_id,
+        exit_code=None if exit_code is None else int(exit_code),
+        reason=reason,
+        created_at=created_at,
+        ended_at=ended_at,
+        updated_at=updated_at,
+        available_in_ms=int(available_in_ms),
+    )

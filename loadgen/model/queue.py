@@ -1,0 +1,67 @@
+"""The life of a queued run: its states, what the end of an attempt means for it, and how long to wait for the next."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+ATTEMPTS_MAX = 5
+FIRST_PAUSE_S = 1.0
+PAUSE_MAX_S = 60.0
+BUSY_PAUSE_S = 15.0  # another run has the warehouse
+
+
+class QueueStatus(StrEnum):
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    CANCEL_REQUESTED = "CANCEL_REQUESTED"  # its owner has not obeyed yet
+    COMPLETED = "COMPLETED"  # it ran; the exit code says what came out
+    FAILED = "FAILED"  # it never will: trying again cannot help
+    CANCELLED = "CANCELLED"
+    EXHAUSTED = "EXHAUSTED"  # every attempt failed
+
+    @property
+    def is_terminal(self) -> bool:
+        return self not in (QueueStatus.QUEUED, QueueStatus.RUNNING, QueueStatus.CANCEL_REQUESTED)
+
+
+class AttemptStatus(StrEnum):
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    SKIPPED = "SKIPPED"  # another run had the warehouse: it does not count
+    INTERRUPTED = "INTERRUPTED"  # its runner was told to go: it does not count
+    LOST = "LOST"  # its runner let the lease expire: whatever it did afterwards was not accepted
+
+
+class Judgement(StrEnum):
+    """What the exit code of `loadgen run` means for the run that is wanted."""
+
+    COMPLETED = "COMPLETED"
+    HOPELESS = "HOPELESS"
+    STOPPED = "STOPPED"
+    BUSY = "BUSY"
+    RETRY = "RETRY"
+
+
+_JUDGED = {
+    0: Judgement.COMPLETED,  # passed
+    5: Judgement.COMPLETED,  # INVALID: a result, and the same again is somebody's decision
+    10: Judgement.COMPLETED,  # a threshold failed
+    11: Judgement.COMPLETED,  # a regression is confirmed
+    2: Judgement.HOPELESS,  # the scenario or a setting is wrong: it stays wrong
+    75: Judgement.BUSY,
+    130: Judgement.STOPPED,  # somebody stopped this run; he does not want it again
+    143: Judgement.STOPPED,
+}
+
+
+def judge(exit_code: int) -> Judgement:
+    """Everything else is tried again: a bug or crash (1, a signal), no connection (3), a run that failed (4)."""
+    return _JUDGED.get(exit_code, Judgement.RETRY)
+
+
+def retry_pause_s(attempts: int, chance: float) -> float:
+    """How long to wait after so many attempts: doubling, and spread over its upper half by `chance` (0 to 1)."""
+    longest_s = min(PAUSE_MAX_S, FIRST_PAUSE_S * 2.0 ** min(max(attempts - 1, 0), 30))
+    return longest_s * (0.5 + 0.5 * chance)

@@ -1,0 +1,42 @@
+-- Runs that somebody wants. A claim is an UPDATE that one claimer wins; EPOCH counts claims, and every write of an owner
+-- carries it with the condition that his lease (AVAILABLE_AT) has not passed: who slept past it changes nothing.
+
+-- name: add
+-- 200001: there is one with this idempotency key.
+INSERT INTO RUN_QUEUE (
+    QUEUE_ID, IDEMPOTENCY_KEY, NAME, SCENARIO, FILES, CONNECTION, TARGET, REQUIRES, PRIORITY, STATUS, AVAILABLE_AT,
+    EPOCH, ATTEMPTS, MAX_ATTEMPTS, CREATED_AT, UPDATED_AT)
+SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, 'QUEUED', COALESCE(TO_TIMESTAMP_NTZ(?), SYSDATE()), 0, 0, ?, SYSDATE(), SYSDATE();
+
+-- name: find_key
+SELECT QUEUE_ID FROM RUN_QUEUE WHERE IDEMPOTENCY_KEY = ?;
+
+-- name: read
+SELECT QUEUE_ID, IDEMPOTENCY_KEY, NAME, CONNECTION, TARGET, REQUIRES, PRIORITY, STATUS, AVAILABLE_AT, OWNER, EPOCH,
+       ATTEMPTS, MAX_ATTEMPTS, RUN_ID, EXIT_CODE, REASON, CREATED_AT, ENDED_AT, UPDATED_AT,
+       DATEDIFF(millisecond, SYSDATE(), AVAILABLE_AT) AS AVAILABLE_IN_MS
+FROM RUN_QUEUE WHERE QUEUE_ID = ?;
+
+-- name: newest
+SELECT QUEUE_ID, IDEMPOTENCY_KEY, NAME, CONNECTION, TARGET, REQUIRES, PRIORITY, STATUS, AVAILABLE_AT, OWNER, EPOCH,
+       ATTEMPTS, MAX_ATTEMPTS, RUN_ID, EXIT_CODE, REASON, CREATED_AT, ENDED_AT, UPDATED_AT,
+       DATEDIFF(millisecond, SYSDATE(), AVAILABLE_AT) AS AVAILABLE_IN_MS
+FROM RUN_QUEUE WHERE STATUS = COALESCE(?, STATUS) ORDER BY CREATED_AT DESC, QUEUE_ID DESC LIMIT ?;
+
+-- name: beginning_with
+SELECT QUEUE_ID FROM RUN_QUEUE WHERE STARTSWITH(QUEUE_ID, ?) ORDER BY QUEUE_ID LIMIT ?;
+
+-- name: cancel
+-- A user's wish. What waits is cancelled at once; what runs is its owner's to end. 0 rows: it has ended, or is asked
+-- already.
+UPDATE RUN_QUEUE SET
+    STATUS = IFF(STATUS = 'QUEUED', 'CANCELLED', 'CANCEL_REQUESTED'), REASON = ?,
+    ENDED_AT = IFF(STATUS = 'QUEUED', SYSDATE(), NULL), UPDATED_AT = SYSDATE()
+WHERE QUEUE_ID = ? AND (STATUS = 'QUEUED' OR STATUS = 'RUNNING');
+
+-- name: retry
+-- A user's wish: all attempts again. The epoch goes on. 0 rows: it has not ended, or it was done.
+UPDATE RUN_QUEUE SET
+    STATUS = 'QUEUED', AVAILABLE_AT = SYSDATE(), OWNER = NULL, ATTEMPTS = 0, RUN_ID = NULL, EXIT_CODE = NULL,
+    REASON = ?, ENDED_AT = NULL, UPDATED_AT = SYSDATE()
+WHERE QUEUE_ID = ? AND (STATUS = 'FAILED' OR STATUS = 'CANCELLED' OR STATUS = 'EXHAUSTED');

@@ -1,0 +1,164 @@
+"""`loadgen run` and `loadgen watch` on a real terminal, which is given back however they end; and without one."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.control_plane import ControlPlane
+from tests.embedded_server import ROOT, EmbeddedServer
+from tests.process import wait_until
+
+PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
+SCENARIO = """
+version: 1
+name: nap
+connection: embedded
+control: {database: %s}
+target: {warehouse: %s, database: BENCH, schema: PUBLIC}
+workload: {statements: [{name: nap, sql: "SELECT SYSTEM$WAIT(20, 'MILLISECONDS')"}]}
+load: {connections: 2, workers: 1, warmup: 1s, duration: %s}
+timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms,
+         drain_interrupt: 1s, terminate_after: 500ms, kill_after: 500ms}
+"""
+ENTER, LEAVE, CURSOR, NO_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h", "\x1b[?25l"
+COMPLETED = (0, 5)  # 5: on a busy machine the client may have been the bottleneck, which is not the matter here
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    with EmbeddedServer() as server:
+        made = ControlPlane(server)
+        yield made
+        made.close()
+
+
+class Seat:
+    """A terminal, and a program that it controls."""
+
+    def __init__(self, plane: ControlPlane, folder: Path, *words: str) -> None:
+        self._master, slave = pty.openpty()
+        os.set_blocking(self._master, False)
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self._before = termios.tcgetattr(slave)
+        self._slave = slave
+        self.seen = ""
+        kept = {key: os.environ[key] for key in ("PATH", "LANG", "LC_ALL") if key in os.environ}
+        self.process = subprocess.Popen(
+            [*PROGRAM, *words],
+            cwd=folder,
+            env=kept | plane.environ | {"PYTHONPATH": str(ROOT), "HOME": str(folder), "TERM": "xterm-256color"},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+
+    def read(self) -> str:
+        """Everything that was ever shown."""
+        with contextlib.suppress(BlockingIOError, OSError):
+            while part := os.read(self._master, 65_536):
+                self.seen += part.decode("utf-8", "replace")
+        return self.seen
+
+    def wait_for(self, text: str) -> None:
+        wait_until(lambda: text in self.read(), f"the screen shows {text!r}; it showed {self.seen[-2000:]!r}")
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def ended(self) -> int:
+        wait_until(lambda: (self.read(), self.process.poll())[1] is not None, "it ends")
+        self.read()
+        return int(self.process.returncode)
+
+    @property
+    def left(self) -> str:
+        """What stays on the terminal."""
+        return self.seen.rpartition(LEAVE)[2]
+
+    def check_restored(self) -> None:
+        assert self.seen.count(ENTER) == self.seen.count(LEAVE) == 1
+        assert self.seen.rindex(CURSOR) > self.seen.rindex(NO_CURSOR)
+        assert termios.tcgetattr(self._slave) == self._before
+        assert "\x1b" not in self.left
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._slave)
+        os.close(self._master)
+
+
+@pytest.fixture
+def seats(plane: ControlPlane, tmp_path: Path) -> Iterator[dict[str, Seat]]:
+    """Four runs at once, each on a warehouse of its own: one is left to its end."""
+    made: dict[str, Seat] = {}
+    for name in ("END", "KEY", "CTRL_C", "TERM"):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(SCENARIO % (plane.place.database, f"{name}_WH", "2s" if name == "END" else "5m"), "utf-8")
+        made[name] = Seat(plane, tmp_path, "run", str(file))
+    yield made
+    for seat in made.values():
+        seat.close()
+
+
+def test_the_terminal_is_given_back_however_a_run_ends_and_whoever_watches(seats, plane, tmp_path):
+    for seat in seats.values():
+        seat.wait_for(ENTER)
+        seat.wait_for("statement, measurement")
+    run_id = re.findall(r"\d{8}-\d{4}-nap-[0-9a-f]+", seats["CTRL_C"].seen)[-1]
+    watch = ("watch", run_id, "-c", "embedded", "--database", plane.place.database)
+    by_cron = subprocess.Popen(
+        [*PROGRAM, *watch],
+        cwd=tmp_path,
+        env=plane.environ | {"PYTHONPATH": str(ROOT)},  # nothing else, as cron has it
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    watcher = Seat(plane, tmp_path, *watch)
+    try:
+        watcher.wait_for("q leave, the run goes on")
+        watcher.wait_for("statement, measurement")
+        watcher.type("q")
+        assert watcher.ended() == 0
+        assert f"run {run_id} goes on: RUNNING MEASUREMENT" in watcher.left
+        assert by_cron.stderr is not None
+        first = by_cron.stderr.readline()
+
+        seats["KEY"].type("q")
+        seats["CTRL_C"].type("\x03")
+        seats["TERM"].process.send_signal(signal.SIGTERM)
+
+        assert seats["END"].ended() in COMPLETED
+        assert seats["KEY"].ended() == 130
+        assert seats["CTRL_C"].ended() == 130
+        assert seats["TERM"].ended() == 143
+        for seat in (*seats.values(), watcher):
+            seat.check_restored()
+        for seat in seats.values():
+            assert "files: " in seat.left
+        said, told = by_cron.communicate(timeout=60)
+        assert f"{run_id} RUNNING MEASUREMENT" in first
+        assert "\x1b" not in first + told
+        assert (by_cron.returncode, said.count("\n")) == (0, 1)
+        assert said.startswith(f"CANCELLED  nap  run {run_id}: ")
+    finally:
+        watcher.close()
+        by_cron.kill()
+        by_cron.communicate()

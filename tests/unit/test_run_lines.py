@@ -1,0 +1,116 @@
+"""Line mode: enough lines, each on its own, nothing that a file or a mail would choke on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+
+import click
+import pytest
+
+from loadgen.cli.run_lines import RunLines, line_of
+from loadgen.clock import FakeClock
+from loadgen.model.run import Phase
+from loadgen.tui.view import Filling, LogLine
+from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, MOMENT, NOW_S, STALE, WARMUP
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    made = FakeClock()
+    made.advance(NOW_S)
+    return made
+
+
+def test_a_line_has_everything_in_one_order():
+    assert line_of(MEASUREMENT, NOW_S) == (
+        "20261115-0200-nightly-7f3a RUNNING MEASUREMENT 01:42 of 05:00, 4/4 workers, 64/64 connections, "
+        "812/s of 800/s, p50 41.2 p95 77.4 p99 121 ms, 17 of 82017 failed (0.021 %), client CPU 14 %"
+    )
+    assert "no news for 12 s" in line_of(STALE, NOW_S)
+    assert "step 5: 35 connections" in line_of(FIND_MAX, NOW_S)
+
+
+def test_before_the_run_a_line_says_what_is_done():
+    preparing = replace(
+        WARMUP, status="", run_id=None, doing="preparing tables", filling=Filling(table="T", rows_there=5, rows=5_000)
+    )
+
+    assert line_of(preparing, NOW_S) == "preparing tables: T 5 of 5,000 rows"
+    assert line_of(replace(preparing, filling=None, doing="starting workers", run_id="r"), NOW_S) == (
+        "starting workers of run r"
+    )
+
+
+def test_no_ten_seconds_pass_without_a_line_and_none_is_said_in_between(clock, capsys):
+    lines = RunLines(clock, quiet=False)
+    silences, silent_s = [], 0.0
+
+    for _ in range(600):
+        lines.show(replace(MEASUREMENT, log=()))
+        if capsys.readouterr().err:
+            silences.append(silent_s)
+            silent_s = 0.0
+        clock.advance(0.1)
+        silent_s += 0.1
+
+    assert max(silences) <= 10.0
+    assert len(silences) == 7
+
+
+def test_a_change_of_phase_and_each_event_is_told_at_once_and_once(clock, capsys):
+    lines = RunLines(clock, quiet=False)
+    lines.show(replace(WARMUP, log=()))
+    capsys.readouterr()
+    died = LogLine(moment=MOMENT + timedelta(seconds=9), text="worker-3 was killed by signal 9", bad=True)
+    state = LogLine(moment=MOMENT, text="RUNNING MEASUREMENT")
+
+    for _ in range(3):
+        lines.show(replace(MEASUREMENT, log=(state, died)))
+        clock.advance(0.1)
+
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2
+    assert told[0].endswith("20261115-0200-nightly-7f3a: worker-3 was killed by signal 9")
+    assert "RUNNING MEASUREMENT" in told[1]
+
+
+def test_every_line_has_its_time_and_foreign_text_cannot_write_another(clock, capsys):
+    lines = RunLines(clock, quiet=False)
+
+    lines.show(replace(MEASUREMENT, log=(), doing="it said\n\x1b[2J\x00error: all is lost"))
+    lines.say("stopping\r\nnow")
+
+    told = capsys.readouterr().err
+    assert re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ [^\x00-\x1f]*\n){2}", told)
+
+
+def test_quiet_is_quiet(clock, capsys):
+    lines = RunLines(clock, quiet=True)
+    lines.show(MEASUREMENT)
+    lines.say("stopping")
+
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_reader_that_left_is_no_reason_to_end_the_run(clock, monkeypatch):
+    tries = []
+
+    def broken(*_: object, **__: object) -> None:
+        tries.append(1)
+        raise BrokenPipeError
+
+    monkeypatch.setattr(click, "echo", broken)
+    lines = RunLines(clock, quiet=False)
+
+    lines.say("one")
+    lines.say("two")
+
+    assert len(tries) == 1
+
+
+def test_a_phase_without_an_end_counts_up():
+    cooling = replace(MEASUREMENT, status="STOPPING", phase=Phase.COOLDOWN, since_s=NOW_S - 3, until_s=None)
+
+    assert "STOPPING COOLDOWN 00:03, " in line_of(cooling, NOW_S)

@@ -1,0 +1,229 @@
+"""The screen on a pseudo-terminal: what is written, which keys do what, and that everything is put back."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import pty
+import signal
+import struct
+import sys
+import termios
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TextIO
+
+import click
+import pytest
+
+from loadgen.cli.run_screen import Display
+from loadgen.clock import FakeClock
+from loadgen.tui.live import LiveScreen
+from loadgen.tui.terminal import is_usable
+from tests.unit.tui_builders import MEASUREMENT
+
+ENTER, LEAVE, CURSOR, NO_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h", "\x1b[?25l"
+GOOD = {"TERM": "xterm-256color"}
+
+
+class Pty:
+    """Both ends: `stream` is what a program has for stderr, the rest is what a person does."""
+
+    def __init__(self) -> None:
+        self.master, self.slave = pty.openpty()
+        os.set_blocking(self.master, False)
+        self.stream: TextIO = os.fdopen(os.dup(self.slave), "w", encoding="utf-8", buffering=1)
+        self.resize(80, 24)
+        self.before = self.settings
+
+    def resize(self, width: int, height: int) -> None:
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
+    @property
+    def settings(self) -> list[object]:
+        return termios.tcgetattr(self.slave)
+
+    def type(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
+    def read(self) -> str:
+        seen = b""
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(self.master, 65_536):
+                seen += part
+        return seen.decode()
+
+    def close(self) -> None:
+        self.stream.close()
+        os.close(self.slave)
+        os.close(self.master)
+
+
+@pytest.fixture
+def tty() -> Iterator[Pty]:
+    made = Pty()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    made = FakeClock()
+    made.advance(1_000.0)
+    return made
+
+
+@pytest.fixture
+def screen(tty: Pty, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveScreen]:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    made = LiveScreen(tty.stream, clock, lambda _: None)
+    yield made
+    made.close()
+
+
+def test_the_screen_is_taken_and_given_back(tty, screen):
+    screen.show(MEASUREMENT)
+    shown = tty.read()
+    screen.close()
+    after = tty.read()
+
+    assert shown.startswith(ENTER)
+    assert NO_CURSOR in shown
+    assert "point_lookup" in shown
+    assert after.endswith(CURSOR + LEAVE)
+    assert tty.settings == tty.before
+    screen.close()
+    assert tty.read() == ""
+
+
+def test_no_more_than_four_frames_a_second_and_none_without_news_but_for_the_clocks(tty, clock, screen):
+    frames = 0
+    for _ in range(100):
+        screen.show(replace(MEASUREMENT))
+        frames += tty.read().count("\x1b[H")
+        clock.advance(0.1)
+    assert 10 <= frames <= 40
+
+    frames = 0
+    for _ in range(100):
+        screen.show(MEASUREMENT)
+        frames += tty.read().count("\x1b[H")
+        clock.advance(0.1)
+    assert 9 <= frames <= 11
+
+
+def test_keys_turn_pages_and_others_are_handed_on(tty, clock, screen):
+    def after(keys: str) -> tuple[str, str]:
+        tty.type(keys)
+        clock.advance(1.0)
+        tty.read()
+        others = screen.show(MEASUREMENT)
+        return others, tty.read()
+
+    assert "of errors" in after("e")[1]
+    assert "of errors" not in after("e")[1]
+    assert "this page" in after("?")[1]
+    assert "of errors" in after("e")[1]
+    assert after("eq")[0] == "q"
+    assert after("\x1b[A")[0] == ""  # an arrow
+    assert ENTER in after("\x0c")[1]
+
+
+def test_a_resized_window_is_filled(tty, clock, screen):
+    screen.show(MEASUREMENT)
+    tty.read()
+    tty.resize(120, 40)
+    clock.advance(0.3)
+    screen.show(MEASUREMENT)
+    frame = tty.read()
+    clock.advance(0.1)
+    while "under way" not in frame:  # it did not fit into the buffer
+        screen.show(MEASUREMENT)
+        frame += tty.read()
+
+    assert frame.count("\r\n") == 39
+
+
+def test_a_terminal_that_does_not_read_holds_nobody(tty, clock, screen):
+    termios.tcflow(tty.slave, termios.TCOOFF)  # as Ctrl-S
+
+    for _ in range(50):
+        screen.show(replace(MEASUREMENT))
+        clock.advance(1.0)
+    termios.tcflow(tty.slave, termios.TCOON)
+    screen.close()
+
+    assert tty.read().endswith(CURSOR + LEAVE)
+    assert tty.settings == tty.before
+
+
+def test_what_others_print_appears_afterwards_and_in_the_log(tty, clock, monkeypatch):
+    heard: list[str] = []
+    handler = logging.StreamHandler(tty.stream)
+    logging.getLogger().addHandler(handler)
+    monkeypatch.setattr(sys, "stderr", tty.stream)
+    screen = LiveScreen(tty.stream, clock, heard.append)
+    try:
+        logging.getLogger("loadgen.test").warning("lease_lost epoch=1")
+        click.echo("start worker-0 by hand\x1b[2J", err=True)
+        screen.show(MEASUREMENT)
+        assert "by hand" not in tty.read()
+    finally:
+        screen.close()
+        logging.getLogger().removeHandler(handler)
+
+    left = tty.read()
+    assert left.index(LEAVE) < left.index("lease_lost epoch=1") < left.index("start worker-0 by hand")
+    assert [line[:10] for line in heard] == ["lease_lost", "start work"]
+    assert sys.stderr is tty.stream
+
+
+def test_a_process_that_was_stopped_and_goes_on_takes_the_terminal_back(tty, clock, screen):
+    screen.show(MEASUREMENT)
+    tty.read()
+    os.kill(os.getpid(), signal.SIGCONT)
+    clock.advance(1.0)
+
+    screen.show(MEASUREMENT)
+
+    assert ENTER in tty.read()
+
+
+def test_a_picture_that_cannot_be_drawn_gives_way_to_lines(tty, clock, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", tty.stream)
+    monkeypatch.setattr("os.environ", GOOD)
+    display = Display(clock, quiet=False)
+    assert display.is_screen
+
+    display.show(replace(MEASUREMENT, checked=None))  # type: ignore[arg-type]
+    display.show(MEASUREMENT)
+    display.close()
+
+    after = tty.read().partition(LEAVE)[2]
+    assert tty.settings == tty.before
+    assert "RUNNING MEASUREMENT" in after
+    assert "\x1b" not in after
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{}, {"TERM": ""}, {"TERM": "dumb"}, {"TERM": "xterm", "CI": "true"}],
+)
+def test_there_is_no_screen_where_it_would_do_harm(tty, environ):
+    assert is_usable(tty.stream, GOOD)
+    assert not is_usable(tty.stream, environ)
+    assert not is_usable(None, GOOD)
+    with open(os.devnull, "w") as nowhere:
+        assert not is_usable(nowhere, GOOD)
+
+
+def test_colours_go_with_no_color(tty, clock, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    screen = LiveScreen(tty.stream, clock, lambda _: None)
+    screen.show(MEASUREMENT)
+    screen.close()
+
+    assert "\x1b[32m" not in tty.read()

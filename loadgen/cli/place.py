@@ -61,7 +61,7 @@ def meant(file: Path | None, connection: str | None, **parts: str | None) -> Mea
 
     if file is None:
         place = ControlPlace.from_environment()
-        place = replace(place, connection=connection or place.connection)
+        place = replace(place, connection=connection or place.connection or _the_only_one())
         loaded = None
         target = connection or os.environ.get("LOADGEN_CONNECTION") or place.connection
     else:
@@ -71,6 +71,18 @@ def meant(file: Path | None, connection: str | None, **parts: str | None) -> Mea
     for text in given.values():
         Ident.parse(text)  # here, where the option can still be told
     return Meant(place=replace(place, **given), connection=target, loaded=loaded)
+
+
+def _the_only_one() -> str | None:
+    """Whoever has no connection at all, as after the first run of an example, can only mean the embedded server."""
+    from loadgen.snowflake.lookup import known_profiles
+    from loadgen.snowflake.profile import EMBEDDED
+
+    try:
+        found = [profile.name for profile in known_profiles(os.environ)[0]]
+    except ConfigurationError:  # told by whoever looks for the connection itself
+        return None
+    return EMBEDDED if found == [EMBEDDED] else None
 
 
 def _loaded(file: Path, connection: str | None) -> Loaded:

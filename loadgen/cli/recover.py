@@ -69,7 +69,7 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
 def _lead_on(
     living: Sequence[Left], place: dict[str, str | None], output_dir: Path
 ) -> tuple[list[dict[str, Any]], list[Left]]:
-    """The first of them, to its end. The workers of the others would not wait so long: those are left, and named now."""
+    """The first of them, to its end. The workers of the others will not wait so long: they are left, and named now."""
     from loadgen.cli.takeover import EndedMeanwhile, take_over
 
     if not living:

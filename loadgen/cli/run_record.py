@@ -36,6 +36,7 @@ from loadgen.metrics.result import Merged, WindowResult, merge
 from loadgen.model.event import SetPhase, SetWorkerTarget
 from loadgen.model.run import Phase
 from loadgen.report.record import LogLine, Machine, Mark, Poll, RunRecord, Step
+from loadgen.report.summary import SCHEMA_VERSION
 from loadgen.report.timeline import WorkerSecond, merge_seconds
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import Scenario
@@ -88,6 +89,12 @@ def _summary(session: ControlSession, patience: Patience, run: Run) -> Mapping[s
     stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
     if stored is not None:
         found: Mapping[str, Any] = json.loads(stored)
+        if found.get("schema_version") != SCHEMA_VERSION:
+            raise RunFailed(
+                f"the result of run {run.run_id} has version {found.get('schema_version')}, and this loadgen reads"
+                f" {SCHEMA_VERSION}",
+                remedy="Make the report with the version of loadgen that made the run.",
+            )
         return found
     if run.status.is_terminal:
         raise RunFailed(

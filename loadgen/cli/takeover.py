@@ -40,6 +40,9 @@ class TakeOver(RunJob):
         self.now = Now(doing="taking over", run_id=self.run_id)
         with self._alone_on_warehouse(self.place) as alone:
             service = OrchestratorService(self.place, alone=alone, clock=self.clock)
+            run = service.get_run_status(self.run_id)
+            if run is None or run.status.is_terminal:
+                raise EndedMeanwhile(f"run {self.run_id} has ended meanwhile")
             self._service = service
             self.output = self.runs_folder / self.run_id
             (self.output / LOGS).mkdir(parents=True, exist_ok=True)

@@ -101,10 +101,12 @@ def _show(job: WatchJob, received: list[int], *, quiet: bool) -> None:
 
 
 def _wait_for_first(job: WatchJob, received: list[int]) -> bool:
-    """Is there something to show?"""
-    while not received and job.sight is None and not job.done.is_set():
+    """Is there something to show? A run that has ended needs no display."""
+    while not received and not job.done.is_set():
+        if job.sight is not None and not job.sight.tick.run.status.is_terminal:
+            return True
         job.clock.wait(job.done, TICK_S)
-    return job.sight is not None and not received and not job.done.is_set()
+    return False
 
 
 class _Views:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+import click
 
 from loadgen.clock import Clock
 from loadgen.control import (
@@ -28,7 +31,8 @@ from loadgen.control.run_status import Run
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.test_logs import LogRow
 from loadgen.control.warehouse_poll_snapshots import WarehousePoll
-from loadgen.errors import RunFailed
+from loadgen.errors import LoadgenError, RunFailed
+from loadgen.log import plain
 from loadgen.model.run import Phase, RunStatus
 from loadgen.report.verdict import Checked
 from loadgen.scenario.frozen import thaw
@@ -98,8 +102,12 @@ class WatchJob:
             session.close()
             self.done.set()
 
+    def _note(self, error: ControlFailed) -> None:
+        if not self.stop.is_set():
+            click.echo(f"warning: {plain(str(error))}; trying again", err=True)
+
     def _watch(self, session: ControlSession) -> None:
-        patience = Patience(stop=self.stop, attempts=ATTEMPTS, clock=self.clock)
+        patience = Patience(stop=self.stop, attempts=ATTEMPTS, clock=self.clock, note=self._note)
         run = run_names.find(session, patience, self.name)
         config = patience.call(lambda: run_status.read_config(session, run.run_id))
         self.scenario = thaw(config or "", None)
@@ -180,7 +188,8 @@ class _Looker:
         session, run_id = self._session, self._run_id
         if self._slow_s is None:
             for row in window_results.read(session, run_id):
-                self._progress.remember(row.worker_id, [read_stored(row)])
+                with suppress(LoadgenError):  # what cannot be read is told by the run's own results
+                    self._progress.remember(row.worker_id, [read_stored(row)])
         self._slow_s = self.now_s
         self._polls = warehouse_poll_snapshots.read(session, run_id)[-POLLS_KEPT:]
         if self._scenario.load.find_max is not None:

@@ -23,8 +23,8 @@ def rate(value: float | None) -> str:
 
 def ms(value: float | None) -> str:
     """Milliseconds: at least three digits that say something, whole ones from 1,000 on."""
-    if value is None:
-        return NONE
+    if value is None or value == 0:
+        return NONE if value is None else "0"
     size = abs(value)
     return f"{value:,.{0 if size >= 1_000 else 1 if size >= 100 else 2 if size >= 1 else 3}f}"
 

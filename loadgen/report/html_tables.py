@@ -20,6 +20,7 @@ ERRORS_MAX = 50
 LOGS_MAX = 40
 SQL_MAX = 30_000  # characters, of all statements together
 CONFIG_MAX = 16_000
+WARNINGS = "warnings"  # of the environment: what was noticed of the whole run
 LEDGER = ("mean", "p50", "p95")
 
 
@@ -79,10 +80,16 @@ def what_was_run(record: RunRecord) -> str:
     hosts = sorted({machine.hostname for machine in record.machines.values()})
     pairs += [
         ("load machines", html(", ".join(hosts))),
-        *((html(str(name), 40), html(str(value))) for name, value in sorted(environment.items())),
+        *((html(str(name), 40), _fact(value)) for name, value in sorted(environment.items()) if name != WARNINGS),
         ("template", f"<code>{html(record.template_id)}</code>"),
     ]
     return facts(pairs)
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return html(", ".join(map(str, value)))
+    return "" if value is None else html(str(value))
 
 
 def _load(load: Load) -> str:
@@ -180,9 +187,9 @@ def find_max(record: RunRecord) -> str:
             ("per second", data(found.get("qps"), figures.rate(found.get("qps")))),
             ("p95", f"{data(found.get('p95_ms'), figures.ms(found.get('p95_ms')))} ms"),
             ("confidence", html(str(found.get("confidence") or ""))),
-            ("why it ended", html(str(found.get("reason") or ""))),
         ]
     )
+    answer += note(html(str(found.get("reason") or "")))
     rows = (
         (
             number(step.number, str(step.number)),
@@ -211,23 +218,16 @@ def errors(summary: Mapping[str, Any]) -> str:
         return note("No statement failed.")
     rows = (
         (
-            number(one["count"], figures.count(one["count"])),
             short(one["category"]),
-            number(one["code"], "–" if one["code"] is None else str(one["code"])),
-            f"<td><code>{html(one['example'], 400)}</code></td>",
+            f'<td class="t"><code>{html(one["example"], 400)}</code></td>',
+            number(one["code"], figures.NONE if one["code"] is None else str(one["code"])),
+            number(one["count"], figures.count(one["count"])),
         )
         for one in found[:ERRORS_MAX]
     )
-    said = table(
-        "By category and code, with one example of each",
-        ("times", "category", "code", "example"),
-        rows,
-        words=0,
-        last_words=1,
-    )
-    return said + (
-        note(f"{len(found) - ERRORS_MAX} more kinds are in summary.json.") if len(found) > ERRORS_MAX else ""
-    )
+    head, more = ("category", "example", "code", "times"), len(found) - ERRORS_MAX
+    said = table("By category and code, with one example of each", head, rows, words=2)
+    return said + (note(f"{more} more kinds are in summary.json.") if more > 0 else "")
 
 
 def workers(record: RunRecord) -> str:
@@ -280,9 +280,9 @@ def enrichment(record: RunRecord) -> str:
             ("coverage", f"{data(coverage, figures.plain_percent(coverage))} of the logged statements"),
             ("statements", f"{data(covered, figures.count(covered))} of {data(total, figures.count(total))}"),
             ("status", html(str(found.get("status") or ""))),
-            ("not all, because", html(str(found.get("reason") or ""), 1_000)),
         ]
     )
+    said += note(f"Not all, because: {html(str(found['reason']), 1_000)}.") if found.get("reason") else ""
     ledger = found.get("ledger_ms") or {}
     rows = (
         (text(name.replace("_", " "), 60), *(number(part.get(key), figures.ms(part.get(key))) for key in LEDGER))
@@ -299,18 +299,27 @@ def _order(part: str) -> tuple[int, str]:
 
 
 def logs(record: RunRecord) -> str:
+    """Lines that say the same are one row."""
+    noticed = "".join(note(html(str(warning))) for warning in record.summary["environment"].get(WARNINGS) or ())
     if not record.logs:
-        return note("No worker warned of anything.")
+        return noticed or note("No worker warned of anything.")
+    groups: dict[tuple[str, str, str], list[datetime]] = {}
+    for line in record.logs:
+        groups.setdefault((line.worker_id or "orchestrator", line.level, line.message), []).append(line.moment)
+    newest = sorted(groups.items(), key=lambda group: max(group[1]))[-LOGS_MAX:]
     rows = (
         (
-            short(_moment(line.moment)),
-            short(line.worker_id or "orchestrator"),
-            short(line.level),
-            text(line.message, 300),
+            short(_moment(min(moments))),
+            short(_moment(max(moments)) if len(moments) > 1 else ""),
+            number(len(moments), figures.count(len(moments))),
+            short(who),
+            short(level),
+            text(message, 300),
         )
-        for line in record.logs[-LOGS_MAX:]
+        for (who, level, message), moments in newest
     )
-    return table(f"The last warnings and errors, at most {LOGS_MAX}", ("time", "who", "level", "what"), rows, words=4)
+    head = ("first", "last", "times", "who", "level", "what")
+    return noticed + table("Warnings and errors of workers, the newest", head, rows, words=2, last_words=3)
 
 
 def repeat(record: RunRecord) -> str:

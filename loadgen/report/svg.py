@@ -198,7 +198,7 @@ def _marks(chart: Chart) -> Iterator[str]:
         x = chart.px(at)
         line = f'<line x1="{_n(x)}" x2="{_n(x)}" y1="{TOP}" y2="{chart.bottom}"/>'
         yield f'<g class="mark">{line}<title>{label}</title></g>'
-        if x - taken > 6 * len(label) + 4 and x + 6 * len(label) < chart.width:
+        if x - taken > 5.5 * len(label) + 3 and x + 6 * len(label) < chart.width:
             yield f'<text class="note" x="{_n(x + 3)}" y="{TOP - 4}">{label}</text>'
             taken = x
 

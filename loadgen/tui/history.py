@@ -125,14 +125,16 @@ class History:
             self._windows[worker_id, window.window_id] = window
 
     def _next_second(self, look: Look) -> None:
-        rate, tally = 0.0, StatementTally()
+        rate, tally, fresh = 0.0, StatementTally(), False
         for worker in look.workers:
-            own_rate, own_tally = self._heard(worker, look.seen_s)
-            rate, tally = rate + own_rate, tally + own_tally
+            own_rate, own_tally, own_fresh = self._heard(worker, look.seen_s)
+            rate, tally, fresh = rate + own_rate, tally + own_tally, fresh or own_fresh
+        span_s = look.seen_s - self.seconds[-1].at_s if self.seconds else 1.0
+        if not fresh and span_s < CARRIED_S:
+            return  # no beat has come in between: it will be part of the next second
         self._recent.append((look.seen_s, rate, tally))
         while self._recent[0][0] <= look.seen_s - RECENT_S:
             self._recent.popleft()
-        span_s = look.seen_s - self.seconds[-1].at_s if self.seconds else 1.0
         self.seconds.append(
             Second(
                 at_s=look.seen_s,
@@ -145,24 +147,24 @@ class History:
             )
         )
 
-    def _heard(self, worker: WorkerLook, now_s: float) -> tuple[float, StatementTally]:
-        """Statements per second, and what ended, since this worker's last beat that we know."""
+    def _heard(self, worker: WorkerLook, now_s: float) -> tuple[float, StatementTally, bool]:
+        """Statements per second, and what ended, since this worker's last beat that we know; and is there a new one?"""
         live = worker.live
         if live is None:
-            return 0.0, StatementTally()
+            return 0.0, StatementTally(), False
         tallies = {window.window_id: window.tally.whole for window in live.windows}
         before = self._workers.get(worker.worker_id)
         if before is None or live.elapsed_s < before.live.elapsed_s:  # the first, or that of another process
             self._workers[worker.worker_id] = _Worker(live, tallies, heard_s=now_s)
-            return 0.0, StatementTally()
+            return 0.0, StatementTally(), True
         passed_s = live.elapsed_s - before.live.elapsed_s
         if passed_s <= 0.0:
             holds = not worker.state.is_over and now_s - before.heard_s <= CARRIED_S
-            return (before.rate if holds else 0.0), StatementTally()
+            return (before.rate if holds else 0.0), StatementTally(), False
         rate = max(0, live.totals.succeeded - before.live.totals.succeeded) / passed_s
         ended = _ended(before.tallies, tallies)
         self._workers[worker.worker_id] = _Worker(live, tallies, rate, now_s)
-        return rate, ended
+        return rate, ended, True
 
 
 def _ended(before: Mapping[int, StatementTally], now: Mapping[int, StatementTally]) -> StatementTally:

@@ -40,3 +40,94 @@ UPDATE RUN_QUEUE SET
     STATUS = 'QUEUED', AVAILABLE_AT = SYSDATE(), OWNER = NULL, ATTEMPTS = 0, RUN_ID = NULL, EXIT_CODE = NULL,
     REASON = ?, ENDED_AT = NULL, UPDATED_AT = SYSDATE()
 WHERE QUEUE_ID = ? AND (STATUS = 'FAILED' OR STATUS = 'CANCELLED' OR STATUS = 'EXHAUSTED');
+
+-- name: candidates
+-- What may be taken now by someone who offers these capabilities, the most urgent first, then the oldest. A run waits
+-- while another one measures the same target: two at once would measure each other.
+SELECT QUEUE_ID, EPOCH, STATUS, OWNER, TARGET FROM RUN_QUEUE Q
+WHERE (STATUS = 'QUEUED' OR STATUS = 'RUNNING') AND AVAILABLE_AT <= SYSDATE() AND ATTEMPTS < MAX_ATTEMPTS
+  AND ARRAY_SIZE(ARRAY_EXCEPT(PARSE_JSON(REQUIRES), PARSE_JSON(?))) = 0
+  AND NOT EXISTS (
+      SELECT 1 FROM RUN_QUEUE B
+      WHERE B.TARGET = Q.TARGET AND B.TARGET <> '' AND (B.STATUS = 'RUNNING' OR B.STATUS = 'CANCEL_REQUESTED')
+        AND B.AVAILABLE_AT > SYSDATE())
+ORDER BY PRIORITY DESC, CREATED_AT, QUEUE_ID LIMIT ?;
+
+-- name: depth
+-- How many runs wait that someone with these capabilities could take. One that waits for its target counts too.
+SELECT COUNT(*) FROM RUN_QUEUE
+WHERE (STATUS = 'QUEUED' OR STATUS = 'RUNNING') AND AVAILABLE_AT <= SYSDATE() AND ATTEMPTS < MAX_ATTEMPTS
+  AND ARRAY_SIZE(ARRAY_EXCEPT(PARSE_JSON(REQUIRES), PARSE_JSON(?))) = 0;
+
+-- name: claim
+-- 0 rows: another was faster, the target is being measured, or the claimer is not ONLINE. The last condition does not
+-- keep two claims of one instant apart; the lease on the warehouse does, and the second run gives its claim back.
+UPDATE RUN_QUEUE SET
+    STATUS = 'RUNNING', OWNER = ?, EPOCH = EPOCH + 1, ATTEMPTS = ATTEMPTS + 1,
+    AVAILABLE_AT = DATEADD(millisecond, ?, SYSDATE()), RUN_ID = NULL, EXIT_CODE = NULL, REASON = NULL,
+    UPDATED_AT = SYSDATE()
+WHERE QUEUE_ID = ? AND EPOCH = ? AND (STATUS = 'QUEUED' OR STATUS = 'RUNNING') AND AVAILABLE_AT <= SYSDATE()
+  AND ATTEMPTS < MAX_ATTEMPTS
+  AND EXISTS (
+      SELECT 1 FROM POOL_WORKERS
+      WHERE WORKER_ID = ? AND STATUS = 'ONLINE' AND LAST_BEAT_AT > DATEADD(second, -30, SYSDATE()))
+  AND NOT EXISTS (
+      SELECT 1 FROM RUN_QUEUE
+      WHERE TARGET = ? AND TARGET <> '' AND (STATUS = 'RUNNING' OR STATUS = 'CANCEL_REQUESTED')
+        AND AVAILABLE_AT > SYSDATE());
+
+-- name: claimed
+SELECT NAME, SCENARIO, FILES, CONNECTION, ATTEMPTS FROM RUN_QUEUE WHERE QUEUE_ID = ? AND EPOCH = ? AND OWNER = ?;
+
+-- name: extend
+-- All leases of an owner at once, from now. One that has passed stays passed: there may be a successor.
+UPDATE RUN_QUEUE SET AVAILABLE_AT = DATEADD(millisecond, ?, SYSDATE())
+WHERE OWNER = ? AND (STATUS = 'RUNNING' OR STATUS = 'CANCEL_REQUESTED') AND AVAILABLE_AT > SYSDATE();
+
+-- name: expire
+-- The owner is gone, says whoever knows: its runs need not wait for the end of their leases.
+UPDATE RUN_QUEUE SET AVAILABLE_AT = SYSDATE(), UPDATED_AT = SYSDATE()
+WHERE OWNER = ? AND (STATUS = 'RUNNING' OR STATUS = 'CANCEL_REQUESTED') AND AVAILABLE_AT > SYSDATE();
+
+-- name: look
+-- No row: the lease is over.
+SELECT STATUS FROM RUN_QUEUE
+WHERE QUEUE_ID = ? AND EPOCH = ? AND OWNER = ? AND (STATUS = 'RUNNING' OR STATUS = 'CANCEL_REQUESTED')
+  AND AVAILABLE_AT > SYSDATE();
+
+-- name: set_run
+UPDATE RUN_QUEUE SET RUN_ID = ?, UPDATED_AT = SYSDATE()
+WHERE QUEUE_ID = ? AND EPOCH = ? AND OWNER = ? AND (STATUS = 'RUNNING' OR STATUS = 'CANCEL_REQUESTED')
+  AND AVAILABLE_AT > SYSDATE();
+
+-- name: finish
+UPDATE RUN_QUEUE SET
+    STATUS = ?, RUN_ID = COALESCE(?, RUN_ID), EXIT_CODE = ?, REASON = COALESCE(?, REASON), ENDED_AT = SYSDATE(),
+    UPDATED_AT = SYSDATE()
+WHERE QUEUE_ID = ? AND EPOCH = ? AND OWNER = ? AND (STATUS = 'RUNNING' OR STATUS = 'CANCEL_REQUESTED')
+  AND AVAILABLE_AT > SYSDATE();
+
+-- name: give_back
+-- Into the queue again after a pause, unless it was the last attempt or somebody wants its end. The first bind is what
+-- is taken off the count of attempts: 1 when this one does not count.
+UPDATE RUN_QUEUE SET
+    ATTEMPTS = ATTEMPTS - ?,
+    STATUS = IFF(STATUS = 'CANCEL_REQUESTED', 'CANCELLED', IFF(ATTEMPTS - ? >= MAX_ATTEMPTS, 'EXHAUSTED', 'QUEUED')),
+    ENDED_AT = IFF(STATUS = 'CANCEL_REQUESTED' OR ATTEMPTS - ? >= MAX_ATTEMPTS, SYSDATE(), NULL),
+    AVAILABLE_AT = DATEADD(millisecond, ?, SYSDATE()), RUN_ID = COALESCE(?, RUN_ID), EXIT_CODE = ?,
+    REASON = COALESCE(?, REASON), UPDATED_AT = SYSDATE()
+WHERE QUEUE_ID = ? AND EPOCH = ? AND OWNER = ? AND (STATUS = 'RUNNING' OR STATUS = 'CANCEL_REQUESTED')
+  AND AVAILABLE_AT > SYSDATE();
+
+-- name: abandoned
+-- Runs whose owner let the lease expire and that nobody may take: they were the last attempt, or are to be cancelled.
+SELECT QUEUE_ID, EPOCH, OWNER FROM RUN_QUEUE
+WHERE AVAILABLE_AT <= SYSDATE() AND (STATUS = 'CANCEL_REQUESTED' OR (STATUS = 'RUNNING' AND ATTEMPTS >= MAX_ATTEMPTS))
+ORDER BY QUEUE_ID LIMIT 100;
+
+-- name: end_abandoned
+UPDATE RUN_QUEUE SET
+    STATUS = IFF(STATUS = 'CANCEL_REQUESTED', 'CANCELLED', 'EXHAUSTED'), REASON = COALESCE(REASON, ?),
+    ENDED_AT = SYSDATE(), UPDATED_AT = SYSDATE()
+WHERE QUEUE_ID = ? AND EPOCH = ? AND AVAILABLE_AT <= SYSDATE()
+  AND (STATUS = 'CANCEL_REQUESTED' OR (STATUS = 'RUNNING' AND ATTEMPTS >= MAX_ATTEMPTS));

@@ -45,10 +45,22 @@ def end(processes: list[psutil.Process]) -> None:
             process.resume()
             process.terminate()
     _, alive = psutil.wait_procs(processes, END_S)
-    for process in alive:
+    kill(alive)
+
+
+def kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(alive, END_S)
+    psutil.wait_procs(processes, END_S)
+
+
+def with_children(pid: int) -> list[psutil.Process]:
+    """The process and everything below it, if it is there."""
+    with suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(pid)
+        return [parent, *parent.children(recursive=True)]
+    return []
 
 
 def _end(number: int, _: FrameType | None) -> None:

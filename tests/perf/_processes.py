@@ -15,6 +15,7 @@ from typing import Self
 from tests.embedded_server import ROOT, EmbeddedServer
 from tests.perf._bare_loop import KEYS, POINT_SELECT
 from tests.perf._cores import Cores, on
+from tests.perf._ending import kill, with_children
 from tests.process.worker_driver import Stage
 
 END_S = 60.0
@@ -33,7 +34,7 @@ def staged(cores: Cores, *target: str) -> Iterator[Stage]:
 
 
 class Bare:
-    """Bare loops, running: one process, or one per core that it may use. Closing ends them."""
+    """Bare loops, running: one process, or one per core that it may use. Leaving the block ends them."""
 
     def __init__(self, module: str, *arguments: object) -> None:
         self._process = subprocess.Popen(
@@ -69,4 +70,8 @@ class Bare:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:  # a server that is gone would hold it up
+            kill(with_children(self._process.pid))
+            self._process.wait()

@@ -22,7 +22,7 @@ import psutil
 
 from tests.embedded_server import ROOT
 from tests.perf._cores import Cores, on
-from tests.perf._ending import end
+from tests.perf._ending import kill, with_children
 from tests.perf._processes import GET
 from tests.process.worker_driver import Stage, wait_for
 
@@ -49,7 +49,7 @@ def document(stage: Stage, load: Mapping[str, Any], **more: Any) -> dict[str, An
 
 
 class LoadgenRun:
-    """One run. Leaving the block ends it, whatever state it is in."""
+    """One run. Leaving the block kills what is left of it."""
 
     def __init__(self, stage: Stage, scenario: Mapping[str, Any], cores: Cores) -> None:
         """It, its workers and its display have the cores of the clients."""
@@ -94,9 +94,7 @@ class LoadgenRun:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with suppress(psutil.NoSuchProcess):
-            me = psutil.Process(self.process.pid)
-            end([*me.children(recursive=True), me])
+        kill(with_children(self.process.pid))
         self.process.wait()
         self._reader.join()
 

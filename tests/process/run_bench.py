@@ -23,7 +23,7 @@ from tests.process import REPOSITORY, alive, wait_until
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 END_S = 90.0
 MEASURES = "RUNNING MEASUREMENT"
-NAP = "SELECT SYSTEM$WAIT(20, 'MILLISECONDS')"
+ONE = {"statements": [{"name": "one", "sql": "SELECT 1"}]}
 TIMING = {
     **dict.fromkeys(("tick", "heartbeat", "status_poll"), "200ms"),
     **dict.fromkeys(("flush", "events_poll", "announce", "terminate_after", "kill_after"), "500ms"),
@@ -176,13 +176,13 @@ def benched(server: EmbeddedServer, home: Path, others: Mapping[str, EmbeddedSer
 
 
 def scenario(number: int, **sections: Any) -> dict[str, Any]:
-    """Two connections that nap, on a warehouse of their own. A section adds to the usual one of its name."""
+    """Two connections on a warehouse of their own. A section adds to the usual one of its name."""
     usual: dict[str, Any] = {
         "version": 1,
         "name": f"fault-{number}",
         "connection": "embedded",
         "target": {"warehouse": f"FAULT_{number}_WH", "database": "BENCH", "schema": "PUBLIC"},
-        "workload": {"statements": [{"name": "nap", "sql": NAP}]},
+        "workload": ONE,
         "load": {"connections": 2, "workers": 1, "warmup": "1s", "duration": "60s"},
         "timing": TIMING,
     }
@@ -196,12 +196,6 @@ def history(server: EmbeddedServer, run_id: str, phase: str = "MEASUREMENT") -> 
     lines = server.ask(f"/__loadgen/history?tag={run_id}")
     tags = [json.loads(line["query_tag"]) for line in lines if not line["sql_text"].startswith("ALTER SESSION")]
     return Counter(tag.get("step") for tag in tags if tag.get("phase") == phase)
-
-
-def load_under_way(server: EmbeddedServer) -> int:
-    """Statements of load that are running now, or queue."""
-    stats = server.ask("/__loadgen/stats")
-    return int(stats["under_way"])
 
 
 def _write_connections(home: Path, servers: Mapping[str, EmbeddedServer]) -> None:

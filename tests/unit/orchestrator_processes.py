@@ -1,43 +1,145 @@
-"""The processes of the simulated world: thin shells around the real decisions, that give their time to the world."""
+"""The processes of the simulated world: what they have in common, and orchestrators.
+
+An orchestrator is a thin shell around the real decisions, that of orchestrator/service.py, leader.py and office.py; it
+gives its time to the world between any two statements.
+"""
 
 from __future__ import annotations
 
-import random
 import threading
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from loadgen.control import run_control_events, run_leases, run_status, test_results, worker_heartbeats
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
-from loadgen.control.run_control_events import Event, NewEvent
+from loadgen.control.retry import Patience
+from loadgen.control.run_control_events import NewEvent
 from loadgen.control.run_status import Fenced, Move, Rollup, Run
-from loadgen.control.session import ControlFailed
+from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.test_results import ResultRow
-from loadgen.control.worker_heartbeats import Beat, WorkerIdentity
 from loadgen.errors import LoadgenError, RunFailed
-from loadgen.model.event import EventType, SetPhase, Start, Stop
+from loadgen.model.event import EventType, Start, Stop
 from loadgen.model.run import Phase, RunStatus
-from loadgen.model.worker import WorkerExit, WorkerStatus
-from loadgen.worker.agenda import Agenda
-from loadgen.worker.board import Board, Ending, ending_for
-from loadgen.worker.control_loop import ControlLoop
-from orchestrator import course
+from loadgen.model.worker import WorkerStatus
+from loadgen.scenario.scenario import OnWorkerLoss, Timing
+from loadgen.units import NS_PER_S
 from orchestrator.commands import plan_events
-from orchestrator.course import Action, Announce, Course, EndWorkers, Finish, SayStart, SayStop, Step, View
+from orchestrator.course import (
+    Action,
+    Announce,
+    Course,
+    Ending,
+    EndWorkers,
+    Finish,
+    Rules,
+    SayStart,
+    SayStop,
+    Step,
+    View,
+    carried_out,
+    decide,
+)
 from orchestrator.crew import Health, Liveness, WorkerView, view_crew
 from orchestrator.leader import AWAY_MAX_S
-from orchestrator.spawn.spawner import WorkerEnd
-from tests.unit.orchestrator_tables import ZERO, Broken, Rule, Violation
-from tests.unit.orchestrator_world import LAST_BEAT_S, TIMING, Life, Process, World
+from orchestrator.office import LOOK_S
+from tests.unit.orchestrator_tables import ZERO, Broken, Fate, Rule, Tables, Violation, Wire
 
+if TYPE_CHECKING:
+    from tests.unit.orchestrator_world import World
+
+# As they are by default, but for the pace of looking: half as many steps, and the same history otherwise.
+TIMING = Timing(tick_s=2.0, heartbeat_s=2.0, status_poll_s=2.0)
 TIMES = LeaseTimes(ttl_s=TIMING.lease_ttl_s, renew_s=TIMING.lease_renew_s, margin_s=TIMING.lease_margin_s)
-SILENT_MS = 10_000
-TRY_S = 3.0  # whoever wants to lead tries so often
+ATTEMPTS = 3  # of a statement, at one moment: the pauses between them are pauses of the process here
+TRY_S = 3.0  # whoever stands by tries to lead so often
 
 Result = TypeVar("Result")
+Life = Generator[float, None, None]  # gives how long it waits; 0: a place where it may be paused
 Turn = Generator[float, None, Result]  # a part of a life, that comes to something
+
+
+class ProcessClock:
+    """A process's own clocks. Waiting takes no time: a process that waits gives its time to the world."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self.asleep_s = 0.0
+
+    def monotonic_ns(self) -> int:
+        return round((self._tables.now_s - self.asleep_s) * NS_PER_S)
+
+    def boottime_ns(self) -> int:
+        return round(self._tables.now_s * NS_PER_S)
+
+    def utc_now(self) -> datetime:
+        return ZERO.replace(tzinfo=UTC) + timedelta(seconds=self._tables.now_s)
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.is_set()
+
+
+class Process:
+    """Something that lives, pauses, and dies; it may have several threads, which do all that together."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.clock = ProcessClock(world.tables)
+        self.alive = True
+        self.paused_until_s = self.cut_off_until_s = 0.0
+        self.session = self.wire()
+        self.patience = Patience(stop=threading.Event(), attempts=ATTEMPTS, clock=self.clock)
+
+    @property
+    def now_s(self) -> float:
+        """By its own clock."""
+        return self.clock.monotonic_ns() / NS_PER_S
+
+    def wire(self, cut_off: Callable[[], bool] = lambda: False) -> ControlSession:
+        """A connection; it fails with everything else, and by itself when it is cut off."""
+
+        def fate(changes: bool) -> Fate:
+            world = self.world
+            if world.now_s >= world.faults_until_s:
+                return Fate.ANSWERED
+            if world.now_s < max(world.away_until_s, self.cut_off_until_s) or cut_off():
+                return Fate.AWAY
+            return world.draw_fate(changes)
+
+        return cast(ControlSession, Wire(self.world.tables, fate, self.world.later))
+
+    def thread(self, life: Life, after_s: float = 0.0) -> None:
+        self.world.at(self.world.now_s + after_s, lambda: self._go_on(life))
+
+    def pause(self, seconds: float, *, asleep: bool) -> None:
+        """Stopped; or the machine is asleep, and its monotonic clock stands still."""
+        self.paused_until_s = max(self.paused_until_s, self.world.now_s + seconds)
+        self.world.troubled_until(self.paused_until_s)
+        if asleep:
+            self.clock.asleep_s += seconds
+
+    def crash(self) -> None:
+        self.alive = False
+
+    def ended(self, error: LoadgenError | None) -> None:
+        """A thread of it has come to its end."""
+
+    def _go_on(self, life: Life) -> None:
+        world = self.world
+        while self.alive:
+            if self.paused_until_s > world.now_s:
+                return world.at(self.paused_until_s, lambda: self._go_on(life))
+            try:
+                wait_s = next(life)
+            except StopIteration:
+                return self.ended(None)
+            except LoadgenError as error:
+                return self.ended(error)
+            world.hiccup(self)
+            if wait_s:
+                return world.at(world.now_s + wait_s, lambda: self._go_on(life))
 
 
 class Orchestrator(Process):
@@ -45,6 +147,7 @@ class Orchestrator(Process):
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
+        self._lease_session = self.wire(lambda: world.now_s < world.renewals_fail_until_s)
         self._interrupts = 0
         self._said: set[EventType] = set()
         self._started_workers = False
@@ -116,7 +219,7 @@ class Orchestrator(Process):
             run_leases.release(self.session, self._keeper.term)
         self._keeper.stop(releasing=False)
 
-    def _lead(self) -> Turn[course.Ending]:
+    def _lead(self) -> Turn[Ending]:
         heard_s = self.now_s
         self._course = Course(since_s=heard_s, seen=RunStatus.PREPARED)
         while True:
@@ -133,10 +236,10 @@ class Orchestrator(Process):
                 heard_s = self.now_s
             yield TIMING.tick_s
 
-    def _tick(self) -> Turn[course.Ending | None]:
+    def _tick(self) -> Turn[Ending | None]:
         view, run = self._observe()
         yield 0.0
-        self._course, actions = course.decide(self._course, view, self._rules)
+        self._course, actions = decide(self._course, view, self._rules)
         for action in actions:
             if isinstance(action, Finish):
                 self._publish()
@@ -151,15 +254,15 @@ class Orchestrator(Process):
             else:
                 self._carry_out(action)
             if self.world.broken is not Broken.MEMORY:
-                self._course = course.carried_out(self._course, action)
+                self._course = carried_out(self._course, action)
             yield 0.0
         self._publish()
         return None
 
     @property
-    def _rules(self) -> course.Rules:
+    def _rules(self) -> Rules:
         missing = self.world.broken is Broken.LOSS
-        return replace(self.world.rules, on_worker_loss=course.OnWorkerLoss.CONTINUE) if missing else self.world.rules
+        return replace(self.world.rules, on_worker_loss=OnWorkerLoss.CONTINUE) if missing else self.world.rules
 
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, Announce):
@@ -229,7 +332,7 @@ class Orchestrator(Process):
 
     # --- the end -------------------------------------------------------------------------------------------------
 
-    def _finish(self, ending: course.Ending) -> Life:
+    def _finish(self, ending: Ending) -> Life:
         yield from self._in_office(Step(RunStatus.STOPPING, Phase.PROCESSING, ending.reason), stays=True)
         run = self._read_run()
         test_results.append(self.session, self.patience, result_row(run, ending.status))
@@ -259,7 +362,7 @@ class Orchestrator(Process):
         term = run_leases.claim(self.session, self.patience, "run", owner, TIMES.ttl_s)
         if term is None:
             return False
-        self._keeper = LeaseKeeper(self.session, term, TIMES, claimed_ns=begun_ns, clock=self.clock)
+        self._keeper = LeaseKeeper(self._lease_session, term, TIMES, claimed_ns=begun_ns, clock=self.clock)
         self.thread(self._keep(self._keeper), TIMES.renew_s)
         self.world.note("claimed", self.name, str(term.epoch))
         return True
@@ -273,14 +376,14 @@ class Orchestrator(Process):
         lost, self._keeper = self._keeper, None
         self.world.note("lost its term", self.name, str(lost.term.epoch))
         owner = run_leases.new_owner()
-        for _ in range(round(2 * TIMES.ttl_s + run_leases.TAKEOVER_MARGIN_S)):
+        for _ in range(round((2 * TIMES.ttl_s + run_leases.TAKEOVER_MARGIN_S) / LOOK_S)):
             if self._claim(owner):
                 self.world.note("regained", self.name)
                 return
             holder = run_leases.read(self.session, "run")
             if holder is not None and holder.remaining_ms > 0 and holder.epoch > lost.term.epoch:
                 break
-            yield 1.0
+            yield LOOK_S
         raise Fenced("it is led by somebody else now")
 
     def _require_trust(self) -> None:
@@ -342,199 +445,3 @@ def result_row(run: Run, status: RunStatus) -> ResultRow:
         find_max_result=None,
         summary='{"verdict": "passed"}',
     )
-
-
-# --- a worker --------------------------------------------------------------------------------------------------------
-
-
-class WatchedAgenda(Agenda):
-    """Its orders, and a look at whose they are."""
-
-    newest_epoch = 0
-
-    def receive(self, event: Event, now_ns: int) -> str | None:
-        before = self._state()
-        said = super().receive(event, now_ns)
-        self._check(event, before)
-        self.newest_epoch = max(self.newest_epoch, event.epoch)
-        return said
-
-    def notice(self, event: Event) -> None:
-        before = self._state()
-        super().notice(event)  # a look ahead: what came before is still to be received
-        self._check(event, before)
-
-    def _state(self) -> tuple[object, ...]:
-        return self.started, self.stop, self.next_ns()
-
-    def _check(self, event: Event, before: tuple[object, ...]) -> None:
-        if event.epoch < self.newest_epoch and self._state() != before:
-            raise Violation(Rule.OBEY, f"{event.command} of term {event.epoch} after one of term {self.newest_epoch}")
-
-
-class OneTurn(threading.Event):
-    """Lets a thread's loop go round once."""
-
-    turns = 0
-
-    def is_set(self) -> bool:
-        self.turns += 1
-        return self.turns > 1
-
-
-class SimulatedWorker(Process):
-    """As loadgen/worker/worker.py: registers, gets ready, follows the run, drains, says goodbye."""
-
-    def __init__(self, world: World, number: int) -> None:
-        super().__init__(world, f"worker-{number}")
-        self._me = WorkerIdentity(
-            run_id="run", worker_id=self.name, worker_group_id=number, hostname="host", pid=100 + number, version="1"
-        )
-        rng = random.Random(world.rng.random())
-        self._ready_s, self._drain_s = rng.uniform(0, 6), rng.choice((0.5, 3.0, 3.0, 8.0, 300.0))
-        self._board = Board(clock=self.clock)
-        self._agenda = WatchedAgenda(self.name, number, drain_s=TIMING.drain_s, patience_s=TIMING.events_poll_s)
-        self._loop: ControlLoop | None = None
-        self._count, self._contacts, self._silent_s, self._alone_polls = 1, 0, 0.0, 0
-        self._hurry, self._windows = False, 0
-        self.working = False  # the process is there
-        self.end: WorkerEnd | None = None
-        self.is_lost = False  # it ended otherwise than in good order, before the run began to stop
-        self.beaten_up_s = 0.0
-
-    def begin(self, after_s: float) -> None:
-        if self.alive:
-            self.working = True
-            self.thread(self._life(), after_s)
-
-    def crash(self) -> None:
-        self.kill()
-
-    def kill(self) -> None:
-        if self.working:
-            self._over(-9)
-        self.alive = False
-
-    def asked_to_end(self) -> None:
-        self._hurry = self._board.ending is not None
-        self._board.end(Ending(code=WorkerExit.CLEAN, drain_s=TIMING.drain_interrupt_s))
-
-    def orphaned(self) -> None:
-        self._board.end(
-            Ending(code=WorkerExit.FATAL, error="the parent is gone", drain_s=TIMING.drain_interrupt_s)
-        )
-
-    def _over(self, code: int) -> None:
-        self.working = False
-        self.is_lost = code != 0 and self.world.tables.stopping_s is None
-        self.end = WorkerEnd(worker_id=self.name, code=code)
-        self.world.note("worker over", self.name, str(code))
-
-    def _life(self) -> Life:
-        yield from self._register()
-        self._loop = ControlLoop(
-            self.session, "run", self._board, self._agenda, TIMING, self.clock, wake=threading.Event(), begin=self._load
-        )
-        ready_s = self.now_s + self._ready_s
-        while self.now_s < ready_s and not self._board.ended.is_set():
-            self._beat()
-            yield 0.0
-            self._loop.look()
-            yield from self._next()
-        self._board.advance(WorkerStatus.WAITING)
-        yield from self._follow(self._loop)
-        yield from self._end()
-
-    def _register(self) -> Life:
-        while not self._board.ended.is_set():
-            try:
-                worker_heartbeats.register(self.session, self.patience, self._me, silent_ms=SILENT_MS)
-            except ControlFailed:
-                yield from self._next()
-                if self.name in self.world.tables.beats:  # as it would find by itself, trying without an end
-                    return self._contact()
-            except LoadgenError as error:
-                self._board.end(ending_for(error))
-            else:
-                self._contact()
-                return
-
-    def _follow(self, loop: ControlLoop) -> Life:
-        since_s = self.now_s
-        while not self._board.ended.is_set():
-            self._beat()
-            yield 0.0
-            contacts = self._board.contacts
-            loop.watch(OneTurn())
-            self._check_alone(polled=self._board.contacts > contacts)
-            for due in self._agenda.take_due(self.clock.monotonic_ns()):
-                self._windows += isinstance(due.command, SetPhase)
-            if self._windows > len(self.world.rules.plan.windows):
-                raise Violation(Rule.PLAN, f"{self.name} opened {self._windows}")
-            if self._board.status is WorkerStatus.WAITING and self.now_s - since_s > TIMING.start_s:
-                self._board.end(Ending(code=WorkerExit.NO_START, error="nobody said START"))
-            yield from self._next()
-
-    def _end(self) -> Life:
-        board = self._board
-        assert board.ending is not None
-        board.advance(WorkerStatus.DRAINING)
-        until_s = self.now_s + min(self._drain_s, board.ending.drain_s)
-        heard = False  # what it measured was stored
-        while not heard or (self.now_s < until_s and not self._hurry):
-            heard = self._beat()
-            yield from self._next()
-            if self._silent_s > TIMING.no_connection_s:
-                break
-        assert board.ending is not None
-        board.advance(WorkerStatus.COMPLETED if board.ending.code is WorkerExit.CLEAN else WorkerStatus.DEAD)
-        board.last_error = board.ending.error
-        last_s = self.now_s + LAST_BEAT_S
-        while not self._beat() and self.now_s < last_s:
-            yield 0.5
-        self._over(int(board.ending.code))
-
-    def _next(self) -> Life:
-        """The main thread listens; then the next second, or the next two."""
-        yield TIMING.heartbeat_s
-        silent = self._board.contacts == self._contacts
-        self._silent_s = self._silent_s + TIMING.heartbeat_s if silent else 0.0
-        self._contacts = self._board.contacts
-        if self._silent_s > TIMING.no_connection_s:
-            self._board.end(Ending(code=WorkerExit.NO_CONTROL_PLANE, error="the control plane is away"))
-
-    def _beat(self) -> bool:
-        if self.name not in self.world.tables.beats:
-            return False
-        self._count += 1
-        said = Beat(status=self._board.status, phase=None, count=self._count, last_error=self._board.last_error)
-        try:
-            worker_heartbeats.beat(self.session, self._me, said)
-        except LoadgenError:
-            return False
-        self._contact()
-        return True
-
-    def _contact(self) -> None:
-        self._board.contact()
-        self.beaten_up_s = self.world.up_s()
-
-    # --- what must hold ------------------------------------------------------------------------------------------
-
-    def _load(self, phase: Phase | None) -> None:
-        """START, as the control loop found it."""
-        tables = self.world.tables
-        if not self._board.advance(WorkerStatus.RUNNING):
-            return
-        self.world.note("load", self.name)
-        if tables.started_s is None and not tables.is_said(EventType.START):
-            raise Violation(Rule.LOAD, f"{self.name} began, and nobody had asked for it")
-        if tables.status not in (RunStatus.STARTING, RunStatus.RUNNING):
-            raise Violation(Rule.LOAD, f"{self.name} began when the run was {tables.status}")
-
-    def _check_alone(self, *, polled: bool) -> None:
-        over_s = self.world.tables.lease_over_s
-        alone = polled and over_s is not None and over_s > TIMING.orchestrator_lost_s
-        self._alone_polls = self._alone_polls + 1 if alone else 0
-        if self._alone_polls and not self._board.ended.is_set():
-            raise Violation(Rule.ALONE, f"nobody has led {self.name} for {over_s:.0f} s, and it goes on")

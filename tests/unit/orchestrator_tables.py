@@ -201,11 +201,9 @@ class Tables:
     # --- RUN_STATUS ----------------------------------------------------------------------------------------------
 
     def _run_status_read(self, key: str) -> list[tuple[Any, ...]]:
-        started, ended = self._moment(self.started_s), self._moment(self.ended_s)
-        return [
-            (key, "t", "n", self.status, self.phase, started, None, None, ended, self._workers, *self.counted, 0, 0, 0.0)
-            + (None, self.targets, self.next_sequence_id, self.lease_epoch, self.reason, self.verdict, None, ZERO, ZERO)
-        ]
+        is_at = (self.status, self.phase, self._moment(self.started_s), None, None, self._moment(self.ended_s))
+        knows = (self._workers, *self.counted, 0, 0, 0.0, None, self.targets, self.next_sequence_id, self.lease_epoch)
+        return [(key, "template", "name", *is_at, *knows, self.reason, self.verdict, None, ZERO, ZERO)]
 
     def _run_status_poll(self, _: str, __: str) -> list[tuple[Any, ...]]:
         over_s = None if self.broken is Broken.ORPHANS else self.lease_over_s
@@ -307,11 +305,12 @@ class Tables:
         return [(event.number,) for event in self.events if event.event_id == event_id]
 
     def _run_control_events_poll(self, _: str, after: int) -> list[tuple[Any, ...]]:
-        return [
-            (row.number, row.event_id, row.epoch, row.kind, row.data, round((self.now_s - row.created_s) * 1000))
-            + (None if row.due_s is None else round((row.due_s - self.now_s) * 1000),)
-            for row in self.events[after : after + EVENTS_MAX]
-        ]
+        rows = self.events[after : after + EVENTS_MAX]
+        return [(row.number, row.event_id, row.epoch, row.kind, row.data, *self._times_ms(row)) for row in rows]
+
+    def _times_ms(self, row: EventRow) -> tuple[int, int | None]:
+        due_ms = None if row.due_s is None else round((row.due_s - self.now_s) * 1000)
+        return round((self.now_s - row.created_s) * 1000), due_ms
 
     def is_said(self, kind: EventType) -> bool:
         return any(event.kind == kind for event in self.events)

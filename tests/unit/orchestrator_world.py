@@ -11,132 +11,49 @@ from __future__ import annotations
 
 import heapq
 import random
-import threading
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import cast
 
 from loadgen.control import run_status
-from loadgen.control.retry import Patience
-from loadgen.control.session import ControlSession
+from loadgen.control.run_leases import TAKEOVER_MARGIN_S
 from loadgen.errors import LoadgenError
 from loadgen.model.run import RunStatus
-from loadgen.scenario.scenario import Load, OnWorkerLoss, Timing
+from loadgen.scenario.scenario import Load, OnWorkerLoss
+from loadgen.snowflake.settings import CONTROL_STATEMENT_S
+from loadgen.worker.heartbeat import LAST_BEAT_S
 from orchestrator.course import CLOSING_S, Rules
 from orchestrator.plan import plan_run
 from orchestrator.recover import NEVER_LED_S, TERM_S, recover
-from tests.unit.orchestrator_tables import ZERO, Broken, Fate, Rule, Tables, Violation, Wire
+from tests.unit.orchestrator_processes import TIMING, Life, Orchestrator, Process
+from tests.unit.orchestrator_tables import Broken, Fate, Rule, Tables, Violation
+from tests.unit.orchestrator_workers import SimulatedWorker
 
-NS = 1_000_000_000
-ATTEMPTS = 3  # of a statement, at one moment: the pauses between them are pauses of the process here
-STATEMENT_S = 8.0  # the server ends a statement after that
 HELD_UP_S = 40.0  # a request may be under way for so long before it begins
-LAST_BEAT_S = 5.0
 RECOVER_S = 10.0  # somebody looks for orphans so often
 PAUSES_S = (3.0, 8.0, 12.0, 28.0, 33.0, 45.0, 70.0, 110.0)
 
-# As they are by default, but for the pace of looking: half as many steps, and the same history otherwise.
-TIMING = Timing(tick_s=2.0, heartbeat_s=2.0, status_poll_s=2.0)
 
-Life = Generator[float, None, None]  # gives how long it waits; 0: a place where it may be paused
-
-
-def settled_s(rules: Rules, *, was_led: bool) -> float:
+def settled_s(rules: Rules, *, was_led: bool, deserted: bool) -> float:
     """How long a run may last when nothing fails any more, and somebody looks for orphans.
 
-    A term that was claimed or renewed just now, and whose holder is gone, has to end first: 2 × TTL, which is as long
-    as that of somebody who recovers, and the takeover margin; for a run that nobody ever led it is NEVER_LED_S. Then
-    it is either led by the next, from wherever it is; or its workers find that they are alone, drain, say so, or are
-    silent for `dead`, and it is recovered.
+    First a term ends that was claimed or renewed just now and whose holder is gone: 2 × TTL, which is as long as that of
+    whoever recovers, and the takeover margin. A run that nobody ever led is given NEVER_LED_S. Then it is led on from
+    wherever it is; or its workers find that they are alone, drain, and say so; or, deserted, it has only to be found
+    when the last of its workers has been silent for long enough.
     """
     timing, plan = rules.timing, rules.plan
     assert 2 * timing.lease_ttl_s >= TERM_S
     assert plan.ends_s is not None
-    ending_s = timing.terminate_after_s + 2 * timing.kill_after_s + 8 * timing.tick_s
-    led_s = timing.registration_s + plan.ends_s + CLOSING_S + timing.drain_s + ending_s
-    alone_s = timing.orchestrator_lost_s + timing.drain_interrupt_s + LAST_BEAT_S + timing.dead_s + RECOVER_S
-    vacant_s = 2 * timing.lease_ttl_s + 10.0 if was_led else NEVER_LED_S
+    vacant_s = 2 * timing.lease_ttl_s + TAKEOVER_MARGIN_S if was_led else NEVER_LED_S
+    found_s = timing.dead_s + RECOVER_S
+    if deserted:
+        return vacant_s + found_s
+    stopping_s = timing.drain_s + timing.terminate_after_s + 2 * timing.kill_after_s + 8 * timing.tick_s
+    led_s = timing.registration_s + plan.ends_s + CLOSING_S + stopping_s
+    alone_s = timing.orchestrator_lost_s + timing.drain_interrupt_s + LAST_BEAT_S + found_s
     return vacant_s + max(led_s, alone_s)
-
-
-class ProcessClock:
-    """A process's own clocks. Waiting takes no time: a process that waits gives its time to the world."""
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-        self.asleep_s = 0.0
-
-    def monotonic_ns(self) -> int:
-        return round((self._tables.now_s - self.asleep_s) * NS)
-
-    def boottime_ns(self) -> int:
-        return round(self._tables.now_s * NS)
-
-    def utc_now(self) -> datetime:
-        return ZERO.replace(tzinfo=UTC) + timedelta(seconds=self._tables.now_s)
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        return event.is_set()
-
-
-class Process:
-    """Something that lives, pauses, and dies; it may have several threads, which do all that together."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self.world, self.name = world, name
-        self.clock = ProcessClock(world.tables)
-        self.alive = True
-        self.paused_until_s = self.cut_off_until_s = 0.0
-        wire = Wire(world.tables, self._fate, world.later)
-        self.session = cast(ControlSession, wire)
-        self.patience = Patience(stop=threading.Event(), attempts=ATTEMPTS, clock=self.clock)
-
-    @property
-    def now_s(self) -> float:
-        """By its own clock."""
-        return self.clock.monotonic_ns() / NS
-
-    def thread(self, life: Life, after_s: float = 0.0) -> None:
-        self.world.at(self.world.now_s + after_s, lambda: self._go_on(life))
-
-    def pause(self, seconds: float, *, asleep: bool) -> None:
-        """Stopped; or the machine is asleep, and its monotonic clock stands still."""
-        self.paused_until_s = max(self.paused_until_s, self.world.now_s + seconds)
-        self.world.troubled_until(self.paused_until_s)
-        if asleep:
-            self.clock.asleep_s += seconds
-
-    def crash(self) -> None:
-        self.alive = False
-
-    def ended(self, error: LoadgenError | None) -> None:
-        """A thread of it has come to its end."""
-
-    def _fate(self, changes: bool) -> Fate:
-        world = self.world
-        if world.now_s >= world.faults_until_s:
-            return Fate.ANSWERED
-        if world.now_s < world.away_until_s or world.now_s < self.cut_off_until_s:
-            return Fate.AWAY
-        return world.draw_fate(changes)
-
-    def _go_on(self, life: Life) -> None:
-        world = self.world
-        while self.alive:
-            if self.paused_until_s > world.now_s:
-                return world.at(self.paused_until_s, lambda: self._go_on(life))
-            try:
-                wait_s = next(life)
-            except StopIteration:
-                return self.ended(None)
-            except LoadgenError as error:
-                return self.ended(error)
-            world.hiccup(self)
-            if wait_s:
-                return world.at(world.now_s + wait_s, lambda: self._go_on(life))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,10 +61,8 @@ class History:
     """What came of it."""
 
     status: RunStatus
-    reason: str | None
     terms: int
     lasted_s: float  # from the end of the last fault to the end of the run
-    bound_s: float
     seen: Counter[str]
 
 
@@ -155,9 +70,6 @@ class World:
     """run() lets a seed happen; a Violation says what must not have."""
 
     def __init__(self, seed: int, broken: Broken | None = None, trace: Callable[[str], None] | None = None) -> None:
-        # Here, since they know the world they live in.
-        from tests.unit.orchestrator_processes import Orchestrator, SimulatedWorker
-
         self.rng = rng = random.Random(seed)
         self.broken, self.trace = broken, trace
         self.workers_expected = rng.randint(1, 5)
@@ -172,7 +84,8 @@ class World:
         self.seen: Counter[str] = Counter()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        self.faults_until_s = self.calm_s = self.away_until_s = 0.0
+        self.faults_until_s = self.calm_s = self.away_until_s = self.renewals_fail_until_s = 0.0
+        self._left_s = 0.0  # when somebody was still there
         self.away_s = 0.0  # for how long the control plane was away until now
         self._trouble, self._hiccups = rng.choice((0.0, 0.01, 0.05, 0.2)), rng.choice((0.0, 0.0, 0.02, 0.08))
         self.orchestrators = [Orchestrator(self, f"orchestrator-{number}") for number in range(self._candidates())]
@@ -201,7 +114,7 @@ class World:
         ends_s = 0.0
         for _ in range(rng.choice((0, 1, 1, 2, 3, 4, 6))):
             at_s, lasts_s, process = rng.uniform(0, 90), rng.choice(PAUSES_S), rng.choice(processes)
-            kind = rng.choice(("crash", "crash", "pause", "pause", "sleep", "outage", "partition"))
+            kind = rng.choice(("crash", "crash", "pause", "pause", "sleep", "outage", "partition", "lease"))
             lasts_s *= kind != "crash"
             ends_s = max(ends_s, at_s + lasts_s)
             self.at(at_s, self._fault(kind, process, lasts_s))
@@ -223,6 +136,8 @@ class World:
                 process.pause(lasts_s, asleep=kind == "sleep")
             elif kind == "partition":
                 process.cut_off_until_s = max(process.cut_off_until_s, self.now_s + lasts_s)
+            elif kind == "lease":  # only the connection on which it is renewed
+                self.renewals_fail_until_s = self.now_s + lasts_s
             else:
                 until_s = self.now_s + lasts_s
                 self.away_s += max(0.0, until_s - max(self.away_until_s, self.now_s))
@@ -238,7 +153,7 @@ class World:
         return fate
 
     def later(self, fate: Fate, happens: Callable[[], None]) -> None:
-        at_s = self.now_s + self.rng.uniform(0.0, STATEMENT_S if fate is Fate.SLOW else HELD_UP_S)
+        at_s = self.now_s + self.rng.uniform(0.0, CONTROL_STATEMENT_S if fate is Fate.SLOW else HELD_UP_S)
         self.troubled_until(at_s)
         self.at(at_s, happens)
 
@@ -291,29 +206,29 @@ class World:
         """For how long the control plane was there until now."""
         return self.now_s - self.away_s + max(0.0, self.away_until_s - self.now_s)
 
+    # --- to the end ----------------------------------------------------------------------------------------------
+
     def run(self) -> History:
-        tables, ended_s = self.tables, 0.0
-        bound_s = settled_s(self.rules, was_led=True)
+        tables = self.tables
         while not tables.status.is_terminal or any(worker.working for worker in self.workers):
             if not self._heap:
                 raise Violation(Rule.END, f"{tables.status}/{tables.phase}, and nobody is left")
             tables.now_s, _, happens = heapq.heappop(self._heap)
             happens()
-            if tables.status.is_terminal:
-                ended_s = ended_s or tables.now_s
-            elif not tables.leases:
-                bound_s = settled_s(self.rules, was_led=False)
-            if tables.now_s > self.calm_s + bound_s:
-                left = ", ".join(worker.name for worker in self.workers if worker.working)
-                raise Violation(Rule.END, f"{tables.status}/{tables.phase} ({tables.reason}); still there: {left}")
+            self._check_time()
         lost = [worker.name for worker in self.workers if worker.is_lost]
         if lost and tables.status is RunStatus.COMPLETED:
             raise Violation(Rule.LOSS, ", ".join(lost))
-        return History(
-            status=tables.status,
-            reason=tables.reason,
-            terms=len(tables.leases),
-            lasted_s=max(0.0, ended_s - self.calm_s),
-            bound_s=bound_s,
-            seen=self.seen,
-        )
+        assert tables.ended_s is not None
+        lasted_s = max(0.0, tables.ended_s - self.calm_s)
+        return History(status=tables.status, terms=len(tables.leases), lasted_s=lasted_s, seen=self.seen)
+
+    def _check_time(self) -> None:
+        tables, working = self.tables, [worker.name for worker in self.workers if worker.working]
+        if working or any(orchestrator.alive for orchestrator in self.orchestrators):
+            self._left_s = tables.now_s
+        was_led, deserted = bool(tables.leases), self._left_s < tables.now_s
+        since_s = max(self.calm_s, self._left_s) if deserted else self.calm_s
+        if tables.now_s > since_s + settled_s(self.rules, was_led=was_led, deserted=deserted):
+            where = f"{tables.status}/{tables.phase} ({tables.reason})"
+            raise Violation(Rule.END, f"{where}; calm since {self.calm_s:.0f} s; there: {working}")

@@ -9,11 +9,18 @@ from datetime import timedelta
 import click
 import pytest
 
+from loadgen.cli.run_job import Now
 from loadgen.cli.run_lines import RunLines, line_of
+from loadgen.cli.run_screen import RunDisplay, look_of
 from loadgen.clock import FakeClock
 from loadgen.model.run import Phase
+from loadgen.model.worker import WorkerStatus
+from loadgen.tui.look import WorkerState
 from loadgen.tui.view import Filling, LogLine
-from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, MOMENT, NOW_S, STALE, WARMUP
+from orchestrator.crew import Health
+from orchestrator.tick import Tick
+from tests.unit.orchestrator_builders import view
+from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, MOMENT, NOW_S, STALE, WARMUP, run_row, scenario
 
 
 @pytest.fixture
@@ -114,3 +121,43 @@ def test_a_phase_without_an_end_counts_up():
     cooling = replace(MEASUREMENT, status="STOPPING", phase=Phase.COOLDOWN, since_s=NOW_S - 3, until_s=None)
 
     assert "STOPPING COOLDOWN 00:03, " in line_of(cooling, NOW_S)
+
+
+def test_the_last_line_of_a_run_is_its_verdict(clock, capsys):
+    display = RunDisplay(scenario(), clock, quiet=False)
+    display.show(Now(doing="connecting"))
+    display.show(Now(doing="starting workers", run_id="r1"))
+    tick = Tick(run=run_row(run_id="r1"), crew=(view(),), elapsed_s=12.0, ends_s=70.0, measures_s=10.0)
+    display.show(Now(doing="RUNNING", run_id="r1", tick=tick))
+    display.say("stopping")
+    display.close()
+    display.verdict({"run_id": "r1", "verdict": "failed", "exit_code": 10, "exit_reason": "not met: p95 < 1ms"})
+
+    told = [line.partition("Z ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert told == [
+        "connecting",
+        "starting workers of run r1",
+        "r1 RUNNING MEASUREMENT 00:02 of 01:00, 1/1 workers, 0/0 connections",
+        "stopping",
+        "r1 FAILED, exit code 10: not met: p95 < 1ms",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("health", "status", "state"),
+    [
+        (Health.ALIVE, WorkerStatus.STARTING, WorkerState.STARTING),
+        (Health.ALIVE, WorkerStatus.DRAINING, WorkerState.DRAINING),
+        (Health.STALE, WorkerStatus.RUNNING, WorkerState.STALE),
+        (Health.DEAD, WorkerStatus.RUNNING, WorkerState.DEAD),
+        (Health.DONE, WorkerStatus.COMPLETED, WorkerState.DONE),
+        (Health.MISSING, None, WorkerState.MISSING),
+    ],
+)
+def test_what_a_leader_thinks_of_a_worker_comes_before_what_it_said(health, status, state):
+    tick = Tick(run=run_row(), crew=(view(health, status),), elapsed_s=None, ends_s=None, measures_s=0.0)
+
+    (worker,) = look_of(tick, 1.0, MOMENT).workers
+
+    assert worker.state is state
+    assert bool(worker.why) == (state is WorkerState.DEAD)

@@ -119,8 +119,12 @@ ENRICHING = {"query_executions.enrich", "query_executions.skip_unidentified", "q
 SMALL = {
     "schema_version.applied": "a row per migration",
     "run_status.unfinished": "runs that are under way",
+    "run_queue.candidates": "inside: runs that are under way",
+    "run_queue.depth": "one number",
+    "pool_workers.count": "one number",
+    "pool_workers.totals": "one row; runners that are gone are forgotten after a week",
 }
-KEYS = {"RUN_ID", "EVENT_ID", "VERSION"}
+KEYS = {"RUN_ID", "EVENT_ID", "VERSION", "SCHEDULE_ID", "QUEUE_ID", "IDEMPOTENCY_KEY", "TARGET", "WORKER_ID"}
 
 
 @each_change

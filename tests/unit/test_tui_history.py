@@ -9,24 +9,14 @@ import pytest
 from loadgen.control.find_max_step_history import StepRecord
 from loadgen.metrics.interval import Measured
 from loadgen.model.run import Phase, RunStatus
-from loadgen.model.workload import Query, Statement, StatementKind, Workload
-from loadgen.scenario.scenario import Arrival, FindMax, Load, LoadMode, Scenario, Stage
+from loadgen.scenario.scenario import Arrival, FindMax, LoadMode, Stage
 from loadgen.tui.history import History
 from loadgen.tui.look import WorkerState
 from loadgen.tui.news import news
 from loadgen.tui.viewer import Viewer
 from loadgen.tui.words import clock, count, ms, one_line, percent, rate, short_worker
 from tests.unit.orchestrator_builders import tally, window
-from tests.unit.tui_builders import look, run_row, worker
-
-
-def scenario(**load: object) -> Scenario:
-    fields: dict[str, object] = {"connections": 8, "duration_s": 60.0}
-    statements = tuple(
-        Statement(name=name, kind=StatementKind.READ, weight=weight, queries=(Query(sql="select 1"),))
-        for name, weight in (("rare", 1), ("s", 9))
-    )
-    return Scenario(name="n", workload=Workload(statements=statements, seed=1), load=Load(**(fields | load)))  # type: ignore[arg-type]
+from tests.unit.tui_builders import look, run_row, scenario, worker
 
 
 def sent(number: int, elapsed_s: float, samples: int, time_ms: float = 10.0, **more: object):
@@ -72,16 +62,35 @@ def test_percentiles_are_of_the_last_seconds_and_not_of_the_whole():
 def test_a_worker_between_two_beats_keeps_its_rate_for_a_moment_and_then_counts_as_nothing():
     history = History()
     for moment, elapsed_s, samples in ((1.0, 1.0, 0), (2.0, 2.0, 100), (3.0, 2.0, 100), (9.0, 2.0, 100)):
+        history.note(look(moment, sent(0, elapsed_s, samples), sent(1, moment, 10 * round(moment))))
+
+    assert [second.qps for second in history.seconds] == [0.0, 100.0 + 10.0, 100.0 + 10.0, 10.0]
+
+
+def test_a_look_between_two_beats_is_no_second_of_its_own_but_silence_is():
+    history = History()
+    for moment, elapsed_s, samples in (
+        (1.0, 1.0, 0),
+        (2.0, 2.0, 50),
+        (2.95, 2.0, 50),
+        (4.0, 4.0, 150),
+        (8.0, 4.0, 150),
+    ):
         history.note(look(moment, sent(0, elapsed_s, samples)))
 
-    assert [second.qps for second in history.seconds] == [0.0, 100.0, 100.0, 0.0]
+    assert [(second.qps, second.span_s) for second in history.seconds] == [
+        (0.0, 1.0),
+        (50.0, 1.0),
+        (50.0, 2.0),
+        (0.0, 4.0),
+    ]
 
 
 def test_a_worker_that_is_over_has_no_rate():
     history = History()
     history.note(look(1.0, sent(0, 1.0, 0)))
     history.note(look(2.0, sent(0, 2.0, 100)))
-    history.note(look(3.0, sent(0, 2.0, 100, state=WorkerState.DEAD)))
+    history.note(look(5.0, sent(0, 2.0, 100, state=WorkerState.DEAD)))
 
     assert history.seconds[-1].qps == 0.0
 

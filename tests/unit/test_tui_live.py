@@ -18,11 +18,12 @@ from typing import TextIO
 import click
 import pytest
 
-from loadgen.cli.run_screen import Display
+from loadgen.cli.run_job import Now
+from loadgen.cli.run_screen import Display, RunDisplay
 from loadgen.clock import FakeClock
 from loadgen.tui.live import LiveScreen
 from loadgen.tui.terminal import is_usable
-from tests.unit.tui_builders import MEASUREMENT
+from tests.unit.tui_builders import MEASUREMENT, scenario
 
 ENTER, LEAVE, CURSOR, NO_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h", "\x1b[?25l"
 GOOD = {"TERM": "xterm-256color"}
@@ -189,6 +190,29 @@ def test_a_process_that_was_stopped_and_goes_on_takes_the_terminal_back(tty, clo
     screen.show(MEASUREMENT)
 
     assert ENTER in tty.read()
+
+
+def test_q_asks_for_the_end_of_a_run_once_and_the_log_says_what_follows(tty, clock, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", tty.stream)
+    monkeypatch.setattr("os.environ", GOOD)
+    display = RunDisplay(scenario(), clock, quiet=False)
+    now = Now(doing="connecting")
+    assert not display.show(now)
+
+    tty.type("q")
+    assert display.show(now)
+    tty.type("q")
+    assert not display.show(now)
+    display.say("stopping: statements under way may end")
+    clock.advance(1.0)
+    display.show(now)
+    display.close()
+    shown = tty.read()
+    display.verdict({"run_id": "r", "verdict": "cancelled", "exit_code": 130, "exit_reason": "stopped"})
+
+    assert "stopping: statements under way may end" in shown.partition(LEAVE)[0]
+    assert shown.endswith(LEAVE)
+    assert tty.read() == ""  # the result that follows says it
 
 
 def test_a_picture_that_cannot_be_drawn_gives_way_to_lines(tty, clock, monkeypatch):

@@ -13,7 +13,9 @@ from loadgen.metrics.live import Live
 from loadgen.metrics.result import WindowResult
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase, RunStatus
+from loadgen.model.workload import Query, Statement, StatementKind, Workload
 from loadgen.report.verdict import Checked
+from loadgen.scenario.scenario import Load, Scenario
 from loadgen.tui.history import Recent, Second
 from loadgen.tui.look import Look, WorkerLook, WorkerState
 from loadgen.tui.view import (
@@ -225,6 +227,15 @@ STALE = replace(
 
 
 # --- looks -----------------------------------------------------------------------------------------------------------
+
+
+def scenario(**load: object) -> Scenario:
+    fields: dict[str, object] = {"connections": 8, "duration_s": 60.0}
+    statements = tuple(
+        Statement(name=name, kind=StatementKind.READ, weight=weight, queries=(Query(sql="select 1"),))
+        for name, weight in (("rare", 1), ("s", 9))
+    )
+    return Scenario(name="n", workload=Workload(statements=statements, seed=1), load=Load(**(fields | load)))  # type: ignore[arg-type]
 
 
 def run_row(status: RunStatus = RunStatus.RUNNING, phase: Phase = Phase.MEASUREMENT, **more: Any) -> Run:

@@ -1,0 +1,52 @@
+"""A scenario as the queue keeps it: the texts of its files, so that any host can run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadgen.errors import ScenarioInvalid
+from loadgen.log import plain
+
+if TYPE_CHECKING:
+    from loadgen.cli.place import Meant
+
+CHARACTERS_MAX = 8_000_000  # of all texts together: a row of a hybrid table is not for more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedScenario:
+    name: str
+    scenario: str  # its text, variables not filled in
+    files: dict[str, str]  # the text of each value file, by the name that the scenario gives it
+    target: str  # of two with the same target one runs at a time
+
+
+def packed_scenario(file: Path, aim: Meant) -> PackedScenario:
+    """The scenario that `aim` was made from."""
+    from loadgen.scenario.scenario import FilePool
+
+    assert aim.loaded is not None
+    scenario = aim.loaded.scenario
+    names = sorted({pool.file for pool in scenario.pools if isinstance(pool, FilePool)})
+    files = {name: _text(file.parent, name) for name in names}
+    size = len(aim.loaded.text) + sum(len(content) for content in files.values())
+    if size > CHARACTERS_MAX:
+        raise ScenarioInvalid(
+            f"{plain(str(file), 200)} and its value files have {size:,} characters; the queue keeps {CHARACTERS_MAX:,}",
+            remedy="Let the scenario take the values from a query.",
+        )
+    warehouse = scenario.target.warehouse or "its warehouse"
+    target = f"{scenario.connection or 'the default connection'}/{warehouse}"
+    return PackedScenario(name=scenario.name, scenario=aim.loaded.text, files=files, target=target)
+
+
+def _text(folder: Path, name: str) -> str:
+    try:
+        return (folder / name).read_text("utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ScenarioInvalid(
+            f"the value file {plain(name, 200)} cannot be read: {why}", remedy="It is looked for beside the scenario."
+        ) from error

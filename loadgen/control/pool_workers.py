@@ -1,0 +1,200 @@
+"""POOL_WORKERS: the registry of runners. Each has a row of its own, found alive by its beats.
+
+A runner's id is unique to its process. So one that was taken for dead, and beats again, comes back to its own row; what
+it held then is its own only if the lease has not passed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from loadgen.control.queries import queries
+from loadgen.control.retry import Patience
+from loadgen.control.run_queue import write_words
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.errors import UsageError
+from loadgen.log import plain
+from loadgen.model.pool_worker import PoolWorkerStatus
+
+BEAT_S = 10.0
+PAGE_MAX = 100
+_HOST_MAX = 60  # characters
+_SHOW_IDS = "`loadgen workers list` shows the ids."
+
+_Q = queries("pool_workers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolWorkerIdentity:
+    """Which process it is, and what it offers."""
+
+    worker_id: str
+    hostname: str
+    pid: int
+    version: str
+    task_queue: str  # where the queue is
+    labels: tuple[str, ...]  # key=value, as its user gave them
+    capabilities: tuple[str, ...]  # key=value: labels, and what it knows of itself
+    capacity: int = 1  # runs at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the registry says to a registration or a beat."""
+
+    beat_s: float  # when to beat again
+    should_drain: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolWorker:
+    """A row. OFFLINE also when it was not heard for a while. Times are naive UTC."""
+
+    identity: PoolWorkerIdentity
+    status: PoolWorkerStatus
+    current_run: str | None  # the queued run it does
+    completed: int
+    failed: int
+    registered_at: datetime
+    last_beat_at: datetime
+    deregistered_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    workers: tuple[PoolWorker, ...]
+    next_token: str | None  # for the page after this; None: there is none
+    total: int  # on all pages
+
+
+def new_worker_id() -> str:
+    """A name that no other runner has, on any host and at any time."""
+    return f"{socket.gethostname()[:_HOST_MAX]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def register(
+    session: ControlSession, patience: Patience, me: PoolWorkerIdentity, *, draining: bool, lease_s: float
+) -> Answer:
+    """Be known, for the first time or again. Who had our host and process id before is gone."""
+    status = PoolWorkerStatus.DRAINING if draining else PoolWorkerStatus.ONLINE
+
+    def write() -> None:
+        session.execute(_Q["retire"], me.hostname, me.pid, me.worker_id)
+        try:
+            session.execute(
+                _Q["register"],
+                *(me.worker_id, me.hostname, me.pid, me.version, me.task_queue),
+                *(write_words(me.labels), write_words(me.capabilities), me.capacity, status),
+            )
+        except ControlFailed as error:
+            if not error.failure.duplicate_key:
+                raise
+            session.execute(_Q["come_back"], status, me.worker_id)
+
+    patience.call(write)
+    return Answer(beat_s=beat_s(lease_s), should_drain=draining)
+
+
+def beat(
+    session: ControlSession, worker_id: str, *, current_run: str | None, completed: int, failed: int, lease_s: float
+) -> Answer | None:
+    """One beat, one attempt. None: it is not known any more, and must register again."""
+    if session.execute(_Q["beat"], current_run, completed, failed, worker_id) == 0:
+        return None
+    rows = session.fetch(_Q["status"], worker_id)
+    return Answer(beat_s=beat_s(lease_s), should_drain=bool(rows) and rows[0][0] == PoolWorkerStatus.DRAINING)
+
+
+def beat_s(lease_s: float) -> float:
+    """Often enough that a lease survives some beats that fail."""
+    return min(BEAT_S, lease_s / 4)
+
+
+def drain(session: ControlSession, patience: Patience, worker_id: str) -> bool:
+    """It takes nothing new from now on, and hears of it with its next beat. False: it was not ONLINE."""
+    return patience.call(lambda: session.execute(_Q["drain"], worker_id)) == 1
+
+
+def offline(session: ControlSession, patience: Patience, worker_id: str) -> bool:
+    """It is gone. False: that was known."""
+    return patience.call(lambda: session.execute(_Q["offline"], worker_id)) == 1
+
+
+def silent_offline(session: ControlSession, patience: Patience) -> int:
+    """Write down which runners have not been heard for too long. How many more these are."""
+    return patience.call(lambda: session.execute(_Q["silent_offline"]))
+
+
+def prune(session: ControlSession, patience: Patience) -> int:
+    """Forget runners that have been gone for a week."""
+    return patience.call(lambda: session.execute(_Q["prune"]))
+
+
+def page(
+    session: ControlSession,
+    patience: Patience,
+    size: int,
+    *,
+    token: str | None = None,
+    status: PoolWorkerStatus | None = None,
+    labels: tuple[str, ...] = (),
+) -> Page:
+    """Some runners in the order of their ids, after those of the page that gave `token`."""
+    words = write_words(labels)
+    rows = patience.call(lambda: session.fetch(_Q["page"], token or "", status, words, size + 1))
+    total = patience.call(lambda: session.fetch(_Q["count"], status, words))[0][0]
+    workers = tuple(_worker(row) for row in rows[:size])
+    more = len(rows) > size
+    return Page(workers=workers, next_token=workers[-1].identity.worker_id if more else None, total=int(total))
+
+
+def find(session: ControlSession, patience: Patience, name: str) -> PoolWorker:
+    """The runner whose id is `name`, or alone begins with it."""
+    found = patience.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"], name, 3)])
+    shown = plain(name, 80)
+    if not found:
+        raise UsageError(f"there is no runner {shown!r}", remedy=_SHOW_IDS)
+    if found[0] != name and len(found) > 1:
+        raise UsageError(
+            f"{shown!r} is the beginning of several runners: {', '.join(found)}", remedy="Write more of the id."
+        )
+    rows = patience.call(lambda: session.fetch(_Q["read"], found[0]))
+    if not rows:
+        raise UsageError(f"there is no runner {shown!r} any more", remedy=_SHOW_IDS)
+    return _worker(rows[0])
+
+
+def totals(session: ControlSession, patience: Patience) -> tuple[int, int]:
+    """Attempts that gave a result, and that failed, of all runners that are not forgotten."""
+    completed, failed = patience.call(lambda: session.fetch(_Q["totals"]))[0]
+    return int(completed), int(failed)
+
+
+def _worker(row: tuple[Any, ...]) -> PoolWorker:
+    (worker_id, hostname, pid, version, task_queue, labels, capabilities, capacity, status, current_run, completed,
+     failed, registered_at, last_beat_at, deregistered_at) = row  # fmt: skip
+    return PoolWorker(
+        identity=PoolWorkerIdentity(
+            worker_id=worker_id,
+            hostname=hostname,
+            pid=int(pid),
+            version=version,
+            task_queue=task_queue,
+            labels=tuple(json.loads(labels)),
+            capabilities=tuple(json.loads(capabilities)),
+            capacity=int(capacity),
+        ),
+        status=PoolWorkerStatus(status),
+        current_run=current_run,
+        completed=int(completed),
+        failed=int(failed),
+        registered_at=registered_at,
+        last_beat_at=last_beat_at,
+        deregistered_at=deregistered_at,
+    )

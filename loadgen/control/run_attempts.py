@@ -1,0 +1,124 @@
+"""RUN_ATTEMPTS: the history of a queued run, one row per claim. Each attempt is a run of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from loadgen.control.queries import queries
+from loadgen.control.retry import Patience
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.storable import text
+from loadgen.model.queue import AttemptStatus, QueueStatus
+
+REASON_MAX = 2_000  # characters
+LOST = "its runner did not renew the lease in time"
+NOT_TOLD = "its runner ended before it could say more"
+
+_Q = queries("run_attempts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A row. Times are naive UTC."""
+
+    epoch: int
+    owner: str
+    run_id: str | None
+    status: AttemptStatus
+    exit_code: int | None
+    reason: str | None
+    started_at: datetime
+    ended_at: datetime | None
+
+
+def begin(session: ControlSession, patience: Patience, queue_id: str, epoch: int, owner: str) -> None:
+    """An attempt begins. Harmless to repeat."""
+    patience.call(lambda: _insert(session, queue_id, epoch, owner, AttemptStatus.RUNNING, None))
+
+
+def lose(session: ControlSession, patience: Patience, queue_id: str, epoch: int, owner: str) -> None:
+    """The lease of this attempt has expired: it can never be accepted again, whatever it does. Harmless to repeat."""
+
+    def write() -> None:
+        if not _insert(session, queue_id, epoch, owner, AttemptStatus.LOST, LOST):
+            session.execute(_Q["end"], AttemptStatus.LOST, None, None, LOST, queue_id, epoch)
+
+    patience.call(write)
+
+
+def set_run(session: ControlSession, patience: Patience, queue_id: str, epoch: int, run_id: str) -> None:
+    patience.call(lambda: session.execute(_Q["set_run"], run_id, queue_id, epoch))
+
+
+def end(
+    session: ControlSession,
+    patience: Patience,
+    queue_id: str,
+    epoch: int,
+    status: AttemptStatus,
+    *,
+    run_id: str | None = None,
+    exit_code: int | None = None,
+    reason: str | None = None,
+) -> None:
+    """How the attempt ended, unless that is known already."""
+    why = None if reason is None else text(reason, REASON_MAX)
+    patience.call(lambda: session.execute(_Q["end"], status, run_id, exit_code, why, queue_id, epoch))
+
+
+def read(session: ControlSession, queue_id: str) -> tuple[Attempt, ...]:
+    """All attempts, the first one first."""
+    return tuple(_attempt(row) for row in session.fetch(_Q["read"], queue_id))
+
+
+def settle(session: ControlSession, patience: Patience) -> int:
+    """End the attempts that their owners could not end any more, as the queue knows it. How many there were."""
+    rows = patience.call(lambda: session.fetch(_Q["unsettled"]))
+    for queue_id, epoch, newest, status, run_id, exit_code, reason in rows:
+        if newest > epoch:
+            end(session, patience, queue_id, int(epoch), AttemptStatus.LOST, reason=NOT_TOLD)
+        else:
+            known = _OF_QUEUE[QueueStatus(status)]
+            code = None if exit_code is None else int(exit_code)
+            end(session, patience, queue_id, int(epoch), known, run_id=run_id, exit_code=code, reason=reason)
+    return len(rows)
+
+
+# What the last attempt was when the queue says this of the run.
+_OF_QUEUE = {
+    QueueStatus.QUEUED: AttemptStatus.FAILED,
+    QueueStatus.COMPLETED: AttemptStatus.COMPLETED,
+    QueueStatus.FAILED: AttemptStatus.FAILED,
+    QueueStatus.CANCELLED: AttemptStatus.CANCELLED,
+    QueueStatus.EXHAUSTED: AttemptStatus.FAILED,
+}
+
+
+def _insert(
+    session: ControlSession, queue_id: str, epoch: int, owner: str, status: AttemptStatus, reason: str | None
+) -> bool:
+    """False: the row is there."""
+    ended = int(status is not AttemptStatus.RUNNING)
+    try:
+        session.execute(_Q["begin"], status, reason, ended, queue_id, epoch, owner)
+    except ControlFailed as error:
+        if not error.failure.duplicate_key:
+            raise
+        return False
+    return True
+
+
+def _attempt(row: tuple[Any, ...]) -> Attempt:
+    epoch, owner, run_id, status, exit_code, reason, started_at, ended_at = row
+    return Attempt(
+        epoch=int(epoch),
+        owner=owner,
+        run_id=run_id,
+        status=AttemptStatus(status),
+        exit_code=None if exit_code is None else int(exit_code),
+        reason=reason,
+        started_at=started_at,
+        ended_at=ended_at,
+    )

@@ -1,0 +1,172 @@
+"""SCHEDULES: which scenario is to be run when, and up to when that is settled.
+
+A row holds the scenario's text and the texts of its value files, as a queued run does.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from loadgen.control.queries import queries
+from loadgen.control.retry import Patience
+from loadgen.control.run_queue import NAME_MAX, TARGET_MAX, NewQueued, write_files, write_words
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.storable import clean, text
+from loadgen.errors import UsageError
+from loadgen.log import plain
+from loadgen.model.schedule import Overlap
+
+SCHEDULE_NAME_MAX = 100  # characters
+REASON_MAX = 2_000
+LISTED_MAX = 10_000
+
+_Q = queries("schedules")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSchedule:
+    name: str
+    cron: str
+    timezone: str
+    max_catchup: int
+    overlap: Overlap
+    wanted: NewQueued  # what each fire queues; it has no key and no time of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRow:
+    """A row without its texts. Times are aware, in UTC. What may be wrong with it is left to whoever needs it: one bad
+    row must not keep others from being read."""
+
+    schedule_id: str
+    name: str
+    cron: str
+    timezone: str
+    scenario_name: str
+    connection: str | None
+    target: str
+    requires: str  # a JSON list
+    priority: int
+    enabled: bool
+    max_catchup: int
+    overlap: str  # of Overlap
+    last_fire_at: datetime
+    reason: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+def add(session: ControlSession, patience: Patience, new: NewSchedule) -> str:
+    """A new schedule, enabled from now on; its id. UsageError when the name is taken."""
+    schedule_id = str(uuid.uuid4())
+    wanted = new.wanted
+    binds = (
+        *(schedule_id, new.name, new.cron, new.timezone, text(wanted.name, NAME_MAX), clean(wanted.scenario)),
+        *(write_files(wanted.files), wanted.connection, text(wanted.target, TARGET_MAX), write_words(wanted.requires)),
+        *(wanted.priority, new.max_catchup, new.overlap),
+    )
+    try:
+        patience.settle(
+            lambda: session.execute(_Q["add"], *binds) == 1,
+            lambda: True if session.fetch(_Q["added"], schedule_id)[0][0] else None,
+        )
+    except ControlFailed as error:
+        if error.failure.duplicate_key:
+            raise UsageError(
+                f"there is a schedule {plain(new.name, SCHEDULE_NAME_MAX)!r} already",
+                remedy="Choose another name, or take it away first with `loadgen schedule remove`.",
+            ) from error
+        raise
+    return schedule_id
+
+
+def find(session: ControlSession, patience: Patience, name: str) -> ScheduleRow:
+    """The schedule of that name; UsageError when there is none."""
+    rows = patience.call(lambda: session.fetch(_Q["read"], clean(name)))
+    if not rows:
+        raise UsageError(
+            f"there is no schedule {plain(name, SCHEDULE_NAME_MAX)!r}",
+            remedy="`loadgen schedule list` shows the schedules there are.",
+        )
+    return _row(rows[0])
+
+
+def by_name(session: ControlSession) -> tuple[ScheduleRow, ...]:
+    """All schedules, in the order of their names."""
+    return tuple(_row(row) for row in session.fetch(_Q["by_name"], "", LISTED_MAX))
+
+
+def enabled(session: ControlSession, after: str, limit: int) -> tuple[ScheduleRow, ...]:
+    """The next enabled schedules after an id."""
+    return tuple(_row(row) for row in session.fetch(_Q["enabled"], after, limit))
+
+
+def wanted(session: ControlSession, schedule_id: str) -> NewQueued | None:
+    """What a fire of it queues; None: it was removed."""
+    rows = session.fetch(_Q["wanted"], schedule_id)
+    if not rows:
+        return None
+    name, scenario, files, connection, target, requires, priority = rows[0]
+    return NewQueued(
+        name=name,
+        scenario=scenario,
+        files=_files(files),
+        connection=connection,
+        target=target,
+        requires=tuple(json.loads(requires)),
+        priority=int(priority),
+    )
+
+
+def settle(session: ControlSession, patience: Patience, schedule_id: str, moment: datetime) -> None:
+    """Everything up to then is decided."""
+    at = written(moment)
+    patience.call(lambda: session.execute(_Q["settle"], at, schedule_id, at))
+
+
+def complain(session: ControlSession, patience: Patience, schedule_id: str, reason: str) -> None:
+    """Say why it cannot be fired."""
+    patience.call(lambda: session.execute(_Q["complain"], text(reason, REASON_MAX), schedule_id))
+
+
+def enable(session: ControlSession, patience: Patience, schedule_id: str, *, catch_up: bool) -> None:
+    """Fire it from now on; with `catch_up` also what it has missed, as far as its policy goes."""
+    query = _Q["enable_with_past"] if catch_up else _Q["enable"]
+    patience.call(lambda: session.execute(query, schedule_id))
+
+
+def disable(session: ControlSession, patience: Patience, schedule_id: str) -> None:
+    patience.call(lambda: session.execute(_Q["disable"], schedule_id))
+
+
+def remove(session: ControlSession, patience: Patience, schedule_id: str) -> None:
+    patience.call(lambda: session.execute(_Q["remove"], schedule_id))
+
+
+def written(moment: datetime) -> str:
+    """As TO_TIMESTAMP_NTZ reads it: UTC, without a zone."""
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
+
+
+def aware(moment: datetime) -> datetime:
+    """As the tables have it: naive, and meant as UTC."""
+    return moment.replace(tzinfo=UTC)
+
+
+def _files(written_files: str) -> Mapping[str, str]:
+    found: Mapping[str, str] = json.loads(written_files)
+    return found
+
+
+def _row(row: tuple[Any, ...]) -> ScheduleRow:
+    fields = dict(zip(ScheduleRow.__slots__, row, strict=True))
+    for name in ("priority", "max_catchup"):
+        fields[name] = int(fields[name])
+    for name in ("last_fire_at", "created_at", "updated_at"):
+        fields[name] = aware(fields[name])
+    return ScheduleRow(**fields)

@@ -1,0 +1,191 @@
+"""Firing schedules: everything that is due becomes a queued run, once, whoever ticks and whoever dies over it.
+
+A tick, for each enabled schedule:
+
+    1. what is due in (settled, now], by the server's clock      loadgen.model.schedule, pure
+    2. each fire, the newest first: its row, then its run        loadgen.control.schedule_fires
+    3. settled up to the newest of them
+
+Before that it queues what another scheduler recorded and did not come to queue. Any number of schedulers may tick at
+the same time, from crontabs, timers and pools. A schedule that cannot be fired says why, and stops no other.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from loadgen.clock import Clock, SystemClock
+from loadgen.control import run_queue, run_status, schedule_fires, schedules
+from loadgen.control.retry import Interrupted, Patience
+from loadgen.control.schedules import ScheduleRow, aware
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.errors import ConnectFailed, LoadgenError
+from loadgen.log import event
+from loadgen.model.cron import parse_cron
+from loadgen.model.schedule import (
+    BATCH,
+    FIRES_PER_TICK_MAX,
+    TICK_S,
+    Fire,
+    FireOutcome,
+    Overlap,
+    Schedule,
+    due,
+    fire_key,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fired:
+    """A fire that this tick decided, or queued for one who did not come to it."""
+
+    schedule: str  # its name
+    at: datetime  # aware, UTC
+    outcome: FireOutcome  # never DUE
+    queue_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complaint:
+    schedule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    """What a tick did."""
+
+    schedules: int = 0
+    fired: tuple[Fired, ...] = ()
+    complaints: tuple[Complaint, ...] = ()
+    more: bool = False  # there was more to do than one tick may
+
+
+def tick(session: ControlSession, patience: Patience, *, fires_max: int = FIRES_PER_TICK_MAX) -> Ticked:
+    """Look at every schedule once."""
+    return _Tick(session, patience, fires_max).done()
+
+
+def keep_ticking(
+    session: ControlSession, stop: threading.Event, *, every_s: float = TICK_S, clock: Clock | None = None
+) -> None:
+    """Tick until told to stop; an outage of the control plane ends nothing. For a thread that owns the session."""
+    clock = clock or SystemClock()
+    patience = Patience(stop=stop, attempts=1, clock=clock)
+    while not stop.is_set():
+        try:
+            more = tick(session, patience).more
+        except Exception as error:  # the top of a thread: nights must not go by without anybody noticing the schedules
+            event(log, logging.WARNING, "schedule_tick_failed", why=str(error) or type(error).__name__)
+            more = False
+        if not more:
+            clock.wait(stop, every_s)
+
+
+class _Tick:
+    """One look at everything."""
+
+    def __init__(self, session: ControlSession, patience: Patience, fires_max: int) -> None:
+        self._session, self._patience, self._fires_max = session, patience, fires_max
+        self._fired: list[Fired] = []
+        self._complaints: list[Complaint] = []
+
+    def done(self) -> Ticked:
+        self._finish_others()
+        seen, more = self._fire_all()
+        return Ticked(schedules=seen, fired=tuple(self._fired), complaints=tuple(self._complaints), more=more)
+
+    def _finish_others(self) -> None:
+        """Queue what was recorded and not queued: its scheduler died in between, or is just doing the same."""
+        for left in self._patience.call(lambda: schedule_fires.due(self._session, self._fires_max)):
+            if left.name is None:
+                schedule_fires.remove(self._session, self._patience, left.schedule_id)
+                continue
+            with self._blaming(left.schedule_id, left.name, left.reason):
+                self._queue(left.schedule_id, left.name, left.at)
+
+    def _fire_all(self) -> tuple[int, bool]:
+        """How many schedules were looked at, and whether there was more to do than one tick may."""
+        seen = 0
+        after = ""
+        while batch := self._batch(after):
+            now = aware(self._patience.call(lambda: run_status.server_time(self._session)))
+            for row in batch:
+                with self._blaming(row.schedule_id, row.name, row.reason):
+                    pending = self._due(row, now)
+                    if self._fired and len(self._fired) + len(pending) > self._fires_max:
+                        return seen, True
+                    self._fire(row, pending)
+                seen += 1
+            after = batch[-1].schedule_id
+        return seen, False
+
+    def _batch(self, after: str) -> tuple[ScheduleRow, ...]:
+        return self._patience.call(lambda: schedules.enabled(self._session, after, BATCH))
+
+    def _due(self, row: ScheduleRow, now: datetime) -> tuple[Fire, ...]:
+        schedule = Schedule(
+            cron=parse_cron(row.cron, row.timezone),
+            max_catchup=row.max_catchup,
+            overlap=Overlap(row.overlap),
+            settled=row.last_fire_at,
+        )
+        found = due(schedule, now, busy=False)
+        if found and schedule.overlap is Overlap.SKIP:
+            busy = self._patience.call(lambda: schedule_fires.busy(self._session, row.schedule_id))
+            return due(schedule, now, busy=busy)
+        return found
+
+    def _fire(self, row: ScheduleRow, pending: tuple[Fire, ...]) -> None:
+        """Decide each fire, then that they are settled. What another scheduler decided is his to tell."""
+        for fire in pending:
+            if schedule_fires.record(self._session, self._patience, row.schedule_id, fire):
+                if fire.outcome is FireOutcome.DUE:
+                    self._queue(row.schedule_id, row.name, fire.at)
+                else:
+                    self._tell(Fired(schedule=row.name, at=fire.at, outcome=fire.outcome))
+        if pending:
+            schedules.settle(self._session, self._patience, row.schedule_id, pending[0].at)
+            schedule_fires.forget(self._session, self._patience, row.schedule_id)
+
+    def _queue(self, schedule_id: str, name: str, at: datetime) -> None:
+        """Put a fire's run into the queue, unless the schedule was removed meanwhile."""
+        wanted = self._patience.call(lambda: schedules.wanted(self._session, schedule_id))
+        if wanted is None:
+            return
+        new = replace(wanted, idempotency_key=fire_key(schedule_id, at))
+        queue_id = run_queue.add(self._session, self._patience, new).queue_id
+        schedule_fires.queued(self._session, self._patience, schedule_id, at, queue_id)
+        self._tell(Fired(schedule=name, at=at, outcome=FireOutcome.QUEUED, queue_id=queue_id))
+
+    def _tell(self, fired: Fired) -> None:
+        event(log, logging.INFO, "schedule_fired", name=fired.schedule, at=fired.at, outcome=fired.outcome)
+        self._fired.append(fired)
+
+    @contextmanager
+    def _blaming(self, schedule_id: str, name: str, known: str | None) -> Iterator[None]:
+        """Whatever is wrong with one schedule, the others are not to blame; `known` is its last complaint."""
+        try:
+            yield
+        except Exception as error:
+            if _is_nobodys_fault(error):
+                raise
+            reason = str(error) if isinstance(error, LoadgenError) else f"unexpected {type(error).__name__}: {error}"
+            event(log, logging.WARNING, "schedule_failed", name=name, why=reason)
+            if reason != known:
+                schedules.complain(self._session, self._patience, schedule_id, reason)
+            self._complaints.append(Complaint(schedule=name, reason=reason))
+
+
+def _is_nobodys_fault(error: Exception) -> bool:
+    """The control plane is away, or we are to stop: the next schedule would fare no better."""
+    return isinstance(error, (Interrupted, ConnectFailed)) or (
+        isinstance(error, ControlFailed) and error.failure.retryable
+    )

@@ -1,0 +1,42 @@
+-- The times at which schedules came due. The enforced key (SCHEDULE_ID, FIRE_AT) decides whose word counts.
+
+-- name: record
+-- 0 rows: the schedule was disabled, removed or settled past this fire meanwhile. 200001: somebody was faster.
+INSERT INTO SCHEDULE_FIRES (SCHEDULE_ID, FIRE_AT, OUTCOME, CREATED_AT)
+SELECT SCHEDULE_ID, TO_TIMESTAMP_NTZ(?), ?, SYSDATE()
+FROM SCHEDULES WHERE SCHEDULE_ID = ? AND ENABLED AND LAST_FIRE_AT < TO_TIMESTAMP_NTZ(?);
+
+-- name: recorded
+-- After a lost answer.
+SELECT OUTCOME FROM SCHEDULE_FIRES WHERE SCHEDULE_ID = ? AND FIRE_AT = TO_TIMESTAMP_NTZ(?);
+
+-- name: due
+-- Fires that were recorded and are not known to be queued: somebody is at it, or died over it. Without a name: their
+-- schedule was removed.
+SELECT F.SCHEDULE_ID, F.FIRE_AT, S.NAME, S.REASON
+FROM SCHEDULE_FIRES F LEFT JOIN SCHEDULES S ON S.SCHEDULE_ID = F.SCHEDULE_ID
+WHERE F.OUTCOME = 'DUE' ORDER BY F.FIRE_AT DESC, F.SCHEDULE_ID LIMIT ?;
+
+-- name: queued
+UPDATE SCHEDULE_FIRES SET OUTCOME = 'QUEUED', QUEUE_ID = ? WHERE SCHEDULE_ID = ? AND FIRE_AT = TO_TIMESTAMP_NTZ(?)
+  AND OUTCOME = 'DUE';
+
+-- name: last_run
+-- Where the run of the last fire that was to have one stands. NULL: it is not queued yet, or was deleted since.
+SELECT F.OUTCOME, Q.STATUS
+FROM SCHEDULE_FIRES F LEFT JOIN RUN_QUEUE Q ON Q.QUEUE_ID = F.QUEUE_ID
+WHERE F.SCHEDULE_ID = ? AND (F.OUTCOME = 'DUE' OR F.OUTCOME = 'QUEUED')
+ORDER BY F.FIRE_AT DESC LIMIT 1;
+
+-- name: newest
+SELECT F.FIRE_AT, F.OUTCOME, F.QUEUE_ID, Q.STATUS, Q.RUN_ID, Q.EXIT_CODE
+FROM SCHEDULE_FIRES F LEFT JOIN RUN_QUEUE Q ON Q.QUEUE_ID = F.QUEUE_ID
+WHERE F.SCHEDULE_ID = ? ORDER BY F.FIRE_AT DESC LIMIT ?;
+
+-- name: forget
+-- They are settled: nothing brings them back.
+DELETE FROM SCHEDULE_FIRES
+WHERE SCHEDULE_ID = ? AND FIRE_AT < DATEADD(day, ?, SYSDATE()) AND OUTCOME <> 'DUE';
+
+-- name: remove
+DELETE FROM SCHEDULE_FIRES WHERE SCHEDULE_ID = ?;

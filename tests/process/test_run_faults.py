@@ -1,0 +1,330 @@
+"""What may happen to a run, happens: its orchestrator is killed, its control plane goes away, its user is impatient,
+its limits are hit. Whatever it was, nothing is left running, the run ends, and every number is the server's own.
+
+Whether a number is valid is judged by how busy this machine was as well: where a test needs a verdict, it accepts
+INVALID when the client was the limit, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.clock import FakeClock
+from loadgen.control.lease import LeaseTimes
+from loadgen.control.run_status import Fenced
+from orchestrator.office import Office
+from tests.control_plane import ControlPlane, patience
+from tests.embedded_server import EmbeddedServer, reachable_directory
+from tests.process import wait_until
+from tests.process.run_bench import MEASURES, TIMING, Bench, Program, benched, history
+
+SLOTS = 16
+SLOW = {"statements": [{"name": "slow", "sql": "SELECT SYSTEM$WAIT(100)"}]}
+PATIENT = {"statement_timeout": "2m"}
+ENDS_SOON = {"warmup": "0s", "duration": "1s"}
+RESULTS_READ = "FROM TEST_RESULTS WHERE RUN_ID"  # by the orchestrator alone, when every worker is over
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer("--slots", str(SLOTS), "--service-time", "20ms") as running:
+        yield running
+
+
+@pytest.fixture
+def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
+    with benched(server, tmp_path) as made:
+        yield made
+
+
+def under_way(server: EmbeddedServer) -> int:
+    return int(server.ask("/__loadgen/stats")["under_way"])
+
+
+def left_open(server: EmbeddedServer, since_ms: float) -> set[int]:
+    """Sessions of workers that nobody has closed."""
+    used = {line["session_id"] for line in server.ask(f"/__loadgen/history?tag=worker-&since={since_ms}")}
+    closed = {
+        line["session_id"] for line in server.ask("/__loadgen/journal?path=/session") if line["path"] == "/session"
+    }
+    return used - closed
+
+
+def only_the_client_was_the_limit(summary: dict[str, Any]) -> bool:
+    reasons = summary["validity"]["reasons"]
+    return bool(reasons) and all(reason.startswith("the client was the limit") for reason in reasons)
+
+
+# --- the orchestrator is killed --------------------------------------------------------------------------------------
+
+
+def test_an_orchestrator_killed_in_any_phase_leaves_nothing_and_its_run_is_ended(bench: Bench) -> None:
+    server, since_ms = bench.server, bench.server.ask("/__loadgen/stats")["now_ms"]
+    runs = {
+        "STARTING PREPARING": bench.run(),
+        "RUNNING WARMUP": bench.run(load={"warmup": "60s"}),
+        MEASURES: bench.run(),
+        "STOPPING": bench.run(workload=SLOW, target=PATIENT, load=ENDS_SOON),
+    }
+    for state, run in runs.items():
+        run.wait_for(state)
+        if state == MEASURES:
+            wait_until(lambda: history(server, runs[MEASURES].run_id)[None] > 20, "it has measured something")
+        run.kill()
+    processing = bench.run(load=ENDS_SOON)
+    processing.wait_for(MEASURES)
+    server.fault(match=RESULTS_READ, kind="latency", ms=60_000)
+    wait_until(lambda: bench.state(processing.run_id)[1] == "PROCESSING", "it makes its results")
+    processing.kill()
+    server.clear_faults()
+
+    every = [*runs.values(), processing]
+    for run in every:
+        run.wait_alone()
+    wait_until(lambda: under_way(server) == 0, "nothing runs on the server")
+    assert left_open(server, since_ms) == set()
+    bench.expire(*(run.run_id for run in every))
+    recovery = bench.recover()
+    assert recovery.ended() == 0, recovery.said
+
+    assert {one["run_id"]: one["status"] for one in recovery.printed["recovered"]} == {
+        run.run_id: "FAILED" for run in every
+    }
+    for run in every:
+        status, phase, reason = bench.state(run.run_id)
+        assert (status, phase) == ("FAILED", "PROCESSING")
+        assert "its orchestrator was lost" in reason
+    for run in (runs[MEASURES], processing):  # the workers have stored what they measured, to the last statement
+        assert stored(bench, run)["totals"]["succeeded"] == history(server, run.run_id)[None] > 0
+
+
+def stored(bench: Bench, run: Program) -> dict[str, Any]:
+    sql = "SELECT SUMMARY FROM TEST_RESULTS WHERE RUN_ID = ? AND WORKER_ID IS NULL"
+    ((text,),) = bench.rows(sql, run.run_id)
+    return dict(json.loads(text))
+
+
+# --- the user is impatient -------------------------------------------------------------------------------------------
+
+
+def interrupt(run: Program, *numbers: int) -> None:
+    """Each signal once the one before it was heard."""
+    for number, heard in zip(numbers, ("again to cancel them", "cancelling", "ended at once"), strict=False):
+        run.send(number)
+        if number is not numbers[-1] or len(numbers) == 3:
+            wait_until(lambda: heard in run.said or run.process.poll() is not None, f"{heard}: {run.said}")  # noqa: B023
+
+
+def check_gone(bench: Bench, run: Program, code: int, status: str | None) -> None:
+    assert run.ended() == code, run.said
+    run.wait_alone()
+    if status is not None:
+        assert (run.summary["status"], run.summary["exit_code"]) == (status, code)
+        assert bench.state(run.run_id)[0] == status
+
+
+def test_interrupted_before_any_worker_works(bench: Bench) -> None:
+    starting = bench.run()
+    starting.wait_for("STARTING PREPARING")
+    interrupt(starting, signal.SIGTERM)
+    check_gone(bench, starting, 143, "CANCELLED")
+    bench.server.fault(match="/session/v1/login-request", kind="hang")
+
+    connecting = bench.run()
+    connecting.wait_for("connecting")
+    interrupt(connecting, signal.SIGINT, signal.SIGINT, signal.SIGINT)
+
+    check_gone(bench, connecting, 130, None)
+    assert "statements may still be running on the server" in connecting.said
+
+
+def test_interrupted_while_statements_are_under_way(bench: Bench) -> None:
+    """They would take a hundred seconds. The second signal cancels them; after the third the workers do."""
+    warming = bench.run(workload=SLOW, target=PATIENT, load={"warmup": "60s"})
+    measuring = bench.run(workload=SLOW, target=PATIENT, load={"warmup": "0s"})
+    warming.wait_for("RUNNING WARMUP")
+    measuring.wait_for(MEASURES)
+    wait_until(lambda: under_way(bench.server) >= 4, "four statements are under way")
+
+    interrupt(warming, signal.SIGINT, signal.SIGINT)
+    interrupt(measuring, signal.SIGINT, signal.SIGINT, signal.SIGINT)
+
+    check_gone(bench, warming, 130, "CANCELLED")
+    check_gone(bench, measuring, 130, None)
+    wait_until(lambda: under_way(bench.server) == 0, "nothing runs on the server")
+
+
+def test_interrupted_while_it_ends(bench: Bench) -> None:
+    """What was measured is kept, and the exit code says that somebody did not want to wait."""
+    draining = bench.run(workload=SLOW, target=PATIENT, load=ENDS_SOON)
+    impatient = bench.run(workload=SLOW, target=PATIENT, load=ENDS_SOON)
+    processing = bench.run(load=ENDS_SOON)
+    processing.wait_for(MEASURES)
+    bench.server.fault(match=RESULTS_READ, kind="latency", ms=2_000, count=1)
+    wait_until(lambda: bench.state(processing.run_id)[1] == "PROCESSING", "it makes its results")
+    interrupt(processing, signal.SIGTERM)
+    for run in (draining, impatient):
+        run.wait_for("STOPPING")
+
+    interrupt(draining, signal.SIGINT)
+    interrupt(impatient, signal.SIGINT, signal.SIGINT)
+
+    check_gone(bench, processing, 143, "COMPLETED")
+    assert processing.summary["totals"]["succeeded"] == history(bench.server, processing.run_id)[None] > 0
+    for run in (draining, impatient):
+        check_gone(bench, run, 130, "COMPLETED")
+    wait_until(lambda: under_way(bench.server) == 0, "nothing runs on the server")
+
+
+# --- the control plane goes away -------------------------------------------------------------------------------------
+
+
+def test_a_control_plane_that_is_killed_and_comes_back_costs_no_worker_and_no_statement(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """The tables are on one server, the warehouse under test on another. The outage is longer than a silent worker may
+    live, and than the lease lasts; the measurement ends while nobody leads it."""
+    data_dir = reachable_directory() / "data"
+    timing = TIMING | {"stale": "1s", "dead": "2s", "lease_ttl": "3s", "lease_renew": "1s", "lease_margin": "1s"}
+    with EmbeddedServer(data_dir=data_dir) as control, benched(control, tmp_path, {"account": server}) as bench:
+        run = bench.run(
+            connection="account",
+            control={"connection": "embedded"},
+            load={"workers": 2, "duration": "7s"},
+            timing=timing,
+        )
+        run.wait_for(MEASURES)
+        wait_until(lambda: history(server, run.run_id)[None] > 20, "it has measured something")
+        control.process.kill()
+        control.process.wait()
+        (log,) = run.folder.glob("runs/*/logs/worker-1.log")
+        wait_until(lambda: log.read_text("utf-8").count("poll_failed") > 20, "it has been away for seconds")
+        with EmbeddedServer("--port", str(control.port), data_dir=data_dir) as back:
+            bench.server = back
+            bench.expire(run.run_id)
+            code, summary = run.ended(), run.summary
+            run.wait_alone()
+
+            assert code == 5, run.said
+            assert "another run may have used the warehouse" in summary["exit_reason"]  # nobody kept it off
+            assert "term_regained" in run.said
+            assert [worker["status"] for worker in summary["worker_results"]] == ["DONE", "DONE"]
+            totals = summary["totals"]
+            assert totals["scheduled"] == totals["succeeded"] == history(server, run.run_id)[None]
+            assert bench.state(run.run_id)[0] == summary["status"] == "COMPLETED"
+            sql = "SELECT WORKER_ID FROM WINDOW_RESULTS WHERE RUN_ID = ? AND PHASE = 'MEASUREMENT' ORDER BY 1"
+            assert bench.rows(sql, run.run_id) == [("worker-0",), ("worker-1",)]
+
+
+def test_a_leader_that_lost_its_term_is_not_ended_by_one_answer_that_fails(server: EmbeddedServer) -> None:
+    plane = ControlPlane(server)
+    run_id = plane.new_run()
+    times = LeaseTimes(ttl_s=3.0, renew_s=1.0, margin_s=1.0)
+    session = plane.open("office")
+    office = Office(plane.place, run_id, times, session, patience(), clock=FakeClock(), environ=plane.environ)
+    office.take()
+    plane.expire(run_id, since_s=1)
+    server.fault(match="FROM RUN_LEASES", kind="http_status", probability=0.5)
+    try:
+        with pytest.raises(Fenced, match="is led by somebody else now"):
+            office.regain(threading.Event())
+    finally:
+        server.clear_faults()
+        office.leave(releasing=False)
+        plane.close()
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_maximum_that_a_server_of_sixteen_slots_can_take(bench: Bench) -> None:
+    """Workers hear of a step before it begins, and the queue of the step before must not be held against it."""
+    find_max = {"start": 8, "increment": 8, "step": "2s", "settle": "200ms", "maximum": 40}
+    run = bench.run(
+        load={"mode": "find_max", "connections": None, "duration": None, "warmup": "0s", "find_max": find_max},
+        timing={"warehouse_poll": "200ms", "announce": "1s"},
+    )
+    run.ended()
+    summary = run.summary
+    found = summary["find_max"]
+
+    assert summary["status"] == "COMPLETED", run.said
+    assert abs(found["max_concurrency"] - SLOTS) <= 2, found
+    assert (found["result"], found["failed_at"] - found["max_concurrency"]) == ("TRUE_MAX", 1)
+    assert found["failed_outcome"] in ("QUEUE_DETECTED", "DEGRADED", "PLATEAU")
+    assert all(step["seconds"] > 0 for step in found["steps"]), found["steps"]
+    sql = (
+        "SELECT STEP_NUMBER, TARGET_CONNECTIONS, OUTCOME, REASON FROM FIND_MAX_STEP_HISTORY WHERE RUN_ID = ?"
+        " ORDER BY STEP_NUMBER"
+    )
+    told = [(step["step"], step["target"], step["outcome"], step["reason"]) for step in found["steps"]]
+    assert bench.rows(sql, run.run_id) == told
+    sql = "SELECT FIND_MAX_RESULT FROM TEST_RESULTS WHERE RUN_ID = ? AND WORKER_ID IS NULL"
+    assert json.loads(bench.rows(sql, run.run_id)[0][0]) == found
+    decisive = [step for step in found["steps"] if step["target"] == found["max_concurrency"]][-1]
+    assert summary["totals"]["succeeded"] == history(bench.server, run.run_id)[decisive["step"]]
+
+
+def test_guardrails_thresholds_and_a_rate_that_is_too_high(bench: Bench) -> None:
+    polled = {"warehouse_poll": "200ms"}
+    costly = bench.run(timing=polled, guardrails={"max_credits": 1e-9, "action": "abort"})
+    warned = bench.run(timing=polled, load={"duration": "2s"}, guardrails={"max_credits": 1e-9, "action": "warn"})
+    slow = bench.run(thresholds=[{"check": "p95 < 5ms", "window": "2s", "after": "1s", "abort": True}])
+    offered = bench.run(
+        load={"mode": "rate", "rate": "150/s", "max_connections": 2, "connections": None, "duration": "4s"},
+    )
+    said = "the warehouse has cost more than 1e-09 credits"
+
+    assert costly.ended() == 4
+    assert (costly.summary["status"], costly.summary["exit_reason"]) == ("FAILED", said)
+    assert bench.state(costly.run_id) == ("FAILED", "PROCESSING", said)
+
+    assert warned.ended() == 0 or only_the_client_was_the_limit(warned.summary)
+    assert warned.summary["status"] == "COMPLETED"
+    assert said in warned.summary["environment"]["warnings"]
+
+    assert slow.ended() == 10 or only_the_client_was_the_limit(slow.summary)
+    assert (slow.summary["status"], slow.summary["thresholds"][0]["passed"]) == ("COMPLETED", False)
+    assert "p95 < 5ms was not met" in bench.state(slow.run_id)[2]
+    assert slow.summary["measured_seconds"] < 60
+
+    assert offered.ended() == 5
+    summary, totals = offered.summary, offered.summary["totals"]
+    assert any(reason.startswith("the offered rate was not delivered") for reason in summary["validity"]["reasons"])
+    assert (totals["scheduled"], totals["skipped"] > 0) == (600, True)
+    assert summary["latency_ms"]["p50"] > 5 * summary["service_ms"]["p95"]  # waiting counts
+    for run in (costly, warned, slow, offered):
+        run.wait_alone()
+        assert run.summary["totals"]["succeeded"] == history(bench.server, run.run_id)[None] > 0
+    check_grows(bench, offered)
+
+
+def check_grows(bench: Bench, run: Program) -> None:
+    """Second by second statements have waited longer."""
+    sql = (
+        "SELECT P50_LATENCY_MS FROM WORKER_METRICS_SNAPSHOTS WHERE RUN_ID = ? AND PHASE = 'MEASUREMENT'"
+        " AND P50_LATENCY_MS IS NOT NULL ORDER BY TIMESTAMP"
+    )
+    seconds = [row[0] for row in bench.rows(sql, run.run_id)]
+    assert len(seconds) >= 3
+    assert seconds == sorted(seconds)
+
+
+# --- what a user can get wrong ---------------------------------------------------------------------------------------
+
+
+def test_results_that_could_not_be_written_are_told_before_there_is_a_run(bench: Bench) -> None:
+    (bench.home / "file").touch()
+
+    run = bench.run("--output-dir", bench.home / "file" / "runs")
+
+    assert run.ended() == 2, run.said
+    assert "hint: " in run.said
+    assert bench.rows("SELECT COUNT(*) FROM RUN_STATUS WHERE STATUS = 'PREPARED'") == [(0,)]

@@ -1,0 +1,150 @@
+"""Runs whose workers were started by people, and whose orchestrator is killed: `loadgen runs recover` leads them on.
+
+The tables are where a named connection leads, the warehouse under test is on the embedded server: two servers, as with
+an account that has no hybrid tables, the other way round. Whoever leads on knows nothing but the tables.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.embedded.datadir import DATA_DIR_VARIABLE
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from tests.embedded_server import EmbeddedServer
+from tests.process import wait_until
+from tests.process.run_bench import MEASURES, Bench, Program, benched, history
+
+BY_HAND = {"control": {"connection": "plane"}, "spawner": {"kind": "external"}}
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer("--service-time", "20ms") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as running:
+        yield running
+
+
+@pytest.fixture
+def bench(target: EmbeddedServer, plane: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
+    with benched(plane, tmp_path, {"plane": plane}) as made:
+        # Nobody says where the embedded server is: it is found by its data directory.
+        del made.environ[EMBEDDED_ADDRESS]
+        made.environ[DATA_DIR_VARIABLE] = str(target.data_dir)
+        setup = made.start("setup", "-c", "plane")
+        assert setup.ended() == 0, setup.said
+        yield made
+
+
+def commands(run: Program) -> list[str]:
+    """What people were told to start."""
+
+    def said() -> list[str]:
+        return [line for line in run.said.splitlines() if " loadgen worker " in line]
+
+    run.wait_for("worker-group-id=0")
+    wait_until(lambda: len(said()) == int(said()[0].rpartition("=")[2]), "every command was told")
+    return said()
+
+
+def recover(bench: Bench, *words: object) -> Program:
+    return bench.start("runs", "recover", "-c", "plane", "--format", "json", *words)
+
+
+def led_on(recovery: Program) -> dict[str, Any]:
+    """The summary of the one run that was led on; a busy machine may have made its number worthless."""
+    code = recovery.ended()
+    assert code in (0, 5), recovery.said
+    (summary,) = recovery.printed["led_on"]
+    assert summary["exit_code"] == code
+    assert all(reason.startswith("the client was the limit") for reason in summary["validity"]["reasons"]), summary
+    return dict(summary)
+
+
+def windows(bench: Bench, run: Program) -> Counter[tuple[str, int | None]]:
+    """How often each worker has stored a window of the measurement, by step."""
+    sql = "SELECT WORKER_ID, STEP_ID FROM WINDOW_RESULTS WHERE RUN_ID = ? AND PHASE = 'MEASUREMENT'"
+    return Counter((worker_id, step_id) for worker_id, step_id in bench.rows(sql, run.run_id))
+
+
+def test_a_run_is_led_on_in_the_middle_of_its_measurement(bench: Bench, target: EmbeddedServer) -> None:
+    run = bench.run(load={"workers": 2, "duration": "9s"}, **BY_HAND)
+    workers = [bench.worker(line) for line in commands(run)]
+    run.wait_for(MEASURES)
+    run.kill()
+    refused = recover(bench, run.run_id)
+    assert refused.ended() == 75, refused.said
+    assert "it is led" in refused.said
+    bench.expire(run.run_id)
+
+    both = [recover(bench, run.run_id), recover(bench, run.run_id)]
+
+    codes = [one.ended() for one in both]
+    leading, waiting = sorted(both, key=lambda one: not one.printed.get("led_on"))
+    summary = led_on(leading)
+    assert (summary["status"], codes.count(0) >= 1) == ("COMPLETED", True), [one.said for one in both]
+    assert waiting.printed["left"] == [{"run_id": run.run_id, "why": "somebody else has led it to its end"}]
+    assert [worker.ended() for worker in workers] == [0, 0]
+    assert windows(bench, run) == {("worker-0", None): 1, ("worker-1", None): 1}
+    assert summary["totals"]["succeeded"] == history(target, run.run_id)[None] > 0
+    assert bench.state(run.run_id)[0] == "COMPLETED"
+    assert (leading.folder / "runs" / run.run_id / "summary.json").exists()
+
+
+def test_a_search_is_led_on_between_two_steps(bench: Bench, target: EmbeddedServer) -> None:
+    search = {"start": 2, "increment": 2, "maximum": 4, "step": "1s", "settle": "200ms", "latency_stability_pct": 900}
+    load = {"mode": "find_max", "workers": 2, "connections": None, "duration": None, "warmup": "0s"}
+    run = bench.run(load=load | {"find_max": search | {"qps_stability_pct": 90, "stop_on_queue": False}}, **BY_HAND)
+    workers = [bench.worker(line) for line in commands(run)]
+    judged = "SELECT COUNT(*) FROM FIND_MAX_STEP_HISTORY WHERE RUN_ID = ?"
+    run.wait_for(MEASURES)
+    wait_until(lambda: bench.rows(judged, run.run_id)[0][0] == 1, "the first step was judged")
+    run.kill()
+    bench.expire(run.run_id)
+
+    summary = led_on(recover(bench, run.run_id))
+
+    assert [worker.ended() for worker in workers] == [0, 0]
+    found = summary["find_max"]
+    assert (found["max_concurrency"], found["result"]) == (4, "BOUNDED_MAX")
+    assert [(step["step"], step["target"], step["outcome"]) for step in found["steps"]] == [
+        (1, 2, "STABLE"),
+        (2, 4, "STABLE"),
+        (3, 4, "STABLE"),
+    ]
+    sql = "SELECT STEP_NUMBER, TARGET_CONNECTIONS FROM FIND_MAX_STEP_HISTORY WHERE RUN_ID = ? ORDER BY STEP_NUMBER"
+    assert bench.rows(sql, run.run_id) == [(1, 2), (2, 4), (3, 4)]
+    assert summary["totals"]["succeeded"] == history(target, run.run_id)[3] > 0
+    assert set(windows(bench, run)) == {(f"worker-{number}", step) for number in (0, 1) for step in (1, 2, 3)}
+
+
+def test_of_two_runs_that_nobody_leads_one_is_led_on_and_the_other_named(bench: Bench, target: EmbeddedServer) -> None:
+    """Both lost their leader before their workers came."""
+    runs = [bench.run(load={"duration": "2s"}, **BY_HAND) for _ in range(2)]
+    lines = [commands(run)[0] for run in runs]
+    for run in runs:
+        run.kill()
+    workers = [bench.worker(line) for line in lines]
+    waiting = "SELECT COUNT(*) FROM WORKER_HEARTBEATS WHERE STATUS = 'WAITING' AND (RUN_ID = ? OR RUN_ID = ?)"
+    wait_until(lambda: bench.rows(waiting, *(run.run_id for run in runs)) == [(2,)], "both workers wait")
+    bench.expire(*(run.run_id for run in runs))
+
+    first = recover(bench)
+    summary = led_on(first)
+    (left,) = first.printed["left"]
+    assert f"lead it on with `loadgen runs recover {left['run_id']}`" in first.said
+    second = led_on(recover(bench, left["run_id"]))
+
+    assert {summary["run_id"], second["run_id"]} == {run.run_id for run in runs}
+    for one in (summary, second):
+        assert one["totals"]["succeeded"] == history(target, one["run_id"])[None] > 0
+    assert [worker.ended() for worker in workers] == [0, 0]

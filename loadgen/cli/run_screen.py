@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import termios
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +17,7 @@ from loadgen.cli.run_job import Now
 from loadgen.cli.run_lines import RunLines
 from loadgen.clock import Clock
 from loadgen.log import event
-from loadgen.scenario.scenario import Scenario
+from loadgen.scenario.scenario import Scenario, SpawnerKind
 from loadgen.tui.live import LiveScreen
 from loadgen.tui.look import Look, WorkerLook, WorkerState
 from loadgen.tui.terminal import is_usable
@@ -39,14 +40,14 @@ _UNWELL = {
 class Display:
     """The screen, or lines when there is none, or when it cannot be drawn. Called by the main thread only."""
 
-    def __init__(self, clock: Clock, *, quiet: bool) -> None:
+    def __init__(self, clock: Clock, *, quiet: bool, only_lines: bool = False) -> None:
         self._lines = RunLines(clock, quiet=quiet)
         self._heard: deque[str] = deque()  # what other threads printed, for the log
         self._screen: LiveScreen | None = None
-        if not quiet and is_usable(sys.stderr, os.environ):
+        if not quiet and not only_lines and is_usable(sys.stderr, os.environ):
             try:
                 self._screen = LiveScreen(sys.stderr, clock, self._heard.append)
-            except OSError as error:  # a terminal that cannot be opened by its name
+            except (OSError, termios.error) as error:  # such as a terminal that cannot be opened by its name
                 self._fall_back(error)
 
     @property
@@ -88,7 +89,8 @@ class RunDisplay:
     def __init__(self, scenario: Scenario, clock: Clock, *, quiet: bool) -> None:
         self._clock = clock
         self._viewer = Viewer(scenario)
-        self._display = Display(clock, quiet=quiet)
+        by_hand = scenario.spawner.kind is SpawnerKind.EXTERNAL  # commands are printed, for a person to copy
+        self._display = Display(clock, quiet=quiet, only_lines=by_hand)
         self._with_screen = self._display.is_screen
         self._seen: Now | None = None
         self._view: RunView | None = None

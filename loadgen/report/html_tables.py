@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -339,7 +340,7 @@ def _run_command(record: RunRecord) -> Iterator[str]:
         return
     load, words = scenario.load, ["loadgen run scenario.yaml"]
     if scenario.connection is not None:
-        words.append(f"-c {scenario.connection}")
+        words.append(f"-c {shlex.quote(scenario.connection)}")
     settings = {"load.warmup": format_duration_s(load.warmup_s), "load.workers": str(load.workers)}
     if load.duration_s is not None and not load.stages:
         settings["load.duration"] = format_duration_s(load.duration_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,14 +26,16 @@ class Caught(io.TextIOBase):
     def __init__(self, told: Callable[[str], None]) -> None:
         self.lines: deque[str] = deque(maxlen=LINES_MAX)
         self._told = told
+        self._lock = threading.Lock()  # guards _part
         self._part = ""
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        *whole, self._part = (self._part + text).split("\n")
-        self._part = self._part[-LINE_MAX:]
+        with self._lock:
+            *whole, part = (self._part + text).split("\n")
+            self._part = part[-LINE_MAX:]
         for line in whole:
             if line.strip():
                 self.lines.append(plain(line, LINE_MAX))

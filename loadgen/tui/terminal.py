@@ -140,6 +140,7 @@ class Terminal:
             noted = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTSTP)
             signal.signal(signal.SIGTSTP, noted)
+            self._continued = True  # also where nobody could have continued us, and the system let us go on
         if self._continued:  # a shell has had the terminal; it may still have it, and we go on in the background
             self._continued = False
             if _in_foreground(self._fd):

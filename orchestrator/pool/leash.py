@@ -1,8 +1,8 @@
 """A program that does another one, and ends it when whoever started us is gone: `python leash.py GRACE_S WORD…`
 
-    end of input     SIGTERM, and after the grace time SIGKILL to the whole process group
-    any input        SIGKILL at once
-    the child ends   so do we, with its code; 128 + n after signal n
+    "t" or end of input   SIGTERM to it, and after the grace time SIGKILL to its whole process group
+    "k"                   SIGKILL at once
+    it ends               so do we, with its code; 128 + n after signal n
 
 It needs the standard library only and starts fast. Nothing else stands between a runner that was killed and its run.
 """
@@ -20,35 +20,29 @@ LOOK_S = 0.1
 
 def main(words: list[str]) -> int:
     grace_s, command = float(words[0]), words[1:]
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # our starter decides
-    child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=_restore_signals  # noqa: PLW1509 one thread
-    )
-    code = _watch(child, grace_s)
+    code = _watch(child, round(grace_s / LOOK_S))
     return code if code >= 0 else 128 - code
 
 
-def _watch(child: subprocess.Popen[bytes], grace_s: float) -> int:
-    looks_left: int | None = None  # until the child is killed; None: nobody wants its end
+def _watch(child: subprocess.Popen[bytes], grace_looks: int) -> int:
+    listening, looks_left = [0], None
     while (code := child.poll()) is None:
-        readable, _, _ = select.select([0] if looks_left is None else [], [], [], LOOK_S)
-        if readable:
-            told = os.read(0, 1)
-            looks_left = 0 if told else round(grace_s / LOOK_S)
-            if not told:
-                child.send_signal(signal.SIGTERM)
-        elif looks_left is not None:
-            looks_left -= 1
-        if looks_left is not None and looks_left <= 0:
+        readable, _, _ = select.select(listening, [], [], LOOK_S)
+        told = os.read(0, 1) if readable else None
+        if told == b"":
+            listening = []
+        if told == b"k" or looks_left == 0:
             os.killpg(child.pid, signal.SIGKILL)
             return child.wait()
+        if told is not None and looks_left is None:
+            child.send_signal(signal.SIGTERM)
+            looks_left = grace_looks
+        elif not readable and looks_left is not None:
+            looks_left -= 1
     return code
-
-
-def _restore_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

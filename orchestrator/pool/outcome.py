@@ -24,9 +24,7 @@ class Outcome:
     counts: bool = True  # against the attempts it may have
 
 
-def judge_attempt(
-    exit_code: int, *, attempts: int, cancelled: bool, interrupted: bool, chance: float
-) -> Outcome:
+def judge_attempt(exit_code: int, *, attempts: int, cancelled: bool, interrupted: bool, chance: float) -> Outcome:
     """`cancelled`: its end was asked for; `interrupted`: its runner had to go. A result is one in spite of both."""
     judgement = judge(exit_code)
     if judgement is Judgement.COMPLETED:

@@ -38,10 +38,10 @@ PAUSES_S = (3.0, 8.0, 12.0, 28.0, 33.0, 45.0, 70.0, 110.0)
 def settled_s(rules: Rules, *, was_led: bool, deserted: bool) -> float:
     """How long a run may last when nothing fails any more, and somebody looks for orphans.
 
-    First a term ends that was claimed or renewed just now and whose holder is gone: 2 × TTL, which is as long as that of
-    whoever recovers, and the takeover margin. A run that nobody ever led is given NEVER_LED_S. Then it is led on from
-    wherever it is; or its workers find that they are alone, drain, and say so; or, deserted, it has only to be found
-    when the last of its workers has been silent for long enough.
+    First a term ends that was claimed or renewed just now and whose holder is gone: 2 × TTL, which is as long as that
+    of whoever recovers, and the takeover margin. A run that nobody ever led is given NEVER_LED_S. Then it is led on
+    from wherever it is; or its workers find that they are alone, drain, and say so; or, deserted, it has only to be
+    found when the last of its workers has been silent for long enough.
     """
     timing, plan = rules.timing, rules.plan
     assert 2 * timing.lease_ttl_s >= TERM_S
@@ -227,7 +227,7 @@ class World:
         tables, working = self.tables, [worker.name for worker in self.workers if worker.working]
         if working or any(orchestrator.alive for orchestrator in self.orchestrators):
             self._left_s = tables.now_s
-        was_led, deserted = bool(tables.leases), self._left_s < tables.now_s
+        was_led, deserted = self.seen["claimed"] > 0, self._left_s < tables.now_s
         since_s = max(self.calm_s, self._left_s) if deserted else self.calm_s
         if tables.now_s > since_s + settled_s(self.rules, was_led=was_led, deserted=deserted):
             where = f"{tables.status}/{tables.phase} ({tables.reason})"

@@ -21,6 +21,7 @@ import pytest
 from loadgen.cli.run_job import Now
 from loadgen.cli.run_screen import Display, RunDisplay
 from loadgen.clock import FakeClock
+from loadgen.scenario.scenario import Spawner, SpawnerKind
 from loadgen.tui.live import LiveScreen
 from loadgen.tui.terminal import is_usable
 from tests.unit.tui_builders import MEASUREMENT, scenario
@@ -213,6 +214,16 @@ def test_q_asks_for_the_end_of_a_run_once_and_the_log_says_what_follows(tty, clo
     assert "stopping: statements under way may end" in shown.partition(LEAVE)[0]
     assert shown.endswith(LEAVE)
     assert tty.read() == ""  # the result that follows says it
+
+
+def test_commands_for_a_person_to_copy_are_not_hidden_behind_a_screen(tty, clock, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", tty.stream)
+    monkeypatch.setattr("os.environ", GOOD)
+    by_hand = replace(scenario(), spawner=Spawner(kind=SpawnerKind.EXTERNAL))
+
+    RunDisplay(by_hand, clock, quiet=False).show(Now(doing="connecting"))
+
+    assert tty.read().endswith("Z connecting\r\n")
 
 
 def test_a_picture_that_cannot_be_drawn_gives_way_to_lines(tty, clock, monkeypatch):

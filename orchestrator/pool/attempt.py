@@ -1,0 +1,145 @@
+"""One attempt at a queued run: its files in a folder of their own, and `loadgen run` as a process behind a leash.
+
+    <output folder>/.queue/<queue id>.<epoch>/   scenario.yaml, its value files, what the run says
+    <output folder>/.queue/…/out/<run id>/       what the run leaves; moved to <output folder>/<run id>/ at its end
+
+The run makes its own id. It is known as soon as its folder is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from loadgen.control.run_claims import Claim, Result, Wanted
+from loadgen.log import plain
+from loadgen.model.queue import Judgement, judge
+from orchestrator.pool import leash
+
+STOP_S = 60.0  # for a run to end in good order, with its results
+LOADGEN = (sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())")
+SAID_MAX = 2_000  # characters
+_READ_MAX = 4_000_000  # bytes of a summary
+
+
+class BadFiles(Exception):
+    """The row names a file outside of the scenario's folder. It was not made by us."""
+
+
+class RunProcess:
+    """A run under way. Owned by the thread that does the attempt."""
+
+    def __init__(self, folder: Path, runs_folder: Path, process: subprocess.Popen[bytes]) -> None:
+        self._folder, self._runs_folder, self._process = folder, runs_folder, process
+
+    @property
+    def exit_code(self) -> int | None:
+        """None: it goes on."""
+        return self._process.poll()
+
+    @property
+    def run_id(self) -> str | None:
+        """None: there is no run yet, or never was."""
+        with suppress(OSError):
+            return min((entry.name for entry in (self._folder / "out").iterdir() if entry.is_dir()), default=None)
+        return None
+
+    def stop(self) -> None:
+        """Ask it to end in good order; the leash ends it when it takes too long. Safe to repeat."""
+        self._tell(b"t")
+
+    def kill(self) -> None:
+        self._tell(b"k")
+
+    def result(self) -> Result:
+        """How it ended, once it has. Its files go where those of every run are."""
+        code = self._process.wait()
+        result = Result(run_id=self.run_id, exit_code=code, reason=_why(self._folder, code))
+        if result.run_id is not None:
+            with suppress(OSError):  # then they stay where they are
+                (self._folder / "out" / result.run_id).replace(self._runs_folder / result.run_id)
+                if judge(code) is Judgement.COMPLETED:  # of the others one may want to see what they said
+                    shutil.rmtree(self._folder, ignore_errors=True)
+        return result
+
+    def close(self) -> None:
+        """End it, if it has not ended, and wait for that."""
+        if self._process.poll() is None:
+            self.kill()
+            self._process.wait()
+        stdin = self._process.stdin
+        assert stdin is not None
+        with suppress(OSError):
+            stdin.close()
+
+    def _tell(self, word: bytes) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        with suppress(OSError, ValueError):  # it has just ended
+            stdin.write(word)
+            stdin.flush()
+
+
+def start_run(
+    claim: Claim, wanted: Wanted, runs_folder: Path, *, program: Sequence[str] = LOADGEN, stop_s: float = STOP_S
+) -> RunProcess:
+    """Do what is wanted as `loadgen run` does it."""
+    folder = runs_folder / ".queue" / f"{claim.queue_id}.{claim.epoch}"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "out").mkdir(parents=True)
+    _write(folder / "scenario.yaml", wanted.scenario)
+    for name, content in wanted.files.items():
+        _write(_inside(folder, name), content)
+    words = [*program, "run", str(folder / "scenario.yaml"), "--quiet", "--format=json"]
+    words += [f"--output-dir={folder / 'out'}", f"--label=queue_id={claim.queue_id}", f"--label=attempt={claim.epoch}"]
+    if wanted.connection is not None:
+        words.append(f"--connection={wanted.connection}")
+    with _said(folder, "stdout") as stdout, _said(folder, "stderr") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", leash.__file__, f"{stop_s:g}", *words],
+            stdin=subprocess.PIPE,
+            stdout=stdout,
+            stderr=stderr,
+            process_group=0,
+        )
+    return RunProcess(folder, runs_folder, process)
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Where a value file goes. The name comes from a table: it must not lead anywhere else."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or not path.parts or ".." in path.parts or path.parts[0] in ("out", "stdout", "stderr"):
+        raise BadFiles(f"the value file {plain(name, 200)!r} would not lie beside the scenario")
+    return folder / path
+
+
+def _write(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content, "utf-8", newline="")
+
+
+def _said(folder: Path, name: str) -> IO[bytes]:
+    return os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb")
+
+
+def _why(folder: Path, code: int) -> str | None:
+    """In the run's own words: its summary, its error, or the last thing it said."""
+    with suppress(OSError, ValueError, AttributeError):
+        with (folder / "stdout").open("rb") as file:
+            told = json.loads(file.read(_READ_MAX))
+        why = told["error"]["message"] if "error" in told else told.get("exit_reason")
+        if why:
+            return plain(str(why), SAID_MAX)
+    with suppress(OSError):
+        lines = (folder / "stderr").read_bytes()[-_READ_MAX:].decode("utf-8", "replace").split("\n")
+        said = next((line for line in reversed(lines) if line.strip()), None)
+        if said is not None:
+            return plain(said, SAID_MAX)
+    return None if code == 0 else f"it ended with {code} and said nothing"

@@ -1,0 +1,46 @@
+"""A runner and its manager, who talk by lines: `ping` is answered with the runner's state, `drain` is obeyed.
+
+The end of input is the end of the manager: then the runner leaves, as after a signal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import select
+from collections.abc import Sequence
+from contextlib import suppress
+
+from orchestrator.pool.runner import Runner
+
+LOOK_S = 0.1
+PING = b"ping"
+DRAIN = b"drain"
+
+
+def attend(runner: Runner, received: Sequence[int], *, grace_s: float, reading: int = 0, writing: int = 1) -> None:
+    """Until the runner is done. The first signal is a wish to leave, the second to leave at once."""
+    obeyed, rest, listening = 0, b"", [reading]
+    while not runner.done.is_set():
+        readable, _, _ = select.select(listening, [], [], LOOK_S)
+        if readable:
+            said = os.read(reading, 4096)
+            if not said:
+                listening = []
+                runner.leave(grace_s)
+            *lines, rest = (rest + said).split(b"\n")
+            for line in lines:
+                _heed(runner, line, writing)
+        while obeyed < len(received):
+            runner.leave(grace_s if obeyed == 0 else 0.0)
+            obeyed += 1
+
+
+def _heed(runner: Runner, line: bytes, writing: int) -> None:
+    if line == DRAIN:
+        runner.leave(None)
+    elif line == PING:
+        state = json.dumps(dataclasses.asdict(runner.state()), separators=(",", ":"))
+        with suppress(OSError):  # nobody listens any more: the end of input will tell
+            os.write(writing, state.encode() + b"\n")

@@ -1,0 +1,114 @@
+"""The manager of a pool: starts runners, pings them, and follows the decisions about them. Never calls the driver."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from loadgen.clock import Clock
+from loadgen.errors import LoadgenError
+from loadgen.log import event
+from loadgen.units import NS_PER_S
+from orchestrator.pool.child import RunnerChild
+from orchestrator.pool.decisions import PoolRules, decide, start_pause_s
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.2
+LEAVE_MARGIN_S = 30.0  # beyond the grace time and the end of a run: for last words
+
+
+class PoolFailed(LoadgenError):
+    """No runner of the pool could begin to work."""
+
+    exit_code = 4
+    remedy = "The lines above say what each of them met; `loadgen doctor` checks this machine and the control plane."
+
+
+FAILURES_MAX = 8  # runners in a row that ended before they were registered, when none ever was
+
+
+class PoolManager:
+    """One thread's. `start_runner` makes the process of a runner with this name."""
+
+    def __init__(
+        self,
+        rules: PoolRules,
+        start_runner: Callable[[str], RunnerChild],
+        take_depth: Callable[[], int | None],
+        *,
+        clock: Clock,
+    ) -> None:
+        self._rules, self._start_runner, self._take_depth, self._clock = rules, start_runner, take_depth, clock
+        self._children: dict[str, RunnerChild] = {}
+        self._numbers = itertools.count(1)
+        self._failures = 0  # runners in a row that ended before they were registered
+        self._any_worked = False
+        self._start_after_ns = clock.monotonic_ns()
+
+    def run(self, received: Sequence[int], *, leave_s: float) -> None:
+        """Keep the pool until a signal comes; then let everybody leave, and end who has not after `leave_s`."""
+        never = threading.Event()
+        try:
+            while not received:
+                self.step()
+                self._clock.wait(never, TICK_S)
+            self._leave(received, leave_s)
+        finally:
+            for child in self._children.values():
+                child.close()
+
+    def step(self) -> None:
+        """One look at every runner, and what follows from it."""
+        self._collect()
+        for child in self._children.values():
+            child.step()
+            if child.state is not None and child.state.registered:
+                self._failures, self._any_worked = 0, True
+        views = [child.view() for child in self._children.values()]
+        decision = decide(self._rules, self._take_depth(), views)
+        for name in decision.kill:
+            event(log, logging.WARNING, "runner_killed", runner=name, why="it does not answer")
+            self._children[name].kill()
+        for name in decision.drain:
+            event(log, logging.INFO, "runner_drained", runner=name)
+            self._children[name].drain()
+        if self._clock.monotonic_ns() >= self._start_after_ns:
+            for _ in range(decision.start):
+                self._start()
+
+    def _start(self) -> None:
+        name = f"runner-{next(self._numbers)}"
+        child = self._start_runner(name)
+        self._children[name] = child
+        event(log, logging.INFO, "runner_started", runner=name, pid=child.pid)
+
+    def _collect(self) -> None:
+        """Part with those that have ended; others take their place."""
+        for child in [child for child in self._children.values() if child.exit_code is not None]:
+            del self._children[child.name]
+            child.close()
+            worked = child.state is not None and child.state.registered
+            level = logging.INFO if child.exit_code == 0 else logging.WARNING
+            event(log, level, "runner_ended", runner=child.name, code=child.exit_code)
+            if not worked and child.exit_code != 0:
+                self._failures += 1
+                pause_ns = round(start_pause_s(self._failures) * NS_PER_S)
+                self._start_after_ns = self._clock.monotonic_ns() + pause_ns
+                if not self._any_worked and self._failures >= FAILURES_MAX:
+                    raise PoolFailed(f"{self._failures} runners in a row ended before they could begin")
+
+    def _leave(self, received: Sequence[int], leave_s: float) -> None:
+        told, never = 0, threading.Event()
+        until_ns = self._clock.monotonic_ns() + round((leave_s + LEAVE_MARGIN_S) * NS_PER_S)
+        while self._children and self._clock.monotonic_ns() < until_ns:
+            while told < min(len(received), 2):
+                told += 1
+                for child in self._children.values():
+                    child.leave()
+            self._collect()
+            for child in self._children.values():
+                child.step()
+            self._clock.wait(never, TICK_S)

@@ -1,0 +1,268 @@
+"""A runner: takes runs from the queue, one at a time, and does them until it is told to leave.
+
+thread   does                                                       owns
+main     answers its manager, handles signals; never the driver     stdin, stdout (orchestrator.pool.attend)
+runs     claims a run, follows it, says how it ended                a session, the run's process
+beats    keeps the runner registered and its lease alive            a session of its own
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from loadgen.clock import Clock, SystemClock
+from loadgen.control import run_attempts, run_claims
+from loadgen.control.pool_workers import PoolWorkerIdentity
+from loadgen.control.retry import Patience
+from loadgen.control.run_claims import Claim, Result, Wanted
+from loadgen.control.session import ControlSession
+from loadgen.errors import LoadgenError
+from loadgen.log import event
+from loadgen.model.queue import AttemptStatus, QueueStatus
+from loadgen.units import NS_PER_S
+from orchestrator.pool.attempt import LOADGEN, STOP_S, BadFiles, RunProcess, start_run
+from orchestrator.pool.beats import Beats, Held
+from orchestrator.pool.outcome import Outcome, judge_attempt
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.1  # at the process of a run
+ATTEMPTS = 4  # of a statement; a lease does not last for more
+_COULD_NOT_START = 1  # exit codes for a run that never was
+_HOPELESS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSettings:
+    runs_folder: Path
+    lease_s: float = 60.0
+    poll_s: float = 5.0
+    stop_s: float = STOP_S
+    program: Sequence[str] = LOADGEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerState:
+    """What its manager is told."""
+
+    registered: bool
+    draining: bool
+    queue_id: str | None  # of what it does
+    runs: int
+    idle_s: float | None  # None: it does one, or is not registered yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """Why a run ended, beside its exit code."""
+
+    cancelled: bool = False
+    interrupted: bool = False
+    lost: bool = False  # the lease: nothing may be said of the run any more
+
+
+class Runner:
+    """leave() and state() may be called from any thread; `done` is set at the end."""
+
+    def __init__(
+        self,
+        make_session: Callable[[str], ControlSession],
+        me: PoolWorkerIdentity,
+        settings: RunnerSettings,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+        self._me, self._settings, self._clock = me, settings, clock or SystemClock()
+        self._session = make_session("runner")
+        self._beats = Beats(make_session("beats"), me, lease_s=settings.lease_s, clock=self._clock)
+        self._leave_by_ns: int | None = None
+        self._in_doubt = False  # perhaps we hold a run that we do not know of
+        self._runs = 0
+        self._idle_since_ns: int | None = None
+        self._thread = threading.Thread(target=self._run, name="runs", daemon=True)
+
+    def start(self) -> None:
+        self._beats.start()
+        self._thread.start()
+
+    def leave(self, grace_s: float | None) -> None:
+        """Take nothing new; end what is under way, at the latest after the grace time. None: however long it takes."""
+        if grace_s is not None:
+            by_ns = self._clock.monotonic_ns() + round(grace_s * NS_PER_S)
+            self._leave_by_ns = by_ns if self._leave_by_ns is None else min(by_ns, self._leave_by_ns)
+        self._beats.draining.set()
+
+    def state(self) -> RunnerState:
+        held, since_ns = self._beats.held, self._idle_since_ns
+        idle = held is None and since_ns is not None
+        return RunnerState(
+            registered=self._beats.registered.is_set() and self._beats.error is None,
+            draining=self._beats.draining.is_set(),
+            queue_id=None if held is None else held.queue_id,
+            runs=self._runs,
+            idle_s=(self._clock.monotonic_ns() - since_ns) / NS_PER_S if idle and since_ns is not None else None,
+        )
+
+    # --- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._beats.registered.wait()
+            if self._beats.error is not None:
+                raise self._beats.error
+            self._idle_since_ns = self._clock.monotonic_ns()
+            while not self._beats.draining.is_set():
+                if not self._take_one():
+                    self._clock.wait(self._beats.draining, self._settings.poll_s * random.uniform(0.8, 1.2))
+        except BaseException as error:  # the top of a thread: told by the main thread
+            self.error = error
+        finally:
+            self._session.close()
+            self._beats.stop()
+            self.done.set()
+
+    def _take_one(self) -> bool:
+        """False: there was nothing to do, or the control plane is away."""
+        begun_ns = self._clock.boottime_ns()
+        patience = self._patience(self._beats.draining)
+        try:
+            if self._in_doubt:
+                run_claims.expire(self._session, patience, self._me.worker_id)
+                self._in_doubt = False
+            offers, ttl_s = self._me.capabilities, self._settings.lease_s
+            claim = run_claims.claim(self._session, patience, self._me.worker_id, offers, ttl_s)
+        except LoadgenError as error:
+            self._in_doubt = True
+            event(log, logging.WARNING, "claim_failed", runner=self._me.worker_id, why=str(error))
+            return False
+        if claim is None:
+            return False
+        try:
+            self._beats.held = Held(queue_id=claim.queue_id, trust=self._beats.new_trust(begun_ns))
+            self._attempt(claim)
+        except LoadgenError as error:  # it cannot be said how it ended: the lease expires, and somebody tries again
+            self._in_doubt = True
+            event(log, logging.WARNING, "attempt_failed", queued=claim.queue_id, why=str(error))
+        finally:
+            self._beats.held = None
+            self._runs += 1
+            self._idle_since_ns = self._clock.monotonic_ns()
+        return True
+
+    def _attempt(self, claim: Claim) -> None:
+        patience = self._patience(threading.Event())
+        wanted = patience.call(lambda: run_claims.wanted(self._session, claim))
+        if wanted is None:
+            return
+        event(log, logging.INFO, "run_claimed", queued=claim.queue_id, epoch=claim.epoch, attempt=wanted.attempts)
+        try:
+            process = start_run(
+                claim,
+                wanted,
+                self._settings.runs_folder,
+                program=self._settings.program,
+                stop_s=self._settings.stop_s,
+            )
+        except (OSError, BadFiles) as error:
+            code = _HOPELESS if isinstance(error, BadFiles) else _COULD_NOT_START
+            self._record(claim, wanted, Result(exit_code=code, reason=f"it could not start: {error}"), Followed())
+            return
+        try:
+            followed = self._follow(claim, process)
+            result = process.result()
+        finally:
+            process.close()
+        self._record(claim, wanted, result, followed)
+
+    def _follow(self, claim: Claim, process: RunProcess) -> Followed:
+        """Watch the run until it ends: for its id, for a wish to cancel it, for our own end, for the lease."""
+        seen, known, look_ns = Followed(), False, self._next_look_ns()
+        held, never = self._beats.held, threading.Event()
+        assert held is not None
+        while process.exit_code is None:
+            self._clock.wait(never, LOOK_S)
+            before, now_ns = seen, self._clock.monotonic_ns()
+            if not held.trust.holds(self._clock.boottime_ns()):
+                seen = replace(seen, lost=True)
+            elif self._leave_by_ns is not None and now_ns >= self._leave_by_ns:
+                seen = replace(seen, interrupted=True)
+            if not seen.lost and now_ns >= look_ns:
+                seen, look_ns = self._look(claim, seen), self._next_look_ns()
+            if not known and (run_id := process.run_id) is not None:
+                known = self._make_known(claim, run_id)
+            if seen != before:
+                event(log, logging.INFO, "run_stopped", queued=claim.queue_id, why=repr(seen))
+                process.stop()
+        return seen
+
+    def _look(self, claim: Claim, seen: Followed) -> Followed:
+        try:
+            status = run_claims.look(self._session, claim)
+        except LoadgenError as error:  # while the lease is trusted, the run goes on
+            event(log, logging.WARNING, "look_failed", queued=claim.queue_id, why=str(error))
+            return seen
+        if status is None:
+            return replace(seen, lost=True)
+        return replace(seen, cancelled=status is QueueStatus.CANCEL_REQUESTED)
+
+    def _make_known(self, claim: Claim, run_id: str) -> bool:
+        try:
+            run_claims.set_run(self._session, Patience(stop=self.done, attempts=1, clock=self._clock), claim, run_id)
+        except LoadgenError:
+            return False
+        return True
+
+    def _record(self, claim: Claim, wanted: Wanted, result: Result, followed: Followed) -> None:
+        """Say how it ended, if it is still ours to say."""
+        assert result.exit_code is not None
+        outcome = judge_attempt(
+            result.exit_code,
+            attempts=wanted.attempts,
+            cancelled=followed.cancelled,
+            interrupted=followed.interrupted,
+            chance=random.random(),
+        )
+        accepted = not followed.lost and self._accepted(claim, result, outcome)
+        counted = self._beats.counted
+        if accepted and outcome.attempt is AttemptStatus.COMPLETED:
+            self._beats.counted = replace(counted, completed=counted.completed + 1)
+        elif not accepted or outcome.attempt is AttemptStatus.FAILED:
+            self._beats.counted = replace(counted, failed=counted.failed + 1)
+        became = outcome.attempt if accepted else AttemptStatus.LOST
+        event(log, logging.INFO, "run_ended", queued=claim.queue_id, code=result.exit_code, attempt=became)
+
+    def _accepted(self, claim: Claim, result: Result, outcome: Outcome) -> bool:
+        patience = self._patience(threading.Event())
+        if outcome.attempt is AttemptStatus.CANCELLED:
+            result = replace(result, reason=None)  # what is there says who wanted it
+        if outcome.final is not None:
+            accepted = run_claims.finish(self._session, patience, claim, outcome.final, result)
+        else:
+            accepted = run_claims.give_back(
+                self._session, patience, claim, result, pause_s=outcome.pause_s, counts=outcome.counts
+            )
+        if accepted:
+            run_attempts.end(
+                self._session,
+                patience,
+                claim.queue_id,
+                claim.epoch,
+                outcome.attempt,
+                run_id=result.run_id,
+                exit_code=result.exit_code,
+                reason=result.reason,
+            )
+        return accepted
+
+    def _patience(self, stop: threading.Event) -> Patience:
+        return Patience(stop=stop, attempts=ATTEMPTS, clock=self._clock)
+
+    def _next_look_ns(self) -> int:
+        return self._clock.monotonic_ns() + round(self._settings.poll_s * NS_PER_S)

@@ -112,6 +112,21 @@ COMMANDS = {
         "Make the report of a run again, from its tables.",
         "loadgen report latest --out report.html",
     ),
+    "queue": Entry(
+        "loadgen.cli.queue:queue",
+        "Put runs into the queue, list, show, cancel and retry them.",
+        "loadgen queue add nightly.yaml --priority 5",
+    ),
+    "pool": Entry(
+        "loadgen.cli.pool:pool",
+        "Keep runners on this machine that do what is queued.",
+        "loadgen pool run -c prod --max 4 --labels zone=eu",
+    ),
+    "workers": Entry(
+        "loadgen.cli.workers:workers",
+        "List the runners of all pools, show, drain or give one up.",
+        "loadgen workers list -c prod --status ONLINE",
+    ),
     "schema": Entry(
         "loadgen.cli.schema:schema",
         "Print the JSON Schema of scenario files.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from loadgen.clock import Clock
+from loadgen.tui.look import WorkerState
 from loadgen.tui.view import LogLine, RunView
 from loadgen.tui.words import clock as as_clock
 from loadgen.tui.words import ms, one_line, percent, rate
@@ -60,7 +61,7 @@ def line_of(view: RunView, now_s: float) -> str:
     offered = view.offered
     parts = [f"{view.run_id} {_state(view)}{_time(view, now_s)}"]
     if view.workers:
-        working = sum(worker.state in ("running", "waiting") for worker in view.workers)
+        working = sum(worker.state in (WorkerState.RUNNING, WorkerState.WAITING) for worker in view.workers)
         parts.append(f"{working}/{len(view.workers)} workers")
     parts.append(f"{offered.open}/{offered.target} connections")
     parts += _numbers(view)
@@ -83,8 +84,8 @@ def _numbers(view: RunView) -> list[str]:
     numbers.append(f"{failed} of {tried} failed{f' ({percent(failed / tried)})' if failed else ''}")
     if view.ladder is not None and view.ladder.target is not None:
         numbers.append(f"step {view.ladder.step}: {view.ladder.target} connections")
-    cpu = max((worker.cpu_percent or 0.0 for worker in view.workers), default=0.0)
-    return [*numbers, f"client CPU {cpu:.0f} %"]
+    cpu_percent = view.client_cpu_percent
+    return numbers if cpu_percent is None else [*numbers, f"client CPU {cpu_percent:.0f} %"]
 
 
 def _time(view: RunView, now_s: float) -> str:

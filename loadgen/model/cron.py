@@ -126,7 +126,9 @@ def parse_cron(expression: str, timezone: str = "UTC") -> Cron:
         remedy = f"Correct its {what}; {ScheduleInvalid.remedy[0].lower()}{ScheduleInvalid.remedy[1:]}"
         raise ScheduleInvalid(f"the cron expression {plain(expression)!r} has a bad {what}", remedy=remedy) from error
     if never:
-        raise ScheduleInvalid(f"the cron expression {plain(expression)!r} never comes due", remedy="Is there such a day?")
+        raise ScheduleInvalid(
+            f"the cron expression {plain(expression)!r} never comes due", remedy="Is there such a day?"
+        )
     minute, hour = fields[-5:-3]
     return Cron(
         expression=expression,

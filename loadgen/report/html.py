@@ -79,7 +79,7 @@ def _sections(record: RunRecord, hover: Hover) -> Iterator[tuple[str, str, str]]
         yield "find-max", "Search for the maximum", tables.find_max(record) + find_max_charts(record)
     yield "totals", "Totals", tables.totals(summary)
     yield "timeline", "Over time", _over_time(timeline)
-    yield "times", "Response times", tables.times(summary) + _spread(record)
+    yield "times", "Response times", tables.times(record) + _spread(record)
     yield "statements", "Statements", tables.statements(record)
     yield "errors", "Errors", tables.errors(summary)
     yield "workers", "Load generator", tables.workers(record) + (timeline.client() if timeline else "")

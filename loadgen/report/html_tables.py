@@ -9,12 +9,13 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.query_executions import PARTS
+from loadgen.metrics.percentile import PERCENTILES
 from loadgen.report import figures
 from loadgen.report.foreign import html
 from loadgen.report.html_parts import code, data, details, facts, note, number, short, table, text
 from loadgen.report.record import RunRecord
 from loadgen.scenario.scenario import Load, LoadMode
-from loadgen.units import format_duration_s, format_rate_per_second
+from loadgen.units import NS_PER_MS, format_duration_s, format_rate_per_second
 
 ROWS_MAX = 200
 ERRORS_MAX = 50
@@ -32,8 +33,8 @@ def tiles(record: RunRecord) -> str:
     shown = []
     if found:
         level = found.get("max_concurrency")
-        shown.append(("Connections that held", data(level, figures.count(level))))
-    shown.append(("Succeeded per second", data(totals["qps"], figures.rate(totals["qps"]))))
+        shown.append(("Connections held", data(level, figures.count(level))))
+    shown.append(("Throughput", f"{data(totals['qps'], figures.rate(totals['qps']))} <small>/s</small>"))
     for name in ("p50", "p95", "p99"):
         shown.append((f"Response {name}", f"{data(latency[name], figures.time_of(latency, name))} <small>ms</small>"))
     shown.append(("Error rate", data(totals["error_rate"], figures.percent(totals["error_rate"]))))
@@ -127,21 +128,31 @@ def totals(summary: Mapping[str, Any]) -> str:
     )
 
 
-def times(summary: Mapping[str, Any]) -> str:
+def times(record: RunRecord) -> str:
+    summary = record.summary
     kinds = [("response", summary["latency_ms"])]
     if summary["lag_ms"]:
         kinds += [("service", summary["service_ms"]), ("lag", summary["lag_ms"])]
     columns = {**figures.PERCENTILES, "max": "max", "avg": "mean", "min": "min"}
-    rows = (
-        (f"<td>{name}</td>", *(number(found.get(key), figures.time_of(found, key)) for key in columns))
+    rows = [
+        [f"<td>{name}</td>", *(number(found.get(key), figures.time_of(found, key)) for key in columns)]
         for name, found in kinds
-    )
+    ]
+    if record.merged is not None:
+        rows.insert(1, ["<td>95 % bounds</td>", *(f'<td class="n">{_bounds(record, key)}</td>' for key in columns)])
     said = table("Milliseconds, of what succeeded", ("", *columns.values()), rows)
     if summary["lag_ms"]:
-        said += note(
-            "Response counts from the moment a statement was due, service from when it was sent; lag is between."
-        )
+        said += note("Response counts from when a statement was due, service from when it was sent; lag lies between.")
     return said + note("A dash: too few samples to state it. ≥: at least this, because statements were cancelled.")
+
+
+def _bounds(record: RunRecord, name: str) -> str:
+    """Between these the percentile lies in 95 of 100 cases, as far as samples do not depend on one another."""
+    if record.merged is None or name not in PERCENTILES or record.summary["latency_ms"].get(name) is None:
+        return ""
+    bounds = record.merged.tally.whole.response_bounds(PERCENTILES[name])
+    low, high = (None if end_ns is None else end_ns / NS_PER_MS for end_ns in (bounds.low_ns, bounds.high_ns))
+    return f"{figures.ms(low)} … {figures.ms(high)}"
 
 
 def statements(record: RunRecord) -> str:

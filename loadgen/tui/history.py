@@ -91,7 +91,7 @@ class History:
 
     @property
     def errors(self) -> Mapping[ErrorKey, Errors]:
-        """Of every window that was seen."""
+        """Of every window of this phase that was seen."""
         found: Mapping[ErrorKey, Errors] = {}
         for errors in self._errors.values():
             found = merged(found, errors)
@@ -115,14 +115,16 @@ class History:
     # --- one look ----------------------------------------------------------------------------------------------------
 
     def _remember(self, worker_id: str, window: WindowResult) -> None:
-        if window.tally.errors:
-            self._errors[worker_id, window.window_id] = window.tally.errors
         scope = (PHASES.index(window.phase), window.step_id or 0)
         if self._scope is None or scope > self._scope:
+            if self._scope is not None and scope[0] > self._scope[0]:
+                self._errors.clear()  # of the warm-up: they are none of the measurement's
             self._scope = scope
             self._windows.clear()
         if scope == self._scope:
             self._windows[worker_id, window.window_id] = window
+        if scope[0] == self._scope[0] and window.tally.errors:
+            self._errors[worker_id, window.window_id] = window.tally.errors
 
     def _next_second(self, look: Look) -> None:
         rate, tally, fresh = 0.0, StatementTally(), False

@@ -11,7 +11,7 @@ from loadgen.report.verdict import CPU_INVALID_PERCENT, CPU_WARN_PERCENT, Checke
 from loadgen.tui.draw import LABEL, bar, cell, chart, flow, label, spread
 from loadgen.tui.history import Second
 from loadgen.tui.view import RunView, StatementLine, Window
-from loadgen.tui.words import NOTHING, clock, count, ms, one_line, percent, rate
+from loadgen.tui.words import NOTHING, clock, count, measured, ms, one_line, percent, rate
 
 FIGURES = 22  # columns of the numbers beside a chart
 CHART_MAX = 120  # columns: two minutes
@@ -79,8 +79,8 @@ def load(view: RunView, width: int, limit: int) -> list[Text]:
     if offered.rate_per_s is not None:
         delivered = view.recent.qps if view.recent is not None else 0.0
         text.append(f", {rate(delivered)} of {rate(offered.rate_per_s)}/s")
-    cpu = [worker.cpu_percent for worker in view.workers if worker.cpu_percent is not None]
-    return [spread(text, _client(max(cpu)), width)] if cpu else [text]
+    cpu_percent = view.client_cpu_percent
+    return [text if cpu_percent is None else spread(text, _client(cpu_percent), width)]
 
 
 def _client(cpu_percent: float) -> Text:
@@ -237,7 +237,7 @@ def _lamp(checked: Checked) -> Text:
     check = one_line(checked.check, 60)
     if checked.value is None:
         return Text(f"○ {check} not yet", style="dim")
-    value = f"{checked.value:.4g}"
+    value = measured(checked.check, checked.value)
     if checked.passed:
         return Text.assemble(("✓ ", "green"), check, (f" {value}", "dim"))
     return Text.assemble(("✗ ", "bold red"), (check, "red"), (f" MISSED: {value}", "bold red"))

@@ -157,6 +157,12 @@ class RunView:
     quits: bool = False  # `q` leaves the view, and does not stop the run
     waits: bool = False  # nothing new is to be expected until the end
 
+    @property
+    def client_cpu_percent(self) -> float | None:
+        """Of the busiest worker that still works, of one core; None: none has said."""
+        said = (worker.cpu_percent for worker in self.workers if not worker.state.is_over)
+        return max((percent for percent in said if percent is not None), default=None)
+
     def old_s(self, now_s: float) -> float | None:
         """For how long nothing was heard, when that is worth a word."""
         age_s = now_s - self.seen_s

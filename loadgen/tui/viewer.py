@@ -14,7 +14,7 @@ from loadgen.report.verdict import Checked
 from loadgen.scenario.rates import rate_windows
 from loadgen.scenario.scenario import LoadMode, Scenario
 from loadgen.tui.history import History, least_seconds
-from loadgen.tui.look import Look, WorkerLook
+from loadgen.tui.look import Look, WorkerLook, WorkerState
 from loadgen.tui.news import news
 from loadgen.tui.view import (
     ErrorGroup,
@@ -156,8 +156,11 @@ class Viewer:
 
     def _offered(self, look: Look) -> Offered:
         beats = [worker.row.beat for worker in look.workers if worker.row is not None and not worker.state.is_over]
+        lost = [
+            worker.row.beat for worker in look.workers if worker.row is not None and worker.state is WorkerState.DEAD
+        ]
         return Offered(
-            target=sum(beat.target_connections for beat in beats),
+            target=sum(beat.target_connections for beat in (*beats, *lost)),
             open=sum(beat.open_connections for beat in beats),
             busy=sum(beat.active_connections for beat in beats),
             rate_per_s=self._planned_rate(look),
@@ -183,9 +186,10 @@ class Viewer:
             return None
         newest = windows[0][-1]
         merged = merge(windows)
+        working = sum(not worker.state.is_over for worker in look.workers)
         return Window(
             name=self._window_name(newest.phase, newest.step_id),
-            seconds=least_seconds(windows) if len(windows) == len(look.workers) else 0.0,
+            seconds=least_seconds(windows) if len(windows) >= working else 0.0,  # not before each has begun
             qps=merged.qps,
             succeeded=merged.counts.succeeded,
             failed=merged.counts.failed,

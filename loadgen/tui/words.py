@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loadgen.log import plain
+from loadgen.scenario.threshold import BadCheck, Metric, parse_check
 
 NAME_MAX = 200  # characters of one foreign text on the screen; drawing cuts it to its column
 NOTHING = "–"
@@ -36,6 +37,23 @@ def percent(fraction: float) -> str:
     """Small shares must not read as none."""
     shown = 100 * fraction
     return f"{shown:.0f} %" if shown >= 10 or shown == 0 else f"{shown:.1f} %" if shown >= 1 else f"{shown:.2g} %"
+
+
+def measured(check: str, value: float) -> str:
+    """What a threshold is compared with, in the unit it is written in."""
+    try:
+        metric = parse_check(check).metric
+    except BadCheck:
+        return f"{value:.4g}"
+    match metric:
+        case Metric.ERROR_RATE:
+            return percent(value)
+        case Metric.QPS:
+            return f"{rate(value)}/s"
+        case Metric.ERRORS | Metric.QUERIES:
+            return count(round(value))
+        case _:
+            return f"{ms(value)} ms"
 
 
 def clock(seconds: float) -> str:

@@ -58,10 +58,10 @@ def _summary(cells: Sequence[WorkerCell], now_s: float) -> Text:
                 part.append(f" ({_names([worker for worker in cells if worker.state is state], now_s)})")
             parts.append(part)
     text.append_text(Text(", ").join(parts))
-    loudest = max((worker.cpu_percent or 0.0 for worker in cells), default=0.0)
-    if len(cells) > 1 and loudest:
-        busiest = max(cells, key=lambda worker: worker.cpu_percent or 0.0)
-        text.append(f"; busiest {short_worker(busiest.worker_id)} {loudest:.0f} % CPU", style="dim")
+    working = [worker for worker in cells if not worker.state.is_over and worker.cpu_percent is not None]
+    if len(working) > 1:
+        busiest = max(working, key=lambda worker: worker.cpu_percent or 0.0)
+        text.append(f"; busiest {short_worker(busiest.worker_id)} {busiest.cpu_percent:.0f} % CPU", style="dim")
     return text
 
 
@@ -74,10 +74,10 @@ def _line(worker: WorkerCell, width: int, now_s: float) -> Text:
     mark, style = _MARKS[worker.state]
     text = Text.assemble("   ", (mark, style), f" {cell(one_line(worker.worker_id, 40), 11)} ")
     text.append(cell(worker.state.value, 9), style=style if worker.state in _TROUBLE else "")
-    text.append(f" {worker.open:>4}/{worker.target:<4} open {worker.busy:>4} busy  CPU ")
-    cpu = worker.cpu_percent
+    cpu, over = worker.cpu_percent, "dim" if worker.state.is_over else ""  # then it is what it said last
     busy = cpu is not None and cpu >= CPU_WARN_PERCENT
-    text.append(f"{f'{cpu:.0f} %' if cpu is not None else NOTHING:>6}", style="yellow" if busy else "")
+    text.append(f" {worker.open:>4}/{worker.target:<4} open {worker.busy:>4} busy  CPU ", style=over)
+    text.append(f"{f'{cpu:.0f} %' if cpu is not None else NOTHING:>6}", style="yellow" if busy and not over else over)
     quiet = worker.heard_s is not None and now_s - worker.heard_s > QUIET_S and not worker.state.is_over
     beat = "  never heard of" if worker.heard_s is None else f"  beat {_age(worker, now_s)} ago"
     text.append(beat, style="yellow" if quiet else "dim")

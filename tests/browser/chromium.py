@@ -30,6 +30,7 @@ class Chromium:
         their_end, from_browser = os.pipe()[::-1]
         self._out, self._in = our_end, from_browser
         words = [program(), "--headless", "--remote-debugging-pipe", f"--user-data-dir={profile}", "--disable-gpu"]
+        words += ["--disable-dev-shm-usage"]  # containers have little of it
         words += ["--no-first-run", "--disable-extensions", "--disable-background-networking", "--hide-scrollbars"]
         words += ["--no-sandbox"] if os.geteuid() == 0 else []
         self._process = subprocess.Popen(  # the pipe must be its files 3 and 4
@@ -45,6 +46,13 @@ class Chromium:
         self._rest = b""
         self._session: str | None = None
         self.events: list[dict[str, Any]] = []
+        try:
+            self._open_page()
+        except BaseException:
+            self._end()
+            raise
+
+    def _open_page(self) -> None:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -52,7 +60,14 @@ class Chromium:
 
     def close(self) -> None:
         self._session = None
-        self.call("Browser.close")
+        try:
+            self.call("Browser.close")
+            self._process.wait(ANSWER_S)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._process.kill()
         self._process.wait(ANSWER_S)
         os.close(self._out)
         os.close(self._in)

@@ -1,7 +1,7 @@
 """Whether a search for the most connections finds what is there: real runs against servers whose limit is known.
 
-    ./bin/bench find-max                    ten runs of each of three limits: about an hour
-    ./bin/bench find-max --quick            one run of each, with short steps: three or four minutes
+    ./bin/bench find-max                    ten runs of each of three limits: more than an hour
+    ./bin/bench find-max --quick            one run of each, with short steps: about five minutes
 
 16 slots    the warehouse serves 16 statements at once, of 20 ms each: the seventeenth connection queues
 40 slots    40 at once, of 50 ms each

@@ -228,7 +228,9 @@ def test_a_leader_that_lost_its_term_is_not_ended_by_one_answer_that_fails(serve
     run_id = plane.new_run()
     times = LeaseTimes(ttl_s=3.0, renew_s=1.0, margin_s=1.0)
     session = plane.open("office")
-    office = Office(plane.place, run_id, times, session, patience(), clock=FakeClock(), environ=plane.environ)
+    office = Office(
+        plane.place, run_id, times, session, patience(attempts=50), clock=FakeClock(), environ=plane.environ
+    )
     office.take()
     plane.expire(run_id, since_s=1)
     server.fault(match="FROM RUN_LEASES", kind="http_status", probability=0.5)
@@ -246,9 +248,17 @@ def test_a_leader_that_lost_its_term_is_not_ended_by_one_answer_that_fails(serve
 
 def test_the_maximum_that_a_server_of_sixteen_slots_can_take(bench: Bench) -> None:
     """Workers hear of a step before it begins, and the queue of the step before must not be held against it."""
-    find_max = {"start": 8, "increment": 8, "step": "2s", "settle": "200ms", "maximum": 40}
+    search: dict[str, Any] = {"start": 12, "increment": 4, "step": "1500ms", "settle": "200ms", "maximum": 40}
+    stability = {"qps_stability_pct": 50, "latency_stability_pct": 200}  # other processes are noisy; the queue decides
     run = bench.run(
-        load={"mode": "find_max", "connections": None, "duration": None, "warmup": "0s", "find_max": find_max},
+        workload={"statements": [{"name": "nap", "sql": "SELECT SYSTEM$WAIT(100, 'MILLISECONDS')"}]},
+        load={
+            "mode": "find_max",
+            "connections": None,
+            "duration": None,
+            "warmup": "0s",
+            "find_max": search | stability,
+        },
         timing={"warehouse_poll": "200ms", "announce": "1s"},
     )
     run.ended()
@@ -256,7 +266,8 @@ def test_the_maximum_that_a_server_of_sixteen_slots_can_take(bench: Bench) -> No
     found = summary["find_max"]
 
     assert summary["status"] == "COMPLETED", run.said
-    assert abs(found["max_concurrency"] - SLOTS) <= 2, found
+    assert found["max_concurrency"] is not None, found
+    assert abs(found["max_concurrency"] - SLOTS) <= search["increment"], found
     assert (found["result"], found["failed_at"] - found["max_concurrency"]) == ("TRUE_MAX", 1)
     assert found["failed_outcome"] in ("QUEUE_DETECTED", "DEGRADED", "PLATEAU")
     assert all(step["seconds"] > 0 for step in found["steps"]), found["steps"]

@@ -27,6 +27,7 @@ ZERO = datetime(2026, 11, 15)  # noqa: DTZ001  as Snowflake has it: naive UTC
 NO_ANSWER = Failure(category=ErrorCategory.CONNECTION, retryable=True, unknown_outcome=True)
 DUPLICATE = Failure(category=ErrorCategory.SNOWFLAKE_ERROR, duplicate_key=True)
 EVENTS_MAX = 100  # rows per poll
+STATUS = 2  # its place in a row of beats
 
 Commit = Callable[[], int]
 
@@ -48,6 +49,7 @@ class Rule(StrEnum):
     OUTAGE = "an outage of the control plane kills nobody"
     KNOWN_LOSS = "a run whose leader saw that a worker was lost is not completed"
     LOSS = "a run that lost a worker before it began to stop is not completed"
+    COLLEAGUE = "a run is recovered only when none of its workers is alive"
     END = "every run and every worker comes to an end in time"
 
 

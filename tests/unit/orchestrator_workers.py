@@ -75,7 +75,8 @@ class SimulatedWorker(Process):
         self._agenda = WatchedAgenda(self.name, number, drain_s=TIMING.drain_s, patience_s=TIMING.events_poll_s)
         self._loop: ControlLoop | None = None
         self._count, self._contacts, self._silent_s, self._alone_polls = 1, 0, 0.0, 0
-        self._hurry, self._windows = False, 0
+        self._asked = self._hurry = False
+        self._windows = 0
         self.working = False  # the process is there
         self.end: WorkerEnd | None = None
         self.is_lost = False  # it ended otherwise than in good order, before the run began to stop
@@ -201,6 +202,9 @@ class SimulatedWorker(Process):
     def _load(self, phase: Phase | None) -> None:
         """START, as the control loop found it."""
         tables = self.world.tables
+        if self._asked:
+            raise Violation(Rule.LOAD, f"{self.name} was to begin again")
+        self._asked = True
         if not self._board.advance(WorkerStatus.RUNNING):
             return
         self.world.note("load", self.name)

@@ -20,6 +20,7 @@ from loadgen.control import run_status
 from loadgen.control.run_leases import TAKEOVER_MARGIN_S
 from loadgen.errors import LoadgenError
 from loadgen.model.run import RunStatus
+from loadgen.model.worker import WorkerStatus
 from loadgen.scenario.scenario import Load, OnWorkerLoss
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
 from loadgen.worker.heartbeat import LAST_BEAT_S
@@ -27,7 +28,7 @@ from orchestrator.course import CLOSING_S, Rules
 from orchestrator.plan import plan_run
 from orchestrator.recover import NEVER_LED_S, TERM_S, recover
 from tests.unit.orchestrator_processes import TIMING, Life, Orchestrator, Process
-from tests.unit.orchestrator_tables import Broken, Fate, Rule, Tables, Violation
+from tests.unit.orchestrator_tables import STATUS, Broken, Fate, Rule, Tables, Violation
 from tests.unit.orchestrator_workers import SimulatedWorker
 
 HELD_UP_S = 40.0  # a request may be under way for so long before it begins
@@ -184,9 +185,17 @@ class World:
                 done, _ = recover(self._user.session, self._user.patience, by="somebody")
                 if done:
                     self.note("recovered", done[0].status)
+                    self._check_workers()
             except LoadgenError as error:
                 self.note("recovery failed", str(error))
             yield RECOVER_S
+
+    def _check_workers(self) -> None:
+        tables = self.tables
+        for worker_id, beaten_s in tables.beaten_s.items():
+            ended = tables.beats[worker_id][STATUS] in (WorkerStatus.COMPLETED, WorkerStatus.DEAD)
+            if not ended and tables.now_s - beaten_s < TIMING.dead_s:
+                raise Violation(Rule.COLLEAGUE, f"{worker_id} was heard {tables.now_s - beaten_s:.0f} s before")
 
     # --- time ----------------------------------------------------------------------------------------------------
 
@@ -224,6 +233,8 @@ class World:
         return History(status=tables.status, terms=len(tables.leases), lasted_s=lasted_s, seen=self.seen)
 
     def _check_time(self) -> None:
+        if self.now_s <= self.calm_s:
+            return
         tables, working = self.tables, [worker.name for worker in self.workers if worker.working]
         if working or any(orchestrator.alive for orchestrator in self.orchestrators):
             self._left_s = tables.now_s

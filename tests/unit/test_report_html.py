@@ -131,6 +131,16 @@ def test_percentiles_that_are_not_supported_are_dashes() -> None:
     assert "Response p99 –" in page(run).words
 
 
+def test_a_percentile_lies_between_its_bounds() -> None:
+    run = record()
+    assert run.merged is not None
+    bounds = run.merged.tally.whole.response_bounds(950)
+    assert bounds.low_ns is not None
+    assert bounds.high_ns is not None
+    assert bounds.low_ns / 1e6 < run.summary["latency_ms"]["p95"] < bounds.high_ns / 1e6
+    assert f"{figures.ms(bounds.low_ns / 1e6)} … {figures.ms(bounds.high_ns / 1e6)}" in page(run).words
+
+
 def test_what_is_missing_is_said_and_not_drawn() -> None:
     run = record(seconds=(), merged=None, merged_missing="a worker died", polls=(), scenario=None, started=None)
     words = page(run).words

@@ -1,11 +1,12 @@
-"""When schedules come due, also where clocks are moved; what is done about it; and that it is done once, whoever does it
-and whoever dies over it."""
+"""When schedules come due, also where clocks are moved; what is done about it; and that it is done once, whoever does
+it and whoever dies over it."""
 
 from __future__ import annotations
 
 import itertools
 import threading
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -133,7 +134,7 @@ def spans(draw: st.DrawFn) -> tuple[str, datetime, datetime]:
     return zone, after, after + timedelta(minutes=draw(st.integers(1, 30 * 60)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(expressions, spans())
 def test_fires_are_those_of_debians_cron(expression, span):
     zone, after, until = span
@@ -233,7 +234,7 @@ def test_a_zone_that_was_nearly_right_is_suggested():
     assert refused.value.remedy.startswith("Did you mean Europe/Berlin?")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.text("0123456789*/-,#LW AMONSUT", max_size=6), min_size=4, max_size=7).map(" ".join), st.text())
 def test_any_text_is_a_schedule_or_refused(expression, zone):
     for name in ("Australia/Lord_Howe", zone):
@@ -302,7 +303,7 @@ def test_a_fire_has_a_key_of_its_own():
 
 # --- a year of ticks --------------------------------------------------------------------------------------------------
 
-YEARLY = ["0 2 * * *", "30 2 * * 1-5", "15,45 * * * *", "*/10 1-3 * * *", "0 0 1 * *", "30 0 2 * * *"]
+YEARLY = ["30 2 * * *", "0 2 * * 1-5", "15 */8 * * *", "*/30 2 * * *", "0 0 1 * *", "30 0 2 * * *"]
 # How long until the next tick: a loop, a crontab, a restart, a week off; negative: the clock is set back.
 pauses = st.one_of(
     st.integers(1, 60).map(lambda seconds: timedelta(seconds=5 * seconds)),
@@ -314,6 +315,11 @@ pauses = st.one_of(
 
 def naive(moment: datetime) -> datetime:
     return moment.replace(tzinfo=None)
+
+
+@cache
+def fires_of_the_year(expression: str, zone: str) -> list[datetime]:
+    return list(parse_cron(expression, zone).fires(NEW_YEAR, NEXT_YEAR))
 
 
 def plain_model(fires: list[datetime], ticks: list[datetime], max_catchup: int) -> set[datetime]:
@@ -334,11 +340,11 @@ def plain_model(fires: list[datetime], ticks: list[datetime], max_catchup: int) 
     st.sampled_from(YEARLY),
     st.sampled_from(ZONES),
     st.integers(0, 3),
-    st.lists(pauses, min_size=5, max_size=60),
+    st.lists(pauses, min_size=5, max_size=40),
 )
 def test_a_year_with_downtime_and_clocks_that_jump_is_as_the_policy_says(expression, zone, max_catchup, waits):
     tables = Tables(naive(NEW_YEAR), {"a": Row(expression, zone, max_catchup, "queue", naive(NEW_YEAR))})
-    fires = list(parse_cron(expression, zone).fires(NEW_YEAR, NEXT_YEAR))
+    fires = fires_of_the_year(expression, zone)
     ticks = [max(NEW_YEAR, min(NEXT_YEAR, moment)) for moment in itertools.accumulate(waits, initial=NEW_YEAR)]
 
     for now in ticks:
@@ -356,7 +362,7 @@ def test_a_year_with_downtime_and_clocks_that_jump_is_as_the_policy_says(express
 def happenings(draw: st.DrawFn) -> list[tuple[timedelta, int | None, int | None, int | None]]:
     """Ticks: after a pause; at which statement another scheduler ticks; at which each of the two dies."""
     place = st.one_of(st.none(), st.integers(1, 14))
-    return draw(st.lists(st.tuples(pauses, place, place, place), min_size=3, max_size=40))
+    return draw(st.lists(st.tuples(pauses, place, place, place), min_size=3, max_size=25))
 
 
 def tick_or_die(tables: Tables, *, dies_at: int | None, other_at: int | None = None, other_dies_at: int | None = None):
@@ -375,17 +381,16 @@ def tick_or_die(tables: Tables, *, dies_at: int | None, other_at: int | None = N
     return True
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.sampled_from(YEARLY), st.sampled_from(ZONES), st.integers(0, 2), st.sampled_from(list(Overlap)), happenings())
 def test_schedulers_that_race_and_die_fire_everything_once(expression, zone, max_catchup, overlap, history):
     start = at("2026-03-20 00:00")
     tables = Tables(naive(start), {"a": Row(expression, zone, max_catchup, overlap, naive(start))})
-    cron = parse_cron(expression, zone)
     now = start
     answered: list[datetime] = []  # ticks that came to their end
     latest = start
     for pause, other_at, dies_at, other_dies_at in history:
-        now = max(start, now + pause)
+        now = min(NEXT_YEAR, max(start, now + pause))
         tables.now = naive(now)
         whole = tick_or_die(tables, dies_at=dies_at, other_at=other_at, other_dies_at=other_dies_at)
         if whole and now >= latest:
@@ -394,7 +399,7 @@ def test_schedulers_that_race_and_die_fire_everything_once(expression, zone, max
         tables.ended = set(tables.queue.values()) if pause > timedelta(hours=1) else tables.ended
     assert tick_or_die(tables, dies_at=None)
 
-    fires = {naive(fire) for fire in cron.fires(start, latest)}
+    fires = {naive(fire) for fire in fires_of_the_year(expression, zone) if start < fire <= latest}
     runs = tables.runs("a")
     queued = [moment for (_, moment), entry in tables.fires.items() if entry.outcome == "QUEUED"]
     assert sorted(queued) == runs  # each fire that is said to be queued has a run, and no other has one

@@ -14,7 +14,7 @@ from loadgen.tui.history import History
 from loadgen.tui.look import WorkerState
 from loadgen.tui.news import news
 from loadgen.tui.viewer import Viewer
-from loadgen.tui.words import clock, count, ms, one_line, percent, rate, short_worker
+from loadgen.tui.words import clock, count, measured, ms, one_line, percent, rate, short_worker
 from tests.unit.orchestrator_builders import tally, window
 from tests.unit.tui_builders import look, run_row, scenario, worker
 
@@ -134,6 +134,17 @@ def test_errors_stay_when_their_window_was_stored():
     assert [errors.count for errors in history.errors.values()] == [5]
 
 
+def test_errors_of_the_warm_up_are_none_of_the_measurement():
+    history = History()
+    warm = window({"s": tally(failed=3)}, phase=Phase.WARMUP, window_id=0)
+    history.note(look(1.0, worker(0, warm, elapsed_s=1.0)))
+    assert [errors.count for errors in history.errors.values()] == [3]
+
+    history.note(look(2.0, worker(0, warm, window({"s": tally(failed=1)}), elapsed_s=2.0), worker(1, warm)))
+
+    assert [errors.count for errors in history.errors.values()] == [1]
+
+
 # --- viewer ----------------------------------------------------------------------------------------------------------
 
 
@@ -180,13 +191,25 @@ def test_the_planned_rate_follows_warm_up_stages_and_ramps():
     assert rates == [100.0, 100.0, 200.0, 300.0]
 
 
-def test_connections_are_those_of_living_workers():
+def test_connections_are_those_of_living_workers_and_what_the_dead_should_have_is_missing():
     alive = worker(0, target_connections=8, open_connections=6, active_connections=5)
     dead = worker(1, state=WorkerState.DEAD, target_connections=8, open_connections=8, active_connections=8)
 
     offered = Viewer(scenario()).look(look(1.0, alive, dead)).offered
 
-    assert (offered.target, offered.open, offered.busy, offered.rate_per_s) == (8, 6, 5, None)
+    assert (offered.target, offered.open, offered.busy, offered.rate_per_s) == (16, 6, 5, None)
+
+
+def test_the_mean_is_told_once_every_living_worker_has_begun():
+    begun = window({"s": tally()}, seconds=4.0)
+    viewer = Viewer(scenario())
+
+    first = viewer.look(look(1.0, worker(0, begun), worker(1)))
+    then = viewer.look(look(2.0, worker(0, begun), worker(1, state=WorkerState.DEAD)))
+
+    assert first.window is not None
+    assert then.window is not None
+    assert (first.window.seconds, then.window.seconds) == (0.0, 4.0)
 
 
 def test_statements_stand_in_the_order_of_their_weights():
@@ -275,6 +298,12 @@ def test_numbers_are_short_and_never_round_to_nothing():
     assert [count(value) for value in (999_999, 1_500_000, 2_500_000_000)] == ["999,999", "1.5M", "2.5G"]
     assert [clock(value) for value in (-1, 61, 3_661)] == ["00:00", "01:01", "1:01:01"]
     assert [short_worker(value) for value in ("worker-12", "pod/a\x1b-1")] == ["w12", "pod/a-1"]
+
+
+def test_a_threshold_is_shown_in_its_own_unit():
+    checks = [("p95 < 250ms", 77.43), ("error_rate < 1%", 0.0332), ("qps > 5", 812.4), ("errors < 5", 4.0), ("?", 1.5)]
+
+    assert [measured(check, value) for check, value in checks] == ["77.4 ms", "3.3 %", "812/s", "4", "1.5"]
 
 
 def test_foreign_text_becomes_one_line():

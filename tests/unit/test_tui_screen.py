@@ -143,8 +143,8 @@ def test_what_was_not_measured_is_a_dash_and_never_a_zero():
 def test_a_missed_threshold_says_so_in_words():
     text = drawn(MEASUREMENT, 80, 24)
 
-    assert "✓ p95 < 250ms 77.4" in text
-    assert "✗ error_rate < 0.01% MISSED: 0.000207" in text
+    assert "✓ p95 < 250ms 77.4 ms" in text
+    assert "✗ error_rate < 0.01% MISSED: 0.021 %" in text
     assert "○ p95 < 250ms not yet" in drawn(WARMUP, 80, 24)
 
 

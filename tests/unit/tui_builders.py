@@ -166,6 +166,7 @@ def rung(number: int, target: int, outcome: str = "STABLE", reason: str = "held"
 
 FIND_MAX = replace(
     MEASUREMENT,
+    doing="until the maximum is known",
     until_s=None,
     offered=Offered(target=35, open=35, busy=33),
     window=Window(
@@ -196,7 +197,7 @@ STALE = replace(
     MEASUREMENT,
     seen_s=NOW_S - 12.0,
     workers=(
-        *cells(2),
+        *cells(2, heard_s=NOW_S - 12.6),
         WorkerCell(
             worker_id="worker-2",
             state=WorkerState.STALE,

@@ -1,0 +1,187 @@
+"""`loadgen pool`: runners on this machine that do what is queued."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadgen.cli.control_session import control_options, with_control_session
+from loadgen.cli.duration import duration_s
+from loadgen.cli.place import Command, format_option
+from loadgen.cli.words import parse_words
+from loadgen.log import plain
+
+if TYPE_CHECKING:
+    from loadgen.control.pool_workers import PoolWorker
+    from loadgen.control.retry import Patience
+    from loadgen.control.session import ControlSession
+
+
+@click.group(epilog="\b\nExample:\n  loadgen pool run -c prod --max 4 --labels zone=eu\n  loadgen pool stats -c prod")
+def pool() -> None:
+    """Do what is queued, on this machine and beside pools on others."""
+
+
+def _runner_options(command: Command) -> Command:
+    """What a pool passes on to its runners."""
+    options: Sequence[Callable[[Command], Command]] = (
+        click.option("--labels", metavar="KEY=VALUE", multiple=True, help="What the runners offer: zone=eu,disk=ssd."),
+        click.option(
+            "--lease", default="60s", show_default=True, metavar="TIME", help="How long a dead runner's run waits."
+        ),
+        click.option("--poll", default="5s", show_default=True, metavar="TIME", help="How often to look at the queue."),
+        click.option(
+            "--grace", default="300s", show_default=True, metavar="TIME", help="For runs under way, at the end."
+        ),
+        click.option(
+            "--output-dir",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=Path("runs"),
+            show_default=True,
+            help="Files of a run go to DIR/<run id>.",
+        ),
+        click.option("--program", hidden=True, help="What does a run, instead of this loadgen."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@pool.command("run", epilog="\b\nExample:\n  loadgen pool run -c prod --min 1 --max 4 --labels zone=eu,disk=ssd")
+@click.option(
+    "--min", "least", type=click.IntRange(0, 1000), default=1, show_default=True, help="At least so many runners."
+)
+@click.option(
+    "--max", "most", type=click.IntRange(1, 1000), default=4, show_default=True, help="At most so many runners."
+)
+@click.option(
+    "--scale-up-at", type=click.IntRange(1), default=5, show_default=True, help="Start one more when so many runs wait."
+)
+@click.option("--idle", default="300s", show_default=True, metavar="TIME", help="End a surplus runner after this time.")
+@click.option("--max-age", default="3600s", show_default=True, metavar="TIME", help="Replace runners of this age.")
+@click.option(
+    "--max-runs", type=click.IntRange(1), default=1000, show_default=True, help="Replace runners after so many runs."
+)
+@_runner_options
+@control_options
+def run(
+    least: int,
+    most: int,
+    scale_up_at: int,
+    idle: str,
+    max_age: str,
+    max_runs: int,
+    connection: str | None,
+    database: str | None,
+    schema: str | None,
+    warehouse: str | None,
+    **runner: Any,
+) -> None:
+    """Keep a pool of runners that do what is queued, and fire what is scheduled, until it is told to end.
+
+    \b
+    More runners while many runs wait, fewer when there is nothing to do; dead ones are replaced, old ones recycled. On
+    one warehouse one run measures at a time. SIGTERM and Ctrl-C: nothing new is begun, runs under way have --grace to
+    end, then they are stopped and queued again; a second signal stops them at once.
+    """
+    from loadgen.cli.place import meant, serving
+    from loadgen.cli.pool_job import keep_pool, runner_words
+    from orchestrator.pool.decisions import PoolRules
+
+    rules = PoolRules(
+        min_runners=least,
+        max_runners=most,
+        scale_up_at=scale_up_at,
+        idle_s=duration_s(idle, "--idle"),
+        max_age_s=duration_s(max_age, "--max-age"),
+        max_runs=max_runs,
+    )
+    labels, words = parse_words(runner["labels"], "--labels"), runner_words(runner)
+    poll_s, grace_s = duration_s(runner["poll"], "--poll"), duration_s(runner["grace"], "--grace")
+    place = meant(None, connection, database=database, schema=schema, warehouse=warehouse).place
+    with serving(place.connection):
+        keep_pool(place, rules, labels, words, poll_s=poll_s, grace_s=grace_s)
+
+
+@pool.command("runner", hidden=True)
+@_runner_options
+@control_options
+def runner(
+    labels: Sequence[str],
+    lease: str,
+    poll: str,
+    grace: str,
+    output_dir: Path,
+    program: str | None,
+    connection: str | None,
+    database: str | None,
+    schema: str | None,
+    warehouse: str | None,
+) -> None:
+    """Be one runner of a pool; its manager talks to it by stdin and stdout."""
+    from loadgen.cli.place import meant
+    from loadgen.cli.pool_job import be_runner
+    from orchestrator.pool.attempt import LOADGEN
+    from orchestrator.pool.runner import RunnerSettings
+
+    settings = RunnerSettings(
+        runs_folder=output_dir.resolve(),
+        lease_s=duration_s(lease, "--lease"),
+        poll_s=duration_s(poll, "--poll"),
+        program=LOADGEN if program is None else shlex.split(program),
+    )
+    place = meant(None, connection, database=database, schema=schema, warehouse=warehouse).place
+    be_runner(place, parse_words(labels, "--labels"), settings, grace_s=duration_s(grace, "--grace"))
+
+
+@pool.command("stats", epilog="\b\nExample:\n  loadgen pool stats -c prod --format json")
+@control_options
+@format_option
+def stats(output: str, **place: str | None) -> None:
+    """Show the runners of all pools: who is idle, who does what, how much was done within the last week."""
+    found = with_control_session(_stats, name="pool", **place)
+    if output == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    click.echo(
+        f"{found['total_workers']} runners: {found['idle_workers']} idle, {found['processing_workers']} at work;"
+        f" {found['total_completed']} attempts completed, {found['total_failed']} failed"
+    )
+    for worker_id, worker in found["workers"].items():
+        click.echo(f"  {plain(worker_id, 100)}  {worker['status']}  {worker['current_run'] or 'idle'}")
+
+
+def _stats(session: ControlSession, patience: Patience) -> dict[str, Any]:
+    from loadgen.control import pool_workers
+    from loadgen.model.pool_worker import PoolWorkerStatus
+
+    living: list[PoolWorker] = []
+    for status in (PoolWorkerStatus.ONLINE, PoolWorkerStatus.DRAINING):
+        token: str | None = ""
+        while token is not None:
+            page = pool_workers.page(session, patience, pool_workers.PAGE_MAX, token=token, status=status)
+            living += page.workers
+            token = page.next_token
+    completed, failed = pool_workers.totals(session, patience)
+    processing = sum(worker.current_run is not None for worker in living)
+    return {
+        "total_workers": len(living),
+        "idle_workers": len(living) - processing,
+        "processing_workers": processing,
+        "total_completed": completed,
+        "total_failed": failed,
+        "workers": {
+            worker.identity.worker_id: {
+                "status": worker.status.value,
+                "current_run": worker.current_run,
+                "completed": worker.completed,
+                "failed": worker.failed,
+            }
+            for worker in living
+        },
+    }

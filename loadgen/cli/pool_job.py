@@ -1,0 +1,110 @@
+"""The work behind `loadgen pool`.
+
+process   thread     does                                                   owns
+manager   main       pings, decides, starts and ends runners; signals       the runners' pipes
+          queue      looks at the queue, ends what was left                 a session
+          schedules  fires what is due                                      a session
+runner    see orchestrator.pool.runner
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from loadgen.cli.away import away_from_main_thread
+from loadgen.cli.duration import duration_s
+from loadgen.cli.main import GlobalOptions
+from loadgen.cli.signals import noted_signals
+from loadgen.cli.tables import ensure_tables
+from loadgen.clock import SystemClock
+from loadgen.control.place import ControlPlace
+from loadgen.control.retry import Patience
+from loadgen.control.session import ControlSession
+from loadgen.errors import UsageError
+from orchestrator.pool.attempt import LOADGEN, STOP_S
+from orchestrator.pool.attend import attend
+from orchestrator.pool.child import RunnerChild
+from orchestrator.pool.decisions import PoolRules
+from orchestrator.pool.manager import PoolManager
+from orchestrator.pool.offers import capabilities, identity
+from orchestrator.pool.runner import Runner, RunnerSettings
+from orchestrator.pool.upkeep import Upkeep
+from orchestrator.scheduler import keep_ticking
+
+LEASE_MIN_S = 1.0
+_JOIN_S = 15.0
+_FIRST_CONTACT = 3  # attempts
+
+
+def keep_pool(
+    place: ControlPlace,
+    rules: PoolRules,
+    labels: tuple[str, ...],
+    words: Sequence[str],
+    *,
+    poll_s: float,
+    grace_s: float,
+) -> None:
+    """Until a signal comes, and everybody has left. `words` is the command line of a runner."""
+    clock, stop = SystemClock(), threading.Event()
+    patience = Patience(stop=stop, attempts=_FIRST_CONTACT, clock=clock)
+    away_from_main_thread(lambda: ensure_tables(place, patience), name="pool")
+    offers = capabilities(labels)
+    upkeep = Upkeep(ControlSession(place, role="queue"), offers, poll_s=poll_s, clock=clock)
+    scheduler = threading.Thread(target=_tick, args=(place, stop), name="schedules", daemon=True)
+    environment = _environment(place)
+
+    def start(name: str) -> RunnerChild:
+        return RunnerChild(name, words, environment, clock)
+
+    manager = PoolManager(rules, start, upkeep.take_depth, clock=clock)
+    with noted_signals() as received:
+        upkeep.start()
+        scheduler.start()
+        click.echo(f"pool of {rules.min_runners} to {rules.max_runners} runners: {' '.join(offers)}", err=True)
+        try:
+            manager.run(received, leave_s=grace_s + STOP_S)
+        finally:
+            stop.set()
+            upkeep.stop()
+            scheduler.join(_JOIN_S)
+
+
+def be_runner(place: ControlPlace, labels: tuple[str, ...], settings: RunnerSettings, *, grace_s: float) -> None:
+    """Until the manager, a signal or the registry says that it is enough."""
+    runner = Runner(lambda role: ControlSession(place, role=role), identity(place, labels), settings)
+    with noted_signals() as received:
+        runner.start()
+        attend(runner, received, grace_s=grace_s)
+    if runner.error is not None:
+        raise runner.error
+
+
+def runner_words(given: Mapping[str, Any]) -> list[str]:
+    """The command line of a runner, from the options of its pool."""
+    if duration_s(given["lease"], "--lease") < LEASE_MIN_S or duration_s(given["poll"], "--poll") <= 0:
+        raise UsageError("--lease and --poll are too short", remedy="Leave them out, or write --lease 60s --poll 5s.")
+    words = [*LOADGEN, "pool", "runner", *(f"--labels={text}" for text in given["labels"])]
+    words += [f"--{name}={given[name]}" for name in ("lease", "poll", "grace")]
+    words.append(f"--output-dir={given['output_dir']}")
+    return words if given["program"] is None else [*words, f"--program={given['program']}"]
+
+
+def _environment(place: ControlPlace) -> dict[str, str]:
+    """Of runners: where the tables are, and how much to log."""
+    options = click.get_current_context().find_object(GlobalOptions) or GlobalOptions()
+    level = "debug" if options.debug else options.log_level
+    return {**os.environ, **place.to_environment(), "LOADGEN_LOG_LEVEL": level}
+
+
+def _tick(place: ControlPlace, stop: threading.Event) -> None:
+    session = ControlSession(place, role="schedules")
+    try:
+        keep_ticking(session, stop)
+    finally:
+        session.close()

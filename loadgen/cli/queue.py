@@ -1,0 +1,228 @@
+"""`loadgen queue`: runs that are wanted, done by the runners of a pool."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from loadgen.cli.control_session import control_options, with_control_session
+from loadgen.cli.place import format_option, meant, place_options, warn
+from loadgen.cli.who import who
+from loadgen.cli.words import parse_words
+from loadgen.errors import UsageError
+from loadgen.log import plain
+
+if TYPE_CHECKING:
+    from loadgen.control.retry import Patience
+    from loadgen.control.run_attempts import Attempt
+    from loadgen.control.run_queue import Added, Queued
+    from loadgen.control.session import ControlSession
+    from loadgen.model.queue import QueueStatus
+
+LIMIT_MAX = 10_000
+
+
+@click.group(epilog="\b\nExample:\n  loadgen queue add nightly.yaml --priority 5\n  loadgen queue show orders-7f3a")
+def queue() -> None:
+    """Runs that are wanted: add one, look at them, cancel, try again. `loadgen pool run` does them."""
+
+
+@queue.command("add", epilog="\b\nExample:\n  loadgen queue add nightly.yaml -c prod --requires zone=eu --priority 5")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("-c", "--connection", metavar="NAME", help="Use this connection instead of the scenario's.")
+@click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="Higher comes first.")
+@click.option(
+    "--requires",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Only runners that offer this take it: a label, or host=, os=, python=, driver=, loadgen=. May be repeated.",
+)
+@click.option("--idempotency-key", metavar="TEXT", help="Added once for each key: repeating the command is harmless.")
+@click.option("--not-before", metavar="TIME", help="Not earlier: 2026-11-17T02:00, in UTC unless it names an offset.")
+@place_options
+@format_option
+def add(
+    file: Path,
+    connection: str | None,
+    priority: int,
+    requires: Sequence[str],
+    idempotency_key: str | None,
+    not_before: str | None,
+    output: str,
+    database: str | None,
+    schema: str | None,
+    warehouse: str | None,
+) -> None:
+    """Put a run of the scenario FILE into the queue.
+
+    The queue keeps the text of the scenario and of its value files: later changes of the files change nothing.
+    Variables like ${NAME} are filled in where the run is done. A run that fails is tried again, at most five times.
+    """
+    from loadgen.cli.packed_scenario import packed_scenario
+    from loadgen.cli.tables import ensure_tables
+    from loadgen.control import run_queue
+
+    words, at = parse_words(requires, "--requires"), None if not_before is None else _moment(not_before)
+    if idempotency_key is not None and not 1 <= len(idempotency_key) <= run_queue.KEY_MAX:
+        raise UsageError(
+            f"--idempotency-key has {len(idempotency_key)} characters", remedy=f"Write 1 to {run_queue.KEY_MAX}."
+        )
+    aim = meant(file, connection, database=database, schema=schema, warehouse=warehouse)
+    warn(aim.loaded)
+    packed = packed_scenario(file, aim)
+    wanted = run_queue.NewQueued(
+        name=packed.name,
+        scenario=packed.scenario,
+        files=packed.files,
+        connection=connection,
+        target=packed.target,
+        requires=words,
+        priority=priority,
+        idempotency_key=idempotency_key,
+        not_before=at,
+    )
+
+    def put(session: ControlSession, patience: Patience) -> Added:
+        ensure_tables(session.place, patience)
+        return run_queue.add(session, patience, wanted)
+
+    place = aim.place
+    added = with_control_session(
+        put,
+        name="queue",
+        connection=place.connection,
+        database=place.database,
+        schema=place.schema,
+        warehouse=place.warehouse,
+    )
+    if output == "json":
+        click.echo(json.dumps({"queue_id": added.queue_id, "added": added.is_new}, indent=2))
+        return
+    click.echo(f"queued {added.queue_id}" if added.is_new else f"queued before, with the same key: {added.queue_id}")
+
+
+@queue.command("list", epilog="\b\nExample:\n  loadgen queue list -c prod --status EXHAUSTED")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, LIMIT_MAX),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="At most so many, the newest first.",
+)
+@click.option("--status", metavar="STATUS", help="Only those, for instance QUEUED.")
+@control_options
+@format_option
+def list_queued(limit: int, status: str | None, output: str, **place: str | None) -> None:
+    """List what is wanted, newest first."""
+    from loadgen.cli.queue_view import queued_as_json, table
+    from loadgen.control import run_queue
+
+    only = None if status is None else _status(status)
+    found = with_control_session(
+        lambda session, patience: patience.call(lambda: run_queue.newest(session, limit, status=only)),
+        name="queue",
+        **place,
+    )
+    if output == "json":
+        click.echo(json.dumps({"queue": [queued_as_json(row) for row in found]}, indent=2))
+        return
+    none = "nothing is queued" if status is None else f"nothing is {status.upper()}"
+    click.echo(table(found) if found else none)
+
+
+@queue.command("show", epilog="\b\nExample:\n  loadgen queue show orders-7f3a -c prod")
+@click.argument("queue_id", metavar="ID")
+@control_options
+@format_option
+def show(queue_id: str, output: str, **place: str | None) -> None:
+    """Show a queued run and all attempts at it. ID may be shortened."""
+    from loadgen.cli.queue_view import as_json, as_text
+    from loadgen.control import run_attempts, run_queue
+
+    def look(session: ControlSession, patience: Patience) -> tuple[Queued, tuple[Attempt, ...]]:
+        found = run_queue.find(session, patience, queue_id)
+        row = patience.call(lambda: run_queue.read(session, found))
+        if row is None:
+            raise UsageError(f"there is no queued run {found} any more")
+        return row, patience.call(lambda: run_attempts.read(session, found))
+
+    row, attempts = with_control_session(look, name="queue", **place)
+    click.echo(json.dumps(as_json(row, attempts), indent=2) if output == "json" else as_text(row, attempts))
+
+
+@queue.command("cancel", epilog="\b\nExample:\n  loadgen queue cancel orders-7f3a -c prod")
+@click.argument("queue_id", metavar="ID")
+@control_options
+@format_option
+def cancel(queue_id: str, output: str, **place: str | None) -> None:
+    """Cancel a queued run. One that waits is cancelled at once; one that runs is ended by its runner a little later.
+
+    What has ended is left as it is.
+    """
+    from loadgen.control import run_queue
+
+    reason = f"cancelled by {who()}"
+
+    def ask(session: ControlSession, patience: Patience) -> Queued:
+        return run_queue.cancel(session, patience, run_queue.find(session, patience, queue_id), reason)
+
+    _print_asked(with_control_session(ask, name="queue", **place), reason, output)
+
+
+@queue.command("retry", epilog="\b\nExample:\n  loadgen queue retry orders-7f3a -c prod")
+@click.argument("queue_id", metavar="ID")
+@control_options
+@format_option
+def retry(queue_id: str, output: str, **place: str | None) -> None:
+    """Queue a run again that FAILED, was CANCELLED or is EXHAUSTED: all its attempts are new."""
+    from loadgen.control import run_queue
+
+    reason = f"tried again by {who()}"
+
+    def ask(session: ControlSession, patience: Patience) -> Queued:
+        return run_queue.retry(session, patience, run_queue.find(session, patience, queue_id), reason)
+
+    row = with_control_session(ask, name="queue", **place)
+    if row.reason != reason:
+        raise UsageError(
+            f"{row.queue_id} is {row.status}: there is nothing to try again",
+            remedy="Only what FAILED, was CANCELLED or is EXHAUSTED; `loadgen queue add` queues a new run.",
+        )
+    _print_asked(row, reason, output)
+
+
+def _print_asked(row: Queued, reason: str, output: str) -> None:
+    if output == "json":
+        from loadgen.cli.queue_view import queued_as_json
+
+        click.echo(json.dumps({**queued_as_json(row), "asked": row.reason == reason}, indent=2))
+        return
+    left = "" if row.reason == reason else ", and is left so"
+    click.echo(f"{row.queue_id} is {row.status}{left}")
+
+
+def _status(text: str) -> QueueStatus:
+    from loadgen.model.queue import QueueStatus
+
+    try:
+        return QueueStatus(text.upper())
+    except ValueError:
+        known = ", ".join(status.value for status in QueueStatus)
+        raise UsageError(f"there is no status {plain(text, 40)!r}", remedy=f"Choose one of {known}.") from None
+
+
+def _moment(text: str) -> datetime:
+    """Naive UTC."""
+    try:
+        at = datetime.fromisoformat(text)
+        return (at if at.tzinfo is None else at.astimezone(UTC)).replace(tzinfo=None)
+    except (ValueError, OverflowError):
+        remedy = "Write --not-before 2026-11-17T02:00 (UTC), or with an offset: 2026-11-17T02:00+01:00."
+        raise UsageError(f"--not-before is {plain(text, 40)!r}", remedy=remedy) from None

@@ -1,0 +1,127 @@
+"""Queued runs and their attempts, as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from loadgen.cli.text_table import text_table
+from loadgen.log import plain
+from loadgen.model.queue import QueueStatus
+
+if TYPE_CHECKING:
+    from loadgen.control.run_attempts import Attempt
+    from loadgen.control.run_queue import Queued
+
+
+def table(found: Sequence[Queued]) -> str:
+    head = ("ID", "STATUS", "PRIORITY", "ATTEMPTS", "EXIT", "CREATED (UTC)", "WHAT")
+    rows = [
+        (
+            row.queue_id,
+            row.status.value,
+            str(row.priority),
+            f"{row.attempts}/{row.max_attempts}",
+            "-" if row.exit_code is None else str(row.exit_code),
+            _moment(row.created_at) or "",
+            _what(row),
+        )
+        for row in found
+    ]
+    return text_table(head, rows, right=(2, 3, 4))
+
+
+def as_text(row: Queued, attempts: Sequence[Attempt]) -> str:
+    facts = {
+        "scenario": plain(row.name, 100),
+        "status": row.status.value,
+        "reason": None if row.reason is None else plain(row.reason, 500),
+        "exit code": None if row.exit_code is None else str(row.exit_code),
+        "run": row.run_id,
+        "priority": str(row.priority),
+        "requires": plain(" ".join(row.requires), 500) or None,
+        "connection": None if row.connection is None else plain(row.connection, 100),
+        "target": plain(row.target, 200) or None,
+        "attempts": f"{row.attempts} of {row.max_attempts}",
+        "key": None if row.idempotency_key == row.queue_id else plain(row.idempotency_key, 200),
+        "created": _moment(row.created_at),
+        "not before": _moment(row.available_at) if row.status is QueueStatus.QUEUED else None,
+        "ended": _moment(row.ended_at),
+    }
+    lines = [f"queued run {row.queue_id}", *(f"  {name:<10}  {value}" for name, value in facts.items() if value)]
+    return "\n".join([*lines, "", _attempts(attempts) if attempts else "nobody has tried yet"])
+
+
+def queued_as_json(row: Queued) -> dict[str, Any]:
+    return {
+        "queue_id": row.queue_id,
+        "idempotency_key": row.idempotency_key,
+        "scenario": row.name,
+        "status": row.status.value,
+        "priority": row.priority,
+        "requires": list(row.requires),
+        "connection": row.connection,
+        "target": row.target,
+        "attempts": row.attempts,
+        "max_attempts": row.max_attempts,
+        "epoch": row.epoch,
+        "owner": row.owner,
+        "run_id": row.run_id,
+        "exit_code": row.exit_code,
+        "reason": row.reason,
+        "available_at": _stamp(row.available_at),
+        "created_at": _stamp(row.created_at),
+        "ended_at": _stamp(row.ended_at),
+    }
+
+
+def as_json(row: Queued, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    history = [
+        {
+            "epoch": attempt.epoch,
+            "owner": attempt.owner,
+            "run_id": attempt.run_id,
+            "status": attempt.status.value,
+            "exit_code": attempt.exit_code,
+            "reason": attempt.reason,
+            "started_at": _stamp(attempt.started_at),
+            "ended_at": _stamp(attempt.ended_at),
+        }
+        for attempt in attempts
+    ]
+    return {**queued_as_json(row), "history": history}
+
+
+def _attempts(attempts: Sequence[Attempt]) -> str:
+    head = ("#", "STATUS", "EXIT", "RUN", "BEGUN (UTC)", "BY", "REASON")
+    rows = [
+        (
+            str(attempt.epoch),
+            attempt.status.value,
+            "-" if attempt.exit_code is None else str(attempt.exit_code),
+            attempt.run_id or "-",
+            _moment(attempt.started_at) or "",
+            plain(attempt.owner, 100),
+            plain(attempt.reason or "-", 200),
+        )
+        for attempt in attempts
+    ]
+    return text_table(head, rows, right=(0, 2))
+
+
+def _what(row: Queued) -> str:
+    """What matters of it now."""
+    if row.status in (QueueStatus.RUNNING, QueueStatus.CANCEL_REQUESTED):
+        return plain(f"by {row.owner}" + (f", run {row.run_id}" if row.run_id else ""), 120)
+    if row.status is QueueStatus.QUEUED and row.available_in_ms > 0:
+        return f"in {row.available_in_ms / 1000:.0f} s"
+    return plain(row.run_id if row.status is QueueStatus.COMPLETED and row.run_id else row.reason or row.name, 120)
+
+
+def _moment(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(sep=" ", timespec="seconds")
+
+
+def _stamp(at: datetime | None) -> str | None:
+    return None if at is None else f"{at.isoformat(timespec='milliseconds')}Z"

@@ -51,6 +51,8 @@ class WorkerView:
     def why(self) -> str:
         """What became of it, in one sentence."""
         said = self.row.beat.last_error if self.row is not None else None
+        if self.end is not None and self.end.code < 0:  # what it said last, of a statement, is not why
+            said = None
         if self.end is not None:
             tail = f": {self.end.last_lines[-1]}" if self.end.last_lines else ""
             return f"{self.end.sentence}{f': {said}' if said else tail}"

@@ -310,8 +310,18 @@ class Failure:
     hint: str | None = None
 
 
+def _fill_closed_streams() -> None:
+    """Who was started without stdin, stdout or stderr (`>&-`) would give their numbers to the next file or socket."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code. Raises nothing but SystemExit."""
+    _fill_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     _tolerate_any_encoding()
     configure()

@@ -118,6 +118,7 @@ def lead_to_the_end(job: RunJob, *, quiet: bool) -> dict[str, Any]:
     if received and summary["status"] == "CANCELLED":
         summary["exit_code"] = 128 + received[0]
     _write_summary(job.output, summary)
+    _write_reports(job)
     display.verdict(summary)
     return summary
 
@@ -184,6 +185,19 @@ def _write_summary(folder: Path, summary: dict[str, Any]) -> None:
     draft = folder / ".summary.json.tmp"
     draft.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
     draft.replace(folder / "summary.json")
+
+
+def _write_reports(job: RunJob) -> None:
+    """A report that cannot be written changes nothing about the run."""
+    from loadgen.cli.report_files import write_reports
+
+    assert job.output is not None
+    if job.record is None:
+        return
+    try:
+        write_reports(job.output, job.record)
+    except LoadgenError as error:
+        click.echo(f"warning: {plain(str(error))}", err=True)
 
 
 def _print_plan(file: Path, overrides: Sequence[str], output: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from loadgen.cli.run_record import read_record
 from loadgen.cli.who import who
 from loadgen.cli.worker_entry import run_child
 from loadgen.clock import Clock
@@ -22,11 +23,13 @@ from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
 from loadgen.control.setup import do as set_up
 from loadgen.control.setup import look as look_at_setup
+from loadgen.errors import LoadgenError
 from loadgen.log import LINE_LIMIT, plain
 from loadgen.prepare.pools import read_pools
 from loadgen.prepare.prepare import PreparationStopped, Progress, prepare_scenario
 from loadgen.prepare.session import Session
 from loadgen.prepare.target import opener, target_profile
+from loadgen.report.record import RunRecord
 from loadgen.scenario.scenario import EMBEDDED, Pin, Scenario, SpawnerKind
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from loadgen.worker.upload import SPOOL_VARIABLE
@@ -68,6 +71,7 @@ class RunJob:
     done: threading.Event = field(default_factory=threading.Event)
     stop: threading.Event = field(default_factory=threading.Event)  # before there is a run to interrupt
     output: Path | None = None
+    record: RunRecord | None = None  # for the reports, once the run has ended
     _service: OrchestratorService | None = None
     _finished: Finished | None = None
     _error: BaseException | None = None
@@ -127,7 +131,22 @@ class RunJob:
         self.output = self.runs_folder / run_id
         (self.output / LOGS).mkdir(parents=True, exist_ok=True)
         self.now = Now(doing="starting workers", run_id=run_id)
-        return service.start_run(run_id, lambda tick: self._saw(run_id, tick))
+        finished = service.start_run(run_id, lambda tick: self._saw(run_id, tick))
+        self._read_record(place, run_id)
+        return finished
+
+    def _read_record(self, place: ControlPlace, run_id: str) -> None:
+        """What the reports are made of, from the tables. The run has its result: without a report it is not lost."""
+        self.now = Now(doing="writing the report", run_id=run_id)
+        session = ControlSession(place, role="report")
+        try:
+            # A stop of its own: that of the run may be set, and would end the first repetition.
+            patience = Patience(stop=threading.Event(), clock=self.clock, attempts=3)
+            self.record = read_record(session, patience, run_id)
+        except LoadgenError as error:
+            _show(f"warning: no report was made: {error}; `loadgen report {run_id}` makes it later")
+        finally:
+            session.close()
 
     def _ensure_tables(self, place: ControlPlace, patience: Patience) -> None:
         """On the embedded server they are made when missing; elsewhere that is somebody's decision."""

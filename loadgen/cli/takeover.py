@@ -46,7 +46,9 @@ class TakeOver(RunJob):
             self._service = service
             self.output = self.runs_folder / self.run_id
             (self.output / LOGS).mkdir(parents=True, exist_ok=True)
-            return service.take_over(self.run_id, lambda tick: self._saw(self.run_id, tick))
+            finished = service.take_over(self.run_id, lambda tick: self._saw(self.run_id, tick))
+            self._read_record(self.place, self.run_id)
+            return finished
 
 
 def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) -> dict[str, Any]:

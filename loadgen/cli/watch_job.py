@@ -191,7 +191,7 @@ class _Looker:
                 with suppress(LoadgenError):  # what cannot be read is told by the run's own results
                     self._progress.remember(row.worker_id, [read_stored(row)])
         self._slow_s = self.now_s
-        self._polls = warehouse_poll_snapshots.read(session, run_id)[-POLLS_KEPT:]
+        self._polls = warehouse_poll_snapshots.newest(session, run_id, POLLS_KEPT)
         if self._scenario.load.find_max is not None:
             self._steps = find_max_step_history.read(session, run_id)
         for line in test_logs.newest(session, run_id, LOGS_READ):

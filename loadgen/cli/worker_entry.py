@@ -37,8 +37,10 @@ def run_child(order: WorkerOrder, environment: Mapping[str, str], log_path: str)
 def _redirect(log_path: str) -> None:
     """Everything it says, the interpreter's last words too, goes to its file."""
     fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # the parent may have been started without
+            stream.flush()
     os.dup2(fd, 1)
     os.dup2(fd, 2)
-    os.close(fd)
+    if fd > 2:
+        os.close(fd)

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from loadgen.control.batch import append_rows, in_batches
 from loadgen.control.queries import queries
@@ -36,5 +37,13 @@ def append(session: ControlSession, patience: Patience, polls: Sequence[Warehous
 
 
 def read(session: ControlSession, run_id: str) -> tuple[WarehousePoll, ...]:
-    names = WarehousePoll.__slots__
-    return tuple(WarehousePoll(**dict(zip(names, row, strict=True))) for row in session.fetch(_Q["read"], run_id))
+    return tuple(_poll(row) for row in session.fetch(_Q["read"], run_id))
+
+
+def newest(session: ControlSession, run_id: str, limit: int) -> tuple[WarehousePoll, ...]:
+    """The last looks, oldest first."""
+    return tuple(_poll(row) for row in reversed(session.fetch(_Q["newest"], run_id, limit)))
+
+
+def _poll(row: tuple[Any, ...]) -> WarehousePoll:
+    return WarehousePoll(**dict(zip(WarehousePoll.__slots__, row, strict=True)))

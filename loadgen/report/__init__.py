@@ -7,6 +7,6 @@ record      everything a report is made of (timeline: second by second)
 html        report.html: html_parts, html_style, html_charts, html_tables, html_find_max, html_spread, over svg
 markdown, junit, intervals   the same for pull requests, CI, spreadsheets
 foreign     text of others, made harmless for each of these; figures: how numbers are written
-compare     two runs: change, interval, verdict (bootstrap, limits, likeness, seconds; compare_text, _json, _html, _charts)
+compare     two runs: change, interval, verdict (bootstrap, limits, likeness, seconds; compare_text, _json, _html)
 trend       many runs of one scenario: stable segments, suspected and confirmed changes
 """

@@ -3,6 +3,7 @@ the server's own history as the truth about what was executed."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -31,6 +32,7 @@ TIMING = {
 }
 # Longer ago than a successor has to wait, and not so long that workers give their leader up.
 EXPIRE = "UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, -12, SYSDATE()) WHERE "
+_numbers = itertools.count()  # of runs: no two use the same warehouse
 
 
 @dataclass
@@ -121,8 +123,9 @@ class Bench:
 
     def run(self, *words: object, **sections: Any) -> Program:
         """`loadgen run` of a scenario with these sections beside the usual ones."""
-        path = self.home / f"scenario-{len(self.programs)}.yaml"
-        path.write_text(json.dumps(scenario(len(self.programs), **sections)), "utf-8")  # JSON is YAML
+        number = next(_numbers)
+        path = self.home / f"scenario-{number}.yaml"
+        path.write_text(json.dumps(scenario(number, **sections)), "utf-8")  # JSON is YAML
         return self.start("run", path, "--format", "json", *words)
 
     def recover(self, *words: object) -> Program:

@@ -119,6 +119,7 @@ def test_all_expected_workers_are_there_in_order_and_strangers_are_not() -> None
     [
         (view(Health.MISSING, None), "worker-0 never registered"),
         (view(Health.DEAD, ended=end()), "worker-0 was killed by signal 9"),
+        (view(Health.DEAD, ended=end(), last_error="division by zero"), "worker-0 was killed by signal 9"),
         (view(Health.DEAD, ended=end("worker-0", 4, "a", "b")), "worker-0 exited with code 4: b"),
         (
             view(Health.DEAD, S.DEAD, ended=end("worker-0", 1, "tail"), last_error="no table ORDERS"),

@@ -1,0 +1,167 @@
+"""How many runners a pool has, which of them go, and what the end of an attempt means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.control.run_claims import Claim, Wanted
+from loadgen.errors import UsageError
+from loadgen.model.queue import AttemptStatus, Judgement, QueueStatus, judge, retry_pause_s
+from orchestrator.pool.attempt import BadFiles, start_run
+from orchestrator.pool.decisions import MISSES_MAX, Decision, PoolRules, RunnerView, decide, start_pause_s
+from orchestrator.pool.outcome import Outcome, judge_attempt
+
+RULES = PoolRules(min_runners=1, max_runners=4, scale_up_at=5, idle_s=300.0, max_age_s=3600.0, max_runs=1000)
+NOTHING = Decision()
+
+
+def runner(name: str = "a", **more: Any) -> RunnerView:
+    fields: dict[str, Any] = {"age_s": 10.0, "runs": 0, "idle_s": None, "draining": False, "misses": 0}
+    return RunnerView(name=name, **(fields | more))
+
+
+def runners(count: int, **more: Any) -> list[RunnerView]:
+    return [runner(f"r{number}", **more) for number in range(count)]
+
+
+# --- how many --------------------------------------------------------------------------------------------------------
+
+
+def test_a_pool_begins_with_the_minimum():
+    assert decide(PoolRules(min_runners=3, max_runners=4), None, []) == Decision(start=3)
+
+
+@pytest.mark.parametrize(
+    ("depth", "there", "starts"),
+    [(4, 1, 0), (5, 1, 1), (500, 1, 1), (500, 3, 1), (500, 4, 0), (None, 1, 0), (0, 1, 0)],
+    ids=["few", "enough", "many: one at a time", "up to the maximum", "no more", "nobody has looked", "nothing"],
+)
+def test_it_grows_by_one_for_each_look_that_finds_enough(depth, there, starts):
+    assert decide(RULES, depth, runners(there)) == Decision(start=starts)
+
+
+def test_the_dead_are_replaced_up_to_the_minimum():
+    assert decide(PoolRules(min_runners=3, max_runners=4), None, runners(2)) == Decision(start=1)
+
+
+def test_one_that_does_not_answer_is_killed_and_replaced():
+    silent = [runner("silent", misses=MISSES_MAX), runner("slow", misses=MISSES_MAX - 1)]
+
+    assert decide(PoolRules(min_runners=2, max_runners=2), None, silent) == Decision(start=1, kill=("silent",))
+
+
+def test_it_shrinks_by_the_one_that_has_been_idle_longest():
+    idle = [runner("a", idle_s=300.0), runner("b", idle_s=400.0), runner("busy")]
+
+    assert decide(RULES, 0, idle) == Decision(drain=("b",))
+
+
+@pytest.mark.parametrize(
+    ("depth", "there"),
+    [
+        (1, runners(2, idle_s=999.0)),
+        (None, runners(2, idle_s=999.0)),
+        (0, runners(2, idle_s=299.0)),
+        (0, runners(1, idle_s=999.0)),
+        (0, runners(2)),
+    ],
+    ids=["something waits", "nobody has looked", "not for long", "the minimum", "all are at work"],
+)
+def test_it_does_not_shrink(depth, there):
+    assert decide(RULES, depth, there) == NOTHING
+
+
+def test_one_that_drains_is_no_help_but_still_needs_the_machine():
+    draining = runner("old", draining=True)
+
+    assert decide(PoolRules(min_runners=1, max_runners=1), 9, [draining]) == NOTHING
+    assert decide(PoolRules(min_runners=1, max_runners=2), None, [draining]) == Decision(start=1)
+    assert decide(PoolRules(min_runners=1, max_runners=2), 9, [draining, runner()]) == NOTHING
+
+
+@pytest.mark.parametrize("over", [{"age_s": 3600.0}, {"runs": 1000}], ids=["age", "runs"])
+def test_one_that_is_over_its_time_is_recycled_and_replaced(over):
+    assert decide(RULES, None, [runner("old", **over)]) == Decision(start=1, drain=("old",))
+
+
+def test_runners_are_recycled_one_after_the_other():
+    old = [runner("a", age_s=3700.0), runner("b", age_s=3800.0)]
+    rules = PoolRules(min_runners=2, max_runners=3)
+
+    assert decide(rules, None, old) == Decision(start=1, drain=("b",))
+    assert decide(rules, None, [old[0], runner("b", age_s=3801.0, draining=True), runner("c")]) == NOTHING
+
+
+def test_starts_that_fail_are_tried_less_and_less_often():
+    assert [start_pause_s(failures) for failures in (0, 1, 2, 3, 7, 1000)] == [0, 1, 2, 4, 60, 60]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"min_runners": 5}, {"max_runners": 0, "min_runners": 0}, {"scale_up_at": 0}, {"max_runs": 0}, {"max_age_s": 0.0}],
+)
+def test_rules_that_cannot_be_kept_are_refused(wrong):
+    with pytest.raises(UsageError):
+        PoolRules(**wrong)
+
+
+# --- ends ------------------------------------------------------------------------------------------------------------
+
+
+def judged(code: int, *, cancelled: bool = False, interrupted: bool = False) -> Outcome:
+    return judge_attempt(code, attempts=1, cancelled=cancelled, interrupted=interrupted, chance=1.0)
+
+
+@pytest.mark.parametrize("code", [0, 5, 10, 11])
+def test_a_verdict_is_a_result_whoever_wanted_its_end(code):
+    done = Outcome(attempt=AttemptStatus.COMPLETED, final=QueueStatus.COMPLETED)
+
+    assert judged(code) == judged(code, cancelled=True) == judged(code, interrupted=True) == done
+
+
+def test_what_is_configured_wrong_is_not_tried_again():
+    assert judged(2) == Outcome(attempt=AttemptStatus.FAILED, final=QueueStatus.FAILED)
+
+
+@pytest.mark.parametrize("code", [1, 3, 4, 137, 139, -9])
+def test_every_other_failure_is_tried_again(code):
+    assert judged(code) == Outcome(attempt=AttemptStatus.FAILED, final=None, pause_s=1.0)
+
+
+def test_a_busy_warehouse_costs_no_attempt():
+    outcome = judged(75)
+
+    assert (outcome.attempt, outcome.final, outcome.counts) == (AttemptStatus.SKIPPED, None, False)
+    assert outcome.pause_s > 0
+
+
+@pytest.mark.parametrize("code", [130, 143])
+def test_a_run_that_was_stopped_was_stopped_by_its_runner_or_by_somebody(code):
+    assert judged(code) == Outcome(attempt=AttemptStatus.CANCELLED, final=QueueStatus.CANCELLED)
+    assert judged(code, interrupted=True) == Outcome(attempt=AttemptStatus.INTERRUPTED, final=None, counts=False)
+
+
+@pytest.mark.parametrize("code", [1, 2, 75, 143])
+def test_who_is_to_be_cancelled_is_not_tried_again(code):
+    assert judged(code, cancelled=True).final is QueueStatus.CANCELLED
+
+
+def test_pauses_double_up_to_a_minute_and_are_spread():
+    assert [retry_pause_s(attempts, 1.0) for attempts in (1, 2, 3, 6, 7, 8, 10**6)] == [1, 2, 4, 32, 60, 60, 60]
+    assert retry_pause_s(3, 0.0) == 2.0
+
+
+def test_exit_codes_nobody_knows_are_tried_again():
+    assert judge(99) is Judgement.RETRY
+
+
+@pytest.mark.parametrize("name", ["/etc/x", "../x.csv", "a/../../x", "", "out/x", "stdout"])
+def test_a_value_file_never_lies_elsewhere(tmp_path: Path, name):
+    wanted = Wanted(name="n", scenario="s", files={name: "k"}, connection=None, attempts=1)
+
+    with pytest.raises(BadFiles):
+        start_run(Claim(queue_id="q", epoch=1, owner="o"), wanted, tmp_path, program=["false"])
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["scenario.yaml"]

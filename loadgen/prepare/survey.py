@@ -65,6 +65,8 @@ def tables_of(
 
 def survey(session: Session, scenario: Scenario) -> list[Standing]:
     """Look at every table of the scenario; changes nothing."""
+    if not scenario.prepare.tables:
+        return []
     current = session.read(statements.WHERE_AM_I)[0]
     database, schema = (None if part is None else Ident(str(part)) for part in current)
     found = []

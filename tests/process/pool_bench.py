@@ -1,0 +1,194 @@
+"""A pool as a process, a queue full of short runs, somebody who kills and stops runners, and what must be true then."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadgen.control import run_attempts, run_queue
+from loadgen.control.run_attempts import Attempt
+from loadgen.control.run_queue import NewQueued, Queued
+from loadgen.model.queue import AttemptStatus, QueueStatus
+from tests.control_plane import ControlPlane, patience
+from tests.embedded_server import ROOT
+from tests.process import pool_stand_in
+
+PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
+LEASE_S = 4.0
+POLL_S = 0.3
+END_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbance:
+    """How often runners are killed and stopped."""
+
+    kills: int
+    stops: int
+    every_s: float
+    stopped_s: float = LEASE_S * 1.5  # long enough to lose a lease
+
+
+class PoolBench:
+    """`close()` ends every process that was started here."""
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        self.plane, self.folder = plane, folder
+        self.ledger = folder / "ledger"
+        self._pools: list[subprocess.Popen[bytes]] = []
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("LOADGEN_", "SNOWFLAKE_"))}
+        self.environ = kept | plane.environ | {"PYTHONPATH": str(ROOT), "HOME": str(folder)}
+        self.environ |= {pool_stand_in.LEDGER: str(self.ledger)}
+        self.place = ["-c", "embedded", "--database", plane.place.database]
+
+    # --- the pool ----------------------------------------------------------------------------------------------------
+
+    def start(self, *words: str, stand_in: bool = True) -> subprocess.Popen[bytes]:
+        """A pool; its log goes to `pool-<n>.log`."""
+        given = [*words, f"--lease={LEASE_S}s", f"--poll={POLL_S}s", f"--output-dir={self.folder / 'runs'}", *self.place]
+        if stand_in:
+            command = shlex.join([sys.executable, "-I", "-S", pool_stand_in.__file__])
+            given.append(f"--program={command}")
+        with (self.folder / f"pool-{len(self._pools)}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [*PROGRAM, "--log-level", "info", "pool", "run", *given],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environ,
+                cwd=self.folder,
+                process_group=0,
+            )
+        self._pools.append(process)
+        return process
+
+    def runner_pids(self) -> list[int]:
+        """Of runners that are registered and were heard a moment ago."""
+        rows = self.plane.rows(
+            "SELECT PID FROM POOL_WORKERS WHERE STATUS = 'ONLINE' AND LAST_BEAT_AT > DATEADD(second, -2, SYSDATE())"
+            " ORDER BY PID"
+        )
+        return [int(row[0]) for row in rows if alive_runner(int(row[0]))]
+
+    def disturb(self, plan: Disturbance, chance: random.Random) -> None:
+        """Kill and stop runners at random, in between what they do; those that were stopped go on later."""
+        deeds = [signal.SIGKILL] * plan.kills + [signal.SIGSTOP] * plan.stops
+        chance.shuffle(deeds)
+        pause, waking = threading.Event(), []
+        for deed in deeds:
+            pause.wait(plan.every_s)
+            pids = self.runner_pids()
+            if not pids:
+                continue
+            pid = chance.choice(pids)
+            with suppress(ProcessLookupError):
+                os.kill(pid, deed)
+            if deed is signal.SIGSTOP:
+                thread = threading.Thread(target=self._wake, args=(pid, plan.stopped_s), name="waker", daemon=True)
+                thread.start()
+                waking.append(thread)
+        for thread in waking:
+            thread.join()
+
+    def _wake(self, pid: int, after_s: float) -> None:
+        threading.Event().wait(after_s)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        for pool in self._pools:
+            if pool.poll() is None:
+                pool.terminate()
+        for number, pool in enumerate(self._pools):
+            try:
+                pool.wait(END_S)
+            except subprocess.TimeoutExpired:
+                pool.kill()
+                log = (self.folder / f"pool-{number}.log").read_text("utf-8", "replace")
+                raise AssertionError(f"the pool did not end:\n{log[-4000:]}") from None
+
+    def log(self) -> str:
+        return "\n".join(path.read_text("utf-8", "replace") for path in sorted(self.folder.glob("pool-*.log")))
+
+    # --- the queue ---------------------------------------------------------------------------------------------------
+
+    def add(self, name: str, asked: dict[str, Any], **more: Any) -> str:
+        wanted = NewQueued(name=name, scenario=json.dumps(asked), files={}, **more)
+        return run_queue.add(self.plane.session, patience(), wanted).queue_id
+
+    def rows(self) -> tuple[Queued, ...]:
+        """The oldest first."""
+        return tuple(reversed(run_queue.newest(self.plane.session, 10_000)))
+
+    def unfinished(self) -> list[str]:
+        return [f"{row.queue_id} {row.status}" for row in self.rows() if not row.status.is_terminal]
+
+    def attempts(self) -> dict[str, tuple[Attempt, ...]]:
+        return {row.queue_id: run_attempts.read(self.plane.session, row.queue_id) for row in self.rows()}
+
+    def ended(self, queue_id: str) -> list[tuple[int, str]]:
+        """(attempt, what) for each end that the stand-in wrote down."""
+        lines = self.ledger.read_text("utf-8").splitlines() if self.ledger.exists() else []
+        noted = [json.loads(line) for line in lines]
+        return [
+            (one["attempt"], one["what"]) for one in noted if one["queue_id"] == queue_id and one["what"] != "begin"
+        ]
+
+
+def alive_runner(pid: int) -> bool:
+    """A process of this number lives, and is a runner."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"runner" in words
+
+
+# --- what must be true -----------------------------------------------------------------------------------------------
+
+
+def assert_all_is_well(bench: PoolBench, queued: Sequence[str]) -> Counter[str]:
+    """Each run has ended with exactly one accepted success or is EXHAUSTED; its history is complete. How they ended."""
+    rows, histories = {row.queue_id: row for row in bench.rows()}, bench.attempts()
+    assert sorted(rows) == sorted(queued)
+    for queue_id, row in rows.items():
+        history = histories[queue_id]
+        assert [one.epoch for one in history] == list(range(1, row.epoch + 1)), (row, history)
+        assert all(one.ended_at is not None for one in history), (row, history)
+        assert all(one.status is not AttemptStatus.RUNNING for one in history), (row, history)
+        successes = [one for one in history if one.status is AttemptStatus.COMPLETED]
+        assert row.ended_at is not None
+        if row.status is QueueStatus.COMPLETED:
+            assert len(successes) == 1, (row, history)
+            assert successes[0] == history[-1]
+            assert (successes[0].epoch, f"exit {row.exit_code}") in bench.ended(queue_id), (row, history)
+            assert successes[0].run_id == row.run_id
+        else:
+            assert row.status is QueueStatus.EXHAUSTED, (row, history)
+            assert row.attempts == row.max_attempts
+            assert successes == []
+    return Counter(row.status.value for row in rows.values())
+
+
+def assert_taken_in_order(bench: PoolBench) -> None:
+    """First attempts began in the order of priority, then age. (A later one has had a pause of its own.)"""
+    rows, histories = bench.rows(), bench.attempts()
+    ranks = {
+        row.queue_id: rank
+        for rank, row in enumerate(sorted(rows, key=lambda row: (-row.priority, row.created_at, row.queue_id)))
+    }
+    begun = sorted((history[0].started_at, ranks[queue_id]) for queue_id, history in histories.items())
+
+    assert [rank for _, rank in begun] == sorted(ranks.values())

@@ -54,8 +54,11 @@ class Fired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complaint:
+    """A schedule that could not be fired."""
+
     schedule: str
     reason: str
+    is_new: bool  # it has not said so before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +184,7 @@ class _Tick:
             event(log, logging.WARNING, "schedule_failed", name=name, why=reason)
             if reason != known:
                 schedules.complain(self._session, self._patience, schedule_id, reason)
-            self._complaints.append(Complaint(schedule=name, reason=reason))
+            self._complaints.append(Complaint(schedule=name, reason=reason, is_new=reason != known))
 
 
 def _is_nobodys_fault(error: Exception) -> bool:

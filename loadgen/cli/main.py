@@ -107,6 +107,11 @@ COMMANDS = {
         "Compare two runs: what changed, how sure that is, is it worse.",
         "loadgen compare latest~1 latest --html compare.html",
     ),
+    "trend": Entry(
+        "loadgen.cli.trend:trend",
+        "Look at a scenario's runs over time: is the newest worse?",
+        "loadgen trend orders-mix --html trend.html",
+    ),
     "report": Entry(
         "loadgen.cli.report:report",
         "Make the report of a run again, from its tables.",
@@ -126,6 +131,11 @@ COMMANDS = {
         "loadgen.cli.workers:workers",
         "List the runners of all pools, show, drain or give one up.",
         "loadgen workers list -c prod --status ONLINE",
+    ),
+    "schedule": Entry(
+        "loadgen.cli.schedule:schedule",
+        "Run scenarios by themselves, by cron expressions.",
+        'loadgen schedule add nightly nightly.yaml --cron "0 2 * * *"',
     ),
     "schema": Entry(
         "loadgen.cli.schema:schema",

@@ -60,7 +60,11 @@ def _runner_options(command: Command) -> Command:
     "--max", "most", type=click.IntRange(1, 1000), default=4, show_default=True, help="At most so many runners."
 )
 @click.option(
-    "--scale-up-at", type=click.IntRange(1), default=5, show_default=True, help="Start one more when so many runs wait."
+    "--scale-up-at",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Start one more when so many runs could begin.",
 )
 @click.option("--idle", default="300s", show_default=True, metavar="TIME", help="End a surplus runner after this time.")
 @click.option("--max-age", default="3600s", show_default=True, metavar="TIME", help="Replace runners of this age.")
@@ -108,7 +112,7 @@ def run(
         keep_pool(place, rules, labels, words, poll_s=poll_s, grace_s=grace_s)
 
 
-@pool.command("runner", hidden=True)
+@pool.command("runner", hidden=True, epilog="\b\nExample:\n  loadgen pool runner -c prod --labels zone=eu")
 @_runner_options
 @control_options
 def runner(

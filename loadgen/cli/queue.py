@@ -61,7 +61,12 @@ def add(
     """Put a run of the scenario FILE into the queue.
 
     The queue keeps the text of the scenario and of its value files: later changes of the files change nothing.
-    Variables like ${NAME} are filled in where the run is done. A run that fails is tried again, at most five times.
+    Variables like ${NAME} are filled in where the run is done.
+
+    \b
+    What the exit code of the run means: 0, 5, 10, 11 it has a result, and is COMPLETED; 2 it is FAILED, for it would
+    fail again; 75 the warehouse is in use, it is queued again and the attempt does not count; 130, 143 somebody stopped
+    it, it is CANCELLED; anything else is tried again after a pause, five times in all, then it is EXHAUSTED.
     """
     from loadgen.cli.packed_scenario import packed_scenario
     from loadgen.cli.tables import ensure_tables

@@ -36,7 +36,7 @@ from loadgen.metrics.result import Merged, WindowResult, merge
 from loadgen.model.event import SetPhase, SetWorkerTarget
 from loadgen.model.run import Phase
 from loadgen.report.record import LogLine, Machine, Mark, Poll, RunRecord, Step
-from loadgen.report.summary import SCHEMA_VERSION
+from loadgen.report.summary import SCHEMA_VERSION, in_order
 from loadgen.report.timeline import WorkerSecond, merge_seconds
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import Scenario
@@ -59,9 +59,10 @@ def read_record(session: ControlSession, patience: Patience, name: str) -> RunRe
     steps = patience.call(lambda: find_max_step_history.read(session, run_id))
     logs = patience.call(lambda: test_logs.newest(session, run_id, LOGS_READ))
     merged, missing = measured_windows(summary, stored, beats)
-    start = run.start_time
+    start, scenario = run.start_time, _scenario(config)
+    names = () if scenario is None else [statement.name for statement in scenario.workload.statements]
     return RunRecord(
-        summary=summary,
+        summary=in_order(summary, names),
         template_id=run.template_id,
         created=run.created_at,
         started=start,
@@ -69,7 +70,7 @@ def read_record(session: ControlSession, patience: Patience, name: str) -> RunRe
         reason=run.reason,
         enrichment_status=run.enrichment_status,
         config=config,
-        scenario=_scenario(config),
+        scenario=scenario,
         seconds=() if start is None else merge_seconds(start, _worker_seconds(snapshots)),
         merged=merged,
         merged_missing=missing,

@@ -141,7 +141,7 @@ def give_back(
 
 
 def depth(session: ControlSession, offers: tuple[str, ...]) -> int:
-    """How many runs wait that someone with these capabilities could take."""
+    """How many runs could begin now, if there were enough runners with these capabilities."""
     return int(session.fetch(_Q["depth"], write_words(offers))[0][0])
 
 

@@ -38,6 +38,18 @@ class ResultRow:
     summary: str | None  # JSON
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioResult:
+    """The result of a run, as one of many of its scenario."""
+
+    run_id: str
+    template_id: str
+    status: str
+    created_at: datetime  # naive UTC
+    summary: str | None  # JSON
+    scenario_config: str  # of loadgen.scenario.frozen
+
+
 def append(session: ControlSession, patience: Patience, result: ResultRow) -> None:
     """Append a result once: a successor that finishes the work of a dead leader finds it there."""
     *columns, find_max_result, summary = astuple(result)
@@ -48,6 +60,12 @@ def append(session: ControlSession, patience: Patience, result: ResultRow) -> No
 def read(session: ControlSession, run_id: str) -> tuple[tuple[ResultRow, datetime], ...]:
     """The run's result first, then the workers', each with its END_TIME."""
     return tuple(_result(row) for row in session.fetch(_Q["read"], run_id))
+
+
+def of_scenario(session: ControlSession, scenario: str, limit: int) -> tuple[ScenarioResult, ...]:
+    """Of its newest runs, newest first."""
+    rows = session.fetch(_Q["of_scenario"], scenario, limit)
+    return tuple(ScenarioResult(**dict(zip(ScenarioResult.__slots__, row, strict=True))) for row in rows)
 
 
 def _result(row: tuple[Any, ...]) -> tuple[ResultRow, datetime]:

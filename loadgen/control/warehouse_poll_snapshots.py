@@ -45,5 +45,10 @@ def newest(session: ControlSession, run_id: str, limit: int) -> tuple[WarehouseP
     return tuple(_poll(row) for row in reversed(session.fetch(_Q["newest"], run_id, limit)))
 
 
+def of_scenario(session: ControlSession, scenario: str, limit: int) -> dict[str, tuple[str | None, str | None]]:
+    """SIZE and RAW of the last look of each of the newest runs, by run id."""
+    return {run_id: (size, raw) for run_id, size, raw in session.fetch(_Q["of_scenario"], scenario, limit)}
+
+
 def _poll(row: tuple[Any, ...]) -> WarehousePoll:
     return WarehousePoll(**dict(zip(WarehousePoll.__slots__, row, strict=True)))

@@ -23,6 +23,7 @@ LOGS_MAX = 40
 SQL_MAX = 30_000  # characters, of all statements together
 CONFIG_MAX = 16_000
 WARNINGS = "warnings"  # of the environment: what was noticed of the whole run
+CREDITS = "credits"  # of the environment: what the warehouse has cost
 LEDGER = ("mean", "p50", "p95")
 
 
@@ -58,7 +59,6 @@ def thresholds(summary: Mapping[str, Any]) -> str:
 
 def what_was_run(record: RunRecord) -> str:
     summary, scenario = record.summary, record.scenario
-    environment = summary["environment"]
     pairs = [
         ("scenario", html(summary["scenario"])),
         ("run", html(summary["run_id"])),
@@ -79,13 +79,18 @@ def what_was_run(record: RunRecord) -> str:
             ("labels", html(", ".join(f"{key}={value}" for key, value in sorted(scenario.labels.items())), 1_000)),
             ("seed", str(scenario.workload.seed)),
         ]
-    hosts = sorted({machine.hostname for machine in record.machines.values()})
     pairs += [
-        ("load machines", html(", ".join(hosts))),
-        *((html(str(name), 40), _fact(value)) for name, value in sorted(environment.items()) if name != WARNINGS),
+        ("credits", _fact(summary["environment"].get(CREDITS))),
         ("template", f"<code>{html(record.template_id)}</code>"),
     ]
     return facts(pairs)
+
+
+def _surroundings(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the load generator ran on."""
+    for name, value in sorted(environment.items()):
+        if name not in (WARNINGS, CREDITS):
+            yield html(str(name), 40), _fact(value)
 
 
 def _fact(value: object) -> str:
@@ -256,6 +261,7 @@ def workers(record: RunRecord) -> str:
             ),
             ("woke late, p99", f"{data(client['wakeup_p99_ms'], figures.ms(client['wakeup_p99_ms']))} ms"),
             ("own overhead", _optional_ms(client["overhead_ms"])),
+            *_surroundings(summary["environment"]),
         ]
     )
 

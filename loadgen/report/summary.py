@@ -17,6 +17,24 @@ from loadgen.units import NS_PER_MS
 
 SCHEMA_VERSION = 1
 
+# The order of keys at every level of the document; others follow by name.
+_ORDER = (
+    *("schema_version", "run_id", "scenario", "worker_id", "status", "verdict", "exit_code", "exit_reason"),
+    *("validity", "valid", "reasons", "started_at", "measured_seconds", "connections", "workers", "totals"),
+    *("category", "code", "count", "example", "check", "value", "passed"),
+    *("max_concurrency", "result", "step", "target", "outcome", "reason", "failed_at", "failed_outcome", "seconds"),
+    *("scheduled", "skipped", "succeeded", "failed", "cancelled", "reads", "writes", "qps", "error_rate"),
+    *(*PERCENTILES, "avg", "min", "max", "at_least"),
+    *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "errors", "thresholds", "find_max"),
+    *("worker_results", "cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms", "saturated", "client"),
+    *("confidence", "low_confidence", "steps", "environment", "enrichment"),
+)
+_PLACES = {key: place for place, key in enumerate(_ORDER)}
+_FRACTIONS = {
+    *("measured_seconds", "seconds", "value", "qps", "error_rate", "p95_ms", *PERCENTILES, "avg", "min", "max"),
+    *("cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms"),
+}
+
 
 class Verdict(StrEnum):
     PASSED = "passed"
@@ -81,7 +99,7 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
     """The document."""
     verdict, exit_code, reason = verdict_of(facts)
     merged = facts.merged
-    return {
+    document = {
         "schema_version": SCHEMA_VERSION,
         "run_id": facts.run_id,
         "scenario": facts.scenario,
@@ -108,6 +126,25 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
         "environment": dict(facts.environment),
         "enrichment": dict(facts.enrichment),
     }
+    return in_order(document, [statement.name for statement in facts.statements])
+
+
+def in_order(document: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The document in the one way it is written, statements as in the scenario. Out of a table it comes with its keys
+    sorted otherwise, and with 20 where 20.0 was."""
+    measured = document["statements"]
+    known = [name for name in names if name in measured]
+    statements = {name: _in_order(measured[name]) for name in (*known, *sorted(set(measured) - set(known)))}
+    return {key: statements if key == "statements" else value for key, value in _in_order(document).items()}
+
+
+def _in_order(value: Any, key: str = "") -> Any:
+    if isinstance(value, Mapping):
+        keys = sorted(value, key=lambda inner: (_PLACES.get(inner, len(_PLACES)), inner))
+        return {inner: _in_order(value[inner], inner) for inner in keys}
+    if isinstance(value, (list, tuple)):
+        return [_in_order(one) for one in value]
+    return float(value) if key in _FRACTIONS and isinstance(value, int) else value
 
 
 def _totals(facts: RunFacts) -> dict[str, Any]:

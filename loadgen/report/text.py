@@ -2,106 +2,169 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loadgen.log import plain
+from loadgen.report import figures
 
-_COLUMNS = ("p50", "p90", "p95", "p99", "p999", "max", "avg")
+STATEMENTS_MAX = 50
+ERRORS_MAX = 10
+NAME_MAX = 30  # characters of a name in a table
+REASON_MAX = 500
 
 
 def summary_text(summary: Mapping[str, Any], where: str | None = None) -> str:
-    """Plain text of at most 100 columns, as long as names are short."""
+    """Plain text, in parts with a blank line between them; tables of at most 100 columns as long as names are short."""
     parts = [
-        _headline(summary),
-        *(f"  invalid: {_line(reason, 500)}" for reason in summary["validity"]["reasons"]),
-        _thresholds(summary["thresholds"]),
-        _totals(summary),
-        _latencies(summary),
-        _errors(summary["errors"]),
-        _client(summary),
-        f"files: {where}" if where else "",
+        [*_verdict(summary), *_thresholds(summary["thresholds"])],
+        [*_totals(summary)],
+        [*_latencies(summary)],
+        [*_find_max(summary["find_max"] or {})],
+        [*_errors(summary["errors"])],
+        [*_client(summary["client"]), *([f"files: {where}"] if where else [])],
     ]
-    return "\n".join(part for part in parts if part)
+    return "\n\n".join("\n".join(part) for part in parts if part)
 
 
-def _headline(summary: Mapping[str, Any]) -> str:
-    verdict = str(summary["verdict"]).upper()
-    name, reason = _line(summary["scenario"], 80), _line(summary["exit_reason"], 500)
-    return f"{verdict}  {name}  run {summary['run_id']}: {reason}"
+def _verdict(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What made a run invalid is said once, a line for each reason."""
+    verdict = str(summary["verdict"])
+    head = f"{verdict.upper()}  {_line(summary['scenario'], 80)}  run {summary['run_id']}"
+    yield head if verdict == "invalid" else f"{head}: {_line(summary['exit_reason'], REASON_MAX)}"
+    for reason in summary["validity"]["reasons"]:
+        yield f"  invalid: {_line(reason, REASON_MAX)}"
 
 
-def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> str:
-    lines = []
+def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for threshold in thresholds:
-        mark = "ok  " if threshold["passed"] else "MISS"
-        value = "nothing measured" if threshold["value"] is None else f"measured {threshold['value']:.6g}"
-        lines.append(f"  {mark} {_line(threshold['check'], 80)} ({value})")
-    return "\n".join(lines)
+        mark, check = "ok  " if threshold["passed"] else "MISS", threshold["check"]
+        yield f"  {mark} {_line(check, 80)}: measured {figures.measured(check, threshold['value'])}"
 
 
-def _totals(summary: Mapping[str, Any]) -> str:
+def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
     totals = summary["totals"]
-    line = (
-        f"{totals['qps']:,.1f} statements/s over {summary['measured_seconds']:.1f} s,"
-        f" {summary['connections']} connections, {summary['workers']} workers:"
-        f" {totals['succeeded']:,} succeeded, {totals['failed']:,} failed"
+    yield (
+        f"{figures.rate(totals['qps'])} statements/s over {figures.seconds(summary['measured_seconds'])},"
+        f" {_many(summary['connections'], 'connection')}, {_many(summary['workers'], 'worker')}"
     )
-    if totals["skipped"]:
-        line += f", {totals['skipped']:,} skipped"
-    if totals["cancelled"]:
-        line += f", {totals['cancelled']:,} cancelled"
-    return line
+    share = f" ({figures.percent(totals['error_rate'])})" if totals["failed"] else ""
+    said = [f"{totals['succeeded']:,} succeeded", f"{totals['failed']:,} failed{share}"]
+    if not summary["lag_ms"]:  # a closed loop: what is sent is what there is
+        said += [f"{totals[name]:,} {name}" for name in ("skipped", "cancelled") if totals[name]]
+        yield ", ".join(said)
+        return
+    offered, delivered = totals["scheduled"], totals["succeeded"] + totals["failed"]
+    yield (
+        f"{offered:,} offered{_per_s(offered, summary)}: {delivered:,} delivered{_per_s(delivered, summary)},"
+        f" {totals['skipped']:,} skipped, {totals['cancelled']:,} cancelled"
+    )
+    yield ", ".join(said)
 
 
-def _latencies(summary: Mapping[str, Any]) -> str:
-    rows = [("all", summary["totals"]["succeeded"], summary["totals"]["qps"], summary["latency_ms"])]
+def _per_s(count: int, summary: Mapping[str, Any]) -> str:
+    seconds = summary["measured_seconds"]
+    return f" ({figures.rate(count / seconds)}/s)" if seconds else ""
+
+
+def _latencies(summary: Mapping[str, Any]) -> Iterator[str]:
+    totals, statements = summary["totals"], summary["statements"]
+    rows: list[tuple[str, int | None, float | None, Mapping[str, Any]]] = [
+        ("all", totals["succeeded"], totals["qps"], summary["latency_ms"])
+    ]
     if summary["lag_ms"]:
-        rows.append(("(lag)", summary["totals"]["succeeded"], summary["totals"]["qps"], summary["lag_ms"]))
+        rows.append(("(lag)", None, None, summary["lag_ms"]))
     rows += [
-        (_line(name, 30), one["succeeded"], one["qps"], one["latency_ms"])
-        for name, one in summary["statements"].items()
+        (_line(name, NAME_MAX), one["succeeded"], one["qps"], one["latency_ms"])
+        for name, one in list(statements.items())[:STATEMENTS_MAX]
     ]
-    table = [
-        ("ms", "count", "per s", *_COLUMNS),
-        *((name, f"{count:,}", f"{qps:,.1f}", *_cells(times)) for name, count, qps, times in rows),
-    ]
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    return "\n".join(_row(row, widths) for row in table)
-
-
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """The first column to the left, numbers to the right, wide enough to compare one run with another."""
-    numbers = (f"{cell:>{max(width, 8)}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
-    return " ".join((f"{cells[0]:<{widths[0]}}", *numbers))
-
-
-def _cells(times: Mapping[str, Any]) -> list[str]:
-    """ "-": too few samples to say. "≥": at least so much, because statements were cancelled."""
-    at_least = times.get("at_least", ())
-    return [
-        "-" if times.get(column) is None else f"{'≥' if column in at_least else ''}{times[column]:.2f}"
-        for column in _COLUMNS
-    ]
-
-
-def _errors(errors: Sequence[Mapping[str, Any]]) -> str:
-    return "\n".join(
-        f"  {error['count']:,} × {error['category']} {error['code'] or ''}: {_line(error['example'], 120)}"
-        for error in errors[:10]
+    yield from _table(
+        ("ms", "count", "per s", *figures.TIMES.values()),
+        [
+            (name, figures.count(count), figures.rate(qps), *(figures.time_of(times, one) for one in figures.TIMES))
+            for name, count, qps, times in rows
+        ],
     )
+    if len(statements) > STATEMENTS_MAX:
+        yield f"{len(statements) - STATEMENTS_MAX:,} more statements are in the report"
 
 
-def _client(summary: Mapping[str, Any]) -> str:
+def _find_max(found: Mapping[str, Any]) -> Iterator[str]:
+    if not found:
+        return
+    level = found["max_concurrency"]
+    yield f"find-max: {_line(str(found['reason']), REASON_MAX)}"
+    if level is not None:
+        yield (
+            f"at {_many(level, 'connection')}: {figures.rate(found['qps'])} statements/s,"
+            f" p95 {figures.ms(found['p95_ms'])} ms, confidence {_line(str(found['confidence']), NAME_MAX)}"
+        )
+    steps = found["steps"]
+    if not steps:
+        return
+    numbers = _table(
+        ("step", "conns", "per s", "p95 ms", "failed"),
+        [
+            (
+                str(step["step"]),
+                figures.count(step["target"]),
+                figures.rate(step["qps"]),
+                figures.ms(step["p95_ms"]),
+                figures.count(step["failed"]),
+            )
+            for step in steps
+        ],
+    )
+    outcomes = ["outcome", *(_line(f"{step['outcome']}: {step['reason']}", 120) for step in steps)]
+    yield from (f"{line}  {outcome}" for line, outcome in zip(numbers, outcomes, strict=True))
+
+
+def _errors(errors: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for error in errors[:ERRORS_MAX]:
+        code = "" if error["code"] is None else f" {error['code']}"
+        yield f"  {error['count']:,} × {error['category']}{code}: {_line(error['example'], 120)}"
+    if len(errors) > ERRORS_MAX:
+        yield f"  {len(errors) - ERRORS_MAX:,} more kinds of errors are in the report"
+
+
+def _client(client: Mapping[str, Any]) -> Iterator[str]:
     """How loaded this side was; nothing is said when no worker has told."""
-    client, said = summary["client"], []
+    said = []
     if client["cpu_percent_of_core"] is not None:
         said.append(f"busiest worker used {client['cpu_percent_of_core']:.0f} % of its core")
     if client["wakeup_p99_ms"] is not None:
-        said.append(f"threads woke {client['wakeup_p99_ms']:.1f} ms late (p99)")
-    return f"client: {', '.join(said)}" if said else ""
+        said.append(f"threads woke {figures.ms(client['wakeup_p99_ms'])} ms late (p99)")
+    if client["overhead_ms"] is not None:
+        said.append(f"{figures.ms(client['overhead_ms'])} ms added to the server's time (median)")
+    if said:
+        yield f"client: {', '.join(said)}{'; SATURATED' if client['saturated'] else ''}"
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The first column to the left, numbers to the right, wide enough to compare one run with another."""
+    widths = [max(map(_width, column)) for column in zip(head, *rows, strict=True)]
+    for cells in (head, *rows):
+        name = cells[0] + " " * (widths[0] - _width(cells[0]))
+        numbers = (f"{cell:>{max(width, 8)}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
+        yield " ".join((name, *numbers))
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal: some characters take two, marks on others none."""
+    return sum(
+        2 if unicodedata.east_asian_width(one) in "WF" else 0 if unicodedata.category(one) in ("Mn", "Me", "Cf") else 1
+        for one in text
+    )
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _line(text: str, limit: int) -> str:
     """Foreign text on one line: a name or an error must not be able to write a line of its own."""
-    return plain(" ".join(text.split()), limit)
+    return plain(" ".join(text[: 20 * limit].split()), limit)

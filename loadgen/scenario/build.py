@@ -67,6 +67,10 @@ def build(file: ScenarioFile) -> typed.Scenario:
         enrichment=file.enrichment.enabled,
         spawner=typed.Spawner(**_values(file.spawner)),
         on_worker_loss=file.on_worker_loss,
+        notify=tuple(
+            typed.Notification(webhook=one.webhook, command=tuple(one.command), ping=one.ping, on=tuple(one.on))
+            for one in file.notify
+        ),
         timing=_timing(file.timing, file.spawner.kind),
         embedded=typed.Embedded(**_values(file.embedded)),
     )

@@ -47,6 +47,7 @@ def check(checked: Checked, folder: Path | None) -> None:
     _check_sharding(checked, file)
     _check_threshold_times(checked, file)
     _check_features(checked, file)
+    _check_notify(checked, file)
     _check_timing(checked, file)
 
 
@@ -149,6 +150,20 @@ def _check_features(checked: Checked, file: ScenarioFile) -> None:
             checked.problem(path, "is missing: kind spcs needs it", f"add {key}: …")
         elif file.spawner.kind is not SpawnerKind.SPCS and checked.given(path):
             checked.problem(path, "belongs to kind spcs", f"the kind is {file.spawner.kind}; remove it", at_key=True)
+
+
+def _check_notify(checked: Checked, file: ScenarioFile) -> None:
+    ways = ("webhook", "command", "ping")
+    for number, one in enumerate(file.notify):
+        path: KeyPath = ("notify", number)
+        if not checked.fine(path):
+            continue
+        given = [way for way in ways if getattr(one, way)]
+        if len(given) != 1:
+            what = f"has {' and '.join(given)}" if given else "has nobody to tell"
+            checked.problem(path, what, "write one of webhook, command and ping")
+        if not one.on:
+            checked.problem((*path, "on"), "is empty: nobody would ever be told", "leave it out, or write [always]")
 
 
 def _check_timing(checked: Checked, file: ScenarioFile) -> None:

@@ -20,7 +20,7 @@ from loadgen.scenario.section import (
     EmbeddedSection,
     EnrichmentSection,
     GuardrailsSection,
-    NothingYet,
+    NotifySection,
     PoolSection,
     PrepareSection,
     QueryLogSection,
@@ -178,6 +178,6 @@ class ScenarioFile(Section):
     on_worker_loss: Annotated[OnWorkerLoss, OneOf(words=OnWorkerLoss)] = key(
         default="fail", description="continue: go on with the workers that are left; the result is flagged."
     )
-    notify: Annotated[list[Any], NothingYet(what="notifications")] = key(default=[])
+    notify: list[NotifySection] = key(default=[], description="Whom to tell of the end of a run.")
     timing: TimingSection = key(default=TimingSection())
     embedded: EmbeddedSection = key(default=EmbeddedSection())

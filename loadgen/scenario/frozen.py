@@ -1,6 +1,7 @@
 """SCENARIO_CONFIG: the one writer and the one reader of a run's stored scenario.
 
-Workers and orchestrator see only what `thaw` makes of it. Texts from the environment are stored as `${NAME}`, and
+Workers and orchestrator see only what `thaw` makes of it. `notify` is no part of it: its addresses are secrets that a
+worker has no use for, and only whoever started the run tells. Texts from the environment are stored as `${NAME}`, and
 filled in where they are read; everything else, numbers and names of objects too, is stored as it was resolved.
 """
 

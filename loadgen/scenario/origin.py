@@ -108,8 +108,10 @@ def _matters(path: KeyPath, loaded: Loaded) -> bool:
     file = loaded.file
     key = path[-1] if len(path) == 2 else path[1] if len(path) > 1 else ""
     match path[0]:
-        case "sessions" | "notify":
+        case "sessions":
             return False
+        case "notify":
+            return bool(file.notify)
         case "load":
             foreign = frozenset[str]().union(*KEYS_OF_MODE.values()) - KEYS_OF_MODE[file.load.mode]
             replaced = {"connections", "duration", "rate"} if file.load.stages else set()

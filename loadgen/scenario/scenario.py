@@ -73,6 +73,15 @@ class OnWorkerLoss(StrEnum):
     CONTINUE = "continue"
 
 
+class Notable(StrEnum):
+    """What somebody may want to be told of."""
+
+    FAILED = "failed"  # the run or a threshold
+    INVALID = "invalid"
+    REGRESSION = "regression"
+    ALWAYS = "always"
+
+
 class Engine(StrEnum):
     POSTGRES = "postgres"
     NULL = "null"
@@ -244,6 +253,16 @@ class Spawner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    """Whom to tell of the end of a run, and when: exactly one of the three ways is there."""
+
+    webhook: str | None = None  # a URL; kept out of logs
+    command: tuple[str, ...] = ()
+    ping: str | None = None  # a URL
+    on: tuple[Notable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """The times of the machinery; a scenario changes them for tests and slow networks."""
 
@@ -298,5 +317,6 @@ class Scenario:
     enrichment: Enrichment = Enrichment.AUTO
     spawner: Spawner = Spawner()
     on_worker_loss: OnWorkerLoss = OnWorkerLoss.FAIL
+    notify: tuple[Notification, ...] = ()  # not stored with the run: only who started it tells
     timing: Timing = Timing()
     embedded: Embedded = Embedded()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
+from loadgen.log import register_secret
 from loadgen.scenario.base import Section, key
 from loadgen.scenario.field import (
     Duration,
@@ -27,11 +28,13 @@ from loadgen.scenario.scenario import (
     Engine,
     Enrichment,
     GuardrailAction,
+    Notable,
     QueryLogMode,
     SpawnerKind,
     TableType,
 )
 from loadgen.scenario.service_time import check_service_time
+from loadgen.scenario.template import FromEnvironment
 
 _TYPES = (
     "NUMBER|DECIMAL|NUMERIC|INT|INTEGER|BIGINT|SMALLINT|TINYINT|BYTEINT|FLOAT|FLOAT4|FLOAT8|DOUBLE|DOUBLE PRECISION|"
@@ -39,6 +42,7 @@ _TYPES = (
     "TIME|TIMESTAMP|TIMESTAMP_LTZ|TIMESTAMP_NTZ|TIMESTAMP_TZ|VARIANT|OBJECT|ARRAY|UUID"
 )
 _TYPE = re.compile(rf"(?:{_TYPES})(?:\s*\(\s*\d{{1,9}}(?:\s*,\s*\d{{1,3}})?\s*\))?")
+_URL = re.compile(r"https?://[^\s/?#]+[^\s]*")
 ROWS_MAX = 10**10
 
 
@@ -265,16 +269,34 @@ class EmbeddedSection(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NothingYet(Kind):
-    """A list that has to stay empty until it is supported."""
+class SecretUrl(Kind):
+    """A URL that whoever knows it can use, so that it stands in the environment and not in the file."""
 
-    takes_variables: ClassVar[bool] = False
-    what: str
+    keeps_variables: ClassVar[bool] = True
 
-    def parse(self, value: object) -> list[Any]:
-        if value not in ([], None):
-            raise Wrong(f"{self.what} are not supported yet", "leave the list empty")
-        return []
+    def parse(self, value: object) -> str:
+        if not isinstance(value, FromEnvironment):
+            raise Wrong("must come from the environment: whoever knows it can use it", "write ${NAME}")
+        if not _URL.fullmatch(value):
+            raise Wrong("is not a URL that begins with https:// or http://", "look at the variable's value")
+        register_secret(str(value))
+        return value
 
     def schema(self) -> JsonSchema:
-        return {"type": "array", "maxItems": 0}
+        return {"type": "string", "pattern": r"\$\{"}
+
+
+class NotifySection(Section):
+    """Whom to tell of the end of a run: one of webhook, command and ping."""
+
+    containers: ClassVar[frozenset[str]] = frozenset({"command", "on"})
+    webhook: Annotated[str | None, SecretUrl(nullable=True)] = key(
+        default=None, description="Gets a small JSON document by POST; write ${NAME}."
+    )
+    command: list[Annotated[str, Text(length_max=1_000)]] = key(
+        default=[], description="A program and its arguments; gets the same document as its input."
+    )
+    ping: Annotated[str | None, SecretUrl(nullable=True)] = key(default=None, description="Gets a GET; write ${NAME}.")
+    on: list[Annotated[Notable, OneOf(words=Notable)]] = key(
+        default=["failed", "invalid", "regression"], description="When; always: after every run."
+    )

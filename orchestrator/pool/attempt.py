@@ -131,7 +131,7 @@ def _said(folder: Path, name: str) -> IO[bytes]:
 
 def _why(folder: Path, code: int) -> str | None:
     """In the run's own words: its summary, its error, or the last thing it said."""
-    with suppress(OSError, ValueError, AttributeError):
+    with suppress(OSError, ValueError, AttributeError, TypeError, LookupError):  # whatever it is, it is no summary
         with (folder / "stdout").open("rb") as file:
             told = json.loads(file.read(_READ_MAX))
         why = told["error"]["message"] if "error" in told else told.get("exit_reason")

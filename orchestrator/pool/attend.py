@@ -32,6 +32,7 @@ def attend(runner: Runner, received: Sequence[int], *, grace_s: float, reading: 
             *lines, rest = (rest + said).split(b"\n")
             for line in lines:
                 _heed(runner, line, writing)
+        runner.guard()
         while obeyed < len(received):
             runner.leave(grace_s if obeyed == 0 else 0.0)
             obeyed += 1

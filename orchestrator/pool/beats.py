@@ -42,16 +42,17 @@ class Counted:
 
 
 class Beats:
-    """Owns `session`, which it closes. `held` and `counted` are replaced, as a whole, by the thread that runs."""
+    """Owns `session`, which it closes. What is held and counted is said by the thread that does the runs."""
 
     def __init__(self, session: ControlSession, me: PoolWorkerIdentity, *, lease_s: float, clock: Clock) -> None:
         self.held: Held | None = None
         self.counted = Counted()
         self.registered = threading.Event()
         self.draining = threading.Event()  # set by the registry's answer, or by our own process
-        self.error: LoadgenError | None = None  # why there was no registration
+        self.error: Exception | None = None  # why there are no beats
         self._session, self._me, self._lease_s, self._clock = session, me, lease_s, clock
         self._stopping = threading.Event()
+        self._news = threading.Event()  # not to be kept until the next beat
         self._patience = Patience(stop=self._stopping, clock=clock)
         self._beat_s = pool_workers.beat_s(lease_s)
         self._drain_told = False
@@ -60,9 +61,15 @@ class Beats:
     def start(self) -> None:
         self._thread.start()
 
+    def hold(self, held: Held | None) -> None:
+        """What the runner does from now on."""
+        self.held = held
+        self._news.set()
+
     def stop(self) -> None:
         """The last word: this runner is OFFLINE. Bounded, and safe to call twice."""
         self._stopping.set()
+        self._news.set()
         self._thread.join(_JOIN_S)
 
     def new_trust(self, begun_ns: int) -> Trust:
@@ -88,11 +95,21 @@ class Beats:
             self.error = error
         self.registered.set()
         if self.error is None:
-            good = True
-            while not self._clock.wait(self._stopping, self._beat_s if good else min(self._beat_s, _AGAIN_S)):
-                good = self.step()
+            try:
+                self._keep_beating()
+            except Exception as error:  # the top of a thread: without beats the runner must go
+                self.error = error
+                self.draining.set()
             self._sign_off()
         self._session.close()
+
+    def _keep_beating(self) -> None:
+        wait_s = self._beat_s
+        while not self._stopping.is_set():
+            self._clock.wait(self._news, wait_s)
+            self._news.clear()
+            if not self._stopping.is_set():
+                wait_s = self._beat_s if self.step() else min(self._beat_s, _AGAIN_S)
 
     def _beat(self) -> None:
         held, begun_ns = self.held, self._clock.boottime_ns()

@@ -17,7 +17,7 @@ START_PAUSE_MAX_S = 60.0
 class PoolRules:
     min_runners: int = 1
     max_runners: int = 4
-    scale_up_at: int = 5  # queued runs
+    scale_up_at: int = 5  # runs that could begin
     idle_s: float = 300.0
     max_age_s: float = 3600.0
     max_runs: int = 1000
@@ -55,7 +55,7 @@ class Decision:
 
 
 def decide(rules: PoolRules, depth: int | None, runners: Sequence[RunnerView]) -> Decision:
-    """What to do now. `depth` is the number of queued runs; None: nobody has looked again since the last decision.
+    """What to do now. `depth` is how many runs could begin; None: nobody has looked again since the last decision.
 
     A runner that drains still needs the machine: together they are never more than the maximum.
     """
@@ -65,7 +65,7 @@ def decide(rules: PoolRules, depth: int | None, runners: Sequence[RunnerView]) -
     drain = _recycled(rules, living, serving)
     serving = [runner for runner in serving if runner.name not in drain]
     wanted = max(rules.min_runners, len(serving))
-    if depth is not None and depth >= rules.scale_up_at:
+    if depth and (depth >= rules.scale_up_at or not serving):
         wanted = max(wanted, len(serving) + 1)
     elif depth == 0 and not drain:
         drain = _surplus(rules, serving)

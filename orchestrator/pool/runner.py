@@ -1,7 +1,7 @@
 """A runner: takes runs from the queue, one at a time, and does them until it is told to leave.
 
 thread   does                                                       owns
-main     answers its manager, handles signals; never the driver     stdin, stdout (orchestrator.pool.attend)
+main     answers its manager, signals, guards the lease; no driver   stdin, stdout (orchestrator.pool.attend)
 runs     claims a run, follows it, says how it ended                a session, the run's process
 beats    keeps the runner registered and its lease alive            a session of its own
 """
@@ -67,7 +67,7 @@ class Followed:
 
 
 class Runner:
-    """leave() and state() may be called from any thread; `done` is set at the end."""
+    """leave(), guard() and state() are for other threads; `done` is set at the end."""
 
     def __init__(
         self,
@@ -86,6 +86,7 @@ class Runner:
         self._in_doubt = False  # perhaps we hold a run that we do not know of
         self._runs = 0
         self._idle_since_ns: int | None = None
+        self._process: RunProcess | None = None
         self._thread = threading.Thread(target=self._run, name="runs", daemon=True)
 
     def start(self) -> None:
@@ -98,6 +99,12 @@ class Runner:
             by_ns = self._clock.monotonic_ns() + round(grace_s * NS_PER_S)
             self._leave_by_ns = by_ns if self._leave_by_ns is None else min(by_ns, self._leave_by_ns)
         self._beats.draining.set()
+
+    def guard(self) -> None:
+        """Stop a run that is not ours any more. For the main thread: the others may be waiting for the driver."""
+        held, process = self._beats.held, self._process
+        if held is not None and process is not None and not held.trust.holds(self._clock.boottime_ns()):
+            process.stop()
 
     def state(self) -> RunnerState:
         held, since_ns = self._beats.held, self._idle_since_ns
@@ -121,6 +128,8 @@ class Runner:
             while not self._beats.draining.is_set():
                 if not self._take_one():
                     self._clock.wait(self._beats.draining, self._settings.poll_s * random.uniform(0.8, 1.2))
+            if self._in_doubt:
+                self._let_go()
         except BaseException as error:  # the top of a thread: told by the main thread
             self.error = error
         finally:
@@ -145,16 +154,23 @@ class Runner:
         if claim is None:
             return False
         try:
-            self._beats.held = Held(queue_id=claim.queue_id, trust=self._beats.new_trust(begun_ns))
+            self._beats.hold(Held(queue_id=claim.queue_id, trust=self._beats.new_trust(begun_ns)))
             self._attempt(claim)
         except LoadgenError as error:  # it cannot be said how it ended: the lease expires, and somebody tries again
             self._in_doubt = True
             event(log, logging.WARNING, "attempt_failed", queued=claim.queue_id, why=str(error))
         finally:
-            self._beats.held = None
+            self._beats.hold(None)
             self._runs += 1
             self._idle_since_ns = self._clock.monotonic_ns()
         return True
+
+    def _let_go(self) -> None:
+        """Of what we perhaps hold without knowing: others need not wait for the end of its lease."""
+        try:
+            run_claims.expire(self._session, self._patience(threading.Event()), self._me.worker_id)
+        except LoadgenError as error:
+            event(log, logging.INFO, "let_go_failed", runner=self._me.worker_id, why=str(error))
 
     def _attempt(self, claim: Claim) -> None:
         patience = self._patience(threading.Event())
@@ -175,16 +191,18 @@ class Runner:
             self._record(claim, wanted, Result(exit_code=code, reason=f"it could not start: {error}"), Followed())
             return
         try:
+            self._process = process
             followed = self._follow(claim, process)
             result = process.result()
         finally:
+            self._process = None
             process.close()
         self._record(claim, wanted, result, followed)
 
     def _follow(self, claim: Claim, process: RunProcess) -> Followed:
         """Watch the run until it ends: for its id, for a wish to cancel it, for our own end, for the lease."""
-        seen, known, look_ns = Followed(), False, self._next_look_ns()
-        held, never = self._beats.held, threading.Event()
+        seen, known, look_ns = Followed(), False, self._clock.monotonic_ns()
+        held, never, tried = self._beats.held, threading.Event(), False
         assert held is not None
         while process.exit_code is None:
             self._clock.wait(never, LOOK_S)
@@ -193,14 +211,16 @@ class Runner:
                 seen = replace(seen, lost=True)
             elif self._leave_by_ns is not None and now_ns >= self._leave_by_ns:
                 seen = replace(seen, interrupted=True)
-            if not seen.lost and now_ns >= look_ns:
-                seen, look_ns = self._look(claim, seen), self._next_look_ns()
-            if not known and (run_id := process.run_id) is not None:
-                known = self._make_known(claim, run_id)
+            run_id = None if known else process.run_id
+            if not seen.lost and (now_ns >= look_ns or (run_id is not None and not tried)):
+                seen = self._look(claim, seen)
+                if run_id is not None:
+                    known, tried = self._make_known(claim, run_id), True
+                look_ns = self._clock.monotonic_ns() + round(self._settings.poll_s * NS_PER_S)
             if seen != before:
                 event(log, logging.INFO, "run_stopped", queued=claim.queue_id, why=repr(seen))
                 process.stop()
-        return seen
+        return seen if held.trust.holds(self._clock.boottime_ns()) else replace(seen, lost=True)
 
     def _look(self, claim: Claim, seen: Followed) -> Followed:
         try:
@@ -229,9 +249,11 @@ class Runner:
             interrupted=followed.interrupted,
             chance=random.random(),
         )
-        accepted = not followed.lost and self._accepted(claim, result, outcome)
+        # A run that we stopped because of the lease says nothing; a result may be in time, and SQL knows.
+        has_result = outcome.attempt is AttemptStatus.COMPLETED
+        accepted = (has_result or not followed.lost) and self._accepted(claim, result, outcome)
         counted = self._beats.counted
-        if accepted and outcome.attempt is AttemptStatus.COMPLETED:
+        if accepted and has_result:
             self._beats.counted = replace(counted, completed=counted.completed + 1)
         elif not accepted or outcome.attempt is AttemptStatus.FAILED:
             self._beats.counted = replace(counted, failed=counted.failed + 1)
@@ -263,6 +285,3 @@ class Runner:
 
     def _patience(self, stop: threading.Event) -> Patience:
         return Patience(stop=stop, attempts=ATTEMPTS, clock=self._clock)
-
-    def _next_look_ns(self) -> int:
-        return self._clock.monotonic_ns() + round(self._settings.poll_s * NS_PER_S)

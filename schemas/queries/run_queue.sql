@@ -43,10 +43,11 @@ WHERE QUEUE_ID = ? AND (STATUS = 'FAILED' OR STATUS = 'CANCELLED' OR STATUS = 'E
 
 -- name: candidates
 -- What may be taken now by someone who offers these capabilities, the most urgent first, then the oldest. A run waits
--- while another one measures the same target: two at once would measure each other.
+-- while another one measures the same target: two at once would measure each other. A row whose REQUIRES makes no sense
+-- is never taken, and keeps nobody from the others.
 SELECT QUEUE_ID, EPOCH, STATUS, OWNER, TARGET FROM RUN_QUEUE Q
 WHERE (STATUS = 'QUEUED' OR STATUS = 'RUNNING') AND AVAILABLE_AT <= SYSDATE() AND ATTEMPTS < MAX_ATTEMPTS
-  AND ARRAY_SIZE(ARRAY_EXCEPT(PARSE_JSON(REQUIRES), PARSE_JSON(?))) = 0
+  AND ARRAY_SIZE(ARRAY_EXCEPT(TO_ARRAY(TRY_PARSE_JSON(REQUIRES)), TO_ARRAY(PARSE_JSON(?)))) = 0
   AND NOT EXISTS (
       SELECT 1 FROM RUN_QUEUE B
       WHERE B.TARGET = Q.TARGET AND B.TARGET <> '' AND (B.STATUS = 'RUNNING' OR B.STATUS = 'CANCEL_REQUESTED')
@@ -54,10 +55,14 @@ WHERE (STATUS = 'QUEUED' OR STATUS = 'RUNNING') AND AVAILABLE_AT <= SYSDATE() AN
 ORDER BY PRIORITY DESC, CREATED_AT, QUEUE_ID LIMIT ?;
 
 -- name: depth
--- How many runs wait that someone with these capabilities could take. One that waits for its target counts too.
-SELECT COUNT(*) FROM RUN_QUEUE
+-- How many runs could begin now, if there were runners with these capabilities: of those with one target only one.
+SELECT COUNT(DISTINCT IFF(TARGET = '', QUEUE_ID, TARGET)) FROM RUN_QUEUE Q
 WHERE (STATUS = 'QUEUED' OR STATUS = 'RUNNING') AND AVAILABLE_AT <= SYSDATE() AND ATTEMPTS < MAX_ATTEMPTS
-  AND ARRAY_SIZE(ARRAY_EXCEPT(PARSE_JSON(REQUIRES), PARSE_JSON(?))) = 0;
+  AND ARRAY_SIZE(ARRAY_EXCEPT(TO_ARRAY(TRY_PARSE_JSON(REQUIRES)), TO_ARRAY(PARSE_JSON(?)))) = 0
+  AND NOT EXISTS (
+      SELECT 1 FROM RUN_QUEUE B
+      WHERE B.TARGET = Q.TARGET AND B.TARGET <> '' AND (B.STATUS = 'RUNNING' OR B.STATUS = 'CANCEL_REQUESTED')
+        AND B.AVAILABLE_AT > SYSDATE());
 
 -- name: claim
 -- 0 rows: another was faster, the target is being measured, or the claimer is not ONLINE. The last condition does not

@@ -118,9 +118,7 @@ def test_what_is_added_waits_with_its_texts(queue):
     wanted = run_claims.wanted(queue.session, claim)
 
     assert (row.status, row.attempts, row.epoch, row.requires) == (QueueStatus.QUEUED, 0, 0, ("a=1", "b=2"))
-    assert wanted == run_claims.Wanted(
-        name="Orders & more", scenario=text, files=files, connection="prod", attempts=1
-    )
+    assert wanted == run_claims.Wanted(name="Orders & more", scenario=text, files=files, connection="prod", attempts=1)
 
 
 def test_of_two_with_one_key_there_is_one(queue):
@@ -204,17 +202,32 @@ def test_a_runner_never_gets_what_it_cannot_do_and_what_it_can_is_not_held_up(qu
     assert run_claims.depth(queue.session, ("zone=eu", "disk=ssd")) == run_claims.CANDIDATES + 1
 
 
+@pytest.mark.parametrize("requires", ["", "no JSON", "7", '{"zone":"eu"}', "null"])
+def test_a_row_that_makes_no_sense_keeps_nobody_from_the_others(queue, requires):
+    broken, good = queue.add("broken", priority=9), queue.add("good")
+    queue.plane.change("UPDATE RUN_QUEUE SET REQUIRES = ? WHERE QUEUE_ID = ?", requires, broken)
+    runner = queue.runner()
+
+    taken = [queue.claim(runner, "zone=eu"), queue.claim(runner, "zone=eu")]
+
+    assert [claim and claim.queue_id for claim in taken] == [good, None]
+
+
 def test_one_target_is_measured_by_one_run_at_a_time(queue):
     first, second = queue.add("a", target="prod/WH"), queue.add("b", target="prod/WH")
     other = queue.add("c", target="prod/OTHER")
     runner = queue.runner()
 
+    depths = [run_claims.depth(queue.session, ())]
     held = queue.claimed(runner)
+    depths.append(run_claims.depth(queue.session, ()))
     beside = queue.claimed(runner)
+    depths.append(run_claims.depth(queue.session, ()))
     nothing = queue.claim(runner)
     assert queue.finish(held)
 
     assert (held.queue_id, beside.queue_id, nothing) == (first, other, None)
+    assert depths == [2, 1, 0]  # that could begin
     assert queue.claimed(runner).queue_id == second
 
 

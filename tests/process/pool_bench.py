@@ -11,13 +11,14 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from loadgen.control import run_attempts, run_queue
+from loadgen.control import run_attempts, run_queue, run_status
 from loadgen.control.run_attempts import Attempt
 from loadgen.control.run_queue import NewQueued, Queued
 from loadgen.model.queue import AttemptStatus, QueueStatus
@@ -41,6 +42,15 @@ class Disturbance:
     stopped_s: float = LEASE_S * 1.5  # long enough to lose a lease
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """What was done to a runner, and when by the server's clock."""
+
+    pid: int
+    number: signal.Signals
+    at: datetime
+
+
 class PoolBench:
     """`close()` ends every process that was started here."""
 
@@ -57,7 +67,13 @@ class PoolBench:
 
     def start(self, *words: str, stand_in: bool = True) -> subprocess.Popen[bytes]:
         """A pool; its log goes to `pool-<n>.log`."""
-        given = [*words, f"--lease={LEASE_S}s", f"--poll={POLL_S}s", f"--output-dir={self.folder / 'runs'}", *self.place]
+        given = [
+            *words,
+            f"--lease={LEASE_S}s",
+            f"--poll={POLL_S}s",
+            f"--output-dir={self.folder / 'runs'}",
+            *self.place,
+        ]
         if stand_in:
             command = shlex.join([sys.executable, "-I", "-S", pool_stand_in.__file__])
             given.append(f"--program={command}")
@@ -82,11 +98,11 @@ class PoolBench:
         )
         return [int(row[0]) for row in rows if alive_runner(int(row[0]))]
 
-    def disturb(self, plan: Disturbance, chance: random.Random) -> None:
-        """Kill and stop runners at random, in between what they do; those that were stopped go on later."""
+    def disturb(self, plan: Disturbance, chance: random.Random) -> list[Deed]:
+        """Kill and stop runners at random, whatever they do; those that were stopped go on later."""
         deeds = [signal.SIGKILL] * plan.kills + [signal.SIGSTOP] * plan.stops
         chance.shuffle(deeds)
-        pause, waking = threading.Event(), []
+        pause, waking, done = threading.Event(), [], []
         for deed in deeds:
             pause.wait(plan.every_s)
             pids = self.runner_pids()
@@ -95,12 +111,14 @@ class PoolBench:
             pid = chance.choice(pids)
             with suppress(ProcessLookupError):
                 os.kill(pid, deed)
+            done.append(Deed(pid=pid, number=deed, at=run_status.server_time(self.plane.session)))
             if deed is signal.SIGSTOP:
                 thread = threading.Thread(target=self._wake, args=(pid, plan.stopped_s), name="waker", daemon=True)
                 thread.start()
                 waking.append(thread)
         for thread in waking:
             thread.join()
+        return done
 
     def _wake(self, pid: int, after_s: float) -> None:
         threading.Event().wait(after_s)
@@ -145,6 +163,16 @@ class PoolBench:
         return [
             (one["attempt"], one["what"]) for one in noted if one["queue_id"] == queue_id and one["what"] != "begin"
         ]
+
+
+def wait_for(happened: Callable[[], object], what: str, bench: PoolBench, *, looks: int = 1200) -> None:
+    """Wait for a state of the queue; each look asks the server. Fails with what the pools have logged."""
+    never = threading.Event()
+    for _ in range(looks):
+        if happened():
+            return
+        never.wait(0.1)
+    raise AssertionError(f"did not happen: {what}\n{bench.unfinished()}\n{bench.log()[-6000:]}")
 
 
 def alive_runner(pid: int) -> bool:

@@ -28,7 +28,7 @@ ONE = {"statements": [{"name": "one", "sql": "SELECT 1"}]}
 TIMING = {
     **dict.fromkeys(("tick", "heartbeat", "status_poll"), "200ms"),
     **dict.fromkeys(("flush", "events_poll", "announce", "terminate_after", "kill_after"), "500ms"),
-    "drain_interrupt": "2s",
+    "drain_interrupt": "1s",
 }
 # Longer ago than a successor has to wait, and not so long that workers give their leader up.
 EXPIRE = "UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, -12, SYSDATE()) WHERE "

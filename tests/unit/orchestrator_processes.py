@@ -104,8 +104,10 @@ class Process:
             world = self.world
             if world.now_s >= world.faults_until_s:
                 return Fate.ANSWERED
-            if world.now_s < max(world.away_until_s, self.cut_off_until_s) or cut_off():
+            if world.now_s < world.away_until_s:
                 return Fate.AWAY
+            if world.now_s < self.cut_off_until_s or cut_off():  # some of it is under way all the same
+                return Fate.LATE if changes and world.rng.random() < 0.3 else Fate.AWAY
             return world.draw_fate(changes)
 
         return cast(ControlSession, Wire(self.world.tables, fate, self.world.later))
@@ -312,6 +314,9 @@ class Orchestrator(Process):
         assert self._keeper is not None
         number = run_control_events.emit(self.session, self.patience, self._keeper.term, new)
         self._next_sequence_id = number + 1
+        events = self.world.tables.events
+        if not 0 < number <= len(events) or events[number - 1].event_id != new.event_id:
+            raise Violation(Rule.ANSWER, f"{self.name} said {new.command}, and it is not there")
         if kind in self._said:
             raise Violation(Rule.ONCE, f"{self.name} said {kind} again")
         self._said |= {kind} if kind is not None else set()
@@ -362,6 +367,8 @@ class Orchestrator(Process):
         term = run_leases.claim(self.session, self.patience, "run", owner, TIMES.ttl_s)
         if term is None:
             return False
+        if self.world.tables.leases[-1].owner != owner:
+            raise Violation(Rule.ANSWER, f"{self.name} claimed term {term.epoch}, and it is another's")
         self._keeper = LeaseKeeper(self._lease_session, term, TIMES, claimed_ns=begun_ns, clock=self.clock)
         self.thread(self._keep(self._keeper), TIMES.renew_s)
         self.world.note("claimed", self.name, str(term.epoch))
@@ -400,6 +407,9 @@ class Orchestrator(Process):
         change = Move(status=run.status, phase=run.phase, to=step.to, to_phase=step.to_phase, reason=step.reason)
         moved = run_status.move(self.session, self.patience, self._keeper.term, change)
         self.world.note("moved" if moved else "not moved", self.name, step.to, step.to_phase)
+        tables = self.world.tables
+        if moved and (tables.status, tables.phase) != (step.to, step.to_phase):
+            raise Violation(Rule.ANSWER, f"{self.name} moved to {step.to}, and it is {tables.status}")
         return moved
 
     def _read_run(self) -> Run:

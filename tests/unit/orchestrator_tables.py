@@ -21,13 +21,14 @@ from loadgen.control.session import ControlFailed
 from loadgen.model.event import EventType
 from loadgen.model.outcome import ErrorCategory
 from loadgen.model.run import PHASES, STEPS, Phase, RunStatus
+from loadgen.model.worker import WorkerStatus
 from loadgen.snowflake.failure import Failure
 
 ZERO = datetime(2026, 11, 15)  # noqa: DTZ001  as Snowflake has it: naive UTC
 NO_ANSWER = Failure(category=ErrorCategory.CONNECTION, retryable=True, unknown_outcome=True)
 DUPLICATE = Failure(category=ErrorCategory.SNOWFLAKE_ERROR, duplicate_key=True)
 EVENTS_MAX = 100  # rows per poll
-STATUS = 2  # its place in a row of beats
+STATUS, COUNT = 2, 4  # their places in a row of beats
 
 Commit = Callable[[], int]
 
@@ -40,6 +41,7 @@ class Rule(StrEnum):
     FENCE = "nothing of a term is written once its successor has begun"
     NUMBERS = "events have numbers without gaps, and each is there once"
     RESULT = "the result of a run is there once, as far as readers see, and is what the run says"
+    ANSWER = "what a leader was told is so"
     TRUST = "whoever trusts his term holds the newest one"
     ONCE = "a leader who knows that he was heard does not repeat himself"
     OBEY = "no worker obeys an older term after a newer one"
@@ -323,7 +325,23 @@ class Tables:
         def commit() -> int:
             if worker_id in self.beats:
                 raise Taken
-            self.beats[worker_id] = [worker_id, group, "STARTING", None, 1, 0, 0, 0, None, 0, None, 0, *who, None, None]
+            self.beats[worker_id] = [
+                worker_id,
+                group,
+                WorkerStatus.STARTING,
+                None,
+                1,
+                0,
+                0,
+                0,
+                None,
+                0,
+                None,
+                0,
+                *who,
+                None,
+                None,
+            ]
             self.beaten_s[worker_id] = self.now_s
             return 1
 
@@ -334,9 +352,23 @@ class Tables:
 
         def commit() -> int:
             row = self.beats[worker_id]
-            if row[12:14] != [host, pid] or row[4] >= count:
+            if row[12:14] != [host, pid] or row[COUNT] >= count:
                 return 0
             row[2:12], row[16:18] = [status, phase, *said], [cpu, memory]
+            self.beaten_s[worker_id] = self.now_s
+            return 1
+
+        return commit
+
+    def _worker_heartbeats_replace(self, *binds: Any) -> Commit:
+        *who, _, worker_id, _, count, silent_ms = binds
+
+        def commit() -> int:
+            row = self.beats[worker_id]
+            silent = self.beaten_s[worker_id] < self.now_s + silent_ms / 1000
+            if row[COUNT] != count or not (row[STATUS] in (WorkerStatus.DEAD, WorkerStatus.COMPLETED) or silent):
+                return 0
+            row[STATUS:] = [WorkerStatus.STARTING, None, 1, 0, 0, 0, None, 0, None, 0, *who, None, None]
             self.beaten_s[worker_id] = self.now_s
             return 1
 

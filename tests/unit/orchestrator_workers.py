@@ -75,6 +75,7 @@ class SimulatedWorker(Process):
         self._agenda = WatchedAgenda(self.name, number, drain_s=TIMING.drain_s, patience_s=TIMING.events_poll_s)
         self._loop: ControlLoop | None = None
         self._count, self._contacts, self._silent_s, self._alone_polls = 1, 0, 0.0, 0
+        self._is_slow = world.rng.random() < 0.02  # storing what it measured takes as long as somebody waits for it
         self._asked = self._hurry = False
         self._windows = 0
         self.working = False  # the process is there
@@ -159,7 +160,7 @@ class SimulatedWorker(Process):
         board.advance(WorkerStatus.DRAINING)
         until_s = self.now_s + min(self._drain_s, board.ending.drain_s)
         heard = False  # what it measured was stored
-        while not heard or (self.now_s < until_s and not self._hurry):
+        while not heard or self._is_storing or (self.now_s < until_s and not self._hurry):
             heard = self._beat()
             yield from self._next()
             if self._silent_s > TIMING.no_connection_s:
@@ -171,6 +172,11 @@ class SimulatedWorker(Process):
         while not self._beat() and self.now_s < last_s:
             yield 0.5
         self._over(int(board.ending.code))
+
+    @property
+    def _is_storing(self) -> bool:
+        over_s = self.world.tables.lease_over_s
+        return self._is_slow and over_s is not None and over_s < 0
 
     def _next(self) -> Life:
         """The main thread listens; then the next second, or the next two."""

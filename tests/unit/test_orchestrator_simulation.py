@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from loadgen.control.queries import queries
 from loadgen.model.run import RunStatus
-from tests.unit.orchestrator_tables import Broken, Rule, Violation
+from tests.unit.orchestrator_tables import Broken, Rule, Tables, Violation
 from tests.unit.orchestrator_world import History, World
 
 SEEDS, BLOCK = 2_000, 250
@@ -38,9 +39,22 @@ NOTICED = {
     Broken.NUMBERS: {Rule.NUMBERS},
     Broken.MEMORY: {Rule.ONCE},
     Broken.LIVENESS: {Rule.OUTAGE},
-    Broken.LOSS: {Rule.KNOWN_LOSS},
+    Broken.LOSS: {Rule.KNOWN_LOSS, Rule.LOSS},
     Broken.ORPHANS: {Rule.ALONE},
     Broken.RECOVERY: {Rule.END},
+}
+
+
+LIVING_TERM = "WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE()"
+GUARDS = {
+    "run_leases.claim_next": ["WHERE RUN_ID = ? AND EPOCH = ? AND EXPIRES_AT < DATEADD(millisecond, ?, SYSDATE())"],
+    "run_leases.renew": [LIVING_TERM],
+    "run_leases.release": [LIVING_TERM],
+    "run_status.move": ["WHERE RUN_ID = ? AND STATUS = ? AND PHASE = ? AND END_TIME IS NULL", LIVING_TERM],
+    "run_status.publish": ["WHERE RUN_ID = ? AND END_TIME IS NULL", LIVING_TERM],
+    "run_status.cancel": ["(STATUS = 'PREPARED' OR STATUS = 'STARTING' OR STATUS = 'RUNNING')"],
+    "run_control_events.emit": ["COALESCE(MAX(SEQUENCE_ID), 0) + 1", LIVING_TERM],
+    "worker_heartbeats.beat": ["AND HOSTNAME = ? AND PID = ? AND HEARTBEAT_COUNT < ?"],
 }
 
 
@@ -86,6 +100,15 @@ def test_what_is_broken_is_noticed(broken: Broken) -> None:
             assert history.rule in NOTICED[broken], f"seed {seed}: {history}"
             return
     pytest.fail(f"{broken}, and nothing showed it in {SEARCHED} histories")
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_the_simulated_tables_have_the_guards_of_the_real_ones(name: str) -> None:
+    """They are written twice: what changes in SQL has to change in orchestrator_tables.py."""
+    table, verb = name.split(".")
+    assert hasattr(Tables, f"_{table}_{verb}")
+    sql = " ".join(queries(table)[verb].sql.split())
+    assert all(guard in sql for guard in GUARDS[name])
 
 
 def test_a_seed_has_one_history() -> None:

@@ -43,6 +43,14 @@ def test_it_grows_by_one_for_each_look_that_finds_enough(depth, there, starts):
     assert decide(RULES, depth, runners(there)) == Decision(start=starts)
 
 
+def test_a_pool_that_may_be_empty_begins_with_the_first_run():
+    rules = PoolRules(min_runners=0, max_runners=2)
+
+    assert [decide(rules, depth, []).start for depth in (None, 0, 1)] == [0, 0, 1]
+    assert decide(rules, 1, runners(1)) == NOTHING
+    assert decide(rules, 0, runners(1, idle_s=300.0)) == Decision(drain=("r0",))
+
+
 def test_the_dead_are_replaced_up_to_the_minimum():
     assert decide(PoolRules(min_runners=3, max_runners=4), None, runners(2)) == Decision(start=1)
 

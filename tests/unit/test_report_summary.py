@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.model.workload import StatementKind
-from loadgen.report.summary import RunFacts, WorkerResult, summarize
+from loadgen.report.summary import RunFacts, WorkerResult, in_order, summarize
 from loadgen.report.verdict import Checked, ClientHealth
 from tests.unit.metrics_builders import statement
 from tests.unit.orchestrator_builders import merged, tally
@@ -131,6 +131,35 @@ def test_it_survives_json_unchanged_and_without_nan() -> None:
     for known in (facts(), facts(merged=merged({})), facts(open_loop=False, started_at=None)):
         summary = summarize(known)
         assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+
+
+STEP = {"step": 1, "target": 4, "outcome": "STABLE", "reason": "held", "seconds": 10.0, "qps": 40.0, "p95_ms": 20.0,
+        "failed": 0, "low_confidence": False}  # fmt: skip
+FOUND = {"max_concurrency": 4, "result": "TRUE_MAX", "reason": "8 did not hold", "failed_at": 8, "qps": 40.0,
+         "failed_outcome": "DEGRADED", "p95_ms": 20.0, "confidence": "high", "steps": [STEP, STEP]}  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [("look", "pay"), ("pay", "look"), ("totals", "_", "run_id")])
+def test_what_a_table_gives_back_is_written_as_before(names: tuple[str, ...]) -> None:
+    made = summarize(
+        facts(
+            statements=tuple(map(statement, names)),
+            merged=merged({name: tally((20.0,) * 100) for name in names}),
+            find_max=FOUND,
+            environment={"loadgen": "0.1.0", "cores": 2, "warnings": ["one"], "driver": {"name": "c", "age": 1.5}},
+            enrichment={"status": "done", "found": 3},
+        )
+    )
+    stored = json.loads(json.dumps(made, sort_keys=True), parse_float=as_a_variant_has_it)
+
+    assert json.dumps(stored) != json.dumps(made)
+    assert json.dumps(in_order(stored, names)) == json.dumps(made)
+    assert list(made["statements"]) == list(names)
+
+
+def as_a_variant_has_it(number: str) -> float | int:
+    value = float(number)
+    return int(value) if value.is_integer() else value
 
 
 def test_totals_add_up_and_kinds_are_told_apart() -> None:

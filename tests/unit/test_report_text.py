@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from loadgen.report.summary import RunFacts, summarize
-from loadgen.report.text import summary_text
+from loadgen.report.text import STATEMENTS_MAX, summary_text
 from loadgen.report.verdict import Checked, ClientHealth
 from tests.unit.metrics_builders import statement
 from tests.unit.orchestrator_builders import merged, tally
@@ -43,19 +44,82 @@ def test_what_it_says() -> None:
         where="runs/20261115-0200-orders-7f3a9c",
     ).splitlines()
     assert said[0] == "FAILED  orders-mix  run 20261115-0200-orders-7f3a9c: not met: never.p95 < 1ms"
-    assert said[1] == "  ok   p95 < 50ms (measured 10)"
-    assert said[2] == "  MISS never.p95 < 1ms (nothing measured)"
-    assert said[3] == "200.0 statements/s over 10.0 s, 32 connections, 0 workers: 2,000 succeeded, 2 failed"
-    assert said[4].split() == ["ms", "count", "per", "s", "p50", "p90", "p95", "p99", "p999", "max", "avg"]
-    assert said[5].split() == ["all", "2,000", "200.0", *["10.00"] * 7]
-    assert said[7] == "  2 × SNOWFLAKE_ERROR 100051: it failed"
-    assert said[8] == "client: busiest worker used 12 % of its core, threads woke 0.2 ms late (p99)"
-    assert said[9] == "files: runs/20261115-0200-orders-7f3a9c"
+    assert said[1] == "  ok   p95 < 50ms: measured 10.00 ms"
+    assert said[2] == "  MISS never.p95 < 1ms: measured nothing"
+    assert said[4] == "200.0 statements/s over 10.0 s, 32 connections, 0 workers"
+    assert said[5] == "2,000 succeeded, 2 failed (0.10 %)"
+    assert said[7].split() == ["ms", "count", "per", "s", "p50", "p90", "p95", "p99", "p99.9", "max", "mean"]
+    assert said[8].split() == ["all", "2,000", "200.0", *["10.00"] * 7]
+    assert said[11] == "  2 × SNOWFLAKE_ERROR 100051: it failed"
+    assert said[13] == "client: busiest worker used 12 % of its core, threads woke 0.250 ms late (p99)"
+    assert said[14] == "files: runs/20261115-0200-orders-7f3a9c"
+    assert [place for place, line in enumerate(said) if not line] == [3, 6, 10, 12]
+
+
+def test_thresholds_are_in_the_unit_of_their_limit() -> None:
+    checked = (
+        Checked(check="error_rate < 1%", value=0.0213, passed=False),
+        Checked(check="qps > 500", value=1512.34, passed=True),
+        Checked(check="errors < 10", value=2.0, passed=True),
+        Checked(check="look.p99 < 2s", value=1234.5, passed=True),
+    )
+    said = text(checked=checked).splitlines()
+    assert [line.partition(": ")[2] for line in said[1:5]] == [
+        "measured 2.13 %",
+        "measured 1,512.3/s",
+        "measured 2",
+        "measured 1,234 ms",
+    ]
+
+
+def test_an_open_loop_says_what_was_offered_and_what_became_of_it() -> None:
+    counted = tally((10.0,) * 90, failed=5, skipped=15, cancelled_ms=(1.0,) * 10)
+    said = text(merged=merged({"look": counted}), open_loop=True).splitlines()
+    assert said[2] == "9.0 statements/s over 10.0 s, 32 connections, 0 workers"
+    assert said[3] == "120 offered (12.0/s): 95 delivered (9.5/s), 15 skipped, 10 cancelled"
+    assert said[4] == "90 succeeded, 5 failed (5.26 %)"
+    (lag,) = [line.split() for line in said if line.startswith("(lag)")]
+    assert lag[1:3] == ["–", "–"]
+
+
+STEP = {"step": 1, "target": 4, "outcome": "STABLE", "reason": "held", "seconds": 5.0, "qps": 175.0, "p95_ms": 25.5,
+        "failed": 0, "low_confidence": False}  # fmt: skip
+FOUND = {"max_concurrency": 4, "result": "TRUE_MAX", "reason": "4 connections held; 8 did not", "failed_at": 8,
+         "failed_outcome": "DEGRADED", "qps": 175.0, "p95_ms": 25.5, "confidence": "high",
+         "steps": [STEP, STEP | {"step": 2, "target": 1_008, "outcome": "DEGRADED", "reason": "slow", "p95_ms": None}],
+}  # fmt: skip
+
+
+def test_a_search_shows_its_answer_and_its_steps() -> None:
+    said = text(find_max=FOUND).splitlines()
+    start = said.index("find-max: 4 connections held; 8 did not")
+    assert said[start + 1] == "at 4 connections: 175.0 statements/s, p95 25.50 ms, confidence high"
+    assert [line.split() for line in said[start + 2 : start + 5]] == [
+        ["step", "conns", "per", "s", "p95", "ms", "failed", "outcome"],
+        ["1", "4", "175.0", "25.50", "0", "STABLE:", "held"],
+        ["2", "1,008", "175.0", "–", "0", "DEGRADED:", "slow"],
+    ]
+    assert [
+        line.index(word) for line, word in zip(said[start + 2 : start + 5], ("out", "STA", "DEG"), strict=True)
+    ] == [said[start + 2].index("out")] * 3
+
+
+def test_a_search_without_an_answer_says_why() -> None:
+    none = FOUND | {"max_concurrency": None, "result": None, "reason": "not even 4 held", "qps": None, "steps": []}
+    said = text(find_max=none)
+    assert "\n\nfind-max: not even 4 held\n\n" in said
+
+
+def test_long_lists_are_cut_and_say_so() -> None:
+    many = {f"s{number}": tally((10.0,)) for number in range(STATEMENTS_MAX + 7)}
+    said = text(merged=merged(many)).splitlines()
+    assert "7 more statements are in the report" in said
+    assert sum(line.startswith("s") for line in said) == STATEMENTS_MAX
 
 
 def test_reasons_of_an_invalid_run_come_right_after_the_verdict() -> None:
     said = text(invalid=("too few samples", "worker lost: worker-1")).splitlines()
-    assert said[0].startswith("INVALID")
+    assert said[0] == "INVALID  orders-mix  run 20261115-0200-orders-7f3a9c"
     assert said[1:3] == ["  invalid: too few samples", "  invalid: worker lost: worker-1"]
 
 
@@ -65,7 +129,7 @@ def test_what_is_not_known_is_not_made_up() -> None:
     )
     assert "client" not in said
     row = next(line for line in said.splitlines() if line.startswith("look"))
-    assert row.split() == ["look", "5", "0.5", "10.00", "-", "-", "-", "-", "10.00", "10.00"]
+    assert row.split() == ["look", "5", "0.5", "10.00", "–", "–", "–", "–", "10.00", "10.00"]
 
 
 def test_lower_bounds_are_shown_as_such() -> None:
@@ -85,6 +149,8 @@ def test_lower_bounds_are_shown_as_such() -> None:
         {"status": "FAILED", "reason": HOSTILE},
         {"invalid": (HOSTILE,)},
         {"checked": (Checked(check=HOSTILE, value=1.0, passed=True),)},
+        {"find_max": FOUND | {"reason": HOSTILE, "confidence": HOSTILE}},
+        {"find_max": FOUND | {"steps": [STEP | {"outcome": HOSTILE, "reason": HOSTILE}] * 2}},
     ],
 )
 def test_foreign_text_neither_moves_the_cursor_nor_writes_a_line_of_its_own(known: dict[str, Any]) -> None:
@@ -96,6 +162,8 @@ def test_foreign_text_neither_moves_the_cursor_nor_writes_a_line_of_its_own(know
 
 
 def _harmless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return FOUND
     if isinstance(value, tuple):
         return tuple(Checked(check="x", value=1.0, passed=True) if isinstance(one, Checked) else "x" for one in value)
     return value if value == "FAILED" else "x"
@@ -104,8 +172,15 @@ def _harmless(value: Any) -> Any:
 @given(st.text(max_size=300), st.text(max_size=2_000))
 def test_no_text_breaks_it(name: str, example: str) -> None:
     said = text(name=name or "x", example=example)
-    assert len(said.split("\n")) == 7
+    assert len(said.split("\n")) == 12
     assert all(len(line) <= 200 for line in said.split("\n"))
+
+
+def test_wide_characters_do_not_move_the_columns() -> None:
+    said = text(merged=merged({"snake 🐍 蛇": tally((1.0,) * 20), "e\u0301": tally((1.0,) * 20)})).splitlines()
+    table = [line for line in said if line.startswith(("ms ", "all ", "snake ", "e\u0301 "))]
+    assert len(table) == 4
+    assert len({cell_len(line) for line in table}) == 1
 
 
 @pytest.mark.parametrize("ms", [0.001, 9.99, 250.0, 99_999.0, 3_600_000.0])

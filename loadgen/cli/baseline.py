@@ -1,0 +1,113 @@
+"""`loadgen run --baseline`: a run that has just ended, set beside an earlier one or beside all that were like it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from loadgen.cli.control_session import with_control_session
+from loadgen.control.place import ControlPlace
+from loadgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from loadgen.control.retry import Patience
+    from loadgen.control.session import ControlSession
+
+Result = TypeVar("Result")
+
+TREND = "trend"
+NOT_COMPARABLE = 2  # exit code
+
+
+def check_baseline(baseline: str, place: ControlPlace) -> str:
+    """Before the run: what it will be compared with, `latest` made exact; it must be fit for that."""
+    if baseline == TREND:
+        return TREND
+    return _look(place, lambda session, patience: _fit(session, patience, baseline))
+
+
+def judged(baseline: str, place: ControlPlace, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary, with `baseline` in it. A verdict that is worse already stays; so does that of a run that cannot be
+    compared with any."""
+    if summary["status"] != "COMPLETED" or not summary["validity"]["valid"]:
+        return dict(summary)
+    look = _beside_trend if baseline == TREND else _beside_run
+    found = _look(place, lambda session, patience: look(session, patience, baseline, summary))
+    exit_code = found.pop("exit_code")
+    told = {**summary, "baseline": found}
+    if summary["exit_code"] or not exit_code:
+        return told
+    verdict = "error" if exit_code == NOT_COMPARABLE else "failed"
+    return {**told, "verdict": verdict, "exit_code": exit_code, "exit_reason": baseline_text(found)}
+
+
+def wants_second_run(summary: Mapping[str, Any]) -> bool:
+    """Would one more run tonight settle a suspicion?"""
+    found = summary.get("baseline")
+    return found is not None and found["kind"] == TREND and found["verdict"] == "suspected"
+
+
+def baseline_text(found: Mapping[str, Any]) -> str:
+    """What the baseline says, in one line."""
+    with_whom = "trend" if found["kind"] == TREND else f"baseline {found['run_id']}"
+    return f"{with_whom}: {found['verdict']}: {found['reason']}"
+
+
+def _beside_run(
+    session: ControlSession, patience: Patience, baseline: str, summary: Mapping[str, Any]
+) -> dict[str, Any]:
+    from loadgen.cli.compare_runs import Refusal, read_pair
+    from loadgen.report.compare import compare
+    from loadgen.report.limits import Limits
+
+    pair = read_pair(session, patience, (baseline, summary["run_id"]), ())
+    if isinstance(pair, Refusal):
+        verdict, reason, exit_code = "not comparable", "; ".join(pair.reasons), NOT_COMPARABLE
+    else:
+        comparison = compare(pair.a, pair.b, Limits(), pair.configuration)
+        verdict, reason, exit_code = comparison.verdict.value, comparison.reason, comparison.exit_code
+    return {"kind": "run", "run_id": baseline, "verdict": verdict, "reason": reason, "exit_code": exit_code}
+
+
+def _beside_trend(
+    session: ControlSession, patience: Patience, baseline: str, summary: Mapping[str, Any]
+) -> dict[str, Any]:
+    from loadgen.cli.trend_runs import read_trend
+
+    trend = read_trend(session, patience, summary["scenario"], until=summary["run_id"])
+    return {
+        "kind": TREND,
+        "runs": len(trend.nights),
+        "verdict": trend.verdict.value,
+        "reason": trend.reason,
+        "exit_code": trend.exit_code,
+    }
+
+
+def _fit(session: ControlSession, patience: Patience, name: str) -> str:
+    import json
+
+    from loadgen.control import run_names, test_results
+    from loadgen.report.likeness import unfit
+
+    run = run_names.find(session, patience, name)
+    rows = patience.call(lambda: test_results.read(session, run.run_id))
+    stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
+    why = unfit("it", run.run_id, run.status.value, None if stored is None else json.loads(stored))
+    if why is not None:
+        raise UsageError(
+            f"--baseline {name}: {why}",
+            remedy="Choose a run that was completed and is valid: `loadgen runs list --status COMPLETED`.",
+        )
+    return run.run_id
+
+
+def _look(place: ControlPlace, action: Callable[[ControlSession, Patience], Result]) -> Result:
+    return with_control_session(
+        action,
+        name="baseline",
+        connection=place.connection,
+        database=place.database,
+        schema=place.schema,
+        warehouse=place.warehouse,
+    )

@@ -1,0 +1,145 @@
+"""Telling others how a run ended: a webhook, a program, a ping. Whatever becomes of it, the result stays what it is.
+
+What is told is small: verdict, ids, exit code, the main numbers. No SQL, no errors of a server, no addresses.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.errors import Busy, LoadgenError
+from loadgen.log import plain, redact, register_secret
+from loadgen.report.compare import REGRESSION
+from loadgen.scenario.scenario import Notable, Notification, Scenario
+
+TIMEOUT_S = 10.0
+
+_INVALID = 5
+_WHY_MAX = 300  # characters
+Warn = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Told:
+    """What others will be told, once it is known."""
+
+    summary: Mapping[str, Any] | None = None
+
+
+@contextmanager
+def telling(scenario: Scenario, warn: Warn) -> Iterator[Told]:
+    """Tell at the end, also of a run that came to nothing."""
+    told = Told()
+    try:
+        yield told
+    except LoadgenError as error:
+        tell(scenario.notify, _of_error(scenario.name, error), warn)
+        raise
+    if told.summary is not None:
+        tell(scenario.notify, document_of(told.summary), warn)
+
+
+def tell(notify: tuple[Notification, ...], document: Mapping[str, Any], warn: Warn) -> None:
+    """Each that wants to know, one after another; what fails is a warning."""
+    happened = notable(document["exit_code"])
+    body = json.dumps(document).encode()
+    for number, one in enumerate(notify):
+        if not happened.isdisjoint(one.on):
+            why = _sent(one, body)
+            if why:
+                warn(f"notify.{number}: {plain(redact(why), _WHY_MAX)}")
+
+
+def notable(exit_code: int) -> set[Notable]:
+    """What an exit code is worth telling as. Skipped, or stopped by a user: nobody has to get up."""
+    happened = {Notable.ALWAYS}
+    if exit_code == REGRESSION:
+        happened.add(Notable.REGRESSION)
+    elif exit_code == _INVALID:
+        happened.add(Notable.INVALID)
+    elif exit_code not in (0, Busy.exit_code, 130, 143):
+        happened.add(Notable.FAILED)
+    return happened
+
+
+def document_of(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """`text` is for chats that show nothing else."""
+    totals, latency = summary["totals"], summary["latency_ms"]
+    why = redact(summary["exit_reason"])[:_WHY_MAX]
+    return {
+        "text": f"loadgen: {summary['scenario']} {summary['verdict']} ({summary['run_id']}): {why}",
+        "verdict": summary["verdict"],
+        "scenario": summary["scenario"],
+        "run_id": summary["run_id"],
+        "exit_code": summary["exit_code"],
+        "exit_reason": why,
+        "started_at": summary["started_at"],
+        "qps": totals["qps"],
+        "error_rate": totals["error_rate"],
+        "p50_ms": latency["p50"],
+        "p95_ms": latency["p95"],
+        "baseline": summary.get("baseline"),
+    }
+
+
+def _of_error(scenario: str, error: LoadgenError) -> dict[str, Any]:
+    why = redact(str(error))[:_WHY_MAX]
+    return {
+        "text": f"loadgen: {scenario} error: {why}",
+        "verdict": "error",
+        "scenario": scenario,
+        "run_id": None,
+        "exit_code": error.exit_code,
+        "exit_reason": why,
+    }
+
+
+def _sent(one: Notification, body: bytes) -> str:
+    """Why it could not be told; empty: it was."""
+    if one.command:
+        return _run(one.command, body)
+    if one.webhook is not None:
+        return _request(str(one.webhook), body)
+    assert one.ping is not None
+    return _request(str(one.ping), None)
+
+
+def _request(url: str, body: bytes | None) -> str:
+    import http.client
+    import urllib.error
+    import urllib.request
+
+    register_secret(url)
+    headers = {"User-Agent": "loadgen"} | ({"Content-Type": "application/json"} if body is not None else {})
+    try:
+        request = urllib.request.Request(url, data=body, headers=headers)
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            answer.read(1)
+    except urllib.error.HTTPError as error:
+        return f"the answer was {error.code} {error.reason}"
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        return f"nobody was reached: {reason or type(error).__name__}"
+    return ""
+
+
+def _run(command: tuple[str, ...], body: bytes) -> str:
+    words = [str(word) for word in command]
+    try:
+        ended = subprocess.run(
+            words,
+            input=body,
+            stdout=subprocess.DEVNULL,  # ours is for the result
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"{words[0]} was ended after {TIMEOUT_S:.0f} s"
+    except (OSError, ValueError) as error:
+        return f"{words[0]} could not be started: {getattr(error, 'strerror', None) or error}"
+    return f"{words[0]} ended with {ended.returncode}" if ended.returncode else ""

@@ -1,0 +1,330 @@
+"""`loadgen schedule`: scenarios that are queued by themselves, by cron expressions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from loadgen.cli.control_session import control_options, with_control_session
+from loadgen.cli.place import format_option, meant, place_options, warn
+from loadgen.cli.schedule_print import print_units
+from loadgen.cli.words import parse_words
+from loadgen.errors import UsageError
+from loadgen.log import plain
+
+if TYPE_CHECKING:
+    from loadgen.cli.place import Meant
+    from loadgen.control.place import ControlPlace
+    from loadgen.control.retry import Patience
+    from loadgen.control.run_queue import NewQueued
+    from loadgen.control.schedule_fires import FireRow
+    from loadgen.control.schedules import NewSchedule, ScheduleRow
+    from loadgen.control.session import ControlSession
+    from orchestrator.scheduler import Ticked
+
+SHOWN_FIRES = 10
+NEXT_MAX = 1_000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+@click.group(
+    epilog='\b\nExample:\n  loadgen schedule add nightly nightly.yaml --cron "0 2 * * *" --tz Europe/Berlin\n'
+    "  loadgen schedule next"
+)
+def schedule() -> None:
+    """Run scenarios by themselves: a schedule puts its scenario into the queue whenever it comes due.
+
+    Somebody has to look at the clock: `loadgen pool run` does, or `loadgen schedule tick` every minute from a crontab
+    or timer (`loadgen schedule print` writes them). Any number may do so at once; each fire is queued once.
+    """
+
+
+@schedule.command(
+    "add", epilog='\b\nExample:\n  loadgen schedule add nightly nightly.yaml --cron "0 2 * * *" --tz Europe/Berlin'
+)
+@click.argument("name", metavar="NAME")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option(
+    "--cron", "expression", metavar="TEXT", required=True, help='"0 2 * * *"; with six fields, seconds first.'
+)
+@click.option("--tz", "timezone", metavar="ZONE", default="UTC", show_default=True, help="Such as Europe/Berlin.")
+@click.option(
+    "--max-catchup",
+    type=click.IntRange(0, 500),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="After a time when nobody looked, fire the newest N that were missed.",
+)
+@click.option(
+    "--overlap",
+    type=click.Choice(["skip", "queue"]),
+    default="skip",
+    show_default=True,
+    help="When its last run has not ended yet.",
+)
+@click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="Higher comes first.")
+@click.option(
+    "--requires", metavar="KEY=VALUE", multiple=True, help="Only runners that offer this take it. May be repeated."
+)
+@click.option("-c", "--connection", metavar="NAME", help="Use this connection instead of the scenario's.")
+@place_options
+@format_option
+def add(
+    name: str,
+    file: Path,
+    expression: str,
+    timezone: str,
+    max_catchup: int,
+    overlap: str,
+    priority: int,
+    requires: Sequence[str],
+    connection: str | None,
+    output: str,
+    **parts: str | None,
+) -> None:
+    """Run the scenario FILE whenever the cron expression comes due, from now on.
+
+    The schedule keeps the text of the scenario and of its value files: later changes of the files change nothing. To
+    change a schedule, remove it and add it again.
+
+    \b
+    minute hour day-of-month month day-of-week           0 2 * * *       every night at two
+    second minute hour day-of-month month day-of-week    0 30 6 * * MON  Mondays at half past six
+
+    Where a clock is set forward, what the skipped hour would have had comes right after it; where it is set back,
+    nothing comes twice. Expressions whose minute or hour begins with * follow real time.
+    """
+    from loadgen.cli.schedule_view import schedule_as_json, upcoming_text
+    from loadgen.control.schedules import NewSchedule
+    from loadgen.model.cron import parse_cron
+    from loadgen.model.schedule import Overlap
+
+    _check_name(name)
+    parse_cron(expression, timezone)
+    words = parse_words(requires, "--requires")
+    aim = meant(file, connection, **parts)
+    warn(aim.loaded)
+    new = NewSchedule(
+        name=name,
+        cron=expression,
+        timezone=timezone,
+        max_catchup=max_catchup,
+        overlap=Overlap(overlap),
+        wanted=replace(_wanted(file, aim), connection=connection, requires=words, priority=priority),
+    )
+    row = _added(aim.place, new)
+    if output == "json":
+        click.echo(json.dumps(schedule_as_json(row, row.created_at), indent=2))
+        return
+    click.echo(f"schedule {row.name} is there; {upcoming_text(row, row.created_at)}")
+
+
+@schedule.command("list", epilog="\b\nExample:\n  loadgen schedule list -c prod")
+@control_options
+@format_option
+def list_schedules(output: str, **place: str | None) -> None:
+    """List all schedules, with when each comes due next."""
+    from loadgen.cli.schedule_view import schedule_as_json, table
+
+    rows, now = _all(place)
+    if output == "json":
+        click.echo(json.dumps({"schedules": [schedule_as_json(row, now) for row in rows]}, indent=2))
+        return
+    click.echo(table(rows, now) if rows else "there are no schedules")
+
+
+@schedule.command("show", epilog="\b\nExample:\n  loadgen schedule show nightly -c prod")
+@click.argument("name", metavar="NAME")
+@control_options
+@format_option
+def show(name: str, output: str, **place: str | None) -> None:
+    """Show a schedule, and what became of the last times that it came due."""
+    from loadgen.cli.schedule_view import as_json, as_text
+    from loadgen.control import schedule_fires, schedules
+
+    def look(session: ControlSession, patience: Patience) -> tuple[ScheduleRow, tuple[FireRow, ...], datetime]:
+        row = schedules.find(session, patience, name)
+        fires = patience.call(lambda: schedule_fires.newest(session, row.schedule_id, SHOWN_FIRES))
+        return row, fires, _now(session, patience)
+
+    row, fires, now = with_control_session(look, name="schedule", **place)
+    click.echo(json.dumps(as_json(row, fires, now), indent=2) if output == "json" else as_text(row, fires, now))
+
+
+@schedule.command("next", epilog="\b\nExample:\n  loadgen schedule next nightly -n 10")
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option(
+    "-n", "number", type=click.IntRange(1, NEXT_MAX), default=5, show_default=True, metavar="N", help="So many of each."
+)
+@control_options
+@format_option
+def show_next(name: str | None, number: int, output: str, **place: str | None) -> None:
+    """Show when a schedule, or each of them, comes due next."""
+    from loadgen.cli.schedule_view import next_as_json, next_as_text
+
+    rows, now = _all(place) if name is None else _one(name, place)
+    if output == "json":
+        click.echo(json.dumps({"schedules": [next_as_json(row, now, number) for row in rows]}, indent=2))
+        return
+    click.echo("\n".join(next_as_text(row, now, number) for row in rows) or "there are no schedules")
+
+
+@schedule.command("enable", epilog="\b\nExample:\n  loadgen schedule enable nightly -c prod")
+@click.argument("name", metavar="NAME")
+@click.option("--catch-up", is_flag=True, help="Fire also what was missed, at most --max-catchup of it.")
+@control_options
+@format_option
+def enable(name: str, catch_up: bool, output: str, **place: str | None) -> None:
+    """Let a schedule fire again, from now on: what came due while it was disabled does not."""
+    from loadgen.control import schedules
+
+    def change(session: ControlSession, patience: Patience) -> tuple[bool, ScheduleRow, datetime]:
+        row = schedules.find(session, patience, name)
+        schedules.enable(session, patience, row.schedule_id, catch_up=catch_up)
+        return row.enabled, schedules.find(session, patience, name), _now(session, patience)
+
+    was_enabled, row, now = with_control_session(change, name="schedule", **place)
+    _print_changed(row, "was enabled already" if was_enabled else "is enabled", now, output)
+
+
+@schedule.command("disable", epilog="\b\nExample:\n  loadgen schedule disable nightly -c prod")
+@click.argument("name", metavar="NAME")
+@control_options
+@format_option
+def disable(name: str, output: str, **place: str | None) -> None:
+    """Let a schedule fire no more. What it has queued stays there: `loadgen queue cancel` takes it away."""
+    from loadgen.control import schedules
+
+    def change(session: ControlSession, patience: Patience) -> tuple[ScheduleRow, datetime]:
+        row = schedules.find(session, patience, name)
+        schedules.disable(session, patience, row.schedule_id)
+        return schedules.find(session, patience, name), _now(session, patience)
+
+    row, now = with_control_session(change, name="schedule", **place)
+    _print_changed(row, "is disabled", now, output)
+
+
+@schedule.command("remove", epilog="\b\nExample:\n  loadgen schedule remove nightly -c prod")
+@click.argument("name", metavar="NAME")
+@control_options
+@format_option
+def remove(name: str, output: str, **place: str | None) -> None:
+    """Take a schedule away, with its history. Its runs stay, and so does what it has queued."""
+    from loadgen.control import schedule_fires, schedules
+
+    def change(session: ControlSession, patience: Patience) -> None:
+        row = schedules.find(session, patience, name)
+        schedules.remove(session, patience, row.schedule_id)
+        schedule_fires.remove(session, patience, row.schedule_id)
+
+    with_control_session(change, name="schedule", **place)
+    click.echo(json.dumps({"removed": name}, indent=2) if output == "json" else f"schedule {plain(name)} is removed")
+
+
+@schedule.command("tick", epilog="\b\nExample:\n  loadgen schedule tick --quiet -c prod")
+@click.option("-q", "--quiet", is_flag=True, help="Say something only when something is newly wrong.")
+@control_options
+@format_option
+def tick(quiet: bool, output: str, **place: str | None) -> None:
+    """Look at every schedule once, and queue what is due. For crontabs and timers; safe from several at once.
+
+    A schedule that cannot be fired says why, here and in `loadgen schedule list`, and stops no other.
+    """
+    from loadgen.cli.schedule_view import ticked_as_json, ticked_as_text
+
+    def look(session: ControlSession, patience: Patience) -> Ticked:
+        from orchestrator.scheduler import tick as tick_once
+
+        return tick_once(session, patience)
+
+    done = with_control_session(look, name="schedule", **place)
+    for complaint in done.complaints:
+        if complaint.is_new or not quiet:
+            click.echo(f"warning: schedule {plain(complaint.schedule, 100)}: {plain(complaint.reason, 500)}", err=True)
+    if output == "json":
+        click.echo(json.dumps(ticked_as_json(done), indent=2))
+    elif not quiet:
+        click.echo(ticked_as_text(done))
+
+
+schedule.add_command(print_units)
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{plain(name, 60)!r} is no name for a schedule",
+            remedy="Write at most 100 letters, digits, dots, dashes and underscores, such as nightly-eu.",
+        )
+
+
+def _wanted(file: Path, aim: Meant) -> NewQueued:
+    """What each fire queues."""
+    from loadgen.cli.packed_scenario import packed_scenario
+    from loadgen.control.run_queue import NewQueued
+
+    packed = packed_scenario(file, aim)
+    return NewQueued(name=packed.name, scenario=packed.scenario, files=packed.files, target=packed.target)
+
+
+def _added(place: ControlPlace, new: NewSchedule) -> ScheduleRow:
+    from loadgen.cli.tables import ensure_tables
+    from loadgen.control import schedules
+
+    def put(session: ControlSession, patience: Patience) -> ScheduleRow:
+        ensure_tables(session.place, patience)
+        schedules.add(session, patience, new)
+        return schedules.find(session, patience, new.name)
+
+    return with_control_session(
+        put,
+        name="schedule",
+        connection=place.connection,
+        database=place.database,
+        schema=place.schema,
+        warehouse=place.warehouse,
+    )
+
+
+def _now(session: ControlSession, patience: Patience) -> datetime:
+    """The server's clock: the one that schedules go by."""
+    from loadgen.control import run_status
+    from loadgen.control.schedules import aware
+
+    return aware(patience.call(lambda: run_status.server_time(session)))
+
+
+def _all(place: dict[str, str | None]) -> tuple[Sequence[ScheduleRow], datetime]:
+    from loadgen.control import schedules
+
+    def look(session: ControlSession, patience: Patience) -> tuple[Sequence[ScheduleRow], datetime]:
+        return patience.call(lambda: schedules.by_name(session)), _now(session, patience)
+
+    return with_control_session(look, name="schedule", **place)
+
+
+def _one(name: str, place: dict[str, str | None]) -> tuple[Sequence[ScheduleRow], datetime]:
+    from loadgen.control import schedules
+
+    def look(session: ControlSession, patience: Patience) -> tuple[Sequence[ScheduleRow], datetime]:
+        return [schedules.find(session, patience, name)], _now(session, patience)
+
+    return with_control_session(look, name="schedule", **place)
+
+
+def _print_changed(row: ScheduleRow, what: str, now: datetime, output: str) -> None:
+    from loadgen.cli.schedule_view import schedule_as_json, upcoming_text
+
+    if output == "json":
+        click.echo(json.dumps(schedule_as_json(row, now), indent=2))
+        return
+    upcoming = f"; {upcoming_text(row, now)}" if row.enabled else ""
+    click.echo(f"schedule {plain(row.name, 100)} {what}{upcoming}")

@@ -1,0 +1,193 @@
+"""Schedules, their fires and what a tick did, as text and as JSON."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from loadgen.cli.text_table import text_table
+from loadgen.log import plain
+from loadgen.model.cron import ScheduleInvalid, parse_cron
+
+if TYPE_CHECKING:
+    from loadgen.control.schedule_fires import FireRow
+    from loadgen.control.schedules import ScheduleRow
+    from orchestrator.scheduler import Ticked
+
+
+def upcoming(row: ScheduleRow, now: datetime, number: int) -> tuple[list[datetime], str | None]:
+    """The next fires; or none, and why."""
+    if not row.enabled:
+        return [], "it is disabled"
+    try:
+        cron = parse_cron(row.cron, row.timezone)
+    except ScheduleInvalid as error:
+        return [], str(error)
+    return list(itertools.islice(cron.after(max(now, row.last_fire_at)), number)), None
+
+
+def upcoming_text(row: ScheduleRow, now: datetime) -> str:
+    """When it comes next, in a few words."""
+    fires, why = upcoming(row, now, 1)
+    return f"next {_both(fires[0], row.timezone)}" if fires else f"it will not fire: {plain(why or '', 300)}"
+
+
+def table(rows: Sequence[ScheduleRow], now: datetime) -> str:
+    head = ("NAME", "CRON", "ZONE", "SCENARIO", "NEXT (UTC)", "STATE")
+    cells = [
+        (
+            plain(row.name, 100),
+            plain(row.cron, 40),
+            plain(row.timezone, 40),
+            plain(row.scenario_name, 40),
+            _moment(fires[0]) if (fires := upcoming(row, now, 1)[0]) else "-",
+            _state(row, now),
+        )
+        for row in rows
+    ]
+    return text_table(head, cells)
+
+
+def as_text(row: ScheduleRow, fires: Sequence[FireRow], now: datetime) -> str:
+    facts = {
+        "cron": f"{plain(row.cron, 200)}  ({plain(row.timezone, 100)})",
+        "state": _state(row, now),
+        "next": upcoming_text(row, now).removeprefix("next ") if row.enabled else None,
+        "scenario": plain(row.scenario_name, 100),
+        "connection": None if row.connection is None else plain(row.connection, 100),
+        "target": plain(row.target, 200) or None,
+        "requires": plain(" ".join(_words(row.requires)), 500) or None,
+        "priority": str(row.priority),
+        "overlap": plain(row.overlap, 10),
+        "max catchup": str(row.max_catchup),
+        "settled": f"{_moment(row.last_fire_at)} UTC",
+        "created": f"{_moment(row.created_at)} UTC",
+    }
+    lines = [f"schedule {plain(row.name, 100)}", *(f"  {name:<11}  {value}" for name, value in facts.items() if value)]
+    return "\n".join([*lines, "", _fires(fires) if fires else "it has not come due yet"])
+
+
+def schedule_as_json(row: ScheduleRow, now: datetime) -> dict[str, Any]:
+    fires, why = upcoming(row, now, 1)
+    return {
+        "schedule_id": row.schedule_id,
+        "name": row.name,
+        "cron": row.cron,
+        "timezone": row.timezone,
+        "scenario": row.scenario_name,
+        "connection": row.connection,
+        "target": row.target,
+        "requires": _words(row.requires),
+        "priority": row.priority,
+        "enabled": row.enabled,
+        "max_catchup": row.max_catchup,
+        "overlap": row.overlap,
+        "next_fire_at": _stamp(fires[0]) if fires else None,
+        "reason": row.reason or (why if row.enabled else None),
+        "settled_at": _stamp(row.last_fire_at),
+        "created_at": _stamp(row.created_at),
+    }
+
+
+def as_json(row: ScheduleRow, fires: Sequence[FireRow], now: datetime) -> dict[str, Any]:
+    history = [
+        {
+            "fire_at": _stamp(fire.at),
+            "outcome": fire.outcome.value,
+            "queue_id": fire.queue_id,
+            "queue_status": None if fire.queue_status is None else fire.queue_status.value,
+            "run_id": fire.run_id,
+            "exit_code": fire.exit_code,
+        }
+        for fire in fires
+    ]
+    return {**schedule_as_json(row, now), "fires": history}
+
+
+def next_as_text(row: ScheduleRow, now: datetime, number: int) -> str:
+    fires, why = upcoming(row, now, number)
+    lines = [f"  {_both(fire, row.timezone)}" for fire in fires] or [f"  none: {plain(why or '', 300)}"]
+    return "\n".join([f"{plain(row.name, 100)}  {plain(row.cron, 200)}", *lines])
+
+
+def next_as_json(row: ScheduleRow, now: datetime, number: int) -> dict[str, Any]:
+    fires, why = upcoming(row, now, number)
+    return {"name": row.name, "next": [_stamp(fire) for fire in fires], "reason": why}
+
+
+def ticked_as_text(done: Ticked) -> str:
+    lines = [
+        f"{_moment(fired.at)} UTC  {fired.outcome:<7}  {plain(fired.schedule, 100)}"
+        + (f"  {fired.queue_id}" if fired.queue_id else "")
+        for fired in done.fired
+    ]
+    more = ["more is due than one tick may do: tick again"] if done.more else []
+    return "\n".join([*lines, *more]) or f"nothing is due ({done.schedules} schedules)"
+
+
+def ticked_as_json(done: Ticked) -> dict[str, Any]:
+    return {
+        "schedules": done.schedules,
+        "fired": [
+            {
+                "schedule": fired.schedule,
+                "fire_at": _stamp(fired.at),
+                "outcome": fired.outcome.value,
+                "queue_id": fired.queue_id,
+            }
+            for fired in done.fired
+        ],
+        "complaints": [{"schedule": one.schedule, "reason": one.reason} for one in done.complaints],
+        "more": done.more,
+    }
+
+
+def _fires(fires: Sequence[FireRow]) -> str:
+    head = ("CAME DUE (UTC)", "OUTCOME", "QUEUED AS", "STATUS", "EXIT", "RUN")
+    rows = [
+        (
+            _moment(fire.at),
+            fire.outcome.value,
+            fire.queue_id or "-",
+            "-" if fire.queue_status is None else fire.queue_status.value,
+            "-" if fire.exit_code is None else str(fire.exit_code),
+            fire.run_id or "-",
+        )
+        for fire in fires
+    ]
+    return text_table(head, rows, right=(4,))
+
+
+def _state(row: ScheduleRow, now: datetime) -> str:
+    if not row.enabled:
+        return "disabled"
+    reason = row.reason or upcoming(row, now, 1)[1]
+    return f"cannot be fired: {plain(reason, 200)}" if reason else "enabled"
+
+
+def _words(requires: str) -> list[str]:
+    """Of a row that may have been written by anybody."""
+    try:
+        found = json.loads(requires)
+    except ValueError:
+        return [requires]
+    return [str(word) for word in found] if isinstance(found, list) else [requires]
+
+
+def _both(fire: datetime, timezone: str) -> str:
+    """On the wall there, and in UTC."""
+    local = fire.astimezone(ZoneInfo(timezone))
+    utc = "" if timezone == "UTC" else f"  ({_moment(fire)} UTC)"
+    return f"{local:%a %Y-%m-%d %H:%M:%S} {plain(timezone, 100)}{utc}"
+
+
+def _moment(at: datetime) -> str:
+    return at.replace(tzinfo=None).isoformat(sep=" ", timespec="seconds")
+
+
+def _stamp(at: datetime) -> str:
+    return f"{at.replace(tzinfo=None).isoformat(timespec='seconds')}Z"

@@ -1,0 +1,73 @@
+"""`loadgen trend`: is the newest run of a scenario worse than it used to be?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from loadgen.cli.control_session import control_options, with_control_session
+from loadgen.cli.place import format_option
+
+LAST_MAX = 300
+
+
+@click.command(
+    epilog="\b\nExample:\n  loadgen trend orders-mix\n  loadgen trend orders-mix --last 90 --html trend.html\n"
+    "  loadgen run nightly.yaml --baseline trend"
+)
+@click.argument("scenario", metavar="SCENARIO")
+@click.option(
+    "--last",
+    type=click.IntRange(1, LAST_MAX),
+    default=30,
+    show_default=True,
+    metavar="N",
+    help="Show so many runs; all are judged.",
+)
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the trend into one file that needs no network.",
+)
+@control_options
+@format_option
+def trend(
+    scenario: str,
+    last: int,
+    html_file: Path | None,
+    output: str,
+    connection: str | None,
+    database: str | None,
+    schema: str | None,
+    warehouse: str | None,
+) -> int:
+    """Look at the runs of SCENARIO over time: is the newest worse than before, since when, and what else changed?
+
+    SCENARIO is the `name:` of its file. Only like runs are set beside each other: COMPLETED and VALID ones of the same
+    settings, driver version, workers, cores and warehouse size. A run that is worse by more than its limit and by more
+    than chance is suspected; the next one confirms it, or does not.
+
+    Exit code 11 when the newest run confirms a regression that was not known before, else 0.
+    """
+    from loadgen.cli.report_files import write_file
+    from loadgen.cli.trend_runs import read_trend
+    from loadgen.report.trend_html import trend_html
+    from loadgen.report.trend_json import trend_data
+    from loadgen.report.trend_text import trend_text
+
+    found = with_control_session(
+        lambda session, patience: read_trend(session, patience, scenario),
+        name="trend",
+        connection=connection,
+        database=database,
+        schema=schema,
+        warehouse=warehouse,
+    )
+    if html_file is not None:
+        write_file(html_file, trend_html(found, last))
+    click.echo(json.dumps(trend_data(found, last), indent=2) if output == "json" else trend_text(found, last))
+    return found.exit_code

@@ -1,0 +1,118 @@
+"""The runs of a scenario as their tables show them: those that count, in series, and why the others do not."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.control import run_status, test_results, warehouse_poll_snapshots
+from loadgen.control.retry import Patience
+from loadgen.control.session import ControlSession
+from loadgen.control.test_results import ScenarioResult
+from loadgen.errors import UsageError
+from loadgen.log import plain
+from loadgen.report.likeness import Setting, differences, unfit
+from loadgen.report.trend import Key, Night, OtherSeries, Trend, series_of, trend_of, values_of
+
+RUNS_MAX = 300  # the newest ones: a change counts as new or known whatever is shown of it
+NAMES_SHOWN = 5
+
+_UNTOLD = ("warnings", "credits")  # of the environment: findings, not circumstances
+# Of SHOW WAREHOUSES: what somebody has set, not what is going on.
+_WAREHOUSE_SETTINGS = (
+    *("type", "size", "min_cluster_count", "max_cluster_count", "scaling_policy", "generation"),
+    *("enable_query_acceleration", "query_acceleration_max_scale_factor", "resource_monitor", "resource_constraint"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    night: Night
+    setting: Setting
+
+
+def read_trend(session: ControlSession, patience: Patience, scenario: str, until: str | None = None) -> Trend:
+    """The series of the newest run that counts, judged; of that one, when it is named, and of those before it."""
+    results = patience.call(lambda: test_results.of_scenario(session, scenario, RUNS_MAX))
+    if not results:
+        raise _no_such_scenario(session, patience, scenario)
+    looks = patience.call(lambda: warehouse_poll_snapshots.of_scenario(session, scenario, RUNS_MAX))
+    left_out: Counter[str] = Counter()
+    known: dict[str, _Known] = {}
+    for result in reversed(results):
+        summary = None if result.summary is None else json.loads(result.summary)
+        why = _left_out(result, summary)
+        if why or summary is None:
+            left_out[why] += 1
+        else:
+            known[result.run_id] = _known(result, summary, *looks.get(result.run_id, (None, None)))
+        if result.run_id == until:
+            break
+    series = series_of([one.night for one in known.values()])
+    if not series:
+        return trend_of(scenario, [], left_out)
+    *_, newest = series.values()
+    others = [_other(nights, newest, known) for nights in series.values() if nights is not newest]
+    return trend_of(scenario, newest, left_out, others)
+
+
+def _left_out(result: ScenarioResult, summary: Mapping[str, Any] | None) -> str:
+    """Why a run is no part of any series; empty: it is."""
+    if result.status != "COMPLETED":
+        return f"are {result.status}"
+    if unfit("", "", result.status, summary) is None:
+        return ""
+    return "are INVALID" if summary is not None and not summary["validity"]["valid"] else "have no number"
+
+
+def _known(result: ScenarioResult, summary: Mapping[str, Any], size: str | None, raw: str | None) -> _Known:
+    environment, config = summary["environment"], json.loads(result.scenario_config or "{}")
+    warehouse = json.loads(raw) if raw else {}
+    setting = Setting(
+        config=config,
+        environment=environment,
+        workers=summary["workers"],
+        warehouse_sizes=(size,) if size else (),
+    )
+    facts = {
+        **{f"environment.{name}": value for name, value in environment.items() if name not in _UNTOLD},
+        **{f"warehouse.{name}": warehouse[name] for name in _WAREHOUSE_SETTINGS if name in warehouse},
+        **{f"labels.{name}": value for name, value in config.get("labels", {}).items()},
+        "connections": summary["connections"],
+    }
+    night = Night(
+        run_id=result.run_id,
+        started=result.created_at,
+        key=Key(
+            template_id=result.template_id,
+            driver_major=str(environment.get("driver")).partition(".")[0],
+            workers=summary["workers"],
+            cores=environment.get("cores"),
+            warehouse_size=size,
+        ),
+        values=values_of(summary),
+        facts={name: str(value) for name, value in facts.items() if value is not None},
+    )
+    return _Known(night=night, setting=setting)
+
+
+def _other(nights: Sequence[Night], newest: Sequence[Night], known: Mapping[str, _Known]) -> OtherSeries:
+    """What sets another series apart: of what differs, only what makes another key."""
+    theirs, ours = known[nights[-1].run_id], known[newest[-1].run_id]
+    found = differences(theirs.setting, ours.setting)
+    apart = tuple(one for one in found if not one.key.startswith(("name", "description", "labels", "environment.")))
+    apart += tuple(one for one in found if one.key in ("environment.cores", "environment.driver_major"))
+    return OtherSeries(key=nights[-1].key, runs=len(nights), newest=nights[-1], differences=apart)
+
+
+def _no_such_scenario(session: ControlSession, patience: Patience, scenario: str) -> UsageError:
+    runs = patience.call(lambda: run_status.newest(session, RUNS_MAX))
+    names = list(dict.fromkeys(plain(run.test_name, 60) for run in runs))
+    there = f"There are runs of {', '.join(names[:NAMES_SHOWN])}." if names else "There are no runs yet."
+    return UsageError(
+        f"scenario {plain(scenario, 100)} has no run with a result",
+        remedy=f"Name a scenario as its file does, in `name:`. {there}",
+    )

@@ -1,0 +1,318 @@
+"""The runs of a scenario over time: is the newest worse than it used to be, since when, and what else changed? Pure.
+
+Only like is set beside like. A series is the runs of one key: the same TEMPLATE_ID, major version of the driver, number
+of workers, of cores, and size of the warehouse. The newest run says which series is looked at. Runs that are not
+COMPLETED, are INVALID, or found no maximum are no part of any. Each metric is judged by `shift`:
+
+    learning    too few runs to say anything
+    steady      nothing new
+    suspected   the newest run alone is worse; the next one, or a second one tonight, will tell
+    regression  the newest run confirms that it is worse: exit code 11
+    improved    the newest run confirms that it is better
+
+A regression is told once. The night after it is known, and so it is when another metric shows the same step later.
+Metrics of all statements together move together and are each judged as if alone; p95 of single statements share the
+chance of a false alarm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from loadgen.report.likeness import Difference
+from loadgen.report.limits import DEFAULTS, Measure
+from loadgen.report.shift import Course, Shift, course_of
+
+REGRESSION = 11  # exit code
+
+_WHOLE = (Measure.P95, Measure.P50, Measure.QPS, Measure.ERROR_RATE)
+_USUAL = 0.05  # by how much nights differ, for all that is known before there are any
+_USUAL_POINTS = 0.0025  # the same of error rates
+_SAME_STEP = 2  # runs between the beginnings of what is one step in two metrics
+
+Subject = tuple[str | None, Measure]  # of one statement, or of all together
+
+
+class Verdict(StrEnum):
+    LEARNING = "learning"
+    STEADY = "steady"
+    SUSPECTED = "suspected"
+    REGRESSION = "regression"
+    IMPROVED = "improved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """What runs of one series share."""
+
+    template_id: str
+    driver_major: str
+    workers: int
+    cores: int | None
+    warehouse_size: str | None  # None: nobody looked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Night:
+    """A run that counts."""
+
+    run_id: str
+    started: datetime  # naive UTC
+    key: Key
+    values: Mapping[Subject, float]  # ms, per second, a share, or a number of connections
+    facts: Mapping[str, str]  # what may explain a change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """One metric through the nights of a series. Positions in `course` are those of `nights`."""
+
+    statement: str | None
+    measure: Measure
+    nights: tuple[int, ...]  # those that have a value, as numbers in the series
+    values: tuple[float, ...]
+    course: Course
+
+    @property
+    def name(self) -> str:
+        return self.measure.value if self.statement is None else f"{self.statement}.{self.measure}"
+
+    @property
+    def limit(self) -> float:
+        return DEFAULTS[self.measure]
+
+    def is_worse(self, change: float) -> bool:
+        return (change > 0) is self.measure.more_is_worse
+
+    def change(self, difference: float) -> float:
+        """A difference of the judged scale as people read it: relative, of shares as it is."""
+        return difference if self.measure is Measure.ERROR_RATE else math.expm1(difference)
+
+    def value(self, scaled: float) -> float:
+        return scaled if self.measure is Measure.ERROR_RATE else math.exp(scaled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A confirmed change of one metric. Numbers are those of nights in the series."""
+
+    track: Track
+    shift: Shift
+    start: int
+    confirmed: int
+    worse: bool
+    new: bool  # the newest night confirmed it, and none before did in another metric
+
+    @property
+    def change(self) -> float:
+        return self.track.change(self.shift.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherSeries:
+    """Runs of the same scenario that are not like these, and in what they differ."""
+
+    key: Key
+    runs: int
+    newest: Night
+    differences: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    scenario: str
+    nights: tuple[Night, ...]  # of the newest run's series, oldest first
+    tracks: tuple[Track, ...]
+    steps: tuple[Step, ...]  # oldest first
+    suspicions: tuple[tuple[Track, float], ...]  # worse in the newest night alone: change
+    others: tuple[OtherSeries, ...]
+    left_out: Mapping[str, int]  # why, how many runs
+    verdict: Verdict
+    reason: str
+
+    @property
+    def exit_code(self) -> int:
+        return REGRESSION if self.verdict is Verdict.REGRESSION else 0
+
+    def changed_at(self, night: int) -> dict[str, tuple[str | None, str | None]]:
+        """Facts that are not those of the night before."""
+        if night == 0:
+            return {}
+        before, now = self.nights[night - 1].facts, self.nights[night].facts
+        return {
+            name: (before.get(name), now.get(name))
+            for name in sorted(before.keys() | now.keys())
+            if before.get(name) != now.get(name)
+        }
+
+
+def trend_of(
+    scenario: str, nights: Sequence[Night], left_out: Mapping[str, int], others: Sequence[OtherSeries] = ()
+) -> Trend:
+    """Judge one series, oldest night first."""
+    subjects = _subjects(nights)
+    statements = sum(statement is not None for statement, _ in subjects)
+    tracks = [_track(nights, subject, statements) for subject in subjects]
+    steps = _steps(tracks, len(nights))
+    suspicions = [(track, change) for track in tracks if (change := _suspicion(track, len(nights))) is not None]
+    verdict = _verdict(tracks, steps, suspicions)
+    return Trend(
+        scenario=scenario,
+        nights=tuple(nights),
+        tracks=tuple(tracks),
+        steps=tuple(steps),
+        suspicions=tuple(suspicions),
+        others=tuple(others),
+        left_out=dict(left_out),
+        verdict=verdict,
+        reason=_reason(verdict, nights, steps, suspicions),
+    )
+
+
+def series_of(nights: Sequence[Night]) -> dict[Key, list[Night]]:
+    """By key; the series of the newest night comes last."""
+    found: dict[Key, list[Night]] = {}
+    for night in nights:
+        found.setdefault(night.key, []).append(night)
+    return dict(sorted(found.items(), key=lambda item: nights.index(item[1][-1])))
+
+
+def values_of(summary: Mapping[str, Any]) -> dict[Subject, float]:
+    """The metrics of a summary.json. What is only a lower bound, because statements were cancelled, is no value."""
+    searched = summary.get("find_max")
+    if searched:
+        return {(None, Measure.MAX_CONCURRENCY): float(searched["max_concurrency"])}
+    found: dict[Subject, float | None] = {
+        (None, Measure.P95): _time(summary["latency_ms"], "p95"),
+        (None, Measure.P50): _time(summary["latency_ms"], "p50"),
+        (None, Measure.QPS): summary["totals"]["qps"],
+    }
+    if len(summary["statements"]) > 1:
+        for name, one in summary["statements"].items():
+            found[name, Measure.P95] = _time(one["latency_ms"], "p95")
+    known = {subject: float(value) for subject, value in found.items() if value}
+    return {**known, (None, Measure.ERROR_RATE): float(summary["totals"]["error_rate"])}
+
+
+def _time(times: Mapping[str, Any], name: str) -> float | None:
+    return None if name in times.get("at_least", ()) else times.get(name)
+
+
+# --- tracks ----------------------------------------------------------------------------------------------------------
+
+
+def _subjects(nights: Sequence[Night]) -> list[Subject]:
+    """Those of the newest night: all together first, then statements by name."""
+    known = nights[-1].values if nights else {}
+    order = [*_WHOLE, *(measure for measure in Measure if measure not in _WHOLE)]
+    return sorted(known, key=lambda subject: (subject[0] is not None, subject[0] or "", order.index(subject[1])))
+
+
+def _track(nights: Sequence[Night], subject: Subject, statements: int) -> Track:
+    statement, measure = subject
+    numbers = [number for number, night in enumerate(nights) if subject in night.values]
+    values = [nights[number].values[subject] for number in numbers]
+    limit = DEFAULTS[measure]
+    if measure is Measure.ERROR_RATE:
+        course = course_of(values, limit=limit, usual=_USUAL_POINTS)
+    else:
+        alike = 1 if statement is None else statements
+        course = course_of([math.log(value) for value in values], limit=math.log1p(limit), usual=_USUAL, alike=alike)
+    return Track(statement=statement, measure=measure, nights=tuple(numbers), values=tuple(values), course=course)
+
+
+def _steps(tracks: Sequence[Track], nights: int) -> list[Step]:
+    found = sorted(
+        (
+            Step(
+                track=track,
+                shift=shift,
+                start=track.nights[shift.start],
+                confirmed=track.nights[shift.confirmed],
+                worse=track.is_worse(shift.size),
+                new=track.nights[shift.confirmed] == nights - 1,
+            )
+            for track in tracks
+            for shift in track.course.shifts
+        ),
+        key=lambda step: (step.start, step.confirmed),
+    )
+    return [step if not step.new else _told_once(step, found) for step in found]
+
+
+def _told_once(step: Step, all_of_them: Sequence[Step]) -> Step:
+    known = any(
+        other.worse is step.worse and other.confirmed < step.confirmed and abs(other.start - step.start) <= _SAME_STEP
+        for other in all_of_them
+    )
+    return Step(
+        track=step.track,
+        shift=step.shift,
+        start=step.start,
+        confirmed=step.confirmed,
+        worse=step.worse,
+        new=not known,
+    )
+
+
+def _suspicion(track: Track, nights: int) -> float | None:
+    """By how much the newest night is worse, if it is suspected."""
+    last = len(track.nights) - 1
+    if last < 0 or track.nights[last] != nights - 1 or last not in track.course.suspected:
+        return None
+    baseline = track.course.baselines[last]
+    assert baseline is not None
+    scaled = track.values[last] if track.measure is Measure.ERROR_RATE else math.log(track.values[last])
+    difference = scaled - baseline.centre
+    return track.change(difference) if track.is_worse(difference) else None
+
+
+# --- verdict ---------------------------------------------------------------------------------------------------------
+
+
+def _verdict(tracks: Sequence[Track], steps: Sequence[Step], suspicions: Sequence[object]) -> Verdict:
+    new = [step for step in steps if step.new]
+    if any(step.worse for step in new):
+        return Verdict.REGRESSION
+    if suspicions:
+        return Verdict.SUSPECTED
+    if new:
+        return Verdict.IMPROVED
+    judged = any(track.course.baselines and track.course.baselines[-1] is not None for track in tracks)
+    return Verdict.STEADY if judged else Verdict.LEARNING
+
+
+def _reason(
+    verdict: Verdict, nights: Sequence[Night], steps: Sequence[Step], suspicions: Sequence[tuple[Track, float]]
+) -> str:
+    """What decided, in one line."""
+    match verdict:
+        case Verdict.LEARNING:
+            return f"{len(nights)} like runs are too few to say what is usual"
+        case Verdict.STEADY:
+            return _known(nights, steps) or "the newest run is as usual"
+        case Verdict.SUSPECTED:
+            said = ", ".join(f"{track.name} {amount(track.measure, change)}" for track, change in suspicions)
+            return f"{said}, in one run; another one will tell"
+    worse = verdict is Verdict.REGRESSION
+    decisive = [step for step in steps if step.new and step.worse is worse]
+    said = ", ".join(f"{step.track.name} {amount(step.track.measure, step.change)}" for step in decisive)
+    return f"{said} since {nights[min(step.start for step in decisive)].run_id}"
+
+
+def _known(nights: Sequence[Night], steps: Sequence[Step]) -> str:
+    """A level that the newest segment is on, if the last step led to a worse one."""
+    if not steps or not steps[-1].worse:
+        return ""
+    said = f"{steps[-1].track.name} {amount(steps[-1].track.measure, steps[-1].change)}"
+    return f"nothing new; {said} since {nights[steps[-1].start].run_id} is known"
+
+
+def amount(measure: Measure, change: float) -> str:
+    """A change, with its sign."""
+    return f"{100 * change:+.1f} {'points' if measure is Measure.ERROR_RATE else '%'}"

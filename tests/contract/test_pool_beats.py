@@ -1,0 +1,129 @@
+"""A runner's beats, one by one: being known, being forgotten, keeping a lease, hearing of a wish to drain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from loadgen.clock import SystemClock
+from loadgen.control import pool_workers, run_claims, run_queue
+from loadgen.control.pool_workers import PoolWorkerIdentity
+from loadgen.control.run_claims import Claim
+from loadgen.model.pool_worker import PoolWorkerStatus
+from orchestrator.pool.beats import Beats, Counted, Held
+from tests.control_plane import ControlPlane, patience
+from tests.embedded_server import EmbeddedServer
+
+LEASE_S = 60.0
+ME = PoolWorkerIdentity(
+    worker_id="bench-1", hostname="bench", pid=1, version="1", task_queue="Q", labels=(), capabilities=()
+)
+
+
+@pytest.fixture(scope="module")
+def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
+    made = ControlPlane(server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def beats(plane: ControlPlane) -> Beats:
+    """Of a runner that has not registered yet; its thread is ours."""
+    for table in ("RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS"):
+        plane.change(f"DELETE FROM {table}")
+    return Beats(plane.session, ME, lease_s=LEASE_S, clock=SystemClock())
+
+
+def seen(plane: ControlPlane) -> pool_workers.PoolWorker:
+    return pool_workers.find(plane.session, patience(), ME.worker_id)
+
+
+def claimed(plane: ControlPlane, beats: Beats) -> tuple[Claim, Held]:
+    run_queue.add(plane.session, patience(), run_queue.NewQueued(name="n", scenario="s", files={}))
+    begun_ns = SystemClock().boottime_ns()
+    claim = run_claims.claim(plane.session, patience(), ME.worker_id, (), LEASE_S)
+    assert claim is not None
+    held = Held(queue_id=claim.queue_id, trust=beats.new_trust(begun_ns))
+    beats.hold(held)
+    return claim, held
+
+
+def let_pass(plane: ControlPlane, seconds: float) -> None:
+    plane.change("UPDATE RUN_QUEUE SET AVAILABLE_AT = DATEADD(second, ?, AVAILABLE_AT)", -round(seconds))
+
+
+@pytest.mark.parametrize("why", ["never known", "taken for dead", "pruned"])
+def test_a_beat_that_finds_no_row_registers(plane, beats, why):
+    if why != "never known":
+        assert beats.step()
+        pool_workers.offline(plane.session, patience(), ME.worker_id)
+    if why == "pruned":
+        plane.change("DELETE FROM POOL_WORKERS")
+
+    assert beats.step()
+
+    assert seen(plane).status is PoolWorkerStatus.ONLINE
+
+
+def test_a_beat_tells_what_the_runner_does_and_extends_its_lease(plane, beats):
+    beats.step()
+    claim, held = claimed(plane, beats)
+    beats.counted = Counted(completed=2, failed=1)
+    let_pass(plane, LEASE_S - 10)
+
+    assert beats.step()
+
+    worker, row = seen(plane), run_queue.read(plane.session, claim.queue_id)
+    assert (worker.current_run, worker.completed, worker.failed) == (claim.queue_id, 2, 1)
+    assert row is not None
+    assert row.available_in_ms > (LEASE_S - 10) * 1000
+    assert held.trust.holds(SystemClock().boottime_ns())
+
+
+def test_a_lease_that_has_passed_is_lost_at_the_next_beat(plane, beats):
+    beats.step()
+    _, held = claimed(plane, beats)
+    let_pass(plane, LEASE_S + 1)
+
+    assert beats.step()
+
+    assert not held.trust.holds(SystemClock().boottime_ns())
+
+
+def test_a_runner_hears_of_the_wish_to_drain_and_tells_its_own(plane, beats):
+    beats.step()
+    pool_workers.drain(plane.session, patience(), ME.worker_id)
+    assert beats.step()
+    heard = beats.draining.is_set()
+
+    other = Beats(plane.session, ME, lease_s=LEASE_S, clock=SystemClock())
+    plane.change("DELETE FROM POOL_WORKERS")
+    other.step()
+    other.draining.set()
+    assert other.step()
+
+    assert heard
+    assert seen(plane).status is PoolWorkerStatus.DRAINING
+
+
+def test_a_runner_that_drains_comes_back_as_one_that_drains(plane, beats):
+    beats.step()
+    beats.draining.set()
+    beats.step()
+    plane.change("DELETE FROM POOL_WORKERS")
+
+    assert beats.step()
+
+    assert seen(plane).status is PoolWorkerStatus.DRAINING
+
+
+def test_a_beat_that_is_not_answered_is_no_loss_of_trust(plane, beats):
+    beats.step()
+    _, held = claimed(plane, beats)
+    plane.server.fault(match="^UPDATE POOL_WORKERS", count=1, kind="drop_reply")
+
+    assert not beats.step()
+    assert held.trust.holds(SystemClock().boottime_ns())
+    assert beats.step()

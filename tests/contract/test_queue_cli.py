@@ -1,0 +1,187 @@
+"""`loadgen queue`, `workers` and `pool stats` as a user types them, with what they say about bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cli.main import main
+from loadgen.control import pool_workers, run_claims, run_queue
+from loadgen.control.pool_workers import PoolWorkerIdentity
+from loadgen.control.run_claims import Result
+from loadgen.model.queue import QueueStatus
+from tests.control_plane import ControlPlane, patience
+from tests.embedded_server import EmbeddedServer
+
+SCENARIO = """
+version: 1
+name: Night Orders
+connection: embedded
+target: {warehouse: WH, database: BENCH, schema: PUBLIC}
+values: {keys: {file: data/keys.csv, column: K}}
+workload: {statements: [{name: one, sql: "SELECT ?", params: [{pool: keys}]}]}
+load: {connections: 1, workers: 1, warmup: 0s, duration: 1s}
+"""
+Ask = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
+    made = ControlPlane(server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ask(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """The command's exit code, and what it said."""
+    for key, value in plane.environ.items():
+        monkeypatch.setenv(key, value)
+    for table in ("RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS"):
+        plane.change(f"DELETE FROM {table}")
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main([*words, "-c", "embedded", "--database", plane.place.database])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "keys.csv").write_text("K\n1\n2\n", "utf-8")
+    file = tmp_path / "night.yaml"
+    file.write_text(SCENARIO, "utf-8")
+    return file
+
+
+def answer(asked: tuple[int, str, str]) -> dict[str, Any]:
+    code, out, err = asked
+    assert code == 0, err
+    told: dict[str, Any] = json.loads(out)
+    return told
+
+
+def add_runner(plane: ControlPlane, worker_id: str, *labels: str) -> None:
+    me = PoolWorkerIdentity(
+        worker_id=worker_id, hostname=worker_id, pid=1, version="1", task_queue="Q", labels=labels, capabilities=labels
+    )
+    pool_workers.register(plane.session, patience(), me, draining=False, lease_s=60.0)
+
+
+def test_a_queued_run_holds_its_files_and_no_path(plane, ask, scenario):
+    added = answer(ask("queue", "add", str(scenario), "--priority=7", "--requires=b=2,a=1", "--format=json"))
+
+    (files, text, target), *_ = plane.rows("SELECT FILES, SCENARIO, TARGET FROM RUN_QUEUE")
+    assert json.loads(files) == {"data/keys.csv": "K\n1\n2\n"}
+    assert text == SCENARIO
+    assert str(scenario.parent) not in files + text
+    assert target == "embedded/WH"
+    shown = answer(ask("queue", "show", added["queue_id"], "--format=json"))
+    assert (shown["priority"], shown["requires"], shown["history"]) == (7, ["a=1", "b=2"], [])
+
+
+def test_a_run_is_listed_shown_cancelled_and_tried_again(ask, scenario):
+    code, out, _ = ask("queue", "add", str(scenario), "--not-before=2999-01-01T02:00+01:00")
+    queue_id = out.split()[-1]
+
+    (listed,) = answer(ask("queue", "list", "--status=queued", "--format=json"))["queue"]
+    table, shown = ask("queue", "list")[1], ask("queue", "show", queue_id)[1]
+    cancelled, again = ask("queue", "cancel", queue_id)[1], ask("queue", "retry", queue_id)[1]
+
+    assert (code, listed["queue_id"], listed["available_at"]) == (0, queue_id, "2999-01-01T01:00:00.000Z")
+    assert table.splitlines()[0].split()[:2] == ["ID", "STATUS"]
+    assert queue_id in table
+    assert "not before  2999-01-01 01:00:00" in shown
+    assert "nobody has tried yet" in shown
+    assert (cancelled, again) == (f"{queue_id} is CANCELLED\n", f"{queue_id} is QUEUED\n")
+
+
+def test_attempts_are_shown(plane, ask, scenario):
+    queue_id = answer(ask("queue", "add", str(scenario), "--format=json"))["queue_id"]
+    add_runner(plane, "bench-1")
+    claim = run_claims.claim(plane.session, patience(), "bench-1", (), 60.0)
+    assert claim is not None
+    run_claims.finish(plane.session, patience(), claim, QueueStatus.COMPLETED, Result(exit_code=10, run_id="r-1"))
+
+    text = ask("queue", "show", queue_id)[1]
+    code, _, err = ask("queue", "retry", queue_id)
+
+    assert "bench-1" in text
+    assert "exit code   10" in text
+    assert (code, "is COMPLETED: there is nothing to try again" in err, "hint: " in err) == (2, True, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["queue", "add", "FILE", "--requires=zone"], "--requires is 'zone'"),
+        (["queue", "add", "FILE", "--not-before=tomorrow"], "--not-before is 'tomorrow'"),
+        (["queue", "add", "FILE", f"--idempotency-key={'k' * 201}"], "has 201 characters"),
+        (["queue", "add", "missing.yaml"], "missing.yaml"),
+        (["queue", "list", "--status=done"], "there is no status 'done'"),
+        (["queue", "show", "nothing"], "there is no queued run 'nothing'"),
+        (["queue", "cancel", "nothing"], "there is no queued run 'nothing'"),
+        (["workers", "list", "--status=gone"], "there is no status 'gone'"),
+        (["workers", "list", "--label=zone"], "--label is 'zone'"),
+        (["workers", "list", "--page-size=101"], "101"),
+        (["workers", "drain", "nobody"], "there is no runner 'nobody'"),
+        (["pool", "run", "--min=3", "--max=2"], "a pool of 3 to 2 runners cannot be"),
+        (["pool", "run", "--idle=soon"], "--idle is 'soon'"),
+        (["pool", "run", "--lease=10ms"], "--lease and --poll are too short"),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
+)
+def test_bad_input_is_told_with_a_hint(ask, scenario, words, said):
+    code, _, err = ask(*[str(scenario) if word == "FILE" else word for word in words])
+
+    assert code == 2
+    assert said in err
+    assert "hint: " in err
+
+
+def test_a_value_file_that_is_no_text_is_refused(ask, scenario):
+    (scenario.parent / "data" / "keys.csv").write_bytes(b"K\n\xff\xfe\n")
+
+    code, _, err = ask("queue", "add", str(scenario))
+
+    assert code == 2
+    assert "hint: " in err
+
+
+def test_runners_are_listed_in_pages_shown_drained_and_given_up(plane, ask):
+    for number in range(3):
+        add_runner(plane, f"bench-{number}", "zone=eu", f"n={number}")
+    run_queue.add(plane.session, patience(), run_queue.NewQueued(name="n", scenario="s", files={}))
+    claim = run_claims.claim(plane.session, patience(), "bench-2", (), 60.0)
+    assert claim is not None
+
+    first = answer(ask("workers", "list", "--page-size=2", "--label=zone=eu", "--format=json"))
+    rest = answer(ask("workers", "list", f"--page-token={first['next_page_token']}", "--format=json"))
+    drained, gone = ask("workers", "drain", "bench-1")[1], ask("workers", "offline", "bench-2")[1]
+    shown, stats = ask("workers", "show", "bench-1")[1], answer(ask("pool", "stats", "--format=json"))
+
+    assert [one["worker_id"] for one in first["workers"]] == ["bench-0", "bench-1"]
+    assert (first["total_count"], first["workers"][0]["labels"]) == (3, ["n=0", "zone=eu"])
+    assert ([one["worker_id"] for one in rest["workers"]], rest["next_page_token"]) == (["bench-2"], None)
+    assert (drained, gone) == ("bench-1 is DRAINING\n", "bench-2 is OFFLINE\n")
+    assert run_claims.look(plane.session, claim) is None
+    assert "zone=eu" in shown
+    assert stats == {
+        "total_workers": 2,
+        "idle_workers": 2,
+        "processing_workers": 0,
+        "total_completed": 0,
+        "total_failed": 0,
+        "workers": {
+            "bench-0": {"status": "ONLINE", "current_run": None, "completed": 0, "failed": 0},
+            "bench-1": {"status": "DRAINING", "current_run": None, "completed": 0, "failed": 0},
+        },
+    }
+    assert "bench-0  ONLINE  idle" in ask("pool", "stats")[1]

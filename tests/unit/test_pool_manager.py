@@ -1,0 +1,297 @@
+"""The manager of a pool and its runners' processes; runs behind a leash. Real processes, moved clocks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from loadgen.clock import FakeClock
+from loadgen.control.run_claims import Claim, Wanted
+from orchestrator.pool import leash
+from orchestrator.pool.attempt import RunProcess, start_run
+from orchestrator.pool.attend import attend
+from orchestrator.pool.child import RunnerChild
+from orchestrator.pool.decisions import MISSES_MAX, PING_S, PING_TIMEOUT_S, PoolRules
+from orchestrator.pool.manager import FAILURES_MAX, PoolFailed, PoolManager
+from orchestrator.pool.runner import RunnerState
+
+PYTHON = [sys.executable, "-I", "-S", "-c"]
+SILENT = [*PYTHON, "import sys; sys.stdin.read()"]
+STATE = '{"registered": true, "draining": false, "queue_id": null, "runs": 3, "idle_s": 1.5}'
+ANSWERS = [
+    *PYTHON,
+    f"import sys\nfor line in sys.stdin: print({STATE!r} if line == 'ping\\n' else 'what?', flush=True)",
+]
+CLAIM = Claim(queue_id="q", epoch=1, owner="o")
+END_S = 30.0
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def children(clock: FakeClock) -> Iterator[list[RunnerChild]]:
+    made: list[RunnerChild] = []
+    yield made
+    for child in made:
+        child.close()
+
+
+def until(happened: Callable[[], object]) -> None:
+    """Wait for what another process does."""
+    for _ in range(600):
+        if happened():
+            return
+        threading.Event().wait(0.05)
+    pytest.fail("did not happen")
+
+
+# --- pings -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_runner_that_answers_tells_its_state(clock, children):
+    child = RunnerChild("a", ANSWERS, os.environ, clock)
+    children.append(child)
+
+    def answered() -> bool:
+        child.step()
+        return child.state is not None
+
+    until(answered)
+
+    assert child.state == RunnerState(registered=True, draining=False, queue_id=None, runs=3, idle_s=1.5)
+    assert (child.view().misses, child.view().runs, child.view().idle_s) == (0, 3, 1.5)
+
+
+def test_pings_that_are_not_answered_are_missed_one_by_one(clock, children):
+    child = RunnerChild("a", SILENT, os.environ, clock)
+    children.append(child)
+    misses = []
+
+    for _ in range(MISSES_MAX):
+        child.step()
+        clock.advance(PING_TIMEOUT_S - PING_S)
+        child.step()
+        clock.advance(PING_S)
+        child.step()
+        misses.append(child.view().misses)
+
+    assert misses == [1, 2, 3]
+
+
+def test_one_that_was_told_to_drain_counts_as_draining_before_it_says_so(clock, children):
+    child = RunnerChild("a", SILENT, os.environ, clock)
+    children.append(child)
+
+    child.drain()
+
+    assert child.view().draining
+
+
+# --- the manager -----------------------------------------------------------------------------------------------------
+
+
+def test_runners_that_end_before_they_begin_are_started_less_often_and_then_no_more(clock, children):
+    def start(name: str) -> RunnerChild:
+        child = RunnerChild(name, [*PYTHON, "import sys; sys.exit(3)"], os.environ, clock)
+        children.append(child)
+        return child
+
+    manager = PoolManager(PoolRules(min_runners=1, max_runners=1), start, lambda: None, clock=clock)
+
+    for number in range(1, FAILURES_MAX + 1):
+        clock.advance(60.0)
+        manager.step()
+        assert len(children) == number
+        until(lambda: children[-1].exit_code is not None)
+        if number < FAILURES_MAX:
+            manager.step()  # it is seen to have ended, and its successor has to wait
+            assert len(children) == number
+
+    with pytest.raises(PoolFailed):
+        manager.step()
+
+
+def test_a_runner_that_does_not_answer_is_killed_and_another_takes_its_place(clock, children):
+    def start(name: str) -> RunnerChild:
+        child = RunnerChild(name, SILENT, os.environ, clock)
+        children.append(child)
+        return child
+
+    manager = PoolManager(PoolRules(min_runners=1, max_runners=1), start, lambda: None, clock=clock)
+    for _ in range(MISSES_MAX + 2):  # start, ping, and the misses
+        manager.step()
+        clock.advance(PING_TIMEOUT_S)
+
+    until(lambda: children[0].exit_code is not None)
+    clock.advance(60.0)
+    manager.step()
+    manager.step()
+
+    assert children[0].exit_code == -signal.SIGKILL
+    assert [child.name for child in children] == ["runner-1", "runner-2"]
+
+
+# --- runs behind a leash ---------------------------------------------------------------------------------------------
+
+
+def started(folder: Path, code: str, *, stop_s: float = END_S) -> RunProcess:
+    wanted = Wanted(name="n", scenario="text", files={"a/b.csv": "k\r\n"}, connection="prod", attempts=1)
+    return start_run(CLAIM, wanted, folder, program=[*PYTHON, code], stop_s=stop_s)
+
+
+def ended(process: RunProcess) -> None:
+    until(lambda: process.exit_code is not None)
+
+
+def test_a_run_finds_its_files_and_leaves_its_own(tmp_path):
+    code = (
+        "import os, sys; o = [w for w in sys.argv if w.startswith('--output-dir=')][0].split('=', 1)[1]\n"
+        "os.mkdir(o + '/run-1'); open(o + '/run-1/words', 'w').write(' '.join(sys.argv))\n"
+        "f = os.path.dirname(sys.argv[2])\n"
+        "open(o + '/run-1/read', 'wb').write(open(f + '/a/b.csv', 'rb').read() + open(sys.argv[2], 'rb').read())\n"
+        'print(\'{"exit_reason": "p95 is over"}\'); sys.exit(10)'
+    )
+    process = started(tmp_path, code)
+    ended(process)
+    result = process.result()
+    process.close()
+
+    assert (result.exit_code, result.run_id, result.reason) == (10, "run-1", "p95 is over")
+    assert (tmp_path / "run-1" / "read").read_bytes() == b"k\r\ntext"
+    words = (tmp_path / "run-1" / "words").read_text()
+    assert "--connection=prod" in words
+    assert "--label=queue_id=q" in words
+    assert list((tmp_path / ".queue").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import sys; sys.exit('error: boom')", "error: boom"),
+        ('import sys; print(\'{"error": {"message": "no table"}}\'); sys.exit(1)', "no table"),
+        ("import sys; sys.exit(1)", "it ended with 1 and said nothing"),
+        ("print('[1]'); import sys; sys.exit(1)", "it ended with 1 and said nothing"),
+        ("print('{\"error\": 1}'); import sys; sys.exit(1)", "it ended with 1 and said nothing"),
+    ],
+    ids=["last words", "an error", "nothing", "something else", "a strange error"],
+)
+def test_why_a_run_failed_is_told_in_its_own_words(tmp_path, code, reason):
+    process = started(tmp_path, code)
+    ended(process)
+    result = process.result()
+    process.close()
+
+    assert (result.exit_code, result.run_id, result.reason) == (1, None, reason)
+
+
+WAITS = "import signal, time, os, sys\n{}\nopen(os.path.dirname(sys.argv[2]) + '/ready', 'w').close()\nsignal.pause()"
+
+
+@pytest.mark.parametrize(
+    ("handler", "stop_s", "code"),
+    [
+        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))", END_S, 143),
+        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))", END_S, 0),
+        ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", 0.2, 128 + signal.SIGKILL),
+    ],
+    ids=["obeys", "has a result", "does not obey"],
+)
+def test_a_run_is_asked_to_end_and_then_ended(tmp_path, handler, stop_s, code):
+    process = started(tmp_path, WAITS.format(handler), stop_s=stop_s)
+    until(lambda: list(tmp_path.rglob("ready")))
+
+    process.stop()
+    ended(process)
+
+    assert process.result().exit_code == code
+    process.close()
+
+
+def test_a_run_ends_when_its_runner_is_killed(tmp_path):
+    """The leash sees the end of the pipe that only the runner held open."""
+    marks = tmp_path / "marks"
+    run = f"import os, signal\nopen({str(marks)!r}, 'w').write(str(os.getpid()) + chr(10))\nsignal.pause()"
+    runner = (
+        "import subprocess, sys, signal\n"
+        f"p = subprocess.Popen([sys.executable, '-I', '-S', {leash.__file__!r}, '5', sys.executable, '-c', {run!r}],"
+        " stdin=subprocess.PIPE, process_group=0)\nsignal.pause()"
+    )
+    killed = subprocess.Popen([*PYTHON, runner])
+    until(lambda: marks.exists() and marks.read_text().endswith("\n"))
+    pid = int(marks.read_text())
+
+    killed.kill()
+    killed.wait()
+
+    until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+# --- a runner and its manager ----------------------------------------------------------------------------------------
+
+
+class Heard:
+    """Stands where a runner is, and ends when it has heard enough."""
+
+    def __init__(self, enough: int) -> None:
+        self.done, self.graces, self.guards, self._enough = threading.Event(), [], 0, enough
+
+    def leave(self, grace_s: float | None) -> None:
+        self.graces.append(grace_s)
+        if len(self.graces) == self._enough:
+            self.done.set()
+
+    def guard(self) -> None:
+        self.guards += 1
+
+    def state(self) -> RunnerState:
+        return RunnerState(registered=True, draining=False, queue_id="q", runs=1, idle_s=None)
+
+
+@pytest.mark.parametrize(
+    ("said", "received", "graces"),
+    [(b"drain\n", [], [None]), (b"", [], [9.0]), (b"drain\n", [15, 15], [None, 9.0, 0.0])],
+    ids=["drain", "the manager is gone", "signals"],
+)
+def test_a_runner_leaves_when_it_is_told(said, received, graces):
+    reading, writing = os.pipe()
+    heard = Heard(len(graces))
+    os.write(writing, said)
+    if not said:
+        os.close(writing)
+
+    attend(heard, received, grace_s=9.0, reading=reading)  # type: ignore[arg-type]
+
+    assert heard.graces == graces
+    os.close(reading)
+    if said:
+        os.close(writing)
+
+
+def test_a_ping_is_answered_with_the_state_and_pieces_of_lines_are_put_together():
+    (reading, to_runner), (from_runner, writing) = os.pipe(), os.pipe()
+    heard = Heard(1)
+    thread = threading.Thread(
+        target=attend, args=(heard, []), kwargs={"grace_s": 1.0, "reading": reading, "writing": writing}, name="attend"
+    )
+    thread.start()
+    os.write(to_runner, b"pi")
+    os.write(to_runner, b"ng\nping")
+    answer = os.read(from_runner, 4096)
+    os.close(to_runner)
+    thread.join()
+
+    assert json.loads(answer) == {"registered": True, "draining": False, "queue_id": "q", "runs": 1, "idle_s": None}
+    assert heard.guards > 0
+    for descriptor in (reading, from_runner, writing):
+        os.close(descriptor)

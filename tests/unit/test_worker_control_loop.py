@@ -1,0 +1,129 @@
+"""What a worker makes of what it reads of its run, row by row: when it begins, when it ends, and with which code."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+
+from loadgen.clock import FakeClock
+from loadgen.control.session import ControlSession
+from loadgen.model.event import Command, Start, Stop, encode
+from loadgen.model.run import Phase, RunStatus
+from loadgen.model.worker import WorkerExit
+from loadgen.scenario.scenario import Timing
+from loadgen.worker.agenda import Agenda
+from loadgen.worker.board import Board
+from loadgen.worker.control_loop import ControlLoop
+from tests.unit.orchestrator_tables import EventRow, Fate, Lease, Tables, Wire
+from tests.unit.orchestrator_workers import OneTurn
+
+TIMING = Timing()
+START, STOP = Start(expected_workers=1), Stop(reason="duration", drain_timeout_s=7.0)
+R, P, X = RunStatus, Phase, WorkerExit
+
+
+class Follower:
+    """A control loop on tables that the test fills."""
+
+    def __init__(self, status: RunStatus, phase: Phase, *said: Command, lease_over_s: float | None) -> None:
+        self.clock = FakeClock()
+        self.tables = Tables(workers=1)
+        self.tables.status, self.tables.phase = status, phase
+        if lease_over_s is not None:
+            self.tables.leases.append(Lease(1, "leader", -lease_over_s))
+        for number, command in enumerate(said, start=1):
+            kind, data = encode(cast(Start | Stop, command))
+            self.tables.events.append(EventRow(number, str(number), 1, kind, data, 0.0, None))
+        self.fate = Fate.ANSWERED
+        self.board = Board(clock=self.clock)
+        self.begun: list[Phase | None] = []
+        session = cast(ControlSession, Wire(self.tables, lambda changes: self.fate, lambda fate, happens: None))
+        agenda = Agenda("worker-0", 0, drain_s=TIMING.drain_s, patience_s=TIMING.events_poll_s)
+        self.loop = ControlLoop(
+            session, "run", self.board, agenda, TIMING, self.clock, wake=threading.Event(), begin=self.begun.append
+        )
+
+    @property
+    def code(self) -> WorkerExit | None:
+        return None if self.board.ending is None else self.board.ending.code
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    status: RunStatus
+    phase: Phase = Phase.PREPARING
+    said: tuple[Command, ...] = ()
+    lease_over_s: float | None = -20.0
+    begins: tuple[Phase | None, ...] = ()
+    code: WorkerExit | None = None
+    drain_s: float = 0.0
+
+
+ROWS = {
+    "not led yet": Row(status=R.PREPARED, lease_over_s=None),
+    "others connect": Row(status=R.STARTING),
+    "START": Row(status=R.STARTING, said=(START,), begins=(None,)),  # the row is behind the event
+    "START, and the row says where": Row(status=R.RUNNING, phase=P.WARMUP, said=(START,), begins=(P.WARMUP,)),
+    "RUNNING without START": Row(status=R.RUNNING, phase=P.MEASUREMENT, begins=(P.MEASUREMENT,)),
+    "START and STOP": Row(status=R.RUNNING, phase=P.WARMUP, said=(START, STOP), code=X.CLEAN, drain_s=7.0),
+    "STOP before START": Row(status=R.STARTING, said=(STOP,), code=X.CLEAN, drain_s=7.0),
+    "STOPPING without STOP": Row(status=R.STOPPING, phase=P.COOLDOWN, code=X.CLEAN, drain_s=120.0),
+    "STOPPING with STOP": Row(status=R.STOPPING, phase=P.COOLDOWN, said=(START, STOP), code=X.CLEAN, drain_s=7.0),
+    "CANCELLING": Row(status=R.CANCELLING, phase=P.WARMUP, said=(START,), code=X.CLEAN, drain_s=120.0),
+    "COMPLETED": Row(status=R.COMPLETED, phase=P.PROCESSING, code=X.CLEAN, drain_s=120.0),
+    "FAILED": Row(status=R.FAILED, phase=P.PROCESSING, code=X.CLEAN, drain_s=120.0),
+    "CANCELLED, and nobody leads": Row(status=R.CANCELLED, lease_over_s=999.0, code=X.CLEAN, drain_s=120.0),
+    "the lease is over": Row(status=R.RUNNING, phase=P.MEASUREMENT, lease_over_s=5.0, begins=(P.MEASUREMENT,)),
+    "over for a minute": Row(status=R.RUNNING, phase=P.MEASUREMENT, lease_over_s=60.0, begins=(P.MEASUREMENT,)),
+    "over for more": Row(
+        status=R.RUNNING,
+        phase=P.MEASUREMENT,
+        lease_over_s=60.1,
+        begins=(P.MEASUREMENT,),
+        code=X.FATAL,
+        drain_s=20.0,
+    ),
+    "nobody leads before START": Row(status=R.STARTING, lease_over_s=61.0, code=X.FATAL, drain_s=20.0),
+}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_rows(row: Row) -> None:
+    follower = Follower(row.status, row.phase, *row.said, lease_over_s=row.lease_over_s)
+    for _ in range(3):  # what was found once changes nothing when it is found again
+        follower.loop.watch(OneTurn())
+        assert tuple(follower.begun) == row.begins
+        assert follower.code is row.code
+        assert (follower.board.ending.drain_s if follower.board.ending else 0.0) == row.drain_s
+    assert follower.board.contacts == 3
+
+
+def test_a_worker_that_is_not_ready_begins_nothing_and_obeys_the_end() -> None:
+    follower = Follower(R.RUNNING, P.WARMUP, START, lease_over_s=-20.0)
+    follower.loop.look()
+    assert (follower.begun, follower.code) == ([], None)
+    follower.tables.status = R.CANCELLING
+    follower.clock.advance(TIMING.status_poll_s)
+    follower.loop.look()
+    assert (follower.begun, follower.code) == ([], X.CLEAN)
+
+
+@pytest.mark.parametrize(("waited_s", "code"), [(120.0, None), (120.1, X.NO_START)])
+def test_a_worker_that_does_not_get_ready_gives_up(waited_s: float, code: WorkerExit | None) -> None:
+    follower = Follower(R.STARTING, P.PREPARING, lease_over_s=-20.0)
+    follower.clock.advance(waited_s)
+    follower.loop.look()
+    assert follower.code is code
+
+
+def test_a_poll_without_an_answer_is_no_contact_and_the_next_one_finds_what_was_missed() -> None:
+    follower = Follower(R.RUNNING, P.WARMUP, START, lease_over_s=-20.0)
+    follower.fate = Fate.AWAY
+    follower.loop.watch(OneTurn())
+    assert (follower.begun, follower.code, follower.board.contacts) == ([], None, 0)
+    follower.fate = Fate.ANSWERED
+    follower.loop.watch(OneTurn())
+    assert (follower.begun, follower.code, follower.board.contacts) == ([P.WARMUP], None, 1)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from loadgen.model.run import STEPS, Phase, RunStatus
+from loadgen.model.worker import WorkerStatus
 from loadgen.scenario.scenario import OnWorkerLoss, Timing
 from orchestrator.crew import Health, WorkerView
 from orchestrator.plan import RunPlan
@@ -64,6 +65,7 @@ class Course:
     ending: Ending | None = None
     start_said: bool = False
     stop_said: bool = False
+    asked_s: float | None = None  # when somebody first asked this process to stop
     ended: int = 0  # 1: workers were asked to end, 2: asked again, 3: they were ended
     ended_s: float = 0.0  # when that was
 
@@ -116,6 +118,8 @@ def decide(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[Acti
         course = replace(course, seen=view.status, since_s=view.now_s)
     if view.status.is_terminal:
         return course, ()
+    if view.interrupts and course.asked_s is None:
+        course = replace(course, asked_s=view.now_s)
     if view.interrupts and view.status in (RunStatus.PREPARED, RunStatus.STARTING, RunStatus.RUNNING):
         return course, (Step(RunStatus.CANCELLING, view.phase, "stopped by the user"),)
     if view.status is RunStatus.STARTING:
@@ -178,10 +182,9 @@ def _stopping(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[A
     unheard_s = 0.0 if view.status is RunStatus.CANCELLING else rules.timing.kill_after_s
     never_came = view.now_s - course.since_s >= unheard_s  # whoever comes later sees the state of the run, and leaves
     if all(worker.is_over or (worker.health is Health.MISSING and never_came) for worker in view.crew):
-        return course, (*said, Finish(ending))
+        return course, (*said, Finish(_with_losses(ending, view, rules)))
     if course.ended == 0:
-        hurried = view.interrupts > 1
-        if not hurried and view.now_s - course.since_s <= ending.drain_s + rules.timing.terminate_after_s:
+        if view.interrupts < 2 and view.now_s <= _drained_s(course, ending, rules) + rules.timing.terminate_after_s:
             return course, said
         return replace(course, ended=1, ended_s=view.now_s), (*said, EndWorkers(hard=False))
     if course.ended == 1:  # whoever had not heard of STOP took the first for the wish to drain
@@ -190,7 +193,24 @@ def _stopping(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[A
         return course, said
     if course.ended == 2:
         return replace(course, ended=3, ended_s=view.now_s), (*said, EndWorkers(hard=True))
-    return course, (*said, Finish(ending))  # whoever still beats cannot be reached: others decide about him
+    # Whoever still beats cannot be reached: others decide about him.
+    return course, (*said, Finish(_with_losses(ending, view, rules)))
+
+
+def _with_losses(ending: Ending, view: View, rules: Rules) -> Ending:
+    """A worker that was lost before it heard of the end counts, though that shows only while the others drain."""
+    heard = (WorkerStatus.DRAINING, WorkerStatus.COMPLETED)
+    lost = [worker for worker in view.crew if worker.status not in heard]
+    fails = rules.on_worker_loss is OnWorkerLoss.FAIL or len(lost) == len(view.crew)
+    if ending.status is not RunStatus.COMPLETED or not lost or not fails:
+        return ending
+    return _failure(rules, "; ".join(worker.why for worker in lost))
+
+
+def _drained_s(course: Course, ending: Ending, rules: Rules) -> float:
+    """When the drain is over: a user who asks for the end does not wait as long as the plan would have."""
+    planned_s = course.since_s + ending.drain_s
+    return planned_s if course.asked_s is None else min(planned_s, course.asked_s + rules.timing.drain_interrupt_s)
 
 
 def _stop(course: Course, view: View, ending: Ending) -> tuple[Course, tuple[Action, ...]]:

@@ -273,6 +273,8 @@ class Leader:
         if limit is not None or self.seeker is None:
             return limit
         self._seek_on()
+        if self.watch is not None and not self.seeker.is_open(view.crew):
+            self.watch.forget()  # the step before, or connections that settle: it says nothing about this step
         queue_seen = self.watch is not None and self.watch.queue_seen()
         judged, order = self.seeker.look(view.crew, view.now_s, queue_seen=queue_seen)
         if judged is not None:
@@ -298,8 +300,6 @@ class Leader:
             self._stored += 1
         if self._going is not None:
             self._office.require_trust()
-            if self.watch is not None:
-                self.watch.forget()
             self._voice.go_to(self._going.number, self._going.target, self._rules.timing.announce_s)
             self._going = None
 

@@ -73,7 +73,7 @@ class Office:
             if self._claim(owner):
                 event(log, logging.WARNING, "term_regained", epoch=self.term.epoch)
                 return
-            holder = run_leases.read(self._session, self._run_id)
+            holder = self._patience.call(lambda: run_leases.read(self._session, self._run_id))
             if holder is not None and holder.remaining_ms > 0 and holder.epoch > lost.epoch:
                 break
             self._clock.wait(woken, LOOK_S)

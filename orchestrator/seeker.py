@@ -83,6 +83,10 @@ class Seeker:
         self.search = self.search.after(judged)
         return judged, Over(self.reason) if self.search.target is None else self._next(now_s)
 
+    def is_open(self, crew: Sequence[WorkerView]) -> bool:
+        """Has every worker opened the window of the step under way?"""
+        return all(self._windows(worker) for worker in crew)
+
     @property
     def reason(self) -> str:
         """How it came out, in one sentence."""
@@ -131,12 +135,7 @@ class Seeker:
 
     def _seen(self, crew: Sequence[WorkerView], queue_seen: bool) -> Seen:
         """The windows of this step over all workers; none counts before each has opened its own."""
-        windows: list[list[WindowResult]] = []
-        for worker in crew:
-            live = worker.live.windows if worker.live is not None else ()
-            windows.append(
-                [window for window in live if window.phase is Phase.MEASUREMENT and window.step_id == self.number]
-            )
+        windows = [self._windows(worker) for worker in crew]
         measured = [sum(window.seconds for window in own) for own in windows]
         assert self.search.target is not None
         return Seen(
@@ -145,6 +144,11 @@ class Seeker:
             merged=merge(windows),
             queue_seen=queue_seen,
         )
+
+    def _windows(self, worker: WorkerView) -> list[WindowResult]:
+        """What a worker has measured in the step under way."""
+        live = worker.live.windows if worker.live is not None else ()
+        return [window for window in live if window.phase is Phase.MEASUREMENT and window.step_id == self.number]
 
 
 def step_record(run_id: str, judged: Judged, now: datetime) -> StepRecord:

@@ -22,7 +22,7 @@ from loadgen.control.session import ControlSession
 from loadgen.control.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
-from loadgen.model.run import Phase, RunStatus
+from loadgen.model.run import STEPS, Phase, RunStatus
 from loadgen.report.enrichment import enrichment_document
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.report.verdict import Evidence, invalid_reasons
@@ -169,10 +169,18 @@ class OrchestratorService:
         """Make the results of a run whose workers are over, store them, and end it."""
         leader.in_office(lambda: _process(leader, ending))
         run = leader.read_run()
-        facts = self._enriched(self._facts(leader, scenario, ending, run), leader, scenario)
-        summary = summarize(facts)
-        test_results.append(leader.session, leader.patience, result_row(run, facts, summary))
-        last = Step(ending.status, Phase.PROCESSING, ending.reason)
+        stored = leader.patience.call(lambda: test_results.read(leader.session, run.run_id))
+        result = next((row for row, _ in stored if row.test_id == run.run_id), None)
+        reason = ending.reason
+        if result is None or result.summary is None or RunStatus(result.status) not in STEPS[run.status]:
+            facts = self._enriched(self._facts(leader, scenario, ending, run), leader, scenario)
+            summary = summarize(facts)
+            result = result_row(run, facts, summary)
+            test_results.append(leader.session, leader.patience, result)
+        else:  # another leader had stored it, and was lost right after that: the run ends as its result says
+            summary = json.loads(result.summary)
+            reason = summary["exit_reason"]
+        last = Step(RunStatus(result.status), Phase.PROCESSING, reason)
         if not leader.in_office(lambda: leader.move(leader.read_run(), last, verdict=summary["verdict"])):
             raise RunFailed(f"run {run.run_id} could not be ended: it is {leader.read_run().status}")
         return Finished(run_id=run.run_id, summary=summary)

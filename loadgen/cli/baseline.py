@@ -75,13 +75,10 @@ def _beside_trend(
     from loadgen.cli.trend_runs import read_trend
 
     trend = read_trend(session, patience, summary["scenario"], until=summary["run_id"])
-    return {
-        "kind": TREND,
-        "runs": len(trend.nights),
-        "verdict": trend.verdict.value,
-        "reason": trend.reason,
-        "exit_code": trend.exit_code,
-    }
+    found = {"kind": TREND, "runs": len(trend.nights)}
+    if not trend.nights or trend.nights[-1].run_id != summary["run_id"]:
+        return {**found, "verdict": "not judged", "reason": "this run has no number", "exit_code": 0}
+    return {**found, "verdict": trend.verdict.value, "reason": trend.reason, "exit_code": trend.exit_code}
 
 
 def _fit(session: ControlSession, patience: Patience, name: str) -> str:

@@ -115,7 +115,7 @@ def lead_to_the_end(job: RunJob, *, quiet: bool) -> dict[str, Any]:
         raise
     assert job.output is not None
     summary = dict(finished.summary)
-    if received and summary["status"] == "CANCELLED":
+    if received and summary["exit_code"] not in (1, 2, 3, 4):  # those come first
         summary["exit_code"] = 128 + received[0]
     _write_summary(job.output, summary)
     _write_reports(job)

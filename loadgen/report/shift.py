@@ -8,7 +8,7 @@ night cannot move and which loses little on clean ones; the spread is moderated 
 it before, so that a young or by chance quiet series raises no alarm.
 
     suspected   one night deviates by more than the limit, and by more than chance (3.5 standard deviations)
-    confirmed   the last 2, 3 or 4 nights together do (4.2), each of them by half the limit or more on the same side;
+    confirmed   the last 2, 3 or 4 nights together do (4.2), and each of them by half the limit and half their mean;
                 a new segment begins with the first of them
 
 A suspected night that the next does not confirm stays in the segment. With nights that differ by 5 %, one series of 200
@@ -129,8 +129,9 @@ def _confirmed(
             return None
         apart = series[first : night + 1] - baseline.centre
         mean = float(apart.mean())
-        same_side = float((apart * math.copysign(1.0, mean)).min()) > limit / 2
-        if same_side and abs(mean) > max(limit, baseline.reach(together, z_confirmed)):
+        weakest = float((apart * math.copysign(1.0, mean)).min())
+        all_show_it = weakest > max(limit, abs(mean)) / 2  # else one of them may have made the mean what it is
+        if all_show_it and abs(mean) > max(limit, baseline.reach(together, z_confirmed)):
             return Shift(start=first, confirmed=night, before=baseline, after=baseline.centre + mean)
     return None
 

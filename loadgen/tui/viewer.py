@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -44,12 +45,13 @@ _PHASES = {Phase.PREPARING: "preparation", Phase.WARMUP: "warm-up", Phase.MEASUR
 
 
 class Viewer:
-    """One run. doing() before there is anything to look at, look() from then on, in order."""
+    """One run. doing() before there is anything to look at and after its end, look() in between, in order."""
 
     def __init__(self, scenario: Scenario, *, quits: bool = False) -> None:
         self._scenario, self._quits = scenario, quits
         self._history = History()
         self._last: Look | None = None
+        self._view: RunView | None = None  # of the last look
         self._zero_s: float | None = None  # when the plan began
         self._phase_s = 0.0  # when this status and phase were first seen
         self._log: deque[LogLine] = deque(maxlen=LOG_KEPT)
@@ -69,9 +71,11 @@ class Viewer:
         return tuple(self._log)
 
     def doing(self, what: str, seen_s: float, *, run_id: str | None = None, filling: Filling | None = None) -> RunView:
-        """Before the first look."""
+        """Without a look: before the first, and after the last, when what was seen stays."""
         if self._doing_s[0] != what:
             self._doing_s = (what, seen_s)
+        if self._view is not None:
+            return replace(self._view, doing=what, seen_s=seen_s, since_s=self._doing_s[1], until_s=None, log=self.log)
         return RunView(
             scenario=self._scenario.name,
             place=self._place,
@@ -97,7 +101,7 @@ class Viewer:
         self._checked = look.checked or self._checked
         since_s, until_s = self._span(look)
         lives = [worker.live for worker in look.workers if worker.live is not None]
-        return RunView(
+        self._view = RunView(
             scenario=self._scenario.name,
             place=self._place,
             doing=self._doing(look),
@@ -123,6 +127,7 @@ class Viewer:
             quits=self._quits,
             waits=not self._quits and _is_over(look),
         )
+        return self._view
 
     # --- what is known of the scenario -------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ class Due:
     at_ns: int
     sequence_id: int
     command: SetPhase | SetWorkerTarget
+    epoch: int = 0  # of the term that announced it
 
 
 class Agenda:
@@ -159,9 +160,11 @@ class Agenda:
         kept = [
             item
             for item in self._pending
-            if type(item.command) is not type(command) or item.at_ns < at_ns or item.sequence_id >= sequence_id
+            if type(item.command) is not type(command)
+            or (item.at_ns < at_ns and item.epoch == self.epoch)
+            or item.sequence_id >= sequence_id
         ]
-        new = Due(at_ns=at_ns, sequence_id=sequence_id, command=command)
+        new = Due(at_ns=at_ns, sequence_id=sequence_id, command=command, epoch=self.epoch)
         self._pending = sorted([*kept, new], key=lambda item: (item.at_ns, item.sequence_id))
 
     def _is_old(self, sequence_id: int, at_ns: int) -> bool:

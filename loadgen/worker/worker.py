@@ -116,7 +116,10 @@ class Worker:
         self._board.end(Ending(code=WorkerExit.CLEAN, drain_s=self._timing.drain_interrupt_s))
 
     def orphaned(self, reason: str) -> None:
+        was_ending = self._board.ending is not None
         self._board.end(Ending(code=WorkerExit.FATAL, error=reason, drain_s=self._timing.drain_interrupt_s))
+        if was_ending and not self._clock.wait(self._stopping, self._timing.drain_interrupt_s):
+            self._hurry.set()  # the drain began with more time than is left to a worker without a parent
 
     def _live(self) -> None:
         """Harvest every second until there is a reason to end."""

@@ -521,7 +521,8 @@ def test_runners_come_in_pages_filtered_by_status_and_label(queue):
     queue.runner("zone=us")
     pool_workers.drain(queue.session, patience(), eu[0])
 
-    pages, token = [], ""
+    pages: list[list[str]] = []
+    token: str | None = ""
     while token is not None:
         page = pool_workers.page(queue.session, patience(), 2, token=token, labels=("zone=eu",))
         pages.append([worker.identity.worker_id for worker in page.workers])

@@ -22,7 +22,7 @@ from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.model.event import EventType, Start, Stop
-from loadgen.model.run import Phase, RunStatus
+from loadgen.model.run import STEPS, Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
 from loadgen.scenario.scenario import OnWorkerLoss, Timing
 from loadgen.units import NS_PER_S
@@ -340,7 +340,11 @@ class Orchestrator(Process):
     def _finish(self, ending: Ending) -> Life:
         yield from self._in_office(Step(RunStatus.STOPPING, Phase.PROCESSING, ending.reason), stays=True)
         run = self._read_run()
-        test_results.append(self.session, self.patience, result_row(run, ending.status))
+        stored = [row for row, _ in test_results.read(self.session, "run")]
+        if stored and RunStatus(stored[0].status) in STEPS[run.status]:
+            ending = replace(ending, status=RunStatus(stored[0].status))
+        else:
+            test_results.append(self.session, self.patience, result_row(run, ending.status))
         yield 0.0
         moved = yield from self._in_office(Step(ending.status, Phase.PROCESSING, ending.reason))
         if not moved:

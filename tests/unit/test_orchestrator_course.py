@@ -48,6 +48,7 @@ STALE = view(H.STALE, W.RUNNING)
 DRAINING = view(H.ALIVE, W.DRAINING)
 DONE = view(H.DONE, W.COMPLETED)
 KILLED = view(H.DEAD, W.RUNNING, ended=end())
+KILLED_AT_THE_END = view(H.DEAD, W.DRAINING, ended=end())
 SILENT = view(H.DEAD, W.RUNNING, silent_s=61)
 SAID_DEAD = view(H.DEAD, W.DEAD, last_error="no control plane")
 WISH = Ending(status=R.COMPLETED, reason="p95 < 5ms was not met", stop="threshold", drain_s=120.0)
@@ -173,8 +174,14 @@ ROWS: list[tuple[str, Course, View, tuple[Action, ...]]] = [
     (
         "all over",
         course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
-        look(R.STOPPING, DONE, KILLED),
+        look(R.STOPPING, DONE, KILLED_AT_THE_END),
         (Finish(DONE_BY_PLAN),),
+    ),
+    (
+        "all over, and one had been lost before it heard of the end",
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        look(R.STOPPING, DONE, SILENT),
+        (Finish(failure("worker-0 has been silent for 61 s")),),
     ),
     (
         "all over before STOP was said",

@@ -22,7 +22,7 @@ SEARCHED = 10_000  # seeds at most, for one that shows what is broken
 # Not kept yet: a worker that is lost shortly before the end shows only when the rest drains, and the run is COMPLETED;
 # a successor that announces the plan once more does not take back the first announcement; one that finds the result of
 # its predecessor ends the run otherwise. Whoever repairs one of them takes it out here.
-UNREPAIRED = frozenset({Rule.LOSS, Rule.PLAN, Rule.RESULT})
+UNREPAIRED: frozenset[Rule] = frozenset()
 
 # What must have happened for the histories to show anything, in every block of them.
 HAPPENED = (

@@ -244,7 +244,8 @@ class Heard:
     """Stands where a runner is, and ends when it has heard enough."""
 
     def __init__(self, enough: int) -> None:
-        self.done, self.graces, self.guards, self._enough = threading.Event(), [], 0, enough
+        self.done, self.guards, self._enough = threading.Event(), 0, enough
+        self.graces: list[float | None] = []
 
     def leave(self, grace_s: float | None) -> None:
         self.graces.append(grace_s)

@@ -170,6 +170,17 @@ def test_warm_up_lasts_until_the_measurement_and_a_search_has_no_end():
     assert measuring.doing == "until the maximum is known"
 
 
+def test_what_was_seen_stays_while_the_report_is_written():
+    viewer = Viewer(scenario())
+    assert viewer.doing("connecting", 1.0).status == ""
+    last = viewer.look(look(20.0, worker(0), elapsed_s=20.0))
+
+    after = viewer.doing("writing the report", 30.0, run_id=last.run_id)
+
+    assert (after.doing, after.seen_s, after.since_s, after.until_s) == ("writing the report", 30.0, 30.0, None)
+    assert (after.status, after.workers, after.errors) == (last.status, last.workers, last.errors)
+
+
 def test_the_planned_rate_follows_warm_up_stages_and_ramps():
     load = scenario(
         mode=LoadMode.RATE,

@@ -73,10 +73,7 @@ def add(
     from loadgen.control import run_queue
 
     words, at = parse_words(requires, "--requires"), None if not_before is None else _moment(not_before)
-    if idempotency_key is not None and not 1 <= len(idempotency_key) <= run_queue.KEY_MAX:
-        raise UsageError(
-            f"--idempotency-key has {len(idempotency_key)} characters", remedy=f"Write 1 to {run_queue.KEY_MAX}."
-        )
+    _check_key(idempotency_key, run_queue.KEY_MAX)
     aim = meant(file, connection, database=database, schema=schema, warehouse=warehouse)
     warn(aim.loaded)
     packed = packed_scenario(file, aim)
@@ -221,6 +218,11 @@ def _status(text: str) -> QueueStatus:
     except ValueError:
         known = ", ".join(status.value for status in QueueStatus)
         raise UsageError(f"there is no status {plain(text, 40)!r}", remedy=f"Choose one of {known}.") from None
+
+
+def _check_key(key: str | None, longest: int) -> None:
+    if key is not None and not 1 <= len(key) <= longest:
+        raise UsageError(f"--idempotency-key has {len(key)} characters", remedy=f"Write 1 to {longest} characters.")
 
 
 def _moment(text: str) -> datetime:

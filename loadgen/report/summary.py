@@ -92,6 +92,8 @@ def verdict_of(facts: RunFacts) -> tuple[Verdict, int, str]:
     missed = [checked.check for checked in facts.checked if not checked.passed]
     if missed:
         return Verdict.FAILED, 10, f"not met: {', '.join(missed)}"
+    if facts.find_max is not None and facts.find_max["max_concurrency"] is None:
+        return Verdict.FAILED, 10, str(facts.find_max["reason"])
     return Verdict.PASSED, 0, "every threshold was met" if facts.checked else "done"
 
 

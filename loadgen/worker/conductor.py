@@ -1,6 +1,6 @@
 """The thread that follows the orders: opens and closes windows, and moves the number of clients along its line.
 
-    first window what START begins, in the phase the run is in; warm-up until a measurement that is announced
+    first window what START begins, in the phase the run is in; a measurement that is announced begins in its moment
     SET_PHASE    the next window, at the moment it was announced for; with a duration it closes by itself
     find_max     a new target ends the step's window; the next one opens when the target is reached and has settled, and
                  only these are measured
@@ -94,7 +94,7 @@ class Conductor:
             if self._joined_ns is not None or self._finished or (at_ns is not None and at_ns <= now_ns):
                 return
             if phase is ahead is Phase.MEASUREMENT:
-                phase, duration_s = Phase.WARMUP, None  # the measurement begins in all workers together, as announced
+                return  # it begins in all workers together, as announced, and without a warm-up nothing comes before it
             closes_ns = None if duration_s is None else now_ns + round(duration_s * NS_PER_S)
             self._enter(phase, None, now_ns, now_ns, closes_ns)
             self._agenda.began(phase)

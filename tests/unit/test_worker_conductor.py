@@ -65,15 +65,15 @@ def test_stages_follow_one_another_without_a_gap():
     ]
 
 
-def test_without_a_warm_up_the_measurement_still_begins_as_announced():
-    """All workers begin it together; what a worker does from START until then is not measured."""
+def test_without_a_warm_up_nothing_is_sent_before_the_measurement_begins_as_announced():
+    """All workers begin it together, and caches stay as cold as the scenario wants them."""
     stage = Stage()
     stage.say(phase(MEASUREMENT, 60), at_s=2)
 
     stage.conductor.begin(MEASUREMENT, 60.0)
     stage.run_to(100)
 
-    assert stage.spans() == [("WARMUP", None, 0.0, 2.0), ("MEASUREMENT", None, 2.0, 62.0)]
+    assert stage.spans() == [("MEASUREMENT", None, 2.0, 62.0)]
 
 
 def test_a_measurement_that_nobody_announced_lasts_as_long_as_the_scenario_says():

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import platform
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -85,8 +86,9 @@ class OrchestratorService:
         self._patience = Patience(stop=self._stop, clock=self._clock)
         self._leader: Leader | None = None
         self._interrupts = 0
+        self._signal: int | None = None  # the first of them
         self._hurried = threading.Event()  # set by the first interrupt: what can be done later is left for later
-        self._lock = threading.Lock()  # guards the two above: whoever interrupts is another thread
+        self._lock = threading.Lock()  # guards what is above: whoever interrupts is another thread
 
     def create_run(self, scenario: Scenario, pools: Mapping[str, Pool] | None = None) -> str:
         """A new run, PREPARED, with its scenario frozen and its value pools stored. Its id."""
@@ -154,9 +156,10 @@ class OrchestratorService:
         with self._session() as session:
             return self._patience.call(lambda: run_status.read(session, run_id))
 
-    def interrupt(self) -> int:
-        """The user wants the run that is led here, or will be, to end. How often he has said so."""
+    def interrupt(self, number: int = signal.SIGINT) -> int:
+        """The user wants the run that is led here, or will be, to end, by this signal. How often he has said so."""
         with self._lock:
+            self._signal = self._signal or number
             self._interrupts += 1
             self._hurried.set()
             if self._leader is not None:
@@ -217,6 +220,7 @@ class OrchestratorService:
             open_loop=open_loop,
             find_max=None if leader.seeker is None else leader.seeker.result(),
             environment=_environment(leader, scenario),
+            signal=self._signal,
         )
 
     def _enriched(self, facts: RunFacts, leader: Leader, scenario: Scenario) -> RunFacts:

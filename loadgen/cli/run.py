@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,15 +93,19 @@ def _run(file: Path, scenario: Scenario, output_dir: Path, *, wait: bool, quiet:
 
     folder = file.resolve().parent
     job = RunJob(scenario=scenario, folder=folder, runs_folder=output_dir, clock=SystemClock(), wait=wait)
-    summary = lead_to_the_end(job, quiet=quiet)
-    assert job.output is not None
-    shutil.copyfile(file, job.output / "scenario.yaml")
-    click.echo(json.dumps(summary, indent=2) if output == "json" else summary_text(summary, str(job.output)))
-    return int(summary["exit_code"])
+
+    def tell(summary: dict[str, Any]) -> None:
+        assert job.output is not None
+        shutil.copyfile(file, job.output / "scenario.yaml")
+        click.echo(json.dumps(summary, indent=2) if output == "json" else summary_text(summary, str(job.output)))
+
+    return int(lead_to_the_end(job, quiet=quiet, tell=tell)["exit_code"])
 
 
-def lead_to_the_end(job: RunJob, *, quiet: bool) -> dict[str, Any]:
-    """Do the job, show how it goes, obey signals, write the files. The summary."""
+def lead_to_the_end(
+    job: RunJob, *, quiet: bool, tell: Callable[[dict[str, Any]], None] = lambda _: None
+) -> dict[str, Any]:
+    """Do the job, show how it goes, obey signals, write the files, `tell` the summary; the verdict is the last word."""
     from loadgen.cli.run_screen import RunDisplay
 
     with noted_signals() as received, closing(RunDisplay(job.scenario, job.clock, quiet=quiet)) as display:
@@ -119,6 +123,7 @@ def lead_to_the_end(job: RunJob, *, quiet: bool) -> dict[str, Any]:
         summary["exit_code"] = 128 + received[0]
     _write_summary(job.output, summary)
     _write_reports(job)
+    tell(summary)
     display.verdict(summary)
     return summary
 
@@ -141,7 +146,7 @@ def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
             display.say(
                 "stopping: statements under way may end; again to cancel them" if passed_on == 1 else "cancelling"
             )
-            job.interrupt()
+            job.interrupt(received[0])
 
 
 def _scenario(file: Path, connection: str | None, overrides: Sequence[str], labels: Sequence[str]) -> Scenario:

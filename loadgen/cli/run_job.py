@@ -81,11 +81,11 @@ class RunJob:
         # A daemon: when it is given up, the program must not wait for the driver's time limits.
         threading.Thread(target=self._run, name="orchestrator", daemon=True).start()
 
-    def interrupt(self) -> None:
-        """The user wants it to end: once in good order, twice at once."""
+    def interrupt(self, number: int) -> None:
+        """The user wants it to end, by this signal: once in good order, twice at once."""
         self.stop.set()
         if self._service is not None:
-            self._service.interrupt()
+            self._service.interrupt(number)
 
     def result(self) -> Finished:
         if self._error is not None:

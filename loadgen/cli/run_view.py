@@ -14,8 +14,11 @@ from loadgen.control.run_leases import Holder
 from loadgen.control.run_status import Run
 from loadgen.control.session import ControlSession
 from loadgen.control.worker_heartbeats import WorkerRow
+from loadgen.errors import LoadgenError
 from loadgen.log import plain
+from loadgen.report.summary import in_order
 from loadgen.report.text import summary_text
+from loadgen.scenario.frozen import thaw
 
 REASON_SHOWN = 500  # characters
 
@@ -44,10 +47,21 @@ def look(session: ControlSession, patience: Patience, name: str, *, summary: boo
 
 
 def _summary(session: ControlSession, patience: Patience, run_id: str) -> Mapping[str, Any] | None:
+    """As it was written at the end of the run: out of the table it comes in another order."""
     rows = patience.call(lambda: test_results.read(session, run_id))
     stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
     found = None if stored is None else json.loads(stored)
-    return found if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return None
+    config = patience.call(lambda: run_status.read_config(session, run_id))
+    return in_order(found, _statements(config))
+
+
+def _statements(config: str | None) -> tuple[str, ...]:
+    try:
+        return tuple(statement.name for statement in thaw(config or "", None).workload.statements)
+    except LoadgenError:  # of another version
+        return ()
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ it before, so that a young or by chance quiet series raises no alarm.
                 a new segment begins with the first of them
 
 A suspected night that the next does not confirm stays in the segment. With nights that differ by 5 %, one series of 200
-in some twenty has a night suspected, and about one in 200 a shift confirmed, where there is none; a step of 25 % is
+in thirteen has a night suspected, and one in 140 a shift confirmed, where there is none; a step of 25 % is
 confirmed on its second night 19 times of 20, else on the third or fourth.
 """
 

@@ -107,7 +107,7 @@ def after_runs() -> Iterator[Path]:
     import shutil
 
     path = reachable_directory()
-    with served(f"./bin/loadgen embedded serve --service-time 'lognormal(20ms,0.3)'", path, SHOWN_PORT):
+    with served("./bin/loadgen embedded serve --service-time 'lognormal(20ms,0.3)'", path, SHOWN_PORT):
         for _ in range(2):
             short = ["--set", "load.warmup=1s", "--set", "load.duration=6s", "--quiet"]
             words = [*words_of(f"./bin/loadgen run {ROOT}/examples/quickstart.yaml", SHOWN_PORT), *short]

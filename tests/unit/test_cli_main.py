@@ -14,7 +14,8 @@ import pytest
 
 import loadgen
 import loadgen.cli.main as program
-from loadgen.cli.main import COMMANDS, Entry, cli, main
+from loadgen.cli.commands import COMMANDS, Entry
+from loadgen.cli.main import cli, main
 from loadgen.errors import Busy, ConnectFailed
 
 ROOT = Path(__file__).resolve().parents[2]

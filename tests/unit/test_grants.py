@@ -114,7 +114,8 @@ def test_the_run_role_gets_what_the_control_statements_do_and_no_more():
     found = {name.parts[0].name: sorted(privileges) for name, privileges in control_needs().items()}
 
     assert found.pop("SCHEMA_VERSION") == ["SELECT"]  # only setup records a migration
-    hybrid_changed = {"RUN_STATUS", "RUN_LEASES", "WORKER_HEARTBEATS"}
+    of_runs = {"RUN_STATUS", "RUN_LEASES", "WORKER_HEARTBEATS", "QUERY_EXECUTIONS"}  # the last one by enrichment
+    hybrid_changed = of_runs | {"RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS", "SCHEDULES", "SCHEDULE_FIRES"}
     assert {name for name, privileges in found.items() if "UPDATE" in privileges} == hybrid_changed
     assert {name for name, privileges in found.items() if privileges == ["INSERT", "SELECT"]} == set(
         found
@@ -122,12 +123,13 @@ def test_the_run_role_gets_what_the_control_statements_do_and_no_more():
     assert set(found) == {table for migration in migrations() for table, _ in migration.tables}
 
 
-def test_only_the_statements_of_setup_are_left_out():
+def test_only_the_statements_of_setup_and_deletion_are_left_out():
     left_out = {query.name for table in tables() for query in queries(table).values()} - {
         query.name for query in control_statements()
     }
 
-    assert left_out == {"schema_version.create", "schema_version.record"}
+    deletions = {query.name for query in queries("prune").values()}
+    assert left_out == {"schema_version.create", "schema_version.record"} | deletions
 
 
 # --- the script ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,136 @@
+"""Every sub-command of `loadgen`: nothing of it is imported before it is asked for."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One sub-command: where its code is, and what `loadgen --help` says without importing it."""
+
+    target: str
+    summary: str
+    example: str
+
+
+COMMANDS = {
+    "doctor": Entry(
+        "loadgen.cli.doctor:doctor",
+        "Check this machine, the connection, the rights and the tables.",
+        "loadgen doctor -c prod my-benchmark/scenario.yaml",
+    ),
+    "setup": Entry(
+        "loadgen.cli.setup:setup",
+        "Create or update the tables in which loadgen keeps its runs.",
+        "loadgen setup -c prod",
+    ),
+    "grants": Entry(
+        "loadgen.cli.grants:grants",
+        "Print the GRANT statements that loadgen's roles need, offline.",
+        "loadgen grants my-benchmark/scenario.yaml -c prod --user NIGHTLY > grants.sql",
+    ),
+    "connections": Entry(
+        "loadgen.cli.connections:connections",
+        "List the Snowflake connections loadgen can use, and test one.",
+        "loadgen connections test -c prod",
+    ),
+    "init": Entry(
+        "loadgen.cli.init:init",
+        "Write a commented scenario to start from, with editor support.",
+        "loadgen init my-benchmark",
+    ),
+    "validate": Entry(
+        "loadgen.cli.validate:validate",
+        "Check scenario files and show what a run would do, offline.",
+        "loadgen validate examples/quickstart.yaml --plan",
+    ),
+    "prepare": Entry(
+        "loadgen.cli.prepare:prepare",
+        "Create and fill the tables of a scenario; resumable.",
+        "loadgen prepare examples/quickstart.yaml",
+    ),
+    "run": Entry(
+        "loadgen.cli.run:run",
+        "Run a scenario: prepare, warm up, measure, report.",
+        "loadgen run examples/quickstart.yaml",
+    ),
+    "watch": Entry(
+        "loadgen.cli.watch:watch",
+        "Show a run live, from anywhere, until it ends.",
+        "loadgen watch latest",
+    ),
+    "status": Entry(
+        "loadgen.cli.status:status",
+        "Show what a run is doing now.",
+        "loadgen status latest",
+    ),
+    "stop": Entry(
+        "loadgen.cli.stop:stop",
+        "Ask a run to end in good order, from anywhere.",
+        "loadgen stop 20261115-0200-orders-7f3a",
+    ),
+    "runs": Entry(
+        "loadgen.cli.runs:runs",
+        "List runs, show one, read its log, recover lost ones.",
+        "loadgen runs show latest",
+    ),
+    "compare": Entry(
+        "loadgen.cli.compare:compare",
+        "Compare two runs: what changed, how sure that is, is it worse.",
+        "loadgen compare latest~1 latest --html compare.html",
+    ),
+    "trend": Entry(
+        "loadgen.cli.trend:trend",
+        "Look at a scenario's runs over time: is the newest worse?",
+        "loadgen trend orders-mix --html trend.html",
+    ),
+    "report": Entry(
+        "loadgen.cli.report:report",
+        "Make the report of a run again, from its tables.",
+        "loadgen report latest --out report.html",
+    ),
+    "queue": Entry(
+        "loadgen.cli.queue:queue",
+        "Put runs into the queue, list, show, cancel and retry them.",
+        "loadgen queue add nightly.yaml --priority 5",
+    ),
+    "pool": Entry(
+        "loadgen.cli.pool:pool",
+        "Keep runners on this machine that do what is queued.",
+        "loadgen pool run -c prod --max 4 --labels zone=eu",
+    ),
+    "workers": Entry(
+        "loadgen.cli.workers:workers",
+        "List the runners of all pools, show, drain or give one up.",
+        "loadgen workers list -c prod --status ONLINE",
+    ),
+    "schedule": Entry(
+        "loadgen.cli.schedule:schedule",
+        "Run scenarios by themselves, by cron expressions.",
+        'loadgen schedule add nightly nightly.yaml --cron "0 2 * * *"',
+    ),
+    "schema": Entry(
+        "loadgen.cli.schema:schema",
+        "Print the JSON Schema of scenario files.",
+        "loadgen schema > scenario.schema.json",
+    ),
+    "worker": Entry(
+        "loadgen.cli.worker:worker",
+        "Make the load of one worker of a run; spawners start it.",
+        "loadgen worker --run-id 20261115-0200-orders-7f3a --worker-group-id 0 --worker-group-count 1",
+    ),
+    "upload": Entry(
+        "loadgen.cli.upload:upload",
+        "Store what workers left on this machine when they could not.",
+        "loadgen upload 20261115-0200-orders-7f3a",
+    ),
+    "enrich": Entry(
+        "loadgen.cli.enrich:enrich",
+        "Join Snowflake's own times to what a run has logged.",
+        "loadgen enrich latest -c prod",
+    ),
+    "embedded": Entry(
+        "loadgen.cli.embedded:embedded",
+        "Run the local Snowflake-compatible server: no account needed.",
+        "loadgen embedded serve --port 8085",
+    ),
+}

@@ -1,0 +1,247 @@
+"""`loadgen trend` and --baseline over a real control plane: nights are stored as the orchestrator stores them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadgen.cli.baseline import check_baseline, judged, wants_second_run
+from loadgen.cli.main import main
+from loadgen.control import run_status, test_results, warehouse_poll_snapshots
+from loadgen.control.run_status import NewRun
+from loadgen.control.test_results import ResultRow
+from loadgen.control.warehouse_poll_snapshots import WarehousePoll
+from loadgen.errors import UsageError
+from loadgen.scenario.frozen import freeze, template_id
+from loadgen.scenario.read import parse_scenario
+from loadgen.scenario.workers import with_workers
+from tests.control_plane import ControlPlane, patience
+from tests.embedded_server import EmbeddedServer
+from tests.process.test_compare import Store
+
+NIGHTS = 12
+SCENARIO = """
+version: 1
+name: orders
+connection: embedded
+target: {warehouse: WH, database: BENCH, schema: PUBLIC}
+workload: {statements: [{name: look, sql: SELECT 1}, {name: pay, kind: write, sql: SELECT 2}]}
+load: {connections: %s, workers: 2, warmup: 1s, duration: 20s}
+"""
+
+
+class Nights:
+    """Results of runs in the tables of a control plane, one after another."""
+
+    def __init__(self, plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> None:
+        self.plane, self._capsys, self._count = plane, capsys, 0
+
+    def run(
+        self,
+        p95: float,
+        *,
+        connections: int = 8,
+        driver: str = "5.2.0",
+        status: str = "COMPLETED",
+        invalid: tuple[str, ...] = (),
+        generation: str = "1",
+    ) -> dict[str, Any]:
+        """Its summary."""
+        self._count += 1
+        session, run_id = self.plane.session, f"night-{self._count:03d}"
+        scenario = with_workers(parse_scenario(SCENARIO % connections, source="test", environ={}).scenario, 2)
+        template = template_id(scenario)
+        run_status.create(
+            session,
+            patience(),
+            NewRun(
+                run_id=run_id,
+                template_id=template,
+                test_name=scenario.name,
+                scenario_config=freeze(scenario),
+                workers=2,
+            ),
+        )
+        stored = run_status.read(session, run_id)
+        assert stored is not None
+        summary = summary_of(run_id, p95, connections, driver, status, invalid)
+        look = WarehousePoll(
+            run_id=run_id,
+            timestamp=stored.created_at,
+            running=1,
+            queued=0,
+            started_clusters=1,
+            size="X-Small",
+            raw=json.dumps({"name": "WH", "generation": generation, "running": self._count}),
+        )
+        warehouse_poll_snapshots.append(session, patience(), [look])
+        row = ResultRow(
+            test_id=run_id,
+            run_id=run_id,
+            worker_id=None,
+            worker_group_id=None,
+            template_id=template,
+            status=status,
+            created_at=stored.created_at,
+            total_operations=1,
+            read_operations=1,
+            write_operations=0,
+            failed_operations=0,
+            p50_latency_ms=p95 / 2,
+            p95_latency_ms=p95,
+            p99_latency_ms=None,
+            avg_latency_ms=None,
+            find_max_result=None,
+            summary=json.dumps(summary),
+        )
+        test_results.append(session, patience(), row)
+        return summary
+
+    def trend(self, *words: str) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr."""
+        self._capsys.readouterr()
+        code = main(["trend", *words, "-c", "embedded", "--database", self.plane.place.database])
+        return code, *self._capsys.readouterr()
+
+    def json(self, *words: str) -> tuple[int, dict[str, Any]]:
+        code, out, _ = self.trend(*words, "--format", "json")
+        return code, json.loads(out)
+
+
+def summary_of(
+    run_id: str, p95: float, connections: int, driver: str, status: str, invalid: tuple[str, ...]
+) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "scenario": "orders",
+        "status": status,
+        "verdict": "passed",
+        "exit_code": 0,
+        "exit_reason": "done",
+        "validity": {"valid": not invalid, "reasons": list(invalid)},
+        "connections": connections,
+        "workers": 2,
+        "totals": {"qps": 4_000 / p95, "error_rate": 0.0},
+        "latency_ms": {"p50": p95 / 2, "p95": p95},
+        "statements": {name: {"latency_ms": {"p95": p95}} for name in ("look", "pay")},
+        "find_max": None,
+        "environment": {"driver": driver, "cores": 2, "warnings": [], "credits": 0.1 * p95},
+    }
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as made:
+        yield made
+
+
+@pytest.fixture
+def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
+    made = ControlPlane(server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def nights(plane: ControlPlane, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Nights:
+    for name, value in plane.environ.items():
+        monkeypatch.setenv(name, value)
+    return Nights(plane, capsys)
+
+
+def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_beside_like(
+    nights: Nights, tmp_path: Path
+) -> None:
+    place = nights.plane.place
+    code, out, errors = nights.trend("orders")
+    assert (code, out) == (2, "")
+    assert errors == (
+        "error: scenario orders has no run with a result\n"
+        "hint: Name a scenario as its file does, in `name:`. There are no runs yet.\n"
+    )
+
+    usual = 40 * np.exp(np.random.default_rng(4).normal(0, 0.03, NIGHTS))
+    for p95 in usual:
+        nights.run(float(p95))
+    nights.run(400.0, invalid=("worker lost: worker-1",))
+    nights.run(400.0, status="FAILED")
+    nights.run(60.0, connections=16)  # by hand, in between: a series of its own
+    assert nights.json("orders")[1]["verdict"] == "learning"
+
+    # three nights, and what --baseline trend says on each
+    first = nights.run(52.0, driver="5.3.0", generation="2")
+    code, data = nights.json("orders")
+    assert (code, data["verdict"], data["runs_in_series"]) == (0, "suspected", NIGHTS + 1)
+    assert data["left_out"] == {"are INVALID": 1, "are FAILED": 1}
+    (other,) = data["other_series"]
+    assert {one["key"] for one in other["differs_in"]} == {"workload.concurrent_connections"}
+    suspected = judged("trend", place, first)
+    assert (suspected["exit_code"], suspected["baseline"]["verdict"]) == (0, "suspected")
+    assert wants_second_run(suspected)
+
+    second = nights.run(52.0, driver="5.3.0", generation="2")
+    code, data = nights.json("orders", "--last", "5")
+    assert (code, data["verdict"], data["exit_code"]) == (11, "regression", 11)
+    assert len(data["runs"]) == 5
+    (change,) = [one for one in data["changes"] if (one["statement"], one["metric"]) == (None, "p95")]
+    assert change["since"] == first["run_id"]
+    assert change["changed_with_it"] == {
+        "environment.driver": {"from": "5.2.0", "to": "5.3.0"},
+        "warehouse.generation": {"from": "1", "to": "2"},
+    }
+    confirmed = judged("trend", place, second)
+    assert (confirmed["verdict"], confirmed["exit_code"]) == ("failed", 11)
+    assert confirmed["exit_reason"].startswith("trend: regression: p95 +")
+    assert not wants_second_run(confirmed)
+    assert judged("trend", place, {**second, "exit_code": 10})["exit_code"] == 10  # a threshold comes first
+    page = tmp_path / "trend.html"
+    code, out, errors = nights.trend("orders", "--html", str(page))
+    assert (code, errors) == (11, "")
+    assert out.startswith("REGRESSION  p95 +")
+    assert "environment.driver 5.2.0 → 5.3.0, warehouse.generation 1 → 2" in out
+    assert page.read_text("utf-8").startswith("<!doctype html>")
+
+    nights.run(52.0, driver="5.3.0", generation="2")
+    code, data = nights.json("orders")
+    assert (code, data["verdict"]) == (0, "steady")
+    assert judged("trend", place, second)["exit_code"] == 11  # as it was that night
+
+    # another driver: a new series
+    nights.run(52.0, driver="6.0.0")
+    code, data = nights.json("orders")
+    assert (data["verdict"], data["runs_in_series"], data["series"]["driver_major"]) == ("learning", 1, "6")
+    assert "environment.driver_major" in {one["key"] for one in data["other_series"][-1]["differs_in"]}
+
+    # what cannot be a baseline is told before the run
+    assert check_baseline("trend", place) == "trend"
+    for name, why in (
+        ("nosuchrun", "there is no run nosuchrun"),
+        ("night-001", "--baseline night-001: it (night-001) is PREPARED, and not COMPLETED"),
+    ):
+        with pytest.raises(UsageError, match="^" + why.replace("(", r"\(").replace(")", r"\)")) as raised:
+            check_baseline(name, place)
+        assert raised.value.remedy
+
+
+def test_a_run_is_set_beside_the_one_that_was_named(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    place, store = nights.plane.place, Store(nights.plane, capsys)
+    first, slow = store.run("20261114-0200-orders-aaaa"), store.run("20261115-0200-orders-bbbb", slower=1.2)
+    elsewhere = store.run("20261116-0200-orders-cccc", warehouse="BIG_WH")
+
+    assert check_baseline("latest~2", place) == first
+    worse = judged(first, place, summary_of(slow, 48.0, 8, "5.2.0", "COMPLETED", ()))
+    assert (worse["verdict"], worse["exit_code"]) == ("failed", 11)
+    assert worse["exit_reason"].startswith(f"baseline {first}: worse: p")
+    better = judged(slow, place, summary_of(first, 40.0, 8, "5.2.0", "COMPLETED", ()))
+    assert (better["verdict"], better["exit_code"], better["exit_reason"]) == ("passed", 0, "done")
+    assert better["baseline"]["verdict"] == "better"
+    other = judged(first, place, summary_of(elsewhere, 40.0, 8, "5.2.0", "COMPLETED", ()))
+    assert (other["verdict"], other["exit_code"]) == ("error", 2)
+    assert other["exit_reason"] == f"baseline {first}: not comparable: they differ in target.warehouse"
+    stopped = summary_of(slow, 48.0, 8, "5.2.0", "CANCELLED", ())
+    assert judged(first, place, stopped) == stopped

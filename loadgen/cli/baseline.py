@@ -26,6 +26,11 @@ def check_baseline(baseline: str, place: ControlPlace) -> str:
     return _look(place, lambda session, patience: _fit(session, patience, baseline))
 
 
+def judge_by(baseline: str | None, place: ControlPlace) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """What to do with the summary of a run that has ended."""
+    return lambda summary: summary if baseline is None else judged(baseline, place, summary)
+
+
 def judged(baseline: str, place: ControlPlace, summary: Mapping[str, Any]) -> dict[str, Any]:
     """The summary, with `baseline` in it. A verdict that is worse already stays; so does that of a run that cannot be
     compared with any."""

@@ -89,7 +89,7 @@ class Course:
         return baseline.centre - reach, baseline.centre + reach
 
 
-def course_of(values: Sequence[float], *, limit: float, usual: float, alike: int = 1) -> Course:
+def course_of(values: Sequence[float] | FloatArray, *, limit: float, usual: float, alike: int = 1) -> Course:
     """Night after night, as it would have been judged then. `usual` is a deviation that no spread is known without;
     `alike` is how many series are looked at in the same way, and share the chance of a false alarm."""
     series = np.asarray(values, np.float64)

@@ -27,6 +27,7 @@ _TITLES = {
     Measure.ERROR_RATE: "Failed share",
     Measure.MAX_CONCURRENCY: "Maximum of connections",
 }
+_NAMES = {Measure.ERROR_RATE: "errors", Measure.MAX_CONCURRENCY: "maximum"}  # there is little room behind a line
 _LABELS = 8  # dates below a chart
 
 
@@ -118,7 +119,7 @@ def chart_of(trend: Trend, track: Track, chart_id: str, last: int) -> Chart:
         y=linear_axis(max(heights, default=1.0) * 1.05 or 1.0, unit=_unit(track.measure)),
         lines=(
             *(Line(name="", css="s5", points=bound) for bound in bounds),
-            Line(name=track.measure.value, css="s1", points=values),
+            Line(name=_NAMES.get(track.measure, track.measure.value), css="s1", points=values),
         ),
         marks=tuple((float(start), _mark(trend, start)) for start in _starts(track, first)),
         dots=tuple(_dots(trend, track, first, unit)),
@@ -145,11 +146,13 @@ def _mark(trend: Trend, start: int) -> str:
 
 
 def _dots(trend: Trend, track: Track, first: int, unit: float) -> Iterator[Dot]:
+    certain: set[int] = set()
     for shift in track.course.shifts:
         word = "worse" if track.is_worse(shift.size) else "better"
+        certain.update(range(shift.start, shift.confirmed + 1))
         for place in range(shift.start, shift.confirmed + 1):
             yield from _dot(trend, track, place, first, unit, word, cross=True)
-    for place in track.course.suspected:
+    for place in sorted(set(track.course.suspected) - certain):
         yield from _dot(trend, track, place, first, unit, "suspected", cross=False)
 
 

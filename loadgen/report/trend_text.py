@@ -43,7 +43,10 @@ def shown(measure: Measure, value: float | None) -> str:
 
 def usual(track: Track) -> float | None:
     """What the newest value was measured against; None: too few are known."""
-    baseline = track.course.baselines[-1] if track.course.baselines else None
+    course = track.course
+    baseline = course.baselines[-1] if course.baselines else None
+    if course.shifts and course.shifts[-1].confirmed == len(course.baselines) - 1:
+        baseline = course.shifts[-1].before
     return None if baseline is None else track.value(baseline.centre)
 
 
@@ -126,7 +129,8 @@ def _changes(trend: Trend) -> Iterator[str]:
     for start in sorted({step.start for step in trend.steps}):
         together = [step for step in trend.steps if step.start == start]
         night = trend.nights[start]
-        yield f"  {night.started:%Y-%m-%d}  {night.run_id}  {'; '.join(map(_step, together))}"
+        yield f"  {night.started:%Y-%m-%d}  {night.run_id}"
+        yield from (f"    {_step(step)}" for step in together)
         facts = trend.changed_at(start)
         said = [f"{_line(name, 60)} {_fact(a)} → {_fact(b)}" for name, (a, b) in facts.items()]
         more = f" and {len(said) - FACTS_SHOWN} more" if len(said) > FACTS_SHOWN else ""
@@ -138,8 +142,8 @@ def _step(step: Step) -> str:
     before, after = track.value(step.shift.before.centre), track.value(step.shift.after)
     word = "worse" if step.worse else "better"
     return (
-        f"{_line(track.name, NAME_MAX)} {amount(track.measure, step.change)} ({word}: {shown(track.measure, before)}"
-        f" → {shown(track.measure, after)})"
+        f"{_line(track.name, NAME_MAX)} {amount(track.measure, step.change)}, {word}: {shown(track.measure, before)}"
+        f" → {shown(track.measure, after)}"
     )
 
 

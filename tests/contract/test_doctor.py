@@ -84,8 +84,8 @@ def test_after_setup_all_is_well_on_the_embedded_server():
     assert marks(found, "failed") == set()
     code, found = looked("-c", "embedded")
     assert (code, marks(found, "ok")) == (0, set(found))
-    assert found["read control tables"]["message"] == "all 13 tables"
-    assert found["write control tables"]["message"] == "all 12 tables"
+    assert found["read control tables"]["message"] == "all 18 tables"
+    assert found["write control tables"]["message"] == "all 17 tables"
 
 
 def test_the_list_of_checks_is_complete():

@@ -458,4 +458,4 @@ def test_no_beat_is_a_merge(server, plane, me):
 
     texts = [line["sql_text"] for line in server.ask("/__loadgen/journal?match=WORKER_HEARTBEATS")]
 
-    assert {text.split()[0] for text in texts} <= {"CREATE", "INSERT", "UPDATE", "SELECT"}
+    assert {text.split()[0] for text in texts} <= {"CREATE", "INSERT", "UPDATE", "SELECT", "DELETE"}

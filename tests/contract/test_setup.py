@@ -76,7 +76,7 @@ def test_everything_is_made_and_every_step_told(run, admin, database):
 
     made = {row["name"]: row["is_hybrid"] == "Y" for row in rows(admin, f"SHOW TABLES IN SCHEMA {database}.CONTROL")}
     assert made == {**TABLES, "SCHEMA_VERSION": False}
-    assert versions(admin, database) == [(migrations()[0].version, migrations()[0].digest)]
+    assert versions(admin, database) == [(one.version, one.digest) for one in migrations()]
     warehouse = warehouses(admin)[f"{database}_WH"]
     assert {name: warehouse[name] for name in ("size", "auto_suspend", "auto_resume")} == {
         "size": "X-Small",
@@ -124,7 +124,7 @@ def test_half_of_it_is_completed(run, admin, database):
 
     run()
 
-    assert [version for version, _ in versions(admin, database)] == [1]
+    assert [version for version, _ in versions(admin, database)] == [1, 2]
     assert run().stdout.startswith("nothing to do")
 
 
@@ -161,7 +161,7 @@ def test_a_statement_whose_answer_is_lost_and_a_session_that_is_lost_are_repeate
 
     assert [rule["fired"] for rule in server.ask("/__loadgen/faults")] == [1, 1]
     assert result.stdout.splitlines()[-1].endswith("is ready")
-    assert [version for version, _ in versions(admin, database)] == [1]
+    assert [version for version, _ in versions(admin, database)] == [1, 2]
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------

@@ -106,6 +106,7 @@ def test_the_entries_are_schedules_of_cron():
         parse_cron(expression)
 
 
+@pytest.mark.slow
 def test_three_nights_by_cron_and_one_that_overlaps(cron):
     weekday, sunday = cron.commands
 

@@ -217,8 +217,8 @@ def test_a_control_plane_that_is_killed_and_comes_back_costs_no_worker_and_no_st
             code, summary = run.ended(), run.summary
             run.wait_alone()
 
-            assert code == 5, run.said
-            assert "another run may have used the warehouse" in summary["exit_reason"]  # nobody kept it off
+            assert code in (0, 5), run.said
+            assert "another run" not in summary["exit_reason"]  # nobody could take the warehouse, and nobody did
             assert "term_regained" in run.said
             assert [worker["status"] for worker in summary["worker_results"]] == ["DONE", "DONE"]
             totals = summary["totals"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from loadgen.report.limits import Measure
-from loadgen.report.shift import NIGHTS_MIN, course_of
+from loadgen.report.shift import NIGHTS_MIN, FloatArray, course_of
 from loadgen.report.trend import Key, Night, OtherSeries, Subject, Trend, Verdict, series_of, trend_of, values_of
 from loadgen.report.trend_html import trend_html
 from loadgen.report.trend_json import trend_data
@@ -24,13 +24,15 @@ KEY = Key(template_id="t", driver_major="5", workers=2, cores=2, warehouse_size=
 P95: Subject = (None, Measure.P95)
 
 
-def noise(seed: int, nights: int, spread: float = 0.05) -> np.ndarray:
+def noise(seed: int, nights: int, spread: float = 0.05) -> FloatArray:
     return np.random.default_rng(seed).normal(0.0, spread, nights)
 
 
-def night(number: int, values: Mapping[Subject, float], *, key: Key = KEY, **facts: str) -> Night:
+def night(
+    number: int, values: Mapping[Subject, float], *, key: Key = KEY, facts: Mapping[str, str] | None = None
+) -> Night:
     moment = datetime(2026, 1, 1, 2) + timedelta(days=number)  # noqa: DTZ001 - naive UTC by design
-    return Night(run_id=f"night-{number:03d}", started=moment, key=key, values=values, facts=facts)
+    return Night(run_id=f"night-{number:03d}", started=moment, key=key, values=values, facts=facts or {})
 
 
 def nights_of(p95: Sequence[float]) -> list[Night]:
@@ -232,7 +234,7 @@ def test_what_else_changed_that_night_is_said():
     runs = nights_of([*QUIET, 50.0, 50.0])
     for number, one in enumerate(runs):
         driver = "5.2.0" if number >= 30 else "5.1.0"
-        runs[number] = night(number, one.values, **{"environment.driver": driver, "environment.python": "3.11"})
+        runs[number] = night(number, one.values, facts={"environment.driver": driver, "environment.python": "3.11"})
 
     found = trend_of("orders", runs, {})
 
@@ -306,8 +308,10 @@ class _Page(HTMLParser):
 
 def test_the_page_is_whole_loads_nothing_and_shows_foreign_text_as_text():
     runs = nights_of([*QUIET, 80.0, 42.0, 50.0, 50.0, 50.0])
-    evil = {("<script>x</script>", Measure.P95): 9.0}
-    runs = [night(number, {**one.values, **evil}, **{"labels.<b>": f"<i>{number}"}) for number, one in enumerate(runs)]
+    evil: dict[Subject, float] = {("<script>x</script>", Measure.P95): 9.0}
+    runs = [
+        night(number, {**one.values, **evil}, facts={"labels.<b>": f"<i>{number}"}) for number, one in enumerate(runs)
+    ]
     other = OtherSeries(key=KEY, runs=2, newest=runs[0])
 
     page = trend_html(trend_of("<img src=x>", runs, {"are INVALID": 1}, [other]), 30)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadgen.cli.control_session import with_control_session
 from loadgen.control.place import ControlPlace
-from loadgen.errors import UsageError
+from loadgen.errors import LoadgenError, UsageError
 
 if TYPE_CHECKING:
     from loadgen.control.retry import Patience
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 TREND = "trend"
-NOT_COMPARABLE = 2  # exit code
+REGRESSION, NOT_COMPARABLE = 11, 2  # exit codes
 
 
 def check_baseline(baseline: str, place: ControlPlace) -> str:
@@ -32,17 +32,21 @@ def judge_by(baseline: str | None, place: ControlPlace) -> Callable[[dict[str, A
 
 
 def judged(baseline: str, place: ControlPlace, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The summary, with `baseline` in it. A verdict that is worse already stays; so does that of a run that cannot be
-    compared with any."""
+    """The summary, with `baseline` in it. An exit code that comes first stays, and so does the summary of a run that
+    cannot be compared with any. Raises nothing on purpose: a result is not lost because nothing is beside it."""
     if summary["status"] != "COMPLETED" or not summary["validity"]["valid"]:
         return dict(summary)
     look = _beside_trend if baseline == TREND else _beside_run
-    found = _look(place, lambda session, patience: look(session, patience, baseline, summary))
+    try:
+        found = _look(place, lambda session, patience: look(session, patience, baseline, summary))
+    except LoadgenError as error:  # the run has its result, whatever becomes of the comparison
+        kind = {"kind": TREND} if baseline == TREND else {"kind": "run", "run_id": baseline}
+        found = {**kind, "verdict": "not judged", "reason": str(error), "exit_code": error.exit_code}
     exit_code = found.pop("exit_code")
     told = {**summary, "baseline": found}
     if summary["exit_code"] or not exit_code:
         return told
-    verdict = "error" if exit_code == NOT_COMPARABLE else "failed"
+    verdict = "failed" if exit_code == REGRESSION else "error"
     return {**told, "verdict": verdict, "exit_code": exit_code, "exit_reason": baseline_text(found)}
 
 

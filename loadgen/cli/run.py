@@ -55,6 +55,12 @@ HURRY_S = 10.0  # after a second signal the run must be over within this time
     help="Files of a run go to DIR/<run id>.",
 )
 @click.option("--wait", is_flag=True, help="Wait while another run uses the warehouse, instead of ending with 75.")
+@click.option(
+    "--baseline",
+    metavar="RUN|trend",
+    help="Compare with this run, or with the trend of the same scenario; exit code 11 when it is worse.",
+)
+@click.option("--confirm", is_flag=True, help="With --baseline trend: run once more when a regression is suspected.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and connect to nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress; the result is still printed.")
 @click.option(
@@ -67,6 +73,8 @@ def run(
     labels: Sequence[str],
     output_dir: Path,
     wait: bool,
+    baseline: str | None,
+    confirm: bool,
     dry_run: bool,
     quiet: bool,
     output: str,
@@ -75,18 +83,42 @@ def run(
 
     \b
     Exit codes: 0 passed, 2 bad usage or scenario, 3 cannot connect, 4 the run failed, 5 finished but INVALID,
-    10 a threshold failed, 75 another run uses the warehouse, 130/143 stopped by a signal. The first Ctrl-C ends the run
-    in good order and reports what was measured; the second cancels what is under way; the third ends at once.
+    10 a threshold failed, 11 worse than the --baseline, 75 another run uses the warehouse, 130/143 stopped by a signal.
+    The first Ctrl-C ends the run in good order and reports what was measured; the second cancels what is under way; the
+    third ends at once.
     """
     scenario = _scenario(file, connection, overrides, labels)
     if dry_run:
         _print_plan(file, overrides, output)
         return 0
-    with _server_for(scenario):
-        return _run(file, scenario, output_dir, wait=wait, quiet=quiet, output=output)
+    if confirm and baseline != "trend":
+        raise UsageError("--confirm needs --baseline trend", remedy="Add --baseline trend.")
+    from loadgen.cli.baseline import check_baseline, judge_by, wants_second_run
+    from loadgen.cli.notify import telling
+    from loadgen.control.place import ControlPlace
+
+    place = ControlPlace.of_scenario(scenario)
+    with telling(scenario, _warn) as told, _server_for(scenario):
+        exact = None if baseline is None else check_baseline(baseline, place)
+        judge = judge_by(exact, place)
+        told.summary = _run(file, scenario, output_dir, judge, wait=wait, quiet=quiet, output=output, again=confirm)
+        if confirm and wants_second_run(told.summary):
+            click.echo("a regression is suspected: one more run will tell", err=True)
+            told.summary = _run(file, scenario, output_dir, judge, wait=wait, quiet=quiet, output=output, again=False)
+    return int(told.summary["exit_code"])
 
 
-def _run(file: Path, scenario: Scenario, output_dir: Path, *, wait: bool, quiet: bool, output: str) -> int:
+def _warn(line: str) -> None:
+    click.echo(f"warning: {line}", err=True)
+
+
+Judge = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def _run(
+    file: Path, scenario: Scenario, output_dir: Path, judge: Judge, *, wait: bool, quiet: bool, output: str, again: bool
+) -> dict[str, Any]:
+    from loadgen.cli.baseline import baseline_text, wants_second_run
     from loadgen.cli.run_job import RunJob
     from loadgen.clock import SystemClock
     from loadgen.report.text import summary_text
@@ -97,13 +129,23 @@ def _run(file: Path, scenario: Scenario, output_dir: Path, *, wait: bool, quiet:
     def tell(summary: dict[str, Any]) -> None:
         assert job.output is not None
         shutil.copyfile(file, job.output / "scenario.yaml")
-        click.echo(json.dumps(summary, indent=2) if output == "json" else summary_text(summary, str(job.output)))
+        if output == "json":
+            if not (again and wants_second_run(summary)):  # one document: that of the run which tells
+                click.echo(json.dumps(summary, indent=2))
+            return
+        click.echo(summary_text(summary, str(job.output)))
+        if "baseline" in summary:
+            click.echo(plain(baseline_text(summary["baseline"])))
 
-    return int(lead_to_the_end(job, quiet=quiet, tell=tell)["exit_code"])
+    return lead_to_the_end(job, quiet=quiet, judge=judge, tell=tell)
 
 
 def lead_to_the_end(
-    job: RunJob, *, quiet: bool, tell: Callable[[dict[str, Any]], None] = lambda _: None
+    job: RunJob,
+    *,
+    quiet: bool,
+    judge: Judge = lambda summary: summary,
+    tell: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Do the job, show how it goes, obey signals, write the files, `tell` the summary; the verdict is the last word."""
     from loadgen.cli.run_screen import RunDisplay
@@ -121,6 +163,10 @@ def lead_to_the_end(
     summary = dict(finished.summary)
     if received and summary["exit_code"] not in (1, 2, 3, 4):  # those come first
         summary["exit_code"] = 128 + received[0]
+    _write_summary(job.output, summary)  # before anybody is asked: it must not be lost
+    summary = judge(summary)
+    if job.record is not None:
+        job.record = dataclasses.replace(job.record, summary=summary)
     _write_summary(job.output, summary)
     _write_reports(job)
     tell(summary)

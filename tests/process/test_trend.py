@@ -199,6 +199,9 @@ def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_besi
     assert confirmed["exit_reason"].startswith("trend: regression: p95 +")
     assert not wants_second_run(confirmed)
     assert judged("trend", place, {**second, "exit_code": 10})["exit_code"] == 10  # a threshold comes first
+    strange = judged("trend", place, {**second, "scenario": "renamed"})
+    assert (strange["verdict"], strange["exit_code"]) == ("error", 2)
+    assert strange["exit_reason"] == "trend: not judged: scenario renamed has no run with a result"
     page = tmp_path / "trend.html"
     code, out, errors = nights.trend("orders", "--html", str(page))
     assert (code, errors) == (11, "")

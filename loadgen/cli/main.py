@@ -17,10 +17,11 @@ import logging
 import os
 import select
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -207,9 +208,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = cli.main(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=GlobalOptions())
         if sys.stdout is not None:
             sys.stdout.flush()  # now, while a failure can still be told
-    except (Exception, KeyboardInterrupt) as error:
+    except KeyboardInterrupt as error:
+        code = _fail(error, json_wanted=_wants_json(arguments))
+        if argv is None and threading.active_count() > 1:
+            _leave(code)
+        return code
+    except Exception as error:
         return _fail(error, json_wanted=_wants_json(arguments))
     return result if isinstance(result, int) else 0
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once. A thread that was left behind may be writing, and the interpreter aborts when it finds its own
+    streams locked at the end."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # gone, closed, or never there
+            stream.flush()
+    os._exit(code)
 
 
 def _fail(error: BaseException, *, json_wanted: bool) -> int:

@@ -2,6 +2,7 @@
 
     event()            one named fact with its details; how all of loadgen logs
     configure()        installs the handlers; each carries the redaction filter
+    logged_to()        one file more, for a while
     redact()           text without passwords, keys and tokens
     register_secret()  a literal value that must never be shown, whatever the text around it
     Secret             a value that prints as ****
@@ -19,7 +20,7 @@ import re
 import sys
 import threading
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -280,6 +281,21 @@ def configure(
         root.addHandler(handler)
     root.setLevel(min((handler.level for handler in handlers), default=level))
     logging.getLogger("snowflake").setLevel(logging.WARNING)  # the driver logs statements and binds below that
+
+
+@contextlib.contextmanager
+def logged_to(file: Path) -> Iterator[None]:
+    """Meanwhile everything from INFO up goes to this file as well, as JSON lines."""
+    handler, root = _Handler(_open_private(file), JsonFormatter(), logging.INFO, owns_stream=True), logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(min(level, logging.INFO))
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.removeHandler(handler)
+        handler.close()
 
 
 def _open_private(path: Path) -> TextIO:

@@ -172,7 +172,11 @@ class Leader:
         change = Move(
             status=run.status, phase=run.phase, to=step.to, to_phase=step.to_phase, reason=step.reason, verdict=verdict
         )
-        return run_status.move(self.session, self.patience, self._office.term, change)
+        moved = run_status.move(self.session, self.patience, self._office.term, change)
+        event(
+            log, logging.INFO, "run_moved", run=self._run_id, to=step.to, phase=step.to_phase, why=step.reason, ok=moved
+        )
+        return moved
 
     def in_office(self, work: Callable[[], Result]) -> Result:
         """Do something that may be done again, under this term or, when it is lost meanwhile, the next that is won."""
@@ -279,6 +283,7 @@ class Leader:
         judged, order = self.seeker.look(view.crew, view.now_s, queue_seen=queue_seen)
         if judged is not None:
             self._steps.append(step_record(self._run_id, judged, run_status.server_time(self.session)))
+            event(log, logging.INFO, "step_judged", step=judged.number, outcome=judged.outcome, why=judged.reason)
         if isinstance(order, NextStep):
             self._going = order
         self._seek_on()

@@ -186,6 +186,7 @@ class OrchestratorService:
         last = Step(RunStatus(result.status), Phase.PROCESSING, reason)
         if not leader.in_office(lambda: leader.move(leader.read_run(), last, verdict=summary["verdict"])):
             raise RunFailed(f"run {run.run_id} could not be ended: it is {leader.read_run().status}")
+        event(log, logging.INFO, "run_ended", run=run.run_id, verdict=summary["verdict"], why=summary["exit_reason"])
         return Finished(run_id=run.run_id, summary=summary)
 
     def _facts(self, leader: Leader, scenario: Scenario, ending: Ending, run: Run) -> RunFacts:

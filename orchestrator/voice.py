@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 
@@ -10,10 +11,13 @@ from loadgen.control.retry import Patience
 from loadgen.control.run_control_events import Event, NewEvent
 from loadgen.control.run_status import Run, Target, read_targets
 from loadgen.control.session import ControlSession
+from loadgen.log import event
 from loadgen.model.event import SetWorkerTarget
 from orchestrator.commands import plan_events, target_events
 from orchestrator.office import Office
 from orchestrator.plan import PlannedTarget, RunPlan
+
+log = logging.getLogger(__name__)
 
 
 class Voice:
@@ -43,6 +47,7 @@ class Voice:
         number = run_control_events.emit(self._session, self._patience, self._office.term, new)
         self.next_sequence_id = number + 1
         command = new.command
+        event(log, logging.INFO, "said", number=number, what=command, to=new.address.worker_id or "all")
         if isinstance(command, SetWorkerTarget) and new.address.worker_id is not None:
             self._targets[new.address.worker_id] = Target(
                 target_connections=command.target_connections,

@@ -25,7 +25,7 @@ from loadgen.control.session import ControlSession
 from loadgen.control.setup import do as set_up
 from loadgen.control.setup import look as look_at_setup
 from loadgen.errors import LoadgenError, UsageError
-from loadgen.log import LINE_LIMIT, plain
+from loadgen.log import LINE_LIMIT, logged_to, plain
 from loadgen.prepare.pools import read_pools
 from loadgen.prepare.prepare import PreparationStopped, Progress, prepare_scenario
 from loadgen.prepare.session import Session
@@ -45,7 +45,7 @@ from orchestrator.spawn.subprocess import SubprocessSpawner
 from orchestrator.tick import Tick
 from orchestrator.warehouse_lease import Queue, Warehouse, alone_on
 
-LOGS = "logs"
+LOG, LOGS = "loadgen.log", "logs"
 SPOOL = "spool"
 
 
@@ -133,8 +133,9 @@ class RunJob:
         self.output = self.runs_folder / run_id
         (self.output / LOGS).mkdir(parents=True, exist_ok=True)
         self.now = Now(doing="starting workers", run_id=run_id)
-        finished = service.start_run(run_id, lambda tick: self._saw(run_id, tick))
-        self._read_record(place, run_id)
+        with logged_to(self.output / LOG):
+            finished = service.start_run(run_id, lambda tick: self._saw(run_id, tick))
+            self._read_record(place, run_id)
         return finished
 
     def _read_record(self, place: ControlPlace, run_id: str) -> None:

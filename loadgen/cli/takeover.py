@@ -11,12 +11,13 @@ from typing import Any
 from loadgen.cli.away import away_from_main_thread
 from loadgen.cli.place import meant, serving
 from loadgen.cli.run import lead_to_the_end
-from loadgen.cli.run_job import LOGS, Now, RunJob
+from loadgen.cli.run_job import LOG, LOGS, Now, RunJob
 from loadgen.clock import SystemClock
 from loadgen.control import run_status
 from loadgen.control.place import ControlPlace
 from loadgen.control.session import ControlSession
 from loadgen.errors import LoadgenError, RunFailed
+from loadgen.log import logged_to
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import Scenario
 from orchestrator.service import Finished, OrchestratorService
@@ -46,8 +47,9 @@ class TakeOver(RunJob):
             self._service = service
             self.output = self.runs_folder / self.run_id
             (self.output / LOGS).mkdir(parents=True, exist_ok=True)
-            finished = service.take_over(self.run_id, lambda tick: self._saw(self.run_id, tick))
-            self._read_record(self.place, self.run_id)
+            with logged_to(self.output / LOG):
+                finished = service.take_over(self.run_id, lambda tick: self._saw(self.run_id, tick))
+                self._read_record(self.place, self.run_id)
             return finished
 
 

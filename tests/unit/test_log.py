@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 
 import loadgen.log
 from loadgen.errors import ConfigurationError
-from loadgen.log import MASK, RedactionFilter, Secret, configure, event, is_secret_name, plain, redact, register_secret
+from loadgen.log import (
+    MASK,
+    RedactionFilter,
+    Secret,
+    configure,
+    event,
+    is_secret_name,
+    logged_to,
+    plain,
+    redact,
+    register_secret,
+)
 
 PASSWORD = "correct-horse/battery&staple"
 PAT = "eyJraWQiOiIxMjM0NTY3ODkwIn0.eyJwIjoiMTIzNDU2Nzg5MCJ9.c2lnbmF0dXJlLXNpZ25hdHVyZQ"
@@ -298,3 +309,17 @@ def test_a_megabyte_of_hostile_text_is_redacted_in_no_time(piece):
     redact(text)
 
     assert time.process_time() - start_s < 10
+
+
+def test_for_a_while_one_file_more_has_everything_from_info_up(tmp_path, capsys):
+    configure()
+    logger = logging.getLogger("loadgen.somewhere")
+    with logged_to(tmp_path / "run.log"):
+        event(logger, logging.INFO, "began", password="hunter22")
+        logger.debug("too much")
+    event(logger, logging.INFO, "went_on")
+
+    (line,) = (tmp_path / "run.log").read_text("utf-8").splitlines()
+    assert json.loads(line)["event"] == "began"
+    assert "hunter22" not in line
+    assert capsys.readouterr().err == ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -26,6 +26,11 @@ def control_options(command: Command) -> Command:
     return click.option("-c", "--connection", metavar="NAME", help="The control plane's connection.")(
         place_options(command)
     )
+
+
+def place_given(options: Mapping[str, str | None]) -> dict[str, str | None]:
+    """What control_options gave."""
+    return {name: options[name] for name in ("connection", "database", "schema", "warehouse")}
 
 
 def with_control_session(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.control_session import control_options, with_control_session
+from loadgen.cli.control_session import control_options, place_given, with_control_session
 from loadgen.cli.duration import duration_s
 from loadgen.cli.place import format_option
 from loadgen.log import plain
@@ -39,7 +39,7 @@ def prune(age: str, dry_run: bool, output: str, **place: str | None) -> None:
     found, deleted = with_control_session(
         work,
         name="prune",
-        **{name: place[name] for name in ("connection", "database", "schema", "warehouse")},
+        **place_given(place),
     )
     click.echo(json.dumps(_as_json(found, deleted), indent=2) if output == "json" else _as_text(found, deleted))
 

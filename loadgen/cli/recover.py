@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.control_session import control_options, with_control_session
+from loadgen.cli.control_session import control_options, place_given, with_control_session
 from loadgen.cli.place import format_option
 from loadgen.cli.who import who
 from loadgen.errors import Busy
@@ -48,7 +48,7 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
     done, left = with_control_session(
         lambda session, patience: recover_runs(session, patience, by=who(), only=_id(session, patience, run)),
         name="recover",
-        **_place(place),
+        **place_given(place),
     )
     living = [] if end_only else [one for one in left if one.living]
     left = [one for one in left if one not in living]
@@ -57,7 +57,7 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
             f"run {left[0].run_id} was left alone: {left[0].why}",
             remedy="`loadgen status` shows what it does; `loadgen stop` asks it to end.",
         )
-    taken, too_many = _lead_on(living, _place(place), output_dir)
+    taken, too_many = _lead_on(living, place_given(place), output_dir)
     left += too_many
     if output == "json":
         click.echo(json.dumps(_as_json(done, left, taken), indent=2))
@@ -86,11 +86,6 @@ def _id(session: ControlSession, patience: Patience, name: str | None) -> str | 
     from loadgen.control import run_names
 
     return None if name is None else run_names.find(session, patience, name).run_id
-
-
-def _place(given: dict[str, str | None]) -> dict[str, str | None]:
-    """What control_options gave."""
-    return {name: given[name] for name in ("connection", "database", "schema", "warehouse")}
 
 
 def _as_text(done: Sequence[Recovered], left: Sequence[Left], taken: Sequence[Mapping[str, Any]]) -> str:

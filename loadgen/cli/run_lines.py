@@ -78,7 +78,7 @@ def _numbers(view: RunView) -> list[str]:
         return []
     recent, window = view.recent, view.window
     numbers = [f"{rate(recent.qps)}/s", f"p50 {ms(recent.p50_ms)} p95 {ms(recent.p95_ms)} p99 {ms(recent.p99_ms)} ms"]
-    if view.offered.rate_per_s is not None:
+    if view.offered.rate_per_s:  # 0 once the schedule is over: nothing is offered any more
         numbers[0] += f" of {rate(view.offered.rate_per_s)}/s"
     failed, tried = (view.failed, view.tried) if view.tried else (window.failed, window.failed + window.succeeded)
     numbers.append(f"{failed} of {tried} failed{f' ({percent(failed / tried)})' if failed else ''}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.control_session import control_options, with_control_session
+from loadgen.cli.control_session import control_options, place_given, with_control_session
 from loadgen.cli.duration import duration_s
 from loadgen.cli.place import format_option
 from loadgen.cli.prune import prune
@@ -65,7 +65,7 @@ def list_runs(
         )
         return found, patience.call(lambda: run_status.server_time(session))
 
-    found, now = with_control_session(look, name="runs", **_place(place))
+    found, now = with_control_session(look, name="runs", **place_given(place))
     if output == "json":
         click.echo(json.dumps({"runs": [run_as_json(run) for run in found]}, indent=2))
         return
@@ -85,7 +85,7 @@ def show(run: str, output: str, **place: str | None) -> None:
     from loadgen.cli.run_view import as_json, as_text, look
 
     seen = with_control_session(
-        lambda session, patience: look(session, patience, run, summary=True), name="runs", **_place(place)
+        lambda session, patience: look(session, patience, run, summary=True), name="runs", **place_given(place)
     )
     if output == "json":
         click.echo(json.dumps({**as_json(seen), "summary": seen.summary}, indent=2))
@@ -117,7 +117,7 @@ def logs(run: str, limit: int, output: str, **place: str | None) -> None:
         run_id = run_names.find(session, patience, run).run_id
         return run_id, patience.call(lambda: test_logs.newest(session, run_id, limit))
 
-    run_id, lines = with_control_session(look, name="runs", **_place(place))
+    run_id, lines = with_control_session(look, name="runs", **place_given(place))
     if output == "json":
         click.echo(json.dumps({"run_id": run_id, "lines": [_line_as_json(line) for line in lines]}, indent=2))
         return
@@ -132,11 +132,6 @@ def _status(text: str) -> RunStatus:
     except ValueError:
         known = ", ".join(status.value for status in RunStatus)
         raise UsageError(f"there is no status {plain(text, 40)!r}", remedy=f"Choose one of {known}.") from None
-
-
-def _place(given: dict[str, str | None]) -> dict[str, str | None]:
-    """What control_options gave."""
-    return {name: given[name] for name in ("connection", "database", "schema", "warehouse")}
 
 
 # --- as text and JSON ------------------------------------------------------------------------------------------------

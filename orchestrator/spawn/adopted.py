@@ -8,8 +8,6 @@ from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
 class AdoptedWorkers:
     """Known by their beats alone."""
 
-    workers_outlive_us = True
-
     def start(self, orders: tuple[WorkerOrder, ...]) -> None:
         """They have been started."""
 

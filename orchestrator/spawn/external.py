@@ -12,8 +12,6 @@ from orchestrator.spawn.subprocess import worker_words
 class ExternalSpawner:
     """They hear of the end through the tables alone; when nobody leads their run any more they end by themselves."""
 
-    workers_outlive_us = True
-
     def __init__(self, environment: Mapping[str, str], wait_s: float, tell: Callable[[str], None]) -> None:
         """`environment`: what each of them must be told. `tell` shows one line to whoever starts them."""
         self._environment, self._wait_s, self._tell = dict(environment), wait_s, tell

@@ -20,8 +20,6 @@ Entry = Callable[[WorkerOrder, Mapping[str, str], str], None]
 class LocalSpawner:
     """Children see our death through multiprocessing's own pipe, have a process group each, and ignore Ctrl-C."""
 
-    workers_outlive_us = False
-
     def __init__(self, entry: Entry, environment: Mapping[str, str], log_folder: Path) -> None:
         self._entry, self._environment, self._log_folder = entry, dict(environment), log_folder
         self._children: dict[str, SpawnProcess] = {}

@@ -46,9 +46,6 @@ def last_lines(log: Path) -> tuple[str, ...]:
 class Spawner(Protocol):
     """start() once for all workers. Everything but start() answers at once."""
 
-    # Workers that are our children end with us; others go on, and may be taken over by another leader.
-    workers_outlive_us: bool
-
     def start(self, orders: tuple[WorkerOrder, ...]) -> None: ...
 
     def ended(self) -> tuple[WorkerEnd, ...]:

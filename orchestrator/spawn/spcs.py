@@ -48,8 +48,6 @@ _RIGHTS = (
 class SpcsSpawner:
     """Should this process die, workers end by themselves when their run's lease has expired, and the job with them."""
 
-    workers_outlive_us = True
-
     def __init__(
         self,
         place: ControlPlace,

@@ -24,8 +24,6 @@ _WHERE = ("-P", "-c", "import loadgen; print(loadgen.__file__)")
 class SubprocessSpawner:
     """Children see our death through a pipe that only we hold open, and have a process group each."""
 
-    workers_outlive_us = False
-
     def __init__(self, environment: Mapping[str, str], log_folder: Path) -> None:
         self._environment, self._log_folder = dict(environment), log_folder
         self._children: dict[str, subprocess.Popen[bytes]] = {}

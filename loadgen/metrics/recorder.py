@@ -27,36 +27,42 @@ class Recorder:
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
-        self._begun: dict[int, int] = {}  # by window; as many entries as the run has windows
+        self._begun: dict[int, list[int]] = {}  # by window, one number each; as many entries as the run has windows
         self._samples: deque[Sample] = deque()  # append and popleft are atomic
         self.append: Callable[[Sample], None] = self._samples.append
 
     def begin(self) -> int | None:
         """The window that the next statement belongs to; None: no window is open, so start nothing."""
-        windows, begun = self._windows, self._begun
+        windows = self._windows
         while True:
             window = windows.current
             if window is None:
                 return None
-            begun[window] = begun.get(window, 0) + 1
+            sheet = self.sheet(window)
+            sheet[0] += 1
             # It may have closed before we were counted, and whoever closed it may have found nobody in it. Looked at
             # in this order, and under one interpreter lock, either they see our count or we see that it has closed.
             if windows.current == window:
                 return window
-            begun[window] -= 1
+            sheet[0] -= 1
+
+    def sheet(self, window: int) -> list[int]:
+        """How many statements were begun in a window, for a client that does what begin() does by itself."""
+        return self._begun.setdefault(window, [0])
 
     def skip(self, window: int, statement: int) -> None:
         """An arrival of this window was never sent. Only while something else of ours is begun in it."""
-        self._begun[window] = self._begun.get(window, 0) + 1
+        self.sheet(window)[0] += 1
         self.append((statement, window, 0, 0, 0, Outcome.SKIPPED))
 
     def unbegin(self, window: int) -> None:
         """Take back a begin() whose statement does not belong to that window after all."""
-        self._begun[window] -= 1
+        self._begun[window][0] -= 1
 
     def begun(self, window: int) -> int:
         """How many statements this client has begun in a window."""
-        return self._begun.get(window, 0)
+        sheet = self._begun.get(window)
+        return 0 if sheet is None else sheet[0]
 
     def take(self) -> list[Sample]:
         """All samples that are there now, oldest first; those that come meanwhile wait for the next time."""

@@ -32,7 +32,7 @@ class Slot:
     drawer: Drawer
     recorder: Recorder
     log: SlotLog | None
-    k: int = 0  # draws so far, in a closed loop
+    k: int = 0  # draws so far; in an open loop, statements
 
 
 @dataclass(slots=True, kw_only=True)

@@ -24,12 +24,15 @@ from loadgen.snowflake.failure import Failure, classify, describe
 from loadgen.units import NS_PER_S
 from loadgen.worker.bench import Bench, Slot
 from loadgen.worker.statements import CheckFailed, RollbackFailed
+from loadgen.workload.draw import Row
 
 log = logging.getLogger(__name__)
 
 IDLE_S = 0.25  # how long a client without a window waits before it looks whether it should leave
 EXHAUSTED_S = 0.02  # how long one waits when its window has no more arrivals
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 15.0
+NOWHERE = -1  # no window, and no draw, has this number
+SUCCEEDED = Outcome.SUCCEEDED
 FATAL_MAX = 10  # failures in a row that are bugs of ours: then the client gives up
 
 Flight = tuple[int, int, int, int]  # statement, window, due_ns, sent_ns
@@ -51,11 +54,11 @@ class Client:
         self._bench = bench
         self._connection: Connection | None = None
         self._tagged: int | None = None  # the window whose tag the session has
-        self._statements = 0  # of this connection
-        self._most = 0  # statements that it may have
+        self._most = 0  # statements that a connection may have
         self._expires_ns = 0
         self._failures = 0  # of the network, in a row
         self._fatal = 0
+        self._failed_k = NOWHERE  # the draw that failed last
         self._lost = False  # the session must not be used again
 
     def leave(self) -> None:
@@ -81,42 +84,68 @@ class Client:
     # --- the two loops -----------------------------------------------------------------------------------------------
     #
     # Between two statements the driver has emptied the processor's caches: every function called and every object
-    # looked at here costs ten times what it costs in a tight loop. So there are few of them.
+    # looked at here costs ten times what it costs in a tight loop. The closed loop goes as fast as the driver does, so
+    # what it does after a success is all in one function, and failures keep the books of their own.
 
     def _closed_loop(self) -> None:
-        bench, slot = self._bench, self.slot
-        windows, begin = bench.windows, slot.recorder.begin
+        bench, slot, flight = self._bench, self.slot, self.flight
+        windows, runs, append = bench.windows, bench.runs, slot.recorder.append
         think_s = bench.scenario.workload.think_time_s
-        cursor, ahead, first, end = self._cursor(), [], 0, 0
-        while not self._told_to_leave and not self._lost:
-            if windows.current != self._tagged and not self._retag(cursor):
-                continue
+        last_k, expires_ns = slot.k + self._most, self._expires_ns
+        cursor, window, begun = self._cursor(), NOWHERE, [0]
+        ahead, first, end = [], 0, 0
+        while not self._told_to_leave:
+            if windows.current != window:
+                if not self._is_tagged(cursor):
+                    if self._lost:
+                        return
+                    continue
+                assert self._tagged is not None
+                window = self._tagged
+                begun = slot.recorder.sheet(window)
             k = slot.k
             if k >= end:
                 ahead = slot.drawer.ahead(k)
                 first, end = k, k + len(ahead)
             number, row = ahead[k - first]
-            window = begin()
-            if window is None:  # before START
-                self._idle()
-                continue
-            if window != self._tagged:  # another one opened in this moment: its tag comes first
-                slot.recorder.unbegin(window)
+            begun[0] += 1
+            if windows.current != window:  # as in Recorder.begin(): closed before we were counted
+                begun[0] -= 1
                 continue
             slot.k = k + 1
             sent_ns = monotonic_ns()
-            if not self._execute(cursor, number, row, window, sent_ns, sent_ns):
+            flight.append((number, window, sent_ns, sent_ns))
+            try:
+                rows = runs[number](cursor, row)
+                done_ns = monotonic_ns()
+            except Exception as error:
+                if not self._after_failure(cursor, k, number, error):
+                    return
+                done_ns = monotonic_ns()
+            else:
+                try:
+                    flight.pop()
+                except IndexError:  # recorded as cancelled, because it took too long to come back
+                    return
+                append((number, window, sent_ns, sent_ns, done_ns, SUCCEEDED))
+                kept = slot.log  # the main thread may take it away
+                if kept is not None:
+                    if kept.until > 1:
+                        kept.until -= 1
+                    elif kept.wants(SUCCEEDED):
+                        kept.entries.append((cursor.sfqid, number, window, sent_ns, sent_ns, done_ns, rows, SUCCEEDED))
+            if k + 1 >= last_k or done_ns >= expires_ns:
                 return
             if think_s:
                 self._wait_until(monotonic() + think_s)
 
     def _open_loop(self) -> None:
         bench, slot = self._bench, self.slot
-        windows, begin, draw = bench.windows, slot.recorder.begin, slot.drawer.draw
+        begin, draw = slot.recorder.begin, slot.drawer.draw
         max_lag_s = bench.scenario.load.max_lag_s
-        cursor = self._cursor()
+        cursor, left = self._cursor(), self._most
         while not self._told_to_leave and not self._lost:
-            if windows.current != self._tagged and not self._retag(cursor):
+            if not self._is_tagged(cursor):
                 continue
             arrivals = bench.arrivals
             if arrivals is None:
@@ -138,36 +167,33 @@ class Client:
             late_ns = sent_ns - due_ns
             if late_ns < 0 or (max_lag_s is not None and late_ns > max_lag_s * NS_PER_S):
                 slot.recorder.append((number, window, sent_ns, sent_ns, sent_ns, Outcome.SKIPPED))
-            elif not self._execute(cursor, number, row, window, due_ns, sent_ns):
+                continue
+            slot.k += 1
+            left -= 1
+            self.flight.append((number, window, due_ns, sent_ns))
+            if not self._execute(cursor, number, row) or not left or monotonic_ns() >= self._expires_ns:
                 return
 
-    def _execute(
-        self, cursor: Cursor, number: int, row: tuple[tuple[object, ...], ...], window: int, due_ns: int, sent_ns: int
-    ) -> bool:
-        """Execute and record one statement. False: this connection is done with."""
-        flight, slot = self.flight, self.slot
-        flight.append((number, window, due_ns, sent_ns))
-        rows: int | None = None
-        outcome: Outcome | Failed = Outcome.SUCCEEDED
+    def _execute(self, cursor: Cursor, number: int, row: Row) -> bool:
+        """Execute and record the statement in `flight`. False: this connection is done with."""
         try:
-            rows = self._bench.runs[number](cursor, row)  # type: ignore[arg-type]
+            rows = self._bench.runs[number](cursor, row)
             done_ns = monotonic_ns()
         except Exception as error:
-            done_ns = monotonic_ns()
-            outcome = self._failed(number, error)
+            return self._after_failure(cursor, self.slot.k - 1, number, error)
+        return self._record(cursor, done_ns, rows, SUCCEEDED)
+
+    def _record(self, cursor: Cursor, done_ns: int, rows: int | None, outcome: Outcome | Failed) -> bool:
+        """Record the statement in `flight`. False: it was recorded as cancelled, as it took too long to come back."""
         try:
-            flight.pop()
-        except IndexError:  # recorded as cancelled, because it took too long to come back
+            number, window, due_ns, sent_ns = self.flight.pop()
+        except IndexError:
             return False
-        slot.recorder.append((number, window, due_ns, sent_ns, done_ns, outcome))
-        kept = slot.log  # the main thread may take it away
+        self.slot.recorder.append((number, window, due_ns, sent_ns, done_ns, outcome))
+        kept = self.slot.log
         if kept is not None and kept.wants(outcome):
             kept.entries.append((_query_id(cursor, outcome), number, window, due_ns, sent_ns, done_ns, rows, outcome))
-        self._statements += 1
-        if outcome is Outcome.SUCCEEDED:
-            self._failures = self._fatal = 0
-            return self._statements < self._most and done_ns < self._expires_ns
-        return self._after_failure(done_ns)
+        return True
 
     def _unbegin(self, window: int | None) -> None:
         if window is not None:
@@ -183,6 +209,20 @@ class Client:
         self.slot.recorder.append((number, window, due_ns, sent_ns, monotonic_ns(), failed))
 
     # --- failures ----------------------------------------------------------------------------------------------------
+
+    def _after_failure(self, cursor: Cursor, k: int, number: int, error: Exception) -> bool:
+        """Record it. False: leave this connection. A server that is away is not asked in a tight loop."""
+        done_ns = monotonic_ns()
+        if k != self._failed_k + 1:  # the one before it succeeded
+            self._failures = self._fatal = 0
+        self._failed_k = k
+        if not self._record(cursor, done_ns, None, self._failed(number, error)):
+            return False
+        if self._fatal >= FATAL_MAX:
+            raise RuntimeError(f"{FATAL_MAX} statements in a row failed inside of loadgen")
+        if self._failures > 1:
+            self._pause(self._failures - 1)
+        return not self._lost
 
     def _failed(self, number: int, error: Exception) -> Outcome | Failed:
         failure, text = self._judged(error)
@@ -203,14 +243,6 @@ class Client:
             self._lost = True  # its transaction may be open; logging out ends it
             return classify(error.failed), describe(error.failed)
         return classify(error), describe(error)
-
-    def _after_failure(self, done_ns: int) -> bool:
-        """False: leave this connection. A server that is away is not asked in a tight loop."""
-        if self._fatal >= FATAL_MAX:
-            raise RuntimeError(f"{FATAL_MAX} statements in a row failed inside of loadgen")
-        if self._failures > 1:
-            self._pause(self._failures - 1)
-        return not self._lost and self._statements < self._most and done_ns < self._expires_ns
 
     def _pause(self, failures: int) -> None:
         """Longer with every failure, and random, so that clients do not come back all at once."""
@@ -271,9 +303,11 @@ class Client:
         assert self._connection is not None
         return self._connection.cursor()
 
-    def _retag(self, cursor: Cursor) -> bool:
-        """Give the session the tag of the window that is open. False: look again."""
+    def _is_tagged(self, cursor: Cursor) -> bool:
+        """See that the session has the tag of the window that is open. False: look again."""
         window = self._bench.windows.current
+        if window == self._tagged is not None:
+            return True
         if window is None:
             self._idle()
             return False
@@ -294,7 +328,6 @@ class Client:
         """When this connection will be old. Spread over a tenth of its age, so that not all are replaced at once."""
         limits = self._bench.scenario.connections
         age_s = math.inf if limits.max_age_s is None else limits.max_age_s * random.uniform(0.9, 1.0)
-        self._statements = 0
         self._most = sys.maxsize if limits.max_statements is None else limits.max_statements
         self._expires_ns = sys.maxsize if math.isinf(age_s) else monotonic_ns() + round(age_s * NS_PER_S)
 

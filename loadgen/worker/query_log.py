@@ -50,23 +50,23 @@ Entry = tuple[str | None, int, int, int, int, int, int | None, Outcome | Failed]
 class SlotLog:
     """Which statements of one client are kept. Used by that client's thread alone, but for `entries`."""
 
-    __slots__ = ("_mode", "_random", "_rate", "_until", "entries")
+    __slots__ = ("_mode", "_random", "_rate", "entries", "until")
 
     def __init__(self, policy: Policy, seed: str) -> None:
         self._mode = policy.mode
         self._rate = 1.0 if policy.mode is QueryLogMode.ALL else policy.sample_rate
         self._random = random.Random(seed)
-        self._until = self._gap()
+        self.until = self._gap()  # the next one that is kept; while more than 1, counting down is all that wants() does
         self.entries: deque[Entry] = deque()  # append and popleft are atomic
 
     def wants(self, outcome: Outcome | Failed) -> bool:
         """Asked once per statement, whatever the answer."""
         if self._mode is QueryLogMode.ERRORS:
             return outcome is not Outcome.SUCCEEDED
-        self._until -= 1
-        if self._until > 0:
+        self.until -= 1
+        if self.until > 0:
             return False
-        self._until = self._gap()
+        self.until = self._gap()
         return True
 
     def _gap(self) -> int:

@@ -461,3 +461,44 @@ def test_no_description_of_a_failure_shows_a_secret(server, open_connection):
         text = describe(error)
 
     assert "planted-token" not in text
+
+
+# --- what the driver does for nobody ---------------------------------------------------------------------------------
+
+
+def test_a_statement_is_not_looked_at_for_telemetry_and_its_debug_events_end_at_once(
+    profile: Profile, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: list[str] = []
+
+    def watch(frame: Any, event: str, _: object) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_name)
+
+    connection = connect(profile, load_of(profile))
+    try:
+        cursor = connection.cursor()
+        sys.setprofile(watch)
+        try:
+            cursor.execute("SELECT ?", (1,))
+            rows = cursor.fetchall()
+        finally:
+            sys.setprofile(None)
+    finally:
+        close(connection)
+
+    assert rows == [(1,)]
+    assert not {"_send_api_usage", "_passed_argument_names", "_get_sf_core_stdlib_logger"} & set(called)
+    if MAJOR >= 5:
+        assert called.count("_logger_callback") > 5  # else there is nothing left to be saved
+        assert told_of_the_core(caplog) == ["an error", "a warning"]
+
+
+def told_of_the_core(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What comes through of an event of each level."""
+    from snowflake.connector._internal import api_client
+
+    caplog.clear()
+    for level, text in enumerate(("an error", "a warning", "news", "details")):
+        api_client._logger_callback(level, text, "core.rs", 1, "f", "snowflake.connector.anything")
+    return [record.message for record in caplog.records]

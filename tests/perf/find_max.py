@@ -1,7 +1,7 @@
 """Whether a search for the most connections finds what is there: real runs against servers whose limit is known.
 
-    ./bin/bench find-max                    ten runs of each of three limits: more than an hour
-    ./bin/bench find-max --quick            one run of each, with short steps: about five minutes
+    ./bin/bench find-max                    ten runs of each of three limits: about forty minutes
+    ./bin/bench find-max --runs 1           one run of each: about four minutes
 
 16 slots    the warehouse serves 16 statements at once, of 20 ms each: the seventeenth connection queues
 40 slots    40 at once, of 50 ms each
@@ -39,6 +39,8 @@ MAXIMUM = 80
 FAILING_FROM, FAILING_PART, FAILING_CODE = 30, 0.2, 604
 COUNT_S = 0.1
 RUN_S = 1_200.0  # only a hang reaches it
+STEP = {"step": "5s", "settle": "1s"}  # two thousand statements and more
+POLL = "1s"  # the warehouse is looked at twice in a step, at least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +85,6 @@ class Answer:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How long a step takes, and how often the warehouse is looked at: twice in a step at least."""
-
-    runs: int
-    step_s: int
-    settle_s: int
-    poll_s: int
-
-
 LIMITS = (
     Limit(name="16 slots of 20 ms", server=("--slots", "16", "--service-time", "20ms"), truth=16, increment=4),
     Limit(name="40 slots of 50 ms", server=("--slots", "40", "--service-time", "50ms"), truth=40, increment=8),
@@ -106,46 +98,45 @@ LIMITS = (
         fails=True,
     ),
 )
-FULL = Pace(runs=10, step_s=10, settle_s=2, poll_s=2)
-QUICK = Pace(runs=1, step_s=4, settle_s=1, poll_s=1)
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench find-max", description="Answers of find-max beside the truth.")
-    parser.add_argument("--quick", action="store_true", help="one run of each limit, with short steps")
+    parser.add_argument("--runs", type=int, default=10, help="of each limit; 10")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
     with leaving_nothing():
-        answers = list(answers_of(QUICK if options.quick else FULL))
+        answers = list(answers_of(options.runs))
     return report([*map(Answer.figure, answers), right_figure(answers)], options.format)
 
 
-def answers_of(pace: Pace) -> Iterator[Answer]:
+def answers_of(runs: int) -> Iterator[Answer]:
     cores = Cores.of_machine(WORKERS)
     for limit in LIMITS:
         with staged(cores, *limit.server) as stage:
-            for number in range(1, pace.runs + 1):
-                scenario = scenario_of(stage, limit, pace)
+            for number in range(1, runs + 1):
+                scenario = scenario_of(stage, limit)
                 with failing(stage.server) if limit.fails else nullcontext():
                     found = ran(stage, scenario, cores, RUN_S)["find_max"]
                 most = found["max_concurrency"]
-                yield Answer(limit=limit, run=number, found=most or 0, reason=found["reason"])
+                answer = Answer(limit=limit, run=number, found=most or 0, reason=found["reason"])
+                print(f"{limit.name}, run {number}: {answer.found}", file=sys.stderr, flush=True)
+                yield answer
 
 
-def scenario_of(stage: Stage, limit: Limit, pace: Pace) -> dict[str, Any]:
+def scenario_of(stage: Stage, limit: Limit) -> dict[str, Any]:
     search = {
         "start": limit.increment,
         "increment": limit.increment,
         "maximum": MAXIMUM,
-        "step": f"{pace.step_s}s",
-        "settle": f"{pace.settle_s}s",
+        **STEP,
         "latency_stability_pct": limit.latency_percent,
     }
     return document(
         stage,
         {"mode": "find_max", "warmup": "2s", "find_max": search},
         target={"warehouse": limit.warehouse},
-        timing={"warehouse_poll": f"{pace.poll_s}s"},
+        timing={"warehouse_poll": POLL},
     )
 
 

@@ -109,7 +109,7 @@ def _matters(path: KeyPath, loaded: Loaded) -> bool:
     key = path[-1] if len(path) == 2 else path[1] if len(path) > 1 else ""
     match path[0]:
         case "sessions":
-            return False
+            return file.sessions.count > 0
         case "notify":
             return bool(file.notify)
         case "load":

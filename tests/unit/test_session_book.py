@@ -99,6 +99,18 @@ def test_a_session_that_expires_between_drawing_and_sending_is_not_used():
     assert figures(sessions) == (2, 1, 1)
 
 
+def test_of_two_that_were_prepared_only_the_one_that_began_is_the_users():
+    sessions = book()
+    first, second = sessions.prepare(0, 0), sessions.prepare(0, 0)
+
+    assert sessions.begin(second, 1)
+    sessions.end(1)
+
+    assert not sessions.begin(first, 2)
+    assert sessions.prepare(0, 2) is second
+    assert figures(sessions) == (1, 0, 1)
+
+
 def test_with_its_connection_every_session_is_lost():
     sessions = book()
     before = [use(sessions, user, 0) for user in range(USERS)]

@@ -320,6 +320,26 @@ def test_a_scenario_without_sessions_has_drawers_and_runs_as_ever():
     assert "in_session" not in make_runs(bench.scenario)[0].__qualname__
 
 
+def test_what_is_remembered_shares_nothing_with_what_is_drawn():
+    keys = Uniform(keys=KeyRange(low=1, high=10**9))
+    parameters = (Remembered(name="a", of=keys), keys, Remembered(name="b", of=keys))
+    query = Query(sql="SELECT ?, ?, ?", parameters=parameters)
+    own = Statement(name="own", kind=StatementKind.READ, weight=1, queries=(query,), session=True)
+    other = Statement(
+        name="other", kind=StatementKind.READ, weight=1, queries=(Query(sql="SELECT ?", parameters=(keys,)),)
+    )
+    bench = Bench(other, own)
+
+    sent = bench.send(bench.slot(), 0, 60)
+
+    drawn = {parameters[0] for parameters, tag in sent if tag is None}
+    kept = [parameters for parameters, tag in sent if tag is not None]
+    drawn |= {parameters[1] for parameters in kept}
+    remembered_values = {value for parameters in kept for value in (parameters[0], parameters[2])}
+    assert len(remembered_values) == 2 * 3, "two for each session"
+    assert not drawn & remembered_values
+
+
 def test_draws_do_not_depend_on_sessions():
     """What a statement draws beside what it remembers is what it would draw without."""
     bench = Bench()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from loadgen.errors import ScenarioInvalid
 from loadgen.model.workload import KeyRange, Parameter, Place, Previous, Remembered, Statement, Uniform, Workload
 from loadgen.workload.chunks import Source, Value
 from loadgen.workload.draw import Row
@@ -25,10 +26,12 @@ class Memory:
         source = Source(seed=workload.seed, statement=_REMEMBERED, place=place, sharding=workload.sharding, pools=pools)
         remembered = remembered_values(workload.statements)
         self._users = users
-        self._generators = [
-            make_generator(parameter, replace(source, position=position))
-            for position, parameter in enumerate(remembered.values())
-        ]
+        self._generators = []
+        for position, (name, parameter) in enumerate(remembered.items()):
+            try:
+                self._generators.append(make_generator(parameter, replace(source, position=position)))
+            except ValueError as error:
+                raise ScenarioInvalid(f"remembered {name}: {error}") from error
         turns = Source(seed=workload.seed, statement=_TURNS, place=place)
         self._turns = make_generator(Uniform(keys=KeyRange(low=0, high=users)), turns)
 

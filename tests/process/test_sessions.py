@@ -14,6 +14,7 @@ from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import Program, benched
 
 USERS = 5
+RECYCLED_AFTER = 20  # statements of a connection
 COLUMNS = [
     {"name": "ID", "type": "NUMBER(38,0)", "primary_key": True},
     {"name": "WHO", "type": "VARCHAR"},
@@ -59,7 +60,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
             workload={"statements": [SIGN, LOOK, PLAIN]},
             sessions={"count": USERS, "affinity": "strict", "metadata": {"team": "checkout"}},
             load={"workers": 2, "warmup": "0s", "duration": "2s"},
-            connections={"max_statements": 20},
+            connections={"max_statements": RECYCLED_AFTER},
             query_log={"mode": "none"},
         )
         code = program.ended()
@@ -116,7 +117,11 @@ def test_the_summary_counts_what_the_server_saw(told: Told) -> None:
 
     assert sessions["created"] == len({session for session, _, _ in told.in_session}) > USERS
     assert sessions["created"] == sessions["expired"] + sessions["current"]
-    assert 0 <= sessions["current"] <= USERS
+    one_each = [line for line in told.lines if line["sql_text"] in (SIGN["sql"], "BEGIN", "SELECT 1")]
+    executed = Counter(line["session_id"] for line in one_each)
+    assert max(executed.values()) == RECYCLED_AFTER
+    still_open = {session for session, connection, _ in told.in_session if executed[connection] < RECYCLED_AFTER}
+    assert sessions["current"] == len(still_open) <= USERS, "the end of the load ends no session"
 
 
 def test_every_report_shows_them(told: Told) -> None:

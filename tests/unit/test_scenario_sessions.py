@@ -84,8 +84,8 @@ def test_the_plan_shows_them_only_where_they_have_an_effect():
         for setting in plan(read(text("", mark="", param="{literal: 1}", second="{literal: 2}")), cores=2).settings
     }
 
-    assert {"sessions.count", "sessions.ttl"} <= shown
-    assert not [path for path in unused if path.startswith("sessions")]
+    assert {"sessions.count", "sessions.ttl", "workload.statements.0.session"} <= shown
+    assert not [path for path in unused if "session" in path and path != "target.session"]
 
 
 def test_over_quota_is_an_error_of_the_configuration():

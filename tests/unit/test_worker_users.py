@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -26,7 +26,9 @@ from loadgen.model.workload import Sequence as SequenceParameter
 from loadgen.scenario.scenario import Affinity, Load, LoadMode, Scenario, Sessions
 from loadgen.snowflake.settings import QUERY_TAG_MAX, query_tag, session_tag
 from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.bench import Bench as WorkerBench
 from loadgen.worker.bench import Slot, Slots, make_runs
+from loadgen.worker.pool import ClientPool
 from loadgen.worker.users import SWEEP_S, Users
 from loadgen.workload.draw import Drawer
 
@@ -116,6 +118,10 @@ class Bench:
             number, row = slot.drawer.draw(k)
             self.runs[number](self.tape, row)  # type: ignore[arg-type]
         return [(parameters, tag) for _, parameters, tag in self.tape.sent[before:]]
+
+    def pool(self) -> ClientPool:
+        """Of these slots, without a client."""
+        return ClientPool(cast(WorkerBench, None), self.slots, warn=lambda text: None)
 
     @property
     def figures(self) -> tuple[int, int, int]:
@@ -234,7 +240,7 @@ def test_the_end_of_the_load_ends_no_session():
     slot = bench.slot()
     bench.send(slot, 0, 40)
 
-    bench.slots.close()
+    bench.pool().drain()
     slot.disconnected()
 
     assert bench.figures == (3, 0, 3)
@@ -243,17 +249,18 @@ def test_the_end_of_the_load_ends_no_session():
 def test_expired_sessions_are_swept_once_a_minute_also_where_no_client_is():
     bench = Bench(affinity=Affinity.HINT)
     bench.send(bench.slot(0), 0, 40)
+    pool = bench.pool()
     bench.clock.advance(SWEEP_S - 1)
-    bench.slots.sweep()
+    pool.reap()
     assert bench.figures == (3, 0, 3)
     bench.send(bench.slot(1), 0, 40)
 
     bench.clock.advance(1)
-    bench.slots.sweep()
+    pool.reap()
 
     assert bench.figures == (6, 3, 3)
     bench.clock.advance(SWEEP_S - 1)
-    bench.slots.sweep()
+    pool.reap()
     assert bench.figures == (6, 3, 3)
 
 

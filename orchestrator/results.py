@@ -18,6 +18,7 @@ from loadgen.errors import LoadgenError
 from loadgen.metrics.document import WindowRow, read_window
 from loadgen.metrics.result import Merged, WindowResult, merge, window_discrepancy
 from loadgen.model.run import Phase
+from loadgen.model.sessions import SessionCounts
 from loadgen.report.summary import WorkerResult
 from loadgen.report.verdict import ClientHealth
 from orchestrator.crew import WorkerView
@@ -119,6 +120,22 @@ def _client(row: ResultRow) -> tuple[float | None, float | None]:
         return _number(said.get("cpu_percent_of_core")), _number(said.get("wakeup_p99_ms"))
     except (ValueError, AttributeError):
         return None, None
+
+
+def session_counts(rows: Sequence[ResultRow]) -> SessionCounts:
+    """User sessions over all workers that told."""
+    return sum((_sessions(row) for row in rows if row.worker_id is not None), SessionCounts())
+
+
+def _sessions(row: ResultRow) -> SessionCounts:
+    """{"sessions": {"created": …, "expired": …, "current": …}}; what does not add up is not counted."""
+    try:
+        said: Any = json.loads(row.summary or "{}").get("sessions") or {}
+        created, expired, current = (int(_number(said.get(name)) or 0) for name in ("created", "expired", "current"))
+    except (ValueError, AttributeError):
+        return SessionCounts()
+    counts = SessionCounts(created=created, expired=expired)
+    return counts if 0 <= counts.current == current else SessionCounts()
 
 
 def _number(value: object) -> float | None:

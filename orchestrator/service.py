@@ -37,7 +37,7 @@ from orchestrator.course import Ending, Step
 from orchestrator.crew import Health
 from orchestrator.enrich import enrich_run
 from orchestrator.leader import Leader
-from orchestrator.results import gather, worker_results
+from orchestrator.results import gather, session_counts, worker_results
 from orchestrator.run_id import new_run_id
 from orchestrator.seeker import Seeker
 from orchestrator.spawn.adopted import AdoptedWorkers
@@ -222,6 +222,7 @@ class OrchestratorService:
             find_max=None if leader.seeker is None else leader.seeker.result(),
             environment=_environment(leader, scenario),
             signal=self._signal,
+            sessions=session_counts(rows) if scenario.sessions.count else None,
         )
 
     def _enriched(self, facts: RunFacts, leader: Leader, scenario: Scenario) -> RunFacts:

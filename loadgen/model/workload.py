@@ -169,13 +169,21 @@ class Previous:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """A value that a user session draws once, from `of`, and keeps; the same one wherever its name stands."""
+
+    name: str
+    of: Parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
     """This worker's shard: group_id % total_partitions."""
 
 
 Parameter = (
     Literal | Choice | Uniform | UniformFloat | Normal | Zipfian | Hotspot | Latest | Sequence | Text | Uuid | Timestamp
-    | PoolValue | Previous | Shard
+    | PoolValue | Previous | Remembered | Shard
 )  # fmt: skip
 
 
@@ -197,6 +205,7 @@ class Statement:
     queries: tuple[Query, ...]
     transaction: bool = False
     expected_rows: int | None = None
+    session: bool = False  # executed as one of the logical users
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from loadgen.report.foreign import html, html_json
 from loadgen.report.html_charts import Hover, Timeline, warehouse_chart
 from loadgen.report.html_find_max import find_max_charts
 from loadgen.report.html_parts import note, section
+from loadgen.report.html_sessions import sessions
 from loadgen.report.html_spread import histogram_chart, percentile_curve
 from loadgen.report.html_style import POLICY, SCRIPT, STYLE
 from loadgen.report.record import RunRecord
@@ -82,6 +83,8 @@ def _sections(record: RunRecord, hover: Hover) -> Iterator[tuple[str, str, str]]
     yield "times", "Response times", tables.times(record) + _spread(record)
     yield "statements", "Statements", tables.statements(record)
     yield "errors", "Errors", tables.errors(summary)
+    if "sessions" in summary:
+        yield "sessions", "User sessions", sessions(record)
     yield "workers", "Load generator", tables.workers(record) + (timeline.client() if timeline else "")
     yield "warehouse", "Warehouse", _warehouse(record, hover)
     yield "server", "Server times", tables.enrichment(record)

@@ -21,7 +21,7 @@ def report_markdown(record: RunRecord) -> str:
     """Verdict, thresholds, totals, times: what somebody wants to know who was not there."""
     summary = record.summary
     parts = [_head(summary), *_invalid(summary), *_thresholds(summary), *_totals(summary), *_times(record)]
-    parts += [*_find_max(summary), *_errors(summary), *_client(summary), _foot(record)]
+    parts += [*_find_max(summary), *_errors(summary), *_sessions(summary), *_client(summary), _foot(record)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -121,6 +121,13 @@ def _errors(summary: Mapping[str, Any]) -> Iterator[str]:
         yield _table(("failed", "category", "code", "example"), rows, left=4)
     if len(errors) > ERRORS_MAX:
         yield f"{len(errors) - ERRORS_MAX} more kinds of errors are in report.html."
+
+
+def _sessions(summary: Mapping[str, Any]) -> Iterator[str]:
+    sessions = summary.get("sessions")
+    if sessions is not None:
+        said = ", ".join(f"{figures.count(sessions[name])} {name}" for name in ("created", "expired", "current"))
+        yield f"User sessions: {said}."
 
 
 def _client(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.percentile import PERCENTILES, Quantile
 from loadgen.metrics.result import Merged
 from loadgen.metrics.tally import StatementTally
+from loadgen.model.sessions import SessionCounts
 from loadgen.model.workload import Statement, StatementKind
 from loadgen.report.verdict import Checked, ClientHealth
 from loadgen.units import NS_PER_MS
@@ -27,6 +28,7 @@ _ORDER = (
     *(*PERCENTILES, "avg", "min", "max", "at_least"),
     *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "errors", "thresholds", "find_max"),
     *("worker_results", "cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms", "saturated", "client"),
+    *("created", "expired", "current", "sessions"),
     *("confidence", "low_confidence", "steps", "environment", "enrichment"),
 )
 _PLACES = {key: place for place, key in enumerate(_ORDER)}
@@ -79,6 +81,7 @@ class RunFacts:
     enrichment: Mapping[str, Any] = field(default_factory=dict)
     overhead_ms: float | None = None  # what the client adds to the server's time, in the median
     signal: int | None = None  # that ended it
+    sessions: SessionCounts | None = None  # of logical users; None: the scenario has none
 
 
 def verdict_of(facts: RunFacts) -> tuple[Verdict, int, str]:
@@ -125,6 +128,7 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
         "find_max": facts.find_max,
         "worker_results": [_worker(worker) for worker in facts.workers],
         "client": _client(facts),
+        **({} if facts.sessions is None else {"sessions": facts.sessions.document()}),
         "environment": dict(facts.environment),
         "enrichment": dict(facts.enrichment),
     }

@@ -19,7 +19,7 @@ def summary_text(summary: Mapping[str, Any], where: str | None = None) -> str:
     """Plain text, in parts with a blank line between them; tables of at most 100 columns as long as names are short."""
     parts = [
         [*_verdict(summary), *_thresholds(summary["thresholds"])],
-        [*_totals(summary)],
+        [*_totals(summary), *_sessions(summary)],
         [*_latencies(summary)],
         [*_find_max(summary["find_max"] or {})],
         [*_errors(summary["errors"])],
@@ -61,6 +61,12 @@ def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
         f" {totals['skipped']:,} skipped, {totals['cancelled']:,} cancelled"
     )
     yield ", ".join(said)
+
+
+def _sessions(summary: Mapping[str, Any]) -> Iterator[str]:
+    sessions = summary.get("sessions")
+    if sessions is not None:
+        yield "user sessions: " + ", ".join(f"{sessions[name]:,} {name}" for name in ("created", "expired", "current"))
 
 
 def _per_s(count: int, summary: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from loadgen.model import workload as model
@@ -18,6 +20,7 @@ from loadgen.scenario.generator import (
     NormalGenerator,
     PoolGenerator,
     PreviousGenerator,
+    RememberedGenerator,
     SequenceGenerator,
     ShardGenerator,
     TextGenerator,
@@ -27,9 +30,10 @@ from loadgen.scenario.generator import (
     ZipfianGenerator,
 )
 from loadgen.scenario.load_section import LoadSection
-from loadgen.scenario.section import ControlSection, TableSection, TimingSection
+from loadgen.scenario.section import ControlSection, SessionsSection, TableSection, TimingSection
 
 SLOW_SPAWNERS = (typed.SpawnerKind.SPCS, typed.SpawnerKind.EXTERNAL)
+_NOTHING: Mapping[str, model.Parameter] = MappingProxyType({})
 
 
 def build(file: ScenarioFile) -> typed.Scenario:
@@ -57,6 +61,7 @@ def build(file: ScenarioFile) -> typed.Scenario:
             typed.Threshold(check=item.check, window_s=item.window, after_s=item.after, abort=item.abort)
             for item in file.thresholds
         ),
+        sessions=_sessions(file.sessions),
         connections=typed.ConnectionPolicy(
             open_parallel=file.connections.open_parallel,
             max_age_s=file.connections.max_age,
@@ -115,6 +120,16 @@ def _pools(file: ScenarioFile) -> list[typed.Pool]:
     return pools
 
 
+def _sessions(sessions: SessionsSection) -> typed.Sessions:
+    return typed.Sessions(
+        count=sessions.count,
+        affinity=sessions.affinity,
+        ttl_s=sessions.ttl,
+        max=sessions.max,
+        metadata=dict(sessions.metadata),
+    )
+
+
 def load_of(load: LoadSection) -> typed.Load:
     """The typed form of the load, once its keys fit together."""
     is_rate, is_search = load.mode is typed.LoadMode.RATE, load.mode is typed.LoadMode.FIND_MAX
@@ -157,8 +172,9 @@ def _timing(timing: TimingSection, spawner: typed.SpawnerKind) -> typed.Timing:
 def _workload(file: ScenarioFile) -> model.Workload:
     sharding = file.sharding
     first, last = sharding.key_range
+    remembered = _remembered(file.workload.statements)
     return model.Workload(
-        statements=tuple(map(_statement, file.workload.statements)),
+        statements=tuple(_statement(statement, remembered) for statement in file.workload.statements),
         seed=file.seed,
         think_time_s=file.workload.think_time,
         sharding=model.Sharding(
@@ -171,14 +187,27 @@ def _workload(file: ScenarioFile) -> model.Workload:
     )
 
 
-def _statement(statement: StatementSection) -> model.Statement:
+def _remembered(statements: list[StatementSection]) -> dict[str, model.Parameter]:
+    """What the values that sessions keep are drawn from, by name."""
+    generators = [generator for statement in statements for _, params in _texts(statement) for generator in params]
+    return {
+        generator.remembered: parameter(generator.of)
+        for generator in generators
+        if isinstance(generator, RememberedGenerator) and generator.of is not None
+    }
+
+
+def _texts(statement: StatementSection) -> list[tuple[str, Sequence[Section]]]:
     if statement.sql is not None:
-        queries = [model.Query(sql=statement.sql, parameters=tuple(map(parameter, statement.params)))]
-    else:
-        queries = [
-            model.Query(sql=query.sql, parameters=tuple(map(parameter, query.params)))
-            for query in statement.transaction or []
-        ]
+        return [(statement.sql, statement.params)]
+    return [(query.sql, query.params) for query in statement.transaction or []]
+
+
+def _statement(statement: StatementSection, remembered: Mapping[str, model.Parameter]) -> model.Statement:
+    queries = [
+        model.Query(sql=sql, parameters=tuple(parameter(generator, remembered) for generator in params))
+        for sql, params in _texts(statement)
+    ]
     return model.Statement(
         name=statement.name,
         kind=kind_of(statement),
@@ -186,10 +215,11 @@ def _statement(statement: StatementSection) -> model.Statement:
         queries=tuple(queries),
         transaction=statement.transaction is not None,
         expected_rows=None if statement.expect is None else statement.expect.rows,
+        session=statement.session,
     )
 
 
-def parameter(generator: Section) -> model.Parameter:
+def parameter(generator: Section, remembered: Mapping[str, model.Parameter] = _NOTHING) -> model.Parameter:
     """The typed form of one generator."""
     match generator:
         case LiteralGenerator():
@@ -217,6 +247,8 @@ def parameter(generator: Section) -> model.Parameter:
             return model.PoolValue(pool=generator.pool, order=generator.distribution, theta=theta)
         case PreviousGenerator():
             return model.Previous(index=generator.previous)
+        case RememberedGenerator(remembered=name):
+            return model.Remembered(name=name, of=remembered[name])
         case ShardGenerator():
             return model.Shard()
         case _:

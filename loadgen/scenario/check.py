@@ -7,6 +7,7 @@ from pathlib import Path
 from loadgen.scenario.build import load_of
 from loadgen.scenario.check_data import check_data
 from loadgen.scenario.check_load import check_load, duration_s
+from loadgen.scenario.check_sessions import check_sessions
 from loadgen.scenario.check_workload import check_workload
 from loadgen.scenario.field import Word, Wrong
 from loadgen.scenario.file import ScenarioFile
@@ -14,7 +15,6 @@ from loadgen.scenario.load_section import WORKERS_MAX
 from loadgen.scenario.name import canonical, is_name
 from loadgen.scenario.problem import KeyPath
 from loadgen.scenario.scenario import CONTROL_WAREHOUSE, EMBEDDED, LoadMode, QueryLogMode, SpawnerKind
-from loadgen.scenario.section import SessionsSection
 from loadgen.scenario.validation import Checked
 from loadgen.scenario.workers import workers_of
 from loadgen.units import format_duration_s
@@ -41,6 +41,7 @@ def check(checked: Checked, folder: Path | None) -> None:
     check_load(checked, file.load)
     check_workload(checked, file)
     check_data(checked, file, folder)
+    check_sessions(checked, file)
     _check_words(checked, file)
     _check_control(checked, file)
     _check_session(checked, file)
@@ -130,10 +131,6 @@ def _check_threshold_of_steps(checked: Checked, path: KeyPath) -> None:
 
 
 def _check_features(checked: Checked, file: ScenarioFile) -> None:
-    unused = SessionsSection()
-    for key in SessionsSection.model_fields:
-        if getattr(file.sessions, key) != getattr(unused, key) and checked.fine(("sessions", key)):
-            checked.problem(("sessions", key), "logical sessions are not supported yet", "remove it", at_key=True)
     log = file.query_log.mode
     for key, modes in (("sample_rate", {QueryLogMode.SAMPLE}), ("max_rows", {*QueryLogMode} - {QueryLogMode.NONE})):
         place: KeyPath = ("query_log", key)

@@ -15,6 +15,7 @@ from loadgen.scenario.generator import (
     NormalGenerator,
     PoolGenerator,
     PreviousGenerator,
+    RememberedGenerator,
     SequenceGenerator,
     ShardGenerator,
     TextGenerator,
@@ -27,7 +28,7 @@ from loadgen.scenario.problem import KeyPath
 from loadgen.scenario.validation import Checked
 
 WHOLE_NORMAL_MAX = float(1 << 62)
-_NOT_FOR_COLUMNS = (PoolGenerator, PreviousGenerator, ShardGenerator, LatestGenerator)
+_NOT_FOR_COLUMNS = (PoolGenerator, PreviousGenerator, RememberedGenerator, ShardGenerator, LatestGenerator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,8 @@ def check_generator(checked: Checked, path: KeyPath, generator: Section, around:
             _check_previous(checked, (*path, "previous"), generator.previous, around.previous)
         case LatestGenerator() if generator.latest.follows is not None:
             _check_follows(checked, (*path, "latest", "follows"), generator.latest, around)
+        case RememberedGenerator() if generator.of is not None:
+            _check_of(checked, (*path, "of"), generator.of, around)
         case _:
             pass
 
@@ -150,6 +153,15 @@ def _check_previous(checked: Checked, path: KeyPath, index: int, before: int | N
     elif index >= before:
         parameters = "no parameter comes" if before == 0 else f"only parameters 0 to {before - 1} come"
         checked.problem(path, f"{parameters} before it in the transaction", "previous looks back, counted from 0")
+
+
+def _check_of(checked: Checked, path: KeyPath, of: Section, around: Surroundings) -> None:
+    follows = isinstance(of, LatestGenerator) and of.latest.follows is not None
+    if follows or isinstance(of, (PreviousGenerator, RememberedGenerator)):
+        what = "belongs to one statement, and a session remembers from one statement to the next"
+        checked.problem((*path, name_of(of)), what, "draw it from another generator", at_key=True)
+    else:
+        check_generator(checked, path, of, around)
 
 
 def _check_follows(checked: Checked, path: KeyPath, latest: LatestSettings, around: Surroundings) -> None:

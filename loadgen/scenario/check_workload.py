@@ -11,7 +11,7 @@ from loadgen.model.workload import CYCLE_MAX, StatementKind
 from loadgen.scenario.base import Section
 from loadgen.scenario.check_generator import Surroundings, check_generator, is_sharded
 from loadgen.scenario.file import ScenarioFile, StatementSection
-from loadgen.scenario.generator import PoolGenerator, SequenceGenerator
+from loadgen.scenario.generator import PoolGenerator, RememberedGenerator, SequenceGenerator
 from loadgen.scenario.problem import KeyPath
 from loadgen.scenario.scenario import LoadMode
 from loadgen.scenario.sql import SqlShape, refusal, shape_of
@@ -69,6 +69,15 @@ def _generators(statement: StatementSection) -> Iterator[Section]:
     yield from statement.params
     for query in statement.transaction or []:
         yield from query.params
+
+
+def _all_generators(file: ScenarioFile) -> Iterator[Section]:
+    """Also those that remembered values are drawn from."""
+    for statement in file.workload.statements:
+        for generator in _generators(statement):
+            yield generator
+            if isinstance(generator, RememberedGenerator) and generator.of is not None:
+                yield generator.of
 
 
 def _check_names(checked: Checked, statements: list[StatementSection]) -> None:
@@ -169,8 +178,7 @@ def kind_of(statement: StatementSection) -> StatementKind:
 def _check_pools_are_used(checked: Checked, file: ScenarioFile) -> None:
     if not checked.fine(_STATEMENTS, ("values",)):
         return
-    generators = [generator for statement in file.workload.statements for generator in _generators(statement)]
-    used = {generator.pool for generator in generators if isinstance(generator, PoolGenerator)}
+    used = {generator.pool for generator in _all_generators(file) if isinstance(generator, PoolGenerator)}
     for name in file.values:
         if name not in used:
             checked.warn(("values", name), "no parameter takes values from this pool")
@@ -179,8 +187,7 @@ def _check_pools_are_used(checked: Checked, file: ScenarioFile) -> None:
 def _check_sharding_is_used(checked: Checked, file: ScenarioFile) -> None:
     if not file.sharding.enabled or not checked.fine(_STATEMENTS, ("sharding", "enabled")):
         return
-    generators = [generator for statement in file.workload.statements for generator in _generators(statement)]
-    if not any(map(is_sharded, generators)):
+    if not any(map(is_sharded, _all_generators(file))):
         hint = "write sharded: true in a generator, use {shard: {}}, or set enabled: false"
         checked.problem(("sharding", "enabled"), "sharding is enabled, and no parameter uses it", hint)
 

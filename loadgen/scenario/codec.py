@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any
 
 from loadgen.errors import ConfigurationError
-from loadgen.model.workload import Parameter
+from loadgen.model.workload import Parameter, Statement
 from loadgen.scenario.scenario import FindMax, Pool, Stage
 from loadgen.scenario.template import resolve_template, template_of
 
@@ -30,6 +30,9 @@ _RENAMED: dict[type, dict[str, str]] = {
     FindMax: {"step_s": "step_duration_seconds"},
     Stage: {"connections": "concurrent_connections"},
 }
+# Fields that are left out while they have their default, so that scenarios without them keep their stored form, and
+# with it what their runs are compared by.
+_OPTIONAL: dict[type, frozenset[str]] = {Statement: frozenset({"session"})}
 
 
 class BadConfig(ConfigurationError):
@@ -46,7 +49,7 @@ def encode(value: Any) -> Any:
         return template_of(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         tag = {_TYPE: type(value).__name__} if type(value) in _IN_UNIONS else {}
-        return tag | {_key(type(value), name): encode(getattr(value, name)) for name in _hints(type(value))}
+        return tag | {_key(type(value), name): encode(getattr(value, name)) for name in _written(value)}
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
@@ -119,11 +122,26 @@ def _fits(option: Any, data: Any) -> bool:
 
 def _decode_class(kind: type, data: Any, environ: Environment, where: str) -> Any:
     hints = {_key(kind, name): (name, hint) for name, hint in _hints(kind).items()}
-    if not isinstance(data, dict) or data.keys() != hints.keys():
-        found = data.keys() if isinstance(data, dict) else set()
-        odd = ", ".join(sorted(map(str, hints.keys() ^ found))[:5])
+    found = data.keys() if isinstance(data, dict) else set()
+    absent = {_key(kind, name) for name in _OPTIONAL.get(kind, ())} - found
+    if not isinstance(data, dict) or found != hints.keys() - absent:
+        odd = ", ".join(sorted(map(str, (hints.keys() - absent) ^ found))[:5])
         raise BadConfig(f"the stored scenario does not fit at {where or 'its top'}: {odd}")
-    return kind(**{name: decode(hint, data[key], environ, f"{where}.{key}") for key, (name, hint) in hints.items()})
+    return kind(
+        **{
+            name: decode(hint, data[key], environ, f"{where}.{key}")
+            for key, (name, hint) in hints.items()
+            if key not in absent
+        }
+    )
+
+
+def _written(value: Any) -> list[str]:
+    """The fields of a value that are stored."""
+    kind: type = type(value)
+    optional = _OPTIONAL.get(kind, frozenset())
+    defaults = {field.name: field.default for field in dataclasses.fields(value)}
+    return [name for name in _hints(kind) if name not in optional or getattr(value, name) != defaults[name]]
 
 
 def _key(kind: type, name: str) -> str:

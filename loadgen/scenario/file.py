@@ -93,6 +93,7 @@ class StatementSection(Section):
         default=None, description="Instead of sql: statements between BEGIN and COMMIT; one sample."
     )
     expect: ExpectSection | None = key(default=None)
+    session: Annotated[bool, Flag()] = key(default=False, description="Execute it as one of the users of `sessions`.")
 
 
 class WorkloadSection(Section):

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 from loadgen.model.workload import KeyRange, Sharding, Statement, Workload
 from loadgen.scenario.codec import BadConfig, Environment, decode, encode, stored_name
-from loadgen.scenario.scenario import FindMax, Load, LoadMode, Pool, Scenario, Stage
+from loadgen.scenario.scenario import FindMax, Load, LoadMode, Pool, Scenario, Sessions, Stage
 
 FROZEN_VERSION = 1
 
@@ -79,6 +79,7 @@ def frozen_config(scenario: Scenario) -> dict[str, Any]:
         "scaling": {"worker_group_count": load.workers, "per_worker_connections": load.per_worker_connections},
         "sharding": _frozen_sharding(workload.sharding),
         "find_max": encode(load.find_max) if load.find_max is not None else None,
+        **({"sessions": encode(scenario.sessions)} if scenario.sessions.count else {}),
     }
 
 
@@ -120,6 +121,7 @@ def _scenario(config: dict[str, Any], environ: Environment) -> Scenario:
             sharding=_sharding(parts.inner("sharding")),
         ),
         pools=parts.take("values", tuple[Pool, ...]),
+        sessions=parts.take("sessions", Sessions) if parts.has("sessions") else Sessions(),
         **{name: parts.take(name, hints[name]) for name in _SECTIONS},
     )
     for section in (parts, workload, scaling):
@@ -157,6 +159,9 @@ class _Parts:
         if key not in self._left:
             raise BadConfig(f"the stored scenario has no {self._where}{key}")
         return decode(kind, self._left.pop(key), self._environ, f"{self._where}{key}")
+
+    def has(self, key: str) -> bool:
+        return key in self._left
 
     def inner(self, key: str) -> _Parts:
         return _Parts(self._left.pop(key, None), self._environ, f"{key}.")

@@ -14,6 +14,8 @@
 {timestamp: {min: "2025-01-01", max: "2026-01-01"}}
 {pool: order_id, distribution: zipfian, theta: 0.99}
 {previous: 0}                                   parameter 0 of the transaction so far
+{remembered: user, of: {uniform: {min: 1, max: 10k}}}    drawn once for each session
+{remembered: user}                              the same value again, in any statement of the session
 
 uniform, zipfian, hotspot, latest and sequence take `sharded: true` instead of a range.
 """
@@ -240,6 +242,11 @@ class PreviousGenerator(Section):
     previous: Annotated[int, Whole(high=100_000)] = key(description="A parameter of the transaction so far, from 0.")
 
 
+class RememberedGenerator(Section):
+    remembered: Annotated[str, Word()] = key(description="The name of a value that a session keeps.")
+    of: Generator | None = key(default=None, description="Where it is drawn from; said once for each name.")
+
+
 class ShardGenerator(Bare):
     shard: Settings = key(description="This worker's shard: its number modulo sharding.total_partitions.")
 
@@ -258,6 +265,7 @@ GENERATORS: dict[str, type[Section]] = {
     "timestamp": TimestampGenerator,
     "pool": PoolGenerator,
     "previous": PreviousGenerator,
+    "remembered": RememberedGenerator,
     "shard": ShardGenerator,
 }
 
@@ -295,6 +303,8 @@ Generator = Annotated[
     | Annotated[TimestampGenerator, Tag(TAG + "timestamp")]
     | Annotated[PoolGenerator, Tag(TAG + "pool")]
     | Annotated[PreviousGenerator, Tag(TAG + "previous")]
+    | Annotated[RememberedGenerator, Tag(TAG + "remembered")]
     | Annotated[ShardGenerator, Tag(TAG + "shard")],
     Discriminator(_tag),
 ]
+RememberedGenerator.model_rebuild()

@@ -109,7 +109,7 @@ def _matters(path: KeyPath, loaded: Loaded) -> bool:
     key = path[-1] if len(path) == 2 else path[1] if len(path) > 1 else ""
     match path[0]:
         case "sessions":
-            return False
+            return file.sessions.count > 0
         case "notify":
             return bool(file.notify)
         case "load":
@@ -117,6 +117,8 @@ def _matters(path: KeyPath, loaded: Loaded) -> bool:
             replaced = {"connections", "duration", "rate"} if file.load.stages else set()
             return key not in foreign | replaced and not (key == "stages" and len(path) == 2)
         case "workload":
+            if path[-1] == "session":
+                return file.sessions.count > 0
             return key != "think_time" or file.load.mode is not LoadMode.RATE
         case "sharding":
             return file.sharding.enabled or key == "enabled"

@@ -68,6 +68,13 @@ class SpawnerKind(StrEnum):
     EXTERNAL = "external"
 
 
+class Affinity(StrEnum):
+    """What binds a user session to its connection."""
+
+    STRICT = "strict"  # it ends with it
+    HINT = "hint"  # it goes on over the next connection of the same client
+
+
 class OnWorkerLoss(StrEnum):
     FAIL = "fail"
     CONTINUE = "continue"
@@ -212,6 +219,17 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sessions:
+    """Logical users of the whole run, and the sessions they have one after the other. No users: nothing is used."""
+
+    count: int = 0
+    affinity: Affinity = Affinity.HINT
+    ttl_s: float = 3_600.0  # without a statement, after which a session expires
+    max: int = 10_000
+    metadata: Mapping[str, str] = field(default_factory=dict)  # in QUERY_TAG of their statements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionPolicy:
     """How load connections are opened, and when they are replaced between statements."""
 
@@ -310,6 +328,7 @@ class Scenario:
     target: Target = field(default_factory=Target)
     prepare: Prepare = Prepare()
     pools: tuple[Pool, ...] = ()
+    sessions: Sessions = field(default_factory=Sessions)
     connections: ConnectionPolicy = ConnectionPolicy()
     thresholds: tuple[Threshold, ...] = ()
     guardrails: Guardrails = Guardrails()

@@ -25,6 +25,7 @@ from loadgen.scenario.field import (
 from loadgen.scenario.generator import Generator
 from loadgen.scenario.scalar import Scalar
 from loadgen.scenario.scenario import (
+    Affinity,
     Engine,
     Enrichment,
     GuardrailAction,
@@ -44,6 +45,7 @@ _TYPES = (
 _TYPE = re.compile(rf"(?:{_TYPES})(?:\s*\(\s*\d{{1,9}}(?:\s*,\s*\d{{1,3}})?\s*\))?")
 _URL = re.compile(r"https?://[^\s/?#]+[^\s]*")
 ROWS_MAX = 10**10
+USERS_MAX = 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,14 +173,20 @@ class ShardingSection(Section):
 
 
 class SessionsSection(Section):
-    """Logical user sessions. Not supported yet: count must be 0."""
+    """Logical users, as whom statements with `session: true` are executed, each over one connection."""
 
     containers: ClassVar[frozenset[str]] = frozenset({"metadata"})
-    count: Annotated[int, Whole()] = key(default=0)
-    affinity: Annotated[str, Word()] = key(default="hint")
-    ttl: Seconds = key(default="1h")
-    max: Annotated[int, Whole(low=1)] = key(default=10_000)
-    metadata: dict[str, Annotated[Scalar, Value()]] = key(default={})
+    count: Annotated[int, Whole(high=USERS_MAX)] = key(default=0, description="Users of the whole run; 0: none.")
+    affinity: Annotated[Affinity, OneOf(words=Affinity)] = key(
+        default="hint", description="strict: a session ends with its connection. hint: it goes on over the next one."
+    )
+    ttl: Seconds = key(default="1h", description="A session expires that was not used for so long.")
+    max: Annotated[int, Whole(low=1, high=USERS_MAX)] = key(
+        default=10_000, description="Quota: count must not be above."
+    )
+    metadata: dict[str, Annotated[str, Word()]] = key(
+        default={}, description="Free texts, in QUERY_TAG of the statements of sessions."
+    )
 
 
 class ConnectionsSection(Section):

@@ -62,6 +62,12 @@ def query_tag(*, run: str, worker: str, phase: str | None = None, step: int | No
     return tag
 
 
+def session_tag(session: int, metadata: Mapping[str, str]) -> str:
+    """What a user session adds to the QUERY_TAG of its connection: it takes the place of the closing brace."""
+    added = json.dumps({"session": session, "metadata": dict(metadata)}, separators=(",", ":"))
+    return "," + added[1:]
+
+
 def load_settings(
     profile: Profile,
     *,

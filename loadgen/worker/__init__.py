@@ -7,6 +7,7 @@ board, agenda                what threads know of each other; what the leader ha
 heartbeat, control_loop      the two threads that talk to the leader, through tables
 conductor, ramp, pool        windows, targets, and the number of clients
 client, bench, statements    the hot loop; what clients share; statements made ready
+users                        the logical users of each slot, and their sessions
 load_sessions, arrivals      sessions to the target; due times of an open loop
 flush, rows                  what is written during the run
 query_log, upload            executed statements, kept in a file, uploaded at the end

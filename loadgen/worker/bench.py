@@ -18,6 +18,7 @@ from loadgen.worker.arrivals import Arrivals
 from loadgen.worker.load_sessions import LoadSessions
 from loadgen.worker.query_log import QueryLog, SlotLog
 from loadgen.worker.statements import Run, compile_statement
+from loadgen.worker.users import Seat, Users, in_session
 from loadgen.workload.draw import Drawer
 from loadgen.workload.pools import Pool
 
@@ -29,10 +30,19 @@ class Slot:
     """The place of one client. It outlives the client: who comes next goes on with the draws, and with the records."""
 
     number: int
-    drawer: Drawer
+    drawer: Drawer | Seat
     recorder: Recorder
     log: SlotLog | None
     k: int = 0  # draws so far; in an open loop, statements
+
+    def tagged(self, tag: str) -> None:
+        """Its connection has this QUERY_TAG now."""
+        if isinstance(self.drawer, Seat):
+            self.drawer.tag = tag
+
+    def disconnected(self) -> None:
+        if isinstance(self.drawer, Seat):
+            self.drawer.disconnected()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,8 +78,9 @@ class Slots:
         pools: Mapping[str, Pool],
         harvester: Harvester,
         query_log: QueryLog | None,
+        users: Users | None = None,
     ) -> None:
-        self._scenario, self._arguments = scenario, arguments
+        self._scenario, self._arguments, self._users = scenario, arguments, users
         self._pools, self._harvester, self._query_log = pools, harvester, query_log
         self._made: dict[int, Slot] = {}
         self._shared: Drawer | None = None
@@ -77,7 +88,10 @@ class Slots:
 
     @property
     def most(self) -> int:
-        """How many there may be. Beyond the ceiling of the run sequences would draw the same numbers twice."""
+        """How many there may be. Beyond the ceiling of the run sequences would draw the same numbers twice, and there
+        are no users left."""
+        if self._users is not None:
+            return self.ceiling
         parameters = (
             parameter
             for statement in self._scenario.workload.statements
@@ -90,11 +104,21 @@ class Slots:
         if number not in self._made:
             self._made[number] = Slot(
                 number=number,
-                drawer=self._drawer(number),
+                drawer=self._drawer(number) if self._users is None else self._users.seat(number, self._drawer(number)),
                 recorder=self._harvester.recorder(),
                 log=None if self._query_log is None else self._query_log.slot(number),
             )
         return self._made[number]
+
+    def sweep(self) -> None:
+        """Let user sessions expire whose time is over. Call it now and then."""
+        if self._users is not None:
+            self._users.sweep()
+
+    def close(self) -> None:
+        """Any thread: the load ends."""
+        if self._users is not None:
+            self._users.close()
 
     def stop_logging(self) -> None:
         """Any thread: a client that has just looked may append one more entry."""
@@ -128,4 +152,5 @@ def ceiling_of(scenario: Scenario, arguments: WorkerArguments) -> int:
 
 
 def make_runs(scenario: Scenario) -> tuple[Run, ...]:
-    return tuple(compile_statement(statement) for statement in scenario.workload.statements)
+    statements = scenario.workload.statements
+    return tuple(in_session(compile_statement(one)) if one.session else compile_statement(one) for one in statements)

@@ -275,7 +275,8 @@ class Client:
                 with bench.opening:
                     if self._leaving.is_set():
                         return False
-                    connection = bench.sessions.open(bench.tag(window))
+                    tag = bench.tag(window)
+                    connection = bench.sessions.open(tag)
             except LoadgenError as error:
                 failure = classify(error.__cause__) if error.__cause__ is not None else None
                 if failure is None or not failure.retryable:
@@ -287,6 +288,7 @@ class Client:
                 self._pause(attempts + 2)
                 continue
             self._connection, self._tagged = connection, window
+            self.slot.tagged(tag)
             self.session_id = connection.session_id
             self._be_new()
             self.connected.set()
@@ -297,6 +299,7 @@ class Client:
         self.connected.clear()
         connection, self._connection, self.session_id = self._connection, None, None
         if connection is not None:
+            self.slot.disconnected()
             close(connection)
 
     def _cursor(self) -> Cursor:
@@ -322,6 +325,7 @@ class Client:
             self._pause(self._failures)
             return False
         self._tagged = window
+        self.slot.tagged(tag)
         return True
 
     def _be_new(self) -> None:

@@ -11,6 +11,7 @@ from loadgen.metrics.live import write_live
 from loadgen.metrics.result import WindowResult
 from loadgen.metrics.windows import WindowState
 from loadgen.model.run import Phase
+from loadgen.model.sessions import SessionCounts
 from loadgen.scenario.frozen import template_id
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
@@ -55,6 +56,7 @@ class Measuring:
                     elapsed_s=(now_ns - self._started_ns) / NS_PER_S,
                     executing=parts.pool.executing,
                     target=parts.conductor.target,
+                    sessions=self._sessions(),
                 )
             )
         self.hand_on()
@@ -98,6 +100,9 @@ class Measuring:
             final = result.state is WindowState.FINAL
             self._flush.put_window(stored_window(result, self._arguments, self._parts.agenda.epoch), forget=final)
 
+    def _sessions(self) -> SessionCounts | None:
+        return None if self._parts.users is None else self._parts.users.counts
+
     def forfeit(self) -> None:
         """The results of this worker id are another process's to write."""
         self._flush.forfeit()
@@ -114,6 +119,7 @@ class Measuring:
             self._parts.harvester.measured,
             self._arguments,
             client=self._client.document(),
+            sessions=self._sessions(),
             test_id=self._test_id,
             template_id=template_id(self._parts.scenario),
             status=status,

@@ -23,6 +23,7 @@ from loadgen.worker.conductor import Conductor
 from loadgen.worker.load_sessions import LoadSessions
 from loadgen.worker.pool import ClientPool
 from loadgen.worker.query_log import LogHeader, QueryLog
+from loadgen.worker.users import Users
 from loadgen.workload.pacing import connection_plan
 from loadgen.workload.pools import Pool
 
@@ -46,6 +47,7 @@ class Parts:
     agenda: Agenda
     conductor: Conductor
     query_log: QueryLog | None
+    users: Users | None  # None: the scenario has no sessions
 
 
 def assemble(
@@ -72,7 +74,8 @@ def assemble(
         opening=threading.Semaphore(scenario.connections.open_parallel),
         failed=board.failed,
     )
-    slots = Slots(scenario, arguments, pools, harvester, query_log)
+    users = _users(scenario, arguments, pools, clock)
+    slots = Slots(scenario, arguments, pools, harvester, query_log, users)
     pool = ClientPool(bench, slots, warn=lambda text: board.say("WARNING", text))
     agenda = Agenda(
         arguments.worker_id,
@@ -91,7 +94,15 @@ def assemble(
         agenda=agenda,
         conductor=conductor,
         query_log=query_log,
+        users=users,
     )
+
+
+def _users(scenario: Scenario, arguments: WorkerArguments, pools: Mapping[str, Pool], clock: Clock) -> Users | None:
+    if not scenario.sessions.count:
+        return None
+    worker, workers = arguments.worker_group_id, arguments.worker_group_count
+    return Users(scenario, worker, workers, ceiling_of(scenario, arguments), pools, clock)
 
 
 def _query_log(

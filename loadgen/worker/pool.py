@@ -41,7 +41,9 @@ class ClientPool:
                     client.leave()
         if wanted > most and wanted != self._warned:
             self._warned = wanted
-            self._warn(f"{wanted} clients are wanted and {most} is the most this run may have here: sequences need it")
+            self._warn(
+                f"{wanted} clients are wanted and {most} is the most this run may have here: sequences or users need it"
+            )
         self.reap()
 
     def reap(self) -> None:
@@ -53,6 +55,7 @@ class ClientPool:
             for number in range(self.wanted):
                 if number not in self._clients:
                     self._start(number)
+            self._slots.sweep()
 
     @property
     def settled(self) -> bool:
@@ -86,6 +89,7 @@ class ClientPool:
         """Nobody begins anything new. Safe to call twice."""
         with self._lock:
             self._draining, self.wanted = True, 0
+        self._slots.close()
         for client in self._all():
             client.leave()
 

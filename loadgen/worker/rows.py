@@ -15,6 +15,7 @@ from loadgen.metrics.interval import Interval, Measured, write_custom_metrics
 from loadgen.metrics.percentile import PERCENTILES, Quantile
 from loadgen.metrics.result import WindowResult, merge
 from loadgen.model.run import Phase
+from loadgen.model.sessions import SessionCounts
 from loadgen.units import NS_PER_MS
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.gauges import Gauge
@@ -30,9 +31,12 @@ def snapshot_row(
     elapsed_s: float,
     executing: int,
     target: int,
+    sessions: SessionCounts | None = None,
 ) -> Snapshot:
     """One second."""
     custom = {**json.loads(write_custom_metrics(interval)), "wakeup_p99_ms": gauge.wakeup_p99_ms}
+    if sessions is not None:
+        custom["sessions"] = sessions.document()
     return Snapshot(
         run_id=arguments.run_id,
         test_id=test_id,
@@ -81,6 +85,7 @@ def result_row(
     arguments: WorkerArguments,
     *,
     client: Mapping[str, float | None],
+    sessions: SessionCounts | None = None,
     test_id: str,
     template_id: str,
     status: str,
@@ -98,6 +103,7 @@ def result_row(
         "client": dict(client),
         # Columns have no room for "or more", which is all that is known when cancelled samples lie above.
         "at_least": [name for name, found in percentiles.items() if found is not None and found.at_least],
+        **({} if sessions is None else {"sessions": sessions.document()}),
     }
     return ResultRow(
         test_id=test_id,

@@ -4,6 +4,7 @@
     mix         which statement the k-th draw is: smooth weighted round-robin, exact per cycle
     generators  one per parameter: its n-th value (keys, numbers, texts, pool values)
     draw        mix and generators together: statement and bound parameters of draw k
+    session_book, memory   user sessions: who has one, whose turn it is, what is remembered
     pools       value pools: read, stored in chunks, read back
     pacing      closed loop: think time, and how many connections at time t
     arrivals    open loop: when the i-th statement of a worker is due, window by window

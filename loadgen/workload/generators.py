@@ -11,6 +11,7 @@ from loadgen.model.workload import (
     Parameter,
     PoolValue,
     Previous,
+    Remembered,
     Sequence,
     Shard,
     Text,
@@ -67,5 +68,7 @@ def make_generator(parameter: Parameter, source: Source) -> Generator:
             if source.sharding is None:
                 raise ValueError("the generator `shard` needs sharding")
             return Constant(shard_of(source.place.worker, source.sharding.total_partitions))
+        case Remembered():
+            return Constant(None)  # a blank: the session fills it in, see loadgen.workload.memory
         case Previous():
             raise ValueError("`previous` repeats another parameter and has no values of its own")

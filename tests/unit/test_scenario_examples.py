@@ -35,6 +35,7 @@ def test_all_examples_are_there():
             "find_max",
             "transactions",
             "sharded_insert",
+            "sessions",
             "nightly",
         ),
         *("standard_vs_hybrid/standard", "standard_vs_hybrid/hybrid"),

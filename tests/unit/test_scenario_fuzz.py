@@ -24,6 +24,7 @@ from loadgen.scenario.scenario import LoadMode, Scenario
 from loadgen.scenario.workers import with_workers
 from loadgen.workload.arrivals import window_schedules
 from loadgen.workload.draw import Drawer
+from loadgen.workload.memory import Memory
 from loadgen.workload.pools import Pool
 from loadgen.workload.split import places
 
@@ -181,7 +182,17 @@ def scenario_data(draw: Any) -> dict[str, Any]:
     count = draw(st.integers(1, 3))
     data["workload"] = {"statements": [draw(statements(number, sharded)) for number in range(count)]}
     data["prepare"] = {"tables": [draw(tables(number)) for number in range(draw(st.integers(0, 2)))]}
+    if draw(flags):
+        data["sessions"] = draw(mapping({"count": st.just(10_000)}, affinity=st.just("strict"), ttl=st.just("5s")))
+        remember(data["workload"]["statements"][0])
     return data
+
+
+def remember(statement: dict[str, Any]) -> None:
+    """Have it executed in a session, which remembers its first parameter."""
+    statement["session"] = True
+    parameters = (statement.get("transaction") or [statement])[0]["params"]
+    parameters[:1] = [{"remembered": "who", "of": first} for first in parameters[:1]]
 
 
 # --- and what becomes of them ----------------------------------------------------------------------------------------
@@ -214,6 +225,11 @@ def check_draws(scenario: Scenario) -> None:
     load, workers = scenario.load, scenario.load.workers or 1
     pools = {pool.name: Pool(pool.name, (1, 2, 3)) for pool in scenario.pools}
     for worker in {0, workers - 1}:
+        for place in places(worker, workers, load.connections)[-1:] if scenario.sessions.count else ():
+            memory = Memory(scenario.workload, place, pools, users=3)
+            assert 0 <= memory.user(5) < 3
+            with contextlib.suppress(RunFailed):
+                memory.values(2, 1)
         if load.mode is LoadMode.RATE:
             place = Place(worker=worker, workers=workers)
             drawer = Drawer(scenario.workload, place, pools, open_loop=True)

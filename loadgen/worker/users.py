@@ -1,0 +1,183 @@
+"""The logical users of a worker, as whom statements with `session: true` are executed.
+
+A user belongs to one slot, and so to one connection at a time: users of the run are dealt to the workers, and those of
+a worker to its slots, each in turn. What happens to the sessions of a slot when its connection is gone:
+
+    strict   they expire; the users have others over the next connection, which remember other values
+    hint     they go on over the next connection of the slot; while it has none, until their time to live is over
+
+The end of the load ends no session: those that live then are `current` in the results.
+
+    Seat     the users of one slot, in place of its drawer. Belongs to the slot's client.
+    Users    all seats. sweep(): the conductor. counts: the main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from loadgen.clock import Clock
+from loadgen.model.sessions import SessionCounts
+from loadgen.model.split import share
+from loadgen.model.workload import Place
+from loadgen.scenario.scenario import Affinity, Scenario
+from loadgen.snowflake.driver import Cursor
+from loadgen.snowflake.settings import session_tag
+from loadgen.units import NS_PER_S
+from loadgen.worker.statements import Run
+from loadgen.workload.draw import Drawer, Row
+from loadgen.workload.memory import Blanks, Memory
+from loadgen.workload.pools import Pool
+from loadgen.workload.session_book import Session, SessionBook
+
+SWEEP_S = 60.0
+
+
+class Users:
+    """Seats are made by the thread that makes slots."""
+
+    def __init__(
+        self, scenario: Scenario, worker: int, workers: int, clients: int, pools: Mapping[str, Pool], clock: Clock
+    ) -> None:
+        """`clients`: the most that this worker has; each slot below has a seat."""
+        self._scenario, self._worker, self._workers = scenario, worker, workers
+        self._clients, self._pools, self._clock = clients, pools, clock
+        self._users = share(scenario.sessions.count, worker, workers)
+        statements = scenario.workload.statements
+        self._blanks = tuple(Blanks(one, statements) if one.session else None for one in statements)
+        self._seats: list[Seat] = []
+        self._swept_ns = clock.monotonic_ns()
+
+    def seat(self, client: int, drawer: Drawer) -> Seat:
+        """The users of a slot, who draw from its drawer."""
+        scenario, users = self._scenario, share(self._users, client, self._clients)
+        place = Place(
+            worker=self._worker,
+            workers=self._workers,
+            client=client,
+            clients=self._clients,
+            lanes=scenario.load.connections,
+        )
+        memory = Memory(scenario.workload, place, self._pools, users)
+        sessions = scenario.sessions
+
+        def make(user: int, incarnation: int) -> Session:
+            number = (user * self._clients + client) * self._workers + self._worker  # among all users of the run
+            return Session(
+                user=user,
+                incarnation=incarnation,
+                values=memory.values(user, incarnation),
+                tag=session_tag(incarnation * sessions.count + number, sessions.metadata),
+            )
+
+        book = SessionBook(users, round(sessions.ttl_s * NS_PER_S), make)
+        strict = sessions.affinity is Affinity.STRICT
+        seat = Seat(book, memory, drawer, self._blanks, self._clock, strict=strict)
+        self._seats.append(seat)
+        return seat
+
+    def sweep(self) -> None:
+        """Once a minute, however often it is called."""
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._swept_ns >= SWEEP_S * NS_PER_S:
+            self._swept_ns = now_ns
+            for seat in self._seats:
+                seat.book.sweep(now_ns)
+
+    def close(self) -> None:
+        """The load ends: connections that are closed from now on end no session."""
+        for seat in tuple(self._seats):
+            seat.strict = False
+
+    @property
+    def counts(self) -> SessionCounts:
+        return sum((seat.book.counts for seat in tuple(self._seats)), SessionCounts())
+
+
+class Drawn(NamedTuple):
+    """A statement of a user, before it is sent."""
+
+    seat: Seat
+    session: Session
+    row: Row
+    bare: Row  # without what the session remembers
+    blanks: Blanks
+
+
+class Seat:
+    """Draws as the slot's drawer does, and says whose statement it is."""
+
+    def __init__(
+        self,
+        book: SessionBook,
+        memory: Memory,
+        drawer: Drawer,
+        blanks: Sequence[Blanks | None],
+        clock: Clock,
+        *,
+        strict: bool,
+    ) -> None:
+        self.book, self.strict = book, strict
+        self.tag = ""  # QUERY_TAG of the connection
+        self._memory, self._drawer, self._blanks, self._clock = memory, drawer, blanks, clock
+
+    def ahead(self, k: int) -> list[tuple[int, Row]]:
+        """One: which session it belongs to is not known before its turn."""
+        return [self.draw(k)]
+
+    def draw(self, k: int) -> tuple[int, Row]:
+        number, row = self._drawer.draw(k)
+        blanks = self._blanks[number]
+        if blanks is None:
+            return number, row
+        drawn: Any = self._drawn(self._memory.user(k), row, blanks)  # for in_session(); others only carry it there
+        return number, drawn
+
+    def disconnected(self) -> None:
+        if self.strict:
+            self.book.lose()
+
+    def execute(self, run: Run, cursor: Cursor, drawn: Drawn) -> int:
+        """Execute a statement in its session; in the user's next one, if that has expired since it was drawn."""
+        book, clock = self.book, self._clock
+        while not book.begin(drawn.session, clock.monotonic_ns()):
+            drawn = self._drawn(drawn.session.user, drawn.bare, drawn.blanks)
+        tagged: Any = _Tagged(cursor, self.tag[:-1] + drawn.session.tag)
+        try:
+            return run(tagged, drawn.row)
+        finally:
+            book.end(clock.monotonic_ns())
+
+    def _drawn(self, user: int, bare: Row, blanks: Blanks) -> Drawn:
+        session = self.book.prepare(user, self._clock.monotonic_ns())
+        return Drawn(self, session, blanks.filled(bare, session.values), bare, blanks)
+
+
+def in_session(run: Run) -> Run:
+    """A statement that is executed as a user, whoever has drawn it."""
+
+    def execute(cursor: Cursor, drawn: Any) -> int:
+        seat: Seat = drawn.seat
+        return seat.execute(run, cursor, drawn)
+
+    return execute
+
+
+class _Tagged:
+    """What statements use of a cursor; each gets the session's tag, and the connection keeps its own."""
+
+    __slots__ = ("_cursor", "_parameters")
+
+    def __init__(self, cursor: Cursor, tag: str) -> None:
+        self._cursor, self._parameters = cursor, {"QUERY_TAG": tag}
+
+    def execute(self, command: str, parameters: Sequence[Any] | None = None, /) -> None:
+        self._cursor.execute(command, parameters, _statement_params=self._parameters)
+
+    def fetchmany(self, size: int, /) -> list[Any]:
+        return self._cursor.fetchmany(size)
+
+    @property
+    def rowcount(self) -> int | None:
+        return self._cursor.rowcount

@@ -1,9 +1,10 @@
 """A bare connector loop as a process: what the driver itself can do, on the same core and with as many threads.
 
-    python -m tests.perf._bare_loop HOST:PORT DATABASE CONNECTIONS [FILE]
+    python -m tests.perf._bare_loop HOST:PORT DATABASE CONNECTIONS [FILE|light]
 
 Prints `ready` once its threads run, and goes on until its standard input ends. FILE then has the time of each
-statement, from execute to the last row fetched, in nanoseconds. Its sessions have the tag `bare`.
+statement, from execute to the last row fetched, in nanoseconds. Its sessions have the tag `bare`. `light`: the driver
+leaves out for it what it leaves out for loadgen.
 """
 
 from __future__ import annotations
@@ -15,11 +16,17 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+from loadgen.snowflake import driver
+
+LIGHT = "light"
 POINT_SELECT = "SELECT V FROM KV WHERE ID = ?"
 KEYS = 50
 
 
 def main(address: str, database: str, connections: str, file: str = "") -> int:
+    if file == LIGHT:
+        driver.load()
+        file = ""
     opened = [connect(address, database) for _ in range(int(connections))]
     stopping = threading.Event()
     times: list[list[int]] = [[] for _ in opened]

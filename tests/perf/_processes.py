@@ -51,8 +51,8 @@ class Bare:
         assert self.pids, "the bare loops did not start"
 
     @classmethod
-    def loop(cls, stage: Stage, connections: int, times: Path | None = None) -> Self:
-        return cls("_bare_loop", stage.server.address, stage.database, connections, *([] if times is None else [times]))
+    def loop(cls, stage: Stage, connections: int, *more: Path | str) -> Self:
+        return cls("_bare_loop", stage.server.address, stage.database, connections, *more)
 
     @classmethod
     def crew(cls, stage: Stage, connections_each: int) -> Self:

@@ -8,7 +8,9 @@ loop         processor time of a client's thread around a statement that does no
 throughput   a worker process against a bare connector loop with as many threads on the same core. Both stay connected;
              one is paused (SIGSTOP) while the other runs, in turn, and the server counts. Median of the pairs, and
              where it is with 95 % certainty. Beside it the processor time of a statement, by kind of thread: those of
-             the clients, the others of Python, those of the driver. It suffers less from a machine that is busy
+             the clients, the others of Python, those of the driver. It suffers less from a machine that is busy. The
+             driver does less for loadgen than for a bare loop (see loadgen.snowflake.driver.lighten): a light bare loop
+             has the same driver, and beside it stands what the worker's own work costs
 memory       of a connection, from 8 to 50 of them; and how it grows at 8 of them, beside a bare loop. Driver 5.2 keeps
              some 55 bytes of every statement for ever; what it keeps in the bare loop is taken off the worker's growth
 control      statements a second that the worker sends to the control plane while it measures
@@ -40,9 +42,9 @@ from loadgen.model.event import SetWorkerTarget
 from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS, parse_duration_s
 from tests.embedded_server import EmbeddedServer
-from tests.perf._bare_loop import POINT_SELECT
+from tests.perf._bare_loop import LIGHT, POINT_SELECT
 from tests.perf._client_cost import loop_cost
-from tests.perf._contest import Side, contest
+from tests.perf._contest import Contest, Side, contest
 from tests.perf._cores import Cores, on
 from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
@@ -57,7 +59,7 @@ CONTROL_PER_S_MAX = 2.6
 TRUTH_PERCENT, TRUTH_MS = 2.0, 1.0
 
 LEVELS = (1, 8, 25, 50)
-FEW, MANY = 8, 50
+FEW, MIDDLE, MANY = 8, 25, 50
 WARM_PART = 0.25  # of the soak: caches, chunks and arenas of a young process fill up
 STATEMENTS = "/queries/v1/query-request"
 SERVICE_TIME = "lognormal(20ms,0.5)"
@@ -131,17 +133,26 @@ def process_figures(length: Length) -> Iterator[Figure]:
             with on(cores.clients):
                 bare = Bare.loop(stage, connections)
             with bare:
-                ours = Side(pids=(worker.process.pid,), clients=connections)
-                theirs = Side(pids=bare.pids, clients=connections)
-                theirs.pause()
-                resize(led, worker, connections)
-                found = contest(ours, theirs, stage.server, length.pairs)
+                found = against(bare, led, worker, connections, length.pairs)
                 worker_rss[connections], bare_rss[connections] = rss(worker.process.pid), rss(*bare.pids)
             yield found.figure(f"throughput, {connections} connections", THROUGHPUT_MIN)
+        with on(cores.clients):
+            light = Bare.loop(stage, MIDDLE, LIGHT)
+        with light:
+            found = against(light, led, worker, MIDDLE, length.pairs)
+        yield found.figure(f"the same, {MIDDLE} connections, a light bare loop", None)
         yield memory_figure(worker_rss, bare_rss)
         led.stop()
         code = worker.exit_code()
         assert code == 0, f"the worker ended with {code}: {worker.said}"
+
+
+def against(bare: Bare, led: Led, worker: Worker, connections: int, pairs: int) -> Contest:
+    ours = Side(pids=(worker.process.pid,), clients=connections)
+    theirs = Side(pids=bare.pids, clients=connections)
+    theirs.pause()
+    resize(led, worker, connections)
+    return contest(ours, theirs, led.stage.server, pairs)
 
 
 def resize(led: Led, worker: Worker, connections: int) -> None:

@@ -35,6 +35,7 @@ AFTER_RUN_S = 90.0  # how long a run waits for its history; what is not there by
 PAUSE_S = 10.0
 PAGE_ROWS = 50_000  # logged statements that are looked for at a time
 ATTEMPTS = 3  # of one slice
+LOOKS_IN_VAIN = 3  # a history in which nothing of a run has come up after so many looks will not have it soon
 
 _BEGINNING = (datetime(1970, 1, 1), "")  # noqa: DTZ001  naive UTC, as the tables have it
 
@@ -108,24 +109,32 @@ class _Enricher:
         self._clock = patience.clock
         self._began_ns = self._clock.monotonic_ns()
         self._history: QueryHistory | None = None
+        self._looks = self._found = 0
 
     def run(self) -> None:
         try:
-            while self._look() and self._effort.wait and not self._is_over(PAUSE_S):
+            while self._look() and self._is_worth_waiting and not self._is_over(PAUSE_S):
                 if self._clock.wait(self._patience.stop, PAUSE_S):
                     return
         finally:
             if self._history is not None:
                 self._history.close()
 
+    @property
+    def _is_worth_waiting(self) -> bool:
+        """Some histories lag; that of a hybrid table, which a scenario need not say it reads, has nothing at all."""
+        return self._effort.wait and (self._found > 0 or self._looks < LOOKS_IN_VAIN)
+
     def _look(self) -> int:
         """One look at everything that is undecided. How many may still come."""
         coming = 0
+        self._looks += 1
         for page in self._pages():
             history = self._opened()
             now = self._asked(history.now)
             wanted = frozenset(row.query_id for row in page)
             found, complete = search(wanted, span_of(page, now), partial(self._read, history), self._is_over)
+            self._found += len(found)
             decisions = decide(page, found, now, history.latency_s, complete=complete)
             query_executions.enrich(self._session, self._patience, self._run_id, decisions)
             coming += may_still_come(page, found, now, history.latency_s)

@@ -44,6 +44,7 @@ def document(stage: Stage, load: Mapping[str, Any], **more: Any) -> dict[str, An
         "target": {"database": stage.database, "schema": "PUBLIC", **more.pop("target", {})},
         "workload": {"statements": [GET]},
         "load": {"workers": WORKERS, **load},
+        "enrichment": {"enabled": False},  # nobody looks at it, and it waits for a history that lags
         **more,
     }
 

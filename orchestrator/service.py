@@ -62,6 +62,13 @@ class Finished:
         return int(self.summary["exit_code"])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What is known of the target before a run begins."""
+
+    server: str | None = None  # its version
+
+
 # How workers are started, for a run with this id.
 SpawnerMaker = Callable[[str], Spawner]
 
@@ -75,11 +82,12 @@ class OrchestratorService:
         make_spawner: SpawnerMaker | None = None,
         *,
         alone: Callable[[], bool] = lambda: True,
+        circumstances: Circumstances | None = None,
         environ: Mapping[str, str] = os.environ,
         clock: Clock | None = None,
     ) -> None:
         """`make_spawner` is needed to start runs; `alone` says whether no other run was on the warehouse."""
-        self._alone = alone
+        self._alone, self._circumstances = alone, circumstances or Circumstances()
         self._place, self._make_spawner, self._environ = place, make_spawner, environ
         self._clock = clock or SystemClock()
         self._stop = threading.Event()
@@ -220,7 +228,7 @@ class OrchestratorService:
             workers=workers,
             open_loop=open_loop,
             find_max=None if leader.seeker is None else leader.seeker.result(),
-            environment=_environment(leader, scenario),
+            environment=_environment(leader, scenario, self._circumstances),
             signal=self._signal,
             sessions=session_counts(rows) if scenario.sessions.count else None,
         )
@@ -301,13 +309,14 @@ def _offered(scenario: Scenario) -> int:
     return sum(planned_arrivals(stages) for stages in rate_windows(scenario.load)[1:])
 
 
-def _environment(leader: Leader, scenario: Scenario) -> dict[str, Any]:
+def _environment(leader: Leader, scenario: Scenario, circumstances: Circumstances) -> dict[str, Any]:
     warnings = list(leader.limits.warnings)
     if scenario.target.use_cached_result:
         warnings.append("target.use_cached_result is on: some answers may come from the result cache")
     return {
         "loadgen": __version__,
         "driver": driver.version(),
+        "server": circumstances.server,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),

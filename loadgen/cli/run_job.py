@@ -29,13 +29,13 @@ from loadgen.log import LINE_LIMIT, logged_to, plain
 from loadgen.prepare.pools import read_pools
 from loadgen.prepare.prepare import PreparationStopped, Progress, prepare_scenario
 from loadgen.prepare.session import Session
-from loadgen.prepare.target import opener, target_profile
+from loadgen.prepare.target import opener, server_version, target_profile
 from loadgen.report.record import RunRecord
 from loadgen.scenario.scenario import EMBEDDED, Pin, Scenario, SpawnerKind
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from loadgen.worker.upload import SPOOL_VARIABLE
 from orchestrator.recover import end_orphans
-from orchestrator.service import Finished, OrchestratorService
+from orchestrator.service import Circumstances, Finished, OrchestratorService
 from orchestrator.spawn.external import ExternalSpawner
 from orchestrator.spawn.local import LocalSpawner
 from orchestrator.spawn.spawner import Spawner
@@ -117,15 +117,22 @@ class RunJob:
     def _prepare_and_run(self, place: ControlPlace, alone: Callable[[], bool]) -> Finished:
         scenario = self.scenario
         self.now = Now(doing="preparing tables")
-        session = Session(opener(target_profile(scenario, None), scenario), stop=self.stop, clock=self.clock)
+        session = self._target_session()
         try:
             prepare_scenario(
                 session, scenario, drop=False, force=False, progress=self._tell, stop=self.stop, clock=self.clock
             )
             pools = read_pools(session, scenario, self.folder)
+            circumstances = self._circumstances(session)
         finally:
             session.close()
-        service = OrchestratorService(place, lambda run_id: self._spawner(place, run_id), alone=alone, clock=self.clock)
+        service = OrchestratorService(
+            place,
+            lambda run_id: self._spawner(place, run_id),
+            alone=alone,
+            circumstances=circumstances,
+            clock=self.clock,
+        )
         self._service = service  # from here on it hears of interrupts; one that came before ends everything now
         if self.stop.is_set():
             raise PreparationStopped("stopped before the run began")
@@ -137,6 +144,12 @@ class RunJob:
             finished = service.start_run(run_id, lambda tick: self._saw(run_id, tick))
             self._read_record(place, run_id)
         return finished
+
+    def _target_session(self) -> Session:
+        return Session(opener(target_profile(self.scenario, None), self.scenario), stop=self.stop, clock=self.clock)
+
+    def _circumstances(self, session: Session) -> Circumstances:
+        return Circumstances(server=server_version(session))
 
     def _read_record(self, place: ControlPlace, run_id: str) -> None:
         """What the reports are made of, from the tables. The run has its result: without a report it is not lost."""

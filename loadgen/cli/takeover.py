@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,9 @@ class TakeOver(RunJob):
     def _steps(self) -> Finished:
         self.now = Now(doing="taking over", run_id=self.run_id)
         with self._alone_on_warehouse(self.place) as alone:
-            service = OrchestratorService(self.place, alone=alone, clock=self.clock)
+            with closing(self._target_session()) as session:
+                circumstances = self._circumstances(session)
+            service = OrchestratorService(self.place, alone=alone, circumstances=circumstances, clock=self.clock)
             run = service.get_run_status(self.run_id)
             if run is None or run.status.is_terminal:
                 raise EndedMeanwhile(f"run {self.run_id} has ended meanwhile")

@@ -23,7 +23,7 @@ NAMES_SHOWN = 5
 _UNTOLD = ("warnings", "credits")  # of the environment: findings, not circumstances
 # Of SHOW WAREHOUSES: what somebody has set, not what is going on.
 _WAREHOUSE_SETTINGS = (
-    *("type", "size", "min_cluster_count", "max_cluster_count", "scaling_policy", "generation"),
+    *("type", "size", "min_cluster_count", "max_cluster_count", "scaling_policy", "generation", "auto_suspend"),
     *("enable_query_acceleration", "query_acceleration_max_scale_factor", "resource_monitor", "resource_constraint"),
 )
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 
-from loadgen.prepare.session import Open
+from loadgen.errors import LoadgenError
+from loadgen.log import event, plain
+from loadgen.prepare.session import Open, Session
 from loadgen.scenario.scenario import Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import connect
@@ -16,6 +19,9 @@ from loadgen.snowflake.settings import control_settings, query_tag
 
 # Chunks take a second or two; what a user writes under prepare.statements may copy a large table.
 STATEMENT_LIMIT_S = 3_600
+VERSION_MAX = 100  # characters
+
+log = logging.getLogger(__name__)
 
 
 def target_profile(scenario: Scenario, name: str | None, *, environ: Mapping[str, str] = os.environ) -> Profile:
@@ -34,3 +40,13 @@ def opener(profile: Profile, scenario: Scenario, *, environ: Mapping[str, str] =
         return connect(profile, settings, environ=environ)
 
     return open_connection
+
+
+def server_version(session: Session) -> str | None:
+    """Snowflake's release at the target. None: it does not say, which is no reason to measure nothing."""
+    try:
+        ((version,),) = session.read("SELECT CURRENT_VERSION()")
+    except LoadgenError as error:
+        event(log, logging.WARNING, "server_version_unknown", why=str(error))
+        return None
+    return plain(str(version), VERSION_MAX)

@@ -31,7 +31,7 @@ from loadgen.prepare.prepare import (
 from loadgen.prepare.rows import BoundRows
 from loadgen.prepare.session import Session
 from loadgen.prepare.survey import State
-from loadgen.prepare.target import opener, target_profile
+from loadgen.prepare.target import opener, server_version, target_profile
 from loadgen.scenario.read import parse_scenario
 from loadgen.scenario.scenario import Scenario
 from loadgen.snowflake import driver
@@ -594,3 +594,16 @@ def test_pools_are_read_in_order_from_queries_and_files(bench, tmp_path):
     assert pools["id"].values == (*range(25_000, 0, -1), -5)
     assert pools["region"].values == ("north", "south")
     assert pools["none"].values == (-5,)
+
+
+def test_the_version_of_the_server_is_told_and_a_server_that_does_not_say_is_no_error(bench, server):
+    session = bench.session(bench.scenario(""))
+    bench.cursor.execute("SELECT CURRENT_VERSION()")
+    ((version,),) = bench.cursor.fetchall()
+
+    told = server_version(session)
+    server.fault(match="CURRENT_VERSION", kind="error", errno=3001, count=1)
+    refused = server_version(session)
+    session.close()
+
+    assert (told, refused) == (version, None)

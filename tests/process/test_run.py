@@ -207,6 +207,7 @@ def test_the_quickstart_and_what_it_leaves(bench: Bench, workers: int) -> None:
     assert code == 0 or (code == 5 and only_the_client_was_the_limit(summary)), run.out
     assert (summary["status"], summary["connections"], summary["workers"]) == ("COMPLETED", 8, workers)
     assert [check["passed"] for check in summary["thresholds"]] == [True, True]
+    assert bench.rows("SELECT CURRENT_VERSION()") == [(summary["environment"]["server"],)]
     check_against_the_server(bench, summary)
     check_left_in_order(bench, run, "COMPLETED", workers)
     # The mix is exact per cycle of 5 in each of 8 clients: 4 reads, 1 write.

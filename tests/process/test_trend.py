@@ -50,6 +50,7 @@ class Nights:
         status: str = "COMPLETED",
         invalid: tuple[str, ...] = (),
         generation: str = "1",
+        server: str = "10.1.0",
     ) -> dict[str, Any]:
         """Its summary."""
         self._count += 1
@@ -69,7 +70,7 @@ class Nights:
         )
         stored = run_status.read(session, run_id)
         assert stored is not None
-        summary = summary_of(run_id, p95, connections, driver, status, invalid)
+        summary = summary_of(run_id, p95, connections, driver, status, invalid, server)
         look = WarehousePoll(
             run_id=run_id,
             timestamp=stored.created_at,
@@ -114,7 +115,13 @@ class Nights:
 
 
 def summary_of(
-    run_id: str, p95: float, connections: int, driver: str, status: str, invalid: tuple[str, ...]
+    run_id: str,
+    p95: float,
+    connections: int,
+    driver: str,
+    status: str,
+    invalid: tuple[str, ...],
+    server: str = "10.1.0",
 ) -> dict[str, Any]:
     return {
         "run_id": run_id,
@@ -130,7 +137,7 @@ def summary_of(
         "latency_ms": {"p50": p95 / 2, "p95": p95},
         "statements": {name: {"latency_ms": {"p95": p95}} for name in ("look", "pay")},
         "find_max": None,
-        "environment": {"driver": driver, "cores": 2, "warnings": [], "credits": 0.1 * p95},
+        "environment": {"driver": driver, "server": server, "cores": 2, "warnings": [], "credits": 0.1 * p95},
     }
 
 
@@ -174,7 +181,7 @@ def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_besi
     assert nights.json("orders")[1]["verdict"] == "learning"
 
     # three nights, and what --baseline trend says on each
-    first = nights.run(52.0, driver="5.3.0", generation="2")
+    first = nights.run(52.0, driver="5.3.0", generation="2", server="10.2.0")
     code, data = nights.json("orders")
     assert (code, data["verdict"], data["runs_in_series"]) == (0, "suspected", NIGHTS + 1)
     assert data["left_out"] == {"are INVALID": 1, "are FAILED": 1}
@@ -184,7 +191,7 @@ def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_besi
     assert (suspected["exit_code"], suspected["baseline"]["verdict"]) == (0, "suspected")
     assert wants_second_run(suspected)
 
-    second = nights.run(52.0, driver="5.3.0", generation="2")
+    second = nights.run(52.0, driver="5.3.0", generation="2", server="10.2.0")
     code, data = nights.json("orders", "--last", "5")
     assert (code, data["verdict"], data["exit_code"]) == (11, "regression", 11)
     assert len(data["runs"]) == 5
@@ -192,6 +199,7 @@ def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_besi
     assert change["since"] == first["run_id"]
     assert change["changed_with_it"] == {
         "environment.driver": {"from": "5.2.0", "to": "5.3.0"},
+        "environment.server": {"from": "10.1.0", "to": "10.2.0"},
         "warehouse.generation": {"from": "1", "to": "2"},
     }
     confirmed = judged("trend", place, second)
@@ -206,10 +214,10 @@ def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_besi
     code, out, errors = nights.trend("orders", "--html", str(page))
     assert (code, errors) == (11, "")
     assert out.startswith("REGRESSION  p95 +")
-    assert "environment.driver 5.2.0 → 5.3.0, warehouse.generation 1 → 2" in out
+    assert "environment.driver 5.2.0 → 5.3.0, environment.server 10.1.0 → 10.2.0, warehouse.generation 1 → 2" in out
     assert page.read_text("utf-8").startswith("<!doctype html>")
 
-    nights.run(52.0, driver="5.3.0", generation="2")
+    nights.run(52.0, driver="5.3.0", generation="2", server="10.2.0")
     code, data = nights.json("orders")
     assert (code, data["verdict"]) == (0, "steady")
     assert judged("trend", place, second)["exit_code"] == 11  # as it was that night

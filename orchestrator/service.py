@@ -67,6 +67,7 @@ class Circumstances:
     """What is known of the target before a run begins."""
 
     server: str | None = None  # its version
+    shared_warehouse: bool = False  # the user wants to measure beside other runs
 
 
 # How workers are started, for a run with this id.
@@ -313,6 +314,8 @@ def _environment(leader: Leader, scenario: Scenario, circumstances: Circumstance
     warnings = list(leader.limits.warnings)
     if scenario.target.use_cached_result:
         warnings.append("target.use_cached_result is on: some answers may come from the result cache")
+    if circumstances.shared_warehouse:
+        warnings.append("the warehouse was shared: other runs may have measured on it at the same time")
     return {
         "loadgen": __version__,
         "driver": driver.version(),
@@ -320,6 +323,7 @@ def _environment(leader: Leader, scenario: Scenario, circumstances: Circumstance
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
+        "shared_warehouse": circumstances.shared_warehouse,
         "warnings": warnings,
         "credits": None if leader.watch is None else round(leader.watch.credits, 6),
     }

@@ -2,6 +2,9 @@
 
 The lease has the key `warehouse:<account>/<name>` in the control plane's RUN_LEASES. It is claimed before anything is
 prepared and kept until the run has ended; one that was left behind expires by itself.
+
+Who does not want to be alone joins: he takes a term beside those that live. Whoever has one of those, and wanted to be
+alone, sees at his end that there is a newer one.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from loadgen.snowflake.profile import Profile
 
 KEY_MAX = 100  # characters; as wide as the column
 LOOK_S = 1.0
+LOOKS = 4  # whether somebody else came; after that nobody knows
 _DIGEST = 16  # characters
 
 
@@ -67,6 +71,7 @@ class Queue:
     """What to do while somebody else has the warehouse."""
 
     wait: bool  # False: Busy at once
+    share: bool = False  # neither: measure beside him
     stop: threading.Event  # ends the waiting
     told: Callable[[str], None] = lambda _: None  # whom we wait for
 
@@ -83,7 +88,8 @@ def alone_on(
     environ: Mapping[str, str] = os.environ,
 ) -> Iterator[Callable[[], bool]]:
     """Keep everybody else off the warehouse for as long as the block lasts. It gets a function that says whether that
-    has worked up to now: a lease that could not be renewed in time matters once somebody else has taken it."""
+    has worked up to now: a lease that could not be renewed in time matters once somebody else has taken it. Who shares
+    has not asked for that."""
     owner = f"{run_leases.new_owner()} {scenario}"[:OWNER_MAX]
     session = ControlSession(place, role="warehouse-lease", environ=environ)
     try:
@@ -95,15 +101,16 @@ def alone_on(
     )
     keeper.start()
     try:
-        yield lambda: keeper.trusted or _nobody_else_came(term, place, environ)
+        yield lambda: queue.share or _nobody_else_came(term, place, environ, clock)
     finally:
         keeper.stop(releasing=True)
 
 
-def _nobody_else_came(term: Term, place: ControlPlace, environ: Mapping[str, str]) -> bool:
+def _nobody_else_came(term: Term, place: ControlPlace, environ: Mapping[str, str], clock: Clock) -> bool:
     session = ControlSession(place, role="warehouse-lease", environ=environ)
+    patience = Patience(stop=threading.Event(), attempts=LOOKS, clock=clock)
     try:
-        holder = run_leases.read(session, term.key)
+        holder = patience.call(lambda: run_leases.read(session, term.key))
     except LoadgenError:
         return False  # nobody knows
     finally:
@@ -117,10 +124,14 @@ def _claim(
     patience = Patience(stop=queue.stop, clock=clock)
     while True:
         claimed_ns = clock.boottime_ns()
-        term = run_leases.claim(session, patience, warehouse.key, owner, times.ttl_s)
-        if term is not None:
-            return claimed_ns, term
-        holder = patience.call(lambda: run_leases.read(session, warehouse.key))
+        if queue.share:
+            return claimed_ns, run_leases.join(session, patience, warehouse.key, owner, times.ttl_s)
+        holder = patience.call(lambda: run_leases.living(session, warehouse.key))
+        if holder is None:
+            term = run_leases.claim(session, patience, warehouse.key, owner, times.ttl_s)
+            if term is not None:
+                return claimed_ns, term
+            holder = patience.call(lambda: run_leases.read(session, warehouse.key))
         said = busy_text(warehouse, holder)
         if not queue.wait:
             raise Busy(said, remedy="Add --wait to wait for it; `loadgen runs list` shows the runs.")

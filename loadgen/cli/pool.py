@@ -45,6 +45,11 @@ def _runner_options(command: Command) -> Command:
             show_default=True,
             help="Files of a run go to DIR/<run id>.",
         ),
+        click.option(
+            "--share-warehouse",
+            is_flag=True,
+            help="Let runs measure beside others on a warehouse; their results say so.",
+        ),
         click.option("--program", hidden=True, help="What does a run, instead of this loadgen."),
     )
     for option in reversed(options):
@@ -90,8 +95,9 @@ def run(
 
     \b
     More runners while many runs wait, fewer when there is nothing to do; dead ones are replaced, old ones recycled. On
-    one warehouse one run measures at a time. SIGTERM and Ctrl-C: nothing new is begun, runs under way have --grace to
-    end, then they are stopped and queued again; a second signal stops them at once.
+    one warehouse one run measures at a time, unless --share-warehouse is given. SIGTERM and Ctrl-C: nothing new is
+    begun, runs under way have --grace to end, then they are stopped and queued again; a second signal stops them at
+    once.
     """
     from loadgen.cli.place import meant, serving
     from loadgen.cli.pool_job import keep_pool, runner_words
@@ -121,6 +127,7 @@ def runner(
     poll: str,
     grace: str,
     output_dir: Path,
+    share_warehouse: bool,
     program: str | None,
     connection: str | None,
     database: str | None,
@@ -137,6 +144,7 @@ def runner(
         runs_folder=output_dir.resolve(),
         lease_s=duration_s(lease, "--lease"),
         poll_s=duration_s(poll, "--poll"),
+        options=("--share-warehouse",) if share_warehouse else (),
         program=LOADGEN if program is None else shlex.split(program),
     )
     place = meant(None, connection, database=database, schema=schema, warehouse=warehouse).place

@@ -92,6 +92,7 @@ def runner_words(given: Mapping[str, Any]) -> list[str]:
     words = [*LOADGEN, "pool", "runner", *(f"--labels={text}" for text in given["labels"])]
     words += [f"--{name}={given[name]}" for name in ("lease", "poll", "grace")]
     words.append(f"--output-dir={given['output_dir']}")
+    words += ["--share-warehouse"] if given["share_warehouse"] else []
     return words if given["program"] is None else [*words, f"--program={given['program']}"]
 
 

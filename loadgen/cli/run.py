@@ -15,6 +15,7 @@ import shutil
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,11 @@ HURRY_S = 10.0  # after a second signal the run must be over within this time
 )
 @click.option("--wait", is_flag=True, help="Wait while another run uses the warehouse, instead of ending with 75.")
 @click.option(
+    "--share-warehouse",
+    is_flag=True,
+    help="Measure beside other runs on the warehouse; the result says so, and theirs.",
+)
+@click.option(
     "--baseline",
     metavar="RUN|trend",
     help="Compare with this run, or with the trend of the same scenario; exit code 11 when it is worse.",
@@ -73,6 +79,7 @@ def run(
     labels: Sequence[str],
     output_dir: Path,
     wait: bool,
+    share_warehouse: bool,
     baseline: str | None,
     confirm: bool,
     dry_run: bool,
@@ -93,18 +100,31 @@ def run(
         return 0
     if confirm and baseline != "trend":
         raise UsageError("--confirm needs --baseline trend", remedy="Add --baseline trend.")
+    if wait and share_warehouse:
+        raise UsageError("--share-warehouse waits for nobody", remedy="Leave --wait out.")
     from loadgen.cli.baseline import check_baseline, judge_by, wants_second_run
     from loadgen.cli.notify import telling
+    from loadgen.cli.run_job import RunJob
+    from loadgen.clock import SystemClock
     from loadgen.control.place import ControlPlace
 
     place = ControlPlace.of_scenario(scenario)
+    make_job = partial(
+        RunJob,
+        scenario=scenario,
+        folder=file.resolve().parent,
+        runs_folder=output_dir,
+        clock=SystemClock(),
+        wait=wait,
+        share=share_warehouse,
+    )
     with telling(scenario, _warn) as told, _server_for(scenario):
         exact = None if baseline is None else check_baseline(baseline, place)
         judge = judge_by(exact, place)
-        told.summary = _run(file, scenario, output_dir, judge, wait=wait, quiet=quiet, output=output, again=confirm)
+        told.summary = _run(file, make_job(), judge, quiet=quiet, output=output, again=confirm)
         if confirm and wants_second_run(told.summary):
             click.echo("a regression is suspected: one more run will tell", err=True)
-            told.summary = _run(file, scenario, output_dir, judge, wait=wait, quiet=quiet, output=output, again=False)
+            told.summary = _run(file, make_job(), judge, quiet=quiet, output=output, again=False)
     return int(told.summary["exit_code"])
 
 
@@ -115,16 +135,9 @@ def _warn(line: str) -> None:
 Judge = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def _run(
-    file: Path, scenario: Scenario, output_dir: Path, judge: Judge, *, wait: bool, quiet: bool, output: str, again: bool
-) -> dict[str, Any]:
+def _run(file: Path, job: RunJob, judge: Judge, *, quiet: bool, output: str, again: bool) -> dict[str, Any]:
     from loadgen.cli.baseline import baseline_text, wants_second_run
-    from loadgen.cli.run_job import RunJob
-    from loadgen.clock import SystemClock
     from loadgen.report.text import summary_text
-
-    folder = file.resolve().parent
-    job = RunJob(scenario=scenario, folder=folder, runs_folder=output_dir, clock=SystemClock(), wait=wait)
 
     def tell(summary: dict[str, Any]) -> None:
         assert job.output is not None

@@ -68,6 +68,7 @@ class RunJob:
     runs_folder: Path
     clock: Clock
     wait: bool = False  # for another run on the same warehouse
+    share: bool = False  # the warehouse with other runs
     now: Now = field(default_factory=lambda: Now(doing="connecting"))
     done: threading.Event = field(default_factory=threading.Event)
     stop: threading.Event = field(default_factory=threading.Event)  # before there is a run to interrupt
@@ -149,7 +150,7 @@ class RunJob:
         return Session(opener(target_profile(self.scenario, None), self.scenario), stop=self.stop, clock=self.clock)
 
     def _circumstances(self, session: Session) -> Circumstances:
-        return Circumstances(server=server_version(session))
+        return Circumstances(server=server_version(session), shared_warehouse=self.share)
 
     def _read_record(self, place: ControlPlace, run_id: str) -> None:
         """What the reports are made of, from the tables. The run has its result: without a report it is not lost."""
@@ -199,7 +200,7 @@ class RunJob:
         timing = self.scenario.timing
         times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
         warehouse = Warehouse.of_profile(target_profile(self.scenario, None))
-        queue = Queue(wait=self.wait, stop=self.stop, told=self._waits)
+        queue = Queue(wait=self.wait, share=self.share, stop=self.stop, told=self._waits)
         return alone_on(warehouse, self.scenario.name, place, times, queue, clock=self.clock)
 
     def _spawner(self, place: ControlPlace, run_id: str) -> Spawner:

@@ -1,6 +1,7 @@
 """RUN_LEASES: who is in charge of a run. A term is one row; the enforced key decides who gets it.
 
     claim     the next epoch, when the last term has been over for the takeover margin, or was released
+    join      the next epoch beside terms that live: whoever holds one of them finds that he is not the newest any more
     renew     while it has not expired: a holder who slept past his term gets nothing, successor or not
     release   makes room for the next at once
 
@@ -12,7 +13,10 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from loadgen.control.queries import queries
 from loadgen.control.retry import Patience
@@ -57,8 +61,12 @@ def new_owner() -> str:
 
 def read(session: ControlSession, key: str) -> Holder | None:
     """The newest term; None: nobody has ever been in charge."""
-    rows = session.fetch(_Q["newest"], key)
-    return Holder(epoch=int(rows[0][0]), owner=rows[0][1], remaining_ms=int(rows[0][2])) if rows else None
+    return _holder(session.fetch(_Q["newest"], key))
+
+
+def living(session: ControlSession, key: str) -> Holder | None:
+    """A term that is not over, whether or not it is the newest; None: there is none."""
+    return _holder(session.fetch(_Q["living"], key))
 
 
 def claim(session: ControlSession, patience: Patience, key: str, owner: str, ttl_s: float) -> Term | None:
@@ -91,6 +99,27 @@ def claim(session: ControlSession, patience: Patience, key: str, owner: str, ttl
     return Term(key=key, epoch=epoch, owner=owner) if won else None
 
 
+def join(session: ControlSession, patience: Patience, key: str, owner: str, ttl_s: float) -> Term:
+    """The next term, whoever else has one."""
+    while True:
+        holder = patience.call(lambda: read(session, key))
+        if holder is not None and holder.owner == owner:  # an attempt whose answer was lost
+            return Term(key=key, epoch=holder.epoch, owner=owner)
+        epoch = 1 if holder is None else holder.epoch + 1
+        if patience.call(partial(_insert, session, key, epoch, owner, ttl_s)):
+            return Term(key=key, epoch=epoch, owner=owner)
+
+
+def _insert(session: ControlSession, key: str, epoch: int, owner: str, ttl_s: float) -> bool:
+    """False: the number is taken."""
+    try:
+        return session.execute(_Q["join"], key, epoch, owner, round(ttl_s * 1000)) == 1
+    except ControlFailed as error:
+        if error.failure.duplicate_key:
+            return False
+        raise
+
+
 def renew(session: ControlSession, term: Term, ttl_s: float) -> bool:
     """Extend the term from now. False: it is over. One attempt: whoever keeps the term tries again at his own pace."""
     return session.execute(_Q["renew"], round(ttl_s * 1000), term.key, term.epoch, term.owner) == 1
@@ -99,3 +128,7 @@ def renew(session: ControlSession, term: Term, ttl_s: float) -> bool:
 def release(session: ControlSession, term: Term) -> None:
     """Make room for a successor at once. Only when every other statement of the term has ended."""
     session.execute(_Q["release"], -(TAKEOVER_MARGIN_S + 1) * 1000, term.key, term.epoch, term.owner)
+
+
+def _holder(rows: Sequence[tuple[Any, ...]]) -> Holder | None:
+    return Holder(epoch=int(rows[0][0]), owner=rows[0][1], remaining_ms=int(rows[0][2])) if rows else None

@@ -14,7 +14,7 @@ from typing import Any
 
 # Parts of a stored scenario that do not change what is measured.
 _NO_MATTER = ("name", "description", "labels", "thresholds", "control", "enrichment", "notify", "frozen_version")
-_NOTED = ("loadgen", "python", "platform", "server")  # of the environment: shown when they differ
+_NOTED = ("loadgen", "python", "platform", "server", "shared_warehouse")  # of the environment: shown when they differ
 _MISSING = object()
 
 

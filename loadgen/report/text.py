@@ -35,6 +35,8 @@ def _verdict(summary: Mapping[str, Any]) -> Iterator[str]:
     yield head if verdict == "invalid" else f"{head}: {_line(summary['exit_reason'], REASON_MAX)}"
     for reason in summary["validity"]["reasons"]:
         yield f"  invalid: {_line(reason, REASON_MAX)}"
+    for warning in summary["environment"].get("warnings") or ():
+        yield f"  warning: {_line(str(warning), REASON_MAX)}"
 
 
 def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> Iterator[str]:

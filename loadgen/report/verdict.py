@@ -80,7 +80,7 @@ def invalid_reasons(evidence: Evidence) -> list[str]:
     reasons += [f"worker lost: {worker}" for worker in evidence.lost_workers]
     reasons += list(evidence.gaps)
     if evidence.disturbed:
-        reasons.append("another run may have used the warehouse: the lease on it was lost")
+        reasons.append("another run may have used the warehouse: the lease on it was lost, or somebody shares it")
     service = merged.tally.whole.service_at(500)
     saturated = evidence.client.saturation(None if service is None else service.value_ns / NS_PER_MS)
     if saturated is not None:

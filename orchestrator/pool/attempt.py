@@ -88,7 +88,13 @@ class RunProcess:
 
 
 def start_run(
-    claim: Claim, wanted: Wanted, runs_folder: Path, *, program: Sequence[str] = LOADGEN, stop_s: float = STOP_S
+    claim: Claim,
+    wanted: Wanted,
+    runs_folder: Path,
+    options: Sequence[str] = (),
+    *,
+    program: Sequence[str] = LOADGEN,
+    stop_s: float = STOP_S,
 ) -> RunProcess:
     """Do what is wanted as `loadgen run` does it."""
     folder = runs_folder / ".queue" / f"{claim.queue_id}.{claim.epoch}"
@@ -97,7 +103,7 @@ def start_run(
     _write(folder / "scenario.yaml", wanted.scenario)
     for name, content in wanted.files.items():
         _write(_inside(folder, name), content)
-    words = [*program, "run", str(folder / "scenario.yaml"), "--quiet", "--format=json"]
+    words = [*program, "run", str(folder / "scenario.yaml"), "--quiet", "--format=json", *options]
     words += [f"--output-dir={folder / 'out'}", f"--label=queue_id={claim.queue_id}", f"--label=attempt={claim.epoch}"]
     if wanted.connection is not None:
         words.append(f"--connection={wanted.connection}")

@@ -43,6 +43,7 @@ class RunnerSettings:
     lease_s: float = 60.0
     poll_s: float = 5.0
     stop_s: float = STOP_S
+    options: tuple[str, ...] = ()  # of `loadgen run`, for every run
     program: Sequence[str] = LOADGEN
 
 
@@ -183,6 +184,7 @@ class Runner:
                 claim,
                 wanted,
                 self._settings.runs_folder,
+                self._settings.options,
                 program=self._settings.program,
                 stop_s=self._settings.stop_s,
             )

@@ -18,6 +18,16 @@ INSERT INTO RUN_LEASES (RUN_ID, EPOCH, OWNER, EXPIRES_AT)
 SELECT RUN_ID, EPOCH + 1, ?, DATEADD(millisecond, ?, SYSDATE())
 FROM RUN_LEASES WHERE RUN_ID = ? AND EPOCH = ? AND EXPIRES_AT < DATEADD(millisecond, ?, SYSDATE());
 
+-- name: join
+-- A term beside those that live, for whoever does not want to be alone. 200001: somebody was faster.
+INSERT INTO RUN_LEASES (RUN_ID, EPOCH, OWNER, EXPIRES_AT)
+SELECT ?, ?, ?, DATEADD(millisecond, ?, SYSDATE());
+
+-- name: living
+-- Of the terms that are not over, the one that lasts longest.
+SELECT EPOCH, OWNER, DATEDIFF(millisecond, SYSDATE(), EXPIRES_AT) AS REMAINING_MS
+FROM RUN_LEASES WHERE RUN_ID = ? AND EXPIRES_AT > SYSDATE() ORDER BY EXPIRES_AT DESC LIMIT 1;
+
 -- name: renew
 -- 0 rows: the term is over, whether or not there is a successor.
 UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(millisecond, ?, SYSDATE())

@@ -31,6 +31,7 @@ from tests.process import alive, wait_until
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 END_S = 60.0
 COMPLETED = (0, 5)  # 5: on a busy machine the client may have been the bottleneck, which is not the matter here
+SHARED = "the warehouse was shared: other runs may have measured on it at the same time"
 SCENARIO = """
 version: 1
 name: nap
@@ -176,6 +177,9 @@ def test_a_run_is_seen_and_stopped_from_elsewhere_while_another_waits_for_its_wa
     assert refused["code"] == refused["error"]["exit_code"] == 75
     assert f"warehouse SHARED_WH is in use by another run: scenario nap, process {first.pid}" in refused["said"]
     assert "hint: Add --wait" in refused["said"]
+    beside = result(bench.run("--share-warehouse", "--quiet", warehouse="SHARED_WH", duration="1s"))
+    assert (beside["status"], beside["environment"]["shared_warehouse"]) == ("COMPLETED", True)
+    assert beside["environment"]["warnings"] == [SHARED]
     code, text = bench.ask("runs", "recover", run_id, "--format", "json")
     assert (code, "it is led" in json.loads(text)["error"]["message"]) == (75, True)
     assert [one["run_id"] for one in bench.json("runs", "recover")["left"]] == [run_id]
@@ -193,6 +197,7 @@ def test_a_run_is_seen_and_stopped_from_elsewhere_while_another_waits_for_its_wa
 
     ended = result(first)
     assert (ended["code"], ended["status"], ended["verdict"]) == (130, "CANCELLED", "cancelled")
+    assert any("somebody shares it" in reason for reason in ended["validity"]["reasons"])
     assert ended["totals"]["succeeded"] > 0
     row = bench.json("runs", "show", run_id)
     assert row["run"]["status"] == "CANCELLED"
@@ -204,12 +209,16 @@ def test_a_run_is_seen_and_stopped_from_elsewhere_while_another_waits_for_its_wa
     after = result(waiting)
     assert (after["code"] in COMPLETED, after["status"]) == (True, "COMPLETED"), after
     assert bench.json("runs", "show", "latest")["run"]["run_id"] == after["run_id"]
-    assert bench.json("runs", "show", "latest~1")["run"]["run_id"] == run_id
+    assert bench.json("runs", "show", "latest~2")["run"]["run_id"] == run_id
     code, text = bench.ask("runs", "show", after["run_id"])
     assert "statements/s over" in text
     assert len(bench.json("runs", "logs", after["run_id"], "-n", "1")["lines"]) == 1
     lines = bench.ask("runs", "list")[1].splitlines()
-    assert [line.split()[:2] for line in lines[1:]] == [[after["run_id"], "COMPLETED"], [run_id, "CANCELLED"]]
+    assert [line.split()[:2] for line in lines[1:]] == [
+        [after["run_id"], "COMPLETED"],
+        [beside["run_id"], "COMPLETED"],
+        [run_id, "CANCELLED"],
+    ]
 
 
 def test_a_run_that_still_waits_for_its_workers_can_be_stopped(bench):

@@ -147,7 +147,7 @@ def test_a_runner_that_does_not_answer_is_killed_and_another_takes_its_place(clo
 
 def started(folder: Path, code: str, *, stop_s: float = END_S) -> RunProcess:
     wanted = Wanted(name="n", scenario="text", files={"a/b.csv": "k\r\n"}, connection="prod", attempts=1)
-    return start_run(CLAIM, wanted, folder, program=[*PYTHON, code], stop_s=stop_s)
+    return start_run(CLAIM, wanted, folder, ["--share-warehouse"], program=[*PYTHON, code], stop_s=stop_s)
 
 
 def ended(process: RunProcess) -> None:
@@ -171,6 +171,7 @@ def test_a_run_finds_its_files_and_leaves_its_own(tmp_path):
     assert (tmp_path / "run-1" / "read").read_bytes() == b"k\r\ntext"
     words = (tmp_path / "run-1" / "words").read_text()
     assert "--connection=prod" in words
+    assert "--share-warehouse" in words
     assert "--label=queue_id=q" in words
     assert list((tmp_path / ".queue").iterdir()) == []
 

@@ -56,6 +56,14 @@ def test_what_it_says() -> None:
     assert [place for place, line in enumerate(said) if not line] == [3, 6, 10, 12]
 
 
+def test_what_was_noticed_of_the_whole_run_is_told_after_the_verdict() -> None:
+    said = text(environment={"warnings": ["the warehouse was shared", HOSTILE]}).splitlines()
+
+    assert said[1] == "  warning: the warehouse was shared"
+    assert said[2].startswith("  warning: ")
+    assert "\x1b" not in said[2]
+
+
 def test_thresholds_are_in_the_unit_of_their_limit() -> None:
     checked = (
         Checked(check="error_rate < 1%", value=0.0213, passed=False),

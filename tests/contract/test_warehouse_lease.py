@@ -1,0 +1,81 @@
+"""One run at a time on a warehouse, unless somebody wants to share it: real SQL, both majors of the connector."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+
+from loadgen.clock import SystemClock
+from loadgen.control import run_leases
+from loadgen.control.lease import LeaseTimes
+from loadgen.errors import Busy
+from orchestrator.warehouse_lease import Queue, Warehouse, alone_on
+from tests.control_plane import ControlPlane, patience
+from tests.embedded_server import EmbeddedServer
+
+
+@pytest.fixture(scope="module")
+def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
+    made = ControlPlane(server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def use(
+    plane: ControlPlane, request: pytest.FixtureRequest
+) -> Callable[..., AbstractContextManager[Callable[[], bool]]]:
+    """A run on the warehouse of this test."""
+    warehouse = Warehouse(account="A", name=request.node.name)
+
+    def begin(scenario: str, *, share: bool = False) -> AbstractContextManager[Callable[[], bool]]:
+        queue = Queue(wait=False, share=share, stop=threading.Event())
+        return alone_on(
+            warehouse, scenario, plane.place, LeaseTimes(), queue, clock=SystemClock(), environ=plane.environ
+        )
+
+    return begin
+
+
+def test_two_that_want_to_be_alone_are_not_there_together(use):
+    with use("first") as alone:
+        with pytest.raises(Busy, match="in use by another run: scenario first"), use("second"):
+            pass
+        assert alone()
+    with use("third") as alone:
+        assert alone()
+
+
+def test_who_shares_waits_for_nobody_and_who_wanted_to_be_alone_hears_of_it(use):
+    with use("first") as alone, use("beside", share=True) as beside:
+        assert not alone()
+        assert beside()
+    with use("after") as alone:
+        assert alone()
+
+
+def test_whoever_shares_keeps_out_who_wants_to_be_alone_until_the_last_has_left(use):
+    with use("long", share=True):
+        with use("short", share=True):
+            pass
+        with pytest.raises(Busy, match="in use by another run: scenario long"), use("alone"):
+            pass
+    with use("alone") as alone:
+        assert alone()
+
+
+@pytest.mark.parametrize("fault", [{"kind": "drop_reply"}, {"kind": "error", "errno": 200001}], ids=["lost", "taken"])
+def test_a_term_is_joined_once_when_its_answer_is_lost_and_with_the_next_number_when_another_was_faster(
+    plane, server, request, fault
+):
+    key = request.node.name[-20:]
+    other = run_leases.join(plane.session, patience(), key, "other", 30.0)
+    server.fault(match="INSERT INTO .*RUN_LEASES", count=1, **fault)
+
+    mine = run_leases.join(plane.session, patience(), key, "mine", 30.0)
+
+    assert (other.epoch, mine.epoch) == (1, 2)
+    assert [(epoch, owner) for epoch, owner, _ in plane.leases(key)] == [(1, "other"), (2, "mine")]

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control import pool_workers, run_attempts, run_queue, run_status
+from loadgen.control import pool_workers, run_attempts, run_leases, run_queue, run_status
 from loadgen.model.pool_worker import PoolWorkerStatus
 from loadgen.model.queue import QueueStatus
 from loadgen.model.run import RunStatus
+from orchestrator.warehouse_lease import Warehouse
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.pool_bench import Disturbance, PoolBench, assert_all_is_well, assert_taken_in_order, wait_for
@@ -115,7 +116,8 @@ def test_runners_take_what_they_can_obey_wishes_and_leave_in_good_order(bench):
 
 
 def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
-    """Added, done and looked at with the commands that a user types; the file is gone before the run begins."""
+    """Added, done and looked at with the commands that a user types; the file is gone before the run begins, and somebody
+    else has the warehouse at first."""
     file, keys = bench.folder / "pooled.yaml", bench.folder / "keys.csv"
     file.write_text(SCENARIO % bench.plane.place.database, "utf-8")
     keys.write_text("K\n1\n2\n", "utf-8")
@@ -132,13 +134,22 @@ def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
     again = ask("queue", "add", str(file), "--idempotency-key=night-1")
     file.unlink()
     keys.unlink()
+    held = bench.plane.claim(Warehouse(account="EMBEDDED", name="POOL_WH").key, ttl_s=600.0)
     bench.start("--min=1", "--max=1", "--labels=zone=eu", stand_in=False)
+    wait_for(lambda: row(bench, queue_id).exit_code, "the warehouse is in use", bench)
+    busy = row(bench, queue_id)
+    run_leases.release(bench.plane.session, held)
+    bench.plane.change("UPDATE RUN_QUEUE SET AVAILABLE_AT = SYSDATE() WHERE QUEUE_ID = ?", queue_id)
     wait_for(lambda: row(bench, queue_id).status.is_terminal, "the run ends", bench)
 
     wait_for(lambda: ask("pool", "stats")["idle_workers"], "the registry hears of it", bench)
     shown, stats = ask("queue", "show", queue_id[:-4]), ask("pool", "stats")
     assert again == {"queue_id": queue_id, "added": False}
+    assert (busy.status, busy.exit_code, busy.attempts, busy.available_in_ms > 0) == (QueueStatus.QUEUED, 75, 0, True)
+    assert busy.reason is not None
+    assert busy.reason.startswith("warehouse POOL_WH is in use by another run")
     assert (shown["status"], shown["attempts"]) == ("COMPLETED", 1)
+    assert [(one["status"], one["exit_code"]) for one in shown["history"][:-1]] == [("SKIPPED", 75)]
     assert shown["exit_code"] in COMPLETED
     run = run_status.read(bench.plane.session, shown["run_id"])
     assert run is not None

@@ -115,7 +115,7 @@ def run(
     poll_s, grace_s = duration_s(runner["poll"], "--poll"), duration_s(runner["grace"], "--grace")
     place = meant(None, connection, database=database, schema=schema, warehouse=warehouse).place
     with serving(place.connection):
-        keep_pool(place, rules, labels, words, poll_s=poll_s, grace_s=grace_s)
+        keep_pool(place, rules, labels, words, share=runner["share_warehouse"], poll_s=poll_s, grace_s=grace_s)
 
 
 @pool.command("runner", hidden=True, epilog="\b\nExample:\n  loadgen pool runner -c prod --labels zone=eu")
@@ -144,7 +144,7 @@ def runner(
         runs_folder=output_dir.resolve(),
         lease_s=duration_s(lease, "--lease"),
         poll_s=duration_s(poll, "--poll"),
-        options=("--share-warehouse",) if share_warehouse else (),
+        share=share_warehouse,
         program=LOADGEN if program is None else shlex.split(program),
     )
     place = meant(None, connection, database=database, schema=schema, warehouse=warehouse).place

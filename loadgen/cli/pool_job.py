@@ -47,6 +47,7 @@ def keep_pool(
     labels: tuple[str, ...],
     words: Sequence[str],
     *,
+    share: bool,
     poll_s: float,
     grace_s: float,
 ) -> None:
@@ -55,7 +56,7 @@ def keep_pool(
     patience = Patience(stop=stop, attempts=_FIRST_CONTACT, clock=clock)
     away_from_main_thread(lambda: ensure_tables(place, patience), name="pool")
     offers = capabilities(labels)
-    upkeep = Upkeep(ControlSession(place, role="queue"), offers, poll_s=poll_s, clock=clock)
+    upkeep = Upkeep(ControlSession(place, role="queue"), offers, share=share, poll_s=poll_s, clock=clock)
     scheduler = threading.Thread(target=_tick, args=(place, stop), name="schedules", daemon=True)
     environment = _environment(place)
 

@@ -57,14 +57,23 @@ class Result:
 
 
 def claim(
-    session: ControlSession, patience: Patience, owner: str, offers: tuple[str, ...], ttl_s: float
+    session: ControlSession,
+    patience: Patience,
+    owner: str,
+    offers: tuple[str, ...],
+    ttl_s: float,
+    *,
+    share: bool = False,
 ) -> Claim | None:
-    """The most urgent run that `owner`, who must be ONLINE, can do and gets; its attempt has begun. None: none."""
-    rows = patience.call(lambda: session.fetch(_Q["candidates"], write_words(offers), CANDIDATES))
+    """The most urgent run that `owner`, who must be ONLINE, can do and gets; its attempt has begun. None: none.
+
+    With `share` also one whose target is being measured by another.
+    """
+    rows = patience.call(lambda: session.fetch(_Q["candidates"], write_words(offers), int(share), CANDIDATES))
     for queue_id, epoch, status, last_owner, target in rows:
         if status == QueueStatus.RUNNING:
             run_attempts.lose(session, patience, queue_id, int(epoch), last_owner)
-        got = _claim_one(session, patience, queue_id, int(epoch), target, owner, ttl_s)
+        got = _claim_one(session, patience, queue_id, int(epoch), "" if share else target, owner, ttl_s)
         if got is not None:
             run_attempts.begin(session, patience, got.queue_id, got.epoch, got.owner)
             return got
@@ -140,9 +149,9 @@ def give_back(
     return _once(session, patience, claim, lambda: session.execute(_Q["give_back"], *binds) == 1)
 
 
-def depth(session: ControlSession, offers: tuple[str, ...]) -> int:
+def depth(session: ControlSession, offers: tuple[str, ...], *, share: bool = False) -> int:
     """How many runs could begin now, if there were enough runners with these capabilities."""
-    return int(session.fetch(_Q["depth"], write_words(offers))[0][0])
+    return int(session.fetch(_Q["depth"], int(share), write_words(offers), int(share))[0][0])
 
 
 def end_abandoned(session: ControlSession, patience: Patience) -> int:

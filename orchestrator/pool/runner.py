@@ -43,7 +43,7 @@ class RunnerSettings:
     lease_s: float = 60.0
     poll_s: float = 5.0
     stop_s: float = STOP_S
-    options: tuple[str, ...] = ()  # of `loadgen run`, for every run
+    share: bool = False  # a warehouse with other runs
     program: Sequence[str] = LOADGEN
 
 
@@ -147,7 +147,9 @@ class Runner:
                 run_claims.expire(self._session, patience, self._me.worker_id)
                 self._in_doubt = False
             offers, ttl_s = self._me.capabilities, self._settings.lease_s
-            claim = run_claims.claim(self._session, patience, self._me.worker_id, offers, ttl_s)
+            claim = run_claims.claim(
+                self._session, patience, self._me.worker_id, offers, ttl_s, share=self._settings.share
+            )
         except LoadgenError as error:
             self._in_doubt = True
             event(log, logging.WARNING, "claim_failed", runner=self._me.worker_id, why=str(error))
@@ -184,7 +186,7 @@ class Runner:
                 claim,
                 wanted,
                 self._settings.runs_folder,
-                self._settings.options,
+                ["--share-warehouse"] if self._settings.share else [],
                 program=self._settings.program,
                 stop_s=self._settings.stop_s,
             )

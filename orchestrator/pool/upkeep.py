@@ -25,8 +25,11 @@ _JOIN_S = 15.0
 class Upkeep:
     """A thread that looks at the queue every `poll_s`. Owns `session`, which it closes."""
 
-    def __init__(self, session: ControlSession, offers: tuple[str, ...], *, poll_s: float, clock: Clock) -> None:
-        self._session, self._offers, self._poll_s, self._clock = session, offers, poll_s, clock
+    def __init__(
+        self, session: ControlSession, offers: tuple[str, ...], *, share: bool, poll_s: float, clock: Clock
+    ) -> None:
+        self._session, self._offers, self._share = session, offers, share
+        self._poll_s, self._clock = poll_s, clock
         self._depth: int | None = None
         self._lock = threading.Lock()  # guards _depth
         self._stopping = threading.Event()
@@ -58,7 +61,7 @@ class Upkeep:
         if self._clock.monotonic_ns() >= self._prune_ns:
             pool_workers.prune(session, patience)
             self._prune_ns = self._clock.monotonic_ns() + round(PRUNE_S * NS_PER_S)
-        depth = run_claims.depth(session, self._offers)
+        depth = run_claims.depth(session, self._offers, share=self._share)
         with self._lock:
             self._depth = depth
 

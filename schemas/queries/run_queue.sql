@@ -43,29 +43,30 @@ WHERE QUEUE_ID = ? AND (STATUS = 'FAILED' OR STATUS = 'CANCELLED' OR STATUS = 'E
 
 -- name: candidates
 -- What may be taken now by someone who offers these capabilities, the most urgent first, then the oldest. A run waits
--- while another one measures the same target: two at once would measure each other. A row whose REQUIRES makes no sense
--- is never taken, and keeps nobody from the others.
+-- while another one measures the same target: two at once would measure each other; the second bind is 1 for someone
+-- who shares targets. A row whose REQUIRES makes no sense is never taken, and keeps nobody from the others.
 SELECT QUEUE_ID, EPOCH, STATUS, OWNER, TARGET FROM RUN_QUEUE Q
 WHERE (STATUS = 'QUEUED' OR STATUS = 'RUNNING') AND AVAILABLE_AT <= SYSDATE() AND ATTEMPTS < MAX_ATTEMPTS
   AND ARRAY_SIZE(ARRAY_EXCEPT(TO_ARRAY(TRY_PARSE_JSON(REQUIRES)), TO_ARRAY(PARSE_JSON(?)))) = 0
   AND NOT EXISTS (
       SELECT 1 FROM RUN_QUEUE B
-      WHERE B.TARGET = Q.TARGET AND B.TARGET <> '' AND (B.STATUS = 'RUNNING' OR B.STATUS = 'CANCEL_REQUESTED')
+      WHERE ? = 0 AND B.TARGET = Q.TARGET AND B.TARGET <> '' AND (B.STATUS = 'RUNNING' OR B.STATUS = 'CANCEL_REQUESTED')
         AND B.AVAILABLE_AT > SYSDATE())
 ORDER BY PRIORITY DESC, CREATED_AT, QUEUE_ID LIMIT ?;
 
 -- name: depth
--- How many runs could begin now, if there were runners with these capabilities: of those with one target only one.
-SELECT COUNT(DISTINCT IFF(TARGET = '', QUEUE_ID, TARGET)) FROM RUN_QUEUE Q
+-- How many runs could begin now, if there were runners with these capabilities: of those with one target only one,
+-- unless targets are shared (1).
+SELECT COUNT(DISTINCT IFF(TARGET = '' OR ? = 1, QUEUE_ID, TARGET)) FROM RUN_QUEUE Q
 WHERE (STATUS = 'QUEUED' OR STATUS = 'RUNNING') AND AVAILABLE_AT <= SYSDATE() AND ATTEMPTS < MAX_ATTEMPTS
   AND ARRAY_SIZE(ARRAY_EXCEPT(TO_ARRAY(TRY_PARSE_JSON(REQUIRES)), TO_ARRAY(PARSE_JSON(?)))) = 0
   AND NOT EXISTS (
       SELECT 1 FROM RUN_QUEUE B
-      WHERE B.TARGET = Q.TARGET AND B.TARGET <> '' AND (B.STATUS = 'RUNNING' OR B.STATUS = 'CANCEL_REQUESTED')
+      WHERE ? = 0 AND B.TARGET = Q.TARGET AND B.TARGET <> '' AND (B.STATUS = 'RUNNING' OR B.STATUS = 'CANCEL_REQUESTED')
         AND B.AVAILABLE_AT > SYSDATE());
 
 -- name: claim
--- 0 rows: another was faster, the target is being measured, or the claimer is not ONLINE. The last condition does not
+-- 0 rows: another was faster, the target (empty: of no matter) is being measured, or the claimer is not ONLINE. The last condition does not
 -- keep two claims of one instant apart; the lease on the warehouse does, and the second run gives its claim back.
 UPDATE RUN_QUEUE SET
     STATUS = 'RUNNING', OWNER = ?, EPOCH = EPOCH + 1, ATTEMPTS = ATTEMPTS + 1,

@@ -231,6 +231,17 @@ def test_one_target_is_measured_by_one_run_at_a_time(queue):
     assert queue.claimed(runner).queue_id == second
 
 
+def test_who_shares_takes_runs_whose_target_is_being_measured(queue):
+    first, second = queue.add("a", target="prod/WH"), queue.add("b", target="prod/WH")
+    runner = queue.runner()
+
+    depth = run_claims.depth(queue.session, (), share=True)
+    claims = [run_claims.claim(queue.session, patience(), runner, (), LEASE_S, share=True) for _ in range(3)]
+
+    assert depth == 2
+    assert [claim and claim.queue_id for claim in claims] == [first, second, None]
+
+
 def test_of_many_that_claim_at_once_each_run_goes_to_one(queue):
     wanted = {queue.add(str(number)) for number in range(12)}
     runners = [queue.runner() for _ in range(4)]

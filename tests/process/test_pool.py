@@ -116,8 +116,8 @@ def test_runners_take_what_they_can_obey_wishes_and_leave_in_good_order(bench):
 
 
 def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
-    """Added, done and looked at with the commands that a user types; the file is gone before the run begins, and somebody
-    else has the warehouse at first."""
+    """Added, done and looked at with the commands that a user types; the file is gone before the run begins, and
+    somebody else has the warehouse at first."""
     file, keys = bench.folder / "pooled.yaml", bench.folder / "keys.csv"
     file.write_text(SCENARIO % bench.plane.place.database, "utf-8")
     keys.write_text("K\n1\n2\n", "utf-8")

@@ -1,8 +1,11 @@
-"""`loadgen runs prune`: delete what old runs left in the control plane."""
+"""`loadgen runs prune`: delete what old runs left in the control plane, and what their attempts left here."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,52 +16,98 @@ from loadgen.cli.place import format_option
 from loadgen.log import plain
 
 if TYPE_CHECKING:
-    from loadgen.control.prune import OldRun
+    from loadgen.control.prune import Found, Old
     from loadgen.control.retry import Patience
     from loadgen.control.session import ControlSession
+    from orchestrator.pool.attempt_folders import AttemptFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What was found, and what was done about it."""
+
+    found: Found
+    folders: tuple[AttemptFolder, ...]
+    deleted: dict[str, int]  # rows by table; empty: nothing was
+    dry_run: bool
 
 
 @click.command("prune", epilog="\b\nExample:\n  loadgen runs prune --older-than 90d --dry-run")
-@click.option("--older-than", "age", metavar="TIME", required=True, help="Only runs that ended so long ago: 90d, 12h.")
+@click.option("--older-than", "age", metavar="TIME", required=True, help="Only what ended so long ago: 90d, 12h.")
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs"),
+    show_default=True,
+    help="Where a pool on this machine has its runs: what its failed attempts left there is deleted.",
+)
 @click.option("--dry-run", is_flag=True, help="Say which, and delete nothing.")
 @control_options
 @format_option
-def prune(age: str, dry_run: bool, output: str, **place: str | None) -> None:
-    """Delete old runs from every control table: states, results, logs and samples. Files of runs are not touched.
+def prune(age: str, output_dir: Path, dry_run: bool, output: str, **place: str | None) -> None:
+    """Delete old runs from every control table: states, results, logs and samples; old queued runs with their attempts;
+    and DIR/.queue/<id>.<n>, what attempts left that came to no result. DIR/<run id> is not touched.
 
-    A run that has not ended is never deleted. Trends and comparisons lose what is deleted. Safe to repeat.
+    What has not ended is never deleted, nor what waits in the queue. Trends and comparisons lose what is deleted, and
+    idempotency keys are forgotten. Safe to repeat.
     """
     age_s = duration_s(age, "--older-than")
 
-    def work(session: ControlSession, patience: Patience) -> tuple[tuple[OldRun, ...], dict[str, int]]:
-        from loadgen.control.prune import delete, old_runs
+    def work(session: ControlSession, patience: Patience) -> Pruned:
+        from loadgen.control.prune import delete, look
+        from orchestrator.pool.attempt_folders import remove
 
-        before, found = old_runs(session, patience, age_s)
-        return found, {} if dry_run or not found else delete(session, patience, before)
+        found = look(session, patience, age_s)
+        folders = _unneeded(session, patience, output_dir, age_s)
+        deleted: dict[str, int] = {}
+        if not dry_run:
+            folders = tuple(folder for folder in folders if remove(folder))
+            deleted = delete(session, patience, found.before) if found.runs or found.queued else {}
+        return Pruned(found=found, folders=folders, deleted=deleted, dry_run=dry_run)
 
-    found, deleted = with_control_session(
-        work,
-        name="prune",
-        **place_given(place),
-    )
-    click.echo(json.dumps(_as_json(found, deleted), indent=2) if output == "json" else _as_text(found, deleted))
-
-
-def _as_text(found: tuple[OldRun, ...], deleted: dict[str, int]) -> str:
-    if not found:
-        return "no run is that old"
-    lines = [f"{run.run_id}  {plain(run.scenario, 60)}  ended {run.ended_at:%Y-%m-%d %H:%M} UTC" for run in found]
-    if not deleted:
-        return "\n".join([*lines, f"{len(found)} runs would be deleted"])
-    rows = sum(deleted.values())
-    return "\n".join([*lines, f"{len(found)} runs are deleted: {rows:,} rows of {len(deleted)} tables"])
+    pruned = with_control_session(work, name="prune", **place_given(place))
+    click.echo(json.dumps(_as_json(pruned), indent=2) if output == "json" else _as_text(pruned))
 
 
-def _as_json(found: tuple[OldRun, ...], deleted: dict[str, int]) -> dict[str, Any]:
+def _unneeded(session: ControlSession, patience: Patience, output_dir: Path, age_s: float) -> tuple[AttemptFolder, ...]:
+    """Folders of attempts at what is not in the queue any more."""
+    from loadgen.clock import SystemClock
+    from loadgen.control import run_queue
+    from orchestrator.pool.attempt_folders import old_folders
+
+    def has_ended(queue_id: str) -> bool:
+        row = patience.call(lambda: run_queue.read(session, queue_id))
+        return row is None or row.status.is_terminal
+
+    before_s = SystemClock().utc_now().timestamp() - age_s
+    return tuple(folder for folder in old_folders(output_dir, before_s) if has_ended(folder.queue_id))
+
+
+def _as_text(pruned: Pruned) -> str:
+    found = pruned.found
+    if not (found.runs or found.queued or pruned.folders):
+        return "nothing is that old"
+    lines = [*_lines("run", found.runs), *_lines("queued", found.queued)]
+    lines += [f"folder  {plain(str(folder.path), 200)}" for folder in pruned.folders]
+    counted = f"{len(found.runs)} runs, {len(found.queued)} queued runs and {len(pruned.folders)} folders"
+    if pruned.dry_run:
+        return "\n".join([*lines, f"{counted} would be deleted"])
+    return "\n".join([*lines, f"{counted} are deleted: {sum(pruned.deleted.values()):,} rows"])
+
+
+def _lines(kind: str, found: Sequence[Old]) -> list[str]:
+    return [f"{kind}  {one.id}  {plain(one.scenario, 60)}  ended {one.ended_at:%Y-%m-%d %H:%M} UTC" for one in found]
+
+
+def _as_json(pruned: Pruned) -> dict[str, Any]:
+    found = pruned.found
     return {
-        "runs": [
-            {"run_id": run.run_id, "scenario": run.scenario, "ended_at": f"{run.ended_at.isoformat()}Z"}
-            for run in found
-        ],
-        "deleted": deleted,
+        "runs": [{"run_id": one.id, **_what(one)} for one in found.runs],
+        "queued": [{"queue_id": one.id, **_what(one)} for one in found.queued],
+        "folders": [str(folder.path) for folder in pruned.folders],
+        "deleted": pruned.deleted,
     }
+
+
+def _what(one: Old) -> dict[str, str]:
+    return {"scenario": one.scenario, "ended_at": f"{one.ended_at.isoformat()}Z"}

@@ -1,36 +1,52 @@
-"""Deleting what old runs left in the tables: a few statements, whatever the number of runs."""
+"""Deleting what old runs and old wishes left in the tables: a few statements, whatever their number."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from loadgen.control.queries import queries
+from loadgen.control.queries import Query, queries
 from loadgen.control.retry import Patience
 from loadgen.control.run_status import server_time
 from loadgen.control.session import ControlSession
 
 _Q = queries("prune")
+_LOOKS = ("old", "old_queued")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OldRun:
-    run_id: str
+class Old:
+    """A run, or a queued run."""
+
+    id: str
     scenario: str
     ended_at: datetime  # naive UTC
 
 
-def old_runs(session: ControlSession, patience: Patience, age_s: float) -> tuple[datetime, tuple[OldRun, ...]]:
-    """Runs that ended longer ago than this, and the moment that divides old from new."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What ended before that moment."""
+
+    before: datetime  # naive UTC
+    runs: tuple[Old, ...]
+    queued: tuple[Old, ...]
+
+
+def look(session: ControlSession, patience: Patience, age_s: float) -> Found:
+    """Runs and queued runs that ended longer ago than this."""
     before = patience.call(lambda: server_time(session)) - timedelta(seconds=age_s)
-    rows = patience.call(lambda: session.fetch(_Q["old"], before))
-    return before, tuple(OldRun(run_id=run_id, scenario=name, ended_at=ended) for run_id, name, ended in rows)
+
+    def old(query: Query) -> tuple[Old, ...]:
+        rows = patience.call(lambda: session.fetch(query, before))
+        return tuple(Old(id=id_, scenario=name, ended_at=ended) for id_, name, ended in rows)
+
+    return Found(before=before, runs=old(_Q["old"]), queued=old(_Q["old_queued"]))
 
 
 def delete(session: ControlSession, patience: Patience, before: datetime) -> dict[str, int]:
-    """Delete everything of the runs that ended before that moment: rows by table. Safe to repeat."""
+    """Delete everything of what ended before that moment: rows by table. Safe to repeat."""
     deleted = {}
     for name, query in _Q.items():
-        if name != "old":
+        if name not in _LOOKS:
             deleted[name.upper()] = patience.call(lambda query=query: session.execute(query, before))  # type: ignore[misc]
     return deleted

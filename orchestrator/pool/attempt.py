@@ -22,11 +22,13 @@ from loadgen.control.run_claims import Claim, Result, Wanted
 from loadgen.log import plain
 from loadgen.model.queue import Judgement, judge
 from orchestrator.pool import leash
+from orchestrator.pool.attempt_folders import FOLDER
 
 STOP_S = 60.0  # for a run to end in good order, with its results
 LOADGEN = (sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())")
 SAID_MAX = 2_000  # characters
 _READ_MAX = 4_000_000  # bytes of a summary
+_SAID_ALL = (Judgement.COMPLETED, Judgement.BUSY)  # of others one may want to see what they said
 
 
 class BadFiles(Exception):
@@ -62,11 +64,11 @@ class RunProcess:
         """How it ended, once it has. Its files go where those of every run are."""
         code = self._process.wait()
         result = Result(run_id=self.run_id, exit_code=code, reason=_why(self._folder, code))
-        if result.run_id is not None:
-            with suppress(OSError):  # then they stay where they are
+        with suppress(OSError):  # then they stay where they are
+            if result.run_id is not None:
                 (self._folder / "out" / result.run_id).replace(self._runs_folder / result.run_id)
-                if judge(code) is Judgement.COMPLETED:  # of the others one may want to see what they said
-                    shutil.rmtree(self._folder, ignore_errors=True)
+            if judge(code) in _SAID_ALL:
+                shutil.rmtree(self._folder, ignore_errors=True)
         return result
 
     def close(self) -> None:
@@ -97,7 +99,7 @@ def start_run(
     stop_s: float = STOP_S,
 ) -> RunProcess:
     """Do what is wanted as `loadgen run` does it."""
-    folder = runs_folder / ".queue" / f"{claim.queue_id}.{claim.epoch}"
+    folder = runs_folder / FOLDER / f"{claim.queue_id}.{claim.epoch}"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "out").mkdir(parents=True)
     _write(folder / "scenario.yaml", wanted.scenario)

@@ -1,7 +1,12 @@
--- Deleting what old runs left. RUN_STATUS comes last: what was interrupted is found again.
+-- Deleting what old runs left. RUN_STATUS and RUN_QUEUE come after what hangs on them: what was interrupted is found
+-- again. A queued run has an end once nobody will do it any more; the states say so once more.
 
 -- name: old
 SELECT RUN_ID, TEST_NAME, END_TIME FROM RUN_STATUS WHERE END_TIME < ? ORDER BY RUN_ID;
+
+-- name: old_queued
+SELECT QUEUE_ID, NAME, ENDED_AT FROM RUN_QUEUE
+WHERE ENDED_AT < ? AND STATUS <> 'QUEUED' AND STATUS <> 'RUNNING' AND STATUS <> 'CANCEL_REQUESTED' ORDER BY QUEUE_ID;
 
 -- name: worker_metrics_snapshots
 DELETE FROM WORKER_METRICS_SNAPSHOTS WHERE EXISTS (
@@ -49,3 +54,12 @@ DELETE FROM RUN_LEASES WHERE EXISTS (
 
 -- name: run_status
 DELETE FROM RUN_STATUS WHERE END_TIME < ?;
+
+-- name: run_attempts
+DELETE FROM RUN_ATTEMPTS WHERE EXISTS (
+    SELECT 1 FROM RUN_QUEUE Q WHERE Q.QUEUE_ID = RUN_ATTEMPTS.QUEUE_ID AND Q.ENDED_AT < ?
+      AND Q.STATUS <> 'QUEUED' AND Q.STATUS <> 'RUNNING' AND Q.STATUS <> 'CANCEL_REQUESTED');
+
+-- name: run_queue
+DELETE FROM RUN_QUEUE
+WHERE ENDED_AT < ? AND STATUS <> 'QUEUED' AND STATUS <> 'RUNNING' AND STATUS <> 'CANCEL_REQUESTED';

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -185,3 +186,43 @@ def test_runners_are_listed_in_pages_shown_drained_and_given_up(plane, ask):
         },
     }
     assert "bench-0  ONLINE  idle" in ask("pool", "stats")[1]
+
+
+def test_what_ended_long_ago_is_pruned_and_what_waits_or_runs_is_not(plane, ask, scenario, tmp_path):
+    add_runner(plane, "bench-1")
+    queued = [answer(ask("queue", "add", str(scenario), "--format=json"))["queue_id"] for _ in range(3)]
+    ended, running = (run_claims.claim(plane.session, patience(), "bench-1", (), 60.0, share=True) for _ in range(2))
+    assert ended is not None
+    assert running is not None
+    waits = next(one for one in queued if one not in (ended.queue_id, running.queue_id))
+    run_claims.finish(plane.session, patience(), ended, QueueStatus.FAILED, Result(exit_code=2, reason="no"))
+    left = {one: tmp_path / "runs" / ".queue" / f"{one}.1" for one in (*queued, "forgotten-1")}
+    strange = tmp_path / "runs" / ".queue" / "notes"
+    for folder in (*left.values(), strange):
+        folder.mkdir(parents=True)
+        (folder / "stderr").write_text("error: no\n", "utf-8")
+    words = ("runs", "prune", f"--output-dir={tmp_path / 'runs'}", "--format=json")
+
+    young = answer(ask(*words, "--older-than=1h"))
+    plane.change(
+        "UPDATE RUN_QUEUE SET ENDED_AT = DATEADD(hour, -2, ENDED_AT), CREATED_AT = DATEADD(day, -2, CREATED_AT)"
+    )
+    for path in (tmp_path / "runs" / ".queue").rglob("*"):
+        os.utime(path, (0, 0))
+    os.utime(left["forgotten-1"] / "stderr")  # somebody has just written to it
+    asked = answer(ask(*words, "--older-than=1h", "--dry-run"))
+    done = answer(ask(*words, "--older-than=1h"))
+    again, text = answer(ask(*words, "--older-than=1h")), ask("runs", "prune", "--older-than=1h")[1]
+
+    assert (young["queued"], young["folders"], young["deleted"]) == ([], [], {})
+    assert [one["queue_id"] for one in asked["queued"]] == [ended.queue_id]
+    assert (asked["folders"], asked["deleted"]) == ([str(left[ended.queue_id])], {})
+    assert (done["queued"], done["folders"]) == (asked["queued"], asked["folders"])
+    assert (done["deleted"]["RUN_QUEUE"], done["deleted"]["RUN_ATTEMPTS"]) == (1, 1)
+    assert (again["queued"], again["folders"], again["deleted"]) == ([], [], {})
+    assert text == "nothing is that old\n"
+    kept = answer(ask("queue", "list", "--format=json"))["queue"]
+    assert {one["queue_id"] for one in kept} == {running.queue_id, waits}
+    assert sorted(path for path in (*left.values(), strange) if path.exists()) == sorted(
+        [left[running.queue_id], left[waits], left["forgotten-1"], strange]
+    )

@@ -563,11 +563,11 @@ def test_only_runs_that_ended_long_enough_ago_are_deleted_and_all_of_them(plane,
     session = plane.session
     test_logs.append(session, patience(), [log_row(ended.run_id), log_row(living.run_id)])
 
-    assert prune.old_runs(session, patience(), 3_600.0)[1] == ()
-    before, found = prune.old_runs(session, patience(), -60.0)
-    assert ended.run_id in {run.run_id for run in found}
-    assert living.run_id not in {run.run_id for run in found}
-    deleted = prune.delete(session, patience(), before)
+    assert prune.look(session, patience(), 3_600.0).runs == ()
+    found = prune.look(session, patience(), -60.0)
+    assert ended.run_id in {run.id for run in found.runs}
+    assert living.run_id not in {run.id for run in found.runs}
+    deleted = prune.delete(session, patience(), found.before)
 
     assert deleted["RUN_STATUS"] >= 1
     assert deleted["TEST_LOGS"] == 1
@@ -575,7 +575,7 @@ def test_only_runs_that_ended_long_enough_ago_are_deleted_and_all_of_them(plane,
     assert read(session, ended.run_id) is None
     assert read(session, living.run_id) is not None
     assert len(test_logs.newest(session, living.run_id, 10)) == 1
-    assert set(prune.delete(session, patience(), before).values()) == {0}
+    assert set(prune.delete(session, patience(), found.before).values()) == {0}
 
 
 def log_row(run_id: str) -> LogRow:

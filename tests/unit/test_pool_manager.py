@@ -196,6 +196,16 @@ def test_why_a_run_failed_is_told_in_its_own_words(tmp_path, code, reason):
     assert (result.exit_code, result.run_id, result.reason) == (1, None, reason)
 
 
+@pytest.mark.parametrize(("code", "left"), [(75, []), (4, ["q.1"])], ids=["busy", "failed"])
+def test_only_of_an_attempt_that_failed_is_kept_what_it_said(tmp_path, code, left):
+    process = started(tmp_path, f"import sys; sys.exit({code})")
+    ended(process)
+    process.result()
+    process.close()
+
+    assert [path.name for path in (tmp_path / ".queue").iterdir()] == left
+
+
 WAITS = "import signal, time, os, sys\n{}\nopen(os.path.dirname(sys.argv[2]) + '/ready', 'w').close()\nsignal.pause()"
 
 

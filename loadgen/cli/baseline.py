@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from loadgen.cli.baseline_options import TREND
 from loadgen.cli.control_session import with_control_session
 from loadgen.control.place import ControlPlace
 from loadgen.errors import LoadgenError, UsageError
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-TREND = "trend"
 REGRESSION, NOT_COMPARABLE = 11, 2  # exit codes
 
 

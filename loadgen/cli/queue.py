@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadgen.cli.baseline_options import baseline_options, judging_of
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option, meant, place_options, warn
 from loadgen.cli.who import who
@@ -18,11 +19,12 @@ from loadgen.errors import UsageError
 from loadgen.log import plain
 
 if TYPE_CHECKING:
+    from loadgen.control.place import ControlPlace
     from loadgen.control.retry import Patience
     from loadgen.control.run_attempts import Attempt
-    from loadgen.control.run_queue import Added, Queued
+    from loadgen.control.run_queue import Added, NewQueued, Queued
     from loadgen.control.session import ControlSession
-    from loadgen.model.queue import QueueStatus
+    from loadgen.model.queue import Judging, QueueStatus
 
 LIMIT_MAX = 10_000
 
@@ -44,6 +46,7 @@ def queue() -> None:
 )
 @click.option("--idempotency-key", metavar="TEXT", help="Added once for each key: repeating the command is harmless.")
 @click.option("--not-before", metavar="TIME", help="Not earlier: 2026-11-17T02:00, in UTC unless it names an offset.")
+@baseline_options
 @place_options
 @format_option
 def add(
@@ -53,15 +56,16 @@ def add(
     requires: Sequence[str],
     idempotency_key: str | None,
     not_before: str | None,
+    baseline: str | None,
+    confirm: bool,
     output: str,
-    database: str | None,
-    schema: str | None,
-    warehouse: str | None,
+    **parts: str | None,
 ) -> None:
     """Put a run of the scenario FILE into the queue.
 
     The queue keeps the text of the scenario and of its value files: later changes of the files change nothing.
-    Variables like ${NAME} are filled in where the run is done.
+    Variables like ${NAME} are filled in where the run is done. It is judged by --baseline and tells as `notify:` says,
+    as `loadgen run` does.
 
     \b
     What the exit code of the run means: 0, 5, 10, 11 it has a result, and is COMPLETED; 2 it is FAILED, for it would
@@ -69,12 +73,11 @@ def add(
     it, it is CANCELLED; anything else is tried again after a pause, five times in all, then it is EXHAUSTED.
     """
     from loadgen.cli.packed_scenario import packed_scenario
-    from loadgen.cli.tables import ensure_tables
     from loadgen.control import run_queue
 
     words, at = parse_words(requires, "--requires"), None if not_before is None else _moment(not_before)
     _check_key(idempotency_key, run_queue.KEY_MAX)
-    aim = meant(file, connection, database=database, schema=schema, warehouse=warehouse)
+    aim = meant(file, connection, **parts)
     warn(aim.loaded)
     packed = packed_scenario(file, aim)
     wanted = run_queue.NewQueued(
@@ -85,23 +88,11 @@ def add(
         target=packed.target,
         requires=words,
         priority=priority,
+        judging=judging_of(baseline, confirm, aim.place),
         idempotency_key=idempotency_key,
         not_before=at,
     )
-
-    def put(session: ControlSession, patience: Patience) -> Added:
-        ensure_tables(session.place, patience)
-        return run_queue.add(session, patience, wanted)
-
-    place = aim.place
-    added = with_control_session(
-        put,
-        name="queue",
-        connection=place.connection,
-        database=place.database,
-        schema=place.schema,
-        warehouse=place.warehouse,
-    )
+    added = _added(aim.place, wanted)
     if output == "json":
         click.echo(json.dumps({"queue_id": added.queue_id, "added": added.is_new}, indent=2))
         return
@@ -148,15 +139,16 @@ def show(queue_id: str, output: str, **place: str | None) -> None:
     from loadgen.cli.queue_view import as_json, as_text
     from loadgen.control import run_attempts, run_queue
 
-    def look(session: ControlSession, patience: Patience) -> tuple[Queued, tuple[Attempt, ...]]:
+    def look(session: ControlSession, patience: Patience) -> tuple[Queued, Judging, tuple[Attempt, ...]]:
         found = run_queue.find(session, patience, queue_id)
         row = patience.call(lambda: run_queue.read(session, found))
         if row is None:
             raise UsageError(f"there is no queued run {found} any more")
-        return row, patience.call(lambda: run_attempts.read(session, found))
+        judging = patience.call(lambda: run_queue.read_judging(session, found))
+        return row, judging, patience.call(lambda: run_attempts.read(session, found))
 
-    row, attempts = with_control_session(look, name="queue", **place)
-    click.echo(json.dumps(as_json(row, attempts), indent=2) if output == "json" else as_text(row, attempts))
+    shown = with_control_session(look, name="queue", **place)
+    click.echo(json.dumps(as_json(*shown), indent=2) if output == "json" else as_text(*shown))
 
 
 @queue.command("cancel", epilog="\b\nExample:\n  loadgen queue cancel orders-7f3a -c prod")
@@ -198,6 +190,24 @@ def retry(queue_id: str, output: str, **place: str | None) -> None:
             remedy="Only what FAILED, was CANCELLED or is EXHAUSTED; `loadgen queue add` queues a new run.",
         )
     _print_asked(row, reason, output)
+
+
+def _added(place: ControlPlace, wanted: NewQueued) -> Added:
+    from loadgen.cli.tables import ensure_tables
+    from loadgen.control import run_queue
+
+    def put(session: ControlSession, patience: Patience) -> Added:
+        ensure_tables(session.place, patience)
+        return run_queue.add(session, patience, wanted)
+
+    return with_control_session(
+        put,
+        name="queue",
+        connection=place.connection,
+        database=place.database,
+        schema=place.schema,
+        warehouse=place.warehouse,
+    )
 
 
 def _print_asked(row: Queued, reason: str, output: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from loadgen.model.queue import QueueStatus
 if TYPE_CHECKING:
     from loadgen.control.run_attempts import Attempt
     from loadgen.control.run_queue import Queued
+    from loadgen.model.queue import Judging
 
 
 def table(found: Sequence[Queued]) -> str:
@@ -32,7 +34,7 @@ def table(found: Sequence[Queued]) -> str:
     return text_table(head, rows, right=(2, 3, 4))
 
 
-def as_text(row: Queued, attempts: Sequence[Attempt]) -> str:
+def as_text(row: Queued, judging: Judging, attempts: Sequence[Attempt]) -> str:
     facts = {
         "scenario": plain(row.name, 100),
         "status": row.status.value,
@@ -43,6 +45,7 @@ def as_text(row: Queued, attempts: Sequence[Attempt]) -> str:
         "requires": plain(" ".join(row.requires), 500) or None,
         "connection": None if row.connection is None else plain(row.connection, 100),
         "target": plain(row.target, 200) or None,
+        "judged by": plain(" ".join(judging.words), 200) or None,
         "attempts": f"{row.attempts} of {row.max_attempts}",
         "key": None if row.idempotency_key == row.queue_id else plain(row.idempotency_key, 200),
         "created": _moment(row.created_at),
@@ -76,7 +79,7 @@ def queued_as_json(row: Queued) -> dict[str, Any]:
     }
 
 
-def as_json(row: Queued, attempts: Sequence[Attempt]) -> dict[str, Any]:
+def as_json(row: Queued, judging: Judging, attempts: Sequence[Attempt]) -> dict[str, Any]:
     history = [
         {
             "epoch": attempt.epoch,
@@ -90,7 +93,7 @@ def as_json(row: Queued, attempts: Sequence[Attempt]) -> dict[str, Any]:
         }
         for attempt in attempts
     ]
-    return {**queued_as_json(row), "history": history}
+    return {**queued_as_json(row), **asdict(judging), "history": history}
 
 
 def _attempts(attempts: Sequence[Attempt]) -> str:

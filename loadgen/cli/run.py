@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.baseline_options import baseline_options, check_confirm
 from loadgen.cli.signals import noted_signals
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import plain
@@ -61,12 +62,7 @@ HURRY_S = 10.0  # after a second signal the run must be over within this time
     is_flag=True,
     help="Measure beside other runs on the warehouse; the result says so, and theirs.",
 )
-@click.option(
-    "--baseline",
-    metavar="RUN|trend",
-    help="Compare with this run, or with the trend of the same scenario; exit code 11 when it is worse.",
-)
-@click.option("--confirm", is_flag=True, help="With --baseline trend: run once more when a regression is suspected.")
+@baseline_options
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and connect to nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress; the result is still printed.")
 @click.option(
@@ -98,8 +94,7 @@ def run(
     if dry_run:
         _print_plan(file, overrides, output)
         return 0
-    if confirm and baseline != "trend":
-        raise UsageError("--confirm needs --baseline trend", remedy="Add --baseline trend.")
+    check_confirm(baseline, confirm)
     if wait and share_warehouse:
         raise UsageError("--share-warehouse waits for nobody", remedy="Leave --wait out.")
     from loadgen.cli.baseline import check_baseline, judge_by, wants_second_run

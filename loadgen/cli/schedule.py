@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadgen.cli.baseline_options import baseline_options, judging_of
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option, meant, place_options, warn
 from loadgen.cli.schedule_print import print_units
@@ -75,6 +76,7 @@ def schedule() -> None:
     "--requires", metavar="KEY=VALUE", multiple=True, help="Only runners that offer this take it. May be repeated."
 )
 @click.option("-c", "--connection", metavar="NAME", help="Use this connection instead of the scenario's.")
+@baseline_options
 @place_options
 @format_option
 def add(
@@ -87,13 +89,15 @@ def add(
     priority: int,
     requires: Sequence[str],
     connection: str | None,
+    baseline: str | None,
+    confirm: bool,
     output: str,
     **parts: str | None,
 ) -> None:
     """Run the scenario FILE whenever the cron expression comes due, from now on.
 
     The schedule keeps the text of the scenario and of its value files: later changes of the files change nothing. To
-    change a schedule, remove it and add it again.
+    change a schedule, remove it and add it again. Its runs are judged by --baseline and tell as `notify:` says.
 
     \b
     minute hour day-of-month month day-of-week           0 2 * * *       every night at two
@@ -118,7 +122,13 @@ def add(
         timezone=timezone,
         max_catchup=max_catchup,
         overlap=Overlap(overlap),
-        wanted=replace(_wanted(file, aim), connection=connection, requires=words, priority=priority),
+        wanted=replace(
+            _wanted(file, aim),
+            connection=connection,
+            requires=words,
+            priority=priority,
+            judging=judging_of(baseline, confirm, aim.place),
+        ),
     )
     row = _added(aim.place, new)
     if output == "json":
@@ -149,14 +159,16 @@ def show(name: str, output: str, **place: str | None) -> None:
     """Show a schedule, and what became of the last times that it came due."""
     from loadgen.cli.schedule_view import as_json, as_text
     from loadgen.control import schedule_fires, schedules
+    from loadgen.model.queue import Judging
 
-    def look(session: ControlSession, patience: Patience) -> tuple[ScheduleRow, tuple[FireRow, ...], datetime]:
+    def look(session: ControlSession, patience: Patience) -> tuple[ScheduleRow, Judging, tuple[FireRow, ...], datetime]:
         row = schedules.find(session, patience, name)
+        wanted = patience.call(lambda: schedules.wanted(session, row.schedule_id))
         fires = patience.call(lambda: schedule_fires.newest(session, row.schedule_id, SHOWN_FIRES))
-        return row, fires, _now(session, patience)
+        return row, Judging() if wanted is None else wanted.judging, fires, _now(session, patience)
 
-    row, fires, now = with_control_session(look, name="schedule", **place)
-    click.echo(json.dumps(as_json(row, fires, now), indent=2) if output == "json" else as_text(row, fires, now))
+    shown = with_control_session(look, name="schedule", **place)
+    click.echo(json.dumps(as_json(*shown), indent=2) if output == "json" else as_text(*shown))
 
 
 @schedule.command("next", epilog="\b\nExample:\n  loadgen schedule next nightly -n 10")

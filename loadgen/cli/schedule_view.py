@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -16,6 +17,7 @@ from loadgen.model.cron import ScheduleInvalid, parse_cron
 if TYPE_CHECKING:
     from loadgen.control.schedule_fires import FireRow
     from loadgen.control.schedules import ScheduleRow
+    from loadgen.model.queue import Judging
     from orchestrator.scheduler import Ticked
 
 
@@ -52,7 +54,7 @@ def table(rows: Sequence[ScheduleRow], now: datetime) -> str:
     return text_table(head, cells)
 
 
-def as_text(row: ScheduleRow, fires: Sequence[FireRow], now: datetime) -> str:
+def as_text(row: ScheduleRow, judging: Judging, fires: Sequence[FireRow], now: datetime) -> str:
     facts = {
         "cron": f"{plain(row.cron, 200)}  ({plain(row.timezone, 100)})",
         "state": _state(row, now),
@@ -61,6 +63,7 @@ def as_text(row: ScheduleRow, fires: Sequence[FireRow], now: datetime) -> str:
         "connection": None if row.connection is None else plain(row.connection, 100),
         "target": plain(row.target, 200) or None,
         "requires": plain(" ".join(_words(row.requires)), 500) or None,
+        "judged by": plain(" ".join(judging.words), 200) or None,
         "priority": str(row.priority),
         "overlap": plain(row.overlap, 10),
         "max catchup": str(row.max_catchup),
@@ -93,7 +96,7 @@ def schedule_as_json(row: ScheduleRow, now: datetime) -> dict[str, Any]:
     }
 
 
-def as_json(row: ScheduleRow, fires: Sequence[FireRow], now: datetime) -> dict[str, Any]:
+def as_json(row: ScheduleRow, judging: Judging, fires: Sequence[FireRow], now: datetime) -> dict[str, Any]:
     history = [
         {
             "fire_at": _stamp(fire.at),
@@ -105,7 +108,7 @@ def as_json(row: ScheduleRow, fires: Sequence[FireRow], now: datetime) -> dict[s
         }
         for fire in fires
     ]
-    return {**schedule_as_json(row, now), "fires": history}
+    return {**schedule_as_json(row, now), **asdict(judging), "fires": history}
 
 
 def next_as_text(row: ScheduleRow, now: datetime, number: int) -> str:

@@ -21,6 +21,7 @@ RUNS_MAX = 300  # the newest ones: a change counts as new or known whatever is s
 NAMES_SHOWN = 5
 
 _UNTOLD = ("warnings", "credits")  # of the environment: findings, not circumstances
+_IDS = ("queue_id", "attempt")  # of the labels: a pool gives them to its runs, to each others
 # Of SHOW WAREHOUSES: what somebody has set, not what is going on.
 _WAREHOUSE_SETTINGS = (
     *("type", "size", "min_cluster_count", "max_cluster_count", "scaling_policy", "generation", "auto_suspend"),
@@ -80,7 +81,7 @@ def _known(result: ScenarioResult, summary: Mapping[str, Any], size: str | None,
     facts = {
         **{f"environment.{name}": value for name, value in environment.items() if name not in _UNTOLD},
         **{f"warehouse.{name}": warehouse[name] for name in _WAREHOUSE_SETTINGS if name in warehouse},
-        **{f"labels.{name}": value for name, value in config.get("labels", {}).items()},
+        **{f"labels.{name}": value for name, value in config.get("labels", {}).items() if name not in _IDS},
         "connections": summary["connections"],
     }
     night = Night(

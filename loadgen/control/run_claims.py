@@ -10,17 +10,16 @@ Every write of an owner is refused when his lease is over: what he did meanwhile
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from loadgen.control import run_attempts
 from loadgen.control.queries import queries
 from loadgen.control.retry import Patience
-from loadgen.control.run_queue import REASON_MAX, read, write_words
+from loadgen.control.run_queue import REASON_MAX, read, read_files, write_words
 from loadgen.control.session import ControlSession
 from loadgen.control.storable import text
-from loadgen.model.queue import QueueStatus
+from loadgen.model.queue import Judging, QueueStatus
 
 CANDIDATES = 10  # as many others may be faster
 
@@ -45,6 +44,7 @@ class Wanted:
     files: Mapping[str, str]
     connection: str | None
     attempts: int  # this one included
+    judging: Judging = field(default_factory=Judging)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,10 @@ def wanted(session: ControlSession, claim: Claim) -> Wanted | None:
     if not rows:
         return None
     name, scenario, files, connection, attempts = rows[0]
-    return Wanted(name=name, scenario=scenario, files=json.loads(files), connection=connection, attempts=int(attempts))
+    texts, judging = read_files(files)
+    return Wanted(
+        name=name, scenario=scenario, files=texts, connection=connection, attempts=int(attempts), judging=judging
+    )
 
 
 def extend(session: ControlSession, owner: str, ttl_s: float) -> int:

@@ -9,7 +9,7 @@ import json
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -19,12 +19,13 @@ from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.storable import clean, text
 from loadgen.errors import UsageError
 from loadgen.log import plain
-from loadgen.model.queue import ATTEMPTS_MAX, QueueStatus
+from loadgen.model.queue import ATTEMPTS_MAX, Judging, QueueStatus
 
 KEY_MAX = 200  # characters
 NAME_MAX = 255
 TARGET_MAX = 200
 REASON_MAX = 2_000
+JUDGING = "/judging"  # among the files, and never one of them: those lie beside the scenario
 _SLUG_MAX = 19
 _SHOW_IDS = "`loadgen queue list` shows what there is."
 
@@ -42,6 +43,7 @@ class NewQueued:
     target: str = ""  # what one run at a time may measure; empty: not known, and never waited for
     requires: tuple[str, ...] = ()  # key=value: what its runner must offer
     priority: int = 0  # higher first
+    judging: Judging = field(default_factory=Judging)
     idempotency_key: str | None = None  # None: one that nobody else has
     not_before: datetime | None = None  # naive UTC
     max_attempts: int = ATTEMPTS_MAX
@@ -90,7 +92,7 @@ def add(session: ControlSession, patience: Patience, wanted: NewQueued) -> Added
     queue_id = new_queue_id(wanted.name)
     key = wanted.idempotency_key or queue_id
     binds = (
-        *(queue_id, key, text(wanted.name, NAME_MAX), clean(wanted.scenario), write_files(wanted.files)),
+        *(queue_id, key, text(wanted.name, NAME_MAX), clean(wanted.scenario), write_files(wanted)),
         *(wanted.connection, text(wanted.target, TARGET_MAX), write_words(wanted.requires), wanted.priority),
         *(None if wanted.not_before is None else wanted.not_before.isoformat(sep=" "), wanted.max_attempts),
     )
@@ -146,8 +148,23 @@ def retry(session: ControlSession, patience: Patience, queue_id: str, reason: st
     return _there(session, patience, queue_id)
 
 
-def write_files(files: Mapping[str, str]) -> str:
-    return json.dumps({clean(name): clean(content) for name, content in files.items()}, separators=(",", ":"))
+def read_judging(session: ControlSession, queue_id: str) -> Judging:
+    rows = session.fetch(_Q["read_files"], queue_id)
+    return read_files(rows[0][0])[1] if rows else Judging()
+
+
+def write_files(wanted: NewQueued) -> str:
+    """The texts that a run needs, and what it is judged by."""
+    files = {clean(name): clean(content) for name, content in wanted.files.items()}
+    if wanted.judging != Judging():
+        files[JUDGING] = json.dumps(asdict(wanted.judging), separators=(",", ":"))
+    return json.dumps(files, separators=(",", ":"))
+
+
+def read_files(written: str) -> tuple[dict[str, str], Judging]:
+    files: dict[str, str] = json.loads(written)
+    judging = files.pop(JUDGING, None)
+    return files, Judging() if judging is None else Judging(**json.loads(judging))
 
 
 def write_words(words: tuple[str, ...]) -> str:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from loadgen.control.queries import queries
 from loadgen.control.retry import Patience
-from loadgen.control.run_queue import NAME_MAX, TARGET_MAX, NewQueued, write_files, write_words
+from loadgen.control.run_queue import NAME_MAX, TARGET_MAX, NewQueued, read_files, write_files, write_words
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.storable import clean, text
 from loadgen.errors import UsageError
@@ -67,7 +66,7 @@ def add(session: ControlSession, patience: Patience, new: NewSchedule) -> str:
     wanted = new.wanted
     binds = (
         *(schedule_id, new.name, new.cron, new.timezone, text(wanted.name, NAME_MAX), clean(wanted.scenario)),
-        *(write_files(wanted.files), wanted.connection, text(wanted.target, TARGET_MAX), write_words(wanted.requires)),
+        *(write_files(wanted), wanted.connection, text(wanted.target, TARGET_MAX), write_words(wanted.requires)),
         *(wanted.priority, new.max_catchup, new.overlap),
     )
     try:
@@ -112,10 +111,12 @@ def wanted(session: ControlSession, schedule_id: str) -> NewQueued | None:
     if not rows:
         return None
     name, scenario, files, connection, target, requires, priority = rows[0]
+    texts, judging = read_files(files)
     return NewQueued(
         name=name,
         scenario=scenario,
-        files=_files(files),
+        files=texts,
+        judging=judging,
         connection=connection,
         target=target,
         requires=tuple(json.loads(requires)),
@@ -156,11 +157,6 @@ def written(moment: datetime) -> str:
 def aware(moment: datetime) -> datetime:
     """As the tables have it: naive, and meant as UTC."""
     return moment.replace(tzinfo=UTC)
-
-
-def _files(written_files: str) -> Mapping[str, str]:
-    found: Mapping[str, str] = json.loads(written_files)
-    return found
 
 
 def _row(row: tuple[Any, ...]) -> ScheduleRow:

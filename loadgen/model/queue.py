@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 ATTEMPTS_MAX = 5
 FIRST_PAUSE_S = 1.0
 PAUSE_MAX_S = 60.0
 BUSY_PAUSE_S = 15.0  # another run has the warehouse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judging:
+    """What a wanted run is to be judged by, beside its own thresholds: options of `loadgen run`."""
+
+    baseline: str | None = None  # a run's id, or `trend`
+    confirm: bool = False
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        words = () if self.baseline is None else (f"--baseline={self.baseline}",)
+        return (*words, "--confirm") if self.confirm else words
 
 
 class QueueStatus(StrEnum):

@@ -13,10 +13,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 from loadgen.control.run_claims import Claim, Result, Wanted
 from loadgen.log import plain
@@ -49,9 +49,12 @@ class RunProcess:
     @property
     def run_id(self) -> str | None:
         """None: there is no run yet, or never was."""
+        return min(self._run_ids(), default=None)
+
+    def _run_ids(self) -> list[str]:
         with suppress(OSError):
-            return min((entry.name for entry in (self._folder / "out").iterdir() if entry.is_dir()), default=None)
-        return None
+            return [entry.name for entry in (self._folder / "out").iterdir() if entry.is_dir()]
+        return []
 
     def stop(self) -> None:
         """Ask it to end in good order; the leash ends it when it takes too long. Safe to repeat."""
@@ -61,12 +64,15 @@ class RunProcess:
         self._tell(b"k")
 
     def result(self) -> Result:
-        """How it ended, once it has. Its files go where those of every run are."""
-        code = self._process.wait()
-        result = Result(run_id=self.run_id, exit_code=code, reason=_why(self._folder, code))
+        """How it ended, once it has. Its files go where those of every run are. With --confirm there may be two."""
+        code, told = self._process.wait(), _told(self._folder)
+        runs = self._run_ids()
+        decisive = told.get("run_id")  # the run whose summary it is
+        run_id = decisive if decisive in runs else self.run_id
+        result = Result(run_id=run_id, exit_code=code, reason=_why(told, self._folder, code))
         with suppress(OSError):  # then they stay where they are
-            if result.run_id is not None:
-                (self._folder / "out" / result.run_id).replace(self._runs_folder / result.run_id)
+            for name in runs:
+                (self._folder / "out" / name).replace(self._runs_folder / name)
             if judge(code) in _SAID_ALL:
                 shutil.rmtree(self._folder, ignore_errors=True)
         return result
@@ -105,7 +111,15 @@ def start_run(
     _write(folder / "scenario.yaml", wanted.scenario)
     for name, content in wanted.files.items():
         _write(_inside(folder, name), content)
-    words = [*program, "run", str(folder / "scenario.yaml"), "--quiet", "--format=json", *options]
+    words = [
+        *program,
+        "run",
+        str(folder / "scenario.yaml"),
+        "--quiet",
+        "--format=json",
+        *options,
+        *wanted.judging.words,
+    ]
     words += [f"--output-dir={folder / 'out'}", f"--label=queue_id={claim.queue_id}", f"--label=attempt={claim.epoch}"]
     if wanted.connection is not None:
         words.append(f"--connection={wanted.connection}")
@@ -137,11 +151,19 @@ def _said(folder: Path, name: str) -> IO[bytes]:
     return os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb")
 
 
-def _why(folder: Path, code: int) -> str | None:
-    """In the run's own words: its summary, its error, or the last thing it said."""
-    with suppress(OSError, ValueError, AttributeError, TypeError, LookupError):  # whatever it is, it is no summary
+def _told(folder: Path) -> dict[str, Any]:
+    """The summary that it printed, or its error; empty: neither."""
+    with suppress(OSError, ValueError):
         with (folder / "stdout").open("rb") as file:
             told = json.loads(file.read(_READ_MAX))
+        if isinstance(told, dict):
+            return told
+    return {}
+
+
+def _why(told: Mapping[str, Any], folder: Path, code: int) -> str | None:
+    """In the run's own words: its summary, its error, or the last thing it said."""
+    with suppress(TypeError, LookupError):  # whatever it is, it is no summary
         why = told["error"]["message"] if "error" in told else told.get("exit_reason")
         if why:
             return plain(str(why), SAID_MAX)

@@ -77,15 +77,18 @@ def add_runner(plane: ControlPlane, worker_id: str, *labels: str) -> None:
 
 
 def test_a_queued_run_holds_its_files_and_no_path(plane, ask, scenario):
-    added = answer(ask("queue", "add", str(scenario), "--priority=7", "--requires=b=2,a=1", "--format=json"))
+    options = ("--priority=7", "--requires=b=2,a=1", "--baseline=trend", "--confirm")
+    added = answer(ask("queue", "add", str(scenario), *options, "--format=json"))
 
     (files, text, target), *_ = plane.rows("SELECT FILES, SCENARIO, TARGET FROM RUN_QUEUE")
-    assert json.loads(files) == {"data/keys.csv": "K\n1\n2\n"}
+    assert json.loads(files)["data/keys.csv"] == "K\n1\n2\n"
     assert text == SCENARIO
     assert str(scenario.parent) not in files + text
     assert target == "embedded/WH"
     shown = answer(ask("queue", "show", added["queue_id"], "--format=json"))
     assert (shown["priority"], shown["requires"], shown["history"]) == (7, ["a=1", "b=2"], [])
+    assert (shown["baseline"], shown["confirm"]) == ("trend", True)
+    assert "judged by   --baseline=trend --confirm" in ask("queue", "show", added["queue_id"])[1]
 
 
 def test_a_run_is_listed_shown_cancelled_and_tried_again(ask, scenario):
@@ -126,6 +129,8 @@ def test_attempts_are_shown(plane, ask, scenario):
         (["queue", "add", "FILE", "--not-before=tomorrow"], "--not-before is 'tomorrow'"),
         (["queue", "add", "FILE", f"--idempotency-key={'k' * 201}"], "has 201 characters"),
         (["queue", "add", "missing.yaml"], "missing.yaml"),
+        (["queue", "add", "FILE", "--confirm"], "--confirm needs --baseline trend"),
+        (["queue", "add", "FILE", "--baseline=nothing"], "there is no run nothing"),
         (["queue", "list", "--status=done"], "there is no status 'done'"),
         (["queue", "show", "nothing"], "there is no queued run 'nothing'"),
         (["queue", "cancel", "nothing"], "there is no queued run 'nothing'"),

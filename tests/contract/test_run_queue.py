@@ -19,11 +19,12 @@ from loadgen.control.run_queue import NewQueued
 from loadgen.control.session import ControlSession
 from loadgen.errors import UsageError
 from loadgen.model.pool_worker import PoolWorkerStatus
-from loadgen.model.queue import ATTEMPTS_MAX, AttemptStatus, QueueStatus
+from loadgen.model.queue import ATTEMPTS_MAX, AttemptStatus, Judging, QueueStatus
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 
 LEASE_S = 60.0
+JUDGING = Judging(baseline="trend", confirm=True)
 NOT_ANSWERED: list[dict[str, Any]] = [{"kind": "drop_reply"}, {"kind": "reset"}, {"kind": "http_status", "status": 503}]
 each_fault = pytest.mark.parametrize("fault", NOT_ANSWERED, ids=[fault["kind"] for fault in NOT_ANSWERED])
 
@@ -110,7 +111,9 @@ def assert_powerless(queue: Queue, claim: Claim) -> None:
 
 def test_what_is_added_waits_with_its_texts(queue):
     text, files = "name: ünïcode\nsql: 'a'", {"keys/a.csv": "k\r\n1\r\n"}
-    queue_id = queue.add("Orders & more", scenario=text, files=files, connection="prod", requires=("b=2", "a=1"))
+    queue_id = queue.add(
+        "Orders & more", scenario=text, files=files, connection="prod", requires=("b=2", "a=1"), judging=JUDGING
+    )
 
     row = queue.row(queue_id)
     claim = queue.claim(queue.runner(), "a=1", "b=2")
@@ -118,7 +121,9 @@ def test_what_is_added_waits_with_its_texts(queue):
     wanted = run_claims.wanted(queue.session, claim)
 
     assert (row.status, row.attempts, row.epoch, row.requires) == (QueueStatus.QUEUED, 0, 0, ("a=1", "b=2"))
-    assert wanted == run_claims.Wanted(name="Orders & more", scenario=text, files=files, connection="prod", attempts=1)
+    assert wanted == run_claims.Wanted(
+        name="Orders & more", scenario=text, files=files, connection="prod", attempts=1, judging=JUDGING
+    )
 
 
 def test_of_two_with_one_key_there_is_one(queue):

@@ -16,7 +16,7 @@ from loadgen.control.schedule_fires import FireRow
 from loadgen.control.schedules import NewSchedule, ScheduleRow
 from loadgen.control.session import ControlFailed
 from loadgen.errors import UsageError
-from loadgen.model.queue import QueueStatus
+from loadgen.model.queue import Judging, QueueStatus
 from loadgen.model.schedule import Fire, FireOutcome, Overlap
 from orchestrator.scheduler import tick
 from tests.control_plane import ControlPlane, patience
@@ -81,6 +81,7 @@ def test_a_schedule_comes_back_as_it_was_added(plane):
         target="prod/BENCH_WH",
         requires=("size=large", "region=eu"),
         priority=7,
+        judging=Judging(baseline="trend"),
     )
 
     row = new(plane, name=HOSTILE, cron="30 0 2 * * *", timezone="Europe/Berlin", overlap=Overlap.SKIP, wanted=wanted)
@@ -90,6 +91,7 @@ def test_a_schedule_comes_back_as_it_was_added(plane):
     assert (row.enabled, row.overlap, row.max_catchup, row.reason) == (True, "skip", 1, None)
     assert stored is not None
     assert (stored.scenario, stored.files, stored.connection) == (wanted.scenario, wanted.files, "prod")
+    assert stored.judging == wanted.judging
     assert (stored.target, stored.requires, stored.priority) == ("prod/BENCH_WH", ("region=eu", "size=large"), 7)
     with pytest.raises(UsageError, match="already"):
         new(plane, name=HOSTILE)

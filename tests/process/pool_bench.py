@@ -65,11 +65,11 @@ class PoolBench:
 
     # --- the pool ----------------------------------------------------------------------------------------------------
 
-    def start(self, *words: str, stand_in: bool = True) -> subprocess.Popen[bytes]:
+    def start(self, *words: str, stand_in: bool = True, lease_s: float = LEASE_S) -> subprocess.Popen[bytes]:
         """A pool; its log goes to `pool-<n>.log`."""
         given = [
             *words,
-            f"--lease={LEASE_S}s",
+            f"--lease={lease_s}s",
             f"--poll={POLL_S}s",
             f"--output-dir={self.folder / 'runs'}",
             *self.place,

@@ -31,6 +31,7 @@ control: {database: %s}
 target: {warehouse: POOL_WH, database: BENCH, schema: PUBLIC}
 values: {keys: {file: keys.csv, column: K}}
 workload: {statements: [{name: nap, sql: "SELECT ?", params: [{pool: keys}]}]}
+notify: [{command: [sh, -c, "cat > told.json"], on: [always]}]
 load: {connections: 1, workers: 1, warmup: 0s, duration: 1s}
 timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms}
 """
@@ -130,12 +131,13 @@ def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
         assert code == 0, answer
         return answer
 
-    queue_id = ask("queue", "add", str(file), "--idempotency-key=night-1", "--requires=zone=eu")["queue_id"]
+    judged = ("--baseline=trend", "--confirm")
+    queue_id = ask("queue", "add", str(file), *judged, "--idempotency-key=night-1", "--requires=zone=eu")["queue_id"]
     again = ask("queue", "add", str(file), "--idempotency-key=night-1")
     file.unlink()
     keys.unlink()
     held = bench.plane.claim(Warehouse(account="EMBEDDED", name="POOL_WH").key, ttl_s=600.0)
-    bench.start("--min=1", "--max=1", "--labels=zone=eu", stand_in=False)
+    bench.start("--min=1", "--max=1", "--labels=zone=eu", stand_in=False, lease_s=60.0)  # not to be lost meanwhile
     wait_for(lambda: row(bench, queue_id).exit_code, "the warehouse is in use", bench)
     busy = row(bench, queue_id)
     run_leases.release(bench.plane.session, held)
@@ -148,14 +150,18 @@ def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
     assert (busy.status, busy.exit_code, busy.attempts, busy.available_in_ms > 0) == (QueueStatus.QUEUED, 75, 0, True)
     assert busy.reason is not None
     assert busy.reason.startswith("warehouse POOL_WH is in use by another run")
-    assert (shown["status"], shown["attempts"]) == ("COMPLETED", 1)
-    assert [(one["status"], one["exit_code"]) for one in shown["history"][:-1]] == [("SKIPPED", 75)]
+    assert (shown["status"], shown["attempts"]) == ("COMPLETED", 1), shown["history"]
+    assert {(one["status"], one["exit_code"]) for one in shown["history"][:-1]} == {("SKIPPED", 75)}
     assert shown["exit_code"] in COMPLETED
     run = run_status.read(bench.plane.session, shown["run_id"])
     assert run is not None
     assert run.status is RunStatus.COMPLETED
     summary = json.loads((bench.folder / "runs" / run.run_id / "summary.json").read_text("utf-8"))
     assert summary["totals"]["succeeded"] > 0
+    if summary["validity"]["valid"]:
+        assert summary["baseline"]["verdict"] == "learning"
+    told = json.loads((bench.folder / "told.json").read_text("utf-8"))
+    assert (told["run_id"], told["exit_code"]) == (run.run_id, shown["exit_code"])
     assert (stats["total_workers"], stats["processing_workers"]) == (1, 0)
     assert (stats["total_completed"], stats["total_failed"]) == (1, 0)
     assert next(iter(stats["workers"].values())).keys() == {"status", "current_run", "completed", "failed"}

@@ -15,6 +15,7 @@ import pytest
 
 from loadgen.clock import FakeClock
 from loadgen.control.run_claims import Claim, Wanted
+from loadgen.model.queue import Judging
 from orchestrator.pool import leash
 from orchestrator.pool.attempt import RunProcess, start_run
 from orchestrator.pool.attend import attend
@@ -194,6 +195,25 @@ def test_why_a_run_failed_is_told_in_its_own_words(tmp_path, code, reason):
     process.close()
 
     assert (result.exit_code, result.run_id, result.reason) == (1, None, reason)
+
+
+def test_when_a_second_run_was_to_confirm_the_files_of_both_are_kept_and_the_one_that_tells_is_named(tmp_path):
+    code = (
+        "import os, sys; o = [w for w in sys.argv if w.startswith('--output-dir=')][0].split('=', 1)[1]\n"
+        "assert {'--baseline=trend', '--confirm'} <= set(sys.argv), sys.argv\n"
+        "for n in ('run-2', 'run-1'): os.mkdir(o + '/' + n)\n"
+        'print(\'{"run_id": "run-2", "exit_reason": "worse"}\'); sys.exit(11)'
+    )
+    judging = Judging(baseline="trend", confirm=True)
+    wanted = Wanted(name="n", scenario="text", files={}, connection=None, attempts=1, judging=judging)
+    process = start_run(CLAIM, wanted, tmp_path, program=[*PYTHON, code])
+    ended(process)
+    result = process.result()
+    process.close()
+
+    assert (result.exit_code, result.run_id, result.reason) == (11, "run-2", "worse")
+    assert sorted(path.name for path in tmp_path.glob("run-*")) == ["run-1", "run-2"]
+    assert list((tmp_path / ".queue").iterdir()) == []
 
 
 @pytest.mark.parametrize(("code", "left"), [(75, []), (4, ["q.1"])], ids=["busy", "failed"])

@@ -26,11 +26,12 @@ from loadgen.cli.schedule_view import (
 from loadgen.control.schedule_fires import FireRow
 from loadgen.control.schedules import ScheduleRow
 from loadgen.model.cron import parse_cron
-from loadgen.model.queue import QueueStatus
+from loadgen.model.queue import Judging, QueueStatus
 from loadgen.model.schedule import FireOutcome
 from orchestrator.scheduler import Complaint, Fired, Ticked
 
 NOW = datetime(2026, 11, 16, 6, 0, tzinfo=UTC)
+JUDGING = Judging(baseline="trend", confirm=True)
 NIGHTLY = ScheduleRow(
     schedule_id="4711",
     name="nightly",
@@ -166,22 +167,24 @@ def test_the_list_says_when_each_comes_next_and_what_is_wrong():
 
 
 def test_a_schedule_is_shown_with_what_became_of_its_fires():
-    text = as_text(NIGHTLY, FIRES, NOW)
+    text = as_text(NIGHTLY, JUDGING, FIRES, NOW)
 
     assert "next         Tue 2026-11-17 02:30:00 Europe/Berlin  (2026-11-17 01:30:00 UTC)" in text
     assert "requires     zone=eu" in text
+    assert "judged by    --baseline=trend --confirm" in text
     queued, skipped = (" ".join(line.split()) for line in text.splitlines()[-2:])
     assert queued == "2026-11-16 01:00:00 QUEUED orders-7f3a COMPLETED 10 20261116-0130-orders-7f3a"
     assert skipped == "2026-11-15 01:00:00 SKIPPED - - - -"
-    assert as_text(NIGHTLY, (), NOW).endswith("it has not come due yet")
-    assert "it will not fire" in as_text(BAD, (), NOW)
+    assert as_text(NIGHTLY, JUDGING, (), NOW).endswith("it has not come due yet")
+    assert "it will not fire" in as_text(BAD, Judging(), (), NOW)
 
 
 def test_json_says_the_same():
-    shown = json.loads(json.dumps(as_json(NIGHTLY, FIRES, NOW)))
+    shown = json.loads(json.dumps(as_json(NIGHTLY, JUDGING, FIRES, NOW)))
 
     assert shown["next_fire_at"] == "2026-11-17T01:30:00Z"
     assert shown["requires"] == ["zone=eu"]
+    assert (shown["baseline"], shown["confirm"]) == ("trend", True)
     assert shown["fires"][0]["queue_status"] == "COMPLETED"
     assert shown["fires"][1]["queue_id"] is None
     assert schedule_as_json(BAD, NOW)["next_fire_at"] is None

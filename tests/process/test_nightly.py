@@ -94,7 +94,7 @@ def cron(server: EmbeddedServer, tmp_path: Path) -> Cron:
     )
 
 
-def summaries(home: Path) -> list[dict[str, object]]:
+def summaries(home: Path) -> list[dict[str, Any]]:
     return [json.loads(file.read_text("utf-8")) for file in sorted(home.glob("loadgen-nights/runs/*/summary.json"))]
 
 
@@ -126,6 +126,9 @@ def test_three_nights_by_cron_and_one_that_overlaps(cron):
     assert sorted(str(summary["scenario"]) for summary in found) == names
     assert {summary["status"] for summary in found} == {"COMPLETED"}
     assert len({summary["run_id"] for summary in found}) == 3
+    judged = [summary["baseline"] for summary in found if "baseline" in summary]
+    assert len(judged) == sum(code != 5 for code in (friday[0], saturday.returncode, last[0]))  # an INVALID run is not
+    assert all((one["kind"], one["verdict"]) == ("trend", "learning") for one in judged)
 
 
 def test_schedules_by_the_commands_of_a_user(server, capsys, monkeypatch):

@@ -32,7 +32,7 @@ target: {warehouse: POOL_WH, database: BENCH, schema: PUBLIC}
 values: {keys: {file: keys.csv, column: K}}
 workload: {statements: [{name: nap, sql: "SELECT ?", params: [{pool: keys}]}]}
 notify: [{command: [sh, -c, "cat > told.json"], on: [always]}]
-load: {connections: 1, workers: 1, warmup: 0s, duration: 1s}
+load: {connections: 2, profile: process, warmup: 0s, duration: 1s}
 timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms}
 """
 
@@ -118,7 +118,7 @@ def test_runners_take_what_they_can_obey_wishes_and_leave_in_good_order(bench):
 
 def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
     """Added, done and looked at with the commands that a user types; the file is gone before the run begins, and
-    somebody else has the warehouse at first."""
+    somebody else has the warehouse at first. Each client is a process of its own."""
     file, keys = bench.folder / "pooled.yaml", bench.folder / "keys.csv"
     file.write_text(SCENARIO % bench.plane.place.database, "utf-8")
     keys.write_text("K\n1\n2\n", "utf-8")
@@ -157,7 +157,9 @@ def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
     assert run is not None
     assert run.status is RunStatus.COMPLETED
     summary = json.loads((bench.folder / "runs" / run.run_id / "summary.json").read_text("utf-8"))
-    assert summary["totals"]["succeeded"] > 0
+    assert [one["succeeded"] > 0 for one in summary["worker_results"]] == [True, True]
+    clients = "SELECT TARGET_CONNECTIONS, COUNT(DISTINCT PID) FROM WORKER_HEARTBEATS WHERE RUN_ID = ? GROUP BY 1"
+    assert bench.plane.rows(clients, run.run_id) == [(1, 2)]
     if summary["validity"]["valid"]:
         assert summary["baseline"]["verdict"] == "learning"
     told = json.loads((bench.folder / "told.json").read_text("utf-8"))

@@ -16,6 +16,7 @@ from loadgen.scenario.codec import BadConfig
 from loadgen.scenario.frozen import FROZEN_VERSION, freeze, frozen_config, template_id, thaw
 from loadgen.scenario.problem import ScenarioProblems
 from loadgen.scenario.read import parse_scenario
+from loadgen.scenario.scenario import Profile
 from loadgen.scenario.workers import with_workers, workers_of
 from loadgen.workload import split
 from tests.unit.test_scenario_fuzz import ENVIRON, RELAXED, damaged, scenario_data
@@ -226,6 +227,7 @@ def test_workers_are_settled_before_freezing():
     assert with_workers(scenario, cores=64).load.workers == 3
     assert workers_of(dataclasses.replace(scenario.load, connections=1), cores=8) == 1
     assert workers_of(dataclasses.replace(scenario.load, per_worker_connections=15), cores=8) == 4
+    assert workers_of(dataclasses.replace(scenario.load, profile=Profile.PROCESS, connections=7), cores=2) == 7
 
 
 @given(st.integers(0, 10_000), st.integers(1, 100))

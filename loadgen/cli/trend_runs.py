@@ -42,22 +42,24 @@ def read_trend(session: ControlSession, patience: Patience, scenario: str, until
         raise _no_such_scenario(session, patience, scenario)
     looks = patience.call(lambda: warehouse_poll_snapshots.of_scenario(session, scenario, RUNS_MAX))
     left_out: Counter[str] = Counter()
+    last_left_out: str | None = None
     known: dict[str, _Known] = {}
     for result in reversed(results):
         summary = None if result.summary is None else json.loads(result.summary)
         why = _left_out(result, summary)
         if why or summary is None:
             left_out[why] += 1
+            last_left_out = unfit("run", result.run_id, result.status, summary)
         else:
             known[result.run_id] = _known(result, summary, *looks.get(result.run_id, (None, None)))
         if result.run_id == until:
             break
     series = series_of([one.night for one in known.values()])
     if not series:
-        return trend_of(scenario, [], left_out)
+        return trend_of(scenario, [], left_out, last_left_out=last_left_out)
     *_, newest = series.values()
     others = [_other(nights, newest, known) for nights in series.values() if nights is not newest]
-    return trend_of(scenario, newest, left_out, others)
+    return trend_of(scenario, newest, left_out, others, last_left_out)
 
 
 def _left_out(result: ScenarioResult, summary: Mapping[str, Any] | None) -> str:

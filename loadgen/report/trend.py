@@ -132,6 +132,7 @@ class Trend:
     suspicions: tuple[tuple[Track, float], ...]  # worse in the newest night alone: change
     others: tuple[OtherSeries, ...]
     left_out: Mapping[str, int]  # why, how many runs
+    last_left_out: str | None  # the newest of them, and why
     verdict: Verdict
     reason: str
 
@@ -152,7 +153,11 @@ class Trend:
 
 
 def trend_of(
-    scenario: str, nights: Sequence[Night], left_out: Mapping[str, int], others: Sequence[OtherSeries] = ()
+    scenario: str,
+    nights: Sequence[Night],
+    left_out: Mapping[str, int],
+    others: Sequence[OtherSeries] = (),
+    last_left_out: str | None = None,
 ) -> Trend:
     """Judge one series, oldest night first."""
     subjects = _subjects(nights)
@@ -169,8 +174,9 @@ def trend_of(
         suspicions=tuple(suspicions),
         others=tuple(others),
         left_out=dict(left_out),
+        last_left_out=last_left_out,
         verdict=verdict,
-        reason=_reason(verdict, nights, steps, suspicions),
+        reason=_reason(verdict, nights, steps, suspicions) if nights else _nothing(scenario, left_out),
     )
 
 
@@ -285,6 +291,11 @@ def _verdict(tracks: Sequence[Track], steps: Sequence[Step], suspicions: Sequenc
         return Verdict.IMPROVED
     judged = any(track.course.baselines and track.course.baselines[-1] is not None for track in tracks)
     return Verdict.STEADY if judged else Verdict.LEARNING
+
+
+def _nothing(scenario: str, left_out: Mapping[str, int]) -> str:
+    why = ", ".join(f"{count} {why}" for why, count in sorted(left_out.items()))
+    return f"{scenario} has no run that counts" + (f": {why}" if why else "")
 
 
 def _reason(

@@ -25,6 +25,7 @@ def trend_data(trend: Trend, last: int) -> dict[str, Any]:
         "series": None if newest is None else asdict(newest.key),
         "runs_in_series": len(trend.nights),
         "left_out": dict(trend.left_out),
+        "last_left_out": trend.last_left_out,
         "other_series": [_other(other) for other in trend.others],
         "runs": [
             {"run_id": night.run_id, "created_at": f"{night.started.isoformat(timespec='seconds')}Z"}

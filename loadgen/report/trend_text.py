@@ -89,6 +89,8 @@ def _runs(trend: Trend) -> Iterator[str]:
         )
     if trend.left_out:
         yield f"  left out: {', '.join(f'{count} {why}' for why, count in sorted(trend.left_out.items()))}"
+    if trend.last_left_out:
+        yield f"  the last of them: {_line(trend.last_left_out, 500)}"
 
 
 def _table(trend: Trend, last: int) -> Iterator[str]:

@@ -51,11 +51,13 @@ class Nights:
         invalid: tuple[str, ...] = (),
         generation: str = "1",
         server: str = "10.1.0",
+        name: str = "orders",
     ) -> dict[str, Any]:
         """Its summary."""
         self._count += 1
         session, run_id = self.plane.session, f"night-{self._count:03d}"
-        scenario = with_workers(parse_scenario(SCENARIO % connections, source="test", environ={}).scenario, 2)
+        text = SCENARIO.replace("orders", name) % connections
+        scenario = with_workers(parse_scenario(text, source="test", environ={}).scenario, 2)
         template = template_id(scenario)
         run_status.create(
             session,
@@ -179,6 +181,10 @@ def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_besi
     nights.run(400.0, status="FAILED")
     nights.run(60.0, connections=16)  # by hand, in between: a series of its own
     assert nights.json("orders")[1]["verdict"] == "learning"
+    nights.run(1.0, invalid=("a worker was lost",), name="sick")
+    nothing = nights.trend("sick")[1].splitlines()
+    assert nothing[0] == "LEARNING  sick has no run that counts: 1 are INVALID"
+    assert nothing[-1].endswith(") is INVALID: a worker was lost")
 
     # three nights, and what --baseline trend says on each
     first = nights.run(52.0, driver="5.3.0", generation="2", server="10.2.0")

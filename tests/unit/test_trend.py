@@ -254,7 +254,7 @@ def test_the_text_begins_with_the_verdict_and_shows_every_metric():
     assert "██" in p95
     assert any(line.startswith("pay.p95") for line in lines)
     assert trend_text(trend_of("orders", [], {"are FAILED": 2}), 10).splitlines() == [
-        "LEARNING  0 like runs are too few to say what is usual",
+        "LEARNING  orders has no run that counts: 2 are FAILED",
         "  left out: 2 are FAILED",
     ]
 

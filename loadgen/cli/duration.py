@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 from loadgen.errors import UsageError
 from loadgen.log import plain
 from loadgen.units import parse_duration_s
 
 
+LONGEST_S = 36_500 * 86_400.0  # a hundred years: calendars end somewhere
+
+
 def duration_s(text: str, option: str) -> float:
     """'90d' → seconds; UsageError names the option."""
     try:
-        return parse_duration_s(text)
+        seconds = parse_duration_s(text)
     except ValueError:
-        raise UsageError(f"{option} is {plain(text, 40)!r}", remedy=f"Write {option} 90d, 12h, 30m or 45s.") from None
+        seconds = math.nan
+    if not seconds <= LONGEST_S:
+        raise UsageError(f"{option} is {plain(text, 40)!r}", remedy=f"Write {option} 90d, 12h, 30m or 45s.")
+    return seconds

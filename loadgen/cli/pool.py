@@ -101,6 +101,7 @@ def run(
     """
     from loadgen.cli.place import meant, serving
     from loadgen.cli.pool_job import keep_pool, runner_words
+    from loadgen.cli.runs_folder import make_runs_folder
     from orchestrator.pool.decisions import PoolRules
 
     rules = PoolRules(
@@ -113,6 +114,7 @@ def run(
     )
     labels, words = parse_words(runner["labels"], "--labels"), runner_words(runner)
     poll_s, grace_s = duration_s(runner["poll"], "--poll"), duration_s(runner["grace"], "--grace")
+    make_runs_folder(runner["output_dir"])
     place = meant(None, connection, database=database, schema=schema, warehouse=warehouse).place
     with serving(place.connection):
         keep_pool(place, rules, labels, words, share=runner["share_warehouse"], poll_s=poll_s, grace_s=grace_s)
@@ -174,11 +176,11 @@ def _stats(session: ControlSession, patience: Patience) -> dict[str, Any]:
 
     living: list[PoolWorker] = []
     for status in (PoolWorkerStatus.ONLINE, PoolWorkerStatus.DRAINING):
-        token: str | None = ""
-        while token is not None:
-            page = pool_workers.page(session, patience, pool_workers.PAGE_MAX, token=token, status=status)
+        page = pool_workers.page(session, patience, pool_workers.PAGE_MAX, status=status)
+        living += page.workers
+        while page.next_token is not None:
+            page = pool_workers.page(session, patience, pool_workers.PAGE_MAX, token=page.next_token, status=status)
             living += page.workers
-            token = page.next_token
     completed, failed = pool_workers.totals(session, patience)
     processing = sum(worker.current_run is not None for worker in living)
     return {

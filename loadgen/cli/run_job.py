@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,6 +12,7 @@ from pathlib import Path
 import click
 
 from loadgen.cli.run_record import read_record
+from loadgen.cli.runs_folder import make_runs_folder
 from loadgen.cli.who import who
 from loadgen.cli.worker_entry import run_child
 from loadgen.clock import Clock
@@ -24,7 +24,7 @@ from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
 from loadgen.control.setup import do as set_up
 from loadgen.control.setup import look as look_at_setup
-from loadgen.errors import LoadgenError, UsageError
+from loadgen.errors import LoadgenError
 from loadgen.log import LINE_LIMIT, logged_to, plain
 from loadgen.prepare.pools import read_pools
 from loadgen.prepare.prepare import PreparationStopped, Progress, prepare_scenario
@@ -106,7 +106,7 @@ class RunJob:
 
     def _steps(self) -> Finished:
         scenario, place = self.scenario, ControlPlace.of_scenario(self.scenario)
-        self._make_folder()
+        make_runs_folder(self.runs_folder)
         patience = Patience(stop=self.stop, clock=self.clock)
         if scenario.spawner.kind is SpawnerKind.SPCS:
             check_containers(scenario, place)
@@ -164,16 +164,6 @@ class RunJob:
             _show(f"warning: no report was made: {error}; `loadgen report {run_id}` makes it later")
         finally:
             session.close()
-
-    def _make_folder(self) -> None:
-        """Before anything is begun: a run whose files cannot be written is none."""
-        try:
-            self.runs_folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.runs_folder):
-                pass
-        except OSError as error:
-            what = f"runs cannot be written to {plain(str(self.runs_folder))}: {error.strerror}"
-            raise UsageError(what, remedy="Choose another directory with --output-dir.") from error
 
     def _ensure_tables(self, place: ControlPlace, patience: Patience) -> None:
         """On the embedded server they are made when missing; elsewhere that is somebody's decision."""

@@ -27,6 +27,8 @@ PAGE_MAX = 100
 _HOST_MAX = 60  # characters
 _SHOW_IDS = "`loadgen workers list` shows the ids."
 
+_TOKEN = "after:"  # a page token that somebody made up is not taken for one
+
 _Q = queries("pool_workers")
 
 
@@ -146,12 +148,25 @@ def page(
     labels: tuple[str, ...] = (),
 ) -> Page:
     """Some runners in the order of their ids, after those of the page that gave `token`."""
-    words = write_words(labels)
-    rows = patience.call(lambda: session.fetch(_Q["page"], token or "", status, words, size + 1))
+    words, after = write_words(labels), _after(token)
+    rows = patience.call(lambda: session.fetch(_Q["page"], after, status, words, size + 1))
     total = patience.call(lambda: session.fetch(_Q["count"], status, words))[0][0]
     workers = tuple(_worker(row) for row in rows[:size])
     more = len(rows) > size
-    return Page(workers=workers, next_token=workers[-1].identity.worker_id if more else None, total=int(total))
+    next_token = f"{_TOKEN}{workers[-1].identity.worker_id}" if more else None
+    return Page(workers=workers, next_token=next_token, total=int(total))
+
+
+def _after(token: str | None) -> str:
+    """The id that a token stands for: its runner may be forgotten by now."""
+    if token is None:
+        return ""
+    if not token.startswith(_TOKEN):
+        raise UsageError(
+            f"{plain(token, 80)!r} is no page token",
+            remedy="Use the one that the page before gave, as it is; without one the first page is shown.",
+        )
+    return token.removeprefix(_TOKEN)
 
 
 def find(session: ControlSession, patience: Patience, name: str) -> PoolWorker:

@@ -1,6 +1,7 @@
 """One attempt at a queued run: its files in a folder of their own, and `loadgen run` as a process behind a leash.
 
-    <output folder>/.queue/<queue id>.<epoch>/   scenario.yaml, its value files, what the run says
+    <output folder>/.queue/<queue id>.<epoch>/   what the run says: stdout, stderr
+    <output folder>/.queue/…/in/                 scenario.yaml and its value files
     <output folder>/.queue/…/out/<run id>/       what the run leaves; moved to <output folder>/<run id>/ at its end
 
 The run makes its own id. It is known as soon as its folder is there.
@@ -108,18 +109,8 @@ def start_run(
     folder = runs_folder / FOLDER / f"{claim.queue_id}.{claim.epoch}"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "out").mkdir(parents=True)
-    _write(folder / "scenario.yaml", wanted.scenario)
-    for name, content in wanted.files.items():
-        _write(_inside(folder, name), content)
-    words = [
-        *program,
-        "run",
-        str(folder / "scenario.yaml"),
-        "--quiet",
-        "--format=json",
-        *options,
-        *wanted.judging.words,
-    ]
+    scenario = _write_all(folder / "in", wanted)
+    words = [*program, "run", str(scenario), "--quiet", "--format=json", *options, *wanted.judging.words]
     words += [f"--output-dir={folder / 'out'}", f"--label=queue_id={claim.queue_id}", f"--label=attempt={claim.epoch}"]
     if wanted.connection is not None:
         words.append(f"--connection={wanted.connection}")
@@ -134,10 +125,21 @@ def start_run(
     return RunProcess(folder, runs_folder, process)
 
 
+def _write_all(folder: Path, wanted: Wanted) -> Path:
+    """The value files, and beside them the scenario. Where it is."""
+    files = {_inside(folder, name): content for name, content in wanted.files.items()}
+    scenario = folder / "scenario.yaml"
+    while scenario in files:
+        scenario = scenario.with_name(f"_{scenario.name}")
+    for path, content in {scenario: wanted.scenario, **files}.items():
+        _write(path, content)
+    return scenario
+
+
 def _inside(folder: Path, name: str) -> Path:
     """Where a value file goes. The name comes from a table: it must not lead anywhere else."""
     path = PurePosixPath(name)
-    if path.is_absolute() or not path.parts or ".." in path.parts or path.parts[0] in ("out", "stdout", "stderr"):
+    if path.is_absolute() or not path.parts or ".." in path.parts:
         raise BadFiles(f"the value file {plain(name, 200)!r} would not lie beside the scenario")
     return folder / path
 

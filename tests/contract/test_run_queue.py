@@ -538,8 +538,8 @@ def test_runners_come_in_pages_filtered_by_status_and_label(queue):
     pool_workers.drain(queue.session, patience(), eu[0])
 
     pages: list[list[str]] = []
-    token: str | None = ""
-    while token is not None:
+    token: str | None = None
+    while not pages or token is not None:
         page = pool_workers.page(queue.session, patience(), 2, token=token, labels=("zone=eu",))
         pages.append([worker.identity.worker_id for worker in page.workers])
         assert page.total == 5

@@ -197,6 +197,21 @@ def test_why_a_run_failed_is_told_in_its_own_words(tmp_path, code, reason):
     assert (result.exit_code, result.run_id, result.reason) == (1, None, reason)
 
 
+@pytest.mark.parametrize("name", ["scenario.yaml", "./scenario.yaml", "stdout", "out/x.csv", "in/x.csv"])
+def test_whatever_a_value_file_is_called_nothing_is_overwritten(tmp_path, name):
+    wanted = Wanted(name="n", scenario="text", files={name: "values"}, connection=None, attempts=1)
+    code = (
+        f"import json, os, sys; f = sys.argv[2]; v = os.path.join(os.path.dirname(f), {name!r})\n"
+        "print(json.dumps({'exit_reason': open(f).read() + ' ' + open(v).read()})); sys.exit(10)"
+    )
+    process = start_run(CLAIM, wanted, tmp_path, program=[*PYTHON, code])
+    ended(process)
+    result = process.result()
+    process.close()
+
+    assert (result.exit_code, result.reason) == (10, "text values")
+
+
 def test_when_a_second_run_was_to_confirm_the_files_of_both_are_kept_and_the_one_that_tells_is_named(tmp_path):
     code = (
         "import os, sys; o = [w for w in sys.argv if w.startswith('--output-dir=')][0].split('=', 1)[1]\n"

@@ -37,6 +37,7 @@ from orchestrator.spawn.external import ExternalSpawner, worker_command
 from orchestrator.spawn.spawner import WorkerOrder, last_lines
 from orchestrator.spawn.subprocess import SubprocessSpawner, find_python
 from orchestrator.warehouse_lease import KEY_MAX, Warehouse, busy_text
+from tests.embedded_server import ROOT
 from tests.process import alive, wait_until
 
 T0 = datetime(2026, 11, 16, 6, 0, 0)  # noqa: DTZ001  naive UTC, as the tables have it
@@ -89,6 +90,7 @@ WORKER = WorkerRow(
 )
 LOOK = Look(run=RUN, holder=HOLDER, workers=(WORKER,), now=T0 + timedelta(seconds=65))
 ORDER = WorkerOrder(run_id=RUN.run_id, worker_id="worker-1", worker_group_id=1, worker_group_count=2)
+QUICKSTART = str(ROOT / "examples" / "quickstart.yaml")
 COMMANDS = [["status"], ["stop"], *(["runs", name] for name in ("list", "show", "logs", "recover", "prune"))]
 
 
@@ -152,6 +154,10 @@ def test_without_a_server_it_is_told_in_text_and_json_with_exit_code_3(words, ca
         ["runs", "logs", "x", "-n", "many"],
         ["runs", "prune"],
         ["runs", "prune", "--older-than", "long"],
+        ["runs", "prune", "--older-than", "99999999999999999999d"],
+        ["runs", "list", "--within", "36501d"],
+        ["run", QUICKSTART, "--wait", "--share-warehouse"],
+        ["run", QUICKSTART, "--confirm"],
     ],
     ids=" ".join,
 )

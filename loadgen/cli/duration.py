@@ -8,7 +8,6 @@ from loadgen.errors import UsageError
 from loadgen.log import plain
 from loadgen.units import parse_duration_s
 
-
 LONGEST_S = 36_500 * 86_400.0  # a hundred years: calendars end somewhere
 
 

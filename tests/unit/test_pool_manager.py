@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.cli.pool import runner as pool_runner
+from loadgen.cli.pool_job import runner_words
 from loadgen.clock import FakeClock
 from loadgen.control.run_claims import Claim, Wanted
 from loadgen.model.queue import Judging
 from orchestrator.pool import leash
-from orchestrator.pool.attempt import RunProcess, start_run
+from orchestrator.pool.attempt import LOADGEN, RunProcess, start_run
 from orchestrator.pool.attend import attend
 from orchestrator.pool.child import RunnerChild
 from orchestrator.pool.decisions import MISSES_MAX, PING_S, PING_TIMEOUT_S, PoolRules
@@ -141,6 +143,24 @@ def test_a_runner_that_does_not_answer_is_killed_and_another_takes_its_place(clo
 
     assert children[0].exit_code == -signal.SIGKILL
     assert [child.name for child in children] == ["runner-1", "runner-2"]
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_a_runner_understands_what_its_pool_passes_on(share):
+    given = {
+        "labels": ("zone=eu",),
+        "lease": "9s",
+        "poll": "1s",
+        "grace": "8s",
+        "output_dir": Path("r"),
+        "program": None,
+    }
+
+    words = runner_words({**given, "share_warehouse": share})
+    context = pool_runner.make_context("runner", words[len(LOADGEN) + 2 :])
+
+    assert {name: context.params[name] for name in given} == given
+    assert context.params["share_warehouse"] is share
 
 
 # --- runs behind a leash ---------------------------------------------------------------------------------------------

@@ -129,7 +129,9 @@ def chart_of(trend: Trend, track: Track, chart_id: str, last: int) -> Chart:
 def _dates(trend: Trend, first: int) -> Axis:
     numbers = range(first, len(trend.nights))
     every = -(-len(numbers) // _LABELS) or 1
-    ticks = tuple((float(night), f"{trend.nights[night].started:%m-%d}") for night in numbers[::every])
+    days = {trend.nights[night].started.date() for night in numbers}
+    form = "%m-%d" if len(days) > 1 else "%H:%M"
+    ticks = tuple((float(night), trend.nights[night].started.strftime(form)) for night in numbers[::every])
     return Axis(low=float(first), high=float(max(len(trend.nights) - 1, first + 1)), ticks=ticks)
 
 
@@ -192,7 +194,7 @@ def _apart(trend: Trend) -> str:
             f'<td class="w">{other.newest.started:%Y-%m-%d}</td>',
             text(other.newest.run_id),
             f'<td class="n">{other.runs}</td>',
-            text("; ".join(f"{one.key}: {one.a} there, {one.b} here" for one in other.differences), 1_000),
+            text("; ".join(f"{one.key}: {_set(one.a)} there, {_set(one.b)} here" for one in other.differences), 1_000),
         ]
         for other in reversed(trend.others)
     ]
@@ -201,6 +203,10 @@ def _apart(trend: Trend) -> str:
         left = ", ".join(f"{count} {html(why)}" for why, count in sorted(trend.left_out.items()))
         parts.append(note(f"Part of no series: {left}."))
     return section("apart", "Not compared with these", *parts) if rows or trend.left_out else ""
+
+
+def _set(value: object) -> str:
+    return "not set" if value is None else str(value)
 
 
 def _runs(trend: Trend, last: int) -> str:

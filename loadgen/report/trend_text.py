@@ -31,6 +31,8 @@ def trend_text(trend: Trend, last: int) -> str:
 
 def shown(measure: Measure, value: float | None) -> str:
     """A value with its unit."""
+    if value is None:
+        return figures.count(None)
     match measure:
         case Measure.ERROR_RATE:
             return figures.percent(value)

@@ -64,6 +64,8 @@ class Board:
     _kinds: Counter[tuple[str, str, int | None]] = field(default_factory=Counter)
     _errors: int = 0
     contacts: int = 0  # how often the control plane has answered
+    polls: int = 0  # the control thread: how often it has read the state of the run
+    missed_polls: int = 0  # the control thread: how often it could not
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def end(self, ending: Ending) -> None:

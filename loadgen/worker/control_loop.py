@@ -86,7 +86,9 @@ class ControlLoop:
         except LoadgenError as error:
             # Even a login that is refused: an hour after the start it need not be for good, and silence ends us too.
             event(log, logging.WARNING, "poll_failed", what=str(error))
+            self._board.missed_polls += 1
         else:
+            self._board.polls += 1
             self._board.contact()
 
     def step(self) -> None:

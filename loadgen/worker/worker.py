@@ -48,6 +48,7 @@ from loadgen.worker.heartbeat import Heartbeat
 from loadgen.worker.measuring import Measuring
 from loadgen.worker.parts import Parts, assemble
 from loadgen.worker.ready import get_ready
+from loadgen.worker.silence import Silence
 from loadgen.worker.upload import hold, spool_of
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class Worker:
         self._all_stored = False  # it has written all of it
         self._kept = False  # what was not written is in the spool
         self._spool = spool_of(arguments, self._test_id, environ)
-        self._silent_s, self._contacts = 0.0, 0
+        self._silence = Silence()
         self._threads: list[threading.Thread] = []
         self._timing = Timing()
         self._parts: Parts | None = None
@@ -141,18 +142,15 @@ class Worker:
             self._measuring.step(gauge)
 
     def _listen(self) -> None:
-        """Every second. Counted in seconds of being awake: a pause of this process is no silence of the others."""
-        contacts = self._board.contacts
-        self._silent_s = self._silent_s + HARVEST_S if contacts == self._contacts else 0.0
-        self._contacts = contacts
-        if self._is_alone:
-            text = f"the control plane has not answered for {self._silent_s:.0f} s"
-            hint = "Check it with `loadgen doctor`."
-            self._board.end(Ending(code=WorkerExit.NO_CONTROL_PLANE, error=text, hint=hint))
+        """Every second."""
+        self._silence.count(self._board, HARVEST_S)
+        ending = self._silence.ending(self._board, self._timing)
+        if ending is not None:
+            self._board.end(ending)
 
     @property
     def _is_alone(self) -> bool:
-        return self._silent_s > self._timing.no_connection_s
+        return self._silence.is_alone(self._timing)
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

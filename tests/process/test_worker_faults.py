@@ -262,6 +262,22 @@ def test_a_control_plane_that_stays_away_ends_the_worker_and_nothing_is_lost(
     assert run.executions() == window.counts.scheduled
 
 
+def test_a_worker_that_beats_and_cannot_read_its_run_ends_with_its_results_stored(
+    stage: Stage, control: EmbeddedServer
+) -> None:
+    run = stage.run({"connections": 2}, timing={"no_connection": "2s"})
+    worker = run.started()
+    run.wait_ended(20, worker)
+    control.fault(match="AS LEASE_OVER_MS", kind="http_status", status=503)
+    assert worker.exit_code() == 2, worker.said
+    assert "error: worker-0: the state of the run could not be read" in worker.said
+    control.clear_faults()
+    window = run.seen().of(Phase.MEASUREMENT)
+    assert adds_up(window)
+    assert window.counts.succeeded == len([line for line in run.history(Phase.MEASUREMENT) if not line["error_code"]])
+    assert (run.beat().status, run.seen().result.status) == ("DEAD", "FAILED")
+
+
 def test_lost_answers_of_the_control_plane_store_nothing_twice(stage: Stage, control: EmbeddedServer) -> None:
     run = stage.run({"connections": 2}, query_log={"mode": "all"})
     worker = run.started()

@@ -19,6 +19,7 @@ from loadgen.worker.agenda import Agenda
 from loadgen.worker.board import Board, Ending, ending_for
 from loadgen.worker.control_loop import ControlLoop
 from loadgen.worker.heartbeat import LAST_BEAT_S, SILENT_MS
+from loadgen.worker.silence import Silence
 from orchestrator.spawn.spawner import WorkerEnd
 from tests.unit.orchestrator_processes import TIMING, Life, Process
 from tests.unit.orchestrator_tables import Rule, Violation
@@ -74,7 +75,7 @@ class SimulatedWorker(Process):
         self._board = Board(clock=self.clock)
         self._agenda = WatchedAgenda(self.name, number, drain_s=TIMING.drain_s, patience_s=TIMING.events_poll_s)
         self._loop: ControlLoop | None = None
-        self._count, self._contacts, self._silent_s, self._alone_polls = 1, 0, 0.0, 0
+        self._count, self._alone_polls, self._silence = 1, 0, Silence()
         self._is_slow = world.rng.random() < 0.02  # storing what it measured takes as long as somebody waits for it
         self._asked = self._hurry = False
         self._windows = 0
@@ -163,7 +164,7 @@ class SimulatedWorker(Process):
         while not heard or self._is_storing or (self.now_s < until_s and not self._hurry):
             heard = self._beat()
             yield from self._next()
-            if self._silent_s > TIMING.no_connection_s:
+            if self._silence.is_alone(TIMING):
                 break
         assert board.ending is not None
         board.advance(WorkerStatus.COMPLETED if board.ending.code is WorkerExit.CLEAN else WorkerStatus.DEAD)
@@ -181,11 +182,10 @@ class SimulatedWorker(Process):
     def _next(self) -> Life:
         """The main thread listens; then the next second, or the next two."""
         yield TIMING.heartbeat_s
-        silent = self._board.contacts == self._contacts
-        self._silent_s = self._silent_s + TIMING.heartbeat_s if silent else 0.0
-        self._contacts = self._board.contacts
-        if self._silent_s > TIMING.no_connection_s:
-            self._board.end(Ending(code=WorkerExit.NO_CONTROL_PLANE, error="the control plane is away"))
+        self._silence.count(self._board, TIMING.heartbeat_s)
+        ending = self._silence.ending(self._board, TIMING)
+        if ending is not None:
+            self._board.end(ending)
 
     def _beat(self) -> bool:
         if self.name not in self.world.tables.beats:

@@ -15,8 +15,9 @@ from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerExit
 from loadgen.scenario.scenario import Timing
 from loadgen.worker.agenda import Agenda
-from loadgen.worker.board import Board
+from loadgen.worker.board import Board, Ending
 from loadgen.worker.control_loop import ControlLoop
+from loadgen.worker.silence import Silence
 from tests.unit.orchestrator_tables import EventRow, Fate, Lease, Tables, Wire
 from tests.unit.orchestrator_workers import OneTurn
 
@@ -127,3 +128,48 @@ def test_a_poll_without_an_answer_is_no_contact_and_the_next_one_finds_what_was_
     follower.fate = Fate.ANSWERED
     follower.loop.watch(OneTurn())
     assert (follower.begun, follower.code, follower.board.contacts) == ([P.WARMUP], None, 1)
+
+
+class Listener:
+    """The main thread of a worker whose beats may arrive while its polls do not, second by second."""
+
+    def __init__(self) -> None:
+        self.follower = Follower(R.RUNNING, P.MEASUREMENT, START, lease_over_s=-20.0)
+        self.silence = Silence()
+
+    def seconds(self, count: int, *, polls: Fate | None, beats: bool = True) -> Ending | None:
+        """So many seconds; without `polls` there is none, as while connections are opened. The end, if there is one."""
+        board = self.follower.board
+        for _ in range(count):
+            if polls is not None:
+                self.follower.fate = polls
+                self.follower.loop.watch(OneTurn())
+            if beats:
+                board.contact()
+            self.silence.count(board, 1.0)
+        return self.silence.ending(board, TIMING)
+
+
+def test_a_worker_whose_polls_fail_while_its_beats_arrive_is_deaf_and_ends() -> None:
+    listener = Listener()
+    assert listener.seconds(60, polls=Fate.AWAY) is None
+    assert listener.seconds(1, polls=Fate.ANSWERED) is None
+    assert listener.seconds(60, polls=Fate.AWAY) is None
+    ending = listener.seconds(1, polls=Fate.AWAY)
+    assert ending is not None
+    assert (ending.code, ending.error) == (X.NO_CONTROL_PLANE, "the state of the run could not be read for 61 s")
+
+
+def test_a_worker_that_does_not_poll_is_not_deaf() -> None:
+    listener = Listener()
+    assert listener.seconds(1, polls=Fate.AWAY) is None
+    assert listener.seconds(100, polls=None) is None
+
+
+def test_a_worker_that_ends_already_need_not_hear_more() -> None:
+    listener = Listener()
+    listener.follower.board.end(Ending(code=X.CLEAN))
+    assert listener.seconds(100, polls=Fate.AWAY) is None
+    ending = listener.seconds(61, polls=Fate.AWAY, beats=False)
+    assert ending is not None
+    assert ending.error == "the control plane has not answered for 61 s"

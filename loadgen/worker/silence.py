@@ -1,0 +1,55 @@
+"""How long a worker has heard nothing, in seconds of being awake: a pause of this process is no silence of the others.
+
+It is alone when nothing reaches the control plane. It is deaf when its polls fail although its beats arrive: nobody can
+tell it to stop then, and others take it for well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loadgen.model.worker import WorkerExit
+from loadgen.scenario.scenario import Timing
+from loadgen.worker.board import Board, Ending
+
+_HINT = "Check it with `loadgen doctor`."
+
+
+@dataclass(slots=True)
+class Silence:
+    """The main thread's. count() every second; then ask."""
+
+    alone_s: float = 0.0  # since the last answer
+    deaf_s: float = 0.0  # from the first to the last of the polls that failed in a row
+    _unheard_s: float = 0.0  # since the first of them
+    _contacts: int = 0
+    _polls: int = 0
+    _missed: int = 0
+
+    def count(self, board: Board, awake_s: float) -> None:
+        self.alone_s = self.alone_s + awake_s if board.contacts == self._contacts else 0.0
+        missed = board.missed_polls != self._missed
+        if board.polls != self._polls:
+            self.deaf_s = self._unheard_s = 0.0
+        elif missed or self._unheard_s:
+            self._unheard_s += awake_s
+            # Only a poll that fails tells: while connections are opened there may be none for long.
+            self.deaf_s = self._unheard_s if missed else self.deaf_s
+        self._contacts, self._polls, self._missed = board.contacts, board.polls, board.missed_polls
+
+    def is_alone(self, timing: Timing) -> bool:
+        return self.alone_s > timing.no_connection_s
+
+    def is_deaf(self, timing: Timing) -> bool:
+        """Who has no answer at all is alone, a moment later."""
+        return self.deaf_s > timing.no_connection_s and self.alone_s == 0.0
+
+    def ending(self, board: Board, timing: Timing) -> Ending | None:
+        """The end that follows from it. One that ends already needs no polls any more."""
+        if self.is_alone(timing):
+            text = f"the control plane has not answered for {self.alone_s:.0f} s"
+        elif self.is_deaf(timing) and not board.ended.is_set():
+            text = f"the state of the run could not be read for {self.deaf_s:.0f} s"
+        else:
+            return None
+        return Ending(code=WorkerExit.NO_CONTROL_PLANE, error=text, hint=_HINT)

@@ -6,6 +6,7 @@ finds its row gone to another, and must end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,8 +70,18 @@ class WorkerRow:
     age_ms: int  # of the last beat, by the server's clock
 
 
-def register(session: ControlSession, patience: Patience, me: WorkerIdentity, *, silent_ms: int) -> None:
-    """Insert the row, or take it over from a process that is done or has been silent for `silent_ms`."""
+def register(
+    session: ControlSession,
+    patience: Patience,
+    me: WorkerIdentity,
+    *,
+    silent_ms: int,
+    check: Callable[[WorkerRow], None] = lambda _: None,
+) -> None:
+    """Insert the row, or take it over from a process that is done or has been silent for `silent_ms`.
+
+    `check` sees that process's row before it is overwritten, and may raise.
+    """
 
     def write() -> bool:
         binds = (me.run_id, me.worker_id, me.worker_group_id, me.hostname, me.pid, me.version, me.labels)
@@ -85,7 +96,7 @@ def register(session: ControlSession, patience: Patience, me: WorkerIdentity, *,
     except ControlFailed as error:
         if not error.failure.duplicate_key:
             raise
-        _replace(session, patience, me, silent_ms)
+        _replace(session, patience, me, silent_ms, check)
 
 
 def beat(session: ControlSession, me: WorkerIdentity, said: Beat) -> bool:
@@ -111,10 +122,18 @@ def find(session: ControlSession, run_id: str, worker_id: str) -> WorkerRow | No
     return next((row for row in read(session, run_id) if row.identity.worker_id == worker_id), None)
 
 
-def _replace(session: ControlSession, patience: Patience, me: WorkerIdentity, silent_ms: int) -> None:
+def _replace(
+    session: ControlSession,
+    patience: Patience,
+    me: WorkerIdentity,
+    silent_ms: int,
+    check: Callable[[WorkerRow], None],
+) -> None:
     there = patience.call(lambda: find(session, me.run_id, me.worker_id))
     if there is None:
         raise DuplicateWorker(f"worker {me.worker_id} of run {me.run_id} comes and goes")
+    if there.beat.status.is_terminal or there.age_ms > silent_ms:
+        check(there)
     binds = (me.hostname, me.pid, me.version, me.labels, me.run_id, me.worker_id, me.worker_group_id)
 
     def write() -> bool:

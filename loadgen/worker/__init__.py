@@ -5,7 +5,7 @@ worker, parts                one life from start to exit code; putting its parts
 ready, drain                 before the load: every connection open; after it: every statement accounted for
 board, agenda                what threads know of each other; what the leader has announced
 heartbeat, control_loop      the two threads that talk to the leader, through tables
-silence                      how long nobody has answered them
+silence, predecessor         how long nobody has answered them; whether one that ended may be replaced
 conductor, ramp, pool        windows, targets, and the number of clients
 client, bench, statements    the hot loop; what clients share; statements made ready
 users                        the logical users of each slot, and their sessions

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from loadgen.clock import Clock
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
-from loadgen.control.worker_heartbeats import Beat, WorkerIdentity, beat, register
+from loadgen.control.worker_heartbeats import Beat, WorkerIdentity, WorkerRow, beat, register
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.worker import WorkerExit
 from loadgen.units import NS_PER_S
 from loadgen.worker.board import Board, Ending, ending_for
+from loadgen.worker.predecessor import check_predecessor
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Heartbeat:
 
     def run(self, patience: Patience) -> None:
         try:
-            register(self._session, patience, self._me, silent_ms=SILENT_MS)
+            register(self._session, patience, self._me, silent_ms=SILENT_MS, check=self._check(patience))
         except LoadgenError as error:
             self._board.end(ending_for(error))
             self._said_last.set()
@@ -67,6 +68,9 @@ class Heartbeat:
                 self._clock.wait(self._said_last, 0.2)
         self._said_last.set()
         self._session.close()
+
+    def _check(self, patience: Patience) -> Callable[[WorkerRow], None]:
+        return lambda there: check_predecessor(self._session, patience, there)
 
     def finish(self) -> bool:
         """Say the last beat, with the final state. Whether it was heard."""

@@ -210,20 +210,22 @@ def test_without_a_leader_a_worker_ends(stage: Stage) -> None:
 
 def test_a_late_process_takes_the_place_of_a_dead_one(stage: Stage) -> None:
     run = stage.run({"warmup": "30s", "duration": "30s"})
-    first = run.started()
+    adding = stage.run({"connections": 1}, statements=[{**PUT, "sql": "SELECT ?::NUMBER"}])
+    first, adds = run.started(), adding.started()
     run.wait_ended(20, first)
     run.emit(SetPhase(phase=Phase.MEASUREMENT))
     run.move(RunStatus.RUNNING, Phase.MEASUREMENT)
     run.wait_beat(lambda beat: beat.phase is Phase.MEASUREMENT, "it measures", first)
     wait_for(lambda: run.seen().windows, "its warm-up is stored")
-    first.signal(signal.SIGKILL)
-    assert first.exit_code() == -signal.SIGKILL
-    stage.plane.change(
-        "UPDATE WORKER_HEARTBEATS SET LAST_HEARTBEAT = DATEADD(second, -11, LAST_HEARTBEAT) WHERE RUN_ID = ?",
-        run.run_id,
-    )
+    for one, led in ((first, run), (adds, adding)):
+        one.signal(signal.SIGKILL)
+        assert one.exit_code() == -signal.SIGKILL
+        stage.plane.change(
+            "UPDATE WORKER_HEARTBEATS SET LAST_HEARTBEAT = DATEADD(second, -11, LAST_HEARTBEAT) WHERE RUN_ID = ?",
+            led.run_id,
+        )
 
-    second = run.spawn()
+    second, again = run.spawn(), adding.spawn()
     run.wait_beat(lambda beat: beat.status == "RUNNING" and beat.phase is Phase.MEASUREMENT, "it measures", second)
     run.wait_ended(20, second)
     run.stop()
@@ -233,6 +235,12 @@ def test_a_late_process_takes_the_place_of_a_dead_one(stage: Stage) -> None:
     assert (warmup.phase, measured.phase) == (Phase.WARMUP, Phase.MEASUREMENT)
     assert adds_up(measured)
     assert measured.counts.succeeded >= 20
+    # Unless it would draw what must not be drawn twice. What the dead one said last stays.
+    assert again.exit_code() == 1
+    assert "worker-0 of run" in again.said
+    assert "statement put would draw values again that process" in again.said
+    assert "hint: Start the run again" in again.said
+    assert adding.beat().status == "RUNNING"
 
 
 # --- the start gate --------------------------------------------------------------------------------------------------

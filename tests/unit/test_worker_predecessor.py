@@ -1,0 +1,39 @@
+"""Which worker that ended may be replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadgen.control.worker_heartbeats import Beat
+from loadgen.model.run import Phase, RunStatus
+from loadgen.model.worker import WorkerStatus
+from loadgen.model.workload import Parameter, Query, Sequence, Statement, StatementKind, Uniform, Uuid, Workload
+from loadgen.worker.predecessor import may_have_drawn, statement_that_repeats
+
+W, R = WorkerStatus, RunStatus
+
+
+@pytest.mark.parametrize(
+    ("status", "phase", "run", "drawn"),
+    [
+        (W.RUNNING, Phase.WARMUP, R.RUNNING, True),
+        (W.DEAD, Phase.COOLDOWN, R.RUNNING, True),
+        (W.COMPLETED, Phase.COOLDOWN, R.RUNNING, True),
+        (W.DEAD, None, R.RUNNING, False),  # it could not log in, say
+        (W.WAITING, None, R.STARTING, False),
+        (W.WAITING, None, R.RUNNING, True),  # its later beats may be lost
+        (W.STARTING, None, R.STOPPING, True),
+    ],
+)
+def test_whether_it_may_have_made_load(status: WorkerStatus, phase: Phase | None, run: RunStatus, drawn: bool) -> None:
+    assert may_have_drawn(Beat(status=status, phase=phase, count=7), run) is drawn
+
+
+@pytest.mark.parametrize(
+    ("parameters", "name"),
+    [((), None), ((Uniform(keys=None),), None), ((Uniform(keys=None), Sequence()), "put"), ((Uuid(),), "put")],
+)
+def test_which_statement_has_values_that_must_not_come_twice(parameters: tuple[Parameter, ...], name: str) -> None:
+    queries = (Query(sql="SELECT 1"), Query(sql="SELECT ?", parameters=parameters))
+    put = Statement(name="put", kind=StatementKind.WRITE, weight=1, queries=queries)
+    assert statement_that_repeats(Workload(statements=(put,), seed=1)) == name

@@ -40,7 +40,6 @@ from orchestrator.leader import Leader
 from orchestrator.results import gather, session_counts, worker_results
 from orchestrator.run_id import new_run_id
 from orchestrator.seeker import Seeker
-from orchestrator.spawn.adopted import AdoptedWorkers
 from orchestrator.spawn.spawner import Spawner, WorkerOrder
 from orchestrator.tick import Tick
 from orchestrator.warehouse import WarehouseWatch
@@ -87,7 +86,7 @@ class OrchestratorService:
         environ: Mapping[str, str] = os.environ,
         clock: Clock | None = None,
     ) -> None:
-        """`make_spawner` is needed to start runs; `alone` says whether no other run was on the warehouse."""
+        """`make_spawner` is needed to lead runs; `alone` says whether no other run was on the warehouse."""
         self._alone, self._circumstances = alone, circumstances or Circumstances()
         self._place, self._make_spawner, self._environ = place, make_spawner, environ
         self._clock = clock or SystemClock()
@@ -122,7 +121,8 @@ class OrchestratorService:
 
     def take_over(self, run_id: str, told: Callable[[Tick], None] = lambda _: None) -> Finished:
         """Lead a run to its end that lost its leader, while its workers work on."""
-        return self._lead(run_id, AdoptedWorkers(), told, begun=True)
+        assert self._make_spawner is not None
+        return self._lead(run_id, self._make_spawner(run_id), told, begun=True)
 
     def _lead(self, run_id: str, spawner: Spawner, told: Callable[[Tick], None], *, begun: bool) -> Finished:
         scenario = self._scenario(run_id)

@@ -20,8 +20,11 @@ from loadgen.control.session import ControlSession
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import logged_to
 from loadgen.scenario.frozen import thaw
-from loadgen.scenario.scenario import Scenario
+from loadgen.scenario.scenario import Scenario, SpawnerKind
 from orchestrator.service import Finished, OrchestratorService
+from orchestrator.spawn.adopted import AdoptedContainers, AdoptedWorkers
+from orchestrator.spawn.spawner import Spawner
+from orchestrator.spawn.spcs_job import Job
 
 
 class EndedMeanwhile(LoadgenError):
@@ -43,7 +46,13 @@ class TakeOver(RunJob):
         with self._alone_on_warehouse(self.place) as alone:
             with closing(self._target_session()) as session:
                 circumstances = self._circumstances(session)
-            service = OrchestratorService(self.place, alone=alone, circumstances=circumstances, clock=self.clock)
+            service = OrchestratorService(
+                self.place,
+                lambda run_id: self._spawner(self.place, run_id),
+                alone=alone,
+                circumstances=circumstances,
+                clock=self.clock,
+            )
             run = service.get_run_status(self.run_id)
             if run is None or run.status.is_terminal:
                 raise EndedMeanwhile(f"run {self.run_id} has ended meanwhile")
@@ -54,6 +63,14 @@ class TakeOver(RunJob):
                 finished = service.take_over(self.run_id, lambda tick: self._saw(self.run_id, tick))
                 self._read_record(self.place, self.run_id)
             return finished
+
+    def _spawner(self, place: ControlPlace, run_id: str) -> Spawner:
+        """Nobody is started: the workers are there."""
+        assert self.output is not None
+        if self.scenario.spawner.kind is SpawnerKind.SPCS:
+            job = Job.of_scenario(self.scenario, run_id, told={})  # its name is made of the run's
+            return AdoptedContainers(place, job, self.output / LOGS, clock=self.clock)
+        return AdoptedWorkers()
 
 
 def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
+from orchestrator.spawn.spcs import SpcsSpawner
 
 
 class AdoptedWorkers:
-    """Known by their beats alone."""
+    """Processes, known by their beats alone."""
 
     def start(self, orders: tuple[WorkerOrder, ...]) -> None:
         """They have been started."""
@@ -19,3 +20,11 @@ class AdoptedWorkers:
 
     def close(self) -> None:
         """Nothing of them is ours."""
+
+
+class AdoptedContainers(SpcsSpawner):
+    """The replicas of a job service: seen, ended and removed as by whoever had started them."""
+
+    def start(self, orders: tuple[WorkerOrder, ...]) -> None:
+        """They have been started."""
+        self.adopt(orders)

@@ -76,8 +76,7 @@ class SpcsSpawner:
     # --- the leader's side -------------------------------------------------------------------------------------------
 
     def start(self, orders: tuple[WorkerOrder, ...]) -> None:
-        self._run_id = orders[0].run_id
-        self._workers = {order.worker_group_id: order.worker_id for order in orders}
+        self._note(orders)
         session = self._session(START_STATEMENT_S)
         statement = self._job.execute(len(orders))
         try:
@@ -89,6 +88,19 @@ class SpcsSpawner:
         finally:
             session.close()
         event(log, logging.INFO, "job_started", job=self._job.name, replicas=len(orders))
+        self._follow()
+
+    def adopt(self, orders: tuple[WorkerOrder, ...]) -> None:
+        """Instead of start(): another orchestrator has started the job, and whatever comes of it is ours now."""
+        self._note(orders)
+        self._to_remove = True
+        self._follow()
+
+    def _note(self, orders: tuple[WorkerOrder, ...]) -> None:
+        self._run_id = orders[0].run_id
+        self._workers = {order.worker_group_id: order.worker_id for order in orders}
+
+    def _follow(self) -> None:
         # A daemon: it must not hold the program when the server does not answer.
         self._thread = threading.Thread(target=self._run, name="spcs-poll", daemon=True)
         self._thread.start()

@@ -76,8 +76,11 @@ class Bench:
     def run(self, connection: str, *, warehouse: str, duration: str) -> subprocess.Popen[str]:
         file = self.folder / f"{warehouse}.yaml"
         file.write_text(SCENARIO % (self.plane.place.database, warehouse, duration, IMAGE), "utf-8")
+        return self.start("run", str(file), "-c", connection)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [*PROGRAM, "run", str(file), "-c", connection, "--format", "json"],
+            [*PROGRAM, *words, "--format", "json"],
             cwd=self.folder,
             env=self._environ,
             stdout=subprocess.PIPE,
@@ -86,6 +89,14 @@ class Bench:
         )
         self._started.append(process)
         return process
+
+    def wait_measuring(self, process: subprocess.Popen[str]) -> None:
+        def measures() -> bool:
+            if process.poll() is not None:
+                pytest.fail(f"it ended with {process.returncode}: {process.communicate()}")
+            return bool(self.plane.rows("SELECT 1 FROM RUN_STATUS WHERE PHASE = 'MEASUREMENT' AND TOTAL_OPS > 0"))
+
+        wait_until(measures, "the run measures")
 
     def statements(self, text: str) -> list[str]:
         """What the spawner's own sessions sent, and others did not."""
@@ -143,13 +154,7 @@ def test_a_run_with_its_workers_in_containers(bench, replicas):
 
 def test_a_replica_that_is_killed_fails_the_run_and_is_named(bench, replicas):
     process = bench.run("embedded", warehouse="KILLED_WH", duration="60s")
-
-    def measures() -> bool:
-        if process.poll() is not None:
-            pytest.fail(f"it ended with {process.returncode}: {process.communicate()}")
-        return bool(bench.plane.rows("SELECT 1 FROM RUN_STATUS WHERE PHASE = 'MEASUREMENT' AND TOTAL_OPS > 0"))
-
-    wait_until(measures, "the run measures")
+    bench.wait_measuring(process)
 
     replicas.kill(1)
 
@@ -159,6 +164,23 @@ def test_a_replica_that_is_killed_fails_the_run_and_is_named(bench, replicas):
     assert "worker-0" not in ended["exit_reason"]
     assert bench.server.ask("/__loadgen/services") == []
     wait_until(lambda: not alive(replicas.pids()), "the other worker has ended")
+
+
+def test_whoever_takes_a_run_over_removes_its_job(bench, replicas):
+    process = bench.run("bench", warehouse="TAKEN_WH", duration="6s")
+    bench.wait_measuring(process)
+    process.kill()
+    process.wait()
+    bench.plane.change("UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, -12, SYSDATE())")
+
+    ended = result(bench.start("runs", "recover", "-c", "bench", "--database", bench.plane.place.database))
+
+    (summary,) = ended["led_on"]
+    assert summary["status"] == "COMPLETED", ended
+    assert summary["totals"]["succeeded"] > 0
+    assert bench.server.ask("/__loadgen/services") == []
+    logs = bench.folder / "runs" / summary["run_id"] / "logs"
+    assert {path.name for path in logs.iterdir()} == {"worker-0.log", "worker-1.log"}
 
 
 # --- the spawner alone -----------------------------------------------------------------------------------------------

@@ -99,6 +99,7 @@ class Leader:
         self._interrupts = 0
         self._published: tuple[Rollup, float] | None = None  # and when
         self._heard_s = 0.0  # when the control plane last answered
+        self._missed_ticks = 0  # since then
         self._course = Course(since_s=0.0, seen=RunStatus.PREPARED)
         self._zero_s: float | None = None  # when the plan began
         self.crew: tuple[WorkerView, ...] = ()
@@ -156,7 +157,7 @@ class Leader:
             due_s = max(due_s + self._rules.timing.tick_s, self._now_s())
             try:
                 ending = self._tick()
-                self._heard_s = self._now_s()
+                self._heard()
                 if ending is not None:
                     return ending
             except ControlFailed as error:
@@ -332,11 +333,20 @@ class Leader:
 
     # --- trouble -----------------------------------------------------------------------------------------------------
 
+    def _heard(self) -> None:
+        now_s = self._now_s()
+        if self._missed_ticks:
+            away = f"{now_s - self._heard_s:.1f}"
+            event(log, logging.WARNING, "control_plane_back", missed_ticks=self._missed_ticks, away_s=away)
+        self._heard_s, self._missed_ticks = now_s, 0
+
     def _missed(self, error: ControlFailed) -> None:
-        """The control plane did not answer. Workers go on by themselves, for a while."""
+        """The control plane did not answer. Workers go on by themselves, for a while. Only the first time is told."""
         if not error.failure.retryable:
             raise error
-        event(log, logging.WARNING, "tick_missed", what=str(error))
+        level = logging.DEBUG if self._missed_ticks else logging.WARNING
+        event(log, level, "tick_missed", what=str(error))
+        self._missed_ticks += 1
         away_s = self._now_s() - self._heard_s
         if away_s > AWAY_MAX_S:
             raise RunFailed(f"the control plane has been away for {away_s:.0f} s") from error
@@ -344,7 +354,7 @@ class Leader:
     def _lost_term(self, error: Fenced) -> None:
         event(log, logging.WARNING, "term_lost", what=str(error))
         self._office.regain(self._woken)
-        self._heard_s = self._now_s()
+        self._heard()
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / NS_PER_S

@@ -220,6 +220,7 @@ def test_a_control_plane_that_is_killed_and_comes_back_costs_no_worker_and_no_st
             assert code in (0, 5), run.said
             assert "another run" not in summary["exit_reason"]  # nobody could take the warehouse, and nobody did
             assert "term_regained" in run.said
+            assert run.said.count("tick_missed") == run.said.count("control_plane_back missed_ticks=") > 0
             assert [worker["status"] for worker in summary["worker_results"]] == ["DONE", "DONE"]
             totals = summary["totals"]
             assert totals["scheduled"] == totals["succeeded"] == history(server, run.run_id)[None]

@@ -10,12 +10,18 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from loadgen.clock import Clock
-from loadgen.control import find_max_step_history, run_status, window_results, worker_heartbeats
+from loadgen.control import (
+    find_max_step_history,
+    run_status,
+    warehouse_poll_snapshots,
+    window_results,
+    worker_heartbeats,
+)
 from loadgen.control.find_max_step_history import StepRecord
 from loadgen.control.lease import LeaseTimes
 from loadgen.control.place import ControlPlace
@@ -51,7 +57,7 @@ from orchestrator.plan import plan_run
 from orchestrator.progress import Progress
 from orchestrator.results import read_stored
 from orchestrator.seeker import Blind, NextStep, Over, Seeker, step_record
-from orchestrator.spawn.spawner import Spawner
+from orchestrator.spawn.spawner import Spawner, WorkerEnd
 from orchestrator.tick import Tick
 from orchestrator.voice import Voice
 from orchestrator.warehouse import WarehouseWatch
@@ -144,10 +150,23 @@ class Leader:
             self._course = replace(self._course, ending=ending, stop_said=True)
         for row in window_results.read(self.session, self._run_id):
             self.progress.remember(row.worker_id, [read_stored(row)])
+        self._look_at_crew(())  # what was measured and is not stored yet
+        self.progress.note(self.crew)
         if self.seeker is not None:
             self._steps = list(find_max_step_history.read(self.session, self._run_id))
             self._stored = len(self._steps)
-            self.seeker.go_on(self._steps, self.progress.step)
+            unknown = self.seeker.go_on(self._steps, self.progress.step)
+            self.limits.go_on(run.phase, unknown)
+        else:
+            self.limits.go_on(run.phase)
+
+    def go_on_watching(self) -> None:
+        """The same for the warehouse under test: what was seen of it is what it has cost."""
+        assert self.watch is not None
+        polls = self.patience.call(lambda: warehouse_poll_snapshots.read(self.session, self._run_id))
+        self.watch.go_on(polls)
+        if not polls:
+            self.limits.warnings.append("credits are counted since the run was taken over: no look before was stored")
 
     def lead(self) -> Ending:
         """Take the run from STARTING to the point where every worker is over. How it will end."""
@@ -253,10 +272,7 @@ class Leader:
         if self._zero_s is None and run.status is RunStatus.RUNNING and run.start_time is not None:
             running = run_status.server_time(self.session) - run.start_time  # another leader announced the plan
             self._zero_s = self._now_s() - running.total_seconds()
-        rows = worker_heartbeats.read(self.session, self._run_id)
-        timing, now_s = self._rules.timing, self._now_s()
-        silent_s = self._liveness.observe(rows, now_s)
-        self.crew = view_crew(self.worker_ids, rows, ends, silent_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
+        now_s = self._look_at_crew(ends)
         view = View(
             now_s=now_s,
             status=run.status,
@@ -267,6 +283,14 @@ class Leader:
             interrupts=self._interrupts,
         )
         return view, run
+
+    def _look_at_crew(self, ends: Sequence[WorkerEnd]) -> float:
+        """How the workers are, and when that was."""
+        rows = worker_heartbeats.read(self.session, self._run_id)
+        timing, now_s = self._rules.timing, self._now_s()
+        silent_s = self._liveness.observe(rows, now_s)
+        self.crew = view_crew(self.worker_ids, rows, ends, silent_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
+        return now_s
 
     def _wish(self, view: View) -> Ending | None:
         """What thresholds, guardrails and the search for the maximum want, while the run measures."""

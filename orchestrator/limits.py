@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadgen.metrics.result import Merged
-from loadgen.model.run import RunStatus
+from loadgen.model.run import Phase, RunStatus
 from loadgen.report.verdict import CPU_WARN_PERCENT, Checked, check_threshold
 from loadgen.scenario.scenario import GuardrailAction, Guardrails, Threshold, Timing
 from loadgen.scenario.threshold import Operator
@@ -18,6 +18,7 @@ from orchestrator.crew import Health, WorkerView
 from orchestrator.progress import Progress
 
 BREACHES = 3  # looks in a row; one busy second is no trend
+_BEFORE_MEASUREMENT = (Phase.PREPARING, Phase.WARMUP)
 MEASURED_MIN_S = 1.0  # by every worker, before anything is judged: a window that has just opened has no rate yet
 
 
@@ -36,6 +37,14 @@ class Limits:
     def look(self, crew: Sequence[WorkerView], measured_s: float, credits: float) -> Ending | None:
         """`measured_s`: since the measurement began; `credits`: what it has cost so far."""
         return self._judge(crew, measured_s) or self._guard(crew) or self._cost(credits)
+
+    def go_on(self, phase: Phase, unsure_steps: Sequence[int] = ()) -> None:
+        """Another leader has led the run so far: say what of its knowledge is lost."""
+        sliding = [] if phase in _BEFORE_MEASUREMENT else [one for one in self._thresholds if one.window_s is not None]
+        lost = "spans before the run was taken over were not judged again"
+        self._warn([f"{one.check.text} over {one.window_s:g} s: {lost}" for one in sliding])
+        unsure = "was judged before the run was taken over; nobody knows how sure that was: it counts as low confidence"
+        self._warn([f"step {number} {unsure}" for number in unsure_steps])
 
     def now(self) -> tuple[Checked, ...]:
         """Every threshold by what was measured so far."""

@@ -55,16 +55,33 @@ class Seeker:
         """Of the step under way, from 1."""
         return len(self.search.steps) + 1
 
-    def go_on(self, steps: Sequence[StepRecord], windows_of: Callable[[int], Sequence[Sequence[WindowResult]]]) -> None:
-        """Another leader has judged these steps: its judgement stands, what was measured is known from the tables."""
+    def go_on(
+        self, steps: Sequence[StepRecord], windows_of: Callable[[int], Sequence[Sequence[WindowResult]]]
+    ) -> tuple[int, ...]:
+        """Another leader has judged these steps: its judgement stands, what was measured is known from the tables.
+
+        How sure it was is not stored, so each step is judged again. The numbers of those that came out otherwise: they
+        count as unsure.
+        """
+        unknown: list[int] = []
         for step in steps:
             windows = windows_of(step.step_number)
             seconds = min((sum(window.seconds for window in own) for own in windows), default=0.0)
             seen = Seen(
                 target=step.target_connections, seconds=seconds, merged=merge(windows), queue_seen=step.queue_seen
             )
-            judged = Judged(number=step.step_number, seen=seen, outcome=Outcome(step.outcome), reason=step.reason)
+            again = self.search.judge(seen)
+            is_known = again is not None and again.outcome == step.outcome
+            unknown += [] if is_known else [step.step_number]
+            judged = Judged(
+                number=step.step_number,
+                seen=seen,
+                outcome=Outcome(step.outcome),
+                reason=step.reason,
+                low_confidence=again is None or not is_known or again.low_confidence,
+            )
             self.search = self.search.after(judged)
+        return tuple(unknown)
 
     def look(self, crew: Sequence[WorkerView], now_s: float, *, queue_seen: bool) -> tuple[Judged | None, Order | None]:
         """The step that has just been judged, if one was, and what to do."""

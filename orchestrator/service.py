@@ -139,7 +139,7 @@ class OrchestratorService:
                 leader.go_on(run)
             elif run.status is RunStatus.PREPARED:  # else somebody has stopped it: its workers end by themselves
                 leader.move(run, Step(RunStatus.STARTING, Phase.PREPARING))
-            with self._watched(leader, scenario, run_id):
+            with self._watched(leader, scenario, run_id, begun=begun):
                 self._spawn(spawner, leader, run_id)
                 ending = leader.lead()
             finished = self._finish(leader, scenario, ending)
@@ -245,7 +245,7 @@ class OrchestratorService:
         return replace(facts, enrichment=enrichment_document(found), overhead_ms=found.overhead_ms)
 
     @contextmanager
-    def _watched(self, leader: Leader, scenario: Scenario, run_id: str) -> Iterator[None]:
+    def _watched(self, leader: Leader, scenario: Scenario, run_id: str, *, begun: bool) -> Iterator[None]:
         """Look at the warehouse under test meanwhile: the scenario's, else the connection's, if one is named."""
         profile = find_profile(scenario.connection, environ=self._environ)
         warehouse = scenario.target.warehouse or profile.text("warehouse")
@@ -261,6 +261,8 @@ class OrchestratorService:
             period_s=scenario.timing.warehouse_poll_s,
             environ=self._environ,
         )
+        if begun:
+            leader.go_on_watching()
         stopping = threading.Event()
         thread = threading.Thread(target=leader.watch.run, args=(stopping,), name="warehouse-poll", daemon=True)
         thread.start()

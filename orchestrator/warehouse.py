@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,14 @@ class WarehouseWatch:
     def credits(self) -> float:
         """What it has cost since the first look, estimated."""
         return self._meter.credits
+
+    def go_on(self, polls: Sequence[WarehousePoll]) -> None:
+        """Before run(): what another leader has seen, oldest first. Its clock is taken to be right."""
+        now_ns, now = self._clock.monotonic_ns(), self._clock.utc_now().replace(tzinfo=None)
+        for poll in polls:
+            ago_s = max(0.0, (now - poll.timestamp).total_seconds())
+            self._meter.look(poll.size, poll.started_clusters or 0, now_ns - round(ago_s * NS_PER_S))
+            self._shown.append(poll)
 
     def run(self, stopping: threading.Event) -> None:
         """Look until told to stop. A look that fails is followed by the next one."""

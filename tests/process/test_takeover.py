@@ -116,6 +116,7 @@ def test_a_search_is_led_on_between_two_steps(bench: Bench, target: EmbeddedServ
     assert [worker.ended() for worker in workers] == [0, 0]
     found = summary["find_max"]
     assert (found["max_concurrency"], found["result"]) == (4, "BOUNDED_MAX")
+    assert not [text for text in summary["environment"]["warnings"] if "step 1" in text]
     assert [(step["step"], step["target"], step["outcome"]) for step in found["steps"]] == [
         (1, 2, "STABLE"),
         (2, 4, "STABLE"),

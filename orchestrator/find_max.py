@@ -53,8 +53,7 @@ class Seen:
 
     @property
     def p95_ms(self) -> float | None:
-        quantile = self.merged.tally.whole.response_at(950)
-        return None if quantile is None else quantile.value_ns / NS_PER_MS
+        return p95_ms(self.merged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,3 +233,9 @@ class Search:
         return Judged(
             number=len(self.steps) + 1, seen=seen, outcome=outcome, reason=reason, low_confidence=low_confidence
         )
+
+
+def p95_ms(merged: Merged) -> float | None:
+    """Of all statements; None: too few for it."""
+    quantile = merged.tally.whole.response_at(950)
+    return None if quantile is None else quantile.value_ns / NS_PER_MS

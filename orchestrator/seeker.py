@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from loadgen.control.find_max_step_history import StepRecord
-from loadgen.metrics.result import WindowResult, merge
+from loadgen.metrics.result import Merged, WindowResult, merge
 from loadgen.model.run import Phase
 from loadgen.scenario.scenario import FindMax, Threshold
 from orchestrator.crew import WorkerView
-from orchestrator.find_max import Judged, Outcome, Search, Seen
+from orchestrator.find_max import Judged, Outcome, Search, Seen, p95_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,12 @@ class Seeker:
             "reason": search.steps[-1].reason if search.steps else "",
         }
 
-    def result(self) -> dict[str, Any]:
-        """FIND_MAX_RESULT and summary.json's find_max."""
+    def result(self, decisive: Merged) -> dict[str, Any]:
+        """FIND_MAX_RESULT and summary.json's find_max.
+
+        `decisive`: all that was measured in the step whose numbers are the run's. It went on for a moment after it was
+        judged, so the same step among `steps`, which are as they were judged, differs a little.
+        """
         search = self.search
         best, failed = search.best, search.failed
         return {
@@ -139,8 +143,8 @@ class Seeker:
             "reason": self.reason,
             "failed_at": None if failed is None else failed.seen.target,
             "failed_outcome": None if failed is None else failed.outcome.value,
-            "qps": None if best is None else round(best.seen.merged.qps, 3),
-            "p95_ms": None if best is None else best.seen.p95_ms,
+            "qps": None if best is None else round(decisive.qps, 3),
+            "p95_ms": None if best is None else p95_ms(decisive),
             "confidence": None if best is None else "low" if best.low_confidence else "high",
             "steps": [_step(judged) for judged in search.steps],
         }

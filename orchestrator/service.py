@@ -228,7 +228,7 @@ class OrchestratorService:
             client=client,
             workers=workers,
             open_loop=open_loop,
-            find_max=None if leader.seeker is None else leader.seeker.result(),
+            find_max=None if leader.seeker is None else leader.seeker.result(merged),
             environment=_environment(leader, scenario, self._circumstances),
             signal=self._signal,
             sessions=session_counts(rows) if scenario.sessions.count else None,

@@ -287,6 +287,7 @@ def test_the_maximum_that_a_server_of_sixteen_slots_can_take(bench: Bench) -> No
     assert json.loads(bench.rows(sql, run.run_id)[0][0]) == found
     decisive = [step for step in found["steps"] if step["target"] == found["max_concurrency"]][-1]
     assert summary["totals"]["succeeded"] == history(bench.server, run.run_id)[decisive["step"]]
+    assert (found["qps"], found["p95_ms"]) == (summary["totals"]["qps"], summary["latency_ms"]["p95"])
 
 
 def test_guardrails_thresholds_and_a_rate_that_is_too_high(bench: Bench) -> None:

@@ -10,7 +10,7 @@ import pytest
 from loadgen.clock import FakeClock
 from loadgen.control.session import ControlSession
 from loadgen.control.warehouse_poll_snapshots import WarehousePoll
-from loadgen.metrics.result import WindowResult
+from loadgen.metrics.result import WindowResult, merge
 from loadgen.model.run import Phase
 from loadgen.scenario.scenario import FindMax, Guardrails, Threshold, Timing
 from loadgen.scenario.threshold import parse_check
@@ -53,7 +53,8 @@ def test_a_search_that_is_led_on_knows_how_sure_its_steps_were() -> None:
     assert unknown == ()
     assert successor.search == before.search
     assert [judged.low_confidence for judged in successor.search.steps] == [False, True, False]
-    assert successor.result() == before.result()
+    decisive = merge([[steps[1]]])
+    assert successor.result(decisive) == before.result(decisive)
 
 
 def test_a_step_whose_measurement_is_lost_counts_as_unsure() -> None:

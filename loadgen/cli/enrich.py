@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from loadgen.control.retry import Patience
     from loadgen.control.session import ControlSession
     from loadgen.report.enrichment import EnrichmentResult
+    from loadgen.report.record import RunRecord
 
 
 @click.command(
@@ -26,12 +28,21 @@ if TYPE_CHECKING:
 @click.argument("run", metavar="RUN")
 @click.option("--wait", is_flag=True, help="Wait for statements that the history may not show yet: a few minutes.")
 @click.option("--hybrid", is_flag=True, help="Look also for statements that touch only hybrid tables.")
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs"),
+    show_default=True,
+    metavar="DIR",
+    help="Where the folder of the run is; its files are written again if it is there.",
+)
 @control_options
 @format_option
 def enrich(
     run: str,
     wait: bool,
     hybrid: bool,
+    output_dir: Path,
     connection: str | None,
     database: str | None,
     schema: str | None,
@@ -42,11 +53,12 @@ def enrich(
 
     `loadgen run` does it for as long as a minute and a half; this goes on from there, also where the scenario has
     enrichment.enabled: false. The history reaches back seven days. Of statements that touch only hybrid tables it keeps
-    few, and those the slow ones, so they are left out without --hybrid. Safe to repeat: what is enriched stays, and the
-    run's status and results are not touched. RUN as for `loadgen runs show`. Exit code 0 also when not everything was
-    found, 3 when the history cannot be read, 75 while the run has not ended.
+    few, and those the slow ones, so they are left out without --hybrid. Safe to repeat: what is enriched stays. The
+    stored result says how far it has come, and so do summary.json and the reports in the folder of the run; the run's
+    status and what it measured are not touched. RUN as for `loadgen runs show`. Exit code 0 also when not everything
+    was found, 3 when the history cannot be read, 75 while the run has not ended.
     """
-    result = with_control_session(
+    result, record = with_control_session(
         lambda session, patience: _enrich(session, patience, run, wait=wait, hybrid=hybrid),
         name="enrich",
         connection=connection,
@@ -56,10 +68,19 @@ def enrich(
     )
     if result.error is not None:
         raise result.error
+    if record is not None:
+        from loadgen.cli.enriched_files import rewrite_files
+
+        folder = output_dir / result.run_id
+        if rewrite_files(folder, record, result):
+            click.echo(f"wrote the reports in {plain(str(folder))} again", err=True)
     click.echo(json.dumps(_as_json(result), indent=2) if output == "json" else "\n".join(_lines(result)))
 
 
-def _enrich(session: ControlSession, patience: Patience, name: str, *, wait: bool, hybrid: bool) -> EnrichmentResult:
+def _enrich(
+    session: ControlSession, patience: Patience, name: str, *, wait: bool, hybrid: bool
+) -> tuple[EnrichmentResult, RunRecord | None]:
+    from loadgen.cli.enriched_files import store_enriched
     from loadgen.control import run_names, run_status
     from loadgen.scenario.frozen import thaw
     from loadgen.scenario.scenario import Enrichment
@@ -77,7 +98,8 @@ def _enrich(session: ControlSession, patience: Patience, name: str, *, wait: boo
     scenario = thaw(config, os.environ)
     asked = Enrichment.ON if hybrid or scenario.enrichment is Enrichment.ON else Enrichment.AUTO
     effort = Effort(limit_s=None, wait=wait, enabled=asked, told=_tell if wait else lambda _: None)
-    return enrich_run(session, patience, run.run_id, scenario, effort=effort)
+    result = enrich_run(session, patience, run.run_id, scenario, effort=effort)
+    return result, None if result.error is not None else store_enriched(session, patience, result)
 
 
 def _tell(coming: int) -> None:

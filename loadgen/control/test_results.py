@@ -1,4 +1,7 @@
-"""TEST_RESULTS: one row per run and one per worker, each appended once at its end by its own writer."""
+"""TEST_RESULTS: one row per run and one per worker, each appended once at its end by its own writer.
+
+What changes later is the summary of a run, when its enrichment has come further.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +58,11 @@ def append(session: ControlSession, patience: Patience, result: ResultRow) -> No
     *columns, find_max_result, summary = astuple(result)
     row = (*columns, json_text(find_max_result), json_text(summary))
     append_row(session, patience, _Q, row, result.test_id, result.run_id)
+
+
+def amend(session: ControlSession, patience: Patience, run_id: str, summary: str) -> None:
+    """Replace the summary (JSON) of a run's result."""
+    patience.call(lambda: session.execute(_Q["amend"], json_text(summary), run_id, run_id))
 
 
 def read(session: ControlSession, run_id: str) -> tuple[tuple[ResultRow, datetime], ...]:

@@ -107,6 +107,12 @@ def enrichment_document(result: EnrichmentResult) -> dict[str, Any]:
     }
 
 
+def with_enrichment(summary: Mapping[str, Any], result: EnrichmentResult) -> dict[str, Any]:
+    """A summary.json with its enrichment as it is now."""
+    client = {**summary["client"], "overhead_ms": result.overhead_ms}
+    return {**summary, "client": client, "enrichment": enrichment_document(result)}
+
+
 def _ledger(ledger: Ledger) -> dict[str, Any]:
     return {name: _part(ledger.parts[name], ledger.samples) for name in PARTS if name in ledger.parts}
 

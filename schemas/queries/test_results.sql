@@ -8,6 +8,10 @@ SELECT ?, ?, ?, ?, ?, ?, ?, SYSDATE(), ?, ?, ?, ?, ?, ?, ?, ?, PARSE_JSON(?), PA
 -- name: find
 SELECT COUNT(*) FROM TEST_RESULTS WHERE TEST_ID = ? AND RUN_ID = ?;
 
+-- name: amend
+-- The run's own row, when its enrichment has come further. Nothing that was measured changes.
+UPDATE TEST_RESULTS SET SUMMARY = PARSE_JSON(?) WHERE RUN_ID = ? AND TEST_ID = ?;
+
 -- name: read
 -- The run's own row has no WORKER_ID. One row of each key: see loadgen.control.batch.
 SELECT TEST_ID, RUN_ID, WORKER_ID, WORKER_GROUP_ID, TEMPLATE_ID, STATUS, CREATED_AT, END_TIME, TOTAL_OPERATIONS,

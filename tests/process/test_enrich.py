@@ -8,15 +8,18 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadgen.cli.main import main
+from loadgen.cli.report_files import FILES
 from loadgen.clock import FakeClock
-from loadgen.control import query_executions, run_status
+from loadgen.control import query_executions, run_status, test_results
 from loadgen.control.query_executions import Execution
 from loadgen.control.retry import Patience
+from loadgen.control.test_results import ResultRow
 from loadgen.model.enrichment import RowEnrichment as Row
 from loadgen.model.enrichment import RunEnrichment
 from loadgen.report.enrichment import EnrichmentResult
@@ -27,6 +30,8 @@ from loadgen.snowflake.settings import query_tag
 from orchestrator.enrich import LOOKS_IN_VAIN, PAUSE_S, Effort, enrich_run
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
+from tests.unit.orchestrator_builders import merged
+from tests.unit.report_builders import summary
 
 SCENARIO = """
 version: 1
@@ -118,6 +123,33 @@ class Bench:
     def end(self) -> None:
         """The run has ended."""
         self.plane.change("UPDATE RUN_STATUS SET STATUS = 'COMPLETED' WHERE RUN_ID = ?", self.run_id)
+
+    def keep_result(self, folder: Path) -> dict[str, Any]:
+        """The run has a result, in its table and, judged by a baseline, in its folder. The summary."""
+        made = summary(merged(), ("nap",), run_id=self.run_id)
+        row = ResultRow(
+            test_id=self.run_id,
+            run_id=self.run_id,
+            worker_id=None,
+            worker_group_id=None,
+            template_id="t",
+            status="COMPLETED",
+            created_at=self.run_row().created_at,
+            total_operations=100,
+            read_operations=100,
+            write_operations=0,
+            failed_operations=0,
+            p50_latency_ms=10.0,
+            p95_latency_ms=10.0,
+            p99_latency_ms=None,
+            avg_latency_ms=10.0,
+            find_max_result=None,
+            summary=json.dumps(made),
+        )
+        test_results.append(self.plane.session, patience(), row)
+        folder.mkdir(parents=True)
+        (folder / "summary.json").write_text(json.dumps({**made, "baseline": {"verdict": "SAME"}}), "utf-8")
+        return made
 
     def ask(self, *words: str) -> int:
         return main(["enrich", self.run_id, "-c", "embedded", "--database", self.plane.place.database, *words])
@@ -268,3 +300,35 @@ def test_the_command_enriches_a_run_that_has_ended_and_says_how_far(bench, capsy
     assert f"run {bench.run_id}: ENRICHED, 75.0 % of 4 logged statements" in text
     assert main(["enrich", "no-such-run", "-c", "embedded", "--database", bench.plane.place.database]) == 2
     assert "hint: " in capsys.readouterr().err
+
+
+def test_the_files_of_a_run_that_is_here_follow_and_so_does_its_stored_result(bench, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))
+    folder = tmp_path / "runs" / bench.run_id
+    before = bench.keep_result(folder)
+    bench.log(*(bench.execute("nap", "SELECT 1") for _ in range(3)))
+    bench.end()
+
+    assert bench.ask("--output-dir", str(tmp_path / "elsewhere"), "--format", "json") == 0
+    assert "again" not in capsys.readouterr().err
+    assert not (tmp_path / "elsewhere").exists()
+    assert bench.ask("--output-dir", str(folder.parent), "--format", "json") == 0
+    out, errors = capsys.readouterr()
+    found = json.loads(out)
+
+    written = json.loads((folder / "summary.json").read_text("utf-8"))
+    expected = {**found, "status": "ENRICHED"}
+    overhead_ms = expected.pop("overhead_ms")
+    del expected["run_id"]
+    assert written.pop("baseline") == {"verdict": "SAME"}
+    assert (written["enrichment"], written["client"]["overhead_ms"]) == (expected, overhead_ms)
+    untouched = before.keys() - {"enrichment", "client"}
+    assert {key: written[key] for key in untouched} == {key: before[key] for key in untouched}
+    assert f"wrote the reports in {folder} again" in errors
+    assert "coverage" in (folder / "report.html").read_text("utf-8")
+    assert {path.name for path in folder.iterdir()} == {"summary.json", *FILES.values()}
+    assert not (tmp_path / "page.md").exists()  # it was told at the end of the run
+    assert main(["report", bench.run_id, "-c", "embedded", "--database", bench.plane.place.database,
+                 "--format", "json"]) == 0  # fmt: skip
+    assert json.loads(capsys.readouterr().out) == written
+    assert bench.run_row().status == "COMPLETED"

@@ -114,12 +114,10 @@ def test_the_run_role_gets_what_the_control_statements_do_and_no_more():
     found = {name.parts[0].name: sorted(privileges) for name, privileges in control_needs().items()}
 
     assert found.pop("SCHEMA_VERSION") == ["SELECT"]  # only setup records a migration
-    of_runs = {"RUN_STATUS", "RUN_LEASES", "WORKER_HEARTBEATS", "QUERY_EXECUTIONS"}  # the last one by enrichment
-    hybrid_changed = of_runs | {"RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS", "SCHEDULES", "SCHEDULE_FIRES"}
-    assert {name for name, privileges in found.items() if "UPDATE" in privileges} == hybrid_changed
-    assert {name for name, privileges in found.items() if privileges == ["INSERT", "SELECT"]} == set(
-        found
-    ) - hybrid_changed
+    of_runs = {"RUN_STATUS", "RUN_LEASES", "WORKER_HEARTBEATS", "QUERY_EXECUTIONS", "TEST_RESULTS"}  # two by enrichment
+    changed = of_runs | {"RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS", "SCHEDULES", "SCHEDULE_FIRES"}
+    assert {name for name, privileges in found.items() if "UPDATE" in privileges} == changed
+    assert {name for name, privileges in found.items() if privileges == ["INSERT", "SELECT"]} == set(found) - changed
     assert set(found) == {table for migration in migrations() for table, _ in migration.tables}
 
 

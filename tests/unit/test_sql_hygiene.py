@@ -113,8 +113,13 @@ def test_the_row_count_of_an_update_is_a_count_of_rows(query):
 
 # An administrator's deletions: over every table, of all old runs at once, and sent one after the other by one module.
 PRUNING = "prune."
-# Changes of a standard table, after the run: one writer, many rows with one statement. Their row counts are not used.
-ENRICHING = {"query_executions.enrich", "query_executions.skip_unidentified", "query_executions.skip_statement"}
+# Changes of a standard table, after the run: one writer, all rows with one statement. Their row counts are not used.
+ENRICHING = {
+    "query_executions.enrich",
+    "query_executions.skip_unidentified",
+    "query_executions.skip_statement",
+    "test_results.amend",
+}
 # Reads that name no key and have no LIMIT, each with the reason why it stays small.
 SMALL = {
     "schema_version.applied": "a row per migration",

@@ -40,7 +40,7 @@ class WorkerIdentity:
     hostname: str
     pid: int
     version: str
-    labels: str | None = None  # JSON
+    labels: str | None = None  # a JSON list of key=value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -80,6 +81,12 @@ class WorkerArguments:
             worker_group_id=group,
             worker_group_count=count,
         )
+
+
+def labels_of(environ: Mapping[str, str] = os.environ) -> str | None:
+    """LOADGEN_LABELS (zone=eu,disk=ssd) as a row has them: a JSON list, as of the runners of a pool. None: no label."""
+    words = {word.strip() for word in environ.get("LOADGEN_LABELS", "").split(",")} - {""}
+    return json.dumps(sorted(words), separators=(",", ":")) if words else None
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:

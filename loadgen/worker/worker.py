@@ -13,7 +13,6 @@ It ends by os._exit: the interpreter would wait for its threads, and one driver 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -38,7 +37,7 @@ from loadgen.model.worker import WorkerExit, WorkerStatus
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import Scenario, Timing
 from loadgen.units import NS_PER_S
-from loadgen.worker.arguments import BadArguments, WorkerArguments
+from loadgen.worker.arguments import BadArguments, WorkerArguments, labels_of
 from loadgen.worker.board import Board, Ending, ending_for
 from loadgen.worker.control_loop import ControlLoop
 from loadgen.worker.drain import drain
@@ -360,7 +359,6 @@ class Worker:
         )
 
     def _identity(self) -> WorkerIdentity:
-        labels = self._environ.get("LOADGEN_LABELS")
         return WorkerIdentity(
             run_id=self._arguments.run_id,
             worker_id=self._arguments.worker_id,
@@ -368,7 +366,7 @@ class Worker:
             hostname=socket.gethostname()[:255],
             pid=os.getpid(),
             version=__version__,
-            labels=json.dumps(labels) if labels else None,
+            labels=labels_of(self._environ),
         )
 
     def _session(self, role: str) -> ControlSession:

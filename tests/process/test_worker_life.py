@@ -47,8 +47,10 @@ def test_a_run_from_start_to_end(stage: Stage) -> None:
         statements=[GET | {"weight": 4}, PUT],
         query_log={"mode": "all"},
     )
-    worker = run.spawn()
+    worker = run.spawn(environ={"LOADGEN_LABELS": "zone=eu,disk=ssd"})
     assert run.wait_beat(lambda beat: beat.status in ("STARTING", "WAITING"), "it registers", worker).count >= 1
+    labels = stage.plane.rows("SELECT LABELS FROM WORKER_HEARTBEATS WHERE RUN_ID = ?", run.run_id)
+    assert labels == [('["disk=ssd","zone=eu"]',)]
     run.move(RunStatus.STARTING)
     waiting = run.wait_status("WAITING", worker)
     assert (waiting.open_connections, waiting.target_connections, waiting.active_connections) == (4, 4, 0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.worker.arguments import RUN_ID_MAX, WORKER_ID_MAX, WORKERS_MAX, BadArguments, WorkerArguments
+from loadgen.worker.arguments import RUN_ID_MAX, WORKER_ID_MAX, WORKERS_MAX, BadArguments, WorkerArguments, labels_of
 
 SPCS = {"LOADGEN_RUN_ID": "20261115-0200-orders-7f3a", "SNOWFLAKE_JOB_INDEX": "3", "SNOWFLAKE_JOBS_COUNT": "8"}
 
@@ -139,3 +139,16 @@ def test_a_worker_is_one_of_those_there_are(group, count):
     else:
         with pytest.raises(BadArguments, match="worker-group"):
             of(group=group, count=count)
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ({}, None),
+        ({"LOADGEN_LABELS": " ,"}, None),
+        ({"LOADGEN_LABELS": "zone=eu"}, '["zone=eu"]'),
+        ({"LOADGEN_LABELS": 'zone=eu, disk="ssd",zone=eu'}, '["disk=\\"ssd\\"","zone=eu"]'),
+    ],
+)
+def test_labels_are_stored_as_one_list(given, stored):
+    assert labels_of(given) == stored

@@ -121,9 +121,10 @@ def test_a_job_is_named_after_its_run_without_quotes(run_id):
 @example("$$; DROP DATABASE D; $$")
 @example('yes\n"a": {b: #c}\t\\ \x00\x7f\x85\u2028\ufeff😀 ${image} {{x}} ? :name')
 def test_any_text_stays_one_value(text):
-    container = container_of(job(image=text, environment={"A": text, f"B{text}": "1"}))
+    name = f"B{text[:100]}"  # a key of YAML has at most 1024 characters, and a variable's name never so many
+    container = container_of(job(image=text, environment={"A": text, name: "1"}))
 
-    assert (container["image"], container["env"]) == (text, {"A": text, f"B{text}": "1"})
+    assert (container["image"], container["env"]) == (text, {"A": text, name: "1"})
     assert quoted(text).isascii()
 
 

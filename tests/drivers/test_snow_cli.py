@@ -108,7 +108,7 @@ def test_an_error_is_shown_with_its_code_and_state(snow):
     done = snow("sql", "-q", "SELECT * FROM NOWHERE")
 
     assert done.returncode == 1
-    assert "002003 (02000)" in done.stderr
+    assert "002003 (42S02)" in done.stderr
     assert "Object 'NOWHERE' does not exist or not authorized." in done.stderr
 
 

@@ -2,20 +2,19 @@
 
 import json
 import os
-import shutil
 import stat
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.embedded_server import EmbeddedServer, reachable_directory
+from tests.drivers.environment import environment_of
+from tests.embedded_server import EmbeddedServer
 
 LOCK = Path(__file__).parent / "requirements-snowcli.lock"
-INSTALL_S, RUN_S = 500.0, 100.0
+RUN_S = 100.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 Snow = Callable[..., subprocess.CompletedProcess[str]]
@@ -24,25 +23,8 @@ Snow = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="module")
 def program() -> Iterator[Path]:
     """`snow` in an environment of its own: its packages are not ours."""
-    place = reachable_directory()
-    venv = place / "venv"
-    python = venv / "bin" / "python"
-    commands: list[list[str | Path]]
-    if shutil.which("uv") is not None:
-        commands = [
-            ["uv", "venv", "--quiet", "--no-project", "--python", sys.executable, venv],
-            ["uv", "pip", "install", "--quiet", "--python", python, "--require-hashes", "-r", LOCK],
-        ]
-    else:
-        commands = [
-            [sys.executable, "-m", "venv", venv],
-            [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--require-hashes", "-r", LOCK],
-        ]
-    for command in commands:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S)
-        assert done.returncode == 0, done.stderr[-3000:]
-    yield venv / "bin" / "snow"
-    shutil.rmtree(place)
+    with environment_of(LOCK) as programs:
+        yield programs / "snow"
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +108,7 @@ def test_an_error_is_shown_with_its_code_and_state(snow):
     done = snow("sql", "-q", "SELECT * FROM NOWHERE")
 
     assert done.returncode == 1
-    assert "002003 (02000)" in done.stderr
+    assert "002003 (42S02)" in done.stderr
     assert "Object 'NOWHERE' does not exist or not authorized." in done.stderr
 
 

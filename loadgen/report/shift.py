@@ -8,12 +8,13 @@ night cannot move and which loses little on clean ones; the spread is moderated 
 it before, so that a young or by chance quiet series raises no alarm.
 
     suspected   one night deviates by more than the limit, and by more than chance (3.5 standard deviations)
-    confirmed   the last 2, 3 or 4 nights together do (4.2), and each of them by half the limit and half their mean;
+    confirmed   the last 2 to 8 nights together do (4.2), and each of them by half the limit and half their mean;
                 a new segment begins with the first of them
 
 A suspected night that the next does not confirm stays in the segment. With nights that differ by 5 %, one series of 200
 in thirteen has a night suspected, and one in 140 a shift confirmed, where there is none; a step of 25 % is
-confirmed on its second night 19 times of 20, else on the third or fourth.
+confirmed on its second night 19 times of 20, else on the third or fourth. More than four nights are for steps that are
+small, or come before much is known: what is not confirmed becomes part of the segment, and hides itself.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ FloatArray = NDArray[np.float64]
 
 NIGHTS_MIN = 5  # of a segment that a night can be tested against
 NIGHTS_MAX = 60  # the newest ones of it that are
-TOGETHER_MAX = 4
+TOGETHER_MAX = 8
 
 _SUSPECTED_Z = 3.5
 _CONFIRMED_Z = 4.2
@@ -130,7 +131,9 @@ def _confirmed(
         apart = series[first : night + 1] - baseline.centre
         mean = float(apart.mean())
         weakest = float((apart * math.copysign(1.0, mean)).min())
-        all_show_it = weakest > max(limit, abs(mean)) / 2  # else one of them may have made the mean what it is
+        if weakest <= limit / 2:  # nor do more nights all show it
+            return None
+        all_show_it = weakest > abs(mean) / 2  # else one of them may have made the mean what it is
         if all_show_it and abs(mean) > max(limit, baseline.reach(together, z_confirmed)):
             return Shift(start=first, confirmed=night, before=baseline, after=baseline.centre + mean)
     return None

@@ -84,6 +84,17 @@ def test_a_step_of_25_percent_is_confirmed_within_two_nights():
     assert max(delays) <= 2
 
 
+def test_a_step_that_comes_before_much_is_known_is_found_all_the_same():
+    missed = []
+    for seed in range(100):
+        values = noise(5_000 + seed, 22)
+        values[10:] += math.log(1.25)
+        if not any(shift.size > 0 for shift in course_of(values, limit=LIMIT, usual=0.05).shifts):
+            missed.append(seed)
+
+    assert len(missed) <= 1
+
+
 @pytest.mark.parametrize("step", [1.5, 2.0, 1 / 1.5])
 @pytest.mark.parametrize("at", [20, 70])
 def test_large_steps_are_where_a_plain_search_finds_them(step, at):

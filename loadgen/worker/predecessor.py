@@ -12,7 +12,7 @@ from loadgen.control.session import ControlSession
 from loadgen.control.worker_heartbeats import Beat, WorkerRow
 from loadgen.errors import LoadgenError
 from loadgen.model.run import RunStatus
-from loadgen.model.workload import Sequence, Uuid, Workload
+from loadgen.model.workload import Parameter, Remembered, Sequence, Uuid, Workload
 from loadgen.scenario.frozen import thaw
 
 _BEFORE_LOAD = (RunStatus.PREPARED, RunStatus.STARTING)
@@ -52,6 +52,11 @@ def statement_that_repeats(workload: Workload) -> str | None:
     """The first statement whose values must not come twice."""
     for statement in workload.statements:
         for query in statement.queries:
-            if any(isinstance(parameter, (Sequence, Uuid)) for parameter in query.parameters):
+            if any(_is_new_each_time(parameter) for parameter in query.parameters):
                 return statement.name
     return None
+
+
+def _is_new_each_time(parameter: Parameter) -> bool:
+    drawn = parameter.of if isinstance(parameter, Remembered) else parameter
+    return isinstance(drawn, (Sequence, Uuid))

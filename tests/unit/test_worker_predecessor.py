@@ -7,7 +7,17 @@ import pytest
 from loadgen.control.worker_heartbeats import Beat
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
-from loadgen.model.workload import Parameter, Query, Sequence, Statement, StatementKind, Uniform, Uuid, Workload
+from loadgen.model.workload import (
+    Parameter,
+    Query,
+    Remembered,
+    Sequence,
+    Statement,
+    StatementKind,
+    Uniform,
+    Uuid,
+    Workload,
+)
 from loadgen.worker.predecessor import may_have_drawn, statement_that_repeats
 
 W, R = WorkerStatus, RunStatus
@@ -31,7 +41,14 @@ def test_whether_it_may_have_made_load(status: WorkerStatus, phase: Phase | None
 
 @pytest.mark.parametrize(
     ("parameters", "name"),
-    [((), None), ((Uniform(keys=None),), None), ((Uniform(keys=None), Sequence()), "put"), ((Uuid(),), "put")],
+    [
+        ((), None),
+        ((Uniform(keys=None),), None),
+        ((Uniform(keys=None), Sequence()), "put"),
+        ((Uuid(),), "put"),
+        ((Remembered(name="customer", of=Uniform(keys=None)),), None),
+        ((Remembered(name="customer", of=Sequence()),), "put"),
+    ],
 )
 def test_which_statement_has_values_that_must_not_come_twice(parameters: tuple[Parameter, ...], name: str) -> None:
     queries = (Query(sql="SELECT 1"), Query(sql="SELECT ?", parameters=parameters))

@@ -48,6 +48,7 @@ class Users:
         self._blanks = tuple(Blanks(one, statements) if one.session else None for one in statements)
         self._seats: list[Seat] = []
         self._swept_ns = clock.monotonic_ns()
+        self._closed = False
 
     def seat(self, client: int, drawer: Drawer) -> Seat:
         """The users of a slot, who draw from its drawer."""
@@ -80,15 +81,19 @@ class Users:
     def sweep(self) -> None:
         """Once a minute, however often it is called."""
         now_ns = self._clock.monotonic_ns()
-        if now_ns - self._swept_ns >= SWEEP_S * NS_PER_S:
+        if now_ns - self._swept_ns >= SWEEP_S * NS_PER_S and not self._closed:
             self._swept_ns = now_ns
             for seat in self._seats:
                 seat.book.sweep(now_ns)
 
     def close(self) -> None:
-        """The load ends: connections that are closed from now on end no session."""
+        """The load ends: what is over by now expires, and nothing after it ends a session. Safe to call twice."""
+        now_ns = self._clock.monotonic_ns()
         for seat in tuple(self._seats):
             seat.strict = False
+            if not self._closed:  # up to a minute after the last sweep, many may be over that nobody has used again
+                seat.book.sweep(now_ns)
+        self._closed = True
 
     @property
     def counts(self) -> SessionCounts:

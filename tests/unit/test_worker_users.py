@@ -246,6 +246,22 @@ def test_the_end_of_the_load_ends_no_session():
     assert bench.figures == (3, 0, 3)
 
 
+def test_sessions_that_are_over_when_the_load_ends_are_not_current():
+    bench = Bench(affinity=Affinity.HINT)
+    bench.send(bench.slot(0), 0, 40)
+    bench.clock.advance(TTL_S)
+    bench.send(bench.slot(1), 0, 40)
+    pool = bench.pool()
+
+    pool.drain()
+
+    assert bench.figures == (6, 3, 3)
+    bench.clock.advance(SWEEP_S)  # however long it takes to drain
+    pool.reap()
+    pool.drain()
+    assert bench.figures == (6, 3, 3)
+
+
 def test_expired_sessions_are_swept_once_a_minute_also_where_no_client_is():
     bench = Bench(affinity=Affinity.HINT)
     bench.send(bench.slot(0), 0, 40)

@@ -33,18 +33,24 @@ def store_enriched(session: ControlSession, patience: Patience, result: Enrichme
 def rewrite_files(folder: Path, record: RunRecord, result: EnrichmentResult) -> bool:
     """What the run has left in its folder; False: it is not here. A baseline's verdict stands only in these files."""
     path = folder / SUMMARY
-    summary = _read(path)
-    if summary is None:
+    if not path.exists():
         return False
-    summary = with_enrichment(summary, result)
+    summary = with_enrichment(_read(path, record.summary), result)
     write_file(path, f"{json.dumps(summary, indent=2)}\n")
     write_reports(folder, replace(record, summary=summary), environ={})  # the summary page of a CI job has it already
     return True
 
 
-def _read(path: Path) -> Mapping[str, Any] | None:
+def _read(path: Path, stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The summary in the folder; if that is damaged, the one that is stored."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+        return stored
+    return found if isinstance(found, dict) and _is_whole(found, stored) else stored
+
+
+def _is_whole(found: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
+    """Has it every part that the stored one has?"""
+    parts = (key for key, value in stored.items() if isinstance(value, (dict, list)))
+    return stored.keys() <= found.keys() and all(type(found[part]) is type(stored[part]) for part in parts)

@@ -10,11 +10,19 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from loadgen.cli import enrich as command
+from loadgen.cli.enriched_files import rewrite_files
 from loadgen.cli.main import main
 from loadgen.control.query_executions import PARTS, Ledger, Part, ServerTimes, TallyRow, Undecided
 from loadgen.model.enrichment import RowEnrichment as Row
 from loadgen.model.enrichment import RunEnrichment as Run
-from loadgen.report.enrichment import EnrichmentResult, counts_of, enrichment_document, reasons_of, status_of
+from loadgen.report.enrichment import (
+    EnrichmentResult,
+    counts_of,
+    enrichment_document,
+    reasons_of,
+    status_of,
+    with_enrichment,
+)
 from loadgen.scenario.read import parse_scenario
 from loadgen.scenario.scenario import Enrichment, Scenario
 from orchestrator.enrichment import (
@@ -30,6 +38,7 @@ from orchestrator.enrichment import (
     search,
     span_of,
 )
+from tests.unit.report_builders import record
 
 NOW = datetime(2026, 11, 16, 12, 0, 0)  # noqa: DTZ001  naive UTC, as the tables have it
 TIMES = ServerTimes(total_ms=7.0, compile_ms=2.0, execution_ms=5.0, bytes_scanned=100, cluster=1)
@@ -316,6 +325,36 @@ def test_nothing_logged_has_no_coverage():
     assert (document["coverage_percent"], document["total"], document["ledger_ms"]) == (None, 0, {})
     assert nothing.overhead_ms is None
     assert "nothing was logged" in "\n".join(command._lines(nothing))
+
+
+# --- the files of the run --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ['{"schema_ver', "[]", "{}", '{"client": 5}', "without totals"])
+def test_a_damaged_summary_in_the_folder_is_written_again_from_the_stored_one(tmp_path, damage):
+    stored = record()
+    without = {key: part for key, part in stored.summary.items() if key != "totals"}
+    (tmp_path / "summary.json").write_text(json.dumps(without) if damage == "without totals" else damage)
+
+    assert rewrite_files(tmp_path, stored, RESULT)
+
+    written = json.loads((tmp_path / "summary.json").read_text())
+    assert written == json.loads(json.dumps(with_enrichment(stored.summary, RESULT)))
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_summary_with_more_in_it_than_the_stored_one_keeps_it_and_no_folder_is_made(tmp_path):
+    stored = record()
+    told = {**stored.summary, "verdict": "failed", "baseline": {"verdict": "worse"}}
+    (tmp_path / "summary.json").write_text(json.dumps(told))
+
+    assert rewrite_files(tmp_path, stored, RESULT)
+    assert not rewrite_files(tmp_path / "nowhere", stored, RESULT)
+
+    written = json.loads((tmp_path / "summary.json").read_text())
+    assert (written["verdict"], written["baseline"]) == ("failed", {"verdict": "worse"})
+    assert written["enrichment"]["total"] == 40
+    assert not (tmp_path / "nowhere").exists()
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

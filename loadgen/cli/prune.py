@@ -28,6 +28,7 @@ class Pruned:
 
     found: Found
     folders: tuple[AttemptFolder, ...]
+    stuck: tuple[AttemptFolder, ...]  # could not be deleted
     deleted: dict[str, int]  # rows by table; empty: nothing was
     dry_run: bool
 
@@ -59,13 +60,17 @@ def prune(age: str, output_dir: Path, dry_run: bool, output: str, **place: str |
 
         found = look(session, patience, age_s)
         folders = _unneeded(session, patience, output_dir, age_s)
+        stuck: tuple[AttemptFolder, ...] = ()
         deleted: dict[str, int] = {}
         if not dry_run:
-            folders = tuple(folder for folder in folders if remove(folder))
+            stuck = tuple(folder for folder in folders if not remove(folder))
+            folders = tuple(folder for folder in folders if folder not in stuck)
             deleted = delete(session, patience, found.before) if found.runs or found.queued else {}
-        return Pruned(found=found, folders=folders, deleted=deleted, dry_run=dry_run)
+        return Pruned(found=found, folders=folders, stuck=stuck, deleted=deleted, dry_run=dry_run)
 
     pruned = with_control_session(work, name="prune", **place_given(place))
+    for folder in pruned.stuck:
+        click.echo(f"warning: could not delete {plain(str(folder.path), 200)}: may you write to it?", err=True)
     click.echo(json.dumps(_as_json(pruned), indent=2) if output == "json" else _as_text(pruned))
 
 
@@ -86,7 +91,7 @@ def _unneeded(session: ControlSession, patience: Patience, output_dir: Path, age
 def _as_text(pruned: Pruned) -> str:
     found = pruned.found
     if not (found.runs or found.queued or pruned.folders):
-        return "nothing is that old"
+        return "nothing else is that old" if pruned.stuck else "nothing is that old"
     lines = [*_lines("run", found.runs), *_lines("queued", found.queued)]
     lines += [f"folder  {plain(str(folder.path), 200)}" for folder in pruned.folders]
     counted = f"{len(found.runs)} runs, {len(found.queued)} queued runs and {len(pruned.folders)} folders"
@@ -105,6 +110,7 @@ def _as_json(pruned: Pruned) -> dict[str, Any]:
         "runs": [{"run_id": one.id, **_what(one)} for one in found.runs],
         "queued": [{"queue_id": one.id, **_what(one)} for one in found.queued],
         "folders": [str(folder.path) for folder in pruned.folders],
+        "stuck": [str(folder.path) for folder in pruned.stuck],
         "deleted": pruned.deleted,
     }
 

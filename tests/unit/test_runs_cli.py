@@ -18,10 +18,14 @@ import pytest
 
 from loadgen.cli import run_view, runs
 from loadgen.cli.main import cli, main
+from loadgen.cli.prune import Pruned
+from loadgen.cli.prune import _as_json as pruned_json
+from loadgen.cli.prune import _as_text as pruned_text
 from loadgen.cli.run_view import Look, as_json, as_text
 from loadgen.cli.stop import Asked, _as_json, _as_text
 from loadgen.cli.who import who
 from loadgen.control.find_max_step_history import StepRecord
+from loadgen.control.prune import Found
 from loadgen.control.run_leases import Holder
 from loadgen.control.run_status import Run, Unfinished
 from loadgen.control.test_logs import LogRow
@@ -31,6 +35,7 @@ from loadgen.model.worker import WorkerStatus
 from loadgen.snowflake.lookup import find_profile
 from loadgen.worker import main as worker_main
 from orchestrator.crew import Health
+from orchestrator.pool.attempt_folders import AttemptFolder
 from orchestrator.recover import NEVER_LED_S, best_step, obstacle, signs_of_life, silent_crew
 from orchestrator.spawn import subprocess as programs
 from orchestrator.spawn.external import ExternalSpawner, worker_command
@@ -487,3 +492,13 @@ def test_worker_and_spawner_mean_the_same_variable():
 
 def project_path() -> dict[str, Any]:
     return {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+
+
+def test_a_folder_that_prune_could_not_delete_is_told():
+    stuck = AttemptFolder(path=Path("runs/.queue/orders-1.1"), queue_id="orders-1")
+    found = Found(before=datetime(2026, 11, 15), runs=(), queued=())  # noqa: DTZ001 (as the tables have it: naive UTC)
+
+    pruned = Pruned(found=found, folders=(), stuck=(stuck,), deleted={}, dry_run=False)
+
+    assert pruned_text(pruned) == "nothing else is that old"
+    assert pruned_json(pruned)["stuck"] == ["runs/.queue/orders-1.1"]

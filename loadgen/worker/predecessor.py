@@ -1,7 +1,8 @@
 """Whether a worker may take the place of one that ended: it draws the same values, from the first one on.
 
-For most workloads that does no harm. A sequence or a UUID promises values that nobody had before; where the predecessor
-got to, nobody knows, for it may have sent statements after its last beat.
+For most workloads that does no harm. A sequence or a UUID promises values that nobody had before, and a strict session
+that nobody has it again once its connection is gone. Where the predecessor got to, nobody knows, for it may have sent
+statements after its last beat.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from loadgen.control.session import ControlSession
 from loadgen.control.worker_heartbeats import Beat, WorkerRow
 from loadgen.errors import LoadgenError
 from loadgen.model.run import RunStatus
-from loadgen.model.workload import Parameter, Remembered, Sequence, Uuid, Workload
+from loadgen.model.workload import Parameter, Remembered, Sequence, Uuid
 from loadgen.scenario.frozen import thaw
+from loadgen.scenario.scenario import Affinity, Scenario
 
 _BEFORE_LOAD = (RunStatus.PREPARED, RunStatus.STARTING)
 
@@ -22,7 +24,7 @@ class ValuesDrawn(LoadgenError):
     """The values of this worker's sequences were drawn by another process already."""
 
     exit_code = 1
-    remedy = "Start the run again, as a new one: only a worker without `sequence` and `uuid` can be replaced."
+    remedy = "Start a new run: only a worker without `sequence`, `uuid` and strict sessions can be replaced."
 
 
 def check_predecessor(session: ControlSession, patience: Patience, there: WorkerRow) -> None:
@@ -32,7 +34,7 @@ def check_predecessor(session: ControlSession, patience: Patience, there: Worker
     text = patience.call(lambda: run_status.read_config(session, run_id))
     if run is None or text is None or run.status.is_terminal:
         return  # there is nothing to do for anybody, and that is said elsewhere
-    statement = statement_that_repeats(thaw(text, None).workload)
+    statement = statement_that_repeats(thaw(text, None))
     if statement is not None and may_have_drawn(there.beat, run.status):
         other = there.identity
         raise ValuesDrawn(
@@ -48,9 +50,12 @@ def may_have_drawn(last: Beat, run: RunStatus) -> bool:
     return not last.status.is_terminal and run not in _BEFORE_LOAD
 
 
-def statement_that_repeats(workload: Workload) -> str | None:
+def statement_that_repeats(scenario: Scenario) -> str | None:
     """The first statement whose values must not come twice."""
-    for statement in workload.statements:
+    is_strict = scenario.sessions.affinity is Affinity.STRICT
+    for statement in scenario.workload.statements:
+        if statement.session and is_strict:
+            return statement.name
         for query in statement.queries:
             if any(_is_new_each_time(parameter) for parameter in query.parameters):
                 return statement.name

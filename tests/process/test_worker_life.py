@@ -241,7 +241,7 @@ def test_a_late_process_takes_the_place_of_a_dead_one(stage: Stage) -> None:
     assert again.exit_code() == 1
     assert "worker-0 of run" in again.said
     assert "statement put would draw values again that process" in again.said
-    assert "hint: Start the run again" in again.said
+    assert "hint: Start a new run" in again.said
     assert adding.beat().status == "RUNNING"
 
 

@@ -18,6 +18,7 @@ from loadgen.model.workload import (
     Uuid,
     Workload,
 )
+from loadgen.scenario.scenario import Affinity, Load, Scenario, Sessions
 from loadgen.worker.predecessor import may_have_drawn, statement_that_repeats
 
 W, R = WorkerStatus, RunStatus
@@ -53,4 +54,15 @@ def test_whether_it_may_have_made_load(status: WorkerStatus, phase: Phase | None
 def test_which_statement_has_values_that_must_not_come_twice(parameters: tuple[Parameter, ...], name: str) -> None:
     queries = (Query(sql="SELECT 1"), Query(sql="SELECT ?", parameters=parameters))
     put = Statement(name="put", kind=StatementKind.WRITE, weight=1, queries=queries)
-    assert statement_that_repeats(Workload(statements=(put,), seed=1)) == name
+    assert statement_that_repeats(scenario(put, Affinity.STRICT)) == name
+
+
+@pytest.mark.parametrize(("affinity", "name"), [(Affinity.STRICT, "own"), (Affinity.HINT, None)])
+def test_a_strict_session_does_not_go_on_over_the_connection_of_another_process(affinity: Affinity, name: str) -> None:
+    own = Statement(name="own", kind=StatementKind.READ, weight=1, queries=(Query(sql="SELECT 1"),), session=True)
+    assert statement_that_repeats(scenario(own, affinity)) == name
+
+
+def scenario(statement: Statement, affinity: Affinity) -> Scenario:
+    workload, sessions = Workload(statements=(statement,), seed=1), Sessions(count=2, affinity=affinity)
+    return Scenario(name="s", workload=workload, load=Load(connections=1), sessions=sessions)

@@ -9,6 +9,7 @@ from enum import StrEnum
 from loadgen.control.worker_heartbeats import WorkerRow
 from loadgen.errors import LoadgenError
 from loadgen.metrics.live import Live, read_live
+from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
 from orchestrator.spawn.spawner import WorkerEnd
 
@@ -85,6 +86,33 @@ class Liveness:
             self._silent_s[worker_id] = 0.0 if moved else self._silent_s.get(worker_id, 0.0) + gap_s
             self._counts[worker_id] = count
         return dict(self._silent_s)
+
+
+class Succession:
+    """Which workers another process took the place of while the run was measured. What the first one had measured and
+    not stored went with its row, and for a while its part of the load was missing."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, WorkerRow] = {}
+        self.told: list[str] = []  # a sentence for each
+
+    def observe(self, rows: Sequence[WorkerRow]) -> None:
+        measured = any(row.beat.phase is Phase.MEASUREMENT for row in (*self._last.values(), *rows))
+        for row in rows:
+            before = self._last.get(row.identity.worker_id)
+            if before is not None and measured and _is_another(row, before):
+                first = before.identity
+                self.told.append(
+                    f"{first.worker_id} was replaced: what process {first.pid} on {first.hostname} measured last is not"
+                    " counted"
+                )
+            self._last[row.identity.worker_id] = row
+
+
+def _is_another(row: WorkerRow, before: WorkerRow) -> bool:
+    """Who begins to count again is another process, also where both are the first one of a container."""
+    new, old = row.identity, before.identity
+    return (new.hostname, new.pid) != (old.hostname, old.pid) or row.beat.count < before.beat.count
 
 
 def view_crew(

@@ -50,7 +50,7 @@ from orchestrator.course import (
     carried_out,
     decide,
 )
-from orchestrator.crew import Health, Liveness, WorkerView, view_crew
+from orchestrator.crew import Health, Liveness, Succession, WorkerView, view_crew
 from orchestrator.limits import Limits
 from orchestrator.office import Office
 from orchestrator.plan import plan_run
@@ -102,6 +102,7 @@ class Leader:
         self._office = Office(place, run_id, times, self.session, self.patience, clock=clock, environ=environ)
         self._voice = Voice(self.session, self.patience, self._office, self.worker_ids)
         self._liveness = Liveness(longest_gap_s=2 * timing.tick_s)
+        self.succession = Succession()
         self._interrupts = 0
         self._published: tuple[Rollup, float] | None = None  # and when
         self._heard_s = 0.0  # when the control plane last answered
@@ -289,6 +290,7 @@ class Leader:
         rows = worker_heartbeats.read(self.session, self._run_id)
         timing, now_s = self._rules.timing, self._now_s()
         silent_s = self._liveness.observe(rows, now_s)
+        self.succession.observe(rows)
         self.crew = view_crew(self.worker_ids, rows, ends, silent_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
         return now_s
 

@@ -209,7 +209,10 @@ class OrchestratorService:
         evidence = Evidence(
             merged=merged,
             client=client,
-            lost_workers=tuple(worker.why for worker in leader.crew if worker.health is Health.DEAD),
+            lost_workers=(
+                *(worker.why for worker in leader.crew if worker.health is Health.DEAD),
+                *leader.succession.told,
+            ),
             gaps=gathered.gaps,
             disturbed=not self._alone(),
             offered=_offered(scenario) if open_loop else None,

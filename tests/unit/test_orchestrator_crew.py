@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.control.worker_heartbeats import WorkerRow
+from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
-from orchestrator.crew import Health, Liveness, WorkerView, view_crew
+from orchestrator.crew import Health, Liveness, Succession, WorkerView, view_crew
 from orchestrator.spawn.spawner import WorkerEnd
 from tests.unit.orchestrator_builders import end, live_text, row, view, window
 
@@ -70,6 +73,39 @@ def test_silence_never_exceeds_the_looks_since_the_last_beat(looks: list[tuple[f
         now_s, count = now_s + gap_s, count + beaten
         quiet_looks = 0 if beaten else quiet_looks + 1
         assert 0.0 <= liveness.observe([row(count=count)], now_s)["worker-0"] <= quiet_looks * GAP_S
+
+
+# --- replacements ----------------------------------------------------------------------------------------------------
+
+
+def row_of(pid: int, count: int, phase: Phase | None, worker_id: str = "worker-0") -> WorkerRow:
+    there = row(worker_id, count=count)
+    return replace(there, identity=replace(there.identity, pid=pid), beat=replace(there.beat, phase=phase))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "replaced"),
+    [
+        (row_of(7, 5, Phase.MEASUREMENT), row_of(7, 6, Phase.MEASUREMENT), False),
+        (row_of(7, 5, Phase.MEASUREMENT), row_of(8, 1, None), True),
+        (row_of(1, 5, Phase.MEASUREMENT), row_of(1, 1, None), True),  # the first process of a container, again
+        (row_of(7, 5, Phase.WARMUP), row_of(8, 1, None), False),
+    ],
+)
+def test_who_is_replaced_while_the_run_is_measured_is_told(before: WorkerRow, after: WorkerRow, replaced: bool) -> None:
+    succession = Succession()
+    for rows in ([before], [before], [after], [after]):
+        succession.observe(rows)
+    told = [f"worker-0 was replaced: what process {before.identity.pid} on h measured last is not counted"]
+    assert succession.told == (told if replaced else [])
+
+
+def test_who_died_in_the_warmup_and_is_replaced_in_the_measurement_was_missing_too() -> None:
+    succession = Succession()
+    succession.observe([row_of(7, 5, Phase.WARMUP), row_of(9, 5, Phase.WARMUP, "worker-1")])
+    succession.observe([row_of(7, 5, Phase.WARMUP), row_of(9, 8, Phase.MEASUREMENT, "worker-1")])
+    succession.observe([row_of(8, 1, None), row_of(9, 9, Phase.MEASUREMENT, "worker-1")])
+    assert len(succession.told) == 1
 
 
 # --- health ----------------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class Client:
         self.connected = threading.Event()
         self.ended = threading.Event()
         self.session_id: int | None = None
-        self.error: LoadgenError | None = None  # why it could not connect, if it gave up
+        self.error: LoadgenError | None = None  # why it could not connect or draw, if it gave up
         self._bench = bench
         self._connection: Connection | None = None
         self._tagged: int | None = None  # the window whose tag the session has
@@ -73,6 +73,9 @@ class Client:
                 self._lost = False
                 self._open_loop() if self._bench.open_loop else self._closed_loop()
                 self._disconnect()
+        except LoadgenError as error:  # no value is left to draw: the next client of this slot would have none either
+            self.error = error
+            self._bench.failed("", ErrorCategory.CONFIGURATION, None, str(error))
         except Exception as error:  # a bug of ours: never silent, and never the end of the others
             log.exception("client_died client=%s", self.slot.number)
             self._bench.failed("", ErrorCategory.FATAL, None, describe(error))
@@ -160,7 +163,11 @@ class Client:
                 self._unbegin(window)
                 self._idle()
                 continue
-            number, row = draw(index)
+            try:
+                number, row = draw(index)
+            except Exception:
+                self._unbegin(window)
+                raise
             due_ns = arrivals.due_ns(index)
             self._wait_until(due_ns / NS_PER_S)
             sent_ns = monotonic_ns()

@@ -80,7 +80,7 @@ class ClientPool:
 
     @property
     def given_up(self) -> LoadgenError | None:
-        """Why nobody is left, when every client has given up connecting; None while one may still work."""
+        """Why nobody is left, when every client has given up connecting or drawing; None while one may still work."""
         clients = self._all()
         hopeless = [client.error for client in clients if client.error is not None]
         return hopeless[0] if hopeless and len(hopeless) == len(clients) >= self.wanted else None

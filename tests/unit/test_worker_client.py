@@ -1,0 +1,96 @@
+"""A client that has nothing left to send."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, cast
+
+import pytest
+
+from loadgen.metrics.harvester import Harvester
+from loadgen.metrics.windows import Windows
+from loadgen.model.outcome import ErrorCategory
+from loadgen.model.run import Phase
+from loadgen.scenario.read import parse_scenario
+from loadgen.scenario.scenario import LoadMode, Scenario
+from loadgen.snowflake.driver import Connection
+from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.arrivals import Arrivals
+from loadgen.worker.bench import Bench, Slots
+from loadgen.worker.client import Client
+from loadgen.worker.load_sessions import LoadSessions
+from loadgen.workload.arrivals import window_schedules
+
+KEYS = 10
+SCENARIO = f"""
+version: 1
+name: used-up
+connection: embedded
+target: {{database: BENCH, schema: PUBLIC}}
+sharding: {{enabled: true, total_partitions: 1, key_column: ID, key_range: [1, {KEYS}]}}
+workload:
+  statements:
+    - {{name: put, sql: INSERT INTO T (ID) VALUES (?), params: [{{sequence: {{sharded: true}}}}]}}
+"""
+
+
+class Connected:
+    """A connection that is there, and that nobody uses."""
+
+    session_id = 1
+
+    def cursor(self) -> object:
+        return self
+
+    def close(self) -> None:
+        pass
+
+
+class ConnectedClient(Client):
+    """Has its connection without a server; its session has the tag of the open window."""
+
+    def _connect(self) -> bool:
+        self._connection, self._tagged = cast(Connection, Connected()), 0
+        self._be_new()
+        return True
+
+
+def client_of(scenario: Scenario, failures: list[tuple[Any, ...]]) -> Client:
+    now_ns, windows, open_loop = time.monotonic_ns(), Windows(), scenario.load.mode is LoadMode.RATE
+    harvester = Harvester(windows, scenario.workload.statements, open_loop=open_loop, started_ns=now_ns)
+    bench = Bench(
+        scenario=scenario,
+        windows=windows,
+        sessions=LoadSessions(
+            scenario, run_id="r", worker_id="worker-0", environ={"LOADGEN_EMBEDDED_ADDRESS": "127.0.0.1:1"}
+        ),
+        runs=(lambda cursor, row: 1,),
+        opening=threading.Semaphore(),
+        failed=lambda *what: failures.append(what),
+    )
+    windows.open(0, phase=Phase.MEASUREMENT, at_ns=now_ns)
+    if open_loop:
+        bench.arrivals = Arrivals(0, window_schedules(scenario.load, worker=0, workers=1, seed=1)[-1], 0)
+    arguments = WorkerArguments(run_id="r", worker_id="worker-0", worker_group_id=0, worker_group_count=1)
+    return ConnectedClient(Slots(scenario, arguments, {}, harvester, None).get(0), bench)
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        "load: {connections: 1, workers: 1, warmup: 0s, duration: 60s}",
+        "load: {mode: rate, rate: 100/s, max_connections: 1, workers: 1, warmup: 0s, duration: 60s}",
+    ],
+)
+def test_a_client_without_a_value_left_gives_up_and_says_why(load):
+    failures: list[tuple[Any, ...]] = []
+    client = client_of(parse_scenario(SCENARIO + load, source="s", environ={}).scenario, failures)
+
+    client.run()
+
+    assert client.error is not None
+    assert "has given all keys" in str(client.error)
+    assert [what[:2] for what in failures] == [("", ErrorCategory.CONFIGURATION)]
+    recorder = client.slot.recorder
+    assert len(recorder.take()) == recorder.begun(0) == KEYS, "what was begun was recorded"

@@ -31,7 +31,7 @@ def main(arguments: WorkerArguments) -> NoReturn:
     faulthandler.dump_traceback_later(STUCK_S)
     limit_threads()
     if os.environ.get(PIN_VARIABLE) != "none":
-        pin_to_core(arguments.worker_group_id)
+        pin_to_core(arguments.run_id, arguments.worker_group_id)
     name_process(arguments.worker_id)
 
     from loadgen.control.place import ControlPlace

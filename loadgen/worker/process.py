@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, MutableMapping
+import zlib
+from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
 
 # Libraries below numpy start a thread per core; a worker has one core.
@@ -22,7 +23,7 @@ def limit_threads(environ: MutableMapping[str, str] = os.environ) -> None:
         environ[name] = "1"
 
 
-def pin_to_core(worker_group_id: int) -> int | None:
+def pin_to_core(run_id: str, worker_group_id: int) -> int | None:
     """Stay on one of the allowed cores, round robin over the workers; None where that cannot be done.
 
     The driver hands the interpreter's lock from thread to thread some thirty times per statement, and doing that across
@@ -30,10 +31,14 @@ def pin_to_core(worker_group_id: int) -> int | None:
     """
     if not hasattr(os, "sched_setaffinity"):
         return None
-    cores = sorted(os.sched_getaffinity(0))
-    core = cores[worker_group_id % len(cores)]
+    core = core_of(run_id, worker_group_id, sorted(os.sched_getaffinity(0)))
     os.sched_setaffinity(0, {core})
     return core
+
+
+def core_of(run_id: str, worker_group_id: int, cores: Sequence[int]) -> int:
+    """Runs begin at different cores: else the first workers of all that a pool does at once would share one."""
+    return cores[(zlib.crc32(run_id.encode()) + worker_group_id) % len(cores)]
 
 
 def name_process(name: str) -> None:

@@ -27,6 +27,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,31 +121,39 @@ def started(stage: Stage, cores: Cores, duration_s: float) -> tuple[Led, Worker]
 
 
 def process_figures(length: Length) -> Iterator[Figure]:
-    """Everything that is measured on one long-lived worker, from few connections to many."""
+    """A worker for each number of connections, as young as the bare loop beside it: with age the driver slows down."""
     cores = Cores.of_machine()
     with staged(cores, "--engine", "null") as stage:
-        led, worker = started(stage, cores, LEASE_S)
-        with on(cores.clients):
-            beside = Bare.loop(stage, FEW)
-        with beside:
-            yield from soak_figures(led, worker, beside, length.soak_s)
         worker_rss, bare_rss = {}, {}
         for connections in LEVELS:
-            with on(cores.clients):
-                bare = Bare.loop(stage, connections)
-            with bare:
-                found = against(bare, led, worker, connections, length.pairs)
-                worker_rss[connections], bare_rss[connections] = rss(worker.process.pid), rss(*bare.pids)
+            with measuring(stage, cores) as (led, worker):
+                with on(cores.clients):
+                    bare = Bare.loop(stage, connections)
+                with bare:
+                    found = against(bare, led, worker, connections, length.pairs)
+                    worker_rss[connections], bare_rss[connections] = rss(worker.process.pid), rss(*bare.pids)
             yield found.figure(f"throughput, {connections} connections", THROUGHPUT_MIN)
-        with on(cores.clients):
-            light = Bare.loop(stage, MIDDLE, LIGHT)
-        with light:
-            found = against(light, led, worker, MIDDLE, length.pairs)
+        with measuring(stage, cores) as (led, worker):
+            with on(cores.clients):
+                light = Bare.loop(stage, MIDDLE, LIGHT)
+            with light:
+                found = against(light, led, worker, MIDDLE, length.pairs)
         yield found.figure(f"the same, {MIDDLE} connections, a light bare loop", None)
         yield memory_figure(worker_rss, bare_rss)
-        led.stop()
-        code = worker.exit_code()
-        assert code == 0, f"the worker ended with {code}: {worker.said}"
+        with measuring(stage, cores) as (led, worker):
+            with on(cores.clients):
+                beside = Bare.loop(stage, FEW)
+            with beside:
+                yield from soak_figures(led, worker, beside, length.soak_s)
+
+
+@contextmanager
+def measuring(stage: Stage, cores: Cores) -> Iterator[tuple[Led, Worker]]:
+    led, worker = started(stage, cores, LEASE_S)
+    yield led, worker
+    led.stop()
+    code = worker.exit_code()
+    assert code == 0, f"the worker ended with {code}: {worker.said}"
 
 
 def against(bare: Bare, led: Led, worker: Worker, connections: int, pairs: int) -> Contest:

@@ -26,6 +26,8 @@ _MODULE = "snowflake.connector"
 # What these say returns to us as an exception, which is counted and shown once; their lines come per request or per
 # connection, some with a traceback. Everything else of the driver stays at WARNING: below it 4.x logs SQL and binds.
 _CHATTY = ("_core", "network", "vendored", "ocsp_snowflake", "result_batch", "auth")
+_UNTRACKED = ContextVar("loadgen_untracked", default=False)
+_CORE_LEVELS = {0: logging.ERROR, 1: logging.WARNING}
 _LOOPBACK = "127.0.0.1,localhost,::1"
 
 _import_lock = threading.Lock()
@@ -95,9 +97,9 @@ def load() -> Any:
         if _MODULE not in sys.modules:
             prepare_environment(os.environ)
             quieten()  # the import itself logs
-            importlib.import_module(_MODULE)
-            lighten()
-        return sys.modules[_MODULE]
+        module = importlib.import_module(_MODULE)
+        lighten()
+        return module
 
 
 def prepare_environment(environ: MutableMapping[str, str]) -> None:
@@ -132,10 +134,10 @@ def lighten() -> None:
     """
     calls = sys.modules.get(f"{_MODULE}._internal.decorators")
     if hasattr(calls, "_TRACKING"):
-        calls._TRACKING = ContextVar("loadgen_untracked", default=False)  # type: ignore[union-attr]
+        calls._TRACKING = _UNTRACKED  # type: ignore[union-attr]
     events = sys.modules.get(f"{_MODULE}._internal.api_client")
     if hasattr(events, "_sf_core_level_to_python"):  # None drops an event: of the core's levels only these two are kept
-        events._sf_core_level_to_python = {0: logging.ERROR, 1: logging.WARNING}.get  # type: ignore[union-attr]
+        events._sf_core_level_to_python = _CORE_LEVELS.get  # type: ignore[union-attr]
 
 
 def _proxy_variables(environ: Mapping[str, str]) -> list[str]:

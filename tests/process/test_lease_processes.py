@@ -248,13 +248,13 @@ def test_a_short_pause_costs_nothing(plane):
         holder.pause()
         holder.signal(signal.SIGCONT)
 
-        assert holder.ask(RunStatus.PREPARED) == IN_CHARGE
+        wait_until(lambda: holder.ask(RunStatus.PREPARED) == IN_CHARGE, "the holder trusts its term")
         assert holder.end() == 0
 
 
 def test_after_a_holder_was_killed_there_is_a_successor_when_its_term_is_old_enough(plane):
     with holding(plane) as holder:
-        assert holder.ask(RunStatus.PREPARED) == IN_CHARGE
+        wait_until(lambda: holder.ask(RunStatus.PREPARED) == IN_CHARGE, "the holder trusts its term")
         holder.signal(signal.SIGKILL)
         holder.process.join(END_S)
         run_id = holder.run_id

@@ -449,7 +449,7 @@ def test_waiting_for_a_slot_is_told_apart_from_working(server, database):
     for before, after in itertools.pairwise(lines):
         # The one before it held the only slot for as long as it worked.
         granted_ms = [line["start_ms"] + line["queued_ms"] for line in (before, after)]
-        assert granted_ms[1] >= granted_ms[0] + 290
+        assert granted_ms[1] >= granted_ms[0] + 200  # both are noted by an event loop that may be late
 
 
 def test_the_counts_of_the_server_agree_with_what_was_sent(connect, server, database):

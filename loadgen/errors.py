@@ -29,6 +29,10 @@ When several apply, the first of 1, 2, 3, 4, 130/143, 5, 10, 11 wins. Codes 0, 5
 run, not errors; they have no class here.
 """
 
+import errno
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 class LoadgenError(Exception):
     """Base of every error we raise on purpose: what failed, and what to do about it."""
@@ -95,3 +99,10 @@ class Busy(LoadgenError):
 
     exit_code = 75
     remedy = "Wait for the other to finish, then try again."
+
+
+def cannot_write(path: object, error: OSError, remedy: str) -> ConfigurationError:
+    """What to tell of a file or folder that could not be written; a full disk is always named as that."""
+    if error.errno in _DISK_FULL:
+        remedy = f"The disk is full: free space there (`df {path}`), then try again."
+    return ConfigurationError(f"cannot write {path}: {error.strerror or error}", remedy=remedy)

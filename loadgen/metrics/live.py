@@ -11,8 +11,8 @@ Counts and totals are always exact. Stored results (WINDOW_RESULTS) are never sh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from loadgen.metrics.document import VERSION, buckets_data, counts_data, dump, read_counts, read_result
@@ -37,6 +37,7 @@ class Live:
     measured: Measured
     windows: tuple[WindowResult, ...]  # all that are not stored yet, oldest first
     left_out: tuple[int, ...] = ()  # ids of windows that the beat had no room for
+    unstored: Mapping[str, int] = field(default_factory=dict)  # in the last beat: rows that are still in the spool
 
 
 def write_live(live: Live, *, limit_bytes: int = LIMIT_BYTES) -> str:
@@ -68,7 +69,12 @@ def read_live(text: str) -> Live:
         measured=measured,
         windows=windows,
         left_out=tuple(left_out),
+        unstored=_read_unstored(fields.part("unstored")) if fields.has("unstored") else {},
     )
+
+
+def _read_unstored(fields: Fields) -> dict[str, int]:
+    return {name: fields.whole(name) for name in fields.names()}
 
 
 def _read_measured(fields: Fields) -> Measured:
@@ -86,6 +92,7 @@ def _live_data(live: Live) -> dict[str, Any]:
         "measured": asdict(live.measured),
         "windows": [_window_data(window) for window in live.windows],
         "left_out": live.left_out,
+        **({"unstored": dict(live.unstored)} if live.unstored else {}),
     }
 
 

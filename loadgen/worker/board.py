@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -45,6 +46,7 @@ class Line:
     message: str
     details: dict[str, object] | None
     timestamp: datetime  # naive UTC
+    log_id: str = field(default_factory=lambda: str(uuid.uuid4()))  # the same however often it is written
 
 
 @dataclass(slots=True, kw_only=True)

@@ -14,22 +14,19 @@ It ends by os._exit: the interpreter would wait for its threads, and one driver 
 from __future__ import annotations
 
 import logging
-import os
 import shutil
-import socket
 import sys
 import threading
 import uuid
 from collections.abc import Callable, Mapping
 
-from loadgen import __version__
 from loadgen.clock import Clock, SystemClock
 from loadgen.control import run_status, value_pools, window_results
 from loadgen.control.place import ControlPlace
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.test_results import ResultRow
-from loadgen.control.worker_heartbeats import Beat, WorkerIdentity
+from loadgen.control.worker_heartbeats import Beat
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.run import Phase
@@ -37,13 +34,13 @@ from loadgen.model.worker import WorkerExit, WorkerStatus
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import Scenario, Timing
 from loadgen.units import NS_PER_S
-from loadgen.worker.arguments import BadArguments, WorkerArguments, labels_of
+from loadgen.worker.arguments import BadArguments, WorkerArguments
 from loadgen.worker.board import Board, Ending, ending_for
 from loadgen.worker.control_loop import ControlLoop
 from loadgen.worker.drain import drain
 from loadgen.worker.flush import Flush
 from loadgen.worker.gauges import Gauges
-from loadgen.worker.heartbeat import Heartbeat
+from loadgen.worker.heartbeat import Heartbeat, identity_of
 from loadgen.worker.measuring import Measuring
 from loadgen.worker.parts import Parts, assemble
 from loadgen.worker.ready import get_ready
@@ -86,7 +83,7 @@ class Worker:
         self._created_at = self._clock.utc_now().replace(tzinfo=None)
         self._beats = Heartbeat(
             self._session("heartbeat"),
-            self._identity(),
+            identity_of(arguments, environ),
             self._board,
             self._compose,
             period_s=self._timing.heartbeat_s,
@@ -231,15 +228,19 @@ class Worker:
         if self._all_stored and self._kept:
             self._kept = False
             shutil.rmtree(self._spool, ignore_errors=True)
+        elif self._kept:
+            self._measuring.tell_unstored(self._spool)
 
     def _keep(self) -> None:
         assert self._measuring is not None
         assert self._result is not None
-        self._kept = True
         try:
             self._measuring.keep(self._spool, self._result)
-        except OSError as error:  # or the flush thread is just removing the folder, having stored it all
-            event(log, logging.ERROR, "results_not_kept", folder=self._spool, what=str(error))
+            self._kept = True
+        except OSError as error:
+            if not self._all_stored:  # else the flush thread is just removing the folder, having stored it all
+                text = f"what was not stored could not be kept in {self._spool} either: {error.strerror}"
+                self._board.end(Ending(code=WorkerExit.FATAL, error=text))
 
     # --- other threads -----------------------------------------------------------------------------------------------
 
@@ -332,8 +333,9 @@ class Worker:
                 flush.finish(self._patience(self._stopping), self._result, folder)
                 self._all_stored = True
         except LoadgenError as error:
+            # The main thread keeps what is left: nothing is lost, and beats have told what was measured.
             event(log, logging.WARNING, "results_not_stored", what=str(error))
-            self._board.end(ending_for(error))
+            self._board.last_error = str(error)
         finally:
             flush.session.close()
             self._stored.set()
@@ -356,17 +358,6 @@ class Worker:
             last_sequence_id=0 if parts is None else parts.agenda.last_sequence_id,
             cpu_percent=board.cpu_percent,
             memory_percent=board.memory_percent,
-        )
-
-    def _identity(self) -> WorkerIdentity:
-        return WorkerIdentity(
-            run_id=self._arguments.run_id,
-            worker_id=self._arguments.worker_id,
-            worker_group_id=self._arguments.worker_group_id,
-            hostname=socket.gethostname()[:255],
-            pid=os.getpid(),
-            version=__version__,
-            labels=labels_of(self._environ),
         )
 
     def _session(self, role: str) -> ControlSession:

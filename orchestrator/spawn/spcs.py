@@ -108,6 +108,9 @@ class SpcsSpawner:
     def ended(self) -> tuple[WorkerEnd, ...]:
         return tuple(self._ends.values())
 
+    def running(self) -> int:
+        return 0  # containers are somebody else's machine
+
     def terminate(self, *, hard: bool) -> None:
         self._wish = "drop" if hard else self._wish or "cancel"
         self._woken.set()

@@ -162,7 +162,7 @@ class SimulatedWorker(Process):
         until_s = self.now_s + min(self._drain_s, board.ending.drain_s)
         heard = False  # what it measured was stored
         while not heard or self._is_storing or (self.now_s < until_s and not self._hurry):
-            heard = self._beat()
+            heard = self._beat(active_connections=int(self.now_s < until_s))
             yield from self._next()
             if self._silence.is_alone(TIMING):
                 break
@@ -187,11 +187,17 @@ class SimulatedWorker(Process):
         if ending is not None:
             self._board.end(ending)
 
-    def _beat(self) -> bool:
+    def _beat(self, active_connections: int = 0) -> bool:
         if self.name not in self.world.tables.beats:
             return False
         self._count += 1
-        said = Beat(status=self._board.status, phase=None, count=self._count, last_error=self._board.last_error)
+        said = Beat(
+            status=self._board.status,
+            phase=None,
+            count=self._count,
+            active_connections=active_connections,
+            last_error=self._board.last_error,
+        )
         try:
             beat(self.session, self._me, said)
         except LoadgenError:

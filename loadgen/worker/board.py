@@ -77,6 +77,17 @@ class Board:
                 self.ending = ending
         self.ended.set()
 
+    def amend(self, ending: Ending, to: Ending) -> None:
+        """The one who asked for this end knows more of it now. Without effect when another reason counts."""
+        with self._lock:
+            if self.ending == ending:
+                self.ending = to
+
+    @property
+    def drain_s(self) -> float:
+        """How long statements under way may go on, as far as is known now."""
+        return 0.0 if self.ending is None else self.ending.drain_s
+
     def advance(self, status: WorkerStatus) -> bool:
         """Take the next step of a worker's life, from any thread. False: it is past that, and stays where it is."""
         with self._lock:

@@ -157,7 +157,7 @@ class Worker:
         if parts is not None:
             if board.ending.replaced and self._measuring is not None:
                 self._measuring.forfeit()
-            drain(parts, board, self._wait, drain_s=board.ending.drain_s, hurry=self._hurry)
+            drain(parts, board, self._wait, hurry=self._hurry)
             self._harvest()
             self._harvest()  # windows become final with the harvest after the one that saw their last sample
             self._store(board.ending)  # something worse may have come up meanwhile
@@ -186,18 +186,24 @@ class Worker:
         for thread in self._threads:
             thread.join(max(0.0, (until_ns - self._clock.monotonic_ns()) / NS_PER_S))
 
-    def _wait(self, done: Callable[[], bool], limit_s: float, unless: threading.Event | None = None) -> None:
+    def _wait(
+        self, done: Callable[[], bool], limit_s: Callable[[], float], unless: threading.Event | None = None
+    ) -> None:
         """Until it is done, time is over, or `unless` is set; harvesting and listening all the while."""
         self._watch_over(done, limit_s, unless, self._harvest)
 
     def _watch_over(
-        self, done: Callable[[], bool], limit_s: float, unless: threading.Event | None, each_second: Callable[[], None]
+        self,
+        done: Callable[[], bool],
+        limit_s: Callable[[], float],
+        unless: threading.Event | None,
+        each_second: Callable[[], None],
     ) -> None:
         begun_ns = second_ns = self._clock.monotonic_ns()
         never = unless or threading.Event()
         while not done() and not never.is_set():
             now_ns = self._clock.monotonic_ns()
-            left_s = limit_s - (now_ns - begun_ns) / NS_PER_S
+            left_s = limit_s() - (now_ns - begun_ns) / NS_PER_S
             if left_s <= 0:
                 return
             if now_ns >= second_ns + HARVEST_S * NS_PER_S:
@@ -220,11 +226,13 @@ class Worker:
         if not self._is_alone:
             self._storing.set()
             self._board.urgent.set()
-            self._watch_over(lambda: self._stored.is_set() or self._is_alone, STORE_S, self._hurry, lambda: None)
+            self._watch_over(
+                lambda: self._stored.is_set() or self._is_alone, lambda: STORE_S, self._hurry, lambda: None
+            )
         if not self._all_stored:
             self._keep()
         if self._hurry.is_set() and not self._is_alone:
-            self._watch_over(self._stored.is_set, HURRY_S, None, lambda: None)
+            self._watch_over(self._stored.is_set, lambda: HURRY_S, None, lambda: None)
         if self._all_stored and self._kept:
             self._kept = False
             shutil.rmtree(self._spool, ignore_errors=True)

@@ -73,7 +73,13 @@ class SimulatedWorker(Process):
         )
         self._ready_s, self._drain_s = world.rng.uniform(0, 6), world.rng.choice((0.5, 3.0, 3.0, 8.0, 300.0))
         self._board = Board(clock=self.clock)
-        self._agenda = WatchedAgenda(self.name, number, drain_s=TIMING.drain_s, patience_s=TIMING.events_poll_s)
+        self._agenda = WatchedAgenda(
+            self.name,
+            number,
+            drain_s=TIMING.drain_s,
+            drain_interrupt_s=TIMING.drain_interrupt_s,
+            patience_s=TIMING.events_poll_s,
+        )
         self._loop: ControlLoop | None = None
         self._count, self._alone_polls, self._silence = 1, 0, Silence()
         self._is_slow = world.rng.random() < 0.02  # storing what it measured takes as long as somebody waits for it

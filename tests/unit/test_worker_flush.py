@@ -72,8 +72,9 @@ def stand() -> Stand:
 
 
 def snapshot(number: int) -> Snapshot:
-    numbers = dict.fromkeys(("total_queries", "read_count", "write_count", "error_count", "active_connections"), 0)
-    times = dict.fromkeys((f"{name}_latency_ms" for name in ("p50", "p95", "p99", "avg", "min", "max")), None)
+    counts = ("total_queries", "read_count", "write_count", "error_count", "active_connections", "target_connections")
+    times = (f"{name}_latency_ms" for name in ("p50", "p95", "p99", "avg", "min", "max"))
+    numbers: dict[str, Any] = {**dict.fromkeys(counts, 0), **dict.fromkeys(times, 1.0)}
     return Snapshot(
         snapshot_id=str(number),
         run_id=ME.run_id,
@@ -85,12 +86,10 @@ def snapshot(number: int) -> Snapshot:
         elapsed_seconds=float(number),
         phase="MEASUREMENT",
         qps=1.0,
-        target_connections=1,
         cpu_percent=None,
         memory_percent=None,
         custom_metrics=None,
-        **numbers,  # type: ignore[arg-type]
-        **times,
+        **numbers,
     )
 
 

@@ -21,7 +21,9 @@ Exit codes of the program:
      10  a threshold failed
      11  a regression is confirmed
      75  skipped, another holds it
+    129  stopped by SIGHUP
     130  stopped by SIGINT
+    131  stopped by SIGQUIT
     141  whoever read our output went away
     143  stopped by SIGTERM
 

@@ -88,9 +88,9 @@ def run(
 
     \b
     Exit codes: 0 passed, 2 bad usage or scenario, 3 cannot connect, 4 the run failed, 5 finished but INVALID,
-    10 a threshold failed, 11 worse than the --baseline, 75 another run uses the warehouse, 130/143 stopped by a signal.
-    The first Ctrl-C ends the run in good order and reports what was measured; the second cancels what is under way; the
-    third ends at once.
+    10 a threshold failed, 11 worse than the --baseline, 75 another run uses the warehouse, 128 + n stopped by signal n
+    (129 SIGHUP, 130 SIGINT, 131 SIGQUIT, 143 SIGTERM). The first Ctrl-C, or another of these signals, ends the run
+    gracefully and reports what was measured; the second cancels what is under way; the third ends at once.
     """
     loaded = _read(file, overrides)
     if dry_run:
@@ -172,12 +172,17 @@ def lead_to_the_end(
         raise
     assert job.output is not None
     summary = dict(finished.summary)
-    if received and summary["exit_code"] not in (1, 2, 3, 4):  # those come first
-        summary["exit_code"] = 128 + received[0]
-    with contextlib.suppress(LoadgenError):  # it is written, and that is told, again below
+    with contextlib.suppress(LoadgenError), noted_signals():  # it is written, and that is told, again below
         _write_summary(job, summary)  # before the baseline is read: it must not be lost
     summary = judge(summary)
-    _write_files(job, summary)
+    with noted_signals():  # the verdict is known: it is told, whoever is impatient now
+        _write_files(job, summary)
+        _tell(summary, tell)
+        display.verdict(summary)
+    return summary
+
+
+def _tell(summary: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
     try:
         tell(summary)
     except OSError as error:
@@ -185,8 +190,6 @@ def lead_to_the_end(
 
         discard(sys.stdout)
         _warn(f"the result could not be printed: {error.strerror}")
-    display.verdict(summary)
-    return summary
 
 
 def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -91,7 +92,10 @@ def verdict_of(facts: RunFacts) -> tuple[Verdict, int, str]:
     if facts.status == "FAILED":
         return Verdict.ERROR, 4, facts.reason
     if facts.status == "CANCELLED":
-        return Verdict.CANCELLED, 128 + (facts.signal or 2), facts.reason
+        return Verdict.CANCELLED, 128 + (facts.signal or signal.SIGINT), facts.reason
+    if facts.signal is not None:  # it had measured all, and somebody did not want to wait for its end
+        name = signal.Signals(facts.signal).name
+        return Verdict.CANCELLED, 128 + facts.signal, f"stopped by {name} after the measurement ({facts.reason})"
     if facts.invalid:
         return Verdict.INVALID, 5, "; ".join(facts.invalid)
     missed = [checked.check for checked in facts.checked if not checked.passed]

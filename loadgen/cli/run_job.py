@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -24,7 +25,7 @@ from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
 from loadgen.control.setup import do as set_up
 from loadgen.control.setup import look as look_at_setup
-from loadgen.errors import cannot_write
+from loadgen.errors import LoadgenError, cannot_write
 from loadgen.log import LINE_LIMIT, logged_to, plain
 from loadgen.prepare.pools import read_pools
 from loadgen.prepare.prepare import PreparationStopped, Progress, prepare_scenario
@@ -35,7 +36,7 @@ from loadgen.report.summary import with_unstored
 from loadgen.scenario.scenario import EMBEDDED, Pin, Scenario, SpawnerKind
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from loadgen.worker.upload import SPOOL_VARIABLE, Unsent, keep, spooled
-from orchestrator.recover import end_orphans
+from orchestrator.recover import deserted, end_orphans
 from orchestrator.run_id import new_run_id
 from orchestrator.service import Circumstances, Finished, OrchestratorService
 from orchestrator.spawn.external import ExternalSpawner
@@ -77,6 +78,7 @@ class RunJob:
     stop: threading.Event = field(default_factory=threading.Event)  # before there is a run to interrupt
     output: Path | None = None
     record: RunRecord | None = None  # for the reports, once the run has ended
+    taken_over: str | None = None  # the run whose workers are ours now
     _service: OrchestratorService | None = None
     _finished: Finished | None = None
     _error: BaseException | None = None
@@ -214,7 +216,14 @@ class RunJob:
         timing = self.scenario.timing
         times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
         warehouse = Warehouse.of_profile(target_profile(self.scenario, None))
-        queue = Queue(wait=self.wait, share=self.share, stop=self.stop, told=self._waits)
+        patience = Patience(stop=self.stop, clock=self.clock)
+        queue = Queue(
+            wait=self.wait,
+            share=self.share,
+            stop=self.stop,
+            told=self._waits,
+            deserted=lambda session: deserted(session, patience, partial(_uses, warehouse), self.taken_over),
+        )
         return alone_on(warehouse, self.scenario.name, place, times, queue, clock=self.clock)
 
     def _spawner(self, place: ControlPlace, run_id: str) -> Spawner:
@@ -248,6 +257,13 @@ class RunJob:
 
     def _saw(self, run_id: str, tick: Tick) -> None:
         self.now = Now(doing=tick.run.status.value, run_id=run_id, tick=tick)
+
+
+def _uses(warehouse: Warehouse, scenario: Scenario) -> bool:
+    try:
+        return Warehouse.of_profile(target_profile(scenario, None)) == warehouse
+    except LoadgenError:  # a connection that is unknown here
+        return False
 
 
 def _show(line: str) -> None:

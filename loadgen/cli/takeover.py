@@ -85,6 +85,7 @@ def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) ->
             clock=SystemClock(),
             wait=True,  # for the lease that the lost leader had on the warehouse
             run_id=run_id,
+            taken_over=run_id,
             place=aim.place,
         )
         with serving(scenario.connection):  # the warehouse under test may be there while the tables are elsewhere

@@ -54,6 +54,7 @@ KILLED_AT_THE_END = view(H.DEAD, W.DRAINING, ended=end())
 SILENT = view(H.DEAD, W.RUNNING, silent_s=61)
 SAID_DEAD = view(H.DEAD, W.DEAD, last_error="no control plane")
 WISH = Ending(status=R.COMPLETED, reason="p95 < 5ms was not met", stop="threshold", drain_s=120.0)
+TOO_EXPENSIVE = Ending(status=R.FAILED, reason="too expensive", stop="guardrail", drain_s=20.0)
 CANCEL = Step(R.CANCELLING, P.MEASUREMENT, "stopped by the user")
 DONE_BY_PLAN = Ending(status=R.COMPLETED, reason="the plan is done", stop="duration", drain_s=120.0)
 BY_USER = Ending(status=R.CANCELLED, reason="stopped by the user", stop="cancelled", drain_s=20.0)
@@ -116,6 +117,18 @@ ROWS: list[tuple[str, Course, View, tuple[Action, ...]]] = [
         course(R.STARTING),
         look(R.STARTING, WAITING, SAID_DEAD, **PREPARING),
         stopped(failure("worker-0 ended: no control plane"), P.PREPARING),
+    ),
+    (
+        "too expensive before it began",
+        course(R.STARTING),
+        look(R.STARTING, WAITING, CONNECTING, wish=TOO_EXPENSIVE, **PREPARING),
+        stopped(TOO_EXPENSIVE, P.PREPARING),
+    ),
+    (
+        "too expensive while it warms up",
+        SAID,
+        look(R.RUNNING, RUNNING, now_s=5.0, wish=TOO_EXPENSIVE, **WARM),
+        stopped(TOO_EXPENSIVE),
     ),
     ("the last second of patience", course(R.STARTING), look(R.STARTING, MISSING, now_s=60.0, **PREPARING), ()),
     (

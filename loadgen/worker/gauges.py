@@ -15,6 +15,7 @@ from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.percentile import quantile
 from loadgen.units import NS_PER_MS, NS_PER_S
 
+SHORTEST_S = 0.2  # the kernel counts CPU time in steps: over less, a share of a core may be anything
 PROBE_S = 0.01
 PAUSE_S = 0.04  # between two probes: each wake-up takes the interpreter from a client, and a hundred a second are felt
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -61,6 +62,7 @@ class Gauges:
         self._memory_bytes = _memory_limit()
         self._cpu_s = self._used_cpu_s()
         self._read_ns = clock.monotonic_ns()
+        self._percent = 0.0
         self._overshoots_ns: deque[int] = deque()
 
     def probe(self, stopping: threading.Event) -> None:
@@ -75,13 +77,17 @@ class Gauges:
             self._overshoots_ns.append(max(0, late_ns))
 
     def read(self) -> Gauge:
+        """What was used since the last reading; one that follows at once says the same, and covers nothing."""
         now_ns, cpu_s = self._clock.monotonic_ns(), self._used_cpu_s()
-        elapsed_s = max(now_ns - self._read_ns, 1) / NS_PER_S
-        percent = 100.0 * (cpu_s - self._cpu_s) / elapsed_s
-        self._read_ns, self._cpu_s = now_ns, cpu_s
+        elapsed_s = (now_ns - self._read_ns) / NS_PER_S
+        if elapsed_s >= SHORTEST_S:
+            self._percent = max(0.0, 100.0 * (cpu_s - self._cpu_s) / elapsed_s)
+            self._read_ns, self._cpu_s = now_ns, cpu_s
+        else:
+            elapsed_s = 0.0
         late = sorted(self._overshoots_ns.popleft() for _ in range(len(self._overshoots_ns)))
         return Gauge(
-            cpu_percent=max(0.0, percent),
+            cpu_percent=self._percent,
             memory_percent=100.0 * self._process.memory_info().rss / self._memory_bytes,
             wakeup_p99_ms=late[min(len(late) - 1, len(late) * 99 // 100)] / NS_PER_MS if late else None,
             seconds=elapsed_s,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from loadgen.clock import Clock
 from loadgen.control.test_results import ResultRow
+from loadgen.metrics.interval import Interval
 from loadgen.metrics.live import write_live
 from loadgen.metrics.result import WindowResult
 from loadgen.metrics.windows import WindowState
@@ -36,6 +37,8 @@ class Measuring:
         self._handed: set[int] = set()
         self._log_failed = False
         self._client = ClientLoad()
+        self._closed = False  # the windows were, at the last look
+        self._cooled = False  # the last snapshot was one of the cool-down; the last looks follow each other at once
 
     def step(self, gauge: Gauge) -> None:
         parts, now_ns = self._parts, self._clock.monotonic_ns()
@@ -43,9 +46,11 @@ class Measuring:
             parts.harvester.forget(self._board.stored_windows.popleft())
         interval = parts.harvester.harvest(now_ns)
         self._keep_log()
-        if interval.phase is Phase.MEASUREMENT:
+        phase = self._phase(interval)
+        if phase is Phase.MEASUREMENT:
             self._client.add(gauge)
-        if interval.phase is not None:
+        if phase is not None and not (phase is Phase.COOLDOWN and self._cooled and not gauge.seconds):
+            self._cooled = phase is Phase.COOLDOWN
             self._flush.put_snapshot(
                 snapshot_row(
                     interval,
@@ -56,6 +61,7 @@ class Measuring:
                     elapsed_s=(now_ns - self._started_ns) / NS_PER_S,
                     executing=parts.pool.executing,
                     target=parts.conductor.target,
+                    phase=phase,
                     sessions=self._sessions(),
                 )
             )
@@ -64,6 +70,12 @@ class Measuring:
         if given_up is not None:
             self._board.end(ending_for(given_up))
         self._board.live_metrics = write_live(parts.harvester.live(now_ns))
+
+    def _phase(self, interval: Interval) -> Phase | None:
+        """Of this interval. Windows may have closed in the middle of it; one that lies wholly behind them is cool-down,
+        also when statements that had begun before end in it."""
+        before, self._closed = self._closed, self._parts.conductor.phase is Phase.COOLDOWN
+        return Phase.COOLDOWN if before and self._closed else interval.phase
 
     def _keep_log(self) -> None:
         """A disk that is full must cost the query log, and never the measurement."""

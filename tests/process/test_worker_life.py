@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from loadgen.control import run_status
+from loadgen.control import run_status, worker_metrics_snapshots
 from loadgen.control.run_leases import Term
 from loadgen.control.run_status import Target
 from loadgen.model.event import Address, Scope, SetPhase, SetWorkerTarget, Start, Stop
@@ -59,6 +59,7 @@ def test_a_run_from_start_to_end(stage: Stage) -> None:
     running = run.wait_status("RUNNING", worker)
     assert running.phase is Phase.WARMUP
     run.wait_ended(50, worker)
+    wait_for(lambda: run.seen().results and run.seen().result.status == "RUNNING", "its result has begun")
     run.emit(SetPhase(phase=Phase.MEASUREMENT, duration_ms=1_500, effective_at=run.soon(0.5)))
     run.move(RunStatus.RUNNING, Phase.MEASUREMENT)
     run.wait_beat(lambda beat: beat.phase is Phase.MEASUREMENT, "it measures", worker)
@@ -85,7 +86,24 @@ def test_a_run_from_start_to_end(stage: Stage) -> None:
     assert seen.result.read_operations + seen.result.write_operations == measured.counts.succeeded
     assert run.executions() == sum(window.counts.scheduled for window in seen.windows)
     assert not list(stage.spool.glob("*"))
+    assert stage.plane.rows("SELECT COUNT(*) FROM TEST_RESULTS WHERE RUN_ID = ?", run.run_id) == [(1,)]
+    _check_told(run)
     _nothing_is_left(worker, stage, before)
+
+
+def _check_told(run: Led) -> None:
+    """What happened to it is in the tables: its phases second by second, and its turns line by line."""
+    said = run.logs("INFO")
+    turns = ["START, in WARMUP", "phase WARMUP", "phase MEASUREMENT", "phase COOLDOWN", "ended: as told"]
+    assert [line for line in said if line in turns] == turns
+    assert "target 4 connections" in said
+    assert run.logs("ERROR") == []
+    seconds = worker_metrics_snapshots.read(run.plane.session, run.run_id)
+    phases = [row.phase for row in seconds]
+    assert list(dict.fromkeys(phases)) == ["WARMUP", "MEASUREMENT", "COOLDOWN"]
+    # Even of the last second, which is very short, the share of cores is one that this machine has.
+    assert all(0.0 <= (row.cpu_percent or 0.0) <= 100.0 * (os.cpu_count() or 1) for row in seconds)
+    assert 0.0 <= (run.beat().cpu_percent or 0.0) <= 100.0 * (os.cpu_count() or 1)
 
 
 def _nothing_is_left(worker: Worker, stage: Stage, sessions: int) -> None:
@@ -162,6 +180,9 @@ def test_what_cannot_work_ends_with_1_and_says_why(stage: Stage) -> None:
         assert "error: worker-" in workers[name].said
         assert "hint: " in workers[name].said
     assert "statement broken: SQL compilation error" in refused.wait_dead()
+    for led, ended in ((refused, "statement broken"), (strange, "--worker-group-count"), (spool, "the query log")):
+        (line,) = led.logs("ERROR")
+        assert line.startswith(f"ended: {ended}")
     # The duplicate has not touched the row of the one that lives.
     assert duplicate.beat().status == "WAITING"
     duplicate.stop()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from loadgen.clock import FakeClock
 from loadgen.units import NS_PER_MS
-from loadgen.worker.gauges import ClientLoad, Gauge
+from loadgen.worker.gauges import ClientLoad, Gauge, Gauges
 
 
 def gauge(cpu_percent: float, seconds: float, *late_ms: float) -> Gauge:
@@ -33,3 +34,17 @@ def test_lateness_is_that_of_all_wake_ups_together():
 
 def test_nothing_measured_is_not_an_idle_client():
     assert ClientLoad().document() == {"cpu_percent_of_core": None, "wakeup_p99_ms": None}
+
+
+def test_a_reading_that_follows_at_once_says_the_same_and_covers_nothing():
+    clock = FakeClock()
+    gauges = Gauges(clock)
+    clock.advance(1.0)
+    first = gauges.read()
+    sum(range(2_000_000))  # CPU time that the next reading would divide by nothing
+    clock.advance(0.001)
+    second = gauges.read()
+
+    assert (second.cpu_percent, second.seconds) == (first.cpu_percent, 0.0)
+    clock.advance(1.0)
+    assert gauges.read().seconds == pytest.approx(1.001)

@@ -72,7 +72,8 @@ def append(session: ControlSession, patience: Patience, result: ResultRow) -> No
 def _finished(
     session: ControlSession, patience: Patience, result: ResultRow, columns: list[Any], summary: str | None
 ) -> bool:
-    """The row that was begun. Many workers end at once: where they would wait for each other, a new row is appended."""
+    """The row that was begun. An UPDATE locks the whole table, and many workers end at once: those that would have to
+    wait append a row instead, and whoever reads takes that one."""
     binds = (columns[5], *columns[7:], json_text(summary), result.test_id, result.run_id)
 
     def finish() -> int:

@@ -72,10 +72,10 @@ class Measuring:
         self._board.live_metrics = write_live(parts.harvester.live(now_ns))
 
     def _phase(self, interval: Interval) -> Phase | None:
-        """Of this interval. Windows may have closed in the middle of it; one that lies wholly behind them is cool-down,
-        also when statements that had begun before end in it."""
+        """Of this interval. Windows may have closed in the middle of it. One that lies wholly behind them is cool-down,
+        unless statements ended in it that had begun before: the seconds of a window add up to it."""
         before, self._closed = self._closed, self._parts.conductor.phase is Phase.COOLDOWN
-        return Phase.COOLDOWN if before and self._closed else interval.phase
+        return Phase.COOLDOWN if before and self._closed and not interval.tally.whole.ended.ended else interval.phase
 
     def _keep_log(self) -> None:
         """A disk that is full must cost the query log, and never the measurement."""

@@ -759,3 +759,39 @@ def test_polls_of_the_warehouse_come_back_as_they_were_written(session, run_id):
     assert [replace(one, raw=None) for one in found] == [replace(one, raw=None) for one in polls]
     assert json.loads(found[0].raw or "") == {"a": STORED}
     assert found[1].raw is None
+
+
+def test_a_workers_result_is_there_from_its_beginning_and_finished_once(plane, run_id):
+    finished = result(run_id, test_id="c" + run_id[1:], worker_id="worker-0", worker_group_id=0, find_max_result=None)
+    begun = replace(finished, status="RUNNING", summary=None)
+    test_results.begin(plane.session, patience(), begun)
+    test_results.begin(plane.session, patience(), begun)
+    assert [row.status for row, _ in test_results.read(plane.session, run_id)] == ["RUNNING"]
+    test_results.abandon(plane.session, patience(), run_id)
+    assert [row.status for row, _ in test_results.read(plane.session, run_id)] == ["FAILED"]
+
+    for _ in range(2):
+        test_results.append(plane.session, patience(), finished)
+    test_results.abandon(plane.session, patience(), run_id)
+
+    assert raw_count(plane, "TEST_RESULTS", run_id) == 1
+    check_finished(plane, finished)
+
+
+def check_finished(plane: ControlPlane, finished: ResultRow) -> None:
+    ((row, _),) = test_results.read(plane.session, finished.run_id)
+    assert replace(row, summary=None) == replace(finished, summary=None, find_max_result=None)
+    assert json.loads(row.summary or "") == json.loads(finished.summary or "")
+
+
+@pytest.mark.parametrize("fault", [{"errno": 625, "sqlstate": "57014"}, None], ids=["locked", "never begun"])
+def test_a_worker_that_would_have_to_wait_for_the_table_appends_its_result(plane, run_id, fault):
+    finished = result(run_id, test_id="c" + run_id[1:], worker_id="worker-0", worker_group_id=0, find_max_result=None)
+    if fault is not None:
+        test_results.begin(plane.session, patience(), replace(finished, status="RUNNING", summary=None))
+        plane.server.fault(match="UPDATE TEST_RESULTS", kind="error", **fault)
+
+    test_results.append(plane.session, patience(), finished)
+    plane.server.clear_faults()
+
+    check_finished(plane, finished)

@@ -181,7 +181,8 @@ def check_left_in_order(bench: Bench, run: Run, status: str, workers: int) -> No
     ]
     living = "SELECT COUNT(*) FROM RUN_LEASES WHERE RUN_ID = ? AND EXPIRES_AT > SYSDATE()"
     assert bench.rows(living, run_id) == [(0,)]
-    results = bench.rows("SELECT WORKER_ID, STATUS, TOTAL_OPERATIONS FROM TEST_RESULTS WHERE RUN_ID = ?", run_id)
+    sql = "SELECT WORKER_ID, STATUS, TOTAL_OPERATIONS FROM TEST_RESULTS WHERE RUN_ID = ? AND SUMMARY IS NOT NULL"
+    results = bench.rows(sql, run_id)
     totals = summary["totals"]
     assert [row for row in results if row[0] is None] == [(None, status, totals["succeeded"] + totals["failed"])]
     assert sorted(row[0] for row in results if row[0]) == [f"worker-{number}" for number in range(workers)]
@@ -232,6 +233,8 @@ def test_a_killed_worker_fails_the_run_and_what_was_measured_is_kept(bench: Benc
     assert [worker["status"] for worker in summary["worker_results"]] == ["DONE", "DEAD"]
     assert run.out.startswith("ERROR  quickstart")
     check_left_in_order(bench, run, "FAILED", 1)
+    sql = "SELECT STATUS FROM TEST_RESULTS WHERE RUN_ID = ? AND WORKER_ID = 'worker-1' ORDER BY END_TIME"
+    assert bench.rows(sql, summary["run_id"]) == [("FAILED",)]  # it could not write its result any more
 
 
 def json_run_id(run: Run) -> str:

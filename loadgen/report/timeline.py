@@ -19,9 +19,11 @@ from operator import add
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.percentile import quantile
 from loadgen.model.counts import Counts
+from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS
 
 WOBBLE = 0.25  # of a second
+COOLDOWN = Phase.COOLDOWN.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +143,10 @@ class _Row:
     def add(self, second: WorkerSecond, *, partial: bool) -> None:
         succeeded, length_s = self._tried.get(second.worker_id, (0, 0.0))
         self._tried[second.worker_id] = succeeded + second.counts.succeeded, length_s + second.seconds
-        self._last[second.worker_id] = replace(second, response=EMPTY, lag=EMPTY)
+        before = self._last.get(second.worker_id)
+        closed = second.phase == COOLDOWN  # in the middle of this row, which stays one of its phase
+        phase = before.phase if before is not None and closed else second.phase
+        self._last[second.worker_id] = replace(second, phase=phase, response=EMPTY, lag=EMPTY)
         self._partial |= partial
         for name, counts in second.statements.items():
             self._statements[name] = self._statements.get(name, Counts()) + counts
@@ -195,9 +200,10 @@ def _sum(parts: Iterable[Mapping[str, Counts]]) -> dict[str, Counts]:
 
 
 def _commonest(phases: Sequence[str | None]) -> str | None:
-    """What most workers are in; the same whatever order they come in."""
+    """What most workers are in that have not closed their windows; the same whatever order they come in."""
     known = sorted(phase for phase in phases if phase is not None)
-    return max(known, key=known.count) if known else None
+    open_ones = [phase for phase in known if phase != COOLDOWN] or known
+    return max(open_ones, key=open_ones.count) if open_ones else None
 
 
 def _highest(values: Iterable[float | None]) -> float | None:

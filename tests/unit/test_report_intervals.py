@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import random
+from typing import Any
 
 import pytest
 
@@ -110,3 +111,26 @@ def test_names_of_statements_are_neither_markup_nor_formulas() -> None:
 
 def test_a_run_without_seconds_has_a_heading_only() -> None:
     assert intervals_csv(record(seconds=(), started=None)).count("\n") == 1
+
+
+def test_a_row_in_which_windows_close_stays_one_of_their_phase() -> None:
+    """Of one worker in the middle of the row, of the others before and after it: what ended in it was measured."""
+    measured = [worker_second(at, worker_id=worker) for at in (1.0, 2.0) for worker in ("worker-0", "worker-1")]
+    cool: dict[str, Any] = {"ms": (), "statements": {}, "phase": "COOLDOWN"}
+    closing = [
+        worker_second(2.4, seconds=0.4, executing=1, **cool),
+        worker_second(3.0, worker_id="worker-1"),
+        worker_second(3.0, executing=1, **cool),
+        worker_second(4.0, executing=1, **cool),
+        worker_second(4.0, worker_id="worker-1", executing=1, **cool),
+    ]
+
+    merged = merge_seconds(START, [*measured, *closing])
+
+    assert [(second.at_s, second.phase) for second in merged] == [
+        (0, "MEASUREMENT"),
+        (1, "MEASUREMENT"),
+        (2, "MEASUREMENT"),
+        (3, "COOLDOWN"),
+    ]
+    assert sum(second.counts.succeeded for second in merged if second.phase == "MEASUREMENT") == 500

@@ -22,6 +22,8 @@ from loadgen.doctor.subject import Facts, Sessions, Subject
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import ROOT, EmbeddedServer
 
+pytestmark = pytest.mark.any_driver
+
 PASSWORD = "planted-Passw0rd-7193"
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 DENIED = {"kind": "error", "errno": 3001, "sqlstate": "42501", "message": "Insufficient privileges"}

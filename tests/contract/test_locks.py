@@ -15,6 +15,8 @@ from snowflake.connector.errors import Error, ProgrammingError
 
 from tests.embedded_server import EmbeddedServer
 
+pytestmark = pytest.mark.any_driver
+
 PATIENCE_S = 40.0
 POLL_S = 0.02
 PRIMARY_KEY, LOCKED, TIMED_OUT, CANCELED = 200001, 625, 630, 604

@@ -15,6 +15,8 @@ from orchestrator.pool.beats import Beats, Counted, Held
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 
+pytestmark = pytest.mark.any_driver
+
 LEASE_S = 60.0
 ME = PoolWorkerIdentity(
     worker_id="bench-1", hostname="bench", pid=1, version="1", task_queue="Q", labels=(), capabilities=()

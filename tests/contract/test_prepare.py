@@ -41,6 +41,8 @@ from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from loadgen.snowflake.settings import load_settings
 from tests.embedded_server import EmbeddedServer
 
+pytestmark = pytest.mark.any_driver
+
 KEY = '{name: ID, type: "NUMBER(38,0)", primary_key: true, generate: {sequence: {start: 1}}}'
 NUMBER = "{name: N, type: INTEGER, generate: {uniform: {min: 1, max: 6}}}"
 SKEWED = "{name: N, type: INTEGER, generate: {zipfian: {min: 1, max: 6}}}"  # has no SQL form

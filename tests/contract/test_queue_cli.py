@@ -18,6 +18,8 @@ from loadgen.model.queue import QueueStatus
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 
+pytestmark = pytest.mark.any_driver
+
 SCENARIO = """
 version: 1
 name: Night Orders

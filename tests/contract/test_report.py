@@ -47,6 +47,8 @@ from tests.embedded_server import EmbeddedServer
 from tests.unit.orchestrator_builders import live_text, tally, window
 from tests.unit.report_builders import HOSTILE_NAME, MANY, scenario, summary
 
+pytestmark = pytest.mark.any_driver
+
 NAMES = ("look", HOSTILE_NAME)
 SECONDS = 8
 STEPS = ((RunStatus.PREPARED, RunStatus.STARTING), (RunStatus.STARTING, RunStatus.RUNNING))

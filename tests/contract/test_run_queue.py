@@ -23,6 +23,8 @@ from loadgen.model.queue import ATTEMPTS_MAX, AttemptStatus, Judging, QueueStatu
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 
+pytestmark = pytest.mark.any_driver
+
 LEASE_S = 60.0
 JUDGING = Judging(baseline="trend", confirm=True)
 NOT_ANSWERED: list[dict[str, Any]] = [{"kind": "drop_reply"}, {"kind": "reset"}, {"kind": "http_status", "status": 503}]

@@ -22,6 +22,8 @@ from orchestrator.scheduler import tick
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 
+pytestmark = pytest.mark.any_driver
+
 HOSTILE = 'it\'s "odd" \\ ; -- ? 😀 \x1b[31m'
 numbers = itertools.count(1)
 

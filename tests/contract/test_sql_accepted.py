@@ -15,6 +15,8 @@ from snowflake.connector.errors import Error, ProgrammingError
 
 from tests.embedded_server import EmbeddedServer
 
+pytestmark = pytest.mark.any_driver
+
 PACIFIC = ZoneInfo("America/Los_Angeles")
 PRIMARY_KEY = 200001
 

@@ -16,6 +16,8 @@ from snowflake.connector.errors import Error
 
 from tests.embedded_server import EmbeddedServer
 
+pytestmark = pytest.mark.any_driver
+
 INTERNAL_ERROR = 603
 # Wordings of the database behind the server. A word that the statement itself brought may be repeated to the user.
 FOREIGN_WORDS = (

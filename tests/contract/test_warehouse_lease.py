@@ -16,6 +16,8 @@ from orchestrator.warehouse_lease import Queue, Warehouse, alone_on
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 
+pytestmark = pytest.mark.any_driver
+
 
 @pytest.fixture(scope="module")
 def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:

@@ -19,7 +19,7 @@ import psutil
 
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
-from tests.process import REPOSITORY, alive, wait_until
+from tests.processes import REPOSITORY, alive, wait_until
 
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 END_S = 90.0

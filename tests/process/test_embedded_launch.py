@@ -25,7 +25,7 @@ from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError, LoadgenErro
 from loadgen.scenario.scenario import Embedded, Engine
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import ROOT, STOP_S, EmbeddedServer
-from tests.process import alive, reachable_directory, wait_until
+from tests.processes import alive, reachable_directory, wait_until
 
 NULL = Embedded(engine=Engine.NULL)
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]

@@ -32,7 +32,7 @@ import pytest
 from loadgen.embedded.datadir import SYSTEM_DIR, DataDir, running_server
 from loadgen.embedded.postgres import Postgres, postgres_processes_in
 from tests.embedded_server import ROOT, EmbeddedServer
-from tests.process import VARIANTS, alive, process_of_owner, reachable_directory, run_as, wait_until
+from tests.processes import VARIANTS, alive, process_of_owner, reachable_directory, run_as, wait_until
 
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}

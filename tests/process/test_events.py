@@ -9,8 +9,8 @@ import pytest
 
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.process import wait_until
 from tests.process.event_processes import check, child, run_children
+from tests.processes import wait_until
 
 EMITTERS, EVENTS_EACH, READERS = 16, 125, 4
 

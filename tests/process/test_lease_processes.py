@@ -28,7 +28,7 @@ from loadgen.model.event import Start
 from loadgen.model.run import Phase, RunStatus
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
-from tests.process import PATIENCE_S, wait_until
+from tests.processes import PATIENCE_S, wait_until
 
 TTL_S = 30.0
 SHORT = LeaseTimes(ttl_s=4, renew_s=0.3, margin_s=1)

@@ -20,7 +20,7 @@ from loadgen.cli.schedule_print import program
 from loadgen.model.cron import parse_cron
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import ROOT, EmbeddedServer
-from tests.process import wait_until
+from tests.processes import wait_until
 
 NIGHTLY = ROOT / "examples" / "nightly"
 SERVICE_TIME = "lognormal(20ms,0.3)"  # what the scenarios ask for

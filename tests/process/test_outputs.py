@@ -22,8 +22,8 @@ from loadgen.cli.main import main
 from loadgen.cli.report_files import FILES
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import ROOT, EmbeddedServer
-from tests.process import wait_until
 from tests.process.run_bench import TIMING, scenario
+from tests.processes import wait_until
 
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 END_S = 90.0

@@ -16,7 +16,7 @@ from loadgen.embedded import postgres as module
 from loadgen.embedded.datadir import DataDir, reachable_copy
 from loadgen.embedded.postgres import Postgres, postgres_processes_in, socket_dir_of, usable_programs
 from loadgen.errors import EmbeddedServerError
-from tests.process import (
+from tests.processes import (
     VARIANTS,
     alive,
     process_of_owner,

@@ -21,7 +21,7 @@ import pytest
 
 from loadgen.cli.main import main
 from tests.embedded_server import ROOT, EmbeddedServer, reachable_directory
-from tests.process import PATIENCE_S, wait_until
+from tests.processes import PATIENCE_S, wait_until
 
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())", "prepare"]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))

@@ -22,8 +22,8 @@ from loadgen.control.run_status import Fenced
 from orchestrator.office import Office
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
-from tests.process import reachable_directory, wait_until
 from tests.process.run_bench import MEASURES, TIMING, Bench, Program, benched, history
+from tests.processes import reachable_directory, wait_until
 
 SLOTS = 16
 SLOW = {"statements": [{"name": "slow", "sql": "SELECT SYSTEM$WAIT(100)"}]}

@@ -26,7 +26,7 @@ from loadgen.model.run import Phase, RunStatus
 from orchestrator.recover import Left, recover
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import ROOT, EmbeddedServer
-from tests.process import alive, wait_until
+from tests.processes import alive, wait_until
 
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 END_S = 60.0

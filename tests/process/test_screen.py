@@ -19,7 +19,7 @@ import pytest
 
 from tests.control_plane import ControlPlane
 from tests.embedded_server import ROOT, EmbeddedServer
-from tests.process import wait_until
+from tests.processes import wait_until
 
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 SCENARIO = """

@@ -15,7 +15,7 @@ from loadgen.control.migrations import migrations
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
-from tests.process import REPOSITORY, reachable_directory
+from tests.processes import REPOSITORY, reachable_directory
 
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 END_S = 60.0

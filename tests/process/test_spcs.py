@@ -20,7 +20,7 @@ from orchestrator.spawn.spcs import SpcsSpawner
 from orchestrator.spawn.spcs_job import Job
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import ROOT, EmbeddedServer
-from tests.process import alive, wait_until
+from tests.processes import alive, wait_until
 from tests.spcs_replicas import PROGRAM, Replicas
 
 END_S = 90.0

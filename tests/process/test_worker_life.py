@@ -16,7 +16,8 @@ from loadgen.model.event import Address, Scope, SetPhase, SetWorkerTarget, Start
 from loadgen.model.run import Phase, RunStatus
 from tests.control_plane import patience
 from tests.embedded_server import EmbeddedServer
-from tests.process.worker_driver import GET, NAP, Led, Stage, Worker, adds_up, staged, wait_for
+from tests.process.worker_driver import GET, NAP, Led, Stage, Worker, adds_up, staged
+from tests.processes import wait_until
 
 PUT = {
     "name": "put",
@@ -41,7 +42,7 @@ def stage(server: EmbeddedServer) -> Iterator[Stage]:
 
 
 def test_a_run_from_start_to_end(stage: Stage) -> None:
-    before = wait_for(lambda: stage.server.ask("/__loadgen/stats")["open_sessions"], "the server answers")
+    before = wait_until(lambda: stage.server.ask("/__loadgen/stats")["open_sessions"], "the server answers")
     run = stage.run(
         {"connections": 4, "warmup": "30s", "duration": "30s"},
         statements=[GET | {"weight": 4}, PUT],
@@ -64,7 +65,7 @@ def test_a_run_from_start_to_end(stage: Stage) -> None:
     run.wait_beat(lambda beat: beat.phase is Phase.MEASUREMENT, "it measures", worker)
     # It closes its window by itself; STOP only confirms.
     run.wait_beat(lambda beat: beat.phase is Phase.COOLDOWN, "its window has closed", worker)
-    wait_for(lambda: run.totals().in_flight == 0, "everything that began in it has ended")
+    wait_until(lambda: run.totals().in_flight == 0, "everything that began in it has ended")
     name = psutil.Process(worker.process.pid).name()
     run.stop()
 
@@ -92,7 +93,7 @@ def _nothing_is_left(worker: Worker, stage: Stage, sessions: int) -> None:
     assert not psutil.pid_exists(worker.process.pid) or worker.process.poll() is not None
     with pytest.raises(ProcessLookupError):
         os.killpg(worker.process.pid, 0)
-    wait_for(lambda: stage.server.ask("/__loadgen/stats")["open_sessions"] <= sessions, "its sessions are closed")
+    wait_until(lambda: stage.server.ask("/__loadgen/stats")["open_sessions"] <= sessions, "its sessions are closed")
 
 
 # --- 0: an orderly end, before there was any load --------------------------------------------------------------------
@@ -218,7 +219,7 @@ def test_a_late_process_takes_the_place_of_a_dead_one(stage: Stage) -> None:
     run.emit(SetPhase(phase=Phase.MEASUREMENT))
     run.move(RunStatus.RUNNING, Phase.MEASUREMENT)
     run.wait_beat(lambda beat: beat.phase is Phase.MEASUREMENT, "it measures", first)
-    wait_for(lambda: run.seen().windows, "its warm-up is stored")
+    wait_until(lambda: run.seen().windows, "its warm-up is stored")
     for one, led in ((first, run), (adds, adding)):
         one.signal(signal.SIGKILL)
         assert one.exit_code() == -signal.SIGKILL
@@ -351,7 +352,7 @@ def test_targets_by_event_by_row_and_for_others(stage: Stage) -> None:
     last = run.emit(SetWorkerTarget(target_connections=6))
     _opened(run, worker, 6)
     assert run.beat().last_sequence_id == last
-    wait_for(lambda: any("DANCE" in line for line in run.logs("WARNING")), "the strange event is told")
+    wait_until(lambda: any("DANCE" in line for line in run.logs("WARNING")), "the strange event is told")
     # Events that never arrived: the row alone says it.
     unseen = run.emit(SetWorkerTarget(target_connections=7), Address(scope=Scope.WORKER, worker_id="worker-7"))
     run.targets = {"worker-0": Target(target_connections=5, sequence_id=unseen)}
@@ -359,7 +360,7 @@ def test_targets_by_event_by_row_and_for_others(stage: Stage) -> None:
     _opened(run, worker, 5)
     run.move(RunStatus.RUNNING, Phase.MEASUREMENT)
     run.wait_beat(lambda beat: beat.phase is Phase.MEASUREMENT, "the phase of the row is believed", worker)
-    wait_for(lambda: any("RUN_STATUS" in line for line in run.logs("WARNING")), "that is told")
+    wait_until(lambda: any("RUN_STATUS" in line for line in run.logs("WARNING")), "that is told")
     # A new leader has begun: what the old one says is ignored.
     stage.plane.expire(run.run_id, since_s=11)
     old, run.term = run.term, stage.plane.claim(run.run_id, ttl_s=600)
@@ -370,7 +371,7 @@ def test_targets_by_event_by_row_and_for_others(stage: Stage) -> None:
     _emit_late(stage, run, old, SetWorkerTarget(target_connections=1))
     run.emit(SetWorkerTarget(target_connections=3))
     _opened(run, worker, 3)
-    wait_for(lambda: any("of term 1" in line for line in run.logs("WARNING")), "the old term's event is told")
+    wait_until(lambda: any("of term 1" in line for line in run.logs("WARNING")), "the old term's event is told")
     run.stop()
 
     assert worker.exit_code() == 0, worker.said

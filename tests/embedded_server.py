@@ -16,9 +16,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.processes import PATIENCE_S, ROOT
+
 READY = "listening on "
-STOP_S = 20.0
 
 
 def reachable_directory() -> Path:
@@ -50,7 +50,7 @@ class EmbeddedServer:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.startswith(READY):
-            self.process.wait(STOP_S)
+            self.process.wait(PATIENCE_S)
             raise AssertionError(f"the server did not start: {line!r}\n{self.errors_path.read_text()}")
         self.host, port = line.removeprefix(READY).strip().split(":")
         self.port = int(port)
@@ -105,7 +105,7 @@ class EmbeddedServer:
     def stop(self, number: int = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
-        code = self.process.wait(STOP_S)
+        code = self.process.wait(PATIENCE_S)
         if self._own_dir is not None:
             shutil.rmtree(self._own_dir, ignore_errors=True)
         return code

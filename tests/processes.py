@@ -21,7 +21,9 @@ import pytest
 
 from loadgen.embedded.datadir import account_of, first_closed, may, server_account
 
-REPOSITORY = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parent.parent
+# The command line as a user types it; -P: no module of the current directory may stand in for one of ours.
+PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 PATIENCE_S = 120.0
 LOOK_S = 0.02
 Value = TypeVar("Value")
@@ -83,7 +85,7 @@ def run_as(variant: str, parent: Path) -> list[str]:
         pytest.skip("there is no `setpriv` to become user `nobody` with")
     os.chown(parent, nobody.uid, nobody.gid)
     prefix = ["setpriv", f"--reuid={nobody.uid}", f"--regid={nobody.gid}", "--clear-groups"]
-    needed = [Path(sys.executable).resolve(), Path(sys.prefix), REPOSITORY]
+    needed = [Path(sys.executable).resolve(), Path(sys.prefix), ROOT]
     if any(first_closed(path.parent, nobody) or not may(path, nobody, stat.S_IXOTH) for path in needed):
         # He may look into directories closed to him, so that he can run Python at all; he may still write to none.
         prefix += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
@@ -96,7 +98,7 @@ def run_as(variant: str, parent: Path) -> list[str]:
 def server_process(script: str, data_dir: Path, prefix: list[str] | None = None) -> Iterator[subprocess.Popen[str]]:
     """A process that runs `script` on a data directory, says a line when it is ready, and ends when stdin does."""
     command = [*(prefix or []), sys.executable, "-c", script, str(data_dir)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         yield process
     finally:

@@ -20,7 +20,8 @@ from loadgen.doctor.examine import examine
 from loadgen.doctor.lane import Lane
 from loadgen.doctor.subject import Facts, Sessions, Subject
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
-from tests.embedded_server import ROOT, EmbeddedServer
+from tests.embedded_server import EmbeddedServer
+from tests.processes import ROOT
 
 pytestmark = pytest.mark.any_driver
 

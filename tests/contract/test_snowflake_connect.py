@@ -26,7 +26,8 @@ from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, find_profile
 from loadgen.snowflake.probe import probe
 from loadgen.snowflake.profile import Profile
 from loadgen.snowflake.settings import Settings, control_settings, load_settings, probe_settings, query_tag
-from tests.embedded_server import ROOT, EmbeddedServer
+from tests.embedded_server import EmbeddedServer
+from tests.processes import ROOT
 
 MAJOR = driver.major()
 PASSWORD = "planted-Passw0rd-7193"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.rows import stored_window
 from orchestrator.service import result_row
 from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import EmbeddedServer
 from tests.unit.orchestrator_builders import window
 from tests.unit.warehouse_runs import second_row
 
@@ -140,14 +138,6 @@ def tally_of(seed: str, slower: float) -> Tally:
         times = Histogram.of(np.rint(slower * 2e7 * rng.lognormal(0.0, 0.25, count)).astype(np.int64))
         statements[name] = StatementTally(times={Outcome.SUCCEEDED: Times(times, times)})
     return Tally(statements=statements)
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with EmbeddedServer() as server:
-        made = ControlPlane(server)
-        yield made
-        made.close()
 
 
 @pytest.fixture

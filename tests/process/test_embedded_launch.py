@@ -24,11 +24,10 @@ from loadgen.embedded.usage import IDLE_S, may_go
 from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError, LoadgenError
 from loadgen.scenario.scenario import Embedded, Engine
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
-from tests.embedded_server import ROOT, STOP_S, EmbeddedServer
-from tests.processes import alive, reachable_directory, wait_until
+from tests.embedded_server import EmbeddedServer
+from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, reachable_directory, wait_until
 
 NULL = Embedded(engine=Engine.NULL)
-PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 SERVE = [*PROGRAM, "embedded", "serve", "--until-eof"]  # as a command starts it
 
 # A command: prints the address, does what it is told line by line, and ends when told nothing more.
@@ -99,7 +98,7 @@ class Command:
     def end(self) -> int:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(STOP_S)
+        return self.process.wait(PATIENCE_S)
 
     def __enter__(self) -> "Command":
         return self
@@ -190,7 +189,7 @@ def test_ctrl_c_reaches_the_command_and_not_its_server(environ):
         os.killpg(command.process.pid, signal.SIGINT)
 
         assert command.tell() == "interrupted"
-        assert command.process.wait(STOP_S) == 0
+        assert command.process.wait(PATIENCE_S) == 0
         assert alive(pids) == set()
 
 
@@ -250,7 +249,7 @@ def test_a_server_that_ends_because_its_starter_is_gone_lets_nobody_in(home, env
         os.close(writing)
         wait_until(lambda: is_claimed(home), "a server at its start")
         with embedded_server(environ=environ) as address:
-            dying.wait(STOP_S)
+            dying.wait(PATIENCE_S)
 
             assert Found(address).answers()
 
@@ -436,7 +435,7 @@ def abandoned(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], Found]]:
 
 def begin_statement(server: Found) -> tuple[http.client.HTTPConnection, dict[str, str]]:
     """Log in and send a statement; its answer is still to come. Connection, and the headers of the session."""
-    client = http.client.HTTPConnection(server.host, server.port, timeout=STOP_S)
+    client = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
     client.request("POST", "/session/v1/login-request", json.dumps({"data": {"LOGIN_NAME": "wire", "PASSWORD": "any"}}))
     token = json.loads(client.getresponse().read())["data"]["token"]
     headers = {"Authorization": f'Snowflake Token="{token}"'}
@@ -453,7 +452,7 @@ def test_a_client_that_waits_for_its_statement_gets_it_and_then_the_server_goes(
 
         assert json.loads(client.getresponse().read())["success"] is True
         client.request("POST", "/session?delete=true", headers=headers)
-        assert process.wait(STOP_S) == 0
+        assert process.wait(PATIENCE_S) == 0
         client.close()
 
 
@@ -464,4 +463,4 @@ def test_a_statement_whose_client_is_gone_keeps_no_server():
         assert process.stdin is not None
         process.stdin.close()
 
-        assert process.wait(STOP_S) == 0
+        assert process.wait(PATIENCE_S) == 0

@@ -10,7 +10,6 @@ import re
 import signal
 import struct
 import subprocess
-import sys
 import termios
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.control_plane import ControlPlane
-from tests.embedded_server import ROOT, EmbeddedServer
-from tests.processes import wait_until
+from tests.processes import PATIENCE_S, PROGRAM, ROOT, wait_until
 
-PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 SCENARIO = """
 version: 1
 name: nap
@@ -35,14 +32,6 @@ timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, 
 """
 ENTER, LEAVE, CURSOR, NO_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h", "\x1b[?25l"
 COMPLETED = (0, 5)  # 5: on a busy machine the client may have been the bottleneck, which is not the matter here
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with EmbeddedServer() as server:
-        made = ControlPlane(server)
-        yield made
-        made.close()
 
 
 class Seat:
@@ -155,7 +144,7 @@ def test_the_terminal_is_given_back_however_a_run_ends_and_whoever_watches(seats
             seat.check_restored()
         for seat in seats.values():
             assert "files: " in seat.left
-        said, told = by_cron.communicate(timeout=60)
+        said, told = by_cron.communicate(timeout=PATIENCE_S)
         assert f"{run_id} RUNNING MEASUREMENT" in first
         assert "\x1b" not in first + told
         assert (by_cron.returncode, said.count("\n")) == (0, 1)

@@ -143,12 +143,6 @@ def summary_of(
     }
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as made:
-        yield made
-
-
 @pytest.fixture
 def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
     made = ControlPlane(server)

@@ -26,12 +26,6 @@ LONG = {"name": "long", "kind": "read", "sql": "SELECT SYSTEM$WAIT(300)"}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def control() -> Iterator[EmbeddedServer]:
     with EmbeddedServer() as running:
         yield running

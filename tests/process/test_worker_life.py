@@ -28,12 +28,6 @@ PUT = {
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def stage(server: EmbeddedServer) -> Iterator[Stage]:
     yield from staged(server)
 

@@ -43,10 +43,8 @@ from loadgen.scenario.read import read_scenario
 from loadgen.scenario.workers import with_workers
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import ROOT, EmbeddedServer
-from tests.processes import wait_until
-
-HANG_S = 60.0  # nothing here takes so long, however busy the machine
+from tests.embedded_server import EmbeddedServer
+from tests.processes import PATIENCE_S, ROOT, wait_until
 
 QUICK = {
     "heartbeat": "200ms",
@@ -111,7 +109,7 @@ class Stage:
     def loadgen(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another command, in the environment of the workers."""
         command = [str(ROOT / "bin" / "loadgen"), *arguments]
-        return subprocess.run(command, env=self._own_environ(), capture_output=True, text=True, timeout=HANG_S)
+        return subprocess.run(command, env=self._own_environ(), capture_output=True, text=True, timeout=PATIENCE_S)
 
     @property
     def spool(self) -> Path:
@@ -166,13 +164,13 @@ class Worker:
 
     def exit_code(self) -> int:
         """Once it has ended by itself."""
-        return self.process.wait(HANG_S)
+        return self.process.wait(PATIENCE_S)
 
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
-        self.process.wait(HANG_S)
+        self.process.wait(PATIENCE_S)
 
     def gone(self) -> str | None:
         code = self.process.poll()

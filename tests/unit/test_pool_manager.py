@@ -25,6 +25,7 @@ from orchestrator.pool.child import RunnerChild
 from orchestrator.pool.decisions import MISSES_MAX, PING_S, PING_TIMEOUT_S, PoolRules
 from orchestrator.pool.manager import FAILURES_MAX, PoolFailed, PoolManager
 from orchestrator.pool.runner import RunnerState
+from tests.processes import PATIENCE_S
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 SILENT = [*PYTHON, "import sys; sys.stdin.read()"]
@@ -34,7 +35,6 @@ ANSWERS = [
     f"import sys\nfor line in sys.stdin: print({STATE!r} if line == 'ping\\n' else 'what?', flush=True)",
 ]
 CLAIM = Claim(queue_id="q", epoch=1, owner="o")
-END_S = 30.0
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_a_runner_understands_what_its_pool_passes_on(share):
 # --- runs behind a leash ---------------------------------------------------------------------------------------------
 
 
-def started(folder: Path, code: str, *, stop_s: float = END_S) -> RunProcess:
+def started(folder: Path, code: str, *, stop_s: float = PATIENCE_S) -> RunProcess:
     wanted = Wanted(name="n", scenario="text", files={"a/b.csv": "k\r\n"}, connection="prod", attempts=1)
     return start_run(CLAIM, wanted, folder, ["--share-warehouse"], program=[*PYTHON, code], stop_s=stop_s)
 
@@ -267,8 +267,8 @@ WAITS = "import signal, time, os, sys\n{}\nopen(os.path.dirname(sys.argv[2]) + '
 @pytest.mark.parametrize(
     ("handler", "stop_s", "code"),
     [
-        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))", END_S, 143),
-        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))", END_S, 0),
+        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))", PATIENCE_S, 143),
+        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))", PATIENCE_S, 0),
         ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", 0.2, 128 + signal.SIGKILL),
     ],
     ids=["obeys", "has a result", "does not obey"],

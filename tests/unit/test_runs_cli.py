@@ -42,8 +42,7 @@ from orchestrator.spawn.external import ExternalSpawner, worker_command
 from orchestrator.spawn.spawner import WorkerOrder, last_lines
 from orchestrator.spawn.subprocess import SubprocessSpawner, find_python
 from orchestrator.warehouse_lease import KEY_MAX, Warehouse, busy_text
-from tests.embedded_server import ROOT
-from tests.processes import alive, wait_until
+from tests.processes import ROOT, alive, wait_until
 
 T0 = datetime(2026, 11, 16, 6, 0, 0)  # noqa: DTZ001  naive UTC, as the tables have it
 RUN = Run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import codecs
 import fcntl
 import os
 import pty
@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import termios
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,13 +34,14 @@ timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, 
 ENTER, LEAVE, CURSOR, NO_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h", "\x1b[?25l"
 COMPLETED = (0, 5)  # 5: on a busy machine the client may have been the bottleneck, which is not the matter here
 
+END_OF_TEST = b"\x00"  # no program writes it
+
 
 class Seat:
     """A terminal, and a program that it controls."""
 
     def __init__(self, plane: ControlPlane, folder: Path, *words: str) -> None:
         self._master, slave = pty.openpty()
-        os.set_blocking(self._master, False)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self._before = termios.tcgetattr(slave)
         self._slave = slave
@@ -55,24 +57,32 @@ class Seat:
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
+        # As a terminal does, all the time: the program gives up on one that does not read.
+        self._reader = threading.Thread(target=self._read, name="terminal", daemon=True)
+        self._reader.start()
 
-    def read(self) -> str:
-        """Everything that was ever shown."""
-        with contextlib.suppress(BlockingIOError, OSError):
-            while part := os.read(self._master, 65_536):
-                self.seen += part.decode("utf-8", "replace")
-        return self.seen
+    def _read(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        while not (part := os.read(self._master, 65_536)).endswith(END_OF_TEST):
+            self.seen += decoder.decode(part)
+        self.seen += decoder.decode(part.removesuffix(END_OF_TEST))
 
     def wait_for(self, text: str) -> None:
-        wait_until(lambda: text in self.read(), f"the screen shows {text!r}; it showed {self.seen[-2000:]!r}")
+        wait_until(lambda: text in self.seen, f"the screen shows {text!r}")
 
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
     def ended(self) -> int:
-        wait_until(lambda: (self.read(), self.process.poll())[1] is not None, "it ends")
-        self.read()
-        return int(self.process.returncode)
+        """Its exit code, once everything it wrote was read."""
+        code = self.process.wait(PATIENCE_S)
+        self._stop_reading()
+        return code
+
+    def _stop_reading(self) -> None:
+        if self._reader.is_alive():
+            os.write(self._slave, END_OF_TEST)
+            self._reader.join(PATIENCE_S)
 
     @property
     def left(self) -> str:
@@ -88,6 +98,7 @@ class Seat:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
+        self._stop_reading()
         os.close(self._slave)
         os.close(self._master)
 
@@ -131,7 +142,7 @@ def test_the_terminal_is_given_back_however_a_run_ends_and_whoever_watches(seats
         first = by_cron.stderr.readline()
 
         seats["KEY"].type("\x1a")  # Ctrl-Z: with no shell to continue it, it goes on by itself
-        wait_until(lambda: seats["KEY"].read().count(ENTER) == 2, "the screen is left and taken again")
+        wait_until(lambda: seats["KEY"].seen.count(ENTER) == 2, "the screen is left and taken again")
         seats["KEY"].type("q")
         seats["CTRL_C"].type("\x03")
         seats["TERM"].process.send_signal(signal.SIGTERM)

@@ -5,11 +5,13 @@ import math
 import statistics
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from snowflake.connector.errors import ProgrammingError
 
 from tests.process.served import Server, Wire, serving
 from tests.processes import PATIENCE_S, reachable_directory, wait_until
@@ -111,21 +113,24 @@ def test_a_lognormal_service_time_has_its_quantiles(home, engine):
         assert found[twentieth - 1] == pytest.approx(expected_ms, rel=0.1), f"{5 * twentieth} %"
 
 
-def in_background(clients: ThreadPoolExecutor, server: Server, text: str, **session: Any) -> Callable[[], Any]:
-    def client() -> None:
-        with server.connect(**session) as connection:
-            connection.cursor().execute(text)
-
-    return clients.submit(client).result
+@contextmanager
+def busy(server: Server, warehouse: str, statements: int) -> Iterator[None]:
+    """So many statements on a warehouse, each on its own connection, until the block ends."""
+    opened = [server.connect(warehouse=warehouse) for _ in range(statements)]
+    with ThreadPoolExecutor(statements, thread_name_prefix="client") as clients:
+        waiting = [clients.submit(one.cursor().execute, "SELECT SYSTEM$WAIT(600)") for one in opened]
+        yield
+        with server.connect() as other:
+            for one in opened:
+                other.cursor().execute(f"SELECT SYSTEM$CANCEL_ALL_QUERIES({one.session_id})")
+        assert all(isinstance(one.exception(PATIENCE_S), ProgrammingError) for one in waiting)
+    for one in opened:
+        one.close()
 
 
 @pytest.mark.parametrize("where", ["COMPUTE_WH", "BENCH_WH"])
 def test_show_warehouses_shows_what_runs_and_what_queues_now(home, where):
-    with (
-        serving(home, "--slots", "4", "--service-time", "500ms") as server,
-        server.connect() as connection,
-        ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="client") as clients,
-    ):
+    with serving(home, "--slots", "4") as server, server.connect() as connection:
 
         def shown() -> dict[str, tuple[int, int]]:
             cursor = connection.cursor().execute("SHOW WAREHOUSES")
@@ -133,26 +138,19 @@ def test_show_warehouses_shows_what_runs_and_what_queues_now(home, where):
             rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
             return {row["name"]: (row["running"], row["queued"]) for row in rows}
 
-        results = [in_background(clients, server, "SELECT 1", warehouse=where) for _ in range(CONNECTIONS)]
-
-        wait_until(lambda: shown()[where] == (4, 12), "4 running, 12 queued")
-        assert {load for name, load in shown().items() if name != where} == {(0, 0)}
-        for result in results:
-            result()
+        with busy(server, where, 16):
+            wait_until(lambda: shown()[where] == (4, 12), "4 running, 12 queued")
+            assert {load for name, load in shown().items() if name != where} == {(0, 0)}
         assert shown()[where] == (0, 0)
 
 
 def test_without_an_override_a_warehouse_has_its_own_number_of_slots(home):
-    with serving(home, "--service-time", "300ms") as server:
+    with serving(home) as server:
         Wire(server).sql("CREATE OR REPLACE WAREHOUSE NARROW_WH WITH MAX_CONCURRENCY_LEVEL = 3")
-        with ThreadPoolExecutor(8, thread_name_prefix="client") as clients:
-            results = [in_background(clients, server, "SELECT 1", warehouse="NARROW_WH") for _ in range(8)]
 
-            wait_until(
-                lambda: (
-                    server.ask("/__loadgen/stats")["warehouses"]["NARROW_WH"] == {"running": 3, "queued": 5, "slots": 3}
-                ),
-                "3 running, 5 queued",
-            )
-            for result in results:
-                result()
+        def load() -> dict[str, int]:
+            found: dict[str, int] = server.ask("/__loadgen/stats")["warehouses"]["NARROW_WH"]
+            return found
+
+        with busy(server, "NARROW_WH", 8):
+            wait_until(lambda: load() == {"running": 3, "queued": 5, "slots": 3}, "3 running, 5 queued")

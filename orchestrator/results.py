@@ -19,9 +19,11 @@ from loadgen.metrics.document import WindowRow, read_window
 from loadgen.metrics.result import Merged, WindowResult, merge, window_discrepancy
 from loadgen.model.run import Phase
 from loadgen.model.sessions import SessionCounts
-from loadgen.report.summary import WorkerResult
+from loadgen.report.summary import StageResult, WorkerResult
 from loadgen.report.verdict import ClientHealth
+from loadgen.scenario.scenario import Scenario
 from orchestrator.crew import WorkerView
+from orchestrator.plan import plan_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,25 @@ def worker_results(
     late = [result.wakeup_p99_ms for result in results if result.wakeup_p99_ms is not None]
     health = ClientHealth(cpu_percent_of_core=max(busy, default=None), wakeup_p99_ms=max(late, default=None))
     return tuple(results), health
+
+
+def stage_results(scenario: Scenario, gathered: Gathered) -> tuple[StageResult, ...]:
+    """One for each stage of the scenario that was measured; none where the scenario has no stages."""
+    load = scenario.load
+    if not load.stages:
+        return ()
+    planned = plan_run(load, announce_s=scenario.timing.announce_s).windows
+    results = [
+        StageResult(
+            number=number,
+            starts_s=window.starts_s,
+            connections=stage.connections,
+            rate_per_second=stage.rate_per_second,
+            merged=gathered.step(number),
+        )
+        for number, (stage, window) in enumerate(zip(load.stages, planned, strict=True), start=1)
+    ]
+    return tuple(result for result in results if result.merged.seconds > 0.0)
 
 
 def _stored(worker_id: str, stored: Sequence[StoredWindow], gaps: list[str]) -> dict[int, WindowResult]:

@@ -12,7 +12,7 @@ from loadgen.metrics.result import Merged
 from loadgen.model.counts import Counts
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
 from loadgen.report.record import LogLine, Machine, Mark, Poll, RunRecord, Step
-from loadgen.report.summary import RunFacts, WorkerResult, summarize
+from loadgen.report.summary import RunFacts, StageResult, WorkerResult, summarize
 from loadgen.report.timeline import WorkerSecond, merge_seconds
 from loadgen.report.verdict import Checked, ClientHealth
 from loadgen.scenario.frozen import freeze
@@ -81,6 +81,18 @@ def seconds(count: int, names: tuple[str, ...] = ("look", "pay")) -> list[Worker
         for at in range(count)
         for number in range(2)
     ]  # fmt: skip
+
+
+def stages(**more: Any) -> tuple[StageResult, ...]:
+    """A stage of 8 connections, and one of 100 statements a second in which two failed."""
+    levels: tuple[dict[str, Any], ...] = (
+        {"connections": 8, "rate_per_second": None, "merged": merged({"look": tally(MANY)}, seconds=20.0)},
+        {"connections": None, "rate_per_second": 100.0, "merged": merged({"look": tally(MANY, failed=2)}, seconds=4.0)},
+    )
+    return tuple(
+        StageResult(number=number, starts_s=20.0 * number - 10.0, **(level | more))
+        for number, level in enumerate(levels, start=1)
+    )
 
 
 def summary(measured: Merged, names: tuple[str, ...], **more: Any) -> dict[str, Any]:

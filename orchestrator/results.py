@@ -10,20 +10,26 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from loadgen.control import run_control_events
+from loadgen.control.retry import Patience
+from loadgen.control.run_control_events import PastEvent
+from loadgen.control.run_status import Run
+from loadgen.control.session import ControlSession
 from loadgen.control.test_results import ResultRow
 from loadgen.control.window_results import WindowResult as StoredWindow
 from loadgen.errors import LoadgenError
 from loadgen.metrics.document import WindowRow, read_window
 from loadgen.metrics.result import Merged, WindowResult, merge, window_discrepancy
+from loadgen.model.event import SetPhase
 from loadgen.model.run import Phase
 from loadgen.model.sessions import SessionCounts
 from loadgen.report.summary import StageResult, WorkerResult
 from loadgen.report.verdict import ClientHealth
-from loadgen.scenario.scenario import Scenario
+from loadgen.scenario.scenario import Scenario, Stage
 from orchestrator.crew import WorkerView
-from orchestrator.plan import plan_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,21 +96,41 @@ def worker_results(
     return tuple(results), health
 
 
-def stage_results(scenario: Scenario, gathered: Gathered) -> tuple[StageResult, ...]:
-    """One for each stage of the scenario that was measured; none where the scenario has no stages."""
-    load = scenario.load
-    if not load.stages:
+def read_stages(
+    session: ControlSession, patience: Patience, run: Run, scenario: Scenario, gathered: Gathered
+) -> tuple[StageResult, ...]:
+    """What was measured in each stage of the scenario; when it began is known from the events."""
+    stages = scenario.load.stages
+    if not stages or run.start_time is None:
         return ()
-    planned = plan_run(load, announce_s=scenario.timing.announce_s).windows
+    said = patience.call(lambda: run_control_events.history(session, run.run_id))
+    return stage_results(stages, gathered, stage_starts(said, run.start_time))
+
+
+def stage_starts(said: Sequence[PastEvent], start: datetime) -> dict[int, float]:
+    """By the number of the stage: when it began, in seconds since the start of the run."""
+    commands = [event.command for event in said if isinstance(event.command, SetPhase)]
+    return {
+        command.step_id: (datetime.fromisoformat(command.effective_at) - start).total_seconds()
+        for command in commands
+        if command.step_id is not None and command.effective_at is not None
+    }
+
+
+def stage_results(
+    stages: Sequence[Stage], gathered: Gathered, starts_s: Mapping[int, float]
+) -> tuple[StageResult, ...]:
+    """One for each stage that began and was measured."""
     results = [
         StageResult(
             number=number,
-            starts_s=window.starts_s,
+            starts_s=starts_s[number],
             connections=stage.connections,
             rate_per_second=stage.rate_per_second,
             merged=gathered.step(number),
         )
-        for number, (stage, window) in enumerate(zip(load.stages, planned, strict=True), start=1)
+        for number, stage in enumerate(stages, start=1)
+        if number in starts_s
     ]
     return tuple(result for result in results if result.merged.seconds > 0.0)
 

@@ -94,7 +94,13 @@ def counts_data(result: WindowResult) -> dict[str, Any]:
         **asdict(result.counts),
         "statements": {name: ended_data(statement.ended) for name, statement in statements.items()},
         "errors": [
-            {"category": key.category.value, "code": key.code, **_named(key), "count": group.count, "example": group.example}
+            {
+                "category": key.category.value,
+                "code": key.code,
+                **_named(key),
+                "count": group.count,
+                "example": group.example,
+            }
             for key, group in result.tally.errors.items()
         ],
     }

@@ -22,7 +22,14 @@ def report_markdown(record: RunRecord) -> str:
     """Verdict, thresholds, totals, times: what somebody wants to know who was not there."""
     summary = record.summary
     parts = [_head(summary), *_invalid(summary), *_thresholds(summary), *_totals(summary), *_times(record)]
-    parts += [*_stages(summary), *_find_max(summary), *_errors(summary), *_sessions(summary), *_client(summary), _foot(record)]
+    parts += [
+        *_stages(summary),
+        *_find_max(summary),
+        *_errors(summary),
+        *_sessions(summary),
+        *_client(summary),
+        _foot(record),
+    ]
     return "\n\n".join(parts) + "\n"
 
 

@@ -66,7 +66,7 @@ class StageResult:
     """What was measured in one stage of the load, over all workers."""
 
     number: int  # from 1
-    starts_s: float  # since the start of the run, as planned
+    starts_s: float  # since the start of the run
     connections: int | None  # of a closed loop
     rate_per_second: float | None  # of an open loop
     merged: Merged
@@ -217,9 +217,7 @@ def _errors(merged: Merged) -> list[dict[str, Any]]:
         }
         for key, group in merged.tally.errors.items()
     ]
-    return sorted(
-        found, key=lambda one: (-one["count"], one["category"], one["code"] or 0, one["statement"] or "")
-    )
+    return sorted(found, key=lambda one: (-one["count"], one["category"], one["code"] or 0, one["statement"] or ""))
 
 
 def _stage(stage: StageResult) -> dict[str, Any]:

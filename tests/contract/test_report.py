@@ -237,7 +237,7 @@ def test_everything_comes_back_from_the_tables(plane: ControlPlane, run_id: str)
     assert found.merged.counts.succeeded == found.summary["totals"]["succeeded"] == 2 * 2 * len(MANY)
     assert [second.counts.succeeded for second in found.seconds] == [100] * SECONDS
     assert found.seconds[3].response_ms(500) == pytest.approx(5.0, rel=0.02)
-    assert [(round(mark.at_s), mark.label) for mark in found.marks] == [(4, "11 conn.")]
+    assert [(round(event.at_s), event.label) for event in found.events] == [(0, "START"), (4, "11 conn.")]
     assert [(poll.at_s, poll.queued) for poll in found.polls] == [(5.0, 3)]
     assert [step.outcome for step in found.steps] == ["STABLE"]
     assert [line.message for line in found.logs] == ["said WARNING"]

@@ -11,13 +11,13 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Merged
 from loadgen.model.counts import Counts
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
-from loadgen.report.record import LogLine, Machine, Mark, Poll, RunRecord, Step
+from loadgen.report.record import LogLine, Machine, Poll, RunEvent, RunRecord, Step
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult, summarize
-from loadgen.report.timeline import WorkerSecond, merge_seconds
+from loadgen.report.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
 from loadgen.report.verdict import Checked, ClientHealth
 from loadgen.scenario.frozen import freeze
 from loadgen.scenario.scenario import Load, Scenario
-from tests.unit.orchestrator_builders import MS, merged, tally
+from tests.unit.orchestrator_builders import MS, merged, tally, times
 
 START = datetime(2026, 11, 15, 2, 0, 0)  # noqa: DTZ001 (as the tables have it: naive UTC)
 MANY = tuple(10.0 + number / 100 for number in range(2_000))
@@ -69,6 +69,8 @@ def worker_second(
 
 def seconds(count: int, names: tuple[str, ...] = ("look", "pay")) -> list[WorkerSecond]:
     """Two workers; the first two seconds are warm-up."""
+    own = {name: times(*[20.0 + n + sample / 10 for sample in range(100 // len(names))])
+           for n, name in enumerate(names[:20])}  # fmt: skip
     return [
         worker_second(
             at + 1.02 + 0.3 * number,
@@ -77,10 +79,18 @@ def seconds(count: int, names: tuple[str, ...] = ("look", "pay")) -> list[Worker
             phase="WARMUP" if at < 2 else "MEASUREMENT",
             statements={name: Counts(succeeded=100 // len(names) + (100 % len(names) if not n else 0), failed=at % 3)
                         for n, name in enumerate(names)},
+            times=own,
         )
         for at in range(count)
         for number in range(2)
     ]  # fmt: skip
+
+
+def timeline(count: int, names: tuple[str, ...] = ("look", "pay")) -> dict[str, Any]:
+    """A run of so many seconds, as a record has it."""
+    kept = StatementTimes(span_for(count))
+    merged_seconds = merge_seconds(START, seconds(count, names), kept)
+    return {"seconds": merged_seconds, "span_s": kept.span_s, "point_times": kept.points}
 
 
 def stages(**more: Any) -> tuple[StageResult, ...]:
@@ -137,7 +147,7 @@ def record(
         "enrichment_status": None,
         "config": freeze(run),
         "scenario": run,
-        "seconds": merge_seconds(START, seconds(length, names)),
+        **timeline(length, names),
         "merged": measured,
         "polls": tuple(
             Poll(at_s=at_s, running=8, queued=at_s // 5, started_clusters=1, size="X-Small")
@@ -170,7 +180,7 @@ def hostile(**more: Any) -> RunRecord:
     known: dict[str, Any] = {
         "scenario": run,
         "config": freeze(run),
-        "marks": (Mark(at_s=5.0, label=HOSTILE_NAME),),
+        "events": (RunEvent(at_s=5.0, label=HOSTILE_NAME, text=HOSTILE_TEXT),),
         "steps": (step,),
         "polls": (Poll(at_s=1.0, running=1, queued=0, started_clusters=1, size=HOSTILE_NAME),),
         "machines": {"worker-0": Machine(hostname=HOSTILE_TEXT, version=HOSTILE_NAME)},

@@ -16,13 +16,12 @@ from loadgen.report import figures
 from loadgen.report.foreign import line
 from loadgen.report.html import report_html
 from loadgen.report.record import RunRecord, Step
-from loadgen.report.timeline import merge_seconds
 from loadgen.report.verdict import Checked
 from loadgen.scenario.scenario import Load, LoadMode
-from tests.unit.report_builders import HOSTILE_NAME, HOSTILE_TEXT, START, hostile, record, scenario, seconds
+from tests.unit.report_builders import HOSTILE_NAME, HOSTILE_TEXT, hostile, record, scenario, timeline
 
 SIZE_MAX = 400_000
-VOID = {"meta"}
+VOID = {"meta", "wbr"}
 
 
 @dataclass
@@ -59,6 +58,10 @@ class Page(HTMLParser):
 
     def named(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.tags if name == tag]
+
+    @property
+    def charts(self) -> set[str | None]:
+        return {attributes["id"] for attributes in self.named("svg") if "id" in attributes}
 
     @property
     def words(self) -> str:
@@ -148,7 +151,7 @@ def test_what_is_missing_is_said_and_not_drawn() -> None:
     assert "cannot be drawn: a worker died" in words
     assert "The warehouse was not looked at" in words
     assert "its history has not been read" in words
-    assert not page(run).named("svg")
+    assert not page(run).charts
 
 
 def test_the_servers_times_are_shown_with_their_coverage() -> None:
@@ -180,7 +183,7 @@ def test_a_search_shows_its_answer_and_every_step() -> None:
     found = {"max_concurrency": 8, "result": "TRUE_MAX", "reason": "12 did not hold", "failed_at": 12,
              "failed_outcome": "DEGRADED", "qps": 200.0, "p95_ms": 9.0, "confidence": "high", "steps": []}  # fmt: skip
     read = page(record(facts={"find_max": found}, steps=steps))
-    assert {"steps", "steps-qps", "steps-p95"} <= {svg["id"] for svg in read.named("svg")}
+    assert {"steps", "steps-qps", "steps-p95"} <= read.charts
     assert "the limit itself was found" in read.words
     assert read.words.count("DEGRADED") >= 2
 
@@ -211,7 +214,7 @@ def test_foreign_text_shows_literally_and_is_never_an_element() -> None:
         *("html", "head", "meta", "title", "style", "body", "header", "div", "span", "h1", "h2", "p", "nav", "a"),
         *("main", "dl", "dt", "dd", "data", "small", "section", "table", "caption", "thead", "tbody", "tr", "th", "td"),
         *("code", "figure", "figcaption", "strong", "i", "b", "output", "details", "summary", "pre", "footer"),
-        *("script", "ul", "li"),
+        *("script", "ul", "li", "wbr"),
         *("svg", "desc", "line", "text", "rect", "path", "circle", "g"),
     }  # fmt: skip
     assert HOSTILE_NAME in read.words
@@ -251,9 +254,12 @@ def test_links_lead_to_sections_and_ids_are_unique() -> None:
 
 def test_an_hour_with_fifty_statements_stays_small_and_holds_every_sample() -> None:
     names = tuple(f"statement {number} with a long name" for number in range(50))
-    read = page(record(names, seconds=merge_seconds(START, seconds(3_600))))  # page() checks the size
+    read = page(record(names, **timeline(3_600, names[:8])))  # page() checks the size
     (data,) = [text for tag, text in read.texts if tag == "script" and text.startswith("{")]
     hover = json.loads(data)
-    assert len(hover["axes"]["time"]["px"]) <= 302
-    assert all(len(line) == len(hover["axes"]["time"]["px"]) for line in hover["charts"]["qps"]["values"])
+    for name in ("qps", "latency", "statements-qps", "statements-p95"):
+        chart = hover["charts"][name]
+        places = hover["axes"][chart["axis"]]["px"]
+        assert len(places) <= 302
+        assert all(len(line) == len(places) for line in chart["values"]), name
     assert "Each point joins up to 12 seconds." in read.words

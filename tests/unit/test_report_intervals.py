@@ -10,7 +10,7 @@ import pytest
 
 from loadgen.model.counts import Counts
 from loadgen.report.intervals import COLUMNS, intervals_csv
-from loadgen.report.timeline import merge_seconds, spans, thin
+from loadgen.report.timeline import merge_seconds, span_for, spans, thin
 from tests.unit.report_builders import HOSTILE_NAME, START, hostile, record, seconds, worker_second
 
 
@@ -67,7 +67,7 @@ def test_a_statement_that_hangs_at_the_end_is_not_left_out() -> None:
 
 def test_joined_seconds_hold_the_same_samples_and_keep_phases_apart() -> None:
     merged = merge_seconds(START, seconds(100))
-    joined = thin(merged, 20)
+    joined = thin(merged, 5)
     assert len(joined) <= 22
     assert sum(point.length_s for point in joined) == 100
     assert sum(point.response.count for point in joined) == sum(second.response.count for second in merged)
@@ -77,7 +77,7 @@ def test_joined_seconds_hold_the_same_samples_and_keep_phases_apart() -> None:
 
 def test_a_short_run_is_not_joined() -> None:
     merged = merge_seconds(START, seconds(10))
-    assert thin(merged, 300) == merged
+    assert thin(merged, span_for(len(merged))) == merged
 
 
 def test_there_is_one_row_per_second_with_the_columns_that_were_promised() -> None:

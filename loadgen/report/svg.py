@@ -15,7 +15,7 @@ from itertools import groupby
 
 Point = tuple[float, float | None]  # None: nothing is known there, and the line has a gap
 
-LEFT, RIGHT, TOP, BOTTOM = 58, 66, 16, 26  # room for labels, in units of the view box
+LEFT, RIGHT, TOP, BOTTOM = 58, 72, 16, 26  # room for labels, in units of the view box
 MARGIN = 20  # to the right where lines have no names
 LABEL_GAP = 13  # between two names at the ends of lines
 LANE = 12  # height of a line of labels above the plot
@@ -309,7 +309,7 @@ def _names(chart: Chart) -> Iterator[str]:
     ends.sort(key=lambda end: end[0])
     places: list[float] = []
     for y, _ in ends:
-        places.append(max(y, places[-1] + LABEL_GAP) if places else y)
+        places.append(max(y, places[-1] + LABEL_GAP if places else chart.top + 6.0))
     over = max(places[-1] - chart.bottom, 0.0) if places else 0.0
     for (_, line), y in zip(ends, places, strict=True):
         yield f'<text class="name {line.css}" x="{chart.right + 6}" y="{_n(y - over)}" dy=".32em">{line.name}</text>'

@@ -11,7 +11,7 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Merged
 from loadgen.model.counts import Counts
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
-from loadgen.report.record import LogLine, Machine, Poll, RunEvent, RunRecord, Step
+from loadgen.report.record import EventKind, LogLine, Machine, Poll, RunEvent, RunRecord, Step
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult, summarize
 from loadgen.report.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
 from loadgen.report.verdict import Checked, ClientHealth
@@ -156,6 +156,45 @@ def record(
         "machines": {"worker-0": Machine(hostname="build-7", version="0.1.0")},
     }
     return RunRecord(**(known | more))
+
+
+LONG_NAME = "point_lookup_of_an_order_by_its_primary_key"
+
+
+def full(**more: Any) -> RunRecord:
+    """A run with everything a report can show, long names among it, and nothing hostile."""
+    names = (LONG_NAME, "pay", "orders_of_customer")
+    found = {
+        "stages": stages(),
+        "checked": (
+            Checked(check="p95 < 25ms", value=29.0, passed=False),
+            Checked(check="p99 < 10s", value=29.0, passed=True),
+            Checked(check="qps > 150", value=400.0, passed=True),
+            Checked(check="error_rate < 1%", value=0.001, passed=True),
+            Checked(check="pay.p95 < 24ms", value=29.0, passed=False),
+        ),
+        "environment": {"loadgen": "0.1.0", "shared_warehouse": False, "platform": "Linux-6.18-x86_64-with-glibc2.36"},
+        "find_max": {
+            "max_concurrency": 8, "result": "TRUE_MAX", "reason": "12 did not hold", "failed_at": 12,
+            "failed_outcome": "DEGRADED", "qps": 200.0, "p95_ms": 9.0, "confidence": "high", "steps": [],
+        },
+    }  # fmt: skip
+    steps = tuple(
+        Step(number=number, target=4 * number, succeeded=100, failed=0, qps=100.0 * number, p50_ms=5.0, p95_ms=9.0,
+             p99_ms=None, error_rate=0.0, queue_seen=False, reason="p95 40.3 ms is more than 20 % above 29.4 ms",
+             outcome="STABLE" if number < 3 else "DEGRADED")
+        for number in (1, 2, 3)
+    )  # fmt: skip
+    events = (
+        RunEvent(at_s=0.0, label="START", text="START: 2 workers", kind=EventKind.START),
+        RunEvent(at_s=0.1, label="8 conn.", text="target 8 connections"),
+        RunEvent(at_s=2.0, label="stage 1", text="stage 1 begins"),
+        RunEvent(at_s=6.0, label="✓", text="step 1, 4 connections: STABLE, held", kind=EventKind.HELD),
+        RunEvent(at_s=6.2, label="stage 2, 100 conn.", text="stage 2 begins, target 100 connections"),
+        RunEvent(at_s=8.0, label="worker-1 lost", text="worker-1 was lost", kind=EventKind.LOST),
+        RunEvent(at_s=12.4, label="STOP", text="STOP: duration", kind=EventKind.STOP),
+    )
+    return record(names, facts=found, **({"steps": steps, "events": events} | more))
 
 
 def hostile(**more: Any) -> RunRecord:

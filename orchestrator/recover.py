@@ -38,7 +38,7 @@ from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import LoadMode, Scenario
 from orchestrator.crew import Health, WorkerView, view_crew
 from orchestrator.find_max import Outcome
-from orchestrator.results import gather, session_counts, worker_results
+from orchestrator.results import gather, read_stages, session_counts, worker_results
 from orchestrator.service import result_row
 
 log = logging.getLogger(__name__)
@@ -244,6 +244,7 @@ def _make_result(
         client=client,
         workers=workers,
         open_loop=scenario.load.mode is LoadMode.RATE,
+        stages=read_stages(session, patience, run, scenario, gathered),
         sessions=session_counts(rows) if scenario.sessions.count else None,
     )
     return result_row(run, facts, summarize(facts))

@@ -10,17 +10,25 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from loadgen.control import run_control_events
+from loadgen.control.retry import Patience
+from loadgen.control.run_control_events import PastEvent
+from loadgen.control.run_status import Run
+from loadgen.control.session import ControlSession
 from loadgen.control.test_results import ResultRow
 from loadgen.control.window_results import WindowResult as StoredWindow
 from loadgen.errors import LoadgenError
 from loadgen.metrics.document import WindowRow, read_window
 from loadgen.metrics.result import Merged, WindowResult, merge, window_discrepancy
+from loadgen.model.event import SetPhase
 from loadgen.model.run import Phase
 from loadgen.model.sessions import SessionCounts
-from loadgen.report.summary import WorkerResult
+from loadgen.report.summary import StageResult, WorkerResult
 from loadgen.report.verdict import ClientHealth
+from loadgen.scenario.scenario import Scenario, Stage
 from orchestrator.crew import WorkerView
 
 
@@ -86,6 +94,45 @@ def worker_results(
     late = [result.wakeup_p99_ms for result in results if result.wakeup_p99_ms is not None]
     health = ClientHealth(cpu_percent_of_core=max(busy, default=None), wakeup_p99_ms=max(late, default=None))
     return tuple(results), health
+
+
+def read_stages(
+    session: ControlSession, patience: Patience, run: Run, scenario: Scenario, gathered: Gathered
+) -> tuple[StageResult, ...]:
+    """What was measured in each stage of the scenario; when it began is known from the events."""
+    stages = scenario.load.stages
+    if not stages or run.start_time is None:
+        return ()
+    said = patience.call(lambda: run_control_events.history(session, run.run_id))
+    return stage_results(stages, gathered, stage_starts(said, run.start_time))
+
+
+def stage_starts(said: Sequence[PastEvent], start: datetime) -> dict[int, float]:
+    """By the number of the stage: when it began, in seconds since the start of the run."""
+    commands = [event.command for event in said if isinstance(event.command, SetPhase)]
+    return {
+        command.step_id: (datetime.fromisoformat(command.effective_at) - start).total_seconds()
+        for command in commands
+        if command.step_id is not None and command.effective_at is not None
+    }
+
+
+def stage_results(
+    stages: Sequence[Stage], gathered: Gathered, starts_s: Mapping[int, float]
+) -> tuple[StageResult, ...]:
+    """One for each stage that began and was measured."""
+    results = [
+        StageResult(
+            number=number,
+            starts_s=starts_s[number],
+            connections=stage.connections,
+            rate_per_second=stage.rate_per_second,
+            merged=gathered.step(number),
+        )
+        for number, stage in enumerate(stages, start=1)
+        if number in starts_s
+    ]
+    return tuple(result for result in results if result.merged.seconds > 0.0)
 
 
 def _stored(worker_id: str, stored: Sequence[StoredWindow], gaps: list[str]) -> dict[int, WindowResult]:

@@ -37,7 +37,7 @@ from orchestrator.course import Ending, Step
 from orchestrator.crew import Health
 from orchestrator.enrich import enrich_run
 from orchestrator.leader import Leader
-from orchestrator.results import gather, session_counts, worker_results
+from orchestrator.results import gather, read_stages, session_counts, worker_results
 from orchestrator.run_id import new_run_id
 from orchestrator.seeker import Seeker
 from orchestrator.spawn.spawner import Spawner, WorkerOrder
@@ -231,6 +231,7 @@ class OrchestratorService:
             client=client,
             workers=workers,
             open_loop=open_loop,
+            stages=read_stages(session, patience, run, scenario, gathered),
             find_max=None if leader.seeker is None else leader.seeker.result(merged),
             environment=_environment(leader, scenario, self._circumstances),
             signal=self._signal,

@@ -94,10 +94,20 @@ def counts_data(result: WindowResult) -> dict[str, Any]:
         **asdict(result.counts),
         "statements": {name: ended_data(statement.ended) for name, statement in statements.items()},
         "errors": [
-            {"category": category.value, "code": code, "count": group.count, "example": group.example}
-            for (category, code), group in result.tally.errors.items()
+            {
+                "category": key.category.value,
+                "code": key.code,
+                **_named(key),
+                "count": group.count,
+                "example": group.example,
+            }
+            for key, group in result.tally.errors.items()
         ],
     }
+
+
+def _named(key: ErrorKey) -> dict[str, str]:
+    return {} if key.statement is None else {"statement": key.statement}
 
 
 def buckets_data(tally: Tally) -> dict[str, Any]:
@@ -138,7 +148,8 @@ def read_result(counts: Fields, buckets: Fields, **window: Any) -> WindowResult:
 def _read_errors(counts: Fields) -> Mapping[ErrorKey, Errors]:
     errors: dict[ErrorKey, Errors] = {}
     for group in counts.parts("errors"):
-        key = group.one_of("category", ErrorCategory), group.whole_or_none("code")
+        statement = group.text("statement") if group.has("statement") else None
+        key = ErrorKey(group.one_of("category", ErrorCategory), group.whole_or_none("code"), statement)
         if key in errors:
             group.refuse("is there twice")
         errors[key] = Errors(group.whole("count", low=1), group.text("example"))

@@ -54,7 +54,9 @@ class Harvester:
         samples = [sample for recorder in tuple(self._recorders) for sample in recorder.take()]
         batch = Batch.of(samples, open_loop=self._open_loop)
         failures = [samples[row] for row in np.flatnonzero(batch.outcome >= Outcome.CONNECTION)]
-        errors = self._book.group((sample[1], sample[5]) for sample in failures if isinstance(sample[5], Failed))
+        errors = self._book.group(
+            (sample[1], self._names[sample[0]], sample[5]) for sample in failures if isinstance(sample[5], Failed)
+        )
         news = batch.tallies(self._names, errors)
         self._add(news)
         for window in closed:  # closed before their samples were taken, and begun() is asked after: see Windows.settle

@@ -3,7 +3,7 @@
 A beat has at most LIMIT_BYTES. When it would be longer, it says less, in this order, and says so:
 
     1. buckets are joined by three, then by seven     every histogram has its "coarseness": an error of 3 or 7 %
-    2. the statements of a window are put together    as one named "*", first by three and then by seven
+    2. the statements of a window are put together    as one named "*", first by three and then by seven; errors too
     3. the oldest windows are left out                their ids are in "left_out"
 
 Counts and totals are always exact. Stored results (WINDOW_RESULTS) are never shortened.
@@ -17,6 +17,7 @@ from typing import Any
 
 from loadgen.metrics.document import VERSION, buckets_data, counts_data, dump, read_counts, read_result
 from loadgen.metrics.edges import COARSENESSES
+from loadgen.metrics.errors import by_kind
 from loadgen.metrics.fields import COUNT_MAX, Fields, is_whole, parse
 from loadgen.metrics.interval import Measured
 from loadgen.metrics.result import EVERYTHING, WindowResult
@@ -124,11 +125,11 @@ def _ever_shorter(live: Live) -> Iterator[Live]:
 
 
 def _shorter(result: WindowResult, coarseness: int, *, fold: bool) -> WindowResult:
-    statements = result.tally.statements
+    statements, errors = result.tally.statements, result.tally.errors
     if fold and statements:
-        statements = {EVERYTHING: result.tally.whole}
+        statements, errors = {EVERYTHING: result.tally.whole}, by_kind(errors)
     statements = {name: _coarse(statement, coarseness) for name, statement in statements.items()}
-    return replace(result, tally=Tally(statements=statements, errors=result.tally.errors))
+    return replace(result, tally=Tally(statements=statements, errors=errors))
 
 
 def _coarse(statement: StatementTally, coarseness: int) -> StatementTally:

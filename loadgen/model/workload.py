@@ -222,6 +222,11 @@ class Workload:
     think_time_s: float = 0.0
     sharding: Sharding | None = None
 
+    def heaviest(self, limit: int) -> list[str]:
+        """Names of the statements with the highest weights, at most `limit`, in the order of the scenario."""
+        ranked = sorted(self.statements, key=lambda statement: -statement.weight)[:limit]
+        return [statement.name for statement in self.statements if statement in ranked]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:

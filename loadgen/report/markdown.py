@@ -10,6 +10,7 @@ from loadgen.report.foreign import markdown
 from loadgen.report.record import RunRecord
 
 STATEMENTS_MAX = 60  # rows; the limit of a comment is 65,536 characters
+STAGES_MAX = 30
 ERRORS_MAX = 10
 NAME_MAX = 100
 TEXT_MAX = 300
@@ -21,7 +22,14 @@ def report_markdown(record: RunRecord) -> str:
     """Verdict, thresholds, totals, times: what somebody wants to know who was not there."""
     summary = record.summary
     parts = [_head(summary), *_invalid(summary), *_thresholds(summary), *_totals(summary), *_times(record)]
-    parts += [*_find_max(summary), *_errors(summary), *_sessions(summary), *_client(summary), _foot(record)]
+    parts += [
+        *_stages(summary),
+        *_find_max(summary),
+        *_errors(summary),
+        *_sessions(summary),
+        *_client(summary),
+        _foot(record),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -96,6 +104,27 @@ def _times(record: RunRecord) -> Iterator[str]:
         yield f"{len(names) - STATEMENTS_MAX} more statements are in report.html."
 
 
+def _stages(summary: Mapping[str, Any]) -> Iterator[str]:
+    stages = summary.get("stages") or ()
+    rows = [
+        (
+            markdown(stage["name"], NAME_MAX),
+            figures.level(stage),
+            figures.span(stage),
+            figures.count(stage["succeeded"]),
+            figures.rate(stage["qps"]),
+            figures.percent(stage["error_rate"]),
+            *(figures.time_of(stage["latency_ms"], one) for one in figures.TIMES),
+        )
+        for stage in stages[:STAGES_MAX]
+    ]
+    if rows:
+        head = ("stage", "load", "measured", "count", "per s", "error rate", *figures.TIMES.values())
+        yield _table(head, rows, left=3)
+    if len(stages) > STAGES_MAX:
+        yield f"{len(stages) - STAGES_MAX} more stages are in report.html."
+
+
 def _find_max(summary: Mapping[str, Any]) -> Iterator[str]:
     found = summary["find_max"]
     if not found:
@@ -114,11 +143,17 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[str]:
 def _errors(summary: Mapping[str, Any]) -> Iterator[str]:
     errors = summary["errors"]
     rows = [
-        (figures.count(one["count"]), one["category"], str(one["code"] or "–"), markdown(one["example"], TEXT_MAX))
+        (
+            figures.count(one["count"]),
+            markdown(one.get("statement") or "", NAME_MAX),
+            one["category"],
+            str(one["code"] or "–"),
+            markdown(one["example"], TEXT_MAX),
+        )
         for one in errors[:ERRORS_MAX]
     ]
     if rows:
-        yield _table(("failed", "category", "code", "example"), rows, left=4)
+        yield _table(("failed", "statement", "category", "code", "example"), rows, left=5)
     if len(errors) > ERRORS_MAX:
         yield f"{len(errors) - ERRORS_MAX} more kinds of errors are in report.html."
 

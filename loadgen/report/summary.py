@@ -21,12 +21,14 @@ SCHEMA_VERSION = 1
 # The order of keys at every level of the document; others follow by name.
 _ORDER = (
     *("schema_version", "run_id", "scenario", "worker_id", "status", "verdict", "exit_code", "exit_reason"),
-    *("validity", "valid", "reasons", "started_at", "measured_seconds", "connections", "workers", "totals"),
-    *("category", "code", "count", "example", "check", "value", "passed"),
+    *("validity", "valid", "reasons", "started_at", "stage", "name", "starts_s", "measured_seconds", "connections"),
+    *("rate", "workers", "totals"),
+    *("statement", "category", "code", "count", "example", "check", "value", "passed"),
     *("max_concurrency", "result", "step", "target", "outcome", "reason", "failed_at", "failed_outcome", "seconds"),
     *("scheduled", "skipped", "succeeded", "failed", "cancelled", "reads", "writes", "qps", "error_rate"),
     *(*PERCENTILES, "avg", "min", "max", "at_least"),
-    *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "errors", "thresholds", "find_max"),
+    *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "stages", "errors", "thresholds"),
+    *("find_max",),
     *("worker_results", "cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms", "saturated", "client"),
     *("created", "expired", "current", "sessions"),
     *("confidence", "low_confidence", "steps", "environment", "enrichment"),
@@ -34,7 +36,7 @@ _ORDER = (
 _PLACES = {key: place for place, key in enumerate(_ORDER)}
 _FRACTIONS = {
     *("measured_seconds", "seconds", "value", "qps", "error_rate", "p95_ms", *PERCENTILES, "avg", "min", "max"),
-    *("cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms"),
+    *("rate", "starts_s", "cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms"),
 }
 
 
@@ -60,6 +62,17 @@ class WorkerResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageResult:
+    """What was measured in one stage of the load, over all workers."""
+
+    number: int  # from 1
+    starts_s: float  # since the start of the run
+    connections: int | None  # of a closed loop
+    rate_per_second: float | None  # of an open loop
+    merged: Merged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """Everything a summary is made of."""
 
@@ -76,6 +89,7 @@ class RunFacts:
     workers: Sequence[WorkerResult]
     reason: str = ""
     open_loop: bool = False
+    stages: Sequence[StageResult] = ()
     find_max: Mapping[str, Any] | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
     enrichment: Mapping[str, Any] = field(default_factory=dict)
@@ -120,6 +134,7 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
         "totals": _totals(facts),
         **_times(merged.tally.whole, open_loop=facts.open_loop),
         "statements": _statements(merged),
+        "stages": [_stage(stage) for stage in facts.stages],
         "errors": _errors(merged),
         "thresholds": [
             {"check": checked.check, "value": _rounded(checked.value), "passed": checked.passed}
@@ -191,12 +206,34 @@ def _statements(merged: Merged) -> dict[str, Any]:
 
 
 def _errors(merged: Merged) -> list[dict[str, Any]]:
-    """Most frequent first."""
-    found = sorted(merged.tally.errors.items(), key=lambda item: (-item[1].count, item[0][0], item[0][1] or 0))
-    return [
-        {"category": category.value, "code": code, "count": group.count, "example": group.example}
-        for (category, code), group in found
+    """Most frequent first. A statement of None: more kinds of errors than are told apart by statement."""
+    found = [
+        {
+            "statement": key.statement,
+            "category": key.category.value,
+            "code": key.code,
+            "count": group.count,
+            "example": group.example,
+        }
+        for key, group in merged.tally.errors.items()
     ]
+    return sorted(found, key=lambda one: (-one["count"], one["category"], one["code"] or 0, one["statement"] or ""))
+
+
+def _stage(stage: StageResult) -> dict[str, Any]:
+    counts = stage.merged.counts
+    return {
+        "stage": stage.number,
+        "name": f"stage {stage.number}",
+        "starts_s": round(stage.starts_s, 3),
+        "measured_seconds": round(stage.merged.seconds, 6),
+        "connections": stage.connections,
+        "rate": stage.rate_per_second,
+        **{name: getattr(counts, name) for name in ("scheduled", "skipped", "succeeded", "failed", "cancelled")},
+        "qps": round(stage.merged.qps, 3),
+        "error_rate": counts.error_rate or 0.0,
+        "latency_ms": latency_ms(stage.merged.tally.whole),
+    }
 
 
 def _client(facts: RunFacts) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from loadgen.log import plain
 from loadgen.report import figures
 
 STATEMENTS_MAX = 50
+STAGES_MAX = 50
+STAGE_TIMES = ("p50", "p95", "p99")
 ERRORS_MAX = 10
 NAME_MAX = 30  # characters of a name in a table
 REASON_MAX = 500
@@ -21,6 +23,7 @@ def summary_text(summary: Mapping[str, Any], where: str | None = None) -> str:
         [*_verdict(summary), *_thresholds(summary["thresholds"])],
         [*_totals(summary), *_sessions(summary)],
         [*_latencies(summary)],
+        [*_stages(summary.get("stages") or ())],
         [*_find_max(summary["find_max"] or {})],
         [*_errors(summary["errors"])],
         [*_client(summary["client"]), *([f"files: {where}"] if where else [])],
@@ -98,6 +101,27 @@ def _latencies(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"{len(statements) - STATEMENTS_MAX:,} more statements are in the report"
 
 
+def _stages(stages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if not stages:
+        return
+    yield from _table(
+        ("stage", "load", "measured", "per s", "errors", *STAGE_TIMES),
+        [
+            (
+                _line(stage["name"], NAME_MAX),
+                figures.level(stage).replace("connection", "conn"),
+                figures.seconds(stage["measured_seconds"]),
+                figures.rate(stage["qps"]),
+                figures.percent(stage["error_rate"]),
+                *(figures.time_of(stage["latency_ms"], name) for name in STAGE_TIMES),
+            )
+            for stage in stages[:STAGES_MAX]
+        ],
+    )
+    if len(stages) > STAGES_MAX:
+        yield f"{len(stages) - STAGES_MAX:,} more stages are in the report"
+
+
 def _find_max(found: Mapping[str, Any]) -> Iterator[str]:
     if not found:
         return
@@ -131,7 +155,8 @@ def _find_max(found: Mapping[str, Any]) -> Iterator[str]:
 def _errors(errors: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for error in errors[:ERRORS_MAX]:
         code = "" if error["code"] is None else f" {error['code']}"
-        yield f"  {error['count']:,} × {error['category']}{code}: {_line(error['example'], 120)}"
+        statement = f"{_line(error['statement'], NAME_MAX)}: " if error.get("statement") else ""
+        yield f"  {error['count']:,} × {statement}{error['category']}{code}: {_line(error['example'], 120)}"
     if len(errors) > ERRORS_MAX:
         yield f"  {len(errors) - ERRORS_MAX:,} more kinds of errors are in the report"
 

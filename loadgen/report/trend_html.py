@@ -8,7 +8,7 @@ from loadgen.report.foreign import html
 from loadgen.report.html_parts import note, number, section, table, text
 from loadgen.report.html_style import POLICY, STYLE
 from loadgen.report.limits import Measure
-from loadgen.report.svg import Axis, Chart, Dot, Line, linear_axis, svg
+from loadgen.report.svg import Axis, Chart, Dot, Line, Mark, linear_axis, svg
 from loadgen.report.trend import Track, Trend, Verdict, amount
 from loadgen.report.trend_text import newest_change, shown, state, usual
 
@@ -121,7 +121,7 @@ def chart_of(trend: Trend, track: Track, chart_id: str, last: int) -> Chart:
             *(Line(name="", css="s5", points=bound) for bound in bounds),
             Line(name=_NAMES.get(track.measure, track.measure.value), css="s1", points=values),
         ),
-        marks=tuple((float(start), _mark(trend, start)) for start in _starts(track, first)),
+        marks=tuple(Mark(at=float(start), label=_mark(trend, start)) for start in _starts(track, first)),
         dots=tuple(_dots(trend, track, first, unit)),
     )
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from loadgen.metrics.errors import by_kind
 from loadgen.metrics.result import Merged, merge
 from loadgen.model.run import PHASES, Phase, RunStatus
 from loadgen.report.verdict import Checked
@@ -211,8 +212,8 @@ class Viewer:
     @property
     def _errors(self) -> tuple[ErrorGroup, ...]:
         groups = (
-            ErrorGroup(category=category.value, code=code, count=errors.count, example=errors.example)
-            for (category, code), errors in self._history.errors.items()
+            ErrorGroup(category=key.category.value, code=key.code, count=errors.count, example=errors.example)
+            for key, errors in by_kind(self._history.errors).items()
         )
         return tuple(sorted(groups, key=lambda group: (-group.count, group.category, group.code or 0)))
 

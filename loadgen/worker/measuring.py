@@ -22,6 +22,8 @@ from loadgen.worker.parts import Parts
 from loadgen.worker.rows import result_row, snapshot_row, stored_window
 from loadgen.worker.upload import keep_results
 
+TIMED_MAX = 20  # statements whose times are stored second by second; the counts of all are
+
 
 class Measuring:
     """The main thread's own: the harvester and everything it holds belong to it."""
@@ -36,6 +38,7 @@ class Measuring:
         self._handed: set[int] = set()
         self._log_failed = False
         self._client = ClientLoad()
+        self._timed = frozenset(parts.scenario.workload.heaviest(TIMED_MAX))
 
     def step(self, gauge: Gauge) -> None:
         parts, now_ns = self._parts, self._clock.monotonic_ns()
@@ -56,6 +59,7 @@ class Measuring:
                     elapsed_s=(now_ns - self._started_ns) / NS_PER_S,
                     executing=parts.pool.executing,
                     target=parts.conductor.target,
+                    timed=self._timed,
                     sessions=self._sessions(),
                 )
             )

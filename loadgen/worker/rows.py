@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 
@@ -31,10 +31,11 @@ def snapshot_row(
     elapsed_s: float,
     executing: int,
     target: int,
+    timed: Collection[str] | None = None,
     sessions: SessionCounts | None = None,
 ) -> Snapshot:
-    """One second."""
-    custom = {**json.loads(write_custom_metrics(interval)), "wakeup_p99_ms": gauge.wakeup_p99_ms}
+    """One second; `timed` are the statements whose times are kept one by one, None: all."""
+    custom = {**json.loads(write_custom_metrics(interval, timed)), "wakeup_p99_ms": gauge.wakeup_p99_ms}
     if sessions is not None:
         custom["sessions"] = sessions.document()
     return Snapshot(

@@ -101,8 +101,10 @@ def window(
 ) -> WindowResult:
     found = {"s": tally()} if statements is None else dict(statements)
     ended = sum((statement.ended for statement in found.values()), Counts())
-    errors: dict[ErrorKey, Errors] = {
-        (ErrorCategory.SNOWFLAKE_ERROR, 100_051): Errors(count=ended.failed, example=example)
+    errors = {
+        ErrorKey(ErrorCategory.SNOWFLAKE_ERROR, 100_051, name): Errors(count=statement.ended.failed, example=example)
+        for name, statement in found.items()
+        if statement.ended.failed
     }
     return WindowResult(
         window_id=window_id,

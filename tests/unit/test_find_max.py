@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.metrics.edges import BUCKETS, HIGHEST_NS, LOWEST_NS, buckets_of
-from loadgen.metrics.errors import Errors
+from loadgen.metrics.errors import ErrorKey, Errors
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.outcome import Outcome as Ended
 from loadgen.metrics.result import Merged
@@ -42,7 +42,7 @@ def merged(*, p95_ms: float = 20.0, qps: float = 100.0, count: int = 5_000, fail
         counts=Counts(scheduled=count + failed, succeeded=count, failed=failed),
         tally=Tally(
             statements={"s": StatementTally(times=ended)},
-            errors={(ErrorCategory.SNOWFLAKE_ERROR, 1): Errors(count=failed, example="x")} if failed else {},
+            errors={ErrorKey(ErrorCategory.SNOWFLAKE_ERROR, 1): Errors(count=failed, example="x")} if failed else {},
         ),
         qps=qps,
         statement_qps={"s": qps},

@@ -94,6 +94,24 @@ def test_windows_beats_and_seconds_are_read_as_they_were_written(made):
     whole = interval.tally.whole
     assert (custom.response, custom.lag, custom.seconds) == (whole.succeeded.response, whole.lag, interval.seconds)
     assert custom.statements == {name: tally.ended for name, tally in interval.tally.statements.items()}
+    succeeded = {name: tally.succeeded.response for name, tally in interval.tally.statements.items()}
+    assert custom.times == {name: times for name, times in succeeded.items() if times.count}
+
+
+def test_times_of_a_second_are_stored_by_statement_for_those_that_are_asked_for():
+    interval = worker([sample(statement=number, window=2) for number in (0, 0, 1, 2)]).harvest(9 * S)
+
+    custom = read_custom_metrics(write_custom_metrics(interval, timed=["a", "b"]))
+
+    assert {name: times.count for name, times in custom.times.items()} == {"a": 2, "b": 1}
+    assert custom.response.count == 4
+
+
+def test_times_of_a_second_with_one_statement_are_stored_once():
+    interval = worker([sample(window=2)]).harvest(9 * S)
+
+    assert "response" not in json.loads(write_custom_metrics(interval))["statements"]["a"]
+    assert read_custom_metrics(write_custom_metrics(interval)).times == {"a": histogram([10 * MS])}
 
 
 def test_a_closed_loop_stores_each_time_once():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.errors import Errors
+from loadgen.metrics.errors import ErrorKey, Errors
 from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.result import WindowResult, merge, window_discrepancy
 from loadgen.metrics.tally import StatementTally, Tally, Times
@@ -46,7 +46,7 @@ def window(
         counts=Counts(scheduled=ended if scheduled is None else scheduled, succeeded=len(times_ms), failed=failed),
         tally=Tally(
             statements={"pay": StatementTally(times=outcomes)},
-            errors={(ErrorCategory.CONNECTION, 7): Errors(failed, "reset")} if failed else {},
+            errors={ErrorKey(ErrorCategory.CONNECTION, 7): Errors(failed, "reset")} if failed else {},
         ),
     )
 
@@ -127,6 +127,6 @@ def test_the_example_of_an_error_is_the_same_in_whatever_order_workers_are_merge
 def test_errors_of_workers_are_put_together():
     merged = merge([[window(times_ms=[1], failed=2)], [window(times_ms=[1], failed=3)]])
 
-    assert merged.tally.errors == {(ErrorCategory.CONNECTION, 7): Errors(5, "reset")}
+    assert merged.tally.errors == {ErrorKey(ErrorCategory.CONNECTION, 7): Errors(5, "reset")}
     assert merged.counts.error_rate == pytest.approx(5 / 7)
     assert merged.tally.whole.failures[Outcome.CONNECTION].response.count == 5

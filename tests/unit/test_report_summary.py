@@ -12,6 +12,7 @@ from loadgen.report.summary import RunFacts, WorkerResult, in_order, summarize
 from loadgen.report.verdict import Checked, ClientHealth
 from tests.unit.metrics_builders import statement
 from tests.unit.orchestrator_builders import merged, tally
+from tests.unit.report_builders import stages
 
 LATENCY = ["p50", "p90", "p95", "p99", "p999", "avg", "min", "max"]
 # Names and types as design and README promise them; scripts rely on both.
@@ -47,7 +48,25 @@ SCHEMA: dict[str, Any] = {
         "look": {"succeeded": int, "failed": int, "qps": float, "latency_ms": dict.fromkeys(LATENCY, NUMBER)},
         "pay": {"succeeded": int, "failed": int, "qps": float, "latency_ms": dict.fromkeys(LATENCY, NUMBER)},
     },
-    "errors": [{"category": str, "code": int, "count": int, "example": str}],
+    "stages": [
+        {
+            "stage": int,
+            "name": str,
+            "starts_s": float,
+            "measured_seconds": float,
+            "connections": (int, type(None)),
+            "rate": (float, type(None)),
+            "scheduled": int,
+            "skipped": int,
+            "succeeded": int,
+            "failed": int,
+            "cancelled": int,
+            "qps": float,
+            "error_rate": float,
+            "latency_ms": dict.fromkeys(LATENCY, NUMBER),
+        }
+    ],
+    "errors": [{"statement": str, "category": str, "code": int, "count": int, "example": str}],
     "thresholds": [{"check": str, "value": float, "passed": bool}],
     "find_max": type(None),
     "worker_results": [
@@ -103,6 +122,7 @@ def facts(**more: Any) -> RunFacts:
             ),
         ),
         "open_loop": True,
+        "stages": stages(),
     }
     return RunFacts(**(known | more))
 
@@ -212,9 +232,24 @@ def test_what_no_worker_said_is_null_and_not_zero() -> None:
     assert client == {"cpu_percent_of_core": None, "wakeup_p99_ms": None, "overhead_ms": None, "saturated": False}
 
 
-def test_errors_are_listed_most_frequent_first() -> None:
-    errors = summarize(facts())["errors"]
-    assert errors == [{"category": "SNOWFLAKE_ERROR", "code": 100_051, "count": 4, "example": "it failed"}]
+def test_errors_are_listed_most_frequent_first_each_with_its_statement() -> None:
+    failing = merged({"look": tally(failed=3), "pay": tally(failed=4)})
+    errors = summarize(facts(merged=failing))["errors"]
+    kind = {"category": "SNOWFLAKE_ERROR", "code": 100_051, "example": "it failed"}
+    assert errors == [{"statement": "pay", "count": 4, **kind}, {"statement": "look", "count": 3, **kind}]
+
+
+def test_a_stage_has_the_numbers_of_its_own_windows() -> None:
+    first, second = summarize(facts())["stages"]
+    assert (first["name"], first["connections"], first["rate"]) == ("stage 1", 8, None)
+    assert (first["starts_s"], first["measured_seconds"], first["qps"], first["error_rate"]) == (10.0, 20.0, 100.0, 0.0)
+    assert (second["connections"], second["rate"], second["qps"], second["failed"]) == (None, 100.0, 500.0, 2)
+    assert second["error_rate"] == 2 / 2_002
+    assert second["latency_ms"] == first["latency_ms"]  # the same samples, and no word of the other stage
+
+
+def test_a_run_without_stages_says_so() -> None:
+    assert summarize(facts(stages=()))["stages"] == []
 
 
 def test_an_invalid_run_says_why() -> None:

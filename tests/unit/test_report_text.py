@@ -14,6 +14,7 @@ from loadgen.report.text import STATEMENTS_MAX, summary_text
 from loadgen.report.verdict import Checked, ClientHealth
 from tests.unit.metrics_builders import statement
 from tests.unit.orchestrator_builders import merged, tally
+from tests.unit.report_builders import stages
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\nPASSED  everything\u202e\u0000\x9b31m"
 
@@ -50,10 +51,30 @@ def test_what_it_says() -> None:
     assert said[5] == "2,000 succeeded, 2 failed (0.10 %)"
     assert said[7].split() == ["ms", "count", "per", "s", "p50", "p90", "p95", "p99", "p99.9", "max", "mean"]
     assert said[8].split() == ["all", "2,000", "200.0", *["10.00"] * 7]
-    assert said[11] == "  2 × SNOWFLAKE_ERROR 100051: it failed"
+    assert said[11] == "  2 × look: SNOWFLAKE_ERROR 100051: it failed"
     assert said[13] == "client: busiest worker used 12 % of its core, threads woke 0.250 ms late (p99)"
     assert said[14] == "files: runs/20261115-0200-orders-7f3a9c"
     assert [place for place, line in enumerate(said) if not line] == [3, 6, 10, 12]
+
+
+def test_each_stage_has_a_line() -> None:
+    said = text(stages=stages()).splitlines()
+    head = next(place for place, line in enumerate(said) if line.startswith("stage "))
+    assert said[head].split() == ["stage", "load", "measured", "per", "s", "errors", "p50", "p95", "p99"]
+    assert said[head + 1].split()[:9] == ["stage", "1", "8", "conns", "20.0", "s", "100.0", "0", "%"]
+    assert said[head + 2].split()[:8] == ["stage", "2", "100.0/s", "4.0", "s", "500.0", "0.10", "%"]
+
+
+def test_a_summary_of_an_earlier_version_has_neither_stages_nor_statements_of_errors() -> None:
+    summary = {
+        "scenario": "s", "run_id": "r", "verdict": "passed", "exit_reason": "done", "measured_seconds": 1.0,
+        "connections": 1, "workers": 1, "validity": {"reasons": []}, "environment": {}, "thresholds": [],
+        "latency_ms": {}, "lag_ms": {}, "statements": {}, "find_max": None,
+        "totals": {"qps": 1.0, "succeeded": 1, "failed": 1, "skipped": 0, "cancelled": 0, "error_rate": 0.5},
+        "errors": [{"category": "CHECK", "code": None, "count": 1, "example": "0 rows"}],
+        "client": {"cpu_percent_of_core": None, "wakeup_p99_ms": None, "overhead_ms": None, "saturated": False},
+    }  # fmt: skip
+    assert "  1 × CHECK: 0 rows" in summary_text(summary).splitlines()
 
 
 def test_what_was_noticed_of_the_whole_run_is_told_after_the_verdict() -> None:

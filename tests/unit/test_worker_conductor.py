@@ -354,7 +354,7 @@ def test_a_connection_that_is_lost_begins_the_settling_anew():
 
 def test_a_target_that_is_never_reached_is_never_measured():
     stage = Stage(FIND)
-    stage.pool.resize = lambda wanted: None  # type: ignore[method-assign]
+    stage.pool.resize = lambda wanted, ahead=0: None  # type: ignore[method-assign]
     stage.say(target(5, step_id=1), at_s=0)
 
     stage.run_to(60)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from loadgen.model.run import Phase
@@ -107,7 +107,7 @@ def planned_arrivals(
         schedule, length_s = schedules[window.step_id or 1], _end_s(window, until_s) - window.starts_s
         if length_s < window.duration_s:
             numbers = range(schedule.first, schedule.end)
-            planned[window.step_id] = bisect_right(numbers, length_s, key=schedule.due_s)
+            planned[window.step_id] = bisect_left(numbers, length_s, key=schedule.due_s)
         else:
             planned[window.step_id] = schedule.end - schedule.first
     return planned

@@ -208,3 +208,14 @@ def _share(delivered: Delivered, portion: Portion) -> str:
 def percent(fraction: float | None) -> str:
     """Never rounded up to more than it was."""
     return "–" if fraction is None else f"{math.floor(fraction * 1_000) / 10:.1f} %"
+
+
+def login_words(logins: Mapping[str, Any]) -> str:
+    """client.connections of summary.json in a few words; empty when every connection was opened once and never lost."""
+    reopened = {reason: count for reason, count in (logins.get("reopened") or {}).items() if count}
+    refused = logins.get("refused") or 0
+    if not reopened and not refused:
+        return ""
+    why = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in reopened.items())
+    again = f"{sum(reopened.values()):,} opened again ({why})" if reopened else "none opened again"
+    return f"{again}, {refused:,} {'login' if refused == 1 else 'logins'} refused"

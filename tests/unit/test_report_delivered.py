@@ -17,7 +17,9 @@ from loadgen.report.delivered import (
     percent,
     shortfalls,
 )
-from tests.unit.orchestrator_builders import tally, window
+from loadgen.report.verdict import check_threshold
+from loadgen.scenario.threshold import parse_check
+from tests.unit.orchestrator_builders import merged, tally, window
 
 
 def measured(planned_ms: int, delivered_ms: int, *, step_id: int | None = None, logging_in_ms: int = 0) -> WindowResult:
@@ -222,6 +224,16 @@ def test_overload_is_for_thresholds_to_judge_and_without_one_it_is_invalid() -> 
     assert said.endswith("raise max_connections")
     little: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, overload=10)}
     assert shortfalls(Delivered(portions=little, open_loop=True)) == []
+
+
+def test_what_waited_for_a_connection_in_vain_took_at_least_as_long_as_it_waited() -> None:
+    found = merged({"s": tally((1.0,) * 90, skipped=10, unsent_ms=(500.0,) * 10)})
+
+    assert check_threshold(parse_check("p50 < 50ms"), found).passed
+    late = check_threshold(parse_check("p95 < 1s"), found)
+    assert not late.passed, "at least half a second, and nobody knows how much more"
+    assert late.value == pytest.approx(500.0, rel=0.02)
+    assert check_threshold(parse_check("p95 > 400ms"), found).passed
 
 
 def test_missing_arrivals_are_named() -> None:

@@ -53,7 +53,7 @@ from orchestrator.course import (
 from orchestrator.crew import Health, Liveness, Succession, WorkerView, view_crew
 from orchestrator.limits import Limits
 from orchestrator.office import Office
-from orchestrator.plan import plan_run
+from orchestrator.plan import RunPlan, plan_run
 from orchestrator.progress import Progress
 from orchestrator.results import read_stored
 from orchestrator.seeker import Blind, NextStep, Over, Seeker, step_record
@@ -109,6 +109,7 @@ class Leader:
         self._missed_ticks = 0  # since then
         self._course = Course(since_s=0.0, seen=RunStatus.PREPARED)
         self._zero_s: float | None = None  # when the plan began
+        self.stopped_s: float | None = None  # when in the plan the end was decided; None: it never began, or is unknown
         self.crew: tuple[WorkerView, ...] = ()
         self.progress = Progress(scenario.thresholds)
         self.limits = Limits(scenario.thresholds, scenario.guardrails, timing, self.progress)
@@ -119,6 +120,10 @@ class Leader:
         self._stored = 0  # how many of them
         self._going: NextStep | None = None  # workers were not told yet
         self.watch: WarehouseWatch | None = None
+
+    @property
+    def plan(self) -> RunPlan:
+        return self._rules.plan
 
     def interrupt(self) -> int:
         """Ask for the end: the first time in good order, the second time at once. How often it was asked."""
@@ -221,6 +226,8 @@ class Leader:
         view, run = self._observe()
         view = replace(view, wish=self._wish(view))
         self._course, actions = decide(self._course, view, self._rules)
+        if self._course.ending is not None and self.stopped_s is None and view.zero_s is not None:
+            self.stopped_s = view.now_s - view.zero_s
         for action in actions:
             if isinstance(action, Finish):
                 self._publish()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,15 +21,26 @@ from loadgen.control.session import ControlSession
 from loadgen.control.test_results import ResultRow
 from loadgen.control.window_results import WindowResult as StoredWindow
 from loadgen.errors import LoadgenError
+from loadgen.metrics.connections import REFUSALS_KEPT, Logins, read_logins
 from loadgen.metrics.document import WindowRow, read_window
+from loadgen.metrics.fields import Fields
 from loadgen.metrics.result import Merged, WindowResult, merge, window_discrepancy
 from loadgen.model.event import SetPhase
 from loadgen.model.run import Phase
 from loadgen.model.sessions import SessionCounts
+from loadgen.report.delivered import Delivered, Key, delivered_arrivals, delivered_connections
 from loadgen.report.summary import StageResult, WorkerResult
 from loadgen.report.verdict import ClientHealth
-from loadgen.scenario.scenario import Scenario, Stage
+from loadgen.scenario.scenario import LoadMode, Scenario, Stage
+from loadgen.scenario.threshold import Metric
 from orchestrator.crew import WorkerView
+from orchestrator.plan import RunPlan, planned_arrivals, planned_connection_ms
+
+# Thresholds that notice when arrivals wait for a connection.
+_LATENCY_OR_ERRORS = {
+    *(Metric.P50, Metric.P90, Metric.P95, Metric.P99, Metric.P999, Metric.AVG, Metric.MAX),
+    *(Metric.ERRORS, Metric.ERROR_RATE),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +86,7 @@ def worker_results(
 ) -> tuple[tuple[WorkerResult, ...], ClientHealth]:
     """What each contributed, and how loaded the busiest was."""
     clients = {row.worker_id: _client(row) for row in rows if row.worker_id is not None}
-    results = []
+    span_s, results = gathered.merged.seconds, []
     for worker in crew:
         merged = merge([gathered.windows.get(worker.worker_id, ())])
         cpu, wakeup = clients.get(worker.worker_id, (None, None))
@@ -85,7 +96,7 @@ def worker_results(
                 status=worker.health.value,
                 succeeded=merged.counts.succeeded,
                 failed=merged.counts.failed,
-                qps=merged.qps,
+                qps=merged.counts.succeeded / span_s if span_s else 0.0,
                 cpu_percent_of_core=cpu,
                 wakeup_p99_ms=wakeup,
             )
@@ -133,6 +144,85 @@ def stage_results(
         if number in starts_s
     ]
     return tuple(result for result in results if result.merged.seconds > 0.0)
+
+
+def delivered_load(
+    scenario: Scenario, plan: RunPlan, gathered: Gathered, *, until_s: float | None, because: str = ""
+) -> Delivered:
+    """What was there of the planned load; a plan that was aborted ends `until_s`."""
+    load, worker_ids = scenario.load, tuple(gathered.windows)
+    planned: dict[Key, int] = {}
+    for number, worker_id in enumerate(worker_ids):
+        place = (load, plan, number, len(worker_ids))
+        if load.mode is LoadMode.RATE:
+            steps = planned_arrivals(*place, seed=scenario.workload.seed, until_s=until_s)
+        else:
+            steps = planned_connection_ms(*place, until_s=until_s)
+        planned |= {(worker_id, step_id): amount for step_id, amount in steps.items()}
+    if load.mode is LoadMode.RATE:
+        return Delivered(
+            portions=delivered_arrivals(gathered.windows, planned),
+            open_loop=True,
+            overload_is_judged=any(one.check.metric in _LATENCY_OR_ERRORS for one in scenario.thresholds),
+            because=because,
+        )
+    return Delivered(portions=delivered_connections(gathered.windows, planned), because=because)
+
+
+def delivered_steps(gathered: Gathered, steps: Collection[int], because: str = "") -> Delivered:
+    """The same of the steps of a search that its answer rests on: each worker's window opens when it has settled, and
+    without all of them no step is judged."""
+    windows = {
+        worker_id: [window for window in own if window.step_id in steps] for worker_id, own in gathered.windows.items()
+    }
+    return Delivered(portions=delivered_connections(windows, None), window_word="step", because=because)
+
+
+def login_counts(crew: Sequence[WorkerView], rows: Sequence[ResultRow]) -> dict[str, Logins]:
+    """Of every worker: what its result says, else its last beat."""
+    found = {worker.worker_id: worker.live.logins for worker in crew if worker.live is not None}
+    for row in rows:
+        said = _logins(row)
+        if row.worker_id is not None and said is not None:
+            found[row.worker_id] = said
+    return found
+
+
+def _logins(row: ResultRow) -> Logins | None:
+    try:
+        said = json.loads(row.summary or "{}").get("logins")
+        return None if said is None else read_logins(Fields(said, f"the result of {row.worker_id}"))
+    except (ValueError, AttributeError, LoadgenError):
+        return None
+
+
+def connections_document(logins: Mapping[str, Logins], start: datetime | None) -> dict[str, Any]:
+    """summary.json's client.connections: how many logins there were, why, and the newest that were refused."""
+    refused = sorted(
+        ((refusal, worker_id) for worker_id, own in logins.items() for refusal in own.last_refused),
+        key=lambda entry: entry[0].at,
+    )
+    last = [
+        {
+            "worker_id": worker_id,
+            "at": f"{refusal.at.isoformat(timespec='milliseconds')}Z",
+            "second": None if start is None else round((refusal.at - start).total_seconds(), 1),
+            "code": refusal.code,
+            "text": refusal.text,
+        }
+        for refusal, worker_id in refused[-REFUSALS_KEPT:]
+    ]
+    return {**sum(logins.values(), Logins()).counts(), "last_refused": last}
+
+
+def why_missing(connections: Mapping[str, Any]) -> str:
+    """What is known of why connections were missing, in a few words."""
+    if not connections["refused"]:
+        return ""
+    last = connections["last_refused"][-1:] or [{"worker_id": "a worker", "code": None, "text": "it did not say why"}]
+    code = "" if last[0]["code"] is None else f"{last[0]['code']}: "
+    times = "login was" if connections["refused"] == 1 else "logins were"
+    return f"{connections['refused']:,} {times} refused, the last of {last[0]['worker_id']}: {code}{last[0]['text']}"
 
 
 def _stored(worker_id: str, stored: Sequence[StoredWindow], gaps: list[str]) -> dict[int, WindowResult]:

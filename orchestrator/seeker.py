@@ -162,7 +162,7 @@ class Seeker:
         return Seen(
             target=self.search.target,
             seconds=min(measured, default=0.0),
-            merged=merge(windows),
+            merged=merge(windows, live=True),
             queue_seen=queue_seen,
         )
 

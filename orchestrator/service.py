@@ -24,20 +24,31 @@ from loadgen.control.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.model.run import STEPS, Phase, RunStatus
+from loadgen.report.delivered import Delivered
 from loadgen.report.enrichment import enrichment_document
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.report.verdict import Evidence, invalid_reasons
 from loadgen.scenario.frozen import freeze, template_id, thaw
-from loadgen.scenario.rates import planned_arrivals, rate_windows
 from loadgen.scenario.scenario import LoadMode, Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.lookup import find_profile
 from loadgen.workload.pools import Pool
-from orchestrator.course import Ending, Step
+from orchestrator.course import PLAN_DONE, Ending, Step
 from orchestrator.crew import Health
 from orchestrator.enrich import enrich_run
 from orchestrator.leader import Leader
-from orchestrator.results import gather, read_stages, session_counts, worker_results
+from orchestrator.results import (
+    Gathered,
+    connections_document,
+    delivered_load,
+    delivered_steps,
+    gather,
+    login_counts,
+    read_stages,
+    session_counts,
+    why_missing,
+    worker_results,
+)
 from orchestrator.run_id import new_run_id
 from orchestrator.seeker import Seeker
 from orchestrator.spawn.spawner import Spawner, WorkerOrder
@@ -206,6 +217,8 @@ class OrchestratorService:
         workers, client = worker_results(leader.crew, gathered, rows)
         open_loop = scenario.load.mode is LoadMode.RATE
         merged = gathered.merged if leader.seeker is None else gathered.step(_decisive(leader.seeker))
+        connections = connections_document(login_counts(leader.crew, rows), run.start_time)
+        delivered = _delivered(leader, scenario, ending, gathered, why_missing(connections))
         evidence = Evidence(
             merged=merged,
             client=client,
@@ -215,7 +228,7 @@ class OrchestratorService:
             ),
             gaps=gathered.gaps,
             disturbed=not self._alone(),
-            offered=_offered(scenario) if open_loop else None,
+            delivered=delivered,
         )
         return RunFacts(
             run_id=run.run_id,
@@ -236,6 +249,8 @@ class OrchestratorService:
             environment=_environment(leader, scenario, self._circumstances),
             signal=self._signal,
             sessions=session_counts(rows) if scenario.sessions.count else None,
+            delivered=delivered,
+            logins=connections,
         )
 
     def _enriched(self, facts: RunFacts, leader: Leader, scenario: Scenario) -> RunFacts:
@@ -311,9 +326,21 @@ def _decisive(seeker: Seeker) -> int:
     return 1 if best is None else best.number
 
 
-def _offered(scenario: Scenario) -> int:
-    """The arrivals that were planned for the measurement."""
-    return sum(planned_arrivals(stages) for stages in rate_windows(scenario.load)[1:])
+def _delivered(leader: Leader, scenario: Scenario, ending: Ending, gathered: Gathered, because: str) -> Delivered:
+    if leader.seeker is not None:
+        search = leader.seeker.search
+        judged = (step.number for step in (*search.steps[:1], search.best, search.failed) if step is not None)
+        return delivered_steps(gathered, set(judged), because)
+    until_s = None if ending.stop == PLAN_DONE else _aborted_s(leader, ending, gathered)
+    return delivered_load(scenario, leader.plan, gathered, until_s=until_s, because=because)
+
+
+def _aborted_s(leader: Leader, ending: Ending, gathered: Gathered) -> float:
+    """When in its plan a run was aborted. Workers may hear of a user's wish before their leader does."""
+    measured_s = leader.plan.measures_s + gathered.merged.seconds
+    if leader.stopped_s is None:
+        return measured_s
+    return min(leader.stopped_s, measured_s) if ending.status is RunStatus.CANCELLED else leader.stopped_s
 
 
 def _environment(leader: Leader, scenario: Scenario, circumstances: Circumstances) -> dict[str, Any]:

@@ -11,6 +11,7 @@
     tally       outcome → times, per statement; errors; tallies add
     batch       tuples → columns of numbers → tallies
     errors      failures by category and code, with an example
+    connections connection time against its plan; logins
     interval    one second of a worker, with exact percentiles
     result      a window in one worker; many merged
 

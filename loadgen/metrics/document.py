@@ -5,8 +5,9 @@ first one in use, then one count after another; -n stands for n buckets without 
 are those of groups of 3 (`edges`). A service time that equals the response time, as always in a closed loop, is left
 out.
 
-    COUNTS    {"version", scheduled … in_flight, "statements": {name: {skipped … cancelled}}, "errors": [{…}]}
-    BUCKETS   {"version", "statements": {name: {OUTCOME: {"response": h, "service": h}, "lag": h}}}
+    COUNTS    {"version", scheduled … in_flight, "statements": {name: {skipped … cancelled}}, "errors": [{…}],
+               "connections": {planned_ms, delivered_ms, logging_in_ms}}
+    BUCKETS   {"version", "statements": {name: {OUTCOME: {"response": h, "service": h}, "lag": h, "unsent": h}}}
 
 Counts could be had from buckets; they are written for people, and so that a reader can tell when one of the two has
 been damaged.
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.metrics.connections import read_time, time_data
 from loadgen.metrics.edges import BUCKETS, COARSENESSES, INNER_BUCKETS, buckets_of, group_of, join, spread
 from loadgen.metrics.errors import ErrorKey, Errors
 from loadgen.metrics.fields import COUNT_MAX, TIME_NS_MAX, Fields, is_whole, parse
@@ -34,7 +36,7 @@ from loadgen.model.outcome import ErrorCategory
 from loadgen.model.run import Phase
 
 VERSION = 1
-_LAG = "lag"
+_LAG, _UNSENT = "lag", "unsent"
 _ENDED = ("skipped", "succeeded", "failed", "cancelled")
 
 
@@ -103,6 +105,7 @@ def counts_data(result: WindowResult) -> dict[str, Any]:
             }
             for key, group in result.tally.errors.items()
         ],
+        **({} if result.connections is None else {"connections": time_data(result.connections)}),
     }
 
 
@@ -138,7 +141,8 @@ def read_result(counts: Fields, buckets: Fields, **window: Any) -> WindowResult:
         if statements[name].ended != ended:
             buckets.part(name).refuse("does not hold as many as were counted")
     tally = Tally(statements=statements, errors=_read_errors(counts))
-    result = WindowResult(counts=read_counts(counts), tally=tally, **window)
+    connections = read_time(counts.part("connections")) if counts.has("connections") else None
+    result = WindowResult(counts=read_counts(counts), tally=tally, connections=connections, **window)
     problem = window_discrepancy(result)
     if problem:
         counts.refuse(f"does not add up: {problem}")
@@ -158,21 +162,26 @@ def _read_errors(counts: Fields) -> Mapping[ErrorKey, Errors]:
 
 def _statement_data(statement: StatementTally) -> dict[str, Any]:
     data: dict[str, Any] = {outcome.name: _times_data(times) for outcome, times in statement.times.items()}
-    if statement.lag.count:
-        data[_LAG] = histogram_data(statement.lag)
+    for name, histogram in ((_LAG, statement.lag), (_UNSENT, statement.unsent)):
+        if histogram.count:
+            data[name] = histogram_data(histogram)
     return data
 
 
 def _read_statement(fields: Fields, *, skipped: int) -> StatementTally:
-    times, lag = {}, EMPTY
+    times, lag, unsent = {}, EMPTY, EMPTY
     for name in fields.names():
         if name == _LAG:
             lag = read_histogram(fields.part(name))
+        elif name == _UNSENT:
+            unsent = read_histogram(fields.part(name))
         elif name in Outcome.__members__ and name != Outcome.SKIPPED.name:
             times[Outcome[name]] = _read_times(fields.part(name))
         else:
             fields.refuse(f"has an unknown outcome {name!r}")
-    return StatementTally(times=times, lag=lag, skipped=skipped)
+    if unsent.count > skipped:
+        fields.refuse("has more that were never sent than were skipped")
+    return StatementTally(times=times, lag=lag, skipped=skipped, unsent=unsent)
 
 
 def _times_data(times: Times) -> dict[str, Any]:

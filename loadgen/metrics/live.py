@@ -12,9 +12,10 @@ Counts and totals are always exact. Stored results (WINDOW_RESULTS) are never sh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from loadgen.metrics.connections import Logins, logins_data, read_logins
 from loadgen.metrics.document import VERSION, buckets_data, counts_data, dump, read_counts, read_result
 from loadgen.metrics.edges import COARSENESSES
 from loadgen.metrics.errors import by_kind
@@ -38,6 +39,7 @@ class Live:
     measured: Measured
     windows: tuple[WindowResult, ...]  # all that are not stored yet, oldest first
     left_out: tuple[int, ...] = ()  # ids of windows that the beat had no room for
+    logins: Logins = field(default_factory=Logins)
 
 
 def write_live(live: Live, *, limit_bytes: int = LIMIT_BYTES) -> str:
@@ -69,6 +71,7 @@ def read_live(text: str) -> Live:
         measured=measured,
         windows=windows,
         left_out=tuple(left_out),
+        logins=read_logins(fields.part("logins")) if fields.has("logins") else Logins(),
     )
 
 
@@ -87,6 +90,7 @@ def _live_data(live: Live) -> dict[str, Any]:
         "measured": asdict(live.measured),
         "windows": [_window_data(window) for window in live.windows],
         "left_out": live.left_out,
+        "logins": logins_data(live.logins),
     }
 
 
@@ -137,4 +141,9 @@ def _coarse(statement: StatementTally, coarseness: int) -> StatementTally:
         outcome: Times(times.response.coarse(coarseness), times.service.coarse(coarseness))
         for outcome, times in statement.times.items()
     }
-    return StatementTally(times=times, lag=statement.lag.coarse(coarseness), skipped=statement.skipped)
+    return StatementTally(
+        times=times,
+        lag=statement.lag.coarse(coarseness),
+        skipped=statement.skipped,
+        unsent=statement.unsent.coarse(coarseness),
+    )

@@ -1,6 +1,6 @@
 """From results to what people and scripts read. Pure: nothing is connected, no file is opened here.
 
-verdict     validity and thresholds
+verdict     validity and thresholds; delivered: the load that was there, against its plan
 summary     summary.json, the contract; enrichment is a part of it
 text        the same for people, as plain text
 record      everything a report is made of (timeline: second by second)

@@ -11,6 +11,7 @@ from typing import Any
 from loadgen.control.query_executions import PARTS
 from loadgen.metrics.percentile import PERCENTILES
 from loadgen.report import figures
+from loadgen.report.delivered import login_words, percent
 from loadgen.report.foreign import html
 from loadgen.report.html_parts import code, data, details, facts, named, note, number, short, table, text
 from loadgen.report.record import RunEvent, RunRecord
@@ -210,6 +211,9 @@ def workers(record: RunRecord) -> str:
             ),
             ("woke late, p99", f"{data(client['wakeup_p99_ms'], figures.ms(client['wakeup_p99_ms']))} ms"),
             ("own overhead", _optional_ms(client["overhead_ms"])),
+            ("delivered load", _delivered(summary.get("delivered") or {})),
+            ("connections", html(login_words(client.get("connections") or {}))),
+            ("last login refused", html(_last_refused(client.get("connections") or {}), 400)),
             *_surroundings(summary["environment"]),
         ]
     )
@@ -233,6 +237,18 @@ def workers(record: RunRecord) -> str:
     more = len(summary["worker_results"]) - ROWS_MAX
     listed = table("Workers", head, rows, words=4)
     return note(said) + health + listed + (note(f"{more} more are in summary.json.") if more > 0 else "")
+
+
+def _delivered(delivered: Mapping[str, Any]) -> str:
+    fraction = delivered.get("fraction")
+    return "" if fraction is None else data(fraction, percent(fraction))
+
+
+def _last_refused(connections: Mapping[str, Any]) -> str:
+    for refusal in (connections.get("last_refused") or ())[-1:]:
+        code = "" if refusal["code"] is None else f"{refusal['code']}: "
+        return f"{refusal['worker_id']}, {refusal['at']}: {code}{refusal['text']}"
+    return ""
 
 
 def enrichment(record: RunRecord) -> str:

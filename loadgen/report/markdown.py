@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loadgen.report import figures
+from loadgen.report.delivered import login_words, percent
 from loadgen.report.foreign import markdown
 from loadgen.report.record import RunRecord
 
@@ -73,8 +74,13 @@ def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
     )
     yield (
         f"{figures.seconds(summary['measured_seconds'])} measured, {figures.count(summary['connections'])} connections,"
-        f" {figures.count(summary['workers'])} workers."
+        f" {figures.count(summary['workers'])} workers.{_delivered(summary)}"
     )
+
+
+def _delivered(summary: Mapping[str, Any]) -> str:
+    fraction = (summary.get("delivered") or {}).get("fraction")
+    return "" if fraction is None else f" Delivered load {percent(fraction)}."
 
 
 def _times(record: RunRecord) -> Iterator[str]:
@@ -171,6 +177,9 @@ def _client(summary: Mapping[str, Any]) -> Iterator[str]:
         f"Load generator: busiest worker at {figures.plain_percent(client['cpu_percent_of_core'])} of its core,"
         f" threads woke {figures.ms(client['wakeup_p99_ms'])} ms late (p99)."
     )
+    logins = login_words(client.get("connections") or {})
+    if logins:
+        yield f"Connections: {logins}."
 
 
 def _foot(record: RunRecord) -> str:

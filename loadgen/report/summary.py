@@ -13,6 +13,7 @@ from loadgen.metrics.result import Merged
 from loadgen.metrics.tally import StatementTally
 from loadgen.model.sessions import SessionCounts
 from loadgen.model.workload import Statement, StatementKind
+from loadgen.report.delivered import Delivered
 from loadgen.report.verdict import Checked, ClientHealth
 from loadgen.units import NS_PER_MS
 
@@ -27,9 +28,11 @@ _ORDER = (
     *("max_concurrency", "result", "step", "target", "outcome", "reason", "failed_at", "failed_outcome", "seconds"),
     *("scheduled", "skipped", "succeeded", "failed", "cancelled", "reads", "writes", "qps", "error_rate"),
     *(*PERCENTILES, "avg", "min", "max", "at_least"),
-    *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "stages", "errors", "thresholds"),
-    *("find_max",),
-    *("worker_results", "cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms", "saturated", "client"),
+    *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "stages", "errors", "thresholds", "find_max"),
+    *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds"),
+    *("planned_arrivals", "sent_arrivals", "overload_arrivals", "fraction", "by_worker", "by_window", "step_id"),
+    *("worker_results", "delivered", "cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms", "saturated", "client"),
+    *("opened", "reopened", "refused", "last_refused", "at", "second", "text"),
     *("created", "expired", "current", "sessions"),
     *("confidence", "low_confidence", "steps", "environment", "enrichment"),
 )
@@ -37,6 +40,8 @@ _PLACES = {key: place for place, key in enumerate(_ORDER)}
 _FRACTIONS = {
     *("measured_seconds", "seconds", "value", "qps", "error_rate", "p95_ms", *PERCENTILES, "avg", "min", "max"),
     *("rate", "starts_s", "cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms"),
+    *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds", "fraction"),
+    "second",
 }
 
 
@@ -96,6 +101,8 @@ class RunFacts:
     overhead_ms: float | None = None  # what the client adds to the server's time, in the median
     signal: int | None = None  # that ended it
     sessions: SessionCounts | None = None  # of logical users; None: the scenario has none
+    delivered: Delivered | None = None  # None: what was planned is not known
+    logins: Mapping[str, Any] | None = None  # of load connections; None: nobody told
 
 
 def verdict_of(facts: RunFacts) -> tuple[Verdict, int, str]:
@@ -142,6 +149,7 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
         ],
         "find_max": facts.find_max,
         "worker_results": [_worker(worker) for worker in facts.workers],
+        "delivered": None if facts.delivered is None else facts.delivered.document(),
         "client": _client(facts),
         **({} if facts.sessions is None else {"sessions": facts.sessions.document()}),
         "environment": dict(facts.environment),
@@ -244,6 +252,7 @@ def _client(facts: RunFacts) -> dict[str, Any]:
         "wakeup_p99_ms": _rounded(facts.client.wakeup_p99_ms),
         "overhead_ms": _rounded(facts.overhead_ms),
         "saturated": saturated is not None,
+        "connections": None if facts.logins is None else dict(facts.logins),
     }
 
 

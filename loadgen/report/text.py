@@ -8,6 +8,7 @@ from typing import Any
 
 from loadgen.log import plain
 from loadgen.report import figures
+from loadgen.report.delivered import login_words, percent
 
 STATEMENTS_MAX = 50
 STAGES_MAX = 50
@@ -21,7 +22,7 @@ def summary_text(summary: Mapping[str, Any], where: str | None = None) -> str:
     """Plain text, in parts with a blank line between them; tables of at most 100 columns as long as names are short."""
     parts = [
         [*_verdict(summary), *_thresholds(summary["thresholds"])],
-        [*_totals(summary), *_sessions(summary)],
+        [*_totals(summary), *_delivered(summary), *_connections(summary), *_sessions(summary)],
         [*_latencies(summary)],
         [*_stages(summary.get("stages") or ())],
         [*_find_max(summary["find_max"] or {})],
@@ -66,6 +67,27 @@ def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
         f" {totals['skipped']:,} skipped, {totals['cancelled']:,} cancelled"
     )
     yield ", ".join(said)
+
+
+def _delivered(summary: Mapping[str, Any]) -> Iterator[str]:
+    delivered = summary.get("delivered") or {}
+    if delivered.get("fraction") is None:
+        return
+    overload = delivered.get("overload_arrivals")
+    waited = f"; {overload:,} arrivals found every connection executing" if overload else ""
+    yield f"delivered load {percent(delivered['fraction'])}{waited}"
+
+
+def _connections(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Logins, where there was more to them than opening every connection once."""
+    logins = summary["client"].get("connections") or {}
+    said = login_words(logins)
+    if said:
+        yield f"connections: {said}"
+    for refusal in (logins.get("last_refused") or ())[-1:]:
+        code = "" if refusal["code"] is None else f"{refusal['code']}: "
+        at = "" if refusal["second"] is None else f" at {figures.seconds(max(0.0, refusal['second']))}"
+        yield f"  last refused{at}, {_line(refusal['worker_id'], NAME_MAX)}: {code}{_line(refusal['text'], 120)}"
 
 
 def _sessions(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from loadgen.metrics.percentile import PERCENTILES, Quantile
 from loadgen.metrics.result import Merged
 from loadgen.metrics.tally import StatementTally
+from loadgen.report.delivered import Delivered, shortfalls
 from loadgen.scenario.scenario import Threshold
 from loadgen.scenario.threshold import Check, Metric, Operator
 from loadgen.units import NS_PER_MS
@@ -20,7 +21,6 @@ CPU_WARN_PERCENT = 60.0
 CPU_INVALID_PERCENT = 85.0  # of one core, per worker
 WAKEUP_INVALID_FRACTION = 0.10  # of the median service time
 WAKEUP_INVALID_MS = 5.0
-DELIVERED_MIN = 0.99  # of the offered rate
 SAMPLES_MIN = 20
 
 _COMPARE: Mapping[Operator, Callable[[float, float], bool]] = {
@@ -71,7 +71,7 @@ class Evidence:
     lost_workers: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()  # what is missing from the record, or does not add up
     disturbed: bool = False  # another run may have used the warehouse
-    offered: int | None = None  # arrivals that were planned, in an open loop
+    delivered: Delivered | None = None  # None: what was planned is not known
 
 
 def invalid_reasons(evidence: Evidence) -> list[str]:
@@ -85,11 +85,7 @@ def invalid_reasons(evidence: Evidence) -> list[str]:
     saturated = evidence.client.saturation(None if service is None else service.value_ns / NS_PER_MS)
     if saturated is not None:
         reasons.append(f"the client was the limit: {saturated}")
-    if evidence.offered:
-        delivered = merged.counts.succeeded + merged.counts.failed
-        if delivered < DELIVERED_MIN * evidence.offered:
-            percent = 100 * delivered / evidence.offered
-            reasons.append(f"the offered rate was not delivered: {delivered} of {evidence.offered} ({percent:.1f} %)")
+    reasons += shortfalls(evidence.delivered)
     if merged.counts.succeeded < SAMPLES_MIN:
         reasons.append(f"too few samples: {merged.counts.succeeded} succeeded, at least {SAMPLES_MIN} are needed")
     return reasons

@@ -191,7 +191,7 @@ class Viewer:
         if not windows:
             return None
         newest = windows[0][-1]
-        merged = merge(windows)
+        merged = merge(windows, live=True)
         working = sum(not worker.state.is_over for worker in look.workers)
         return Window(
             name=self._window_name(newest.phase, newest.step_id),

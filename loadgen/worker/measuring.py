@@ -20,9 +20,11 @@ from loadgen.worker.flush import Flush
 from loadgen.worker.gauges import ClientLoad, Gauge
 from loadgen.worker.parts import Parts
 from loadgen.worker.rows import result_row, snapshot_row, stored_window
+from loadgen.worker.silence import Disconnected
 from loadgen.worker.upload import keep_results
 
 TIMED_MAX = 20  # statements whose times are stored second by second; the counts of all are
+AWAKE_MAX_S = 2.0  # between two looks; beyond that this process was paused
 
 
 class Measuring:
@@ -39,6 +41,7 @@ class Measuring:
         self._log_failed = False
         self._client = ClientLoad()
         self._timed = frozenset(parts.scenario.workload.heaviest(TIMED_MAX))
+        self._disconnected = Disconnected()
 
     def step(self, gauge: Gauge) -> None:
         parts, now_ns = self._parts, self._clock.monotonic_ns()
@@ -61,13 +64,22 @@ class Measuring:
                     target=parts.conductor.target,
                     timed=self._timed,
                     sessions=self._sessions(),
+                    logins=parts.harvester.logins,
                 )
             )
         self.hand_on()
-        given_up = parts.pool.given_up
-        if given_up is not None:
-            self._board.end(ending_for(given_up))
+        self._give_up(interval.seconds)
         self._board.live_metrics = write_live(parts.harvester.live(now_ns))
+
+    def _give_up(self, seconds: float) -> None:
+        """End the worker when none of its clients has a value to send, or none has been connected for long."""
+        pool, disconnected = self._parts.pool, self._disconnected
+        if pool.given_up is not None:
+            self._board.end(ending_for(pool.given_up))
+        disconnected.count(wanted=pool.wanted, connected=pool.open, awake_s=min(seconds, AWAKE_MAX_S))
+        ending = disconnected.ending(self._board, self._parts.scenario.timing, self._parts.harvester.logins)
+        if ending is not None:
+            self._board.end(ending)
 
     def _keep_log(self) -> None:
         """A disk that is full must cost the query log, and never the measurement."""
@@ -124,6 +136,7 @@ class Measuring:
             self._arguments,
             client=self._client.document(),
             sessions=self._sessions(),
+            logins=self._parts.harvester.logins,
             test_id=self._test_id,
             template_id=template_id(self._parts.scenario),
             status=status,

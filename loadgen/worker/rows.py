@@ -10,6 +10,7 @@ from datetime import datetime
 from loadgen.control.test_results import ResultRow
 from loadgen.control.window_results import WindowResult as StoredWindow
 from loadgen.control.worker_metrics_snapshots import Snapshot
+from loadgen.metrics.connections import Logins, logins_data
 from loadgen.metrics.document import write_window
 from loadgen.metrics.interval import Interval, Measured, write_custom_metrics
 from loadgen.metrics.percentile import PERCENTILES, Quantile
@@ -33,9 +34,12 @@ def snapshot_row(
     target: int,
     timed: Collection[str] | None = None,
     sessions: SessionCounts | None = None,
+    logins: Logins | None = None,
 ) -> Snapshot:
     """One second; `timed` are the statements whose times are kept one by one, None: all."""
     custom = {**json.loads(write_custom_metrics(interval, timed)), "wakeup_p99_ms": gauge.wakeup_p99_ms}
+    if logins is not None:
+        custom["logins"] = logins.counts()
     if sessions is not None:
         custom["sessions"] = sessions.document()
     return Snapshot(
@@ -87,6 +91,7 @@ def result_row(
     *,
     client: Mapping[str, float | None],
     sessions: SessionCounts | None = None,
+    logins: Logins | None = None,
     test_id: str,
     template_id: str,
     status: str,
@@ -105,6 +110,7 @@ def result_row(
         # Columns have no room for "or more", which is all that is known when cancelled samples lie above.
         "at_least": [name for name, found in percentiles.items() if found is not None and found.at_least],
         **({} if sessions is None else {"sessions": sessions.document()}),
+        **({} if logins is None else {"logins": logins_data(logins)}),
     }
     return ResultRow(
         test_id=test_id,

@@ -29,7 +29,13 @@ all_counts = st.builds(
 
 
 def window(
-    *, window_id: int = 1, seconds: float = 10.0, times_ms: list[int], failed: int = 0, scheduled: int | None = None
+    *,
+    window_id: int = 1,
+    seconds: float = 10.0,
+    times_ms: list[int],
+    failed: int = 0,
+    scheduled: int | None = None,
+    state: WindowState = WindowState.FINAL,
 ) -> WindowResult:
     times = histogram([time_ms * MS for time_ms in times_ms])
     outcomes = {Outcome.SUCCEEDED: Times(times, times)}
@@ -41,7 +47,7 @@ def window(
         window_id=window_id,
         phase=Phase.MEASUREMENT,
         step_id=None,
-        state=WindowState.FINAL,
+        state=state,
         seconds=seconds,
         counts=Counts(scheduled=ended if scheduled is None else scheduled, succeeded=len(times_ms), failed=failed),
         tally=Tally(
@@ -91,7 +97,7 @@ def test_a_window_whose_parts_disagree_is_named():
     )
 
 
-def test_percentiles_of_a_run_come_from_merged_buckets_and_rates_from_each_workers_seconds():
+def test_percentiles_of_a_run_come_from_merged_buckets_and_rates_from_its_span():
     fast = window(times_ms=[10] * 90, seconds=10.0)
     slow = window(times_ms=[1_000] * 10, seconds=5.0)
 
@@ -103,9 +109,18 @@ def test_percentiles_of_a_run_come_from_merged_buckets_and_rates_from_each_worke
     assert p95 is not None
     assert p90.value_ns == pytest.approx(10 * MS, rel=0.01)  # the mean of the workers' p90 would say 505 ms
     assert p95.value_ns == pytest.approx(1_000 * MS, rel=0.01)
-    assert merged.qps == pytest.approx(90 / 10 + 10 / 5)
-    assert merged.statement_qps == {"pay": pytest.approx(11.0)}
+    assert merged.qps == pytest.approx(100 / 10)  # the slow one left after half of the span
+    assert merged.statement_qps == {"pay": pytest.approx(10.0)}
     assert (merged.counts.succeeded, merged.seconds) == (100, 10.0)
+
+
+def test_while_a_run_goes_on_beats_are_of_different_moments():
+    late = window(times_ms=[1] * 90, seconds=9.0, state=WindowState.OPEN)
+    fresh = window(times_ms=[1] * 100, seconds=10.0, state=WindowState.OPEN)
+    left = window(times_ms=[1] * 50, seconds=5.0)
+
+    assert merge([[late], [fresh], [left]], live=True).qps == pytest.approx(10 + 10 + 5)
+    assert merge([[late], [fresh], [left]]).qps == pytest.approx(240 / 10)
 
 
 def test_windows_of_one_worker_follow_one_another():

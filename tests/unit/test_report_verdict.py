@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.result import Merged
+from loadgen.report.delivered import Delivered, Portion
 from loadgen.report.summary import RunFacts, Verdict, verdict_of
 from loadgen.report.verdict import (
     CPU_INVALID_PERCENT,
@@ -30,6 +31,11 @@ def evidence(found: Merged | None = None, client: ClientHealth = IDLE, **more: A
     return Evidence(merged=merged() if found is None else found, client=client, **more)
 
 
+def short_of(fraction: float) -> Delivered:
+    missing = round(100_000 * (1 - fraction))
+    return Delivered(portions={("worker-0", None): Portion(planned=100_000, missing=missing)})
+
+
 # --- validity --------------------------------------------------------------------------------------------------------
 
 
@@ -44,7 +50,7 @@ def test_a_quiet_run_is_valid() -> None:
         (evidence(client=ClientHealth(cpu_percent_of_core=1.0, wakeup_p99_ms=5.1)), "woke up 5.1 ms late"),
         (evidence(lost_workers=("worker-1 was killed by signal 9",)), "worker lost: worker-1 was killed by signal 9"),
         (evidence(gaps=("worker-0 measured nothing",)), "worker-0 measured nothing"),
-        (evidence(offered=102), "not delivered: 100 of 102 (98.0 %)"),
+        (evidence(delivered=short_of(0.98)), "delivered load was 98.0 %"),
         (evidence(merged({"s": tally((1.0,) * 19)})), "too few samples: 19"),
         (evidence(merged({})), "too few samples: 0"),
     ],
@@ -62,10 +68,9 @@ def test_reasons(given_evidence: Evidence, said: str) -> None:
         evidence(client=ClientHealth(cpu_percent_of_core=1.0, wakeup_p99_ms=5.0)),
         # Late, but what it measures takes so long that it does not matter.
         evidence(merged({"s": tally((80.0,) * 50)}), ClientHealth(cpu_percent_of_core=1.0, wakeup_p99_ms=7.0)),
-        evidence(offered=101),
-        evidence(offered=0),
+        evidence(delivered=short_of(0.99)),
+        evidence(delivered=None),
         evidence(merged({"s": tally((1.0,) * 20)})),
-        evidence(merged({"s": tally((1.0,) * 50, failed=51)}), offered=102),  # what failed was delivered as well
     ],
 )
 def test_what_is_no_reason(given_evidence: Evidence) -> None:
@@ -75,7 +80,9 @@ def test_what_is_no_reason(given_evidence: Evidence) -> None:
 def test_all_reasons_are_given() -> None:
     client = ClientHealth(cpu_percent_of_core=CPU_INVALID_PERCENT, wakeup_p99_ms=None)
     found = invalid_reasons(
-        evidence(merged({"s": tally((1.0,) * 5)}), client, lost_workers=("a", "b"), gaps=("c",), offered=1_000)
+        evidence(
+            merged({"s": tally((1.0,) * 5)}), client, lost_workers=("a", "b"), gaps=("c",), delivered=short_of(0.96)
+        )
     )
     assert len(found) == 6
 

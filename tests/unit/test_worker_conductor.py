@@ -354,7 +354,7 @@ def test_a_connection_that_is_lost_begins_the_settling_anew():
 
 def test_a_target_that_is_never_reached_is_never_measured():
     stage = Stage(FIND)
-    stage.pool.resize = lambda wanted: None  # type: ignore[method-assign]
+    stage.pool.resize = lambda wanted, ahead=0: None  # type: ignore[method-assign]
     stage.say(target(5, step_id=1), at_s=0)
 
     stage.run_to(60)
@@ -492,6 +492,25 @@ def test_a_window_that_was_cut_short_has_skipped_what_was_due_until_then():
 
     assert counts_of(stage) == {0: (31, 31, 0)}
     assert stage.results()[0].state is WindowState.FINAL
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_what_nobody_sent_is_overload_when_no_connection_was_missing(missing):
+    stage = Stage(rate(arrival=Arrival.UNIFORM))
+    stage.conductor.aim(2)
+    for slot in range(1 if missing else 2):
+        stage.connections.login_succeeded(slot, stage.clock.now_ns, None)
+    stage.say(phase(MEASUREMENT, 10), at_s=0)
+    stage.run_to(11)
+
+    (result,) = stage.results()
+
+    unsent, skipped = result.tally.whole.unsent, result.counts.skipped
+    assert skipped > 0
+    assert unsent.count == (0 if missing else skipped)
+    if not missing:  # each as old as it was when the window closed
+        assert unsent.max_ns == 10 * NS_PER_S
+        assert 0 < unsent.min_ns < 10 * NS_PER_S / skipped + NS_PER_MS
 
 
 def test_a_window_with_more_leftovers_than_are_counted_at_once():

@@ -7,6 +7,7 @@ from datetime import datetime
 from loadgen.clock import FakeClock
 from loadgen.control.run_control_events import Event
 from loadgen.control.run_status import RunPoll, Target
+from loadgen.metrics.connections import ConnectionMeter
 from loadgen.metrics.harvester import Harvester
 from loadgen.metrics.result import WindowResult
 from loadgen.metrics.windows import Windows
@@ -72,21 +73,22 @@ class Pool:
     """As the conductor sees the clients: connections are open when the test says so."""
 
     def __init__(self) -> None:
-        self.wanted = 0
+        self.wanted = self.ahead = 0
         self.sizes: list[int] = []
         self.settled = True
         self.draining = False
 
-    def resize(self, wanted: int) -> None:
+    def resize(self, wanted: int, ahead: int = 0) -> None:
         if not self.draining:
-            self.wanted = wanted
-            self.sizes.append(wanted)
+            if wanted != self.wanted or not self.sizes:
+                self.sizes.append(wanted)
+            self.wanted, self.ahead = wanted, max(wanted, ahead)
 
     def reap(self) -> None:
         pass
 
     def drain(self) -> None:
-        self.draining, self.wanted = True, 0
+        self.draining, self.wanted, self.ahead = True, 0, 0
 
 
 class Sessions:
@@ -112,7 +114,14 @@ class Stage:
         self.scenario = scenario(load, statements)
         self.windows = Windows()
         open_loop = self.scenario.load.mode is LoadMode.RATE
-        self.harvester = Harvester(self.windows, statements, open_loop=open_loop, started_ns=self.clock.now_ns)
+        self.connections = ConnectionMeter()
+        self.harvester = Harvester(
+            self.windows,
+            statements,
+            open_loop=open_loop,
+            started_ns=self.clock.now_ns,
+            connections=self.connections,
+        )
         self.bench = Bench(
             scenario=self.scenario,
             windows=self.windows,
@@ -120,6 +129,8 @@ class Stage:
             runs=(),
             opening=threading.Semaphore(),
             failed=lambda *_: None,
+            connections=self.connections,
+            clock=self.clock,
         )
         self.slots = Slots(self.scenario, arguments, {}, self.harvester, None)
         self.pool = Pool()

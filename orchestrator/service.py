@@ -39,7 +39,6 @@ from orchestrator.enrich import enrich_run
 from orchestrator.leader import Leader
 from orchestrator.results import gather, session_counts, worker_results
 from orchestrator.run_id import new_run_id
-from orchestrator.seeker import Seeker
 from orchestrator.spawn.spawner import Spawner, WorkerOrder
 from orchestrator.tick import Tick
 from orchestrator.warehouse import WarehouseWatch
@@ -205,7 +204,10 @@ class OrchestratorService:
         gathered = gather(leader.crew, stored)
         workers, client = worker_results(leader.crew, gathered, rows)
         open_loop = scenario.load.mode is LoadMode.RATE
-        merged = gathered.merged if leader.seeker is None else gathered.step(_decisive(leader.seeker))
+        search, merged, gaps = leader.find_max, gathered.merged, gathered.gaps
+        if search is not None:  # the steps that decide are what counts
+            merged, client = gathered.step(search.decisive_step), search.client
+            gaps += () if search.obstacle is None else (search.obstacle,)
         evidence = Evidence(
             merged=merged,
             client=client,
@@ -213,25 +215,26 @@ class OrchestratorService:
                 *(worker.why for worker in leader.crew if worker.health is Health.DEAD),
                 *leader.succession.told,
             ),
-            gaps=gathered.gaps,
+            gaps=gaps,
             disturbed=not self._alone(),
             offered=_offered(scenario) if open_loop else None,
         )
+        invalid = invalid_reasons(evidence)
         return RunFacts(
             run_id=run.run_id,
             scenario=scenario.name,
             status=ending.status.value,
             reason=ending.reason,
             started_at=None if run.start_time is None else f"{run.start_time.isoformat(timespec='milliseconds')}Z",
-            connections=scenario.load.connections,
+            connections=scenario.load.connections if search is None else search.connections,
             statements=scenario.workload.statements,
             merged=merged,
-            invalid=invalid_reasons(evidence),
+            invalid=invalid,
             checked=leader.limits.final(merged),
             client=client,
             workers=workers,
             open_loop=open_loop,
-            find_max=None if leader.seeker is None else leader.seeker.result(merged),
+            find_max=None if search is None else search.result(merged, valid=not invalid),
             environment=_environment(leader, scenario, self._circumstances),
             signal=self._signal,
             sessions=session_counts(rows) if scenario.sessions.count else None,
@@ -302,12 +305,6 @@ def _orders(run_id: str, worker_ids: tuple[str, ...]) -> tuple[WorkerOrder, ...]
         WorkerOrder(run_id=run_id, worker_id=worker_id, worker_group_id=number, worker_group_count=len(worker_ids))
         for number, worker_id in enumerate(worker_ids)
     )
-
-
-def _decisive(seeker: Seeker) -> int:
-    """The step whose numbers are the run's: the last one at the level that was found, else the first."""
-    best = seeker.search.best
-    return 1 if best is None else best.number
 
 
 def _offered(scenario: Scenario) -> int:

@@ -304,7 +304,7 @@ def test_reads_of_the_latest_keys_hit_what_exists_however_many_lanes_are_open(wo
         key=lambda place: split.lane_of_client(place).number,
     )
     drawers, count = {place: Drawer(mix, place, {}) for place in lanes}, Counter[Place]()
-    there = set(range(1, 101))
+    there: set[Any] = set(range(1, 101))
     for level in levels:
         for turn in range(30):
             for number, place in enumerate(lanes[:level]):

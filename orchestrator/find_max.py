@@ -90,7 +90,7 @@ class FindMaxController:
         return tuple(unknown)
 
     def stop(self, why: str) -> None:
-        """Nothing more can be measured."""
+        """Nothing more can be measured; without effect when the search is over."""
         if self.search.target is not None:
             self.search = replace(self.search, stopped=why)
 
@@ -163,12 +163,12 @@ class FindMaxController:
 
     def state(self) -> dict[str, Any]:
         """FIND_MAX_STATE."""
-        search, answer = self.search, self.search.answer()
+        search, best, failed = self.search, self.search.best, self.search.answer().failed
         return {
             "step": self.number,
             "target": search.target,
-            "best": None if answer.best is None else answer.best.target,
-            "failed": None if answer.failed is None else answer.failed.target,
+            "best": None if best is None else best.target,
+            "failed": None if failed is None else failed.target,
             "baseline_p95_ms": search.baseline_p95_ms,
             "next": search.stage.value,
             "reason": search.steps[-1].reason if search.steps else "",

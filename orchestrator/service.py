@@ -206,6 +206,7 @@ class OrchestratorService:
         open_loop = scenario.load.mode is LoadMode.RATE
         search, merged, gaps = leader.find_max, gathered.merged, gathered.gaps
         if search is not None:  # the steps that decide are what counts
+            search.stop(ending.reason)
             merged, client = gathered.step(search.decisive_step), search.client
             gaps += () if search.obstacle is None else (search.obstacle,)
         evidence = Evidence(

@@ -193,7 +193,7 @@ def statements(record: RunRecord) -> str:
 def find_max(record: RunRecord) -> str:
     found = record.summary["find_max"]
     level = found.get("max_concurrency")
-    kinds = {"TRUE_MAX": "the limit itself was found", "BOUNDED_MAX": "more were not tried"}
+    kinds = {"TRUE_MAX": "the limit itself was found", "BOUNDED_MAX": "a lower bound"}
     failed = found.get("failed_at")
     answer = facts(
         [

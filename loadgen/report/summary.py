@@ -23,13 +23,24 @@ _ORDER = (
     *("schema_version", "run_id", "scenario", "worker_id", "status", "verdict", "exit_code", "exit_reason"),
     *("validity", "valid", "reasons", "started_at", "measured_seconds", "connections", "workers", "totals"),
     *("category", "code", "count", "example", "check", "value", "passed"),
-    *("max_concurrency", "result", "step", "target", "outcome", "reason", "failed_at", "failed_outcome", "seconds"),
+    *(
+        "max_concurrency",
+        "result",
+        "step",
+        "target",
+        "outcome",
+        "reason",
+        "failed_at",
+        "failed_outcome",
+        "limited_at",
+        "seconds",
+    ),
     *("scheduled", "skipped", "succeeded", "failed", "cancelled", "reads", "writes", "qps", "error_rate"),
     *(*PERCENTILES, "avg", "min", "max", "at_least"),
     *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "errors", "thresholds", "find_max"),
     *("worker_results", "cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms", "saturated", "client"),
     *("created", "expired", "current", "sessions"),
-    *("confidence", "low_confidence", "steps", "environment", "enrichment"),
+    *("confidence", "low_confidence", "decisive_step", "steps", "environment", "enrichment"),
 )
 _PLACES = {key: place for place, key in enumerate(_ORDER)}
 _FRACTIONS = {

@@ -168,6 +168,12 @@ class Search:
         return None if found is None else found.value_ms
 
     @property
+    def best(self) -> Step | None:
+        """The last that held at the highest level so far, confirmed or not."""
+        found = _best(self._levels())
+        return None if found is None else found.last_held
+
+    @property
     def stage(self) -> Stage:
         return self._next()[0]
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from loadgen.cli.run_record import measured_windows
 from loadgen.control.find_max_step_history import StepRecord
 from loadgen.metrics.result import WindowResult, merge
 from loadgen.metrics.tally import StatementTally
 from loadgen.rules.find_max_step import FindMax
 from loadgen.scenario.scenario import OnWorkerLoss
+from loadgen.worker.rows import stored_window
 from orchestrator.crew import Health, WorkerView
 from orchestrator.find_max import Blind, FindMaxController, NextStep, Order, Over
 from orchestrator.find_max_observation import WARM_S, step_record
 from tests.unit.orchestrator_builders import end, live, tally, view, window
-from tests.unit.worker_builders import SERVER_TIME
+from tests.unit.worker_builders import ME, SERVER_TIME
 
 CONFIG = FindMax(start=5, increment=10, step_s=10.0, settle_s=2.0, maximum=100, refine=False)
 MISSING_S = 30.0
@@ -100,6 +103,34 @@ def test_an_invalid_run_is_not_sure_of_its_maximum() -> None:
     assert searched().result(valid=False)["confidence"] == "low"
 
 
+def test_a_report_is_made_of_the_windows_of_the_decisive_step() -> None:
+    """Not of another step at the same level with as many samples."""
+    led = searched()
+    stored = [
+        stored_window(own, replace(ME, worker_id=f"worker-{number}"), epoch=1)
+        for step in (1, 2, 3, 4)
+        for number, (own,) in enumerate(led.windows[step])
+    ]
+    summary = {"totals": {"succeeded": 1_000, "failed": 0}, "find_max": led.result()}
+
+    found, missing = measured_windows(summary, stored, [])
+    other, why = measured_windows(summary | {"totals": {"succeeded": 999, "failed": 0}}, stored, [])
+
+    assert missing is None
+    assert found is not None
+    assert found.counts.succeeded == 1_000
+    assert other is None
+    assert "have 1000 samples, and the result 999" in (why or "")
+
+
+def test_a_search_that_the_user_ends_says_so() -> None:
+    led = Led()
+    for _ in range(3):
+        led.step()
+    led.controller.stop("stopped by the user")
+    assert led.result()["reason"] == "at least 15 connections held: stopped by the user"
+
+
 def test_the_state_is_what_is_known_so_far() -> None:
     led = Led()
     assert led.controller.state() == {
@@ -114,7 +145,7 @@ def test_the_state_is_what_is_known_so_far() -> None:
     led.step()
     led.step()
     state = led.controller.state()
-    assert (state["step"], state["target"], state["best"], state["next"]) == (3, 25, 5, "climb")
+    assert (state["step"], state["target"], state["best"], state["next"]) == (3, 25, 15, "climb")
 
 
 # --- the client as the limit -----------------------------------------------------------------------------------------

@@ -45,7 +45,9 @@ def check(config: FindMax, server: Server, search: Search) -> None:
     if answer.is_true_max:
         assert found is not None
         assert server.slots - config.increment <= found <= server.most(config) + config.increment
-        assert all(abs(count[True] - count[False]) >= MARGIN for count in contradictory)
+        assert answer.failed is not None
+        decided = [count for level, count in votes(search).items() if len(count) == 2 and level <= answer.failed.target]
+        assert all(abs(count[True] - count[False]) >= MARGIN for count in decided)
     elif found is not None:
         assert found <= server.most(config)
 

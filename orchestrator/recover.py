@@ -230,7 +230,7 @@ def _make_result(
         steps = patience.call(lambda: find_max_step_history.read(session, run.run_id))
         search.go_on(steps, gathered.step_windows)
         search.stop("its orchestrator was lost")
-        merged, client = gathered.step(search.decisive_step), search.client
+        merged = gathered.step(search.decisive_step)
     lost = tuple(worker.why for worker in crew if worker.health is not Health.DONE)
     evidence = Evidence(merged=merged, client=client, lost_workers=lost, gaps=gathered.gaps)
     facts = RunFacts(

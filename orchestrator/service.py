@@ -207,7 +207,9 @@ class OrchestratorService:
         search, merged, gaps = leader.find_max, gathered.merged, gathered.gaps
         if search is not None:  # the steps that decide are what counts
             search.stop(ending.reason)
-            merged, client = gathered.step(search.decisive_step), search.client
+            merged = gathered.step(search.decisive_step)
+            # Wake-ups are known for the whole run only: they count for every step.
+            client = replace(client, cpu_percent_of_core=search.client.cpu_percent_of_core)
             gaps += () if search.obstacle is None else (search.obstacle,)
         evidence = Evidence(
             merged=merged,

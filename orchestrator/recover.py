@@ -22,7 +22,6 @@ from loadgen.control import (
     window_results,
     worker_heartbeats,
 )
-from loadgen.control.find_max_step_history import StepRecord
 from loadgen.control.retry import Patience
 from loadgen.control.run_leases import TAKEOVER_MARGIN_S, Term
 from loadgen.control.run_status import Move, Run, Unfinished
@@ -37,7 +36,7 @@ from loadgen.report.verdict import Evidence, check_thresholds, invalid_reasons
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import LoadMode, Scenario
 from orchestrator.crew import Health, WorkerView, view_crew
-from orchestrator.find_max import Outcome
+from orchestrator.find_max import find_max_controller
 from orchestrator.results import gather, read_stages, session_counts, worker_results
 from orchestrator.service import result_row
 
@@ -226,8 +225,12 @@ def _make_result(
     gathered = gather(crew, stored)
     workers, client = worker_results(crew, gathered, rows)
     merged = gathered.merged
-    if scenario.load.mode is LoadMode.FIND_MAX:
-        merged = gathered.step(best_step(patience.call(lambda: find_max_step_history.read(session, run.run_id))))
+    search = find_max_controller(scenario)
+    if search is not None:
+        steps = patience.call(lambda: find_max_step_history.read(session, run.run_id))
+        search.go_on(steps, gathered.step_windows)
+        search.stop("its orchestrator was lost")
+        merged = gathered.step(search.decisive_step)
     lost = tuple(worker.why for worker in crew if worker.health is not Health.DONE)
     evidence = Evidence(merged=merged, client=client, lost_workers=lost, gaps=gathered.gaps)
     facts = RunFacts(
@@ -236,7 +239,7 @@ def _make_result(
         status=RunStatus.FAILED.value,
         reason=reason,
         started_at=None if run.start_time is None else f"{run.start_time.isoformat(timespec='milliseconds')}Z",
-        connections=scenario.load.connections,
+        connections=scenario.load.connections if search is None else search.connections,
         statements=scenario.workload.statements,
         merged=merged,
         invalid=["its orchestrator was lost", *invalid_reasons(evidence)],
@@ -245,6 +248,7 @@ def _make_result(
         workers=workers,
         open_loop=scenario.load.mode is LoadMode.RATE,
         stages=read_stages(session, patience, run, scenario, gathered),
+        find_max=None if search is None else search.result(merged, valid=False),
         sessions=session_counts(rows) if scenario.sessions.count else None,
     )
     return result_row(run, facts, summarize(facts))
@@ -255,9 +259,3 @@ def silent_crew(run: Run, beats: Sequence[WorkerRow]) -> tuple[WorkerView, ...]:
     ids = tuple(f"worker-{number}" for number in range(run.workers_expected))
     silent_s = {row.identity.worker_id: row.age_ms / 1000 for row in beats}
     return view_crew(ids, beats, (), silent_s, stale_s=0.0, dead_s=0.0)
-
-
-def best_step(steps: Sequence[StepRecord]) -> int:
-    """The last of the steps that held at the highest level; else the first."""
-    held = [step for step in steps if step.outcome == Outcome.STABLE]
-    return max(held, key=lambda step: (step.target_connections, step.step_number)).step_number if held else 1

@@ -56,9 +56,11 @@ class Gathered:
 
     def step(self, step_id: int | None) -> Merged:
         """One stage or step."""
-        return merge(
-            [tuple(window for window in windows if window.step_id == step_id) for windows in self.windows.values()]
-        )
+        return merge(self.step_windows(step_id))
+
+    def step_windows(self, step_id: int | None) -> list[list[WindowResult]]:
+        """The windows of one stage or step, worker by worker."""
+        return [[window for window in windows if window.step_id == step_id] for windows in self.windows.values()]
 
 
 def gather(crew: Sequence[WorkerView], stored: Sequence[StoredWindow], *, phase: Phase = Phase.MEASUREMENT) -> Gathered:

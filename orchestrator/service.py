@@ -50,7 +50,6 @@ from orchestrator.results import (
     worker_results,
 )
 from orchestrator.run_id import new_run_id
-from orchestrator.seeker import Seeker
 from orchestrator.spawn.spawner import Spawner, WorkerOrder
 from orchestrator.tick import Tick
 from orchestrator.warehouse import WarehouseWatch
@@ -216,7 +215,13 @@ class OrchestratorService:
         gathered = gather(leader.crew, stored)
         workers, client = worker_results(leader.crew, gathered, rows)
         open_loop = scenario.load.mode is LoadMode.RATE
-        merged = gathered.merged if leader.seeker is None else gathered.step(_decisive(leader.seeker))
+        search, merged, gaps = leader.find_max, gathered.merged, gathered.gaps
+        if search is not None:  # the steps that decide are what counts
+            search.stop(ending.reason)
+            merged = gathered.step(search.decisive_step)
+            # Wake-ups are known for the whole run only: they count for every step.
+            client = replace(client, cpu_percent_of_core=search.client.cpu_percent_of_core)
+            gaps += () if search.obstacle is None else (search.obstacle,)
         connections = connections_document(login_counts(leader.crew, rows), run.start_time)
         delivered = _delivered(leader, scenario, ending, gathered, why_missing(connections))
         evidence = Evidence(
@@ -226,26 +231,27 @@ class OrchestratorService:
                 *(worker.why for worker in leader.crew if worker.health is Health.DEAD),
                 *leader.succession.told,
             ),
-            gaps=gathered.gaps,
+            gaps=gaps,
             disturbed=not self._alone(),
             delivered=delivered,
         )
+        invalid = invalid_reasons(evidence)
         return RunFacts(
             run_id=run.run_id,
             scenario=scenario.name,
             status=ending.status.value,
             reason=ending.reason,
             started_at=None if run.start_time is None else f"{run.start_time.isoformat(timespec='milliseconds')}Z",
-            connections=scenario.load.connections,
+            connections=scenario.load.connections if search is None else search.connections,
             statements=scenario.workload.statements,
             merged=merged,
-            invalid=invalid_reasons(evidence),
+            invalid=invalid,
             checked=leader.limits.final(merged),
             client=client,
             workers=workers,
             open_loop=open_loop,
             stages=read_stages(session, patience, run, scenario, gathered),
-            find_max=None if leader.seeker is None else leader.seeker.result(merged),
+            find_max=None if search is None else search.result(merged, valid=not invalid),
             environment=_environment(leader, scenario, self._circumstances),
             signal=self._signal,
             sessions=session_counts(rows) if scenario.sessions.count else None,
@@ -320,17 +326,9 @@ def _orders(run_id: str, worker_ids: tuple[str, ...]) -> tuple[WorkerOrder, ...]
     )
 
 
-def _decisive(seeker: Seeker) -> int:
-    """The step whose numbers are the run's: the last one at the level that was found, else the first."""
-    best = seeker.search.best
-    return 1 if best is None else best.number
-
-
 def _delivered(leader: Leader, scenario: Scenario, ending: Ending, gathered: Gathered, because: str) -> Delivered:
-    if leader.seeker is not None:
-        search = leader.seeker.search
-        judged = (step.number for step in (*search.steps[:1], search.best, search.failed) if step is not None)
-        return delivered_steps(gathered, set(judged), because)
+    if leader.find_max is not None:
+        return delivered_steps(gathered, {step.number for step in leader.find_max.deciding_steps}, because)
     until_s = None if ending.stop == PLAN_DONE else _aborted_s(leader, ending, gathered)
     return delivered_load(scenario, leader.plan, gathered, until_s=until_s, because=because)
 

@@ -136,23 +136,14 @@ def measured_windows(
     except BadMetrics as error:
         return None, str(error)
     wanted = (summary["totals"]["succeeded"], summary["totals"]["failed"])
-    merged = Merged(seconds=0.0, counts=merge([]).counts, tally=merge([]).tally, qps=0.0, statement_qps={})
-    for step_id in _candidates(summary):
-        merged = merge(
-            [[window for window in own if step_id is None or window.step_id == step_id] for own in windows.values()]
-        )
-        if (merged.counts.succeeded, merged.counts.failed) == wanted:
-            return merged, None
-    return None, f"the windows that are stored have {merged.counts.succeeded} samples, and the result {wanted[0]}"
-
-
-def _candidates(summary: Mapping[str, Any]) -> list[int | None]:
-    """The steps whose numbers may be the run's: the last one at the level that was found, else the first."""
-    found = summary["find_max"]
-    if not found:
-        return [None]
-    at_level = [step["step"] for step in found["steps"] if step["target"] == found["max_concurrency"]]
-    return [*reversed(at_level), 1]
+    searched = summary["find_max"]
+    decisive = searched.get("decisive_step") if searched else None  # a search is reported by the numbers of one step
+    merged = merge(
+        [[window for window in own if not searched or window.step_id == decisive] for own in windows.values()]
+    )
+    if (merged.counts.succeeded, merged.counts.failed) != wanted:
+        return None, f"the windows that are stored have {merged.counts.succeeded} samples, and the result {wanted[0]}"
+    return merged, None
 
 
 def _windows(stored: Sequence[StoredWindow], beats: Sequence[WorkerRow]) -> dict[str, list[WindowResult]]:

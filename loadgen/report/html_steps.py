@@ -38,7 +38,7 @@ def find_max(record: RunRecord) -> str:
     """The answer of a search, and its steps as they were judged."""
     found = record.summary["find_max"]
     level = found.get("max_concurrency")
-    kinds = {"TRUE_MAX": "the limit itself was found", "BOUNDED_MAX": "more were not tried"}
+    kinds = {"TRUE_MAX": "the limit itself was found", "BOUNDED_MAX": "a lower bound"}
     failed = found.get("failed_at")
     answer = facts(
         [

@@ -25,7 +25,8 @@ _ORDER = (
     *("validity", "valid", "reasons", "started_at", "stage", "name", "starts_s", "measured_seconds", "connections"),
     *("rate", "workers", "totals"),
     *("statement", "category", "code", "count", "example", "check", "value", "passed"),
-    *("max_concurrency", "result", "step", "target", "outcome", "reason", "failed_at", "failed_outcome", "seconds"),
+    *("max_concurrency", "result", "step", "target", "outcome", "reason", "failed_at", "failed_outcome"),
+    *("limited_at", "seconds"),
     *("scheduled", "skipped", "succeeded", "failed", "cancelled", "reads", "writes", "qps", "error_rate"),
     *(*PERCENTILES, "avg", "min", "max", "at_least"),
     *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "stages", "errors", "thresholds", "find_max"),
@@ -34,7 +35,7 @@ _ORDER = (
     *("worker_results", "delivered", "cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms", "saturated", "client"),
     *("opened", "reopened", "refused", "last_refused", "at", "second", "text"),
     *("created", "expired", "current", "sessions"),
-    *("confidence", "low_confidence", "steps", "environment", "enrichment"),
+    *("confidence", "low_confidence", "decisive_step", "steps", "environment", "enrichment"),
 )
 _PLACES = {key: place for place, key in enumerate(_ORDER)}
 _FRACTIONS = {

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from loadgen.model import workload as model
+from loadgen.rules.find_max_step import FindMax
 from loadgen.scenario import scenario as typed
 from loadgen.scenario.base import Section
 from loadgen.scenario.check_load import ceiling, duration_s
@@ -139,7 +140,7 @@ def load_of(load: LoadSection) -> typed.Load:
         )
         for stage in load.stages
     )
-    find_max = typed.FindMax(
+    find_max = FindMax(
         **{name + "_s" * (name in ("step", "settle")): value for name, value in _values(load.find_max).items()}
     )
     return typed.Load(

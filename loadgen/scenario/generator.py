@@ -175,7 +175,7 @@ class HotspotGenerator(Section):
 class LatestSettings(Ranged):
     theta: Theta = key(default=0.99, description="How uneven: 0.99 as in YCSB.")
     follows: Annotated[str | None, Word(nullable=True)] = key(
-        default=None, description="A statement with a sequence, whose new keys are the newest."
+        default=None, description="A statement with a sequence: its keys, of the same client, are the newest."
     )
 
 

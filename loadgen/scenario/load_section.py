@@ -74,7 +74,7 @@ class LoadSection(Section):
     connections: Connections = key(default=32, description="Mode concurrency: how many, over all workers.")
     min_connections: Connections = key(default=1, description="Where a ramp begins; no level may be below it.")
     profile: Annotated[Profile, OneOf(words=Profile)] = key(
-        default="thread", description="process: one client per worker process, for isolation."
+        default="thread", description="process: one client per worker process, for isolation; with find_max at most 64."
     )
     pin: Annotated[Pin, OneOf(words=Pin)] = key(default="auto", description="auto: each local worker on one core.")
     workers: Annotated[int | None, Workers()] = key(

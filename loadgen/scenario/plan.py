@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from loadgen.model.credits import SIZES, credits_per_hour
 from loadgen.model.split import share
-from loadgen.scenario.findmax import FindMaxCap, find_max_cap
+from loadgen.rules.find_max import FindMaxCap, find_max_cap
 from loadgen.scenario.origin import Setting, settings
 from loadgen.scenario.problem import KeyPath
 from loadgen.scenario.rates import planned_arrivals, rate_windows

@@ -89,8 +89,9 @@ def _find_max(plan: Plan) -> list[str]:
     if cap is None:
         return []
     return [
-        f"At most {cap.steps} steps: {len(cap.levels)} up the ladder, then confirming and narrowing down.",
-        f"That is {span(cap.steps_s)} when every step is clear, and never more than {span(cap.longest_s)}.",
+        f"At most {cap.steps} steps: {len(cap.levels)} of the climb, then confirming and bisecting; some are left for"
+        " repeating steps that contradict each other, or that the client limited.",
+        f"{span(cap.steps_s)} when no step is repeated or extended, never more than {span(cap.longest_s)}.",
     ]
 
 

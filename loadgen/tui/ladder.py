@@ -8,7 +8,13 @@ from loadgen.tui.draw import LABEL, cell, label
 from loadgen.tui.view import Ladder, Rung, RunView
 from loadgen.tui.words import NOTHING, ms, one_line, rate
 
-_STAGES = {"climb": "climbing", "confirm": "confirming the best", "refine": "bisecting"}
+_STAGES = {
+    "climb": "climbing",
+    "confirm": "confirming the best",
+    "verify": "confirming that it fails",
+    "refine": "bisecting",
+    "repeat": "measuring again",
+}
 
 
 def ladder(view: RunView, width: int, limit: int) -> list[Text]:
@@ -56,11 +62,13 @@ def _where(search: Ladder) -> Text:
 
 def _rung(rung: Rung) -> Text:
     mark, style = ("✓", "green") if rung.held else ("✗", "bold red")
+    if rung.outcome == "CLIENT_LIMIT":
+        mark, style = "?", "yellow"
     text = Text.assemble(
         " " * LABEL,
         (mark, style),
         f"{rung.target:>6}  ",
-        (cell(one_line(rung.outcome, 15), 15), "" if rung.held else "red"),
+        (cell(one_line(rung.outcome, 15), 15), "" if rung.held else style.removeprefix("bold ")),
     )
     text.append(f"{NOTHING if rung.qps is None else rate(rung.qps):>8}/s  p95 {ms(rung.p95_ms):>7} ms")
     return text.append(f"  {one_line(rung.reason)}", style="dim")

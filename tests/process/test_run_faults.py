@@ -285,8 +285,8 @@ def test_the_maximum_that_a_server_of_sixteen_slots_can_take(bench: Bench) -> No
     assert bench.rows(sql, run.run_id) == told
     sql = "SELECT FIND_MAX_RESULT FROM TEST_RESULTS WHERE RUN_ID = ? AND WORKER_ID IS NULL"
     assert json.loads(bench.rows(sql, run.run_id)[0][0]) == found
-    decisive = [step for step in found["steps"] if step["target"] == found["max_concurrency"]][-1]
-    assert summary["totals"]["succeeded"] == history(bench.server, run.run_id)[decisive["step"]]
+    assert summary["connections"] == found["max_concurrency"]
+    assert summary["totals"]["succeeded"] == history(bench.server, run.run_id)[found["decisive_step"]]
     assert (found["qps"], found["p95_ms"]) == (summary["totals"]["qps"], summary["latency_ms"]["p95"])
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from loadgen.model.event import Scope, SetPhase, SetWorkerTarget
 from loadgen.model.run import Phase
-from loadgen.scenario.scenario import Arrival, FindMax, Load, LoadMode, Stage
+from loadgen.rules.find_max_step import FindMax
+from loadgen.scenario.scenario import Arrival, Load, LoadMode, Stage
 from orchestrator.commands import plan_events, target_events
 from orchestrator.plan import (
     PlannedTarget,

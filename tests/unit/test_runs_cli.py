@@ -24,7 +24,6 @@ from loadgen.cli.prune import _as_text as pruned_text
 from loadgen.cli.run_view import Look, as_json, as_text
 from loadgen.cli.stop import Asked, _as_json, _as_text
 from loadgen.cli.who import who
-from loadgen.control.find_max_step_history import StepRecord
 from loadgen.control.prune import Found
 from loadgen.control.run_leases import Holder
 from loadgen.control.run_status import Run, Unfinished
@@ -36,7 +35,7 @@ from loadgen.snowflake.lookup import find_profile
 from loadgen.worker import main as worker_main
 from orchestrator.crew import Health
 from orchestrator.pool.attempt_folders import AttemptFolder
-from orchestrator.recover import NEVER_LED_S, best_step, obstacle, signs_of_life, silent_crew
+from orchestrator.recover import NEVER_LED_S, obstacle, signs_of_life, silent_crew
 from orchestrator.spawn import subprocess as programs
 from orchestrator.spawn.external import ExternalSpawner, worker_command
 from orchestrator.spawn.spawner import WorkerOrder, last_lines
@@ -326,39 +325,6 @@ def test_of_a_lost_run_only_workers_that_said_so_are_done():
 
     assert [worker.health for worker in silent_crew(RUN, [done])] == [Health.DONE, Health.MISSING]
     assert [worker.health for worker in silent_crew(RUN, [WORKER])] == [Health.DEAD, Health.MISSING]
-
-
-def step(number: int, target: int, outcome: str) -> StepRecord:
-    return StepRecord(
-        run_id="r",
-        step_number=number,
-        target_connections=target,
-        window_start_time=None,
-        window_end_time=None,
-        succeeded=1,
-        failed=0,
-        qps=1.0,
-        p50_latency_ms=1.0,
-        p95_latency_ms=1.0,
-        p99_latency_ms=1.0,
-        error_rate=0.0,
-        queue_seen=False,
-        outcome=outcome,
-        reason="",
-    )
-
-
-@pytest.mark.parametrize(
-    ("steps", "best"),
-    [
-        ([], 1),
-        ([step(1, 5, "SLO_FAILED")], 1),
-        ([step(1, 5, "STABLE"), step(2, 15, "STABLE"), step(3, 25, "DEGRADED"), step(4, 15, "STABLE")], 4),
-        ([step(1, 5, "STABLE"), step(2, 15, "STABLE"), step(3, 10, "STABLE")], 2),
-    ],
-)
-def test_the_numbers_of_a_lost_search_are_those_of_its_best_step(steps, best):
-    assert best_step(steps) == best
 
 
 # --- one run at a time on a warehouse --------------------------------------------------------------------------------

@@ -154,6 +154,8 @@ def test_the_error_carries_the_problems_and_ends_with_exit_code_2():
         ("workers: 0", "must be from 1 to 1,000"),
         ("profile: process, workers: 2", "one worker per connection, that is 32"),
         ("profile: process, connections: 5000", "would start 5,000 processes"),
+        ("mode: find_max, profile: process", "process with mode find_max would start 500 processes at once"),
+        ("mode: find_max, profile: process, find_max: {maximum: 65}", "set load.find_max.maximum to 64 or less"),
         ("stages: [{duration: 1m}]", "load.stages.0.connections: is missing"),
         ("stages: [{duration: 1m, rate: 5/s, connections: 1}]", "load.stages.0.rate: does not belong to mode"),
         ("stages: [{duration: 1m, connections: 5}], duration: 5m", "load.duration: is said by the stages"),
@@ -402,6 +404,10 @@ def test_weights_of_zero_send_nothing():
 def test_a_scenario_without_statements_has_nothing_to_send():
     assert problems("version: 1\nname: x\n") == ["f.yaml:1:1 workload: is missing; add workload: …"]
     assert "there is nothing to send" in problems("version: 1\nname: x\nworkload: {}\n")[0]
+
+
+def test_a_search_may_have_a_process_for_each_connection_up_to_a_limit():
+    assert warnings_of(load="mode: find_max, profile: process, find_max: {maximum: 64}") == []
 
 
 def test_what_works_but_is_hardly_meant_is_a_warning():

@@ -30,6 +30,7 @@ from loadgen.model.workload import (
     Uuid,
     Zipfian,
 )
+from loadgen.rules.find_max_step import FindMax
 from loadgen.scenario.plan import plan
 from loadgen.scenario.plan_text import plan_text
 from loadgen.scenario.problem import ScenarioProblems
@@ -40,7 +41,6 @@ from loadgen.scenario.scenario import (
     Embedded,
     Enrichment,
     FilePool,
-    FindMax,
     Load,
     LoadMode,
     QueryPool,

@@ -20,7 +20,7 @@ FUNCTION_LINES_MAX = 60
 
 FLOOR = {f"loadgen.{name}" for name in ("errors", "clock", "units", "log")}
 # Each may import the floor and what stands before it.
-LAYERS = ["model", "scenario", "workload", "metrics", "snowflake", "control", "report", "tui"]
+LAYERS = ["model", "rules", "scenario", "workload", "metrics", "snowflake", "control", "report", "tui"]
 STACK = [f"loadgen.{name}" for name in LAYERS]
 UP_TO_CONTROL = FLOOR | set(STACK[: STACK.index("loadgen.control") + 1])
 # Roles are processes. They meet in the tables, never in Python; the command line starts them.
@@ -28,8 +28,8 @@ ROLES = {"loadgen.worker", "loadgen.embedded", "orchestrator"}
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(FLOOR, FLOOR),
     **{part: FLOOR | set(STACK[:depth]) for depth, part in enumerate(STACK)},
-    "loadgen.prepare": FLOOR | {f"loadgen.{name}" for name in ("model", "scenario", "workload", "snowflake")},
-    "loadgen.doctor": FLOOR | {f"loadgen.{name}" for name in ("model", "scenario", "snowflake", "control")},
+    "loadgen.prepare": FLOOR | {f"loadgen.{name}" for name in ("model", "rules", "scenario", "workload", "snowflake")},
+    "loadgen.doctor": FLOOR | {f"loadgen.{name}" for name in ("model", "rules", "scenario", "snowflake", "control")},
     "loadgen.worker": UP_TO_CONTROL,
     "loadgen.embedded": FLOOR,
     "orchestrator": UP_TO_CONTROL | {"loadgen.report", "loadgen.prepare"},

@@ -9,7 +9,8 @@ import pytest
 from loadgen.control.find_max_step_history import StepRecord
 from loadgen.metrics.interval import Measured
 from loadgen.model.run import Phase, RunStatus
-from loadgen.scenario.scenario import Arrival, FindMax, LoadMode, Stage
+from loadgen.rules.find_max_step import FindMax
+from loadgen.scenario.scenario import Arrival, LoadMode, Stage
 from loadgen.tui.history import History
 from loadgen.tui.look import WorkerState
 from loadgen.tui.news import news

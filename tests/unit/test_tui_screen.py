@@ -16,7 +16,7 @@ from loadgen.model.run import Phase
 from loadgen.tui.look import WorkerState
 from loadgen.tui.screen import Page, Section, fit, render
 from loadgen.tui.view import Filling, RunView
-from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, NOW_S, STALE, WARMUP, cells
+from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, NOW_S, STALE, WARMUP, cells, rung
 
 GOLDEN = Path(__file__).with_name("golden")
 VIEWS = {"warmup": WARMUP, "measurement": MEASUREMENT, "find_max": FIND_MAX, "stale": STALE}
@@ -56,6 +56,18 @@ def golden_file(name: str, width: int, height: int) -> Path:
 @pytest.mark.parametrize("name", VIEWS)
 def test_the_screen_is_the_golden_one(name, width, height):
     assert drawn(VIEWS[name], width, height) + "\n" == golden_file(name, width, height).read_text("utf-8")
+
+
+def test_a_step_that_the_client_limited_is_neither_held_nor_failed():
+    assert FIND_MAX.ladder is not None
+    search = replace(
+        FIND_MAX.ladder, stage="repeat", rungs=(rung(1, 5), rung(2, 15, "CLIENT_LIMIT", "95 % of its core"))
+    )
+
+    text = drawn(replace(FIND_MAX, ladder=search), 120, 40)
+
+    assert "measuring again" in text
+    assert re.search(r"\? +15  CLIENT_LIMIT", text), text
 
 
 @pytest.mark.parametrize("page", Page)

@@ -10,7 +10,8 @@ from loadgen.metrics.result import window_discrepancy
 from loadgen.metrics.windows import WindowState
 from loadgen.model.event import SetPhase, SetWorkerTarget, Start, Stop
 from loadgen.model.run import Phase
-from loadgen.scenario.scenario import Arrival, FindMax, Load, LoadMode
+from loadgen.rules.find_max_step import FindMax
+from loadgen.scenario.scenario import Arrival, Load, LoadMode
 from loadgen.scenario.scenario import Stage as Level
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.worker.arguments import WorkerArguments

@@ -21,13 +21,19 @@ Exit codes of the program:
      10  a threshold failed
      11  a regression is confirmed
      75  skipped, another holds it
+    129  stopped by SIGHUP
     130  stopped by SIGINT
+    131  stopped by SIGQUIT
     141  whoever read our output went away
     143  stopped by SIGTERM
 
 When several apply, the first of 1, 2, 3, 4, 130/143, 5, 10, 11 wins. Codes 0, 5, 10 and 11 are verdicts of a finished
 run, not errors; they have no class here.
 """
+
+import errno
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LoadgenError(Exception):
@@ -95,3 +101,10 @@ class Busy(LoadgenError):
 
     exit_code = 75
     remedy = "Wait for the other to finish, then try again."
+
+
+def cannot_write(path: object, error: OSError, remedy: str) -> ConfigurationError:
+    """What to tell of a file or folder that could not be written; a full disk is always named as that."""
+    if error.errno in _DISK_FULL:
+        remedy = f"The disk is full: free space there (`df {path}`), then try again."
+    return ConfigurationError(f"cannot write {path}: {error.strerror or error}", remedy=remedy)

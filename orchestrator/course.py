@@ -21,6 +21,7 @@ from orchestrator.plan import RunPlan
 
 PLAN_DONE = "duration"
 GOOD_ENDS = (PLAN_DONE, "find_max", "threshold")  # what STOP says when the run did what it was meant to do
+STORING_S = 600.0  # how long workers may write what they measured; they give up by themselves then
 CLOSING_S = 0.5  # workers close their last window by themselves; STOP comes this much later
 
 
@@ -185,7 +186,7 @@ def _stopping(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[A
     if all(worker.is_over or (worker.health is Health.MISSING and never_came) for worker in view.crew):
         return course, (*said, Finish(_with_losses(ending, view, rules)))
     if course.ended == 0:
-        if view.interrupts < 2 and view.now_s <= _drained_s(course, ending, rules) + rules.timing.terminate_after_s:
+        if view.interrupts < 2 and view.now_s <= _over_s(course, view, ending, rules):
             return course, said
         return replace(course, ended=1, ended_s=view.now_s), (*said, EndWorkers(hard=False))
     if course.ended == 1:  # whoever had not heard of STOP took the first for the wish to drain
@@ -206,6 +207,14 @@ def _with_losses(ending: Ending, view: View, rules: Rules) -> Ending:
     if ending.status is not RunStatus.COMPLETED or not lost or not fails:
         return ending
     return _failure(rules, "; ".join(worker.why for worker in lost))
+
+
+def _over_s(course: Course, view: View, ending: Ending, rules: Rules) -> float:
+    """When workers that are not over by themselves are ended. One that only writes what it measured is not cut short,
+    unless somebody waits: then it spools what is left."""
+    over_s = _drained_s(course, ending, rules) + rules.timing.terminate_after_s
+    storing = all(worker.is_over or worker.is_storing for worker in view.crew)
+    return over_s + STORING_S if storing and course.asked_s is None else over_s
 
 
 def _drained_s(course: Course, ending: Ending, rules: Rules) -> float:

@@ -49,9 +49,28 @@ class WorkerView:
         return self.health in (Health.DEAD, Health.DONE) or self.end is not None
 
     @property
+    def is_storing(self) -> bool:
+        """Its statements are over, and it writes what it measured."""
+        return self.row is not None and (
+            self.health is Health.ALIVE
+            and self.status is WorkerStatus.DRAINING
+            and self.row.beat.active_connections == 0
+        )
+
+    @property
+    def left_rows(self) -> Mapping[str, int]:
+        """What it could not store, by kind; `loadgen upload` finds it."""
+        return {} if self.live is None else self.live.unstored
+
+    @property
+    def said(self) -> str | None:
+        """The last error that it told of."""
+        return None if self.row is None else self.row.beat.last_error
+
+    @property
     def why(self) -> str:
         """What became of it, in one sentence."""
-        said = self.row.beat.last_error if self.row is not None else None
+        said = self.said
         if self.end is not None and self.end.code < 0:  # what it said last, of a statement, is not why
             said = None
         if self.end is not None:

@@ -4,15 +4,16 @@ A run is an orphan when its lease is over for longer than a successor has to wai
 each has said that it ended, or has not beaten for `timing.dead` (a minute). A colleague's run is never touched: whoever
 renews his lease leads. One that nobody leads while its workers work on is left, marked `living`: it may be taken over.
 An orphan is ended under a term of its own, FAILED, with what its workers left; where its orchestrator had stored the
-result already, with that.
+result already, with that. Its container job, which nobody else would, is removed.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from loadgen.control import (
     find_max_step_history,
@@ -23,7 +24,7 @@ from loadgen.control import (
     worker_heartbeats,
 )
 from loadgen.control.retry import Patience
-from loadgen.control.run_leases import TAKEOVER_MARGIN_S, Term
+from loadgen.control.run_leases import TAKEOVER_MARGIN_S, Holder, Term
 from loadgen.control.run_status import Move, Run, Unfinished
 from loadgen.control.session import ControlSession
 from loadgen.control.test_results import ResultRow
@@ -34,11 +35,12 @@ from loadgen.model.run import STEPS, Phase, RunStatus
 from loadgen.report.summary import RunFacts, Verdict, summarize
 from loadgen.report.verdict import Evidence, check_thresholds, invalid_reasons
 from loadgen.scenario.frozen import thaw
-from loadgen.scenario.scenario import LoadMode, Scenario
+from loadgen.scenario.scenario import LoadMode, Scenario, SpawnerKind
 from orchestrator.crew import Health, WorkerView, view_crew
 from orchestrator.find_max import find_max_controller
 from orchestrator.results import gather, read_stages, session_counts, worker_results
 from orchestrator.service import result_row
+from orchestrator.spawn.spcs import remove_job
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ SILENT_S = 60.0  # where the run's own timing cannot be read
 NEVER_LED_S = 600.0  # storing the value pools of a new run takes a while, and nobody leads it yet
 TERM_S = 60.0
 ATTEMPTS = 3  # a user may ask for the run's end in between
+_ON_THIS_MACHINE = (SpawnerKind.LOCAL, SpawnerKind.SUBPROCESS)  # workers run where their orchestrator does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +100,17 @@ def end_orphans(session: ControlSession, patience: Patience, *, by: str) -> None
         event(log, logging.WARNING, "run_recovered", run=one.run_id, status=one.status, reason=one.reason)
 
 
-def obstacle(run: Unfinished) -> str | None:
-    """Why nobody else may lead a run; None: somebody may. Pure."""
+def obstacle(run: Unfinished, holder: Holder | None = None) -> str | None:
+    """Why nobody else may lead a run; None: somebody may."""
     if run.lease_over_ms is None:
         age_s = run.update_age_ms / 1000
         return None if age_s > NEVER_LED_S else f"it was made {age_s:.0f} s ago, and is not led yet"
     over_s = run.lease_over_ms / 1000
     if over_s <= 0:
-        return "it is led: its lease is renewed"
+        who = "somebody" if holder is None else run_leases.process_of(holder.owner)
+        if holder is not None and run_leases.is_gone(holder.owner):
+            return f"{who}, which led it, is gone: it can be recovered in {TAKEOVER_MARGIN_S - over_s:.0f} s"
+        return f"it is led by {who}: its lease lasts {-over_s:.0f} s more, and longer when it is renewed"
     if over_s <= TAKEOVER_MARGIN_S:
         return f"its lease ended {over_s:.0f} s ago: its leader may still write for {TAKEOVER_MARGIN_S - over_s:.0f} s"
     return None
@@ -119,11 +125,32 @@ def signs_of_life(beats: Sequence[WorkerRow], silent_s: float) -> str | None:
     return f"{newest.identity.worker_id} was heard {newest.age_ms / 1000:.0f} s ago, and has not ended"
 
 
+def deserted(
+    session: ControlSession, patience: Patience, is_meant: Callable[[Scenario], bool], besides: str | None = None
+) -> str | None:
+    """Workers that still make load for one of these scenarios though their run, another than `besides`, is not led any
+    more: a sentence; None: there are none."""
+    for found in patience.call(lambda: run_status.unfinished(session)):
+        if found.run_id == besides or found.lease_over_ms is None:
+            continue
+        holder = patience.call(partial(run_leases.read, session, found.run_id))
+        gone = holder is not None and run_leases.is_gone(holder.owner)
+        scenario = _scenario(session, patience, found.run_id) if gone or found.lease_over_ms > 0 else None
+        if scenario is None or not is_meant(scenario):
+            continue
+        beats = patience.call(partial(worker_heartbeats.read, session, found.run_id))
+        if gone and scenario.spawner.kind in _ON_THIS_MACHINE:
+            beats = tuple(row for row in beats if run_leases.is_running(row.identity.pid))
+        if heard := signs_of_life(beats, _silent_s(scenario)):
+            return f"run {found.run_id} is not led any more, and its workers still work there: {heard}"
+    return None
+
+
 # --- one run ---------------------------------------------------------------------------------------------------------
 
 
 def _recover(session: ControlSession, patience: Patience, found: Unfinished, by: str) -> Recovered | Left:
-    if led := obstacle(found):
+    if led := obstacle(found, patience.call(lambda: run_leases.read(session, found.run_id))):
         return Left(run_id=found.run_id, why=led)
     scenario = _scenario(session, patience, found.run_id)
     beats = patience.call(lambda: worker_heartbeats.read(session, found.run_id))
@@ -133,7 +160,10 @@ def _recover(session: ControlSession, patience: Patience, found: Unfinished, by:
     if term is None:
         return Left(run_id=found.run_id, why="somebody else leads it now")
     try:
-        return _end(session, patience, term, found, scenario, by)
+        ended = _end(session, patience, term, found, scenario, by)
+        if isinstance(ended, Recovered) and scenario is not None and scenario.spawner.kind is SpawnerKind.SPCS:
+            remove_job(session.place, found.run_id)
+        return ended
     finally:
         _release(session, term)
 

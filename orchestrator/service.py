@@ -19,7 +19,7 @@ from loadgen.control import run_status, test_results, value_pools, window_result
 from loadgen.control.place import ControlPlace
 from loadgen.control.retry import Patience
 from loadgen.control.run_status import NewRun, Run
-from loadgen.control.session import ControlSession
+from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
@@ -50,12 +50,13 @@ from orchestrator.results import (
     worker_results,
 )
 from orchestrator.run_id import new_run_id
-from orchestrator.spawn.spawner import Spawner, WorkerOrder
+from orchestrator.spawn.spawner import Spawner, WorkerOrder, let_workers_end
 from orchestrator.tick import Tick
 from orchestrator.warehouse import WarehouseWatch
 
 log = logging.getLogger(__name__)
 
+_NO_PROCESS = "Free memory or processes on this machine (`ulimit -u`), or use fewer workers."
 WATCH_JOIN_S = 15.0  # its last rows are on their way; longer than one statement may take
 
 
@@ -65,6 +66,7 @@ class Finished:
 
     run_id: str
     summary: Mapping[str, Any]
+    unstored: ResultRow | None = None  # the control plane could not take the result: somebody has to keep it
 
     @property
     def exit_code(self) -> int:
@@ -108,11 +110,13 @@ class OrchestratorService:
         self._hurried = threading.Event()  # set by the first interrupt: what can be done later is left for later
         self._lock = threading.Lock()  # guards what is above: whoever interrupts is another thread
 
-    def create_run(self, scenario: Scenario, pools: Mapping[str, Pool] | None = None) -> str:
-        """A new run, PREPARED, with its scenario frozen and its value pools stored. Its id."""
+    def create_run(
+        self, scenario: Scenario, pools: Mapping[str, Pool] | None = None, *, run_id: str | None = None
+    ) -> str:
+        """A new run, PREPARED, with its scenario frozen and its value pools stored. Its id, made here unless given."""
         assert scenario.load.workers is not None, "settle the number of workers first"
         run = NewRun(
-            run_id=new_run_id(scenario.name, self._clock.utc_now()),
+            run_id=run_id or new_run_id(scenario.name, self._clock.utc_now()),
             template_id=template_id(scenario),
             test_name=scenario.name,
             scenario_config=freeze(scenario),
@@ -153,17 +157,23 @@ class OrchestratorService:
                 self._spawn(spawner, leader, run_id)
                 ending = leader.lead()
             finished = self._finish(leader, scenario, ending)
-            released = True
+            released = finished.unstored is None
             return finished
+        except Exception:
+            let_workers_end(spawner, scenario.timing, self._clock, self._hurried)
+            raise
         finally:
-            spawner.close()
-            leader.leave_office(releasing=released)
+            _close("workers", spawner.close)
+            _close("lease", lambda: leader.leave_office(releasing=released))
 
     def _spawn(self, spawner: Spawner, leader: Leader, run_id: str) -> None:
         try:
             spawner.start(_orders(run_id, leader.worker_ids))
-        except LoadgenError as error:  # nobody should have to recover a run that never began
-            leader.move(leader.read_run(), Step(RunStatus.FAILED, Phase.PREPARING, str(error)))
+        except Exception as error:  # nobody should have to recover a run that never began
+            failed = Step(RunStatus.FAILED, Phase.PREPARING, str(error))
+            _close("run", lambda: leader.move(leader.read_run(), failed))
+            if isinstance(error, OSError):
+                raise RunFailed(f"workers could not be started: {error}", remedy=_NO_PROCESS) from error
             raise
 
     def stop_run(self, run_id: str, reason: str) -> Run:
@@ -198,14 +208,18 @@ class OrchestratorService:
             facts = self._enriched(self._facts(leader, scenario, ending, run), leader, scenario)
             summary = summarize(facts)
             result = result_row(run, facts, summary)
-            test_results.append(leader.session, leader.patience, result)
         else:  # another leader had stored it, and was lost right after that: the run ends as its result says
             summary = json.loads(result.summary)
             reason = summary["exit_reason"]
         last = Step(RunStatus(result.status), Phase.PROCESSING, reason)
-        if not leader.in_office(lambda: leader.move(leader.read_run(), last, verdict=summary["verdict"])):
-            raise RunFailed(f"run {run.run_id} could not be ended: it is {leader.read_run().status}")
         event(log, logging.INFO, "run_ended", run=run.run_id, verdict=summary["verdict"], why=summary["exit_reason"])
+        try:
+            test_results.append(leader.session, leader.patience, result)
+            if not leader.in_office(lambda: leader.move(leader.read_run(), last, verdict=summary["verdict"])):
+                raise RunFailed(f"run {run.run_id} could not be ended: it is {leader.read_run().status}")
+        except ControlFailed as error:  # the verdict is known, and the control plane away
+            event(log, logging.WARNING, "result_not_stored", run=run.run_id, why=str(error))
+            return Finished(run_id=run.run_id, summary=summary, unstored=result)
         return Finished(run_id=run.run_id, summary=summary)
 
     def _facts(self, leader: Leader, scenario: Scenario, ending: Ending, run: Run) -> RunFacts:
@@ -257,6 +271,7 @@ class OrchestratorService:
             sessions=session_counts(rows) if scenario.sessions.count else None,
             delivered=delivered,
             logins=connections,
+            unstored={worker.worker_id: worker.left_rows for worker in leader.crew if worker.left_rows},
         )
 
     def _enriched(self, facts: RunFacts, leader: Leader, scenario: Scenario) -> RunFacts:
@@ -313,6 +328,14 @@ class OrchestratorService:
             session.close()
 
 
+def _close(what: str, close: Callable[[], object]) -> None:
+    """Whatever becomes of it: the verdict, or the error that ended the run, is what has to be told."""
+    try:
+        close()
+    except Exception as error:
+        event(log, logging.WARNING, "close_failed", of=what, why=str(error))
+
+
 def _process(leader: Leader, ending: Ending) -> None:
     run = leader.read_run()
     if run.phase is not Phase.PROCESSING:
@@ -342,7 +365,8 @@ def _aborted_s(leader: Leader, ending: Ending, gathered: Gathered) -> float:
 
 
 def _environment(leader: Leader, scenario: Scenario, circumstances: Circumstances) -> dict[str, Any]:
-    warnings = list(leader.limits.warnings)
+    unstored = [f"{one.worker_id} could not store all: {one.said}" for one in leader.crew if one.left_rows]
+    warnings = [*leader.limits.warnings, *unstored]
     if scenario.target.use_cached_result:
         warnings.append("target.use_cached_result is on: some answers may come from the result cache")
     if circumstances.shared_warehouse:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from loadgen.clock import Clock
@@ -74,6 +75,7 @@ class Queue:
     share: bool = False  # neither: measure beside him
     stop: threading.Event  # ends the waiting
     told: Callable[[str], None] = lambda _: None  # whom we wait for
+    deserted: Callable[[ControlSession], str | None] = lambda _: None  # workers there that are not led any more
 
 
 @contextmanager
@@ -126,13 +128,15 @@ def _claim(
         claimed_ns = clock.boottime_ns()
         if queue.share:
             return claimed_ns, run_leases.join(session, patience, warehouse.key, owner, times.ttl_s)
+        _bury_the_gone(session, patience, warehouse.key)
         holder = patience.call(lambda: run_leases.living(session, warehouse.key))
-        if holder is None:
+        working = queue.deserted(session) if holder is None else None
+        if holder is None and working is None:
             term = run_leases.claim(session, patience, warehouse.key, owner, times.ttl_s)
             if term is not None:
                 return claimed_ns, term
             holder = patience.call(lambda: run_leases.read(session, warehouse.key))
-        said = busy_text(warehouse, holder)
+        said = working or busy_text(warehouse, holder)
         if not queue.wait:
             raise Busy(said, remedy="Add --wait to wait for it; `loadgen runs list` shows the runs.")
         queue.told(said)
@@ -140,14 +144,22 @@ def _claim(
             raise WaitStopped(f"stopped while waiting: {said}")
 
 
+def _bury_the_gone(session: ControlSession, patience: Patience, key: str) -> None:
+    """Whose process has ended on this machine, without a word, does not keep the warehouse any longer."""
+    for look in (run_leases.living, run_leases.read):
+        while (holder := patience.call(partial(look, session, key))) is not None:
+            if holder.may_be_succeeded or not run_leases.is_gone(holder.owner):
+                break
+            patience.call(partial(run_leases.bury, session, key, holder))
+
+
 def busy_text(warehouse: Warehouse, holder: Holder | None) -> str:
     """Who has it, in one sentence."""
     what = f"warehouse {plain(warehouse.name, 100)}"
     if holder is None:
         return f"{what} is being taken by another run"
-    process, _, scenario = holder.owner.partition(" ")
-    host, _, pid = process.rpartition(":")[0].rpartition(":")
-    by = f"scenario {plain(scenario, 60)}, process {plain(pid, 20)} on {plain(host, 80)}"
+    scenario = holder.owner.partition(" ")[2]
+    by = f"scenario {plain(scenario, 60)}, {run_leases.process_of(holder.owner)}"
     if holder.remaining_ms > 0:
         return f"{what} is in use by another run: {by}"
     free_s = max(0.0, TAKEOVER_MARGIN_S + holder.remaining_ms / 1000)

@@ -33,15 +33,16 @@ def judge_by(baseline: str | None, place: ControlPlace) -> Callable[[dict[str, A
 
 def judged(baseline: str, place: ControlPlace, summary: Mapping[str, Any]) -> dict[str, Any]:
     """The summary, with `baseline` in it. An exit code that comes first stays, and so does the summary of a run that
-    cannot be compared with any. Raises nothing on purpose: a result is not lost because nothing is beside it."""
+    cannot be compared with any. Raises nothing: a result is not lost because nothing is beside it."""
     if summary["status"] != "COMPLETED" or not summary["validity"]["valid"]:
         return dict(summary)
     look = _beside_trend if baseline == TREND else _beside_run
     try:
         found = _look(place, lambda session, patience: look(session, patience, baseline, summary))
-    except LoadgenError as error:  # the run has its result, whatever becomes of the comparison
+    except Exception as error:  # a bug, too: the run has its result, whatever becomes of the comparison
         kind = {"kind": TREND} if baseline == TREND else {"kind": "run", "run_id": baseline}
-        found = {**kind, "verdict": "not judged", "reason": str(error), "exit_code": error.exit_code}
+        code = error.exit_code if isinstance(error, LoadgenError) else LoadgenError.exit_code
+        found = {**kind, "verdict": "not judged", "reason": str(error), "exit_code": code}
     exit_code = found.pop("exit_code")
     told = {**summary, "baseline": found}
     if summary["exit_code"] or not exit_code:

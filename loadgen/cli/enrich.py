@@ -69,10 +69,11 @@ def enrich(
     if result.error is not None:
         raise result.error
     if record is not None:
-        from loadgen.cli.enriched_files import rewrite_files
+        from loadgen.cli.amended_files import rewrite_files
+        from loadgen.report.enrichment import with_enrichment
 
         folder = output_dir / result.run_id
-        if rewrite_files(folder, record, result):
+        if rewrite_files(folder, record, lambda summary: with_enrichment(summary, result)):
             click.echo(f"wrote the reports in {plain(str(folder))} again", err=True)
     click.echo(json.dumps(_as_json(result), indent=2) if output == "json" else "\n".join(_lines(result)))
 
@@ -80,8 +81,9 @@ def enrich(
 def _enrich(
     session: ControlSession, patience: Patience, name: str, *, wait: bool, hybrid: bool
 ) -> tuple[EnrichmentResult, RunRecord | None]:
-    from loadgen.cli.enriched_files import store_enriched
+    from loadgen.cli.amended_files import amend_stored
     from loadgen.control import run_names, run_status
+    from loadgen.report.enrichment import with_enrichment
     from loadgen.scenario.frozen import thaw
     from loadgen.scenario.scenario import Enrichment
     from orchestrator.enrich import Effort, enrich_run
@@ -99,7 +101,9 @@ def _enrich(
     asked = Enrichment.ON if hybrid or scenario.enrichment is Enrichment.ON else Enrichment.AUTO
     effort = Effort(limit_s=None, wait=wait, enabled=asked, told=_tell if wait else lambda _: None)
     result = enrich_run(session, patience, run.run_id, scenario, effort=effort)
-    return result, None if result.error is not None else store_enriched(session, patience, result)
+    if result.error is not None:
+        return result, None
+    return result, amend_stored(session, patience, run.run_id, lambda summary: with_enrichment(summary, result))
 
 
 def _tell(coming: int) -> None:

@@ -215,7 +215,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except Exception as error:
         return _fail(error, json_wanted=_wants_json(arguments))
+    finally:
+        _give_up_stderr()
     return result if isinstance(result, int) else 0
+
+
+def _give_up_stderr() -> None:
+    """What could not be written to it would make the interpreter end with 120 instead of our exit code."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    except (OSError, ValueError):
+        discard(sys.stderr)
 
 
 def _leave(code: int) -> NoReturn:
@@ -230,7 +241,7 @@ def _leave(code: int) -> NoReturn:
 def _fail(error: BaseException, *, json_wanted: bool) -> int:
     """Tell the user, and return the exit code."""
     if isinstance(error, (ReaderLeft, BrokenPipeError)):
-        _discard(sys.stdout)
+        discard(sys.stdout)
         return 141
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)
@@ -245,9 +256,9 @@ def _fail(error: BaseException, *, json_wanted: bool) -> int:
             click.echo(json.dumps({"error": entry}))
         click.echo(f"error: {what}" + (f"\nhint: {hint}" if hint else ""), err=True)
     except OSError:  # stdout or stderr is gone: the exit code is all that can still be said
-        _discard(sys.stdout)
+        discard(sys.stdout)
     if isinstance(error, OSError):
-        _discard(sys.stdout)  # perhaps the failure was writing to it, and Python would try once more at exit
+        discard(sys.stdout)  # perhaps the failure was writing to it, and Python would try once more at exit
     return failure.exit_code
 
 
@@ -276,7 +287,7 @@ def _wants_json(arguments: Sequence[str]) -> bool:
     return "--format=json" in arguments or ("--format", "json") in itertools.pairwise(arguments)
 
 
-def _discard(stream: TextIO | None) -> None:
+def discard(stream: TextIO | None) -> None:
     """Send what is still buffered nowhere, so that Python does not fail on it a second time at exit."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)

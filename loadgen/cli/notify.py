@@ -20,6 +20,7 @@ from loadgen.scenario.scenario import Notable, Notification, Scenario
 TIMEOUT_S = 10.0
 
 _INVALID = 5
+_SIGNALLED = 128  # above: a signal stopped it
 _WHY_MAX = 300  # characters
 Warn = Callable[[str], None]
 
@@ -62,7 +63,7 @@ def notable(exit_code: int) -> set[Notable]:
         happened.add(Notable.REGRESSION)
     elif exit_code == _INVALID:
         happened.add(Notable.INVALID)
-    elif exit_code not in (0, Busy.exit_code, 130, 143):
+    elif exit_code not in (0, Busy.exit_code) and exit_code <= _SIGNALLED:
         happened.add(Notable.FAILED)
     return happened
 

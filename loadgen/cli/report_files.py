@@ -6,9 +6,10 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from loadgen.errors import ConfigurationError
+from loadgen.errors import cannot_write
 from loadgen.report.html import report_html
 from loadgen.report.intervals import intervals_csv
 from loadgen.report.junit import junit_xml
@@ -31,11 +32,27 @@ FILES = {"html": "report.html", "md": "report.md", "junit": "junit.xml", "csv": 
 
 def write_reports(folder: Path, record: RunRecord, environ: Mapping[str, str] = os.environ) -> None:
     """All of FILES into the folder of a run; where GitHub Actions asks for it, the Markdown to its summary as well."""
-    for kind, name in FILES.items():
-        write_file(folder / name, RENDERERS[kind](record))
-    if summary := environ.get(STEP_SUMMARY):
-        with _telling(Path(summary)), Path(summary).open("a", encoding="utf-8") as page:
-            page.write(report_markdown(record))
+    for write in report_writers(folder, record, environ):
+        write()
+
+
+def report_writers(
+    folder: Path, record: RunRecord, environ: Mapping[str, str] = os.environ
+) -> list[Callable[[], None]]:
+    """The same, one by one: a file that fails does not cost the others."""
+    writers: list[Callable[[], None]] = [partial(_write_report, folder, kind, record) for kind in FILES]
+    if page := environ.get(STEP_SUMMARY):
+        writers.append(partial(_append, Path(page), record))
+    return writers
+
+
+def _write_report(folder: Path, kind: str, record: RunRecord) -> None:
+    write_file(folder / FILES[kind], RENDERERS[kind](record))
+
+
+def _append(path: Path, record: RunRecord) -> None:
+    with _telling(path), path.open("a", encoding="utf-8") as page:
+        page.write(report_markdown(record))
 
 
 def write_file(path: Path, content: str) -> None:
@@ -57,6 +74,4 @@ def _telling(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot write {path}: {error.strerror}", remedy="Choose another file or folder that you may write to."
-        ) from error
+        raise cannot_write(path, error, "Choose another file or folder that you may write to.") from error

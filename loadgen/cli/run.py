@@ -8,12 +8,13 @@ lease          keeps the lease                                              a se
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
-import shutil
 import signal
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from loadgen.units import NS_PER_S
 if TYPE_CHECKING:
     from loadgen.cli.run_job import RunJob
     from loadgen.cli.run_screen import RunDisplay
+    from loadgen.scenario.read import Loaded
     from loadgen.scenario.scenario import Scenario
 
 TICK_S = 0.1
@@ -86,14 +88,15 @@ def run(
 
     \b
     Exit codes: 0 passed, 2 bad usage or scenario, 3 cannot connect, 4 the run failed, 5 finished but INVALID,
-    10 a threshold failed, 11 worse than the --baseline, 75 another run uses the warehouse, 130/143 stopped by a signal.
-    The first Ctrl-C ends the run in good order and reports what was measured; the second cancels what is under way; the
-    third ends at once.
+    10 a threshold failed, 11 worse than the --baseline, 75 another run uses the warehouse, 128 + n stopped by signal n
+    (129 SIGHUP, 130 SIGINT, 131 SIGQUIT, 143 SIGTERM). The first Ctrl-C, or another of these signals, ends the run
+    gracefully and reports what was measured; the second cancels what is under way; the third ends at once.
     """
-    scenario = _scenario(file, connection, overrides, labels)
+    loaded = _read(file, overrides)
     if dry_run:
-        _print_plan(file, overrides, output)
+        _print_plan(file, loaded, output)
         return 0
+    scenario = _scenario(loaded, connection, labels)
     check_confirm(baseline, confirm)
     if wait and share_warehouse:
         raise UsageError("--share-warehouse waits for nobody", remedy="Leave --wait out.")
@@ -110,33 +113,33 @@ def run(
         folder=file.resolve().parent,
         runs_folder=output_dir,
         clock=SystemClock(),
+        text=loaded.text,
         wait=wait,
         share=share_warehouse,
     )
     with telling(scenario, _warn) as told, _server_for(scenario):
         exact = None if baseline is None else check_baseline(baseline, place)
         judge = judge_by(exact, place)
-        told.summary = _run(file, make_job(), judge, quiet=quiet, output=output, again=confirm)
+        told.summary = _run(make_job(), judge, quiet=quiet, output=output, again=confirm)
         if confirm and wants_second_run(told.summary):
             click.echo("a regression is suspected: one more run will tell", err=True)
-            told.summary = _run(file, make_job(), judge, quiet=quiet, output=output, again=False)
+            told.summary = _run(make_job(), judge, quiet=quiet, output=output, again=False)
     return int(told.summary["exit_code"])
 
 
 def _warn(line: str) -> None:
-    click.echo(f"warning: {line}", err=True)
+    with contextlib.suppress(OSError):  # stderr may be on the disk that is full
+        click.echo(f"warning: {line}", err=True)
 
 
 Judge = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def _run(file: Path, job: RunJob, judge: Judge, *, quiet: bool, output: str, again: bool) -> dict[str, Any]:
+def _run(job: RunJob, judge: Judge, *, quiet: bool, output: str, again: bool) -> dict[str, Any]:
     from loadgen.cli.baseline import baseline_text, wants_second_run
     from loadgen.report.text import summary_text
 
     def tell(summary: dict[str, Any]) -> None:
-        assert job.output is not None
-        shutil.copyfile(file, job.output / "scenario.yaml")
         if output == "json":
             if not (again and wants_second_run(summary)):  # one document: that of the run which tells
                 click.echo(json.dumps(summary, indent=2))
@@ -169,17 +172,24 @@ def lead_to_the_end(
         raise
     assert job.output is not None
     summary = dict(finished.summary)
-    if received and summary["exit_code"] not in (1, 2, 3, 4):  # those come first
-        summary["exit_code"] = 128 + received[0]
-    _write_summary(job.output, summary)  # before anybody is asked: it must not be lost
+    with contextlib.suppress(LoadgenError), noted_signals():  # it is written, and that is told, again below
+        _write_summary(job, summary)  # before the baseline is read: it must not be lost
     summary = judge(summary)
-    if job.record is not None:
-        job.record = dataclasses.replace(job.record, summary=summary)
-    _write_summary(job.output, summary)
-    _write_reports(job)
-    tell(summary)
-    display.verdict(summary)
+    with noted_signals():  # the verdict is known: it is told, whoever is impatient now
+        _write_files(job, summary)
+        _tell(summary, tell)
+        display.verdict(summary)
     return summary
+
+
+def _tell(summary: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
+    try:
+        tell(summary)
+    except OSError as error:
+        from loadgen.cli.main import discard
+
+        discard(sys.stdout)
+        _warn(f"the result could not be printed: {error.strerror}")
 
 
 def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
@@ -203,12 +213,17 @@ def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
             job.interrupt(received[0])
 
 
-def _scenario(file: Path, connection: str | None, overrides: Sequence[str], labels: Sequence[str]) -> Scenario:
-    from loadgen.cli.validate import _cores
+def _read(file: Path, overrides: Sequence[str]) -> Loaded:
+    """Once: it may be a pipe, and it may change while the run goes on."""
     from loadgen.scenario.read import read_scenario
+
+    return read_scenario(file, overrides=overrides, environ=os.environ)
+
+
+def _scenario(loaded: Loaded, connection: str | None, labels: Sequence[str]) -> Scenario:
+    from loadgen.cli.validate import _cores
     from loadgen.scenario.workers import with_workers
 
-    loaded = read_scenario(file, overrides=overrides, environ=os.environ)
     for warning in loaded.warnings:
         click.echo(f"warning: {plain(str(warning))}", err=True)
     scenario = loaded.scenario
@@ -239,28 +254,33 @@ def _server_for(scenario: Scenario) -> AbstractContextManager[object]:
     return embedded_server(scenario.embedded)
 
 
-def _write_summary(folder: Path, summary: dict[str, Any]) -> None:
-    """Whole or not at all."""
-    draft = folder / ".summary.json.tmp"
-    draft.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
-    draft.replace(folder / "summary.json")
-
-
-def _write_reports(job: RunJob) -> None:
-    """A report that cannot be written changes nothing about the run."""
-    from loadgen.cli.report_files import write_reports
+def _write_summary(job: RunJob, summary: Mapping[str, Any]) -> None:
+    from loadgen.cli.report_files import write_file
 
     assert job.output is not None
-    if job.record is None:
-        return
-    try:
-        write_reports(job.output, job.record)
-    except LoadgenError as error:
-        click.echo(f"warning: {plain(str(error))}", err=True)
+    write_file(job.output / "summary.json", json.dumps(summary, indent=2) + "\n")
 
 
-def _print_plan(file: Path, overrides: Sequence[str], output: str) -> None:
-    from loadgen.cli.validate import _as_json, _as_text, _validated
+def _write_files(job: RunJob, summary: dict[str, Any]) -> None:
+    """What a run leaves in its folder. The verdict is known: a file that cannot be written is a warning."""
+    from loadgen.cli.report_files import report_writers
 
-    result = _validated(file, overrides, True)
+    assert job.output is not None
+    writers: list[Callable[[], None]] = [partial(_write_summary, job, summary)]
+    if job.record is not None:
+        writers += report_writers(job.output, dataclasses.replace(job.record, summary=summary))
+    for write in writers:
+        try:
+            write()
+        except LoadgenError as error:
+            _warn(f"{plain(str(error))}. {plain(error.remedy)}")
+        except Exception as error:  # a bug in a report
+            _warn(f"a file of the run was not written: {type(error).__name__}: {plain(str(error))}")
+
+
+def _print_plan(file: Path, loaded: Loaded, output: str) -> None:
+    from loadgen.cli.validate import Result, _as_json, _as_text, _cores
+    from loadgen.scenario.plan import plan
+
+    result = Result(file=str(file), warnings=loaded.warnings, plan=plan(loaded, cores=_cores()))
     click.echo(_as_json([result]) if output == "json" else _as_text([result]))

@@ -6,13 +6,14 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import click
 
 from loadgen.cli.run_record import read_record
-from loadgen.cli.runs_folder import make_runs_folder
+from loadgen.cli.runs_folder import LOGS, SPOOL, make_run_folder, make_runs_folder, remove_run_folder
 from loadgen.cli.who import who
 from loadgen.cli.worker_entry import run_child
 from loadgen.clock import Clock
@@ -24,17 +25,19 @@ from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
 from loadgen.control.setup import do as set_up
 from loadgen.control.setup import look as look_at_setup
-from loadgen.errors import LoadgenError
+from loadgen.errors import LoadgenError, cannot_write
 from loadgen.log import LINE_LIMIT, logged_to, plain
 from loadgen.prepare.pools import read_pools
 from loadgen.prepare.prepare import PreparationStopped, Progress, prepare_scenario
 from loadgen.prepare.session import Session
 from loadgen.prepare.target import opener, server_version, target_profile
 from loadgen.report.record import RunRecord
+from loadgen.report.summary import with_unstored
 from loadgen.scenario.scenario import EMBEDDED, Pin, Scenario, SpawnerKind
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
-from loadgen.worker.upload import SPOOL_VARIABLE
-from orchestrator.recover import end_orphans
+from loadgen.worker.upload import SPOOL_VARIABLE, Unsent, keep, spooled
+from orchestrator.recover import deserted, end_orphans
+from orchestrator.run_id import new_run_id
 from orchestrator.service import Circumstances, Finished, OrchestratorService
 from orchestrator.spawn.external import ExternalSpawner
 from orchestrator.spawn.local import LocalSpawner
@@ -45,8 +48,8 @@ from orchestrator.spawn.subprocess import SubprocessSpawner
 from orchestrator.tick import Tick
 from orchestrator.warehouse_lease import Queue, Warehouse, alone_on
 
-LOG, LOGS = "loadgen.log", "logs"
-SPOOL = "spool"
+LOG = "loadgen.log"
+RESULT_FOLDER = "orchestrator"  # in the spool, beside those of workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,7 @@ class RunJob:
     folder: Path  # of the scenario file: value pools from files lie there
     runs_folder: Path
     clock: Clock
+    text: str | None = None  # of the scenario, as it was read
     wait: bool = False  # for another run on the same warehouse
     share: bool = False  # the warehouse with other runs
     now: Now = field(default_factory=lambda: Now(doing="connecting"))
@@ -74,6 +78,7 @@ class RunJob:
     stop: threading.Event = field(default_factory=threading.Event)  # before there is a run to interrupt
     output: Path | None = None
     record: RunRecord | None = None  # for the reports, once the run has ended
+    taken_over: str | None = None  # the run whose workers are ours now
     _service: OrchestratorService | None = None
     _finished: Finished | None = None
     _error: BaseException | None = None
@@ -137,14 +142,18 @@ class RunJob:
         self._service = service  # from here on it hears of interrupts; one that came before ends everything now
         if self.stop.is_set():
             raise PreparationStopped("stopped before the run began")
-        run_id = service.create_run(scenario, pools)
-        self.output = self.runs_folder / run_id
-        (self.output / LOGS).mkdir(parents=True, exist_ok=True)
+        run_id = new_run_id(scenario.name, self.clock.utc_now())
+        output = self.runs_folder / run_id
+        make_run_folder(output, self.text)
+        try:
+            service.create_run(scenario, pools, run_id=run_id)
+        except BaseException:
+            remove_run_folder(output)
+            raise
+        self.output = output
         self.now = Now(doing="starting workers", run_id=run_id)
         with logged_to(self.output / LOG):
-            finished = service.start_run(run_id, lambda tick: self._saw(run_id, tick))
-            self._read_record(place, run_id)
-        return finished
+            return self._reported(place, service.start_run(run_id, lambda tick: self._saw(run_id, tick)))
 
     def _target_session(self) -> Session:
         return Session(opener(target_profile(self.scenario, None), self.scenario), stop=self.stop, clock=self.clock)
@@ -152,15 +161,32 @@ class RunJob:
     def _circumstances(self, session: Session) -> Circumstances:
         return Circumstances(server=server_version(session), shared_warehouse=self.share)
 
+    def _reported(self, place: ControlPlace, finished: Finished) -> Finished:
+        """The run has its verdict, and whatever fails here must not cost it."""
+        assert self.output is not None
+        spool = self.output / SPOOL / finished.run_id
+        if finished.unstored is None:
+            self._read_record(place, finished.run_id)
+        else:
+            try:
+                keep(spool / RESULT_FOLDER, finished.run_id, Unsent(result=finished.unstored))
+            except OSError as error:
+                _show(f"warning: {cannot_write(spool, error, 'summary.json has the result.')}")
+            later = f"`loadgen upload {finished.run_id}`, then `loadgen runs recover`"
+            _show(f"warning: the control plane did not take the result: {later}")
+        here = {name.rpartition("-")[0] or name: rows for name, rows in spooled(spool).items()}
+        summary = with_unstored(finished.summary, {**finished.summary.get("unstored", {}), **here})
+        return replace(finished, summary=summary)
+
     def _read_record(self, place: ControlPlace, run_id: str) -> None:
-        """What the reports are made of, from the tables. The run has its result: without a report it is not lost."""
+        """What the reports are made of, from the tables."""
         self.now = Now(doing="writing the report", run_id=run_id)
         session = ControlSession(place, role="report")
         try:
             # A stop of its own: that of the run may be set, and would end the first repetition.
             patience = Patience(stop=threading.Event(), clock=self.clock, attempts=3)
             self.record = read_record(session, patience, run_id)
-        except LoadgenError as error:
+        except Exception as error:  # a bug, too
             _show(f"warning: no report was made: {error}; `loadgen report {run_id}` makes it later")
         finally:
             session.close()
@@ -190,7 +216,14 @@ class RunJob:
         timing = self.scenario.timing
         times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
         warehouse = Warehouse.of_profile(target_profile(self.scenario, None))
-        queue = Queue(wait=self.wait, share=self.share, stop=self.stop, told=self._waits)
+        patience = Patience(stop=self.stop, clock=self.clock)
+        queue = Queue(
+            wait=self.wait,
+            share=self.share,
+            stop=self.stop,
+            told=self._waits,
+            deserted=lambda session: deserted(session, patience, partial(_uses, warehouse), self.taken_over),
+        )
         return alone_on(warehouse, self.scenario.name, place, times, queue, clock=self.clock)
 
     def _spawner(self, place: ControlPlace, run_id: str) -> Spawner:
@@ -224,6 +257,13 @@ class RunJob:
 
     def _saw(self, run_id: str, tick: Tick) -> None:
         self.now = Now(doing=tick.run.status.value, run_id=run_id, tick=tick)
+
+
+def _uses(warehouse: Warehouse, scenario: Scenario) -> bool:
+    try:
+        return Warehouse.of_profile(target_profile(scenario, None)) == warehouse
+    except LoadgenError:  # a connection that is unknown here
+        return False
 
 
 def _show(line: str) -> None:

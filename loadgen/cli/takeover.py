@@ -12,7 +12,8 @@ from typing import Any
 from loadgen.cli.away import away_from_main_thread
 from loadgen.cli.place import meant, serving
 from loadgen.cli.run import lead_to_the_end
-from loadgen.cli.run_job import LOG, LOGS, Now, RunJob
+from loadgen.cli.run_job import LOG, Now, RunJob
+from loadgen.cli.runs_folder import LOGS, make_run_folder
 from loadgen.clock import SystemClock
 from loadgen.control import run_status
 from loadgen.control.place import ControlPlace
@@ -58,11 +59,10 @@ class TakeOver(RunJob):
                 raise EndedMeanwhile(f"run {self.run_id} has ended meanwhile")
             self._service = service
             self.output = self.runs_folder / self.run_id
-            (self.output / LOGS).mkdir(parents=True, exist_ok=True)
+            make_run_folder(self.output)
             with logged_to(self.output / LOG):
                 finished = service.take_over(self.run_id, lambda tick: self._saw(self.run_id, tick))
-                self._read_record(self.place, self.run_id)
-            return finished
+                return self._reported(self.place, finished)
 
     def _spawner(self, place: ControlPlace, run_id: str) -> Spawner:
         """Nobody is started: the workers are there."""
@@ -85,6 +85,7 @@ def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) ->
             clock=SystemClock(),
             wait=True,  # for the lease that the lost leader had on the warehouse
             run_id=run_id,
+            taken_over=run_id,
             place=aim.place,
         )
         with serving(scenario.connection):  # the warehouse under test may be there while the tables are elsewhere

@@ -4,23 +4,27 @@
     join      the next epoch beside terms that live: whoever holds one of them finds that he is not the newest any more
     renew     while it has not expired: a holder who slept past his term gets nothing, successor or not
     release   makes room for the next at once
+    bury      the same, for a holder whose process has ended on this machine
 
 `loadgen.control.lease` keeps a term; this is only its SQL.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from loadgen.control.queries import queries
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.log import plain
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
 
 # A statement of the last holder that began in time has ended by then; see schemas/queries/run_leases.sql.
@@ -55,8 +59,43 @@ class Holder:
 
 def new_owner() -> str:
     """A name that no other claimant has: a lost answer is resolved by looking for it."""
-    token = secrets.token_hex(8)
+    token = f"{_here()}{secrets.token_hex(6)}"
     return f"{socket.gethostname()[: OWNER_MAX - 40]}:{os.getpid()}:{token}"
+
+
+def process_of(owner: str) -> str:
+    """`process 4711 on build-7`."""
+    host, _, pid = owner.partition(" ")[0].rpartition(":")[0].rpartition(":")
+    return f"process {plain(pid, 20)} on {plain(host, 80)}"
+
+
+def is_gone(owner: str) -> bool:
+    """Has this process run on this machine, and ended? False also where nobody can know."""
+    name, _, token = owner.partition(" ")[0].rpartition(":")
+    pid, here = name.rpartition(":")[2], _here()
+    return bool(here) and token.startswith(here) and pid.isdigit() and not is_running(int(pid))
+
+
+def is_running(pid: int) -> bool:
+    """Is there such a process on this machine? One that only waits to be noticed by its parent is none."""
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True
+
+
+@cache
+def _here() -> str:
+    """This start of this machine, and which numbers of processes are seen: containers may share a name. Linux only."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        return hashlib.sha256(f"{boot} {os.readlink('/proc/self/ns/pid')}".encode()).hexdigest()[:8]
+    except OSError:
+        return ""
 
 
 def read(session: ControlSession, key: str) -> Holder | None:
@@ -128,6 +167,12 @@ def renew(session: ControlSession, term: Term, ttl_s: float) -> bool:
 def release(session: ControlSession, term: Term) -> None:
     """Make room for a successor at once. Only when every other statement of the term has ended."""
     session.execute(_Q["release"], -(TAKEOVER_MARGIN_S + 1) * 1000, term.key, term.epoch, term.owner)
+
+
+def bury(session: ControlSession, key: str, holder: Holder) -> None:
+    """The process of this holder is gone. Only for keys under which nothing is written: a statement of a dead process
+    may still be under way."""
+    session.execute(_Q["bury"], -(TAKEOVER_MARGIN_S + 1) * 1000, key, holder.epoch, holder.owner)
 
 
 def _holder(rows: Sequence[tuple[Any, ...]]) -> Holder | None:

@@ -21,7 +21,7 @@ from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import close, connect
 from loadgen.snowflake.driver import Connection, Cursor
-from loadgen.snowflake.failure import Failure, classify, describe
+from loadgen.snowflake.failure import DISK_FULL, Failure, classify, describe
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S, control_settings
 
 _MISSING_OBJECT = (2003, 2043, 90105, 90106)  # a table; or the database, or the schema around it
@@ -133,6 +133,8 @@ def _bound(values: Sequence[Any]) -> tuple[Any, ...]:
 def _explained(query: Query, error: Exception, failure: Failure, place: ControlPlace) -> ControlFailed:
     where = plain(f"{place.database}.{place.schema}", 300)
     what = f"the control plane in {where} failed at {query.name}: {describe(error)}"
+    if failure.sqlstate == DISK_FULL:
+        return ControlFailed(what, failure, remedy="Free space on it, then try again.")
     if failure.code in _MISSING_OBJECT:
         return ControlFailed(what, failure, remedy="Make or update its tables with `loadgen setup`.")
     if failure.code in _MISSING_PRIVILEGE or failure.sqlstate == "42501":

@@ -38,6 +38,13 @@ def append(session: ControlSession, patience: Patience, logs: Sequence[LogRow]) 
         append_rows(session, patience, _Q, batch, *batch[0][:2])
 
 
+def append_missing(session: ControlSession, patience: Patience, run_id: str, rows: Sequence[LogRow]) -> None:
+    """The same for rows of which some may have been stored before."""
+    if rows:
+        there = {stored for (stored,) in patience.call(lambda: session.fetch(_Q["ids"], run_id))}
+        append(session, patience, [row for row in rows if row.log_id not in there])
+
+
 def newest(session: ControlSession, run_id: str, limit: int) -> tuple[LogRow, ...]:
     """The last lines of a run, oldest first."""
     rows = session.fetch(_Q["newest"], run_id, limit)

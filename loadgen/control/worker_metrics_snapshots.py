@@ -53,6 +53,13 @@ def append(session: ControlSession, patience: Patience, snapshots: Sequence[Snap
         append_rows(session, patience, _Q, batch, *batch[0][:2])
 
 
+def append_missing(session: ControlSession, patience: Patience, run_id: str, rows: Sequence[Snapshot]) -> None:
+    """The same for rows of which some may have been stored before."""
+    if rows:
+        there = {stored for (stored,) in patience.call(lambda: session.fetch(_Q["ids"], run_id))}
+        append(session, patience, [row for row in rows if row.snapshot_id not in there])
+
+
 def read(session: ControlSession, run_id: str) -> tuple[Snapshot, ...]:
     """All seconds of a run, in order."""
     names = Snapshot.__slots__

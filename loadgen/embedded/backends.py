@@ -10,18 +10,23 @@ Owner: the event loop. A backend serves one statement at a time.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 from asyncpg.prepared_stmt import PreparedStatement
 
+from loadgen.embedded import failure
+from loadgen.embedded.failure import SqlError
 from loadgen.embedded.types import EPOCH_2000_DAYS, EPOCH_2000_US, pretty_json, seconds_text
 
 STATEMENTS_PREPARED_MAX = 400  # per backend; the least recently used is closed
 CONNECT_S = 20.0
+WAL_SEGMENT_BYTES = 16 << 20  # PostgreSQL stops when it cannot make the next one
 
 Encoder = Callable[[Any], Any]
 
@@ -92,8 +97,9 @@ class Backend:
 class Backends:
     """The pool: grows on demand up to a limit, then makes borrowers wait in order."""
 
-    def __init__(self, connect_kwargs: Callable[[], dict[str, Any]], limit: int) -> None:
+    def __init__(self, connect_kwargs: Callable[[], dict[str, Any]], limit: int, data_dir: Path) -> None:
         self._connect_kwargs = connect_kwargs
+        self.data_dir = data_dir
         self._limit = limit
         self._count = 0
         self._free: list[Backend] = []  # newest last: the warmest is taken first
@@ -104,6 +110,8 @@ class Backends:
     async def acquire(self, timezone: str, *, urgent: bool = False) -> Backend:
         """A backend; while PostgreSQL is being restarted only the restart itself (`urgent`) gets one at once."""
         if not urgent and not self.up.is_set():
+            if (full := self.disk_full()) is not None:
+                raise full
             await asyncio.wait_for(self.up.wait(), CONNECT_S)
         while True:
             backend = self._take(timezone)
@@ -116,6 +124,11 @@ class Backends:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             await turn
+
+    def disk_full(self) -> SqlError | None:
+        """What to answer when PostgreSQL failed because it has no room to write; None: it has."""
+        free = shutil.disk_usage(self.data_dir).free
+        return failure.disk_full(self.data_dir) if free < WAL_SEGMENT_BYTES else None
 
     def _take(self, timezone: str) -> Backend | None:
         free = self._free

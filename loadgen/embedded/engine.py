@@ -134,9 +134,8 @@ class Engine:
                 raise running.reason from None
             raise self._translated(error, request, running) from None
         except (asyncpg.InterfaceError, ConnectionError, OSError):
-            raise SqlError(
-                603, "XX000", "SQL execution internal error: the database behind the server restarted."
-            ) from None
+            restarted = "SQL execution internal error: the database behind the server restarted."
+            raise self.backends.disk_full() or SqlError(failure.INTERNAL, "XX000", restarted) from None
         except QueuedTooLong as error:
             raise failure.queue_timed_out(int(error.timeout_s)) from None
         except (WarehouseSuspended, WarehouseDropped):
@@ -146,7 +145,11 @@ class Engine:
                 timer.cancel()
 
     def _translated(self, error: asyncpg.PostgresError, request: Request, running: Running) -> SqlError:
+        if error.sqlstate == failure.DISK_FULL:
+            return failure.disk_full(self.backends.data_dir)
         found = failure.from_postgres(error, running.statement.query_id)
+        if found.errno == failure.INTERNAL:
+            return self.backends.disk_full() or found
         if found.errno == failure.INVALID_IDENTIFIER and "invalid identifier" in found.message:
             name = names.full(found.message.rsplit("'", 2)[1])
             found = failure.invalid_identifier(name, *dialect.position(request.text, name))

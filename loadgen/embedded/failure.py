@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncpg
 
+INTERNAL = 603
 INVALID_IDENTIFIER = 904
 
 
@@ -132,6 +133,14 @@ def transaction_lost() -> SqlError:
     return SqlError(90232, "40000", text)
 
 
+DISK_FULL = "53100"  # PostgreSQL's SQLSTATE, and ours: no other error of Snowflake's means that
+
+
+def disk_full(data_dir: object) -> SqlError:
+    text = f"SQL execution internal error: the disk of the data directory {data_dir} is full."
+    return SqlError(INTERNAL, DISK_FULL, text)
+
+
 def _duplicate_key(error: asyncpg.PostgresError) -> SqlError:
     constraint = getattr(error, "constraint_name", None) or ""
     if constraint.startswith("PK~"):
@@ -158,8 +167,8 @@ _PLAIN = {
         compilation(2016, "22000", "Invalid argument types or data type mismatch in expression."),
     ),
     **dict.fromkeys(
-        ("54001", "54000", "53200", "53100"),
-        SqlError(603, "XX000", "SQL execution internal error: a resource limit was reached."),
+        ("54001", "54000", "53200"),
+        SqlError(INTERNAL, "XX000", "SQL execution internal error: a resource limit was reached."),
     ),
 }
 
@@ -223,7 +232,9 @@ def _by_class(state: str) -> SqlError:
         return SqlError(100183, "22000", "Invalid value or argument in expression.")
     if state.startswith("0A"):
         return unsupported("statement form")
-    return SqlError(603, "XX000", "SQL execution internal error: the embedded server could not process the statement.")
+    return SqlError(
+        INTERNAL, "XX000", "SQL execution internal error: the embedded server could not process the statement."
+    )
 
 
 def _quoted(text: str) -> str:

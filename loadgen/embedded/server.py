@@ -47,6 +47,7 @@ POSTGRES_CONNECTIONS = 400
 HOUSEKEEPING_S = 5.0
 DRAIN_S = 2.0
 RECURSION_MAX = 15_000  # frames: a statement of a thousand terms is a tree a thousand levels deep
+FULL_S = 1.0  # how often a full disk is looked at
 RESTARTS_MAX = 5  # of PostgreSQL within a minute; then the server gives up
 
 
@@ -161,7 +162,7 @@ def _null_engine(options: Options, alarm: Alarm) -> NullEngine:
 async def _engine(options: Options, data_dir: DataDir, alarm: Alarm, stopping: asyncio.Event) -> AsyncIterator[Engine]:
     postgres = Postgres(data_dir, max_connections=POSTGRES_CONNECTIONS)
     await postgres.start()
-    backends = Backends(lambda: postgres.connect_kwargs, BACKENDS_MAX)
+    backends = Backends(lambda: postgres.connect_kwargs, BACKENDS_MAX, data_dir.path)
     guard: asyncio.Task[None] | None = None
     try:
         engine = Engine(catalog=Catalog(), backends=backends, **_parts(options, alarm))
@@ -263,7 +264,11 @@ async def _lose_all(engine: Engine) -> None:
 
 
 async def _restarted(engine: Engine, postgres: Postgres, restarts: list[float]) -> bool:
-    """One attempt; statements wait until the database is back and the catalogue read."""
+    """One attempt; statements wait until the database is back and the catalogue read. On a full disk it is put off:
+    statements are told of that."""
+    if engine.backends.disk_full() is not None:
+        await asyncio.sleep(FULL_S)
+        return False
     now_s = time.monotonic()
     restarts[:] = [moment for moment in restarts if moment > now_s - 60] + [now_s]
     if len(restarts) > RESTARTS_MAX:

@@ -11,7 +11,7 @@ Counts and totals are always exact. Stored results (WINDOW_RESULTS) are never sh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -40,6 +40,7 @@ class Live:
     windows: tuple[WindowResult, ...]  # all that are not stored yet, oldest first
     left_out: tuple[int, ...] = ()  # ids of windows that the beat had no room for
     logins: Logins = field(default_factory=Logins)
+    unstored: Mapping[str, int] = field(default_factory=dict)  # in the last beat: rows that are still in the spool
 
 
 def write_live(live: Live, *, limit_bytes: int = LIMIT_BYTES) -> str:
@@ -72,7 +73,12 @@ def read_live(text: str) -> Live:
         windows=windows,
         left_out=tuple(left_out),
         logins=read_logins(fields.part("logins")) if fields.has("logins") else Logins(),
+        unstored=_read_unstored(fields.part("unstored")) if fields.has("unstored") else {},
     )
+
+
+def _read_unstored(fields: Fields) -> dict[str, int]:
+    return {name: fields.whole(name) for name in fields.names()}
 
 
 def _read_measured(fields: Fields) -> Measured:
@@ -91,6 +97,7 @@ def _live_data(live: Live) -> dict[str, Any]:
         "windows": [_window_data(window) for window in live.windows],
         "left_out": live.left_out,
         "logins": logins_data(live.logins),
+        **({"unstored": dict(live.unstored)} if live.unstored else {}),
     }
 
 

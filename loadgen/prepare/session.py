@@ -48,7 +48,7 @@ class Session:
     def __init__(self, open_connection: Open, *, stop: threading.Event, clock: Clock) -> None:
         self._open = open_connection
         self._connection: Connection | None = open_connection()
-        self._lost_id: int | None = None  # a session in which a statement may still run
+        self._lost: list[int] = []  # sessions in which a statement may still run
         self._stop = stop
         self._clock = clock
 
@@ -111,16 +111,15 @@ class Session:
             raise refused(error, what) from error
 
     def cancel_lost(self) -> None:
-        """End what may still run in a session whose answer was lost, so that it changes nothing behind our back."""
-        if self._lost_id is None:
-            return
-        try:
-            cancel_session(self._cursor(), self._lost_id)
-        except Exception as error:
-            if isinstance(error, LoadgenError) or classify(error).retryable:
-                raise
-            event(log, logging.INFO, "cancel_refused", error=describe(error))  # a session that is gone runs nothing
-        self._lost_id = None
+        """End what may still run in sessions whose answer was lost, so that it changes nothing behind our back."""
+        while self._lost:
+            try:
+                cancel_session(self._cursor(), self._lost[0])
+            except Exception as error:
+                if isinstance(error, LoadgenError) or classify(error).retryable:
+                    raise
+                event(log, logging.INFO, "cancel_refused", error=describe(error))  # a session that is gone runs nothing
+            del self._lost[0]
 
     def close(self) -> None:
         if self._connection is not None:
@@ -140,8 +139,9 @@ class Session:
             return action()
         except Exception as error:
             failure = classify(error)
-            if failure.unknown_outcome and self._connection is not None:
-                self._lost_id = self._connection.session_id
+            lost = None if self._connection is None else self._connection.session_id
+            if failure.unknown_outcome and lost is not None and lost not in self._lost:
+                self._lost.append(lost)
             if failure.session_lost or failure.unknown_outcome:
                 self.close()
             raise

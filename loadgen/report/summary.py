@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,6 +19,7 @@ from loadgen.report.verdict import Checked, ClientHealth
 from loadgen.units import NS_PER_MS
 
 SCHEMA_VERSION = 1
+_UNSTORED = "not stored yet: "
 
 # The order of keys at every level of the document; others follow by name.
 _ORDER = (
@@ -104,6 +106,7 @@ class RunFacts:
     sessions: SessionCounts | None = None  # of logical users; None: the scenario has none
     delivered: Delivered | None = None  # None: what was planned is not known
     logins: Mapping[str, Any] | None = None  # of load connections; None: nobody told
+    unstored: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # rows in spools, by worker and kind
 
 
 def verdict_of(facts: RunFacts) -> tuple[Verdict, int, str]:
@@ -111,7 +114,10 @@ def verdict_of(facts: RunFacts) -> tuple[Verdict, int, str]:
     if facts.status == "FAILED":
         return Verdict.ERROR, 4, facts.reason
     if facts.status == "CANCELLED":
-        return Verdict.CANCELLED, 128 + (facts.signal or 2), facts.reason
+        return Verdict.CANCELLED, 128 + (facts.signal or signal.SIGINT), facts.reason
+    if facts.signal is not None:  # it had measured all, and somebody did not want to wait for its end
+        name = signal.Signals(facts.signal).name
+        return Verdict.CANCELLED, 128 + facts.signal, f"stopped by {name} after the measurement ({facts.reason})"
     if facts.invalid:
         return Verdict.INVALID, 5, "; ".join(facts.invalid)
     missed = [checked.check for checked in facts.checked if not checked.passed]
@@ -156,7 +162,27 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
         "environment": dict(facts.environment),
         "enrichment": dict(facts.enrichment),
     }
-    return in_order(document, [statement.name for statement in facts.statements])
+    ordered = in_order(document, [statement.name for statement in facts.statements])
+    return with_unstored(ordered, facts.unstored)
+
+
+def with_unstored(summary: Mapping[str, Any], unstored: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    """The document, saying which rows of whom are not in the tables yet; with none of them it says nothing of it."""
+    told = {key: value for key, value in summary.items() if key != "unstored"}
+    warnings = [one for one in summary["environment"].get("warnings") or () if not one.startswith(_UNSTORED)]
+    if unstored:
+        told["unstored"] = {process: dict(rows) for process, rows in sorted(unstored.items())}
+        parts = [f"{process} {counted(rows)}" for process, rows in told["unstored"].items()]
+        warnings.append(f"{_UNSTORED}{'; '.join(parts)}: `loadgen upload {summary['run_id']}` stores them")
+    if warnings or "warnings" in summary["environment"]:
+        told["environment"] = {**summary["environment"], "warnings": warnings}
+    return told
+
+
+def counted(rows: Mapping[str, int]) -> str:
+    """How many rows of which kind, in words."""
+    named = ((count, kind.replace("_", " ")) for kind, count in rows.items())
+    return ", ".join(f"{count:,} {kind if count == 1 else f'{kind}s'}" for count, kind in named)
 
 
 def in_order(document: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

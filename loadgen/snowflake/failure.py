@@ -120,6 +120,7 @@ _BY_RANGE: tuple[tuple[range, Failure], ...] = (
     (range(390_000, 395_000), _CONFIGURATION),  # log-in refused: password, key, token, network policy
 )
 
+DISK_FULL = "53100"  # of the embedded server's data directory; told with the number of an internal error
 _BY_SQLSTATE = {
     "57014": _TIMED_OUT,
     "HYT00": _NO_ANSWER,
@@ -180,6 +181,8 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _kind(number: int | None, sqlstate: str | None, text: str) -> Failure:
+    if sqlstate == DISK_FULL:
+        return _SERVER  # trying again does not make room
     if number == 604 and _CLIENT_TIMER in text:
         return replace(_TIMED_OUT, cancelled=True)
     if number is not None:

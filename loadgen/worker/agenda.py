@@ -6,7 +6,7 @@ The control thread puts in what it reads; the thread that conducts the clients t
 - commands of a term older than the newest one seen are ignored: their author has been replaced
 - a plan may be announced as a whole; a later command takes back what earlier ones of its kind announced for its moment
   or after it
-- STOP is obeyed at once, and after it nothing is
+- STOP is obeyed at once, and after it nothing is; who saw the state of the run first still drains as STOP says
 - RUN_STATUS repeats phase and targets, often before their events are read. It is believed when it has been ahead for a
   while, targets by their numbers, a phase only when it lies ahead; then it is applied as the event would have been
 """
@@ -41,10 +41,13 @@ class Due:
 class Agenda:
     """One worker's orders. Any thread."""
 
-    def __init__(self, worker_id: str, worker_group_id: int, *, drain_s: float, patience_s: float) -> None:
-        """`patience_s`: for so long RUN_STATUS may be ahead of the events before it is believed."""
+    def __init__(
+        self, worker_id: str, worker_group_id: int, *, drain_s: float, drain_interrupt_s: float, patience_s: float
+    ) -> None:
+        """How long the drain may take until STOP says it, of a plan that is done and of a user's wish. `patience_s`:
+        for so long RUN_STATUS may be ahead of the events before it is believed."""
         self._me = (worker_id, worker_group_id)
-        self._drain_s = drain_s
+        self._drain_s, self._drain_interrupt_s = drain_s, drain_interrupt_s
         self._patience_ns = round(patience_s * _NS_PER_S)
         self._behind_since_ns: int | None = None
         self._lock = threading.Lock()  # guards everything here; what has no underscore may be read without it
@@ -97,7 +100,8 @@ class Agenda:
         with self._lock:
             if poll.status in _ENDING or poll.status.is_terminal:
                 if self.stop is None:
-                    self._stop(Stop(reason=f"the run is {poll.status}", drain_timeout_s=self._drain_s))
+                    drain_s = self._drain_interrupt_s if poll.status is RunStatus.CANCELLING else self._drain_s
+                    self._stop(Stop(reason=f"the run is {poll.status}", drain_timeout_s=drain_s))
                 return None
             if poll.lease_epoch < self.epoch or poll.status is not RunStatus.RUNNING:
                 return None

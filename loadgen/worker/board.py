@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -45,6 +46,7 @@ class Line:
     message: str
     details: dict[str, object] | None
     timestamp: datetime  # naive UTC
+    log_id: str = field(default_factory=lambda: str(uuid.uuid4()))  # the same however often it is written
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,6 +76,17 @@ class Board:
             if self.ending is None or (self.ending.code is WorkerExit.CLEAN and ending.code is not WorkerExit.CLEAN):
                 self.ending = ending
         self.ended.set()
+
+    def amend(self, ending: Ending, to: Ending) -> None:
+        """The one who asked for this end knows more of it now. Without effect when another reason counts."""
+        with self._lock:
+            if self.ending == ending:
+                self.ending = to
+
+    @property
+    def drain_s(self) -> float:
+        """How long statements under way may go on, as far as is known now."""
+        return 0.0 if self.ending is None else self.ending.drain_s
 
     def advance(self, status: WorkerStatus) -> bool:
         """Take the next step of a worker's life, from any thread. False: it is past that, and stays where it is."""

@@ -53,7 +53,8 @@ class ControlLoop:
         self._events_ns = 0
         self._since_ns = clock.monotonic_ns()  # waiting for what has to come within timing.start
         self._looked_ns: int | None = None
-        self._ready = self._started = self._stopped = False
+        self._ready = self._started = False
+        self._stopped: Ending | None = None  # by STOP, or by the state of the run, which STOP follows
 
     def look(self) -> None:
         """While the worker gets ready: obey an end, at the pace of polls. Call it as often as you like."""
@@ -125,15 +126,19 @@ class ControlLoop:
             self._started = True
             self._begin(poll.phase if poll.phase in (Phase.WARMUP, Phase.MEASUREMENT) else None)
         if self._agenda.stop is not None:
-            stop = self._agenda.stop
-            if self._stopped:
-                return
-            self._stopped = True
-            self._board.say("INFO", f"STOP: {stop.reason}")
-            self._board.end(Ending(code=WorkerExit.CLEAN, drain_s=stop.drain_timeout_s))
+            self._stop(self._agenda.stop)
         elif poll.lease_over_ms is not None and poll.lease_over_ms > self._timing.orchestrator_lost_s * 1000:
             text = f"nobody has led run {self._run_id} for {poll.lease_over_ms / 1000:.0f} s"
             self._board.end(Ending(code=WorkerExit.FATAL, error=text, drain_s=self._timing.drain_interrupt_s))
+
+    def _stop(self, stop: Stop) -> None:
+        ending = Ending(code=WorkerExit.CLEAN, drain_s=stop.drain_timeout_s)
+        if self._stopped is None:
+            self._board.say("INFO", f"STOP: {stop.reason}")
+            self._board.end(ending)
+        elif ending != self._stopped:
+            self._board.amend(self._stopped, ending)
+        self._stopped = ending
 
     def _is_overdue(self) -> bool:
         return self._clock.monotonic_ns() - self._since_ns > self._timing.start_s * NS_PER_S

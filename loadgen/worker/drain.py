@@ -18,20 +18,22 @@ HURRY_S = 1.0  # the same, when nobody wants to wait
 
 
 class Wait(Protocol):
-    def __call__(self, done: Callable[[], bool], limit_s: float, unless: threading.Event | None = None) -> None:
+    def __call__(
+        self, done: Callable[[], bool], limit_s: Callable[[], float], unless: threading.Event | None = None
+    ) -> None:
         """Until it is done, time is over, or `unless` is set; harvesting all the while."""
 
 
-def drain(parts: Parts, board: Board, wait: Wait, *, drain_s: float, hurry: threading.Event) -> None:
+def drain(parts: Parts, board: Board, wait: Wait, *, hurry: threading.Event) -> None:
     """The main thread's. Afterwards no sample is missing, but for a harvest."""
     parts.conductor.finish()
-    wait(lambda: parts.pool.drained, drain_s, unless=hurry)
+    wait(lambda: parts.pool.drained, lambda: board.drain_s, unless=hurry)
     sessions = parts.pool.cancel()
     if sessions:
         board.say("WARNING", f"{len(sessions)} statements were still running and are cancelled")
         work = threading.Thread(target=_cancel, args=(parts, sessions), name="cancel", daemon=True)
         work.start()
-        wait(lambda: parts.pool.drained, HURRY_S if hurry.is_set() else CANCEL_S)
+        wait(lambda: parts.pool.drained, lambda: HURRY_S if hurry.is_set() else CANCEL_S)
     abandoned = parts.pool.abandon()
     if abandoned:
         board.say("WARNING", f"{abandoned} statements never came back; they count as cancelled")

@@ -24,8 +24,8 @@ from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.board import Board
-from loadgen.worker.upload import upload
+from loadgen.worker.board import Board, Line
+from loadgen.worker.upload import Unsent, upload
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ class Flush:
         self._board, self._clock = board, clock
         # Many workers append to the same tables: the more there are, the less often each does, and not all at once.
         self._period_s = max(period_s, arguments.worker_group_count / 4)
-        self._snapshots: deque[Snapshot] = deque(maxlen=SNAPSHOTS_MAX)
+        self._snapshots: deque[Snapshot] = deque()
+        self._rotating = threading.Lock()  # guards _snapshots: the oldest make room for new ones while they are sent
         self._windows: deque[tuple[WindowRow, bool]] = deque()
         self._forfeited = False
 
@@ -59,7 +60,19 @@ class Flush:
         self._forfeited = True
 
     def put_snapshot(self, snapshot: Snapshot) -> None:
-        self._snapshots.append(snapshot)
+        with self._rotating:
+            self._snapshots.append(snapshot)
+            if len(self._snapshots) > SNAPSHOTS_MAX:
+                self._snapshots.popleft()
+
+    def unsent(self) -> Unsent:
+        """What is still to be written, but for the worker's result. Any thread."""
+        windows = [row for row, _ in tuple(self._windows)]
+        with self._rotating:
+            snapshots = tuple(self._snapshots)
+        return Unsent(
+            windows=windows, snapshots=snapshots, logs=[self._log_row(line) for line in list(self._board.lines)]
+        )
 
     def put_window(self, row: WindowRow, *, forget: bool) -> None:
         """A window as it will stay, each once; with `forget` the main thread is told when it is stored."""
@@ -108,32 +121,34 @@ class Flush:
                 self._board.stored_windows.append(row.window_id)
 
     def _write_logs(self, patience: Patience) -> None:
-        lines = [self._board.lines.popleft() for _ in range(len(self._board.lines))]
-        rows = [
-            LogRow(
-                run_id=self._arguments.run_id,
-                test_id=self._test_id,
-                worker_id=self._arguments.worker_id,
-                level=line.level,
-                message=line.message,
-                details=line.details,
-                timestamp=line.timestamp,
-            )
-            for line in lines
-        ]
-        try:
-            test_logs.append(self.session, patience, rows)
-        except LoadgenError:
-            self._board.lines.extendleft(reversed(lines))
-            raise
+        """Lines stay where they are until they are written: the worker may end meanwhile, and keeps what is left."""
+        lines = list(self._board.lines)
+        test_logs.append(self.session, patience, [self._log_row(line) for line in lines])
+        for _ in lines:
+            self._board.lines.popleft()
+
+    def _log_row(self, line: Line) -> LogRow:
+        return LogRow(
+            log_id=line.log_id,
+            run_id=self._arguments.run_id,
+            test_id=self._test_id,
+            worker_id=self._arguments.worker_id,
+            level=line.level,
+            message=line.message,
+            details=line.details,
+            timestamp=line.timestamp,
+        )
 
     def _write_snapshots(self, patience: Patience) -> None:
-        rows = list(self._snapshots)
+        with self._rotating:
+            rows = tuple(self._snapshots)
         worker_metrics_snapshots.append(self.session, patience, rows)
-        for _ in rows:
-            self._snapshots.popleft()
         if rows:
             self._board.contact()
+        with self._rotating:
+            for row in rows:  # those that made room for others meanwhile are gone already
+                if self._snapshots and self._snapshots[0] is row:
+                    self._snapshots.popleft()
 
     def _next_ns(self) -> int:
         return self._clock.monotonic_ns() + round(random.uniform(0.9, 1.1) * self._period_s * NS_PER_S)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import os
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from loadgen import __version__
 from loadgen.clock import Clock
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
@@ -15,6 +18,7 @@ from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.worker import WorkerExit
 from loadgen.units import NS_PER_S
+from loadgen.worker.arguments import WorkerArguments, labels_of
 from loadgen.worker.board import Board, Ending, ending_for
 from loadgen.worker.predecessor import check_predecessor
 
@@ -89,3 +93,16 @@ class Heartbeat:
             text = f"worker {self._me.worker_id} was replaced by another process"
             self._board.end(Ending(code=WorkerExit.FATAL, error=text, replaced=True))
         return True
+
+
+def identity_of(arguments: WorkerArguments, environ: Mapping[str, str]) -> WorkerIdentity:
+    """Who this process is, in its row."""
+    return WorkerIdentity(
+        run_id=arguments.run_id,
+        worker_id=arguments.worker_id,
+        worker_group_id=arguments.worker_group_id,
+        hostname=socket.gethostname()[:255],
+        pid=os.getpid(),
+        version=__version__,
+        labels=labels_of(environ),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from loadgen.errors import ConfigurationError
+from loadgen.errors import ConfigurationError, RunFailed
 from loadgen.log import plain
 from loadgen.model.run import Phase
 from loadgen.model.workload import Statement
@@ -72,15 +72,27 @@ class LoadSessions:
             close(connection)
 
     def cancel(self, session_ids: list[int]) -> None:
-        """End what is still running in these sessions, on the server."""
-        settings = control_settings(self._profile, major=driver.major(), tag=self.tag(None, None))
-        connection = connect(self._profile, settings, environ=self._environ)
-        try:
-            cursor = connection.cursor()
-            for session_id in session_ids:
-                cursor.execute("SELECT SYSTEM$CANCEL_ALL_QUERIES(?)", (session_id,))
-        finally:
+        """End what is still running in these sessions, on the server. One that fails does not keep the others from it;
+        afterwards RunFailed tells."""
+        failed: list[str] = []
+        connection: Connection | None = None
+        for session_id in session_ids:
+            try:
+                connection = connection or self._control()
+                connection.cursor().execute("SELECT SYSTEM$CANCEL_ALL_QUERIES(?)", (session_id,))
+            except Exception as error:  # the driver leaks exceptions of its libraries
+                failed.append(describe(error))
+                if connection is not None:  # it may be of no use any more
+                    close(connection)
+                    connection = None
+        if connection is not None:
             close(connection)
+        if failed:
+            raise RunFailed(f"{len(failed)} of {len(session_ids)} sessions could not be cancelled: {failed[0]}")
+
+    def _control(self) -> Connection:
+        settings = control_settings(self._profile, major=driver.major(), tag=self.tag(None, None))
+        return connect(self._profile, settings, environ=self._environ)
 
 
 def login_pause_s(attempts: int, part: float) -> float:

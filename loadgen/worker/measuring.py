@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from loadgen.worker.gauges import ClientLoad, Gauge
 from loadgen.worker.parts import Parts
 from loadgen.worker.rows import result_row, snapshot_row, stored_window
 from loadgen.worker.silence import Disconnected
-from loadgen.worker.upload import keep_results
+from loadgen.worker.upload import contents, keep
 
 TIMED_MAX = 20  # statements whose times are stored second by second; the counts of all are
 AWAKE_MAX_S = 2.0  # between two looks; beyond that this process was paused
@@ -125,8 +126,12 @@ class Measuring:
 
     def keep(self, folder: Path, result: ResultRow) -> None:
         """Everything that could not be stored goes to a file; `loadgen upload` stores it later."""
-        rows = [stored_window(window, self._arguments, self._parts.agenda.epoch) for window in self._final]
-        keep_results(folder, rows, result)
+        keep(folder, self._arguments.run_id, replace(self._flush.unsent(), result=result))
+
+    def tell_unstored(self, folder: Path) -> None:
+        """The last beat says what is left in the spool."""
+        live = self._parts.harvester.live(self._clock.monotonic_ns())
+        self._board.live_metrics = write_live(replace(live, unstored=contents(folder)))
 
     def result(self, status: str, created_at: datetime) -> ResultRow:
         """The worker's row in TEST_RESULTS, once everything was handed on."""

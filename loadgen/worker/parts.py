@@ -90,6 +90,7 @@ def assemble(
         arguments.worker_id,
         arguments.worker_group_id,
         drain_s=scenario.timing.drain_s,
+        drain_interrupt_s=scenario.timing.drain_interrupt_s,
         patience_s=scenario.timing.events_poll_s,
     )
     spare = slots.spare() if bench.open_loop else None

@@ -1,7 +1,7 @@
 """What a worker has not stored yet: a folder of its own in the spool, and how its contents get into the tables.
 
     executions.*    the query log
-    unsent.jsonl    results that could not be stored
+    unsent.jsonl    windows, snapshots, log lines and the result, as far as they could not be stored
     lock            held by the worker while it lives, and by whoever uploads
 
 Everything is stored once, however often it is tried: rows that are there are not written again.
@@ -15,27 +15,34 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from loadgen.control import query_executions, test_results, window_results
+from loadgen.control import query_executions, test_logs, test_results, window_results, worker_metrics_snapshots
 from loadgen.control.query_executions import Execution
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
+from loadgen.control.test_logs import LogRow
 from loadgen.control.test_results import ResultRow
 from loadgen.control.window_results import WindowResult
+from loadgen.control.worker_metrics_snapshots import Snapshot
 from loadgen.metrics.outcome import Outcome
 from loadgen.model.run import Phase
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.query_log import FACTS, LogHeader, Record, SpoolReader
+from loadgen.worker.query_log import FACTS, RECORD_BYTES, RECORDS, LogHeader, Record, SpoolReader
 
 SPOOL_VARIABLE = "LOADGEN_SPOOL_DIR"
 BATCH_ROWS = 1_000
 UNSENT = "unsent.jsonl"
 LOCK = "lock"
+# What there may be in a folder of the spool; all but the last are keys of lines in UNSENT.
+WINDOW, SNAPSHOT, LOG, RESULT, EXECUTION = "window", "snapshot", "log_line", "result", "execution"
+_MOMENTS = ("timestamp", "created_at")
 _SPACE = uuid.UUID("6f1d3f0e-7d0b-5f5e-9a53-2f2a5b1f8c11")  # makes the ids of rows the same at every attempt
 
 
@@ -53,14 +60,20 @@ def spool_of(arguments: WorkerArguments, test_id: str, environ: Mapping[str, str
     return spool_folder(environ) / arguments.run_id / f"{arguments.worker_id}-{test_id[:8]}"
 
 
-def runs_left(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """The runs of which something is still here."""
-    return sorted(path.name for path in spool_folder(environ).glob("*") if left_behind(path.name, environ))
+def left_behind(spools: Iterable[Path]) -> dict[str, list[Path]]:
+    """What processes have not stored, and is still in these spools: a folder each, by run."""
+    found: dict[str, list[Path]] = {}
+    for spool in spools:
+        for path in sorted(spool.glob("*/*")):
+            if path.is_dir():
+                found.setdefault(path.parent.name, []).append(path)
+    return found
 
 
-def left_behind(run_id: str, environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """What workers of a run have not stored, and is still here: a folder each."""
-    return sorted(path for path in (spool_folder(environ) / run_id).glob("*") if path.is_dir())
+def spooled(folder: Path) -> dict[str, dict[str, int]]:
+    """How much is left of one run, by the name of its processes' folders and by kind."""
+    found = {path.name: contents(path) for path in sorted(folder.glob("*")) if path.is_dir()}
+    return {name: rows for name, rows in found.items() if rows}
 
 
 def hold(folder: Path) -> int | None:
@@ -74,41 +87,73 @@ def hold(folder: Path) -> int | None:
     return fd
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsent:
+    """Rows that a process could not store."""
+
+    windows: Sequence[WindowResult] = ()
+    snapshots: Sequence[Snapshot] = ()
+    logs: Sequence[LogRow] = ()
+    result: ResultRow | None = None
+
+
 def upload(
     session: ControlSession, patience: Patience, folder: Path, told: Callable[[int], None] = lambda _: None
-) -> int:
-    """Store what a worker left, and remove it. How many executions it had. When it fails, the folder stays."""
-    if (folder / UNSENT).exists():
-        _send_results(session, patience, folder / UNSENT)
-    uploaded = _send_executions(session, patience, folder, told) if (folder / FACTS).exists() else 0
+) -> dict[str, int]:
+    """Store what a worker left, and remove it. How much it was, by kind. When it fails, the folder stays."""
+    stored = _send_rows(session, patience, folder / UNSENT) if (folder / UNSENT).exists() else {}
+    if (folder / FACTS).exists():
+        stored[EXECUTION] = _send_executions(session, patience, folder, told)
     shutil.rmtree(folder)
     with contextlib.suppress(OSError):  # other workers' folders are still there
         folder.parent.rmdir()
-    return uploaded
+    return stored
 
 
-def keep_results(folder: Path, windows: Sequence[WindowResult], result: ResultRow) -> None:
-    """Write down results that could not be stored."""
+def contents(folder: Path) -> dict[str, int]:
+    """How much is in a folder of the spool, by kind."""
+    found = Counter[str]()
+    if (folder / UNSENT).exists():
+        found.update(kind for line in (folder / UNSENT).read_text("utf-8").splitlines() for kind in json.loads(line))
+        del found["run_id"]
+    if (folder / RECORDS).exists():
+        found[EXECUTION] = (folder / RECORDS).stat().st_size // RECORD_BYTES
+    return {kind: count for kind, count in found.items() if count}
+
+
+def keep(folder: Path, run_id: str, unsent: Unsent) -> None:
+    """Write down what could not be stored."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lines = [json.dumps({"run_id": result.run_id, "window": asdict(window)}) for window in windows]
-    lines.append(json.dumps({"run_id": result.run_id, "result": asdict(result)}, default=datetime.isoformat))
+    rows: list[tuple[str, Any]] = [
+        *((WINDOW, row) for row in unsent.windows),
+        *((SNAPSHOT, row) for row in unsent.snapshots),
+        *((LOG, row) for row in unsent.logs),
+        *((RESULT, row) for row in (unsent.result,) if row is not None),
+    ]
     draft = folder / f"{UNSENT}.tmp"
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w") as file:
-        file.write("\n".join(lines) + "\n")
+        for kind, row in rows:
+            file.write(json.dumps({"run_id": run_id, kind: asdict(row)}, default=datetime.isoformat) + "\n")
         file.flush()
         os.fsync(file.fileno())
     draft.rename(folder / UNSENT)
 
 
-def _send_results(session: ControlSession, patience: Patience, path: Path) -> None:
+def _send_rows(session: ControlSession, patience: Patience, path: Path) -> dict[str, int]:
+    rows: dict[str, list[dict[str, Any]]] = {WINDOW: [], RESULT: [], LOG: [], SNAPSHOT: []}
+    run_id = ""
     for line in path.read_text("utf-8").splitlines():
         kept = json.loads(line)
-        if "window" in kept:
-            window = kept["window"] | {"phase": Phase(kept["window"]["phase"])}
-            window_results.append(session, patience, kept["run_id"], WindowResult(**window))
-        else:
-            created_at = datetime.fromisoformat(kept["result"].pop("created_at"))
-            test_results.append(session, patience, ResultRow(**kept["result"], created_at=created_at))
+        run_id = kept.pop("run_id")
+        for kind, row in kept.items():
+            rows[kind].append(row | {name: datetime.fromisoformat(row[name]) for name in _MOMENTS if name in row})
+    for row in rows[WINDOW]:
+        window_results.append(session, patience, run_id, WindowResult(**row | {"phase": Phase(row["phase"])}))
+    for row in rows[RESULT]:
+        test_results.append(session, patience, ResultRow(**row))
+    test_logs.append_missing(session, patience, run_id, [LogRow(**row) for row in rows[LOG]])
+    worker_metrics_snapshots.append_missing(session, patience, run_id, [Snapshot(**row) for row in rows[SNAPSHOT]])
+    return {kind: len(found) for kind, found in rows.items() if found}
 
 
 def _send_executions(session: ControlSession, patience: Patience, folder: Path, told: Callable[[int], None]) -> int:

@@ -14,22 +14,19 @@ It ends by os._exit: the interpreter would wait for its threads, and one driver 
 from __future__ import annotations
 
 import logging
-import os
 import shutil
-import socket
 import sys
 import threading
 import uuid
 from collections.abc import Callable, Mapping
 
-from loadgen import __version__
 from loadgen.clock import Clock, SystemClock
 from loadgen.control import run_status, value_pools, window_results
 from loadgen.control.place import ControlPlace
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.test_results import ResultRow
-from loadgen.control.worker_heartbeats import Beat, WorkerIdentity
+from loadgen.control.worker_heartbeats import Beat
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.run import Phase
@@ -37,13 +34,13 @@ from loadgen.model.worker import WorkerExit, WorkerStatus
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import Scenario, Timing
 from loadgen.units import NS_PER_S
-from loadgen.worker.arguments import BadArguments, WorkerArguments, labels_of
+from loadgen.worker.arguments import BadArguments, WorkerArguments
 from loadgen.worker.board import Board, Ending, ending_for
 from loadgen.worker.control_loop import ControlLoop
 from loadgen.worker.drain import drain
 from loadgen.worker.flush import Flush
 from loadgen.worker.gauges import Gauges
-from loadgen.worker.heartbeat import Heartbeat
+from loadgen.worker.heartbeat import Heartbeat, identity_of
 from loadgen.worker.measuring import Measuring
 from loadgen.worker.parts import Parts, assemble
 from loadgen.worker.ready import get_ready
@@ -86,7 +83,7 @@ class Worker:
         self._created_at = self._clock.utc_now().replace(tzinfo=None)
         self._beats = Heartbeat(
             self._session("heartbeat"),
-            self._identity(),
+            identity_of(arguments, environ),
             self._board,
             self._compose,
             period_s=self._timing.heartbeat_s,
@@ -160,7 +157,7 @@ class Worker:
         if parts is not None:
             if board.ending.replaced and self._measuring is not None:
                 self._measuring.forfeit()
-            drain(parts, board, self._wait, drain_s=board.ending.drain_s, hurry=self._hurry)
+            drain(parts, board, self._wait, hurry=self._hurry)
             self._harvest()
             self._harvest()  # windows become final with the harvest after the one that saw their last sample
             self._store(board.ending)  # something worse may have come up meanwhile
@@ -189,18 +186,24 @@ class Worker:
         for thread in self._threads:
             thread.join(max(0.0, (until_ns - self._clock.monotonic_ns()) / NS_PER_S))
 
-    def _wait(self, done: Callable[[], bool], limit_s: float, unless: threading.Event | None = None) -> None:
+    def _wait(
+        self, done: Callable[[], bool], limit_s: Callable[[], float], unless: threading.Event | None = None
+    ) -> None:
         """Until it is done, time is over, or `unless` is set; harvesting and listening all the while."""
         self._watch_over(done, limit_s, unless, self._harvest)
 
     def _watch_over(
-        self, done: Callable[[], bool], limit_s: float, unless: threading.Event | None, each_second: Callable[[], None]
+        self,
+        done: Callable[[], bool],
+        limit_s: Callable[[], float],
+        unless: threading.Event | None,
+        each_second: Callable[[], None],
     ) -> None:
         begun_ns = second_ns = self._clock.monotonic_ns()
         never = unless or threading.Event()
         while not done() and not never.is_set():
             now_ns = self._clock.monotonic_ns()
-            left_s = limit_s - (now_ns - begun_ns) / NS_PER_S
+            left_s = limit_s() - (now_ns - begun_ns) / NS_PER_S
             if left_s <= 0:
                 return
             if now_ns >= second_ns + HARVEST_S * NS_PER_S:
@@ -223,23 +226,29 @@ class Worker:
         if not self._is_alone:
             self._storing.set()
             self._board.urgent.set()
-            self._watch_over(lambda: self._stored.is_set() or self._is_alone, STORE_S, self._hurry, lambda: None)
+            self._watch_over(
+                lambda: self._stored.is_set() or self._is_alone, lambda: STORE_S, self._hurry, lambda: None
+            )
         if not self._all_stored:
             self._keep()
         if self._hurry.is_set() and not self._is_alone:
-            self._watch_over(self._stored.is_set, HURRY_S, None, lambda: None)
+            self._watch_over(self._stored.is_set, lambda: HURRY_S, None, lambda: None)
         if self._all_stored and self._kept:
             self._kept = False
             shutil.rmtree(self._spool, ignore_errors=True)
+        elif self._kept:
+            self._measuring.tell_unstored(self._spool)
 
     def _keep(self) -> None:
         assert self._measuring is not None
         assert self._result is not None
-        self._kept = True
         try:
             self._measuring.keep(self._spool, self._result)
-        except OSError as error:  # or the flush thread is just removing the folder, having stored it all
-            event(log, logging.ERROR, "results_not_kept", folder=self._spool, what=str(error))
+            self._kept = True
+        except OSError as error:
+            if not self._all_stored:  # else the flush thread is just removing the folder, having stored it all
+                text = f"what was not stored could not be kept in {self._spool} either: {error.strerror}"
+                self._board.end(Ending(code=WorkerExit.FATAL, error=text))
 
     # --- other threads -----------------------------------------------------------------------------------------------
 
@@ -332,8 +341,9 @@ class Worker:
                 flush.finish(self._patience(self._stopping), self._result, folder)
                 self._all_stored = True
         except LoadgenError as error:
+            # The main thread keeps what is left: nothing is lost, and beats have told what was measured.
             event(log, logging.WARNING, "results_not_stored", what=str(error))
-            self._board.end(ending_for(error))
+            self._board.last_error = str(error)
         finally:
             flush.session.close()
             self._stored.set()
@@ -356,17 +366,6 @@ class Worker:
             last_sequence_id=0 if parts is None else parts.agenda.last_sequence_id,
             cpu_percent=board.cpu_percent,
             memory_percent=board.memory_percent,
-        )
-
-    def _identity(self) -> WorkerIdentity:
-        return WorkerIdentity(
-            run_id=self._arguments.run_id,
-            worker_id=self._arguments.worker_id,
-            worker_group_id=self._arguments.worker_group_id,
-            hostname=socket.gethostname()[:255],
-            pid=os.getpid(),
-            version=__version__,
-            labels=labels_of(self._environ),
         )
 
     def _session(self, role: str) -> ControlSession:

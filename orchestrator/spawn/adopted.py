@@ -15,6 +15,9 @@ class AdoptedWorkers:
     def ended(self) -> tuple[WorkerEnd, ...]:
         return ()
 
+    def running(self) -> int:
+        return 0
+
     def terminate(self, *, hard: bool) -> None:
         """Whoever obeys neither STOP nor the state of the run cannot be reached."""
 

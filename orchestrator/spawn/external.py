@@ -26,6 +26,9 @@ class ExternalSpawner:
     def ended(self) -> tuple[WorkerEnd, ...]:
         return ()  # their last beats say it
 
+    def running(self) -> int:
+        return 0
+
     def terminate(self, *, hard: bool) -> None:
         """Out of reach: STOP, or the end of the lease, is all they hear."""
 

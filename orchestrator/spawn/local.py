@@ -43,6 +43,9 @@ class LocalSpawner:
             if child.exitcode is not None
         )
 
+    def running(self) -> int:
+        return sum(child.exitcode is None for child in self._children.values())
+
     def terminate(self, *, hard: bool) -> None:
         for child in self._children.values():
             if child.exitcode is None and child.pid is not None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from loadgen.clock import Clock
+from loadgen.scenario.scenario import Timing
+from loadgen.units import NS_PER_S
+
 LAST_LINES = 20
+LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +57,20 @@ class Spawner(Protocol):
     def ended(self) -> tuple[WorkerEnd, ...]:
         """Every worker whose end is known, as often as it is asked."""
 
+    def running(self) -> int:
+        """How many processes of ours still run on this machine."""
+
     def terminate(self, *, hard: bool) -> None:
         """Ask all that are left to end (SIGTERM), or end them (SIGKILL)."""
 
     def close(self) -> None:
         """Let go of whatever is held. Workers that outlive us are left alone."""
+
+
+def let_workers_end(spawner: Spawner, timing: Timing, clock: Clock, hurried: threading.Event) -> None:
+    """Workers that are not led any more drain, and spool what they cannot store; asked twice, they do not wait."""
+    for patience_s in (timing.drain_interrupt_s + timing.terminate_after_s, timing.kill_after_s):
+        spawner.terminate(hard=False)
+        until_ns = clock.monotonic_ns() + round(patience_s * NS_PER_S)
+        while spawner.running() and not hurried.is_set() and clock.monotonic_ns() < until_ns:
+            clock.wait(hurried, LOOK_S)

@@ -27,7 +27,7 @@ from loadgen.snowflake.failure import describe
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
 from loadgen.units import NS_PER_S
 from orchestrator.spawn.spawner import LAST_LINES, WorkerEnd, WorkerOrder
-from orchestrator.spawn.spcs_job import ContainerLost, Job, read_containers
+from orchestrator.spawn.spcs_job import ContainerLost, Job, drop, job_name, read_containers
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +107,9 @@ class SpcsSpawner:
 
     def ended(self) -> tuple[WorkerEnd, ...]:
         return tuple(self._ends.values())
+
+    def running(self) -> int:
+        return 0  # containers are somebody else's machine
 
     def terminate(self, *, hard: bool) -> None:
         self._wish = "drop" if hard else self._wish or "cancel"
@@ -243,6 +246,18 @@ class JobSession(ControlSession):
 
         rows: list[dict[str, Any]] = self._call(Query(name=f"spcs.{verb}", sql=sql, binds=0), named)
         return rows
+
+
+def remove_job(place: ControlPlace, run_id: str) -> None:
+    """The job of a run that was ended without its orchestrator, and whatever runs in it. A failure is a warning."""
+    name, session = job_name(run_id), JobSession(place, role="spcs")
+    try:
+        Patience(stop=threading.Event(), attempts=ATTEMPTS).call(lambda: session.rows("drop", drop(name)))
+        event(log, logging.INFO, "job_removed", job=name)
+    except LoadgenError as error:
+        event(log, logging.WARNING, "job_not_removed", job=name, what=str(error), by_hand=drop(name))
+    finally:
+        session.close()
 
 
 def _process(owner: str) -> str:

@@ -93,10 +93,15 @@ class Job:
 
     @property
     def drop(self) -> str:
-        return f"DROP SERVICE IF EXISTS {self.name} FORCE"
+        return drop(self.name)
 
     def logs(self, index: int) -> str:
         return f"SELECT SYSTEM$GET_SERVICE_LOGS('{self.name}', '{index}', '{CONTAINER}', {LOG_LINES})"
+
+
+def drop(name: str) -> str:
+    """With whatever still runs in it."""
+    return f"DROP SERVICE IF EXISTS {name} FORCE"
 
 
 def job_name(run_id: str) -> str:

@@ -46,6 +46,9 @@ class SubprocessSpawner:
             if code is not None
         )
 
+    def running(self) -> int:
+        return sum(child.poll() is None for child in self._children.values())
+
     def terminate(self, *, hard: bool) -> None:
         for child in self._children.values():
             if child.poll() is not None:

@@ -37,3 +37,8 @@ WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE();
 -- Expired for longer than a successor has to wait: the holder has stopped, and says so.
 UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(millisecond, ?, SYSDATE())
 WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE();
+
+-- name: bury
+-- The same for a holder whose process is gone, also when its term has just expired. Nothing comes back to life by it.
+UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(millisecond, ?, SYSDATE())
+WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ?;

@@ -176,6 +176,24 @@ def test_whoever_takes_a_run_over_removes_its_job(bench, replicas):
     assert {path.name for path in logs.iterdir()} == {"worker-0.log", "worker-1.log"}
 
 
+def test_whoever_ends_an_orphan_removes_its_job(bench, replicas):
+    process = bench.run("bench", warehouse="ORPHAN_WH", duration="60s")
+    bench.wait_measuring(process)
+    process.kill()
+    process.wait()
+    for number in (0, 1):
+        replicas.kill(number)
+    wait_until(lambda: not alive(replicas.pids()), "the workers are gone")
+    bench.plane.change("UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, -12, SYSDATE())")
+    bench.plane.change("UPDATE WORKER_HEARTBEATS SET LAST_HEARTBEAT = DATEADD(second, -90, SYSDATE())")
+    assert len(bench.server.ask("/__loadgen/services")) == 1
+
+    ended = result(bench.start("runs", "recover", "-c", "bench", "--database", bench.plane.place.database))
+
+    assert [one["status"] for one in ended["recovered"]] == ["FAILED"], ended
+    assert bench.server.ask("/__loadgen/services") == []
+
+
 # --- the spawner alone -----------------------------------------------------------------------------------------------
 
 

@@ -73,7 +73,13 @@ class SimulatedWorker(Process):
         )
         self._ready_s, self._drain_s = world.rng.uniform(0, 6), world.rng.choice((0.5, 3.0, 3.0, 8.0, 300.0))
         self._board = Board(clock=self.clock)
-        self._agenda = WatchedAgenda(self.name, number, drain_s=TIMING.drain_s, patience_s=TIMING.events_poll_s)
+        self._agenda = WatchedAgenda(
+            self.name,
+            number,
+            drain_s=TIMING.drain_s,
+            drain_interrupt_s=TIMING.drain_interrupt_s,
+            patience_s=TIMING.events_poll_s,
+        )
         self._loop: ControlLoop | None = None
         self._count, self._alone_polls, self._silence = 1, 0, Silence()
         self._is_slow = world.rng.random() < 0.02  # storing what it measured takes as long as somebody waits for it
@@ -162,7 +168,7 @@ class SimulatedWorker(Process):
         until_s = self.now_s + min(self._drain_s, board.ending.drain_s)
         heard = False  # what it measured was stored
         while not heard or self._is_storing or (self.now_s < until_s and not self._hurry):
-            heard = self._beat()
+            heard = self._beat(active_connections=int(self.now_s < until_s))
             yield from self._next()
             if self._silence.is_alone(TIMING):
                 break
@@ -187,11 +193,17 @@ class SimulatedWorker(Process):
         if ending is not None:
             self._board.end(ending)
 
-    def _beat(self) -> bool:
+    def _beat(self, active_connections: int = 0) -> bool:
         if self.name not in self.world.tables.beats:
             return False
         self._count += 1
-        said = Beat(status=self._board.status, phase=None, count=self._count, last_error=self._board.last_error)
+        said = Beat(
+            status=self._board.status,
+            phase=None,
+            count=self._count,
+            active_connections=active_connections,
+            last_error=self._board.last_error,
+        )
         try:
             beat(self.session, self._me, said)
         except LoadgenError:

@@ -24,7 +24,7 @@ from loadgen.model.worker import WorkerStatus
 from loadgen.scenario.scenario import Load, OnWorkerLoss
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
 from loadgen.worker.heartbeat import LAST_BEAT_S
-from orchestrator.course import CLOSING_S, Rules
+from orchestrator.course import CLOSING_S, STORING_S, Rules
 from orchestrator.plan import plan_run
 from orchestrator.recover import NEVER_LED_S, TERM_S, recover
 from tests.unit.orchestrator_processes import TIMING, Life, Orchestrator, Process
@@ -51,7 +51,7 @@ def settled_s(rules: Rules, *, was_led: bool, deserted: bool) -> float:
     found_s = timing.dead_s + RECOVER_S
     if deserted:
         return vacant_s + found_s
-    stopping_s = timing.drain_s + timing.terminate_after_s + 2 * timing.kill_after_s + 8 * timing.tick_s
+    stopping_s = timing.drain_s + timing.terminate_after_s + STORING_S + 2 * timing.kill_after_s + 8 * timing.tick_s
     led_s = timing.registration_s + plan.ends_s + CLOSING_S + stopping_s
     alone_s = timing.orchestrator_lost_s + timing.drain_interrupt_s + LAST_BEAT_S + found_s
     return vacant_s + max(led_s, alone_s)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from loadgen.cli import enrich as command
-from loadgen.cli.enriched_files import rewrite_files
+from loadgen.cli.amended_files import rewrite_files
 from loadgen.cli.main import main
 from loadgen.control.query_executions import PARTS, Ledger, Part, ServerTimes, TallyRow, Undecided
 from loadgen.model.enrichment import RowEnrichment as Row
@@ -336,7 +336,7 @@ def test_a_damaged_summary_in_the_folder_is_written_again_from_the_stored_one(tm
     without = {key: part for key, part in stored.summary.items() if key != "totals"}
     (tmp_path / "summary.json").write_text(json.dumps(without) if damage == "without totals" else damage)
 
-    assert rewrite_files(tmp_path, stored, RESULT)
+    assert rewrite_files(tmp_path, stored, lambda summary: with_enrichment(summary, RESULT))
 
     written = json.loads((tmp_path / "summary.json").read_text())
     assert written == json.loads(json.dumps(with_enrichment(stored.summary, RESULT)))
@@ -348,8 +348,8 @@ def test_a_summary_with_more_in_it_than_the_stored_one_keeps_it_and_no_folder_is
     told = {**stored.summary, "verdict": "failed", "baseline": {"verdict": "worse"}}
     (tmp_path / "summary.json").write_text(json.dumps(told))
 
-    assert rewrite_files(tmp_path, stored, RESULT)
-    assert not rewrite_files(tmp_path / "nowhere", stored, RESULT)
+    assert rewrite_files(tmp_path, stored, lambda summary: with_enrichment(summary, RESULT))
+    assert not rewrite_files(tmp_path / "nowhere", stored, lambda summary: with_enrichment(summary, RESULT))
 
     written = json.loads((tmp_path / "summary.json").read_text())
     assert (written["verdict"], written["baseline"]) == ("failed", {"verdict": "worse"})

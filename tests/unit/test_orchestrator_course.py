@@ -14,6 +14,7 @@ from loadgen.model.worker import WorkerStatus
 from loadgen.scenario.scenario import Load, OnWorkerLoss, Timing
 from orchestrator.course import (
     CLOSING_S,
+    STORING_S,
     Action,
     Announce,
     Course,
@@ -45,7 +46,8 @@ CONNECTING = view(H.ALIVE, W.STARTING)
 WAITING = view(H.ALIVE, W.WAITING)
 RUNNING = view(H.ALIVE, W.RUNNING)
 STALE = view(H.STALE, W.RUNNING)
-DRAINING = view(H.ALIVE, W.DRAINING)
+DRAINING = view(H.ALIVE, W.DRAINING, active_connections=1)
+STORING = view(H.ALIVE, W.DRAINING)
 DONE = view(H.DONE, W.COMPLETED)
 KILLED = view(H.DEAD, W.RUNNING, ended=end())
 KILLED_AT_THE_END = view(H.DEAD, W.DRAINING, ended=end())
@@ -193,6 +195,30 @@ ROWS: list[tuple[str, Course, View, tuple[Action, ...]]] = [
         "drained for too long",
         course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
         look(R.STOPPING, DONE, DRAINING, now_s=125.1),
+        (EndWorkers(hard=False),),
+    ),
+    (
+        "drained, and stores what it measured",
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        look(R.STOPPING, DONE, STORING, now_s=125.0 + STORING_S),
+        (),
+    ),
+    (
+        "one stores, and another has not drained",
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        look(R.STOPPING, STORING, DRAINING, now_s=125.1),
+        (EndWorkers(hard=False),),
+    ),
+    (
+        "stores for longer than it would itself",
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
+        look(R.STOPPING, STORING, now_s=125.1 + STORING_S),
+        (EndWorkers(hard=False),),
+    ),
+    (
+        "stores while a user waits: it may spool what is left",
+        course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True, asked_s=0.0),
+        look(R.STOPPING, STORING, now_s=25.1, interrupts=1),
         (EndWorkers(hard=False),),
     ),
     (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import Any
 
 import pytest
 
 from loadgen.model.workload import StatementKind
-from loadgen.report.summary import RunFacts, WorkerResult, in_order, summarize
+from loadgen.report.summary import RunFacts, WorkerResult, in_order, summarize, with_unstored
 from loadgen.report.verdict import Checked, ClientHealth
 from tests.unit.metrics_builders import statement
 from tests.unit.orchestrator_builders import merged, tally
@@ -256,3 +257,37 @@ def test_an_invalid_run_says_why() -> None:
     summary = summarize(facts(invalid=("too few samples",)))
     assert summary["validity"] == {"valid": False, "reasons": ["too few samples"]}
     assert (summary["verdict"], summary["exit_code"]) == ("invalid", 5)
+
+
+@pytest.mark.parametrize(
+    ("number", "known", "verdict", "code"),
+    [
+        (signal.SIGINT, {}, "cancelled", 130),
+        (signal.SIGHUP, {"invalid": ("too few samples",)}, "cancelled", 129),
+        (signal.SIGTERM, {"status": "CANCELLED", "reason": "stopped by the user"}, "cancelled", 143),
+        (signal.SIGQUIT, {"status": "FAILED", "reason": "worker-0 died"}, "error", 4),
+    ],
+)
+def test_verdict_and_exit_code_of_a_run_that_a_signal_stopped_agree(
+    number: int, known: dict[str, Any], verdict: str, code: int
+) -> None:
+    summary = summarize(facts(signal=number, reason=known.pop("reason", "the plan is done"), **known))
+    assert (summary["verdict"], summary["exit_code"]) == (verdict, code)
+    if summary["status"] == "COMPLETED":
+        name = signal.Signals(number).name
+        assert summary["exit_reason"] == f"stopped by {name} after the measurement (the plan is done)"
+
+
+def test_rows_that_are_not_stored_are_told_until_they_are() -> None:
+    unstored = {"worker-1": {"window": 1, "execution": 2_000}, "worker-0": {"log_line": 2}}
+    known = facts(unstored=unstored, environment={"cores": 2, "warnings": ["one"]})
+    summary = summarize(known)
+
+    assert summary["unstored"] == unstored
+    assert summary["environment"]["warnings"] == [
+        "one",
+        f"not stored yet: worker-0 2 log lines; worker-1 1 window, 2,000 executions: `loadgen upload {known.run_id}`"
+        " stores them",
+    ]
+    assert with_unstored(summary, {}) == summarize(facts(environment={"cores": 2, "warnings": ["one"]}))
+    assert with_unstored(summary, unstored) == summary

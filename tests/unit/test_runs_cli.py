@@ -24,6 +24,7 @@ from loadgen.cli.prune import _as_text as pruned_text
 from loadgen.cli.run_view import Look, as_json, as_text
 from loadgen.cli.stop import Asked, _as_json, _as_text
 from loadgen.cli.who import who
+from loadgen.control import run_leases
 from loadgen.control.prune import Found
 from loadgen.control.run_leases import Holder
 from loadgen.control.run_status import Run, Unfinished
@@ -290,6 +291,24 @@ def unfinished(lease_over_ms: int | None, beat_age_ms: int | None, update_age_ms
 )
 def test_a_run_that_somebody_may_still_care_for_is_no_orphan(run, said):
     assert said in (obstacle(run) or "")
+
+
+def test_what_is_said_of_a_lease_that_lasts_is_known():
+    here = Holder(epoch=1, owner=run_leases.new_owner(), remaining_ms=5_000)
+    name, _, token = here.owner.rpartition(":")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    gone = replace(here, owner=f"{name.rpartition(':')[0]}:{ended.pid}:{token}")
+    elsewhere = replace(gone, owner=f"{gone.owner.rpartition(':')[0]}:{'0' * 20}")
+
+    assert obstacle(unfinished(-5_000, 0), here) == (
+        f"it is led by {run_leases.process_of(here.owner)}: its lease lasts 5 s more, and longer when it is renewed"
+    )
+    assert obstacle(unfinished(-5_000, 0), gone) == (
+        f"{run_leases.process_of(gone.owner)}, which led it, is gone: it can be recovered in 15 s"
+    )
+    assert f"it is led by process {ended.pid} on " in (obstacle(unfinished(-5_000, 0), elsewhere) or "")
+    assert obstacle(unfinished(10_001, 0), gone) is None
 
 
 @pytest.mark.parametrize(

@@ -529,7 +529,7 @@ def test_the_end_of_a_run_is_obeyed_without_an_event_and_whoever_leads(status, e
     mine.reconcile(poll(status=status, epoch=epoch), 0)
 
     assert mine.stop is not None
-    assert mine.stop.drain_timeout_s == 33.0
+    assert mine.stop.drain_timeout_s == (5.5 if status is RunStatus.CANCELLING else 33.0)
     assert status.value in mine.stop.reason
     assert mine.take_due(10**12) == []
 

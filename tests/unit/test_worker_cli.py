@@ -60,7 +60,9 @@ def test_a_container_says_who_it_is() -> None:
 
 def test_nothing_to_upload_is_told_without_connecting(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["upload", "r1"]) == 0
-    assert capfd.readouterr().out == (f"nothing to upload: no worker of run r1 left anything in {tmp_path / 'spool'}\n")
+    assert capfd.readouterr().out == (
+        f"nothing to upload: no process of run r1 left anything in {tmp_path / 'spool'}\n"
+    )
     assert main(["upload", "r1", "--format", "json"]) == 0
     assert json.loads(capfd.readouterr().out) == {"run_id": "r1", "workers": []}
 

@@ -42,7 +42,13 @@ class Follower:
         self.board = Board(clock=self.clock)
         self.begun: list[Phase | None] = []
         session = cast(ControlSession, Wire(self.tables, lambda changes: self.fate, lambda fate, happens: None))
-        agenda = Agenda("worker-0", 0, drain_s=TIMING.drain_s, patience_s=TIMING.events_poll_s)
+        agenda = Agenda(
+            "worker-0",
+            0,
+            drain_s=TIMING.drain_s,
+            drain_interrupt_s=TIMING.drain_interrupt_s,
+            patience_s=TIMING.events_poll_s,
+        )
         self.loop = ControlLoop(
             session, "run", self.board, agenda, TIMING, self.clock, wake=threading.Event(), begin=self.begun.append
         )
@@ -73,7 +79,7 @@ ROWS = {
     "STOP before START": Row(status=R.STARTING, said=(STOP,), code=X.CLEAN, drain_s=7.0),
     "STOPPING without STOP": Row(status=R.STOPPING, phase=P.COOLDOWN, code=X.CLEAN, drain_s=120.0),
     "STOPPING with STOP": Row(status=R.STOPPING, phase=P.COOLDOWN, said=(START, STOP), code=X.CLEAN, drain_s=7.0),
-    "CANCELLING": Row(status=R.CANCELLING, phase=P.WARMUP, said=(START,), code=X.CLEAN, drain_s=120.0),
+    "CANCELLING": Row(status=R.CANCELLING, phase=P.WARMUP, said=(START,), code=X.CLEAN, drain_s=20.0),
     "COMPLETED": Row(status=R.COMPLETED, phase=P.PROCESSING, code=X.CLEAN, drain_s=120.0),
     "FAILED": Row(status=R.FAILED, phase=P.PROCESSING, code=X.CLEAN, drain_s=120.0),
     "CANCELLED, and nobody leads": Row(status=R.CANCELLED, lease_over_s=999.0, code=X.CLEAN, drain_s=120.0),
@@ -100,6 +106,30 @@ def test_rows(row: Row) -> None:
         assert follower.code is row.code
         assert (follower.board.ending.drain_s if follower.board.ending else 0.0) == row.drain_s
     assert follower.board.contacts == 3
+
+
+@pytest.mark.parametrize(("status", "at_first_s"), [(R.CANCELLING, 20.0), (R.STOPPING, 120.0)])
+def test_who_sees_the_state_of_the_run_first_drains_as_long_as_stop_says(status: RunStatus, at_first_s: float) -> None:
+    follower = Follower(status, P.MEASUREMENT, lease_over_s=-20.0)
+    follower.loop.watch(OneTurn())
+    assert (follower.code, follower.board.drain_s) == (X.CLEAN, at_first_s)
+
+    kind, data = encode(STOP)
+    follower.tables.events.append(EventRow(1, "1", 1, kind, data, 0.0, None))
+    follower.loop.watch(OneTurn())
+
+    assert (follower.code, follower.board.drain_s) == (X.CLEAN, 7.0)
+
+
+def test_stop_does_not_lengthen_the_drain_of_a_worker_that_ends_for_another_reason() -> None:
+    follower = Follower(R.CANCELLING, P.MEASUREMENT, lease_over_s=-20.0)
+    follower.board.end(Ending(code=X.CLEAN, drain_s=3.0))  # SIGTERM
+    follower.loop.watch(OneTurn())
+    kind, data = encode(STOP)
+    follower.tables.events.append(EventRow(1, "1", 1, kind, data, 0.0, None))
+    follower.loop.watch(OneTurn())
+
+    assert follower.board.drain_s == 3.0
 
 
 def test_a_worker_that_is_not_ready_begins_nothing_and_obeys_the_end() -> None:

@@ -34,7 +34,7 @@ def scenario(load: Load | None = None, statements: Sequence[Statement] = (statem
 
 
 def agenda(*, worker_id: str = "worker-0", group: int = 0, drain_s: float = 120.0, patience_s: float = 5.0) -> Agenda:
-    return Agenda(worker_id, group, drain_s=drain_s, patience_s=patience_s)
+    return Agenda(worker_id, group, drain_s=drain_s, drain_interrupt_s=drain_s / 6, patience_s=patience_s)
 
 
 def event(

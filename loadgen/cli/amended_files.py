@@ -1,9 +1,9 @@
-"""The result of a run that was enriched after its end, in its table and in its folder: all that speaks of it agrees."""
+"""A result that is amended after the end of its run, in its table and in its folder: all that speaks of it agrees."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,29 +13,30 @@ from loadgen.cli.run_record import read_record
 from loadgen.control import test_results
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
-from loadgen.report.enrichment import EnrichmentResult, with_enrichment
 from loadgen.report.record import RunRecord
 
 SUMMARY = "summary.json"
 
+# From a summary to the same with what has become known.
+Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
-def store_enriched(session: ControlSession, patience: Patience, result: EnrichmentResult) -> RunRecord | None:
-    """The stored summary with the enrichment as it is now, and the record for reports; None: the run has no result."""
-    rows = patience.call(lambda: test_results.read(session, result.run_id))
-    stored = next((row.summary for row, _ in rows if row.test_id == result.run_id), None)
+
+def amend_stored(session: ControlSession, patience: Patience, run_id: str, change: Change) -> RunRecord | None:
+    """Amend the stored summary. The record for reports; None: the run has no result."""
+    rows = patience.call(lambda: test_results.read(session, run_id))
+    stored = next((row.summary for row, _ in rows if row.test_id == run_id), None)
     if stored is None:
         return None
-    summary = with_enrichment(json.loads(stored), result)
-    test_results.amend(session, patience, result.run_id, json.dumps(summary))
-    return read_record(session, patience, result.run_id)
+    test_results.amend(session, patience, run_id, json.dumps(change(json.loads(stored))))
+    return read_record(session, patience, run_id)
 
 
-def rewrite_files(folder: Path, record: RunRecord, result: EnrichmentResult) -> bool:
+def rewrite_files(folder: Path, record: RunRecord, change: Change) -> bool:
     """What the run has left in its folder; False: it is not here. A baseline's verdict stands only in these files."""
     path = folder / SUMMARY
     if not path.exists():
         return False
-    summary = with_enrichment(_read(path, record.summary), result)
+    summary = change(_read(path, record.summary))
     write_file(path, f"{json.dumps(summary, indent=2)}\n")
     write_reports(folder, replace(record, summary=summary), environ={})  # the summary page of a CI job has it already
     return True

@@ -1,0 +1,292 @@
+"""A verdict that was reached is told, and what was measured is kept: files that change or vanish under a run, full
+disks, outputs that cannot be written."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.embedded_server import EmbeddedServer
+from tests.process.run_bench import MEASURES, Bench, Program, benched, history, scenario
+from tests.processes import PROGRAM, reachable_directory
+
+VERDICTS = {"passed": 0, "invalid": 5}  # a busy machine makes a run INVALID; neither may be lost
+SHORT = {"warmup": "0s", "duration": "2s"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer("--service-time", "20ms") as running:
+        yield running
+
+
+@pytest.fixture
+def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
+    with benched(server, tmp_path) as made:
+        yield made
+
+
+def run_folder(run: Program) -> Path:
+    return run.folder / "runs" / run.run_id
+
+
+def check_verdict(run: Program) -> dict[str, Any]:
+    """The run ended with a verdict that was printed, and with its exit code."""
+    code = run.ended()
+    told: dict[str, Any] = run.printed
+    assert (told["status"], VERDICTS.get(told["verdict"]), told["exit_code"]) == ("COMPLETED", code, code), run.said
+    return told
+
+
+# --- the scenario ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_keeps_the_scenario_that_it_was_started_with(bench: Bench) -> None:
+    files = [bench.home / f"{number}.yaml" for number in (902, 903)]
+    texts = [json.dumps(scenario(number, load=SHORT)) for number in (902, 903)]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text, "utf-8")
+    runs = [bench.start("run", file, "--format", "json") for file in files]
+    for run in runs:
+        run.wait_for("STARTING PREPARING")
+    files[0].write_text("something: else\n", "utf-8")
+    files[1].unlink()
+
+    for run, text in zip(runs, texts, strict=True):
+        check_verdict(run)
+        assert (run_folder(run) / "scenario.yaml").read_text("utf-8") == text
+
+
+def test_a_scenario_may_come_from_a_pipe(bench: Bench) -> None:
+    """As in `loadgen run <(make-scenario)`: it can be read once."""
+    pipe, text = bench.home / "pipe", json.dumps(scenario(900, load=SHORT))
+    os.mkfifo(pipe)
+    threading.Thread(target=lambda: pipe.write_text(text, "utf-8"), name="writer", daemon=True).start()
+
+    run = bench.start("run", pipe, "--format", "json")
+
+    check_verdict(run)
+    assert (run_folder(run) / "scenario.yaml").read_text("utf-8") == text
+
+
+# --- disks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["summary.json", "report.html", "intervals.csv"])
+def test_a_file_that_cannot_be_written_does_not_cost_the_verdict(bench: Bench, name: str) -> None:
+    run = bench.run(load=SHORT)
+    run.wait_for("STARTING PREPARING")
+    (run_folder(run) / f".{name}.tmp").symlink_to("/dev/full")
+
+    told = check_verdict(run)
+
+    assert f"warning: cannot write runs/{run.run_id}/{name}: No space left on device" in run.said
+    assert "The disk is full: free space there" in run.said
+    written = {file.name for file in run_folder(run).iterdir()}
+    assert {"summary.json", "report.html", "report.md", "intervals.csv", "scenario.yaml"} - written == {name}
+    if name != "summary.json":
+        assert run.summary == told
+
+
+def test_nothing_more_can_be_written_once_a_run_measures(bench: Bench) -> None:
+    """Neither by the orchestrator nor by its workers; their query logs end, and the run goes on."""
+    run = bench.run(load={"warmup": "0s", "duration": "5s"}, query_log={"mode": "all"})
+    run.wait_for(MEASURES)
+    for pid in (run.process.pid, *run.look()):
+        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, hard))
+    # What it prints goes to a file as well, and cannot be written either: the exit code is all that is left.
+    assert run.ended() in VERDICTS.values(), run.said
+    ((verdict,),) = bench.rows("SELECT VERDICT FROM RUN_STATUS WHERE RUN_ID = ?", run.run_id)
+    assert VERDICTS[verdict] == run.process.returncode
+    sql = "SELECT MESSAGE FROM TEST_LOGS WHERE RUN_ID = ? AND LEVEL = 'WARNING'"
+    assert "the query log ends here, it cannot be written: File too large" in [
+        row[0] for row in bench.rows(sql, run.run_id)
+    ]
+
+
+def test_a_result_that_cannot_be_printed_is_still_the_exit_code(bench: Bench) -> None:
+    path = bench.home / "scenario.yaml"
+    path.write_text(json.dumps(scenario(901, load=SHORT)), "utf-8")
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            [*PROGRAM, "run", str(path), "--format", "json"],
+            env=bench.environ,
+            cwd=bench.home,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    (file,) = bench.home.glob("runs/*/summary.json")
+    summary = json.loads(file.read_text("utf-8"))
+
+    assert ended.returncode == summary["exit_code"] == VERDICTS[summary["verdict"]], ended.stderr
+    assert "warning: the result could not be printed: No space left on device" in ended.stderr
+
+
+@contextmanager
+def small_disk(size: str) -> Iterator[Path]:
+    """A disk that can be filled."""
+    with reachable_directory() as folder:
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, text=True
+        )
+        if mounted.returncode:
+            pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+        folder.chmod(0o755)
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(disk: Path) -> None:
+    with open(disk / "fill", "wb", buffering=0) as file:
+        try:
+            while file.write(bytes(1 << 16)):
+                pass
+        except OSError:
+            return
+
+
+def test_a_full_disk_under_the_runs_is_told_before_there_is_one(bench: Bench) -> None:
+    with small_disk("1m") as disk:
+        fill(disk)
+
+        run = bench.run("--output-dir", disk / "runs")
+
+        assert run.ended() == 2, run.said
+        assert f"cannot write {disk}/runs: No space left on device" in run.said
+        assert "hint: The disk is full" in run.said
+    assert bench.rows("SELECT COUNT(*) FROM RUN_STATUS WHERE STATUS = 'PREPARED'") == [(0,)]
+
+
+def test_a_full_disk_under_the_data_directory_is_named(tmp_path: Path) -> None:
+    """Whether the run comes to its verdict depends on what was to be written first; workers spool what they measured,
+    and once there is room again nothing is missing."""
+    with (
+        small_disk("200m") as disk,
+        EmbeddedServer(data_dir=disk / "data") as server,
+        benched(server, tmp_path) as bench,
+    ):
+        run = bench.run(load={"workers": 2, "warmup": "0s", "duration": "5s"}, query_log={"mode": "all"})
+        run.wait_for(MEASURES)
+        fill(disk)
+
+        assert run.ended() in (3, 4, *VERDICTS.values()), run.said
+        run.wait_alone()
+
+        assert f"the disk of the data directory {disk}/data is full" in run.said
+        if run.process.returncode == 3:
+            assert "hint: Free space on it" in run.said
+        assert list(run_folder(run).glob(f"spool/{run.run_id}/worker-*/unsent.jsonl"))
+        (disk / "fill").unlink()
+        upload(bench, run)
+        check_complete(bench, run)
+
+
+# --- what the control plane did not take -----------------------------------------------------------------------------
+
+
+def upload(bench: Bench, run: Program) -> list[dict[str, Any]]:
+    """By a user in the folder where he started the run."""
+    done = subprocess.run(
+        [*PROGRAM, "upload", run.run_id, "-c", "embedded", "--format", "json"],
+        env=bench.environ,
+        cwd=run.folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    uploaded: list[dict[str, Any]] = json.loads(done.stdout)["workers"]
+    return uploaded
+
+
+def check_complete(bench: Bench, run: Program) -> None:
+    """Every second, every log line and every statement of the measurement is in the tables, once."""
+    sql = "SELECT {} FROM {} WHERE RUN_ID = ?"
+    ((windows, keys),) = bench.rows(
+        sql.format("COUNT(*), COUNT(DISTINCT WORKER_ID, WINDOW_ID)", "WINDOW_RESULTS"), run.run_id
+    )
+    assert windows == keys > 0
+    for key, table in (
+        ("SNAPSHOT_ID", "WORKER_METRICS_SNAPSHOTS"),
+        ("LOG_ID", "TEST_LOGS"),
+        ("TEST_ID", "TEST_RESULTS"),
+    ):
+        ((rows, ids),) = bench.rows(sql.format(f"COUNT(*), COUNT(DISTINCT {key})", table), run.run_id)
+        assert rows == ids > 0, table
+    ended = "SELECT COUNT(DISTINCT WORKER_ID) FROM TEST_LOGS WHERE RUN_ID = ? AND STARTSWITH(MESSAGE, 'ended')"
+    workers = bench.rows("SELECT COUNT(*) FROM TEST_RESULTS WHERE RUN_ID = ? AND WORKER_ID IS NOT NULL", run.run_id)
+    assert bench.rows(ended, run.run_id) == workers
+    executed = sum(history(bench.server, run.run_id).values())
+    counted = "SELECT COUNT(DISTINCT EXECUTION_ID) FROM QUERY_EXECUTIONS WHERE RUN_ID = ? AND PHASE = 'MEASUREMENT'"
+    assert bench.rows(counted, run.run_id) == [(executed,)]
+
+
+def test_rows_that_were_not_stored_are_told_in_the_summary_and_uploaded_later(bench: Bench) -> None:
+    """The tables that rows are appended to refuse them. Beats arrive: the verdict is made of all that was measured."""
+    run = bench.run(load={"workers": 2, "warmup": "0s", "duration": "3s"}, query_log={"mode": "all"})
+    run.wait_for(MEASURES)
+    tables = "WORKER_METRICS_SNAPSHOTS|TEST_LOGS|QUERY_EXECUTIONS|WINDOW_RESULTS"
+    bench.server.fault(match=f"INSERT INTO ({tables})", kind="error", errno=603, sqlstate="53100", message="no room")
+
+    told = check_verdict(run)
+    bench.server.clear_faults()
+
+    executed = sum(history(bench.server, run.run_id).values())
+    assert told["totals"]["succeeded"] == executed
+    assert sorted(told["unstored"]) == ["worker-0", "worker-1"]
+    assert sum(rows["execution"] for rows in told["unstored"].values()) == executed
+    assert all(rows.keys() >= {"window", "snapshot", "log_line"} for rows in told["unstored"].values())
+    (warning,) = [one for one in told["environment"]["warnings"] if one.startswith("not stored yet: worker-0 ")]
+    assert f"`loadgen upload {run.run_id}`" in warning
+    assert any("no room" in one for one in told["environment"]["warnings"])
+    uploaded = upload(bench, run)
+    assert {one["folder"].rpartition("-")[0]: one["rows"]["execution"] for one in uploaded} == {
+        worker: rows["execution"] for worker, rows in told["unstored"].items()
+    }
+    check_complete(bench, run)
+    assert "unstored" not in run.summary
+    assert not any(one.startswith("not stored yet") for one in run.summary["environment"]["warnings"])
+    assert upload(bench, run) == []
+
+
+def test_a_result_that_the_control_plane_does_not_take_is_told_and_uploaded_later(bench: Bench) -> None:
+    run = bench.run(load=SHORT)
+    run.wait_for("STARTING PREPARING")
+    bench.server.fault(match="INSERT INTO TEST_RESULTS", kind="error", errno=603, sqlstate="53100", message="no room")
+
+    told = check_verdict(run)
+    bench.server.clear_faults()
+
+    assert {"orchestrator": {"result": 1}}.items() <= told["unstored"].items()
+    assert "the control plane did not take the result" in run.said
+    assert [one["rows"]["result"] for one in upload(bench, run)] == [1, 1]
+    bench.expire(run.run_id)
+    recovery = bench.recover(run.run_id)
+    assert recovery.ended() == 0, recovery.said
+    assert bench.rows("SELECT STATUS, VERDICT FROM RUN_STATUS WHERE RUN_ID = ?", run.run_id) == [
+        ("COMPLETED", told["verdict"])
+    ]
+
+
+def test_a_query_log_is_uploaded_to_its_end(bench: Bench) -> None:
+    """However long that takes after the drain: each statement of the upload waits longer than the drain may take."""
+    run = bench.run(load={"warmup": "0s", "duration": "4s"}, query_log={"mode": "all"}, timing={"drain": "500ms"})
+    run.wait_for(MEASURES)
+    bench.server.fault(match="INSERT INTO QUERY_EXECUTIONS", kind="latency", ms=4_000)
+
+    told = check_verdict(run)
+
+    assert "unstored" not in told
+    check_complete(bench, run)

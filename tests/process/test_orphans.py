@@ -1,0 +1,187 @@
+"""Whatever ends an orchestrator: a signal leaves a result, a death leaves nothing that others would be measured beside,
+and what is said about it is true."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from loadgen.clock import SystemClock
+from loadgen.errors import RunFailed
+from loadgen.scenario.read import parse_scenario
+from loadgen.scenario.workers import with_workers
+from orchestrator.service import OrchestratorService
+from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
+from tests.control_plane import ControlPlane
+from tests.embedded_server import EmbeddedServer
+from tests.process.run_bench import MEASURES, Bench, Program, benched, history
+from tests.processes import alive, wait_until
+
+SLOW = {"statements": [{"name": "slow", "sql": "SELECT SYSTEM$WAIT(100)"}]}
+SHORT = {"warmup": "0s", "duration": "1s"}
+VERDICTS = (0, 5)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer("--service-time", "20ms") as running:
+        yield running
+
+
+@pytest.fixture
+def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
+    with benched(server, tmp_path) as made:
+        yield made
+
+
+def on(name: str, **more: Any) -> dict[str, Any]:
+    """Runs on one warehouse."""
+    return {"target": {"warehouse": name, "database": "BENCH", "schema": "PUBLIC", **more}}
+
+
+def worker_of(run: Program) -> psutil.Process:
+    (found,) = [one for pid in run.look() if (one := psutil.Process(pid)).name() == "worker-0"]
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+def test_a_closed_terminal_and_a_quit_leave_a_result(bench: Bench, number: signal.Signals) -> None:
+    run = bench.run()
+    run.wait_for(MEASURES)
+    wait_until(lambda: history(bench.server, run.run_id)[None] > 5, "it has measured something")
+
+    run.send(number)
+
+    assert run.ended() == 128 + number, run.said
+    run.wait_alone()
+    summary = run.summary
+    assert (summary["status"], summary["verdict"], summary["exit_code"]) == ("CANCELLED", "cancelled", 128 + number)
+    assert summary["totals"]["succeeded"] == history(bench.server, run.run_id)[None]
+    assert bench.state(run.run_id)[0] == "CANCELLED"
+
+
+def test_a_hang_up_that_is_ignored_stays_ignored(bench: Bench) -> None:
+    """As after `nohup`, which a program inherits."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run = bench.run(load={"warmup": "0s", "duration": "2s"})
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    run.wait_for(MEASURES)
+    run.send(signal.SIGHUP)
+
+    assert run.ended() in VERDICTS, run.said
+    assert run.summary["status"] == "COMPLETED"
+
+
+def test_a_run_that_was_ended_at_once_does_not_keep_its_warehouse(bench: Bench) -> None:
+    run = bench.run(workload=SLOW, **on("ENDED_WH", statement_timeout="2m"))
+    run.wait_for(MEASURES)
+    for heard in ("again to cancel them", "cancelling", "ended at once"):
+        run.send(signal.SIGINT)
+        wait_until(lambda: heard in run.said or run.process.poll() is not None, heard)  # noqa: B023
+    assert run.ended() == 130
+    run.wait_alone()
+    living = "SELECT COUNT(*) FROM RUN_LEASES WHERE RUN_ID = 'warehouse:EMBEDDED/ENDED_WH' AND EXPIRES_AT > SYSDATE()"
+    held = bench.rows(living)
+
+    after = bench.run(load=SHORT, **on("ENDED_WH"))
+
+    assert after.ended() in VERDICTS, after.said
+    assert held == [(1,)] or "ended at once" not in run.said
+
+
+def test_the_workers_of_a_dead_orchestrator_are_not_measured_beside(bench: Bench) -> None:
+    """Their statements are long, and they wait for them."""
+    run = bench.run(workload=SLOW, timing={"drain_interrupt": "60s"}, **on("KILLED_WH", statement_timeout="2m"))
+    run.wait_for(MEASURES)
+    worker = worker_of(run)
+    run.kill()
+
+    refused = bench.run(load=SHORT, **on("KILLED_WH"))
+    assert refused.ended() == 75, refused.said
+    assert f"run {run.run_id} is not led any more, and its workers still work there: worker-0" in refused.said
+    waiting = bench.run("--wait", load=SHORT, **on("KILLED_WH"))
+    waiting.wait_for(f"waiting: run {run.run_id} is not led any more")
+    worker.terminate()  # once more: it does not wait for its statements
+
+    assert waiting.ended() in VERDICTS, waiting.said
+    assert not alive(run.pids)
+
+
+def test_of_a_dead_orchestrator_it_is_said_that_it_is_dead(bench: Bench) -> None:
+    run = bench.run()
+    run.wait_for(MEASURES)
+    living = bench.recover(run.run_id)
+    assert living.ended() == 75
+    assert f"it is led by process {run.process.pid} on " in living.said
+    run.kill()
+    run.wait_alone()
+
+    dead = bench.recover(run.run_id)
+
+    assert dead.ended() == 75
+    assert f"process {run.process.pid} on " in dead.said
+    assert "which led it, is gone: it can be recovered in " in dead.said
+
+
+def test_workers_elsewhere_whose_orchestrator_died_are_not_measured_beside(bench: Bench) -> None:
+    """They were started by people, and work on for a while."""
+    run = bench.run(spawner={"kind": "external"}, timing={"registration": "60s"}, **on("EXTERNAL_WH"))
+    run.wait_for("loadgen worker")
+    line = next(line for line in run.said.splitlines() if " loadgen worker " in line)
+    worker = bench.worker(line)
+    run.wait_for(MEASURES)
+    run.kill()
+    bench.expire(run.run_id)  # that of the warehouse, too
+
+    refused = bench.run(load=SHORT, **on("EXTERNAL_WH"))
+
+    assert refused.ended() == 75, refused.said
+    assert f"run {run.run_id} is not led any more, and its workers still work there: worker-0" in refused.said
+    shared = bench.run("--share-warehouse", load=SHORT, **on("EXTERNAL_WH"))
+    assert shared.ended() in VERDICTS, shared.said
+    worker.process.kill()
+
+
+class NoProcess:
+    """The machine has none left."""
+
+    def start(self, orders: tuple[WorkerOrder, ...]) -> None:
+        raise BlockingIOError(11, os.strerror(11))
+
+    def ended(self) -> tuple[WorkerEnd, ...]:
+        return ()
+
+    def running(self) -> int:
+        return 0
+
+    def terminate(self, *, hard: bool) -> None:
+        """There are none."""
+
+    def close(self) -> None:
+        raise OSError("not even that works")
+
+
+def test_workers_that_cannot_be_started_end_the_run(server: EmbeddedServer) -> None:
+    plane = ControlPlane(server)
+    text = (
+        "version: 1\nname: x\nconnection: embedded\nload: {workers: 1}\n"
+        "workload: {statements: [{name: s, sql: SELECT 1}]}\n"
+    )
+    scenario = with_workers(parse_scenario(text, source="x.yaml", environ={}).scenario, 1)
+    service = OrchestratorService(plane.place, lambda _: NoProcess(), clock=SystemClock(), environ=plane.environ)
+    run_id = service.create_run(scenario)
+
+    with pytest.raises(RunFailed, match=r"workers could not be started: .*Resource temporarily unavailable"):
+        service.start_run(run_id)
+
+    ((status, reason),) = plane.rows("SELECT STATUS, REASON FROM RUN_STATUS WHERE RUN_ID = ?", run_id)
+    assert (status, "Resource temporarily unavailable" in reason) == ("FAILED", True)
+    plane.close()

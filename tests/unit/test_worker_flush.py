@@ -1,0 +1,159 @@
+"""What waits to be written: nothing of it is lost while it is written, when that fails, or when it is uploaded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.clock import FakeClock
+from loadgen.control.queries import Query
+from loadgen.control.retry import Patience
+from loadgen.control.session import ControlFailed
+from loadgen.control.worker_metrics_snapshots import Snapshot
+from loadgen.model.outcome import ErrorCategory
+from loadgen.snowflake.failure import Failure
+from loadgen.worker.board import Board
+from loadgen.worker.flush import SNAPSHOTS_MAX, Flush
+from loadgen.worker.upload import Unsent, contents, keep, upload
+from tests.unit.worker_builders import ME, SERVER_TIME
+
+AWAY = ControlFailed("away", Failure(category=ErrorCategory.SNOWFLAKE_ERROR))
+
+
+class Session:
+    """Tables that rows are appended to, by the first column's name."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[Sequence[Any]]] = {"snapshots": [], "logs": []}
+        self.meanwhile: Callable[[], None] = lambda: None  # happens while a statement is under way
+        self.fails = False
+
+    def append(self, query: Query, rows: Sequence[Sequence[Any]]) -> int:
+        self.meanwhile()
+        if self.fails:
+            raise AWAY
+        self._table(query).extend(rows)
+        return len(rows)
+
+    def fetch(self, query: Query, *binds: Any) -> list[tuple[Any, ...]]:
+        return [(row[0],) for row in self._table(query)]
+
+    def _table(self, query: Query) -> list[Sequence[Any]]:
+        return self.rows["logs" if "TEST_LOGS" in query.sql else "snapshots"]
+
+
+class Stand:
+    def __init__(self) -> None:
+        self.clock, self.session = FakeClock(), Session()
+        self.board = Board(clock=self.clock)
+        self.flush = Flush(self.session, ME, "test", self.board, self.clock, period_s=5.0)  # type: ignore[arg-type]
+        self.patience = Patience(stop=threading.Event(), clock=self.clock)
+
+    def put(self, *numbers: int) -> None:
+        for number in numbers:
+            self.flush.put_snapshot(snapshot(number))
+
+    def step(self) -> bool:
+        return self.flush.step(self.patience, everything=True)
+
+    @property
+    def stored(self) -> list[str]:
+        return [row[0] for row in self.session.rows["snapshots"]]
+
+
+@pytest.fixture
+def stand() -> Stand:
+    return Stand()
+
+
+def snapshot(number: int) -> Snapshot:
+    counts = ("total_queries", "read_count", "write_count", "error_count", "active_connections", "target_connections")
+    times = (f"{name}_latency_ms" for name in ("p50", "p95", "p99", "avg", "min", "max"))
+    numbers: dict[str, Any] = {**dict.fromkeys(counts, 0), **dict.fromkeys(times, 1.0)}
+    return Snapshot(
+        snapshot_id=str(number),
+        run_id=ME.run_id,
+        test_id="test",
+        worker_id=ME.worker_id,
+        worker_group_id=0,
+        worker_group_count=1,
+        timestamp=SERVER_TIME,
+        elapsed_seconds=float(number),
+        phase="MEASUREMENT",
+        qps=1.0,
+        cpu_percent=None,
+        memory_percent=None,
+        custom_metrics=None,
+        **numbers,
+    )
+
+
+def test_seconds_that_come_while_a_full_queue_is_written_are_not_lost(stand: Stand) -> None:
+    stand.put(*range(SNAPSHOTS_MAX))
+    late = iter(((SNAPSHOTS_MAX, SNAPSHOTS_MAX + 1, SNAPSHOTS_MAX + 2),))
+    stand.session.meanwhile = lambda: stand.put(*next(late, ()))
+
+    stand.step()
+    stand.step()
+
+    assert stand.stored == [str(number) for number in range(SNAPSHOTS_MAX + 3)]
+
+
+def test_of_a_control_plane_that_stays_away_only_the_oldest_seconds_are_given_up(stand: Stand) -> None:
+    stand.session.fails = True
+    stand.put(*range(SNAPSHOTS_MAX + 5))
+    assert not stand.step()
+
+    assert [row.snapshot_id for row in stand.flush.unsent().snapshots] == [
+        str(number) for number in range(5, SNAPSHOTS_MAX + 5)
+    ]
+
+
+def test_a_line_that_is_being_written_is_still_there_for_who_keeps_it(stand: Stand) -> None:
+    stand.board.say("WARNING", "one")
+    seen: list[str] = []
+    stand.session.meanwhile = lambda: seen.extend(row.message for row in stand.flush.unsent().logs)
+
+    stand.step()
+
+    assert seen == ["one"]
+    assert not stand.flush.unsent().logs
+
+
+def test_lines_have_the_same_id_at_every_attempt(stand: Stand) -> None:
+    stand.board.say("WARNING", "one")
+    stand.session.fails = True
+    first = [row.log_id for row in stand.flush.unsent().logs]
+    assert not stand.step()
+    stand.session.fails = False
+    assert stand.step()
+
+    assert [row[0] for row in stand.session.rows["logs"]] == first
+
+
+def test_what_was_kept_is_uploaded_once_whatever_of_it_had_been_stored(stand: Stand, tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "worker-0-1"
+    stand.board.say("INFO", "kept")
+    stand.put(*range(7))
+    unsent = stand.flush.unsent()
+    keep(folder, "run", unsent)
+    assert contents(folder) == {"snapshot": 7, "log_line": 1}
+    stand.session.rows["snapshots"] = [("2",), ("3",)]  # the answer to these was lost
+
+    done = upload(stand.session, stand.patience, folder)  # type: ignore[arg-type]
+
+    assert done == {"log_line": 1, "snapshot": 7}
+    assert sorted(stand.stored) == [str(number) for number in range(7)]
+    assert all(isinstance(row[6], datetime) for row in stand.session.rows["snapshots"][2:])
+    assert not folder.exists()
+
+
+def test_an_empty_spool_says_so(tmp_path: Path) -> None:
+    keep(tmp_path / "worker", "run", Unsent())
+
+    assert contents(tmp_path / "worker") == contents(tmp_path) == {}

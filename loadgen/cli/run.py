@@ -82,12 +82,12 @@ def run(
     quiet: bool,
     output: str,
 ) -> int:
-    """Run a scenario: prepare what is missing, start workers, warm up, measure, and say what came out.
+    """Run a scenario: prepare what is missing, start workers, warm up, measure, and print the result.
 
-    \b
-    Exit codes: 0 passed, 2 bad usage or scenario, 3 cannot connect, 4 the run failed, 5 finished but INVALID,
-    10 a threshold failed, 11 worse than the --baseline, 75 another run uses the warehouse, 130/143 stopped by a signal.
-    The first Ctrl-C ends the run in good order and reports what was measured; the second cancels what is under way; the
+    Exit codes: 0 passed, 2 bad usage or scenario, 3 cannot connect, 4 the run failed, 5 finished but INVALID, 10 a
+    threshold failed, 11 worse than the --baseline, 75 another run uses the warehouse, 130/143 stopped by a signal.
+
+    The first Ctrl-C ends the run gracefully and reports what was measured; the second cancels running statements; the
     third ends at once.
     """
     scenario = _scenario(file, connection, overrides, labels)

@@ -31,7 +31,7 @@ LIMIT_MAX = 10_000
     epilog="\b\nExample:\n  loadgen runs list -c prod\n  loadgen runs show latest\n  loadgen runs logs latest -n 20"
 )
 def runs() -> None:
-    """Look back at runs: list them, show one, read its log; end those whose orchestrator was lost; delete old ones."""
+    """List runs, show one, read its log, recover runs whose orchestrator was lost, delete old ones."""
 
 
 @runs.command("list", epilog="\b\nExample:\n  loadgen runs list -c prod -n 50 --status FAILED --within 7d")
@@ -107,7 +107,7 @@ def show(run: str, output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def logs(run: str, limit: int, output: str, **place: str | None) -> None:
-    """Print what the workers of RUN had to say, oldest first. Times are UTC.
+    """Print the log lines of RUN's workers, oldest first. Times are UTC.
 
     Warnings are there at once, everything else some seconds later. RUN as for `loadgen runs show`.
     """

@@ -45,7 +45,6 @@ def watch(
     On a terminal `q` leaves the view and the run goes on; `loadgen stop` stops it. Elsewhere there is a line every ten
     seconds and for each event. RUN is the id of a run, a beginning that no other run has, latest, or latest~1.
 
-    \b
     Exit codes: 0 the run has ended, whatever its verdict, or `q`; 2 there is no such run; 3 the control plane cannot be
     reached; 4 nobody leads the run any more; 130 Ctrl-C.
     """

@@ -49,7 +49,9 @@ def prune(age: str, output_dir: Path, dry_run: bool, output: str, **place: str |
     """Delete old runs from the control plane, and what failed attempts left on this machine.
 
     Deletes the states, results, logs and samples of runs, old queued runs with their attempts, and the folders
-    DIR/.queue/<id>.<n> of attempts without a result. DIR/<run id> is not touched. What has not ended is never deleted, nor what waits in the queue. Trends and comparisons lose what is deleted, and
+    DIR/.queue/<id>.<n> of attempts without a result. DIR/<run id> is not touched.
+
+    What has not ended is never deleted, nor what waits in the queue. Trends and comparisons lose what is deleted, and
     idempotency keys are forgotten. Safe to repeat.
     """
     age_s = duration_s(age, "--older-than")

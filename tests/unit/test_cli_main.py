@@ -299,7 +299,8 @@ def test_a_word_for_what_is_elsewhere_leads_to_a_command_that_exists():
         name, *rest = meant.split()
         if name in COMMANDS and rest and not rest[0].startswith("-"):
             group = cli.get_command(click.Context(cli), name)
-            assert isinstance(group, click.Group) and rest[0] in group.commands
+            assert isinstance(group, click.Group)
+            assert rest[0] in group.commands
         else:
             assert name in COMMANDS or name == "--help"
 

@@ -39,9 +39,9 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
     """End runs whose orchestrator was lost, or lead them on. Without RUN: all of them.
 
     Such a run ends as FAILED, with everything that was recorded. One whose workers still work (they were started by
-    hand, or in containers) is taken over and led to its end, as `loadgen run` would have; Ctrl-C stops it. One command leads one run: of several it says which
-    are left. Only runs whose lease has been over for some seconds are touched. Safe to repeat, and by several at once.
-    Exit code 75 when RUN is still led.
+    hand, or in containers) is taken over and led to its end, as `loadgen run` would have; Ctrl-C
+    stops it. One command leads one run, and names the others. Only runs whose lease expired some seconds ago are
+    touched. Safe to repeat, and by several at once. Exit code 75 when RUN is still led.
     """
     from orchestrator.recover import recover as recover_runs
 

@@ -21,6 +21,7 @@ from loadgen.cli.place import Meant, format_option, meant, scenario_option, serv
 from loadgen.clock import SystemClock
 from loadgen.errors import LoadgenError
 from loadgen.log import plain
+from loadgen.units import counted
 
 if TYPE_CHECKING:
     from loadgen.doctor.examine import Examined
@@ -121,12 +122,8 @@ def _summary(found: list[Examined]) -> str:
     failures, warnings = marks.count("failed"), marks.count("warning")  # type: ignore[arg-type]
     if not failures and not warnings:
         return "ready"
-    parts = [_count(failures, "problem")] if failures else ["ready"]
-    return ", ".join([*parts, *([_count(warnings, "warning")] if warnings else [])])
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    parts = [counted(failures, "problem")] if failures else ["ready"]
+    return ", ".join([*parts, *([counted(warnings, "warning")] if warnings else [])])
 
 
 def _as_json(found: list[Examined], code: int) -> dict[str, object]:

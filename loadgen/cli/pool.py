@@ -15,6 +15,7 @@ from loadgen.cli.duration import duration_s
 from loadgen.cli.place import Command, format_option
 from loadgen.cli.words import parse_words
 from loadgen.log import plain
+from loadgen.units import counted
 
 if TYPE_CHECKING:
     from loadgen.control.pool_workers import PoolWorker
@@ -162,8 +163,9 @@ def stats(output: str, **place: str | None) -> None:
         click.echo(json.dumps(found, indent=2))
         return
     click.echo(
-        f"{found['total_workers']} runners: {found['idle_workers']} idle, {found['processing_workers']} at work;"
-        f" {found['total_completed']} attempts completed, {found['total_failed']} failed"
+        f"{counted(found['total_workers'], 'runner')}: {found['idle_workers']} idle,"
+        f" {found['processing_workers']} busy;"
+        f" {counted(found['total_completed'], 'attempt')} completed, {found['total_failed']} failed"
     )
     for worker_id, worker in found["workers"].items():
         click.echo(f"  {plain(worker_id, 100)}  {worker['status']}  {worker['current_run'] or 'idle'}")

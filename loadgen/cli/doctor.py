@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadgen.cli.common import shows_colours
 from loadgen.cli.place import Meant, format_option, meant, scenario_option, serving
 from loadgen.clock import SystemClock
 from loadgen.errors import LoadgenError
@@ -97,8 +98,8 @@ def _lines(each: Examined, only_ascii: bool) -> Iterator[str]:
     finding = each.finding
     sign, in_ascii, colour = _SIGNS[finding.mark]
     mark = in_ascii if only_ascii else sign
-    if colour is not None and not os.environ.get("NO_COLOR"):
-        mark = click.style(mark, fg=colour)  # echo() takes it away again where it would not be understood
+    if colour is not None and shows_colours():
+        mark = click.style(mark, fg=colour)
     said = plain(finding.said).replace("\n", " ")
     yield f"  {mark} {each.check.name.ljust(NAME_WIDTH)}  {said}"
     yield from (f"      {plain(detail)}" for detail in finding.details)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.baseline_options import baseline_options, check_confirm
+from loadgen.cli.common import print_lines, terminal_width
 from loadgen.cli.signals import noted_signals
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import plain
@@ -132,7 +133,7 @@ Judge = Callable[[dict[str, Any]], dict[str, Any]]
 
 def _run(file: Path, job: RunJob, judge: Judge, *, quiet: bool, output: str, again: bool) -> dict[str, Any]:
     from loadgen.cli.baseline import baseline_text, wants_second_run
-    from loadgen.report.text import summary_text
+    from loadgen.report.text import summary_lines
 
     def tell(summary: dict[str, Any]) -> None:
         assert job.output is not None
@@ -141,7 +142,9 @@ def _run(file: Path, job: RunJob, judge: Judge, *, quiet: bool, output: str, aga
             if not (again and wants_second_run(summary)):  # one document: that of the run which tells
                 click.echo(json.dumps(summary, indent=2))
             return
-        click.echo(summary_text(summary, str(job.output)))
+        report = job.output / "report.html"
+        shown = str(report) if report.is_file() else None
+        print_lines(summary_lines(summary, str(job.output), report=shown, width=terminal_width()))
         if "baseline" in summary:
             click.echo(plain(baseline_text(summary["baseline"])))
 

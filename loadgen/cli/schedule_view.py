@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from loadgen.cli.text_table import text_table
+from loadgen.cli.common import text_table
 from loadgen.log import plain
 from loadgen.model.cron import ScheduleInvalid, parse_cron
 from loadgen.units import counted

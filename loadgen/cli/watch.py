@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadgen.cli.common import print_lines, terminal_width
 from loadgen.cli.control_session import control_options
 from loadgen.cli.place import format_option, meant, serving
 from loadgen.cli.signals import noted_signals
@@ -21,6 +22,7 @@ from loadgen.log import plain
 if TYPE_CHECKING:
     from loadgen.cli.watch_job import Sight, WatchJob
     from loadgen.control.run_status import Run
+    from loadgen.report.text import Line
     from loadgen.tui.view import RunView
 
 TICK_S = 0.1
@@ -69,21 +71,26 @@ def _end(job: WatchJob, received: list[int], output: str) -> int:
     else:
         last = None if job.sight is None else job.sight.tick.run
     if output == "json":
-        from loadgen.cli.run_view import run_as_json
+        from loadgen.cli.run_view import figures_of, run_as_json
 
-        click.echo(json.dumps({"run": None if last is None else run_as_json(last)}, indent=2))
+        figures = None if job.summary is None else figures_of(job.summary)
+        now = job.clock.utc_now().replace(tzinfo=None)
+        click.echo(json.dumps({"run": None if last is None else run_as_json(last, figures, now)}, indent=2))
     elif last is not None and last.status.is_terminal:
-        click.echo(_verdict(job, last))
+        print_lines(_verdict(job, last))
     elif last is not None:
         click.echo(f"run {last.run_id} goes on: {last.status} {last.phase}", err=True)
     return 128 + received[0] if received and not job.done.is_set() else 0
 
 
-def _verdict(job: WatchJob, run: Run) -> str:
+def _verdict(job: WatchJob, run: Run) -> list[Line]:
+    from loadgen.report.text import VERDICT_COLOURS, Line, wrapped
+
     summary = job.summary or {}
     verdict = str(summary.get("verdict") or run.verdict or run.status)
     reason = " ".join(str(summary.get("exit_reason") or run.reason or "").split())
-    return plain(f"{verdict.upper()}  {run.test_name}  run {run.run_id}: {reason}")
+    text = plain(f"{verdict.upper()}  {run.test_name}  run {run.run_id}: {reason}")
+    return list(wrapped(Line(text, verdict.upper(), VERDICT_COLOURS.get(verdict)), terminal_width()))
 
 
 def _show(job: WatchJob, received: list[int], *, quiet: bool) -> None:

@@ -132,7 +132,7 @@ def _print_asked(worker: PoolWorker, output: str) -> None:
 
 
 def _page_as_text(page: Page) -> str:
-    from loadgen.cli.text_table import text_table
+    from loadgen.cli.common import text_table
 
     if not page.workers:
         return "there are no such runners" if page.total == 0 else "there are no more runners"

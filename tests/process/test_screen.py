@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
+import codecs
 import fcntl
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +36,7 @@ timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, 
          drain_interrupt: 1s, terminate_after: 500ms, kill_after: 500ms}
 """
 ENTER, LEAVE, CURSOR, NO_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h", "\x1b[?25l"
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 COMPLETED = (0, 5)  # 5: on a busy machine the client may have been the bottleneck, which is not the matter here
 
 
@@ -50,7 +53,6 @@ class Seat:
 
     def __init__(self, plane: ControlPlane, folder: Path, *words: str) -> None:
         self._master, slave = pty.openpty()
-        os.set_blocking(self._master, False)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self._before = termios.tcgetattr(slave)
         self._slave = slave
@@ -66,12 +68,21 @@ class Seat:
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
+        self._closed, self._idle = threading.Event(), threading.Event()
+        self._reader = threading.Thread(target=self._read, name="seat", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        """All the time: a terminal that nobody reads is full after a few frames, and then nothing is put back."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        while not self._closed.is_set():
+            if select.select([self._master], [], [], 0.1)[0]:
+                self.seen += decoder.decode(os.read(self._master, 65_536))
+            else:
+                self._idle.set()
 
     def read(self) -> str:
         """Everything that was ever shown."""
-        with contextlib.suppress(BlockingIOError, OSError):
-            while part := os.read(self._master, 65_536):
-                self.seen += part.decode("utf-8", "replace")
         return self.seen
 
     def wait_for(self, text: str) -> None:
@@ -81,8 +92,9 @@ class Seat:
         os.write(self._master, keys.encode())
 
     def ended(self) -> int:
-        wait_until(lambda: (self.read(), self.process.poll())[1] is not None, "it ends")
-        self.read()
+        wait_until(lambda: self.process.poll() is not None, "it ends")
+        self._idle.clear()
+        assert self._idle.wait(60), "what it wrote is read"
         return int(self.process.returncode)
 
     @property
@@ -94,11 +106,13 @@ class Seat:
         assert self.seen.count(ENTER) == self.seen.count(LEAVE)
         assert self.seen.rindex(CURSOR) > self.seen.rindex(NO_CURSOR)
         assert termios.tcgetattr(self._slave) == self._before
-        assert "\x1b" not in self.left
+        assert "\x1b" not in COLOUR.sub("", self.left)
 
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
+        self._closed.set()
+        self._reader.join()
         os.close(self._slave)
         os.close(self._master)
 
@@ -154,7 +168,10 @@ def test_the_terminal_is_given_back_however_a_run_ends_and_whoever_watches(seats
         for seat in (*seats.values(), watcher):
             seat.check_restored()
         for seat in seats.values():
-            assert "files: " in seat.left
+            left = COLOUR.sub("", seat.left).replace("\r", "").splitlines()
+            assert any(line.startswith("report: ") and line.endswith("/report.html") for line in left)
+            assert [line for line in left if len(line) > 80 and "/" not in line] == []
+            assert COLOUR.search(seat.left)
         said, told = by_cron.communicate(timeout=60)
         assert f"{run_id} RUNNING MEASUREMENT" in first
         assert "\x1b" not in first + told

@@ -1,6 +1,7 @@
 """The program as a whole: help without imports, errors as text and exit codes, nothing but results on stdout."""
 
 import contextlib
+import io
 import json
 import logging
 import os
@@ -15,8 +16,10 @@ import pytest
 import loadgen
 import loadgen.cli.main as program
 from loadgen.cli.commands import COMMANDS, ELSEWHERE, FIRST_STEPS, SECTIONS, Entry
+from loadgen.cli.common import print_lines, terminal_width
 from loadgen.cli.main import cli, main
 from loadgen.errors import Busy, ConnectFailed
+from loadgen.report.text import Line
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ["snowflake.connector", "numpy", "pydantic", "sqlglot", "asyncpg", "rich", "ruamel.yaml", "asyncio", "uvicorn"]
@@ -266,6 +269,44 @@ def test_a_terminal_without_unicode_gets_escapes_instead_of_a_crash():
 
     assert done.returncode == 2
     assert "problem-\\u8868" in done.stderr
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environment", "colours"),
+    [
+        ({"TERM": "xterm-256color"}, True),
+        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, False),
+        ({"TERM": "xterm-256color", "NO_COLOR": ""}, True),  # as no-color.org has it: an empty value says nothing
+        ({"TERM": "dumb"}, False),
+        ({}, False),
+    ],
+)
+def test_results_have_colours_on_a_terminal_that_wants_them(monkeypatch, environment, colours):
+    for name in ("TERM", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+
+    print_lines([Line("PASSED  orders", "PASSED", "green"), Line("more")])
+
+    passed = "\x1b[32m\x1b[1mPASSED\x1b[0m" if colours else "PASSED"
+    assert screen.getvalue() == f"{passed}  orders\nmore\n"
+
+
+def test_a_pipe_gets_neither_colours_nor_a_width(monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+    print_lines([Line("PASSED  orders", "PASSED", "green")])
+
+    assert capsys.readouterr().out == "PASSED  orders\n"
+    assert terminal_width() is None
 
 
 def commands_below(command, path):

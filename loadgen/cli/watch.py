@@ -140,5 +140,6 @@ class _Views:
                 if row.log_id not in self._told:
                     self._told.add(row.log_id)
                     self._viewer.say(row.timestamp, f"{row.worker_id or 'orchestrator'}: {row.message}", bad=True)
-            self._seen, self._view = sight, self._viewer.look(look_of(sight.tick, sight.seen_s, sight.moment))
+            look = look_of(sight.tick, sight.seen_s, sight.moment, sight.stored)
+            self._seen, self._view = sight, self._viewer.look(look)
         return self._view

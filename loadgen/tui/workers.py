@@ -33,19 +33,19 @@ def workers(view: RunView, width: int, limit: int, now_s: float) -> list[Text]:
     if not cells:
         return [label("workers").append(NOTHING)]
     if len(cells) + 1 <= limit:
-        return [_summary(cells, now_s), *(_line(worker, width, now_s) for worker in cells)]
-    lines = [_summary(cells, now_s)]
+        return [_summary(cells, width, now_s), *(_line(worker, width, now_s) for worker in cells)]
+    lines = [_summary(cells, width, now_s)]
     if limit > 1:
         lines += _grid(cells, width, now_s)[: limit - 1]
     return lines
 
 
-def lines_wanted(view: RunView) -> int:
+def lines_wanted(view: RunView, width: int, now_s: float) -> int:
     """A line each, up to eight workers; above, some lines of marks."""
-    return len(view.workers) + 1 if len(view.workers) <= 8 else 1 + min(6, 1 + len(view.workers) // 10)
+    return 1 + (len(view.workers) if len(view.workers) <= 8 else min(6, len(_grid(view.workers, width, now_s))))
 
 
-def _summary(cells: Sequence[WorkerCell], now_s: float) -> Text:
+def _summary(cells: Sequence[WorkerCell], width: int, now_s: float) -> Text:
     """How many are in each state, those in trouble by name."""
     text = label("workers")
     states = Counter(worker.state for worker in cells)
@@ -61,7 +61,9 @@ def _summary(cells: Sequence[WorkerCell], now_s: float) -> Text:
     working = [worker for worker in cells if not worker.state.is_over and worker.cpu_percent is not None]
     if len(working) > 1:
         busiest = max(working, key=lambda worker: worker.cpu_percent or 0.0)
-        text.append(f"; busiest {short_worker(busiest.worker_id)} {busiest.cpu_percent:.0f} % CPU", style="dim")
+        more = Text(f"; busiest {short_worker(busiest.worker_id)} {busiest.cpu_percent:.0f} % CPU", style="dim")
+        if text.cell_len + more.cell_len <= width:
+            text.append_text(more)
     return text
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from loadgen.clock import Clock
 from loadgen.control.test_results import ResultRow
-from loadgen.metrics.live import write_live
+from loadgen.metrics.live import LiveSecond, write_live
 from loadgen.metrics.result import WindowResult
 from loadgen.metrics.windows import WindowState
 from loadgen.model.run import Phase
@@ -21,6 +23,8 @@ from loadgen.worker.gauges import ClientLoad, Gauge
 from loadgen.worker.parts import Parts
 from loadgen.worker.rows import result_row, snapshot_row, stored_window
 from loadgen.worker.upload import keep_results
+
+SECONDS_TOLD = 10  # in every beat: a view that missed some beats, or has just been opened, misses no second
 
 
 class Measuring:
@@ -36,6 +40,7 @@ class Measuring:
         self._handed: set[int] = set()
         self._log_failed = False
         self._client = ClientLoad()
+        self._seconds: deque[LiveSecond] = deque(maxlen=SECONDS_TOLD)
 
     def step(self, gauge: Gauge) -> None:
         parts, now_ns = self._parts, self._clock.monotonic_ns()
@@ -46,15 +51,17 @@ class Measuring:
         if interval.phase is Phase.MEASUREMENT:
             self._client.add(gauge)
         if interval.phase is not None:
+            ended_at, executing = self._clock.utc_now().replace(tzinfo=None), parts.pool.executing
+            self._seconds.append(LiveSecond.of(interval, interval.phase, ended_at=ended_at, executing=executing))
             self._flush.put_snapshot(
                 snapshot_row(
                     interval,
                     gauge,
                     self._arguments,
                     test_id=self._test_id,
-                    timestamp=self._clock.utc_now().replace(tzinfo=None),
+                    timestamp=ended_at,
                     elapsed_s=(now_ns - self._started_ns) / NS_PER_S,
-                    executing=parts.pool.executing,
+                    executing=executing,
                     target=parts.conductor.target,
                     sessions=self._sessions(),
                 )
@@ -63,7 +70,7 @@ class Measuring:
         given_up = parts.pool.given_up
         if given_up is not None:
             self._board.end(ending_for(given_up))
-        self._board.live_metrics = write_live(parts.harvester.live(now_ns))
+        self._board.live_metrics = write_live(replace(parts.harvester.live(now_ns), seconds=tuple(self._seconds)))
 
     def _keep_log(self) -> None:
         """A disk that is full must cost the query log, and never the measurement."""

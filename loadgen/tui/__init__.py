@@ -5,7 +5,8 @@ history    the last minutes, from the seconds that workers tell and store: the s
 news       what has changed from one look to the next, in words
 viewer     looks → RunView
 view       RunView: everything that is on the screen
-screen     RunView → lines of text, for any size: `parts`, `charts`, `workers`, `ladder`, `pages` draw; `draw`, `words` help
+screen     RunView → lines of text, for any size: `parts`, `charts`, `workers`, `ladder` and `pages` draw; `draw` and
+           `words` help
 live       when to draw, and what keys do
 terminal   the terminal itself: alternate screen, keys, size; never blocks
 caught     what others print while the screen is shown

@@ -103,11 +103,13 @@ def _sections(view: RunView, width: int, height: int, now_s: float) -> list[Sect
         Section(draw=lambda limit: charts.latency(view, width, limit, now_s), good=good, most=high),
         Section(draw=lambda limit: charts.time_axis(view, width), least=axis, good=axis, most=axis),
         Section(draw=lambda limit: charts.histogram(view, width, limit), least=bars, good=bars, most=bars, apart=True),
-        Section(draw=lambda limit: parts.errors(view, width, limit), good=min(kinds, 2), most=kinds),
+        Section(
+            draw=lambda limit: parts.errors(view, width, limit), least=min(kinds, 2), good=min(kinds, 3), most=kinds
+        ),
         limits,
         Section(
             draw=lambda limit: parts.statements(view, width, limit),
-            least=min(1 + rows, 3),
+            least=min(1 + rows, 4),
             good=min(1 + rows, 6),
             most=1 + rows,
             apart=True,

@@ -501,6 +501,16 @@ def test_a_snapshot_comes_back_as_it_was_written(session, run_id):
     assert alike(found, written)
 
 
+def test_the_newest_seconds_are_those_that_ended_within_some_time(session, run_id):
+    now = run_status.server_time(session)
+    written = [snapshot(run_id, timestamp=now - timedelta(seconds=age_s)) for age_s in (500, 90, 5)]
+    worker_metrics_snapshots.append(session, patience(), written)
+
+    found = worker_metrics_snapshots.newest(session, run_id, 300)
+
+    assert [one.timestamp for one in found] == [one.timestamp for one in written[1:]]
+
+
 @pytest.mark.parametrize("first", [0, 1], ids=["NULL first", "NULL last"])
 def test_rows_with_and_without_values_share_a_batch(session, run_id, first):
     """The driver gives a column of binds one type: nulls, and whole numbers among fractions, must not change it."""

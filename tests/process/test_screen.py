@@ -149,6 +149,8 @@ def test_the_terminal_is_given_back_however_a_run_ends_and_whoever_watches(seats
     try:
         watcher.wait_for("q leave, the run goes on")
         watcher.wait_for("statement, measurement")
+        # The seconds before it was opened come from the tables, so the peak is known, and not only "at least".
+        wait_until(lambda: re.search(r"peak \d", watcher.read()), "the peak of the run is known")
         watcher.type("q")
         assert watcher.ended() == 0
         assert f"run {run_id} goes on: RUNNING MEASUREMENT" in watcher.left

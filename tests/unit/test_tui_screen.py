@@ -276,6 +276,13 @@ def test_a_hundred_workers_are_counted_and_those_in_trouble_named():
     assert drawn(replace(MEASUREMENT, workers=tuple(crew)), 120, 40).count("●") == 100  # a mark each, and the summary's
 
 
+def test_the_only_worker_has_one_line():
+    text = drawn(replace(MEASUREMENT, workers=cells(1)), 80, 24)
+
+    assert " workers    ● worker-0 running, 16 of 16 open, 14 busy, CPU 11 %, beat 0 s ago\n" in text
+    assert text.count("●") == 1
+
+
 def test_statements_without_room_are_counted():
     assert MEASUREMENT.window is not None
     many = tuple(replace(MEASUREMENT.window.statements[0], name=f"s{number}") for number in range(40))

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadgen.cli.common import shows_colours
 from loadgen.cli.place import Meant, format_option, meant, scenario_option, serving
 from loadgen.clock import SystemClock
 from loadgen.errors import LoadgenError
 from loadgen.log import plain
+from loadgen.units import counted
 
 if TYPE_CHECKING:
     from loadgen.doctor.examine import Examined
@@ -96,8 +98,8 @@ def _lines(each: Examined, only_ascii: bool) -> Iterator[str]:
     finding = each.finding
     sign, in_ascii, colour = _SIGNS[finding.mark]
     mark = in_ascii if only_ascii else sign
-    if colour is not None and not os.environ.get("NO_COLOR"):
-        mark = click.style(mark, fg=colour)  # echo() takes it away again where it would not be understood
+    if colour is not None and shows_colours():
+        mark = click.style(mark, fg=colour)
     said = plain(finding.said).replace("\n", " ")
     yield f"  {mark} {each.check.name.ljust(NAME_WIDTH)}  {said}"
     yield from (f"      {plain(detail)}" for detail in finding.details)
@@ -121,12 +123,8 @@ def _summary(found: list[Examined]) -> str:
     failures, warnings = marks.count("failed"), marks.count("warning")  # type: ignore[arg-type]
     if not failures and not warnings:
         return "ready"
-    parts = [_count(failures, "problem")] if failures else ["ready"]
-    return ", ".join([*parts, *([_count(warnings, "warning")] if warnings else [])])
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    parts = [counted(failures, "problem")] if failures else ["ready"]
+    return ", ".join([*parts, *([counted(warnings, "warning")] if warnings else [])])
 
 
 def _as_json(found: list[Examined], code: int) -> dict[str, object]:

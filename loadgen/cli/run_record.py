@@ -76,7 +76,7 @@ def read_record(session: ControlSession, patience: Patience, name: str) -> RunRe
         enrichment_status=run.enrichment_status,
         config=config,
         scenario=scenario,
-        seconds=() if start is None else merge_seconds(start, _worker_seconds(snapshots), times),
+        seconds=() if start is None else merge_seconds(start, worker_seconds(snapshots), times),
         span_s=times.span_s,
         point_times=times.points,
         merged=merged,
@@ -171,7 +171,7 @@ def _windows(stored: Sequence[StoredWindow], beats: Sequence[WorkerRow]) -> dict
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _worker_seconds(snapshots: Sequence[Snapshot]) -> Iterator[WorkerSecond]:
+def worker_seconds(snapshots: Sequence[Snapshot]) -> Iterator[WorkerSecond]:
     """One after another: the buckets of all of them at once would not fit into a small machine."""
     for row in snapshots:
         metrics = read_custom_metrics(row.custom_metrics or "")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.log import plain
+from loadgen.units import counted
 
 if TYPE_CHECKING:
     from loadgen.scenario.plan import Plan
@@ -89,8 +90,7 @@ def _as_text(results: list[Result]) -> str:
         lines += [_safe(str(problem)) for problem in result.problems[:SHOWN_MAX]]
         lines += [f"warning: {_safe(str(warning))}" for warning in result.warnings]
         if result.problems:
-            number = len(result.problems)
-            lines.append(f"{_safe(result.file)}: {'1 problem' if number == 1 else f'{number} problems'}")
+            lines.append(f"{_safe(result.file)}: {counted(len(result.problems), 'problem')}")
         elif result.plan is not None:
             lines.append(plan_text(result.plan))
         else:

@@ -9,6 +9,7 @@ from loadgen.report import figures
 from loadgen.report.delivered import login_words, percent
 from loadgen.report.foreign import markdown
 from loadgen.report.record import RunRecord
+from loadgen.units import counted
 
 STATEMENTS_MAX = 60  # rows; the limit of a comment is 65,536 characters
 STAGES_MAX = 30
@@ -73,8 +74,8 @@ def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
         ],
     )
     yield (
-        f"{figures.seconds(summary['measured_seconds'])} measured, {figures.count(summary['connections'])} connections,"
-        f" {figures.count(summary['workers'])} workers.{_delivered(summary)}"
+        f"{figures.seconds(summary['measured_seconds'])} measured, {counted(summary['connections'], 'connection')},"
+        f" {counted(summary['workers'], 'worker')}.{_delivered(summary)}"
     )
 
 
@@ -140,7 +141,7 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"**No number of connections held:** {markdown(str(found['reason']), TEXT_MAX)}"
         return
     yield (
-        f"**{figures.count(level)} connections** is the most that held ({markdown(str(found['result']))}):"
+        f"**{counted(level, 'connection')}** is the most that held ({markdown(str(found['result']))}):"
         f" {figures.rate(found['qps'])} per second, p95 {figures.ms(found['p95_ms'])} ms."
         f" {markdown(str(found['reason']), TEXT_MAX)}"
     )

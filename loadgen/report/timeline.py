@@ -111,21 +111,49 @@ def merge_seconds(
 ) -> tuple[Second, ...]:
     """Rows in order of time, up to the last in which anything happened. `seconds` are in order for each worker; their
     times by statement go to `times`."""
-    rows: dict[int, _Row] = {}
-    before: dict[str, tuple[int, str | None]] = {}
+    rows = Rows(start)
     for second in seconds:
-        last_row, last_phase = before.get(second.worker_id, (None, None))
-        number = _row_number(start, second, last_row)
-        before[second.worker_id] = number, second.phase
-        rows.setdefault(number, _Row()).add(second, partial=last_row is None or last_phase != second.phase)
+        number = rows.add(second)
         if times is not None:
             times.add(number, second)
-    merged = [row.second(number) for number, row in sorted(rows.items())]
+    merged = [rows.second(number) for number in rows.numbers]
     while merged and not merged[-1].executing and not merged[-1].counts.ended:
         merged.pop()  # the load was over, and only the processes went on
     if merged:
         merged[-1] = replace(merged[-1], qps=None)
     return tuple(merged)
+
+
+class Rows:
+    """Puts the seconds of workers into the rows of their run, one by one. Those of a worker come in order."""
+
+    def __init__(self, start: datetime) -> None:
+        self._start = start
+        self._rows: dict[int, _Row] = {}
+        self._before: dict[str, tuple[int, str | None]] = {}
+
+    def add(self, second: WorkerSecond) -> int:
+        """The number of its row."""
+        last_row, last_phase = self._before.get(second.worker_id, (None, None))
+        number = _row_number(self._start, second, last_row)
+        self._before[second.worker_id] = number, second.phase
+        self._rows.setdefault(number, _Row()).add(second, partial=last_row is None or last_phase != second.phase)
+        return number
+
+    @property
+    def numbers(self) -> list[int]:
+        return sorted(self._rows)
+
+    def last(self, worker_id: str) -> int | None:
+        """The newest row of a worker."""
+        return self._before[worker_id][0] if worker_id in self._before else None
+
+    def second(self, number: int) -> Second:
+        return self._rows[number].second(number)
+
+    def forget(self, number: int) -> None:
+        """Nothing will be added to this row any more."""
+        self._rows.pop(number, None)
 
 
 def thin(seconds: Sequence[Second], span_s: int) -> tuple[Second, ...]:

@@ -7,6 +7,7 @@ from rich.text import Text
 from loadgen.tui.draw import LABEL, cell, label
 from loadgen.tui.view import Ladder, Rung, RunView
 from loadgen.tui.words import NOTHING, ms, one_line, rate
+from loadgen.units import counted
 
 _STAGES = {
     "climb": "climbing",
@@ -39,7 +40,7 @@ def _head(search: Ladder, view: RunView) -> Text:
     text = label("find max")
     if search.target is None:
         return text.append("over" if search.stage == "done" else f"step {search.step} is about to begin", style="bold")
-    text.append(f"step {search.step}: {search.target} connections", style="bold")
+    text.append(f"step {search.step}: {counted(search.target, 'connection')}", style="bold")
     text.append(f", {_STAGES.get(search.stage, one_line(search.stage, 20))}")
     window = view.window
     if window is not None and window.name == f"step {search.step}":

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from loadgen.tui.look import Look, WorkerState
 from loadgen.tui.view import LogLine
 from loadgen.tui.words import one_line
+from loadgen.units import counted
 
 TEXT_MAX = 300
 _TOLD = (WorkerState.STALE, WorkerState.DEAD, WorkerState.DONE)
@@ -20,8 +21,8 @@ def news(before: Look | None, now: Look) -> Iterator[LogLine]:
     known_steps = {step.step_number for step in before.steps} if before is not None else set()
     for step in now.steps:
         if step.step_number not in known_steps and before is not None:
-            text = f"step {step.step_number}: {step.target_connections} connections {step.outcome}: {step.reason}"
-            yield _line(now, text)
+            level = counted(step.target_connections, "connection")
+            yield _line(now, f"step {step.step_number}: {level} {step.outcome}: {step.reason}")
     for warning in now.warnings:
         if before is None or warning not in before.warnings:
             yield _line(now, warning, bad=True)

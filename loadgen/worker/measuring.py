@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from loadgen.clock import Clock
 from loadgen.control.test_results import ResultRow
-from loadgen.metrics.live import write_live
+from loadgen.metrics.live import LiveSecond, write_live
 from loadgen.metrics.result import WindowResult
 from loadgen.metrics.windows import WindowState
 from loadgen.model.run import Phase
@@ -27,6 +28,8 @@ from loadgen.worker.upload import contents, keep
 TIMED_MAX = 20  # statements whose times are stored second by second; the counts of all are
 AWAKE_MAX_S = 2.0  # between two looks; beyond that this process was paused
 
+SECONDS_TOLD = 10  # in every beat: a view that missed some beats, or has just been opened, misses no second
+
 
 class Measuring:
     """The main thread's own: the harvester and everything it holds belong to it."""
@@ -43,6 +46,7 @@ class Measuring:
         self._client = ClientLoad()
         self._timed = frozenset(parts.scenario.workload.heaviest(TIMED_MAX))
         self._disconnected = Disconnected()
+        self._seconds: deque[LiveSecond] = deque(maxlen=SECONDS_TOLD)
 
     def step(self, gauge: Gauge) -> None:
         parts, now_ns = self._parts, self._clock.monotonic_ns()
@@ -53,15 +57,17 @@ class Measuring:
         if interval.phase is Phase.MEASUREMENT:
             self._client.add(gauge)
         if interval.phase is not None:
+            ended_at, executing = self._clock.utc_now().replace(tzinfo=None), parts.pool.executing
+            self._seconds.append(LiveSecond.of(interval, interval.phase, ended_at=ended_at, executing=executing))
             self._flush.put_snapshot(
                 snapshot_row(
                     interval,
                     gauge,
                     self._arguments,
                     test_id=self._test_id,
-                    timestamp=self._clock.utc_now().replace(tzinfo=None),
+                    timestamp=ended_at,
                     elapsed_s=(now_ns - self._started_ns) / NS_PER_S,
-                    executing=parts.pool.executing,
+                    executing=executing,
                     target=parts.conductor.target,
                     timed=self._timed,
                     sessions=self._sessions(),
@@ -70,7 +76,7 @@ class Measuring:
             )
         self.hand_on()
         self._give_up(interval.seconds)
-        self._board.live_metrics = write_live(parts.harvester.live(now_ns))
+        self._board.live_metrics = write_live(replace(parts.harvester.live(now_ns), seconds=tuple(self._seconds)))
 
     def _give_up(self, seconds: float) -> None:
         """End the worker when none of its clients has a value to send, or none has been connected for long."""

@@ -6,7 +6,7 @@ import json
 import threading
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -30,7 +30,7 @@ from loadgen.control.queries import Query, queries, tables
 from loadgen.control.query_executions import Execution
 from loadgen.control.run_control_events import BATCH, NewEvent, catch_up, emit, poll
 from loadgen.control.run_leases import Term
-from loadgen.control.run_status import Fenced
+from loadgen.control.run_status import Fenced, RunFigures
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.test_logs import LogRow
 from loadgen.control.test_results import ResultRow
@@ -501,6 +501,16 @@ def test_a_snapshot_comes_back_as_it_was_written(session, run_id):
     assert alike(found, written)
 
 
+def test_the_newest_seconds_are_those_that_ended_within_some_time(session, run_id):
+    now = run_status.server_time(session)
+    written = [snapshot(run_id, timestamp=now - timedelta(seconds=age_s)) for age_s in (500, 90, 5)]
+    worker_metrics_snapshots.append(session, patience(), written)
+
+    found = worker_metrics_snapshots.newest(session, run_id, 300)
+
+    assert [one.timestamp for one in found] == [one.timestamp for one in written[1:]]
+
+
 @pytest.mark.parametrize("first", [0, 1], ids=["NULL first", "NULL last"])
 def test_rows_with_and_without_values_share_a_batch(session, run_id, first):
     """The driver gives a column of binds one type: nulls, and whole numbers among fractions, must not change it."""
@@ -620,6 +630,20 @@ def result(run_id: str, **more: Any) -> ResultRow:
 
 
 NO_LATENCY = dict.fromkeys(["p50_latency_ms", "p95_latency_ms", "p99_latency_ms", "avg_latency_ms"])
+
+
+def test_the_list_of_runs_has_the_figures_of_their_results(session, plane):
+    run_id, another = plane.new_run(), plane.new_run()
+    stored = result(run_id, failed_operations=7, summary='{"totals":{"qps":289.25}}')
+    test_results.append(session, patience(), result(run_id, test_id="worker", worker_id="w0", worker_group_id=0))
+    for row in (stored, replace(stored, total_operations=1)):  # the second came late, and counts for nothing
+        session.execute(queries("test_results")["append"], *astuple(row))
+
+    found = {
+        run.run_id: figures for run, figures in run_status.listed(session, 1_000) if run.run_id in (run_id, another)
+    }
+
+    assert found == {run_id: RunFigures(operations=2**40, errors=7, qps=289.25, p95_ms=2.5), another: None}
 
 
 def test_results_come_back_the_runs_own_first(session, run_id):

@@ -549,7 +549,7 @@ def test_runs_are_found_by_status_scenario_and_age(plane, led):
     name = stopped.row.test_name
 
     def ids(**wanted: Any) -> set[str]:
-        return {run.run_id for run in run_status.newest(plane.session, 1_000, **wanted)}
+        return {run.run_id for run, _ in run_status.listed(plane.session, 1_000, **wanted)}
 
     assert stopped.run_id in ids(status=S.CANCELLED)
     assert waiting not in ids(status=S.CANCELLED)

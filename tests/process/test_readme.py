@@ -157,13 +157,13 @@ def test_the_code_of_the_readme_runs_against_the_server_of_the_readme(home: Path
 
     with served(command, home, port):
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", code.replace(SHOWN_PORT, port)],
+            [sys.executable, "-W", "error", "-c", code.replace(SHOWN_PORT, port)],
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
         )
 
-    assert done.stdout == "('PAID',)\n", done.stderr
+    assert (done.stdout, done.stderr) == ("('PAID',)\n", ""), "no warning, no error"
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith(WITH_A_CONNECTION)])

@@ -198,11 +198,13 @@ def test_a_run_is_seen_and_stopped_from_elsewhere_while_another_waits_for_its_wa
     assert "statements/s over" in text
     assert len(bench.json("runs", "logs", after["run_id"], "-n", "1")["lines"]) == 1
     lines = bench.ask("runs", "list")[1].splitlines()
-    assert [line.split()[:2] for line in lines[1:]] == [
-        [after["run_id"], "COMPLETED"],
-        [beside["run_id"], "COMPLETED"],
-        [run_id, "CANCELLED"],
+    assert [(line.split()[0], line.split()[-1]) for line in lines[1:]] == [
+        (one["run_id"], one["verdict"]) for one in (after, beside, ended)
     ]
+    for shown, summary in zip(bench.json("runs", "list")["runs"], (after, beside, ended), strict=True):
+        totals = summary["totals"]
+        assert (shown["operations"], shown["errors"]) == (totals["succeeded"] + totals["failed"], totals["failed"])
+        assert (shown["qps"], shown["p95_ms"]) == (totals["qps"], summary["latency_ms"]["p95"])
 
 
 def test_a_run_that_still_waits_for_its_workers_can_be_stopped(bench):

@@ -32,6 +32,7 @@ timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, 
          drain_interrupt: 1s, terminate_after: 500ms, kill_after: 500ms}
 """
 ENTER, LEAVE, CURSOR, NO_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h", "\x1b[?25l"
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 COMPLETED = (0, 5)  # 5: on a busy machine the client may have been the bottleneck, which is not the matter here
 
 END_OF_TEST = b"\x00"  # no program writes it
@@ -93,7 +94,7 @@ class Seat:
         assert self.seen.count(ENTER) == self.seen.count(LEAVE)
         assert self.seen.rindex(CURSOR) > self.seen.rindex(NO_CURSOR)
         assert termios.tcgetattr(self._slave) == self._before
-        assert "\x1b" not in self.left
+        assert "\x1b" not in COLOUR.sub("", self.left)
 
     def close(self) -> None:
         self.process.kill()
@@ -135,6 +136,8 @@ def test_the_terminal_is_given_back_however_a_run_ends_and_whoever_watches(seats
     try:
         watcher.wait_for("q leave, the run goes on")
         watcher.wait_for("statement, measurement")
+        # The seconds before it was opened come from the tables, so the peak is known, and not only "at least".
+        wait_until(lambda: re.search(r"peak \d", watcher.seen), "the peak of the run is known")
         watcher.type("q")
         assert watcher.ended() == 0
         assert f"run {run_id} goes on: RUNNING MEASUREMENT" in watcher.left
@@ -154,7 +157,10 @@ def test_the_terminal_is_given_back_however_a_run_ends_and_whoever_watches(seats
         for seat in (*seats.values(), watcher):
             seat.check_restored()
         for seat in seats.values():
-            assert "files: " in seat.left
+            left = COLOUR.sub("", seat.left).replace("\r", "").splitlines()
+            assert any(line.startswith("report: ") and line.endswith("/report.html") for line in left)
+            assert [line for line in left if len(line) > 80 and "/" not in line] == []
+            assert COLOUR.search(seat.left)
         said, told = by_cron.communicate(timeout=PATIENCE_S)
         assert f"{run_id} RUNNING MEASUREMENT" in first
         assert "\x1b" not in first + told

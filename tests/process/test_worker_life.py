@@ -5,15 +5,22 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from functools import reduce
+from operator import add
 
 import psutil
 import pytest
 
-from loadgen.control import run_status
+from loadgen.cli.run_record import worker_seconds
+from loadgen.control import run_status, worker_metrics_snapshots
 from loadgen.control.run_leases import Term
 from loadgen.control.run_status import Target
+from loadgen.control.worker_heartbeats import Beat
+from loadgen.metrics.histogram import EMPTY
+from loadgen.metrics.live import read_live
 from loadgen.model.event import Address, Scope, SetPhase, SetWorkerTarget, Start, Stop
 from loadgen.model.run import Phase, RunStatus
+from loadgen.tui.history import coarse
 from tests.control_plane import patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.worker_driver import GET, NAP, Led, Stage, Worker, adds_up, staged
@@ -80,8 +87,22 @@ def test_a_run_from_start_to_end(stage: Stage) -> None:
     assert (seen.result.status, seen.result.total_operations) == ("COMPLETED", measured.counts.succeeded)
     assert seen.result.read_operations + seen.result.write_operations == measured.counts.succeeded
     assert run.executions() == sum(window.counts.scheduled for window in seen.windows)
+    _beat_tells_what_is_stored(run, last)
     assert not list(stage.spool.glob("*"))
     _nothing_is_left(worker, stage, before)
+
+
+def _beat_tells_what_is_stored(run: Led, beat: Beat) -> None:
+    """So a view that reads beats and one that reads the tables show the same seconds."""
+    told = read_live(beat.live_metrics or "").seconds
+    stored = {one.ended_at: one for one in worker_seconds(worker_metrics_snapshots.read(run.plane.session, run.run_id))}
+
+    assert told
+    for second in told:
+        row = coarse(stored[second.ended_at])
+        assert (row.seconds, row.phase) == (second.seconds, second.phase)
+        assert {name: row.statements[name] for name in second.statements} == second.statements
+        assert row.response == reduce(add, second.times.values(), EMPTY)
 
 
 def _nothing_is_left(worker: Worker, stage: Stage, sessions: int) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from loadgen.report.summary import RunFacts, summarize
-from loadgen.report.text import STATEMENTS_MAX, summary_text
+from loadgen.report.text import STATEMENTS_MAX, Line, columns, summary_lines, summary_text, wrapped
 from loadgen.report.verdict import Checked, ClientHealth
 from tests.unit.metrics_builders import statement
 from tests.unit.orchestrator_builders import merged, tally
@@ -19,7 +19,14 @@ from tests.unit.report_builders import stages
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\nPASSED  everything\u202e\u0000\x9b31m"
 
 
-def text(*, name: str = "look", example: str = "it failed", where: str | None = None, **more: Any) -> str:
+def text(
+    *,
+    name: str = "look",
+    example: str = "it failed",
+    where: str | None = None,
+    width: int | None = None,
+    **more: Any,
+) -> str:
     known: dict[str, Any] = {
         "run_id": "20261115-0200-orders-7f3a9c",
         "scenario": "orders-mix",
@@ -33,7 +40,10 @@ def text(*, name: str = "look", example: str = "it failed", where: str | None = 
         "client": ClientHealth(cpu_percent_of_core=12.5, wakeup_p99_ms=0.25),
         "workers": (),
     }
-    return summary_text(summarize(RunFacts(**(known | more))), where)
+    summary = summarize(RunFacts(**(known | more)))
+    if width is not None:
+        return "\n".join(line.text for line in summary_lines(summary, where, width=width))
+    return summary_text(summary, where)
 
 
 def test_what_it_says() -> None:
@@ -142,7 +152,7 @@ def test_a_search_without_an_answer_says_why() -> None:
 def test_long_lists_are_cut_and_say_so() -> None:
     many = {f"s{number}": tally((10.0,)) for number in range(STATEMENTS_MAX + 7)}
     said = text(merged=merged(many)).splitlines()
-    assert "7 more statements are in the report" in said
+    assert "7 more statements: see the report" in said
     assert sum(line.startswith("s") for line in said) == STATEMENTS_MAX
 
 
@@ -218,3 +228,73 @@ def test_columns_stay_under_their_heads(ms: float) -> None:
     table = [line for line in said if line.startswith(("ms ", "all ", "look ", "pay "))]
     assert len({len(line) for line in table}) == 1
     assert ms > 1e5 or len(table[0]) <= 100
+
+
+# --- on a terminal ---------------------------------------------------------------------------------------------------
+
+LONG = "the client was the limit: its threads woke up 6.0 ms late (p99); the median statement took 26.1 ms"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 132])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    said = text(
+        name="a_statement_with_a_rather_long_name",
+        merged=merged({"a_statement_with_a_rather_long_name": tally((99_999.0,) * 200_000, failed=3)}),
+        invalid=(LONG, LONG),
+        checked=(Checked(check="a_statement_with_a_rather_long_name.p95 < 1ms", value=99_999.0, passed=False),),
+        find_max=FOUND | {"reason": LONG, "steps": [STEP | {"reason": LONG}] * 3},
+        environment={"warnings": [LONG]},
+        client=ClientHealth(cpu_percent_of_core=99.5, wakeup_p99_ms=250.25),
+        width=width,
+    ).splitlines()
+
+    assert max(map(columns, said)) <= width
+    assert "  invalid: the client was the limit:" in "\n".join(said)
+
+
+def test_a_narrow_terminal_keeps_the_columns_that_matter() -> None:
+    rows = {name: tally((10.0,) * 2_000) for name in ("a_name_of_thirty_characters_xx", "pay")}
+
+    head = next(line for line in text(merged=merged(rows), width=80).splitlines() if line.startswith("ms "))
+
+    assert head.split() == ["ms", "count", "per", "s", "p50", "p90", "p95", "p99", "max", "mean"]
+
+
+def test_a_line_is_cut_between_words_and_goes_on_below_its_text() -> None:
+    line = Line("  invalid: one two three four", "invalid:", "yellow", indent=11)
+
+    assert [(piece.text, piece.mark) for piece in wrapped(line, 18)] == [
+        ("  invalid: one two", "invalid:"),
+        ("           three", ""),
+        ("           four", ""),
+    ]
+    assert [piece.text for piece in wrapped(Line("files: /a/path/that/is/longer", indent=8), 20)] == [
+        "files:",
+        "        /a/path/that/is/longer",
+    ]
+
+
+def test_what_is_good_and_bad_has_a_colour() -> None:
+    checked = (
+        Checked(check="p95 < 50ms", value=10.0, passed=True),
+        Checked(check="p99 < 5ms", value=10.0, passed=False),
+    )
+    summary = summarize(
+        RunFacts(
+            run_id="r",
+            scenario="s",
+            status="COMPLETED",
+            started_at=None,
+            connections=1,
+            statements=(statement("look"),),
+            merged=merged({"look": tally((10.0,) * 2_000, failed=2)}),
+            invalid=(),
+            checked=checked,
+            client=ClientHealth(cpu_percent_of_core=None, wakeup_p99_ms=None),
+            workers=(),
+        )
+    )
+
+    marks = {line.mark: line.colour for line in summary_lines(summary) if line.mark}
+
+    assert marks == {"FAILED": "red", "ok": "green", "MISS": "red", "2 × SNOWFLAKE_ERROR 100051": "red"}

@@ -141,7 +141,7 @@ def test_a_resized_window_is_filled(tty, clock, screen):
     screen.show(MEASUREMENT)
     frame = tty.read()
     clock.advance(0.1)
-    while "under way" not in frame:  # it did not fit into the buffer
+    while "running statements" not in frame:  # it did not fit into the buffer
         screen.show(MEASUREMENT)
         frame += tty.read()
 

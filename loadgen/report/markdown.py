@@ -144,7 +144,7 @@ def _client(summary: Mapping[str, Any]) -> Iterator[str]:
     )
     logins = login_words(client.get("connections") or {})
     if logins:
-        yield f"Connections: {markdown(logins, TEXT_MAX)}."
+        yield f"Connections: {logins}."
 
 
 def _foot(record: RunRecord) -> str:

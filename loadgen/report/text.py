@@ -80,7 +80,7 @@ def _connections(summary: Mapping[str, Any]) -> Iterator[str]:
     logins = summary["client"].get("connections") or {}
     said = login_words(logins)
     if said:
-        yield f"connections: {_line(said, 200)}"
+        yield f"connections: {said}"
     for refusal in (logins.get("last_refused") or ())[-1:]:
         code = "" if refusal["code"] is None else f"{refusal['code']}: "
         at = "" if refusal["second"] is None else f" at {figures.seconds(max(0.0, refusal['second']))}"

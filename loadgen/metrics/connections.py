@@ -222,10 +222,11 @@ class ConnectionMeter:
             )
 
     def is_complete(self, now_ns: int) -> bool:
-        """Is every connection that is planned at this moment open?"""
+        """Is every connection that is planned at this moment open, or being opened again?"""
         with self._lock:
             planned = self._line.at(now_ns)
-            return self._states.count(_OPEN, 0, planned) == planned
+            again = sum(login.running and slot < planned for slot, login in self._logins.items())
+            return self._states.count(_OPEN, 0, planned) + again == planned
 
     # --- under the lock ----------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from loadgen.metrics.connections import ConnectionTime
+from loadgen.metrics.connections import ConnectionTime, Reopened
 from loadgen.metrics.result import WindowResult
 from loadgen.model.counts import Counts
 
@@ -212,7 +212,8 @@ def percent(fraction: float | None) -> str:
 
 def login_words(logins: Mapping[str, Any]) -> str:
     """client.connections of summary.json in a few words; empty when every connection was opened once and never lost."""
-    reopened = {reason: count for reason, count in (logins.get("reopened") or {}).items() if count}
+    counts = logins.get("reopened") or {}
+    reopened = {reason: counts[reason] for reason in Reopened if counts.get(reason)}
     refused = logins.get("refused") or 0
     if not reopened and not refused:
         return ""

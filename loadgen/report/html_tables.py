@@ -213,7 +213,6 @@ def workers(record: RunRecord) -> str:
             ("own overhead", _optional_ms(client["overhead_ms"])),
             ("delivered load", _delivered(summary.get("delivered") or {})),
             ("connections", html(login_words(client.get("connections") or {}))),
-            ("last login refused", html(_last_refused(client.get("connections") or {}), 400)),
             *_surroundings(summary["environment"]),
         ]
     )
@@ -236,6 +235,8 @@ def workers(record: RunRecord) -> str:
     rows = map(row, summary["worker_results"][:ROWS_MAX])
     more = len(summary["worker_results"]) - ROWS_MAX
     listed = table("Workers", head, rows, words=4)
+    refused = _last_refused(client.get("connections") or {})
+    health += note(f"Last login refused: {html(refused, 400)}") if refused else ""
     return note(said) + health + listed + (note(f"{more} more are in summary.json.") if more > 0 else "")
 
 

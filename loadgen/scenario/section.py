@@ -254,7 +254,10 @@ class TimingSection(Section):
     )
     stale: Seconds = key(default="30s")
     dead: Seconds = key(default="60s")
-    no_connection: Seconds = key(default="60s", description="A worker without the control plane ends after this.")
+    no_connection: Seconds = key(
+        default="60s",
+        description="A worker without the control plane, or without any load connection, ends after this.",
+    )
     orchestrator_lost: Seconds = key(default="60s", description="A worker whose run nobody leads ends after this.")
     metrics_missing: Seconds = key(default="30s")
     drain: Seconds = key(default="120s", description="Statements under way may go on for this long after STOP.")

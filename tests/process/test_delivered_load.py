@@ -3,6 +3,7 @@ refused. The server's own history says how many statements there were."""
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,4 +91,50 @@ def test_refused_logins_are_tried_again_counted_and_missed(bench: Bench, refusal
     assert connections["reopened"]["max_age"] >= 4
     assert connections["last_refused"][-1]["worker_id"] == "worker-0"
     assert connections["last_refused"][-1]["second"] > 0
-    assert "refused" in run.said, "it was told while the run went on"
+    assert re.search(r"[0-9]+ logins? refused, the last of worker-0: ", run.said), "it was told while the run went on"
+
+
+def test_a_worker_whose_logins_are_all_refused_ends_and_says_why(bench: Bench) -> None:
+    run = bench.run(connections={"max_age": "1s"}, timing={"no_connection": "4s"})
+    measured(bench, run, 20)
+    bench.server.fault(match=LOGIN, **TOKEN_EXPIRED)
+    wait_until(lambda: "no client has been connected" in run.said, f"the worker gives up: {run.said}")
+    bench.server.clear_faults()
+
+    assert run.ended() == 4, run.said
+
+    assert "JWT token is invalid" in run.summary["exit_reason"]
+    assert run.summary["client"]["connections"]["refused"] > 0
+    assert "worker-0 delivered" in reasons(run)
+
+
+def test_connections_of_a_higher_stage_are_open_before_it_begins(bench: Bench) -> None:
+    stages = [{"duration": "3s", "connections": 2}, {"duration": "3s", "connections": 8}]
+    bench.server.fault(match=LOGIN, kind="latency", ms=300)  # a login takes its time, as it does elsewhere
+    run = bench.run(load={"connections": None, "duration": None, "stages": stages})
+
+    run.ended()
+
+    delivered = run.summary["delivered"]
+    assert [one["step_id"] for one in delivered["by_window"]] == [1, 2]
+    assert [one["planned_connection_seconds"] for one in delivered["by_window"]] == [6.0, 24.0]
+    assert delivered["fraction"] >= 0.99, run.said
+    assert run.summary["client"]["connections"]["opened"] == 8
+    assert "load" not in reasons(run)
+
+
+def test_an_overloaded_server_is_judged_by_thresholds_and_an_aborted_plan_ends_at_the_abort(bench: Bench) -> None:
+    rate = {"mode": "rate", "rate": "300/s", "max_connections": 2, "connections": None, "duration": "4s"}
+    judged = bench.run(load=rate, thresholds=["p95 < 200ms"])
+    aborted = bench.run(
+        load=rate | {"duration": "60s"}, thresholds=[{"check": "p95 < 200ms", "window": "1s", "abort": True}]
+    )
+
+    for run in (judged, aborted):
+        run.ended()
+        delivered = run.summary["delivered"]
+        assert delivered["overload_arrivals"] > 0
+        assert not [reason for reason in run.summary["validity"]["reasons"] if "load" in reason or "arrivals" in reason]
+        assert not run.summary["thresholds"][0]["passed"]
+    assert judged.summary["delivered"]["planned_arrivals"] == judged.summary["totals"]["scheduled"] == 1_200
+    assert aborted.summary["delivered"]["planned_arrivals"] < 0.5 * 60 * 300

@@ -127,13 +127,27 @@ def test_sessions_that_end_are_replaced(stage: Stage, server: EmbeddedServer) ->
     assert 0 < expired.seen().of(Phase.MEASUREMENT).counts.failed <= 6  # the driver renews, and tries once more
     assert worn.seen().of(Phase.MEASUREMENT).counts.failed == 0
     assert old.seen().of(Phase.MEASUREMENT).counts.failed == 0
+    assert _logins(worn)["reopened"]["max_statements"] >= len(per_session) - 2 > 0
+    assert _logins(old)["reopened"]["max_age"] > 2
+    assert _logins(expired)["reopened"]["session_lost"] == expired.seen().of(Phase.MEASUREMENT).counts.failed
+    for run in (worn, old):
+        time = run.seen().of(Phase.MEASUREMENT).connections
+        assert time is not None
+        assert 0 < time.logging_in_ms < time.delivered_ms <= time.planned_ms
+
+
+def _logins(run: Led) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads(run.seen().result.summary or "{}")
+    return dict(summary["logins"])
 
 
 def test_logins_that_fail_now_and_then_or_for_good(
     stage: Stage, server: EmbeddedServer, control: EmbeddedServer
 ) -> None:
     server.fault(match=LOGIN, kind="http_status", status=503, probability=0.3)
-    flaky = stage.run({"connections": 12}, connections={"max_age": "1s"}, timing={"start": "25s"})
+    flaky = stage.run(
+        {"connections": 12}, connections={"max_age": "1s"}, timing={"start": "50s", "no_connection": "3s"}
+    )
     worker = flaky.spawn()
     flaky.move(RunStatus.STARTING)
     assert flaky.wait_status("WAITING", worker).open_connections == 12
@@ -149,10 +163,11 @@ def test_logins_that_fail_now_and_then_or_for_good(
     outside = refused.spawn(worker_id="worker-outside")
 
     # Those who came too late; and one whose clients, each at the end of its connection's age, were refused in the end.
-    for one in (late, outside, worker):
-        assert one.exit_code() == 1, one.said
+    for one, code in ((late, 1), (outside, 1), (worker, 4)):
+        assert one.exit_code() == code, one.said
         assert "Incorrect username or password" in one.said
         assert "hint: " in one.said
+    assert "no client has been connected for" in flaky.wait_dead()
     control.clear_faults()
     window = flaky.seen().of(Phase.MEASUREMENT)
     assert adds_up(window)

@@ -208,6 +208,12 @@ def hostile(**more: Any) -> RunRecord:
             Checked(check="p99 < 1ms", value=None, passed=False),
         ),
         "environment": {"loadgen": HOSTILE_NAME, HOSTILE_NAME: HOSTILE_TEXT},
+        "logins": {
+            "opened": 1, "reopened": {HOSTILE_NAME: 1}, "refused": 1,
+            "last_refused": [
+                {"worker_id": HOSTILE_NAME, "at": HOSTILE_TEXT, "second": 1.0, "code": 1, "text": long}
+            ],
+        },
         "find_max": {
             "max_concurrency": 4, "result": HOSTILE_NAME, "reason": long, "failed_at": 8, "qps": 10.0, "p95_ms": 3.5,
             "failed_outcome": HOSTILE_NAME, "confidence": HOSTILE_NAME, "steps": [],

@@ -155,7 +155,7 @@ def test_a_window_that_is_opened_late_has_its_time_from_the_moment_it_was_meant_
     assert slots.time(2_200, window=2) == (2_000, 1_000, 0)
 
 
-def test_complete_means_that_every_planned_connection_is_open() -> None:
+def test_complete_means_that_no_planned_connection_is_missing() -> None:
     slots = Slots(2)
     slots.connected(0, 0)
     assert not slots.meter.is_complete(0)
@@ -164,8 +164,11 @@ def test_complete_means_that_every_planned_connection_is_open() -> None:
     assert slots.meter.is_complete(0)
 
     slots.began(0, 100, again=True)
-    slots.connected(2, 100)
-    assert not slots.meter.is_complete(100 * NS_PER_MS)
+    assert slots.meter.is_complete(100 * NS_PER_MS), "it is being opened again"
+
+    slots.refused(0, 200)
+    slots.connected(2, 200)
+    assert not slots.meter.is_complete(200 * NS_PER_MS)
 
 
 moves = st.lists(

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from loadgen.metrics.connections import Logins
 from loadgen.model.workload import StatementKind
+from loadgen.report.delivered import Delivered, Portion
 from loadgen.report.summary import RunFacts, WorkerResult, in_order, summarize, with_unstored
 from loadgen.report.verdict import Checked, ClientHealth
 from tests.unit.metrics_builders import statement
@@ -81,7 +83,29 @@ SCHEMA: dict[str, Any] = {
             "wakeup_p99_ms": float,
         }
     ],
+    "delivered": {
+        "planned_connection_seconds": float,
+        "delivered_connection_seconds": float,
+        "logging_in_connection_seconds": float,
+        "fraction": float,
+        "by_worker": {"worker-0": dict},
+        "by_window": [
+            {
+                "planned_connection_seconds": float,
+                "delivered_connection_seconds": float,
+                "logging_in_connection_seconds": float,
+                "fraction": float,
+                "step_id": int,
+            }
+        ],
+    },
     "client": {
+        "connections": {
+            "opened": int,
+            "reopened": {"error": int, "max_age": int, "max_statements": int, "session_lost": int},
+            "refused": int,
+            "last_refused": [{"worker_id": str, "code": int, "at": str, "second": float, "text": str}],
+        },
         "cpu_percent_of_core": float,
         "wakeup_p99_ms": float,
         "overhead_ms": type(None),
@@ -124,6 +148,13 @@ def facts(**more: Any) -> RunFacts:
         ),
         "open_loop": True,
         "stages": stages(),
+        "delivered": Delivered(portions={("worker-0", 1): Portion(planned=10_000, missing=7)}),
+        "logins": {
+            **Logins(opened=8, refused=1).counts(),
+            "last_refused": [
+                {"worker_id": "worker-0", "at": "2026-11-15T02:00:07.000Z", "second": 7, "code": 390_144, "text": "no"}
+            ],
+        },
     }
     return RunFacts(**(known | more))
 
@@ -230,7 +261,15 @@ def test_percentiles_among_cancelled_statements_are_marked_as_lower_bounds(
 
 def test_what_no_worker_said_is_null_and_not_zero() -> None:
     client = summarize(facts(client=ClientHealth(cpu_percent_of_core=None, wakeup_p99_ms=None)))["client"]
+    assert client.pop("connections") is not None
     assert client == {"cpu_percent_of_core": None, "wakeup_p99_ms": None, "overhead_ms": None, "saturated": False}
+
+
+def test_what_was_planned_and_is_not_known_is_null() -> None:
+    summary = summarize(facts(delivered=None, logins=None))
+
+    assert summary["delivered"] is None
+    assert summary["client"]["connections"] is None
 
 
 def test_errors_are_listed_most_frequent_first_each_with_its_statement() -> None:

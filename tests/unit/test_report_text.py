@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from loadgen.metrics.connections import Logins, Reopened
+from loadgen.report.delivered import Delivered, Key, Portion
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.report.text import STATEMENTS_MAX, Line, columns, summary_lines, summary_text, wrapped
 from loadgen.report.verdict import Checked, ClientHealth
@@ -85,6 +87,31 @@ def test_a_summary_of_an_earlier_version_has_neither_stages_nor_statements_of_er
         "client": {"cpu_percent_of_core": None, "wakeup_p99_ms": None, "overhead_ms": None, "saturated": False},
     }  # fmt: skip
     assert "  1 × CHECK: 0 rows" in summary_text(summary).splitlines()
+
+
+def test_delivered_load_and_logins_are_told_where_there_is_something_to_tell() -> None:
+    portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=10_000, missing=15)}
+    refusal = {"worker_id": "worker-0", "at": "…", "second": 12.5, "code": 390_144, "text": f"no {HOSTILE}"}
+    quiet = {**Logins(opened=8).counts(), "last_refused": []}
+    logins = Logins(opened=20, reopened={Reopened.MAX_AGE: 10, Reopened.SESSION_LOST: 2}, refused=3)
+    busy = {**logins.counts(), "last_refused": [refusal]}
+
+    said = text(delivered=Delivered(portions=portions), logins=quiet).splitlines()
+    assert said[4] == "delivered load 99.8 %"
+    assert not [line for line in said if line.startswith("connections:")]
+
+    said = text(delivered=Delivered(portions=portions), logins=busy).splitlines()
+    assert said[5] == "connections: 12 opened again (10 max age, 2 session lost), 3 logins refused"
+    assert said[6].startswith("  last refused at 12.5 s, worker-0: 390144: no ")
+    assert "\x1b" not in said[6]
+
+
+def test_arrivals_that_found_every_connection_busy_are_told() -> None:
+    portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, overload=250)}
+
+    said = text(delivered=Delivered(portions=portions, open_loop=True)).splitlines()
+
+    assert "delivered load 75.0 %; 250 arrivals found every connection executing" in said
 
 
 def test_what_was_noticed_of_the_whole_run_is_told_after_the_verdict() -> None:

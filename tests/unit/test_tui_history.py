@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from loadgen.control.find_max_step_history import StepRecord
+from loadgen.metrics.connections import Logins, Refusal
 from loadgen.metrics.histogram import EMPTY
 from loadgen.metrics.interval import Measured
 from loadgen.metrics.live import LiveSecond
@@ -410,6 +411,21 @@ def test_workers_that_changed_alike_share_a_line():
     assert texts(before, stale) == ["worker-0 is stale (and 4 more)"]
     assert texts(stale, before) == ["worker-0 is back (and 4 more)"]
     assert texts(stale, dead) == ["it was killed (and 4 more)"]
+
+
+def test_refused_logins_are_told_when_there_are_twice_as_many():
+    def after(refused: int, *, text: str = "the token has\nexpired"):
+        refusal = Refusal(at=MOMENT, code=390_144, text=text)
+        logins = Logins(refused=refused, last_refused=(refusal,) if refused else ())
+        one = worker(0)
+        assert one.live is not None
+        return look(1.0, replace(one, live=replace(one.live, logins=logins)), worker(1))
+
+    assert texts(after(0), after(0)) == []
+    assert texts(after(0), after(1)) == ["1 login refused, the last of worker-0: 390144: the token has expired"]
+    assert texts(after(2), after(3)) == []
+    assert texts(after(3), after(9)) == ["9 logins refused, the last of worker-0: 390144: the token has expired"]
+    assert all(line.bad for line in news(after(0), after(1)))
 
 
 # --- words -----------------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def build(file: ScenarioFile) -> typed.Scenario:
 
 def _values(section: Section) -> dict[str, Any]:
     """A section whose keys and values are those of the typed class."""
-    return {name: getattr(section, name) for name in type(section).model_fields}
+    return {name: getattr(section, name) for name in type(section).declared_keys()}
 
 
 def _control(control: ControlSection) -> typed.Control:

@@ -19,7 +19,7 @@ from loadgen.cli.main import cli, main
 from loadgen.errors import Busy, ConnectFailed
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ["snowflake.connector", "numpy", "pydantic", "sqlglot", "asyncpg", "rich", "ruamel.yaml", "asyncio", "uvicorn"]
+HEAVY = ["snowflake.connector", "numpy", "sqlglot", "asyncpg", "rich", "ruamel.yaml", "asyncio", "uvicorn"]
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,6 @@ from loadgen.control.session import ControlSession
 from loadgen.control.worker_heartbeats import WorkerRow
 from loadgen.errors import LoadgenError
 from loadgen.log import plain
-from loadgen.report.summary import in_order
-from loadgen.report.text import summary_text
-from loadgen.scenario.frozen import thaw
 
 REASON_SHOWN = 500  # characters
 
@@ -48,6 +45,8 @@ def look(session: ControlSession, patience: Patience, name: str, *, summary: boo
 
 def _summary(session: ControlSession, patience: Patience, run_id: str) -> Mapping[str, Any] | None:
     """As it was written at the end of the run: out of the table it comes in another order."""
+    from loadgen.report.summary import in_order
+
     rows = patience.call(lambda: test_results.read(session, run_id))
     stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
     found = None if stored is None else json.loads(stored)
@@ -58,6 +57,8 @@ def _summary(session: ControlSession, patience: Patience, run_id: str) -> Mappin
 
 
 def _statements(config: str | None) -> tuple[str, ...]:
+    from loadgen.scenario.frozen import thaw
+
     try:
         return tuple(statement.name for statement in thaw(config or "", None).workload.statements)
     except LoadgenError:  # of another version
@@ -146,6 +147,8 @@ def as_text(seen: Look) -> str:
         *_worker_lines(seen.workers),
     ]
     if seen.summary is not None:
+        from loadgen.report.text import summary_text
+
         lines += ["", summary_text(seen.summary)]
     return "\n".join(lines)
 

@@ -11,6 +11,7 @@ declare sections do without `from __future__ import annotations`.
 
 from __future__ import annotations
 
+import inspect
 import types
 import typing
 from collections.abc import Mapping
@@ -135,7 +136,7 @@ class Section:
 
 def _declared(section: type[Section]) -> dict[str, Key]:
     """The keys that this class adds to those of its bases."""
-    annotations: dict[str, Any] = section.__dict__.get("__annotations__", {})
+    annotations: Mapping[str, Any] = inspect.get_annotations(section)
     if any(isinstance(annotation, str) for annotation in annotations.values()):  # of names that are defined further on
         known = typing.get_type_hints(section, include_extras=True)
         annotations = {name: known[name] for name in annotations}

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from loadgen.model import workload as model
+from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.scenario import scenario as typed
 from loadgen.scenario.base import Section
 from loadgen.scenario.check_load import ceiling, duration_s
@@ -91,7 +92,7 @@ def _control(control: ControlSection) -> typed.Control:
         connection=control.connection,
         database=control.database,
         schema=control.schema_,
-        warehouse=control.warehouse or typed.CONTROL_WAREHOUSE,
+        warehouse=control.warehouse or CONTROL_WAREHOUSE,
         share_warehouse=control.share_warehouse,
     )
 

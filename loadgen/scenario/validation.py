@@ -290,7 +290,8 @@ def key_names(section: type[Section]) -> Iterator[str]:
 def _below(type_: Any, part: str | int, value: Any) -> Any:
     section = _section(type_, value)
     if section is not None:
-        return {declared.alias or name: declared.type for name, declared in section.declared_keys().items()}.get(str(part))
+        types = {declared.alias or name: declared.type for name, declared in section.declared_keys().items()}
+        return types.get(str(part))
     arguments = typing.get_args(options_of(type_)[0])  # of a list or a mapping
     return arguments[-1] if arguments else None
 

@@ -32,13 +32,14 @@ from loadgen.control.worker_heartbeats import WorkerRow
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.run import STEPS, Phase, RunStatus
+from loadgen.report.client_health import judge_client
 from loadgen.report.summary import RunFacts, Verdict, summarize
 from loadgen.report.verdict import Evidence, check_thresholds, invalid_reasons
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import LoadMode, Scenario
 from orchestrator.crew import Health, WorkerView, view_crew
 from orchestrator.find_max import Outcome
-from orchestrator.results import gather, session_counts, worker_results
+from orchestrator.results import client_parts, gather, session_counts, worker_results
 from orchestrator.service import result_row
 
 log = logging.getLogger(__name__)
@@ -224,10 +225,11 @@ def _make_result(
     rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
     crew = silent_crew(run, beats)
     gathered = gather(crew, stored)
-    workers, client = worker_results(crew, gathered, rows)
-    merged = gathered.merged
+    merged, steps = gathered.merged, None
     if scenario.load.mode is LoadMode.FIND_MAX:
-        merged = gathered.step(best_step(patience.call(lambda: find_max_step_history.read(session, run.run_id))))
+        best = best_step(patience.call(lambda: find_max_step_history.read(session, run.run_id)))
+        merged, steps = gathered.step(best), {best}
+    client = judge_client(client_parts(gathered, steps))
     lost = tuple(worker.why for worker in crew if worker.health is not Health.DONE)
     evidence = Evidence(merged=merged, client=client, lost_workers=lost, gaps=gathered.gaps)
     facts = RunFacts(
@@ -241,8 +243,8 @@ def _make_result(
         merged=merged,
         invalid=["its orchestrator was lost", *invalid_reasons(evidence)],
         checked=check_thresholds(scenario.thresholds, merged),
-        client=client,
-        workers=workers,
+        client=client.health,
+        workers=worker_results(crew, gathered),
         open_loop=scenario.load.mode is LoadMode.RATE,
         sessions=session_counts(rows) if scenario.sessions.count else None,
     )

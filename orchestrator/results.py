@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from loadgen.control.test_results import ResultRow
 from loadgen.control.window_results import WindowResult as StoredWindow
 from loadgen.errors import LoadgenError
+from loadgen.metrics.client_effect import ClientEffect
 from loadgen.metrics.document import WindowRow, read_window
 from loadgen.metrics.result import Merged, WindowResult, merge, window_discrepancy
 from loadgen.model.run import Phase
 from loadgen.model.sessions import SessionCounts
+from loadgen.report.client_health import ClientHealth, ClientPart
 from loadgen.report.summary import WorkerResult
-from loadgen.report.verdict import ClientHealth
+from loadgen.units import NS_PER_MS
 from orchestrator.crew import WorkerView
 
 
@@ -62,15 +64,12 @@ def gather(crew: Sequence[WorkerView], stored: Sequence[StoredWindow], *, phase:
     return Gathered(windows=windows, gaps=tuple(gaps))
 
 
-def worker_results(
-    crew: Sequence[WorkerView], gathered: Gathered, rows: Sequence[ResultRow]
-) -> tuple[tuple[WorkerResult, ...], ClientHealth]:
-    """What each contributed, and how loaded the busiest was."""
-    clients = {row.worker_id: _client(row) for row in rows if row.worker_id is not None}
+def worker_results(crew: Sequence[WorkerView], gathered: Gathered) -> tuple[WorkerResult, ...]:
+    """What each contributed, and how loaded it was."""
     results = []
     for worker in crew:
-        merged = merge([gathered.windows.get(worker.worker_id, ())])
-        cpu, wakeup = clients.get(worker.worker_id, (None, None))
+        windows = gathered.windows.get(worker.worker_id, ())
+        merged, health = merge([windows]), ClientHealth.of(_client(windows))
         results.append(
             WorkerResult(
                 worker_id=worker.worker_id,
@@ -78,14 +77,38 @@ def worker_results(
                 succeeded=merged.counts.succeeded,
                 failed=merged.counts.failed,
                 qps=merged.qps,
-                cpu_percent_of_core=cpu,
-                wakeup_p99_ms=wakeup,
+                cpu_percent_of_core=health.cpu_percent_of_core,
+                wakeup_p99_ms=health.wakeup_p99_ms,
             )
         )
-    busy = [result.cpu_percent_of_core for result in results if result.cpu_percent_of_core is not None]
-    late = [result.wakeup_p99_ms for result in results if result.wakeup_p99_ms is not None]
-    health = ClientHealth(cpu_percent_of_core=max(busy, default=None), wakeup_p99_ms=max(late, default=None))
-    return tuple(results), health
+    return tuple(results)
+
+
+def client_parts(gathered: Gathered, steps: Collection[int] | None = None) -> tuple[ClientPart, ...]:
+    """Each worker in each stage; or in these steps of a search."""
+    parts, part = [], "stage" if steps is None else "step"
+    for worker_id, windows in gathered.windows.items():
+        by_step: dict[int | None, list[WindowResult]] = {}
+        for window in windows:
+            by_step.setdefault(window.step_id, []).append(window)
+        for step_id, own in by_step.items():
+            if steps is not None and step_id not in steps:
+                continue
+            mean_ns = merge([own]).tally.whole.succeeded.service.mean_ns
+            parts.append(
+                ClientPart(
+                    where=worker_id if len(by_step) == 1 else f"{worker_id} in {part} {step_id}",
+                    health=ClientHealth.of(_client(own)),
+                    service_mean_ms=None if mean_ns is None else mean_ns / NS_PER_MS,
+                )
+            )
+    return tuple(parts)
+
+
+def _client(windows: Sequence[WindowResult]) -> ClientEffect | None:
+    """What the process of the worker did to them; None: it did not say."""
+    known = [window.client for window in windows if window.client is not None]
+    return sum(known[1:], known[0]) if known else None
 
 
 def _stored(worker_id: str, stored: Sequence[StoredWindow], gaps: list[str]) -> dict[int, WindowResult]:
@@ -111,15 +134,6 @@ def read_stored(row: StoredWindow) -> WindowResult:
         buckets=row.buckets,
     )
     return read_window(written)
-
-
-def _client(row: ResultRow) -> tuple[float | None, float | None]:
-    """What a worker said of itself: {"client": {"cpu_percent_of_core": …, "wakeup_p99_ms": …}}; None: it did not."""
-    try:
-        said: Any = json.loads(row.summary or "{}").get("client") or {}
-        return _number(said.get("cpu_percent_of_core")), _number(said.get("wakeup_p99_ms"))
-    except (ValueError, AttributeError):
-        return None, None
 
 
 def session_counts(rows: Sequence[ResultRow]) -> SessionCounts:

@@ -8,7 +8,7 @@ import os
 import platform
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,9 +24,10 @@ from loadgen.control.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.model.run import STEPS, Phase, RunStatus
+from loadgen.report.client_health import judge_client
 from loadgen.report.enrichment import enrichment_document
 from loadgen.report.summary import RunFacts, summarize
-from loadgen.report.verdict import Evidence, invalid_reasons
+from loadgen.report.verdict import Evidence, invalid_reasons, undecided
 from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.rates import planned_arrivals, rate_windows
 from loadgen.scenario.scenario import LoadMode, Scenario
@@ -37,7 +38,7 @@ from orchestrator.course import Ending, Step
 from orchestrator.crew import Health
 from orchestrator.enrich import enrich_run
 from orchestrator.leader import Leader
-from orchestrator.results import gather, session_counts, worker_results
+from orchestrator.results import client_parts, gather, session_counts, worker_results
 from orchestrator.run_id import new_run_id
 from orchestrator.seeker import Seeker
 from orchestrator.spawn.spawner import Spawner, WorkerOrder
@@ -203,9 +204,13 @@ class OrchestratorService:
         stored = patience.call(lambda: window_results.read(session, run.run_id))
         rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
         gathered = gather(leader.crew, stored)
-        workers, client = worker_results(leader.crew, gathered, rows)
         open_loop = scenario.load.mode is LoadMode.RATE
-        merged = gathered.merged if leader.seeker is None else gathered.step(_decisive(leader.seeker))
+        merged, steps = gathered.merged, None
+        if leader.seeker is not None:
+            decisive = _decisive(leader.seeker)
+            merged, steps = gathered.step(decisive), {decisive}
+        client = judge_client(client_parts(gathered, steps))
+        checked = leader.limits.final(merged)
         evidence = Evidence(
             merged=merged,
             client=client,
@@ -226,13 +231,16 @@ class OrchestratorService:
             connections=scenario.load.connections,
             statements=scenario.workload.statements,
             merged=merged,
-            invalid=invalid_reasons(evidence),
-            checked=leader.limits.final(merged),
-            client=client,
-            workers=workers,
+            invalid=[
+                *invalid_reasons(evidence),
+                *undecided(scenario.thresholds, checked, client.health, merged, open_loop=open_loop),
+            ],
+            checked=checked,
+            client=client.health,
+            workers=worker_results(leader.crew, gathered),
             open_loop=open_loop,
             find_max=None if leader.seeker is None else leader.seeker.result(merged),
-            environment=_environment(leader, scenario, self._circumstances),
+            environment=_environment(leader, scenario, self._circumstances, client.warnings),
             signal=self._signal,
             sessions=session_counts(rows) if scenario.sessions.count else None,
         )
@@ -315,8 +323,10 @@ def _offered(scenario: Scenario) -> int:
     return sum(planned_arrivals(stages) for stages in rate_windows(scenario.load)[1:])
 
 
-def _environment(leader: Leader, scenario: Scenario, circumstances: Circumstances) -> dict[str, Any]:
-    warnings = list(leader.limits.warnings)
+def _environment(
+    leader: Leader, scenario: Scenario, circumstances: Circumstances, client_warnings: Sequence[str]
+) -> dict[str, Any]:
+    warnings = list(dict.fromkeys([*leader.limits.warnings, *client_warnings]))
     if scenario.target.use_cached_result:
         warnings.append("target.use_cached_result is on: some answers may come from the result cache")
     if circumstances.shared_warehouse:

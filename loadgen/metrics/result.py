@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
+from loadgen.metrics.client_effect import ClientEffect
 from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.windows import WindowState
 from loadgen.model.counts import Counts, discrepancy
@@ -27,6 +28,7 @@ class WindowResult:
     seconds: float
     counts: Counts
     tally: Tally
+    client: ClientEffect | None = None  # None: nobody measured it
 
     @property
     def folded(self) -> bool:

@@ -13,7 +13,8 @@ from loadgen.metrics.result import Merged
 from loadgen.metrics.tally import StatementTally
 from loadgen.model.sessions import SessionCounts
 from loadgen.model.workload import Statement, StatementKind
-from loadgen.report.verdict import Checked, ClientHealth
+from loadgen.report.client_health import ClientHealth
+from loadgen.report.verdict import Checked
 from loadgen.units import NS_PER_MS
 
 SCHEMA_VERSION = 1
@@ -27,14 +28,15 @@ _ORDER = (
     *("scheduled", "skipped", "succeeded", "failed", "cancelled", "reads", "writes", "qps", "error_rate"),
     *(*PERCENTILES, "avg", "min", "max", "at_least"),
     *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "errors", "thresholds", "find_max"),
-    *("worker_results", "cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms", "saturated", "client"),
+    *("worker_results", "cpu_percent_of_core", "wakeup_mean_ms", "wakeup_p99_ms", "gap_percent", "others_cores"),
+    *("overhead_ms", "saturated", "client"),
     *("created", "expired", "current", "sessions"),
     *("confidence", "low_confidence", "steps", "environment", "enrichment"),
 )
 _PLACES = {key: place for place, key in enumerate(_ORDER)}
 _FRACTIONS = {
     *("measured_seconds", "seconds", "value", "qps", "error_rate", "p95_ms", *PERCENTILES, "avg", "min", "max"),
-    *("cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms"),
+    *("cpu_percent_of_core", "wakeup_mean_ms", "wakeup_p99_ms", "gap_percent", "others_cores", "overhead_ms"),
 }
 
 
@@ -200,13 +202,14 @@ def _errors(merged: Merged) -> list[dict[str, Any]]:
 
 
 def _client(facts: RunFacts) -> dict[str, Any]:
-    service = facts.merged.tally.whole.service_at(500)
-    saturated = facts.client.saturation(None if service is None else service.value_ns / NS_PER_MS)
     return {
         "cpu_percent_of_core": _rounded(facts.client.cpu_percent_of_core),
+        "wakeup_mean_ms": _rounded(facts.client.wakeup_mean_ms),
         "wakeup_p99_ms": _rounded(facts.client.wakeup_p99_ms),
+        "gap_percent": _rounded(facts.client.gap_percent),
+        "others_cores": _rounded(facts.client.others_cores),
         "overhead_ms": _rounded(facts.overhead_ms),
-        "saturated": saturated is not None,
+        "saturated": facts.client.saturated,
     }
 
 

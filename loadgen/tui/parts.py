@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from loadgen.model.run import Phase
-from loadgen.report.verdict import CPU_INVALID_PERCENT, CPU_WARN_PERCENT, Checked
+from loadgen.report.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
+from loadgen.report.verdict import Checked
 from loadgen.tui.draw import LABEL, bar, cell, chart, flow, label, spread
 from loadgen.tui.history import Second
 from loadgen.tui.view import RunView, StatementLine, Window

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -10,14 +11,13 @@ from loadgen.control.test_results import ResultRow
 from loadgen.metrics.live import write_live
 from loadgen.metrics.result import WindowResult
 from loadgen.metrics.windows import WindowState
-from loadgen.model.run import Phase
 from loadgen.model.sessions import SessionCounts
 from loadgen.scenario.frozen import template_id
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.board import Board, ending_for
 from loadgen.worker.flush import Flush
-from loadgen.worker.gauges import ClientLoad, Gauge
+from loadgen.worker.gauges import ClientMeter, Gauge
 from loadgen.worker.parts import Parts
 from loadgen.worker.rows import result_row, snapshot_row, stored_window
 from loadgen.worker.upload import keep_results
@@ -35,16 +35,17 @@ class Measuring:
         self._final: list[WindowResult] = []  # handed to the flush thread
         self._handed: set[int] = set()
         self._log_failed = False
-        self._client = ClientLoad()
+        self._client = ClientMeter()
 
     def step(self, gauge: Gauge) -> None:
         parts, now_ns = self._parts, self._clock.monotonic_ns()
         for _ in range(len(self._board.stored_windows)):
-            parts.harvester.forget(self._board.stored_windows.popleft())
+            window_id = self._board.stored_windows.popleft()
+            parts.harvester.forget(window_id)
+            self._client.forget(window_id)
+        self._client.add(gauge, parts.windows.held())
         interval = parts.harvester.harvest(now_ns)
         self._keep_log()
-        if interval.phase is Phase.MEASUREMENT:
-            self._client.add(gauge)
         if interval.phase is not None:
             self._flush.put_snapshot(
                 snapshot_row(
@@ -63,7 +64,8 @@ class Measuring:
         given_up = parts.pool.given_up
         if given_up is not None:
             self._board.end(ending_for(given_up))
-        self._board.live_metrics = write_live(parts.harvester.live(now_ns))
+        live = parts.harvester.live(now_ns)
+        self._board.live_metrics = write_live(replace(live, windows=tuple(map(self._with_client, live.windows))))
 
     def _keep_log(self) -> None:
         """A disk that is full must cost the query log, and never the measurement."""
@@ -96,9 +98,13 @@ class Measuring:
             if result.window_id in self._handed or not (everything or result.state is WindowState.FINAL):
                 continue
             self._handed.add(result.window_id)
+            result = self._with_client(result)
             self._final.append(result)
             final = result.state is WindowState.FINAL
             self._flush.put_window(stored_window(result, self._arguments, self._parts.agenda.epoch), forget=final)
+
+    def _with_client(self, result: WindowResult) -> WindowResult:
+        return replace(result, client=self._client.effect(result.window_id))
 
     def _sessions(self) -> SessionCounts | None:
         return None if self._parts.users is None else self._parts.users.counts
@@ -118,7 +124,6 @@ class Measuring:
             self._final,
             self._parts.harvester.measured,
             self._arguments,
-            client=self._client.document(),
             sessions=self._sessions(),
             test_id=self._test_id,
             template_id=template_id(self._parts.scenario),

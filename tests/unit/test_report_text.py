@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from loadgen.report.client_health import ClientHealth
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.report.text import STATEMENTS_MAX, summary_text
-from loadgen.report.verdict import Checked, ClientHealth
+from loadgen.report.verdict import Checked
 from tests.unit.metrics_builders import statement
 from tests.unit.orchestrator_builders import merged, tally
 

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loadgen.control.find_max_step_history import StepRecord
-from loadgen.metrics.result import Merged, WindowResult, merge
+from loadgen.metrics.result import Merged, WindowResult
 from loadgen.model.run import Phase
-from loadgen.report.verdict import ClientHealth
 from loadgen.rules.find_max import Confidence, Search
 from loadgen.rules.find_max_step import FindMax, Outcome, Step, client_limited
 from loadgen.scenario.scenario import OnWorkerLoss, Scenario, Threshold
 from orchestrator.crew import WorkerView
-from orchestrator.find_max_observation import StepClient, Windows, observe, p95_ms, step_document, worst
+from orchestrator.find_max_observation import Windows, client_limit, observe, p95_ms, step_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +61,6 @@ class FindMaxController:
         self._asked: int | None = None  # the number of the step that workers were told about
         self._grew_s = 0.0  # when every worker had measured more of the step
         self._seconds = -1.0
-        self._client = StepClient()
-        self._clients: dict[int, ClientHealth] = {}  # by step
 
     @property
     def number(self) -> int:
@@ -107,8 +104,7 @@ class FindMaxController:
         if self._asked != self.number:
             return None, self._next(now_s)
         windows = [self._windows(worker) for worker in crew]
-        self._client.note(crew, windows)
-        limit = self._client.limit(merge(windows, live=True))
+        limit = client_limit([worker.worker_id for worker in crew], windows)
         shown, merged = observe(target, windows, self._thresholds, queue_seen=queue_seen, client_limit=limit)
         if shown.seconds > self._seconds:
             self._seconds, self._grew_s = shown.seconds, now_s
@@ -121,7 +117,6 @@ class FindMaxController:
         if step is None:
             return None, None
         self.search = self.search.after(step)
-        self._clients[step.number] = self._client.health
         reason = self.search.answer().reason
         return (step, merged), Over(reason) if self.search.target is None else self._next(now_s)
 
@@ -142,12 +137,6 @@ class FindMaxController:
         """Of the decisive step."""
         best = self.search.answer().best
         return self.search.config.start if best is None else best.target
-
-    @property
-    def client(self) -> ClientHealth:
-        """How loaded the workers were in the steps that decide."""
-        deciding = [self._clients.get(step.number) for step in self.deciding_steps]
-        return worst(health for health in deciding if health is not None)
 
     @property
     def deciding_steps(self) -> tuple[Step, ...]:
@@ -206,7 +195,6 @@ class FindMaxController:
     def _next(self, now_s: float) -> NextStep:
         assert self.search.target is not None
         self._asked, self._seconds, self._grew_s = self.number, -1.0, now_s
-        self._client = StepClient()
         return NextStep(number=self.number, target=self.search.target)
 
     def _windows(self, worker: WorkerView) -> list[WindowResult]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -13,14 +13,13 @@ from loadgen.control.find_max_step_history import StepRecord
 from loadgen.metrics.percentile import PERCENTILES
 from loadgen.metrics.result import Merged, WindowResult, merge
 from loadgen.metrics.tally import StatementTally
-from loadgen.report.verdict import ClientHealth, check_threshold
+from loadgen.report.client_health import ClientHealth
+from loadgen.report.delivered import WORKER_MIN_PERCENT
+from loadgen.report.verdict import check_threshold
 from loadgen.rules.find_max_step import Estimate, Observation, Slo, Step
 from loadgen.scenario.scenario import Threshold
 from loadgen.units import NS_PER_MS
-from orchestrator.crew import WorkerView
-
-DELIVERED_MIN = 0.95  # of the connections of a worker
-WARM_S = 1.5  # a beat tells of the second before it: what it says of a window that has just opened is older than that
+from orchestrator.results import client_effect, service_mean_ms
 
 Windows = Sequence[Sequence[WindowResult]]  # of each worker
 
@@ -66,46 +65,20 @@ def observe(
     return shown, merged
 
 
-class StepClient:
-    """How the workers themselves were in a step, by their beats."""
-
-    def __init__(self) -> None:
-        self._cpu_percent: dict[str, list[float]] = {}
-        self._connections: dict[str, list[tuple[int, int]]] = {}  # open, wanted
-
-    def note(self, crew: Sequence[WorkerView], windows: Windows) -> None:
-        for worker, own in zip(crew, windows, strict=True):
-            if worker.row is None or math.fsum(window.seconds for window in own) < WARM_S:
-                continue
-            beat = worker.row.beat
-            self._connections.setdefault(worker.worker_id, []).append((beat.open_connections, beat.target_connections))
-            if beat.cpu_percent is not None:
-                self._cpu_percent.setdefault(worker.worker_id, []).append(beat.cpu_percent)
-
-    @property
-    def health(self) -> ClientHealth:
-        """Of the busiest worker."""
-        busiest = max((math.fsum(own) / len(own) for own in self._cpu_percent.values()), default=None)
-        return ClientHealth(cpu_percent_of_core=busiest, wakeup_p99_ms=None)
-
-    def limit(self, merged: Merged) -> str | None:
-        """Why the step says nothing about the server; None: it does."""
-        service = merged.tally.whole.service_at(500)
-        saturated = self.health.saturation(None if service is None else service.value_ns / NS_PER_MS)
-        if saturated is not None:
-            return f"the client was the limit: {saturated}"
-        for worker_id, seen in self._connections.items():
-            there, wanted = (sum(column) for column in zip(*seen, strict=True))
-            if there < DELIVERED_MIN * wanted:
-                percent = 100 * there / wanted
-                return f"the load was not delivered: {worker_id} had {percent:.0f} % of its connections open"
-        return None
-
-
-def worst(healths: Iterable[ClientHealth]) -> ClientHealth:
-    """Of several steps."""
-    busy = [health.cpu_percent_of_core for health in healths if health.cpu_percent_of_core is not None]
-    return ClientHealth(cpu_percent_of_core=max(busy, default=None), wakeup_p99_ms=None)
+def client_limit(workers: Sequence[str], windows: Windows) -> str | None:
+    """Why a step says nothing about the server: the client was its limit, or the load was not there. None: it does."""
+    for worker_id, own in zip(workers, windows, strict=True):
+        health = ClientHealth.of(client_effect(own))
+        limit = health.saturation(service_mean_ms(own))
+        if limit is not None:
+            return f"the client was the limit: {worker_id} {limit}; {health.advice}"
+        times = [window.connections for window in own if window.connections is not None]
+        planned_ms = sum(one.planned_ms for one in times)
+        delivered_ms = sum(one.delivered_ms for one in times)
+        if 100 * delivered_ms < WORKER_MIN_PERCENT * planned_ms:
+            percent = 100 * delivered_ms / planned_ms
+            return f"the load was not delivered: {worker_id} had {percent:.0f} % of its connections open"
+    return None
 
 
 def step_record(run_id: str, step: Step, merged: Merged, now: datetime) -> StepRecord:

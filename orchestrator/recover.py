@@ -32,13 +32,14 @@ from loadgen.control.worker_heartbeats import WorkerRow
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.run import STEPS, Phase, RunStatus
+from loadgen.report.client_health import judge_client
 from loadgen.report.summary import RunFacts, Verdict, summarize
 from loadgen.report.verdict import Evidence, check_thresholds, invalid_reasons
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import LoadMode, Scenario, SpawnerKind
 from orchestrator.crew import Health, WorkerView, view_crew
 from orchestrator.find_max import find_max_controller
-from orchestrator.results import gather, read_stages, session_counts, worker_results
+from orchestrator.results import client_parts, gather, read_stages, session_counts, worker_results
 from orchestrator.service import result_row
 from orchestrator.spawn.spcs import remove_job
 
@@ -253,14 +254,15 @@ def _make_result(
     rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
     crew = silent_crew(run, beats)
     gathered = gather(crew, stored)
-    workers, client = worker_results(crew, gathered, rows)
-    merged = gathered.merged
+    merged, deciding = gathered.merged, None
     search = find_max_controller(scenario)
     if search is not None:
         steps = patience.call(lambda: find_max_step_history.read(session, run.run_id))
         search.go_on(steps, gathered.step_windows)
         search.stop("its orchestrator was lost")
         merged = gathered.step(search.decisive_step)
+        deciding = {step.number for step in search.deciding_steps}
+    client = judge_client(client_parts(gathered, deciding))
     lost = tuple(worker.why for worker in crew if worker.health is not Health.DONE)
     evidence = Evidence(merged=merged, client=client, lost_workers=lost, gaps=gathered.gaps)
     facts = RunFacts(
@@ -274,8 +276,8 @@ def _make_result(
         merged=merged,
         invalid=["its orchestrator was lost", *invalid_reasons(evidence)],
         checked=check_thresholds(scenario.thresholds, merged),
-        client=client,
-        workers=workers,
+        client=client.health,
+        workers=worker_results(crew, gathered),
         open_loop=scenario.load.mode is LoadMode.RATE,
         stages=read_stages(session, patience, run, scenario, gathered),
         find_max=None if search is None else search.result(merged, valid=False),

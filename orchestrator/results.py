@@ -21,6 +21,7 @@ from loadgen.control.session import ControlSession
 from loadgen.control.test_results import ResultRow
 from loadgen.control.window_results import WindowResult as StoredWindow
 from loadgen.errors import LoadgenError
+from loadgen.metrics.client_effect import ClientEffect
 from loadgen.metrics.connections import REFUSALS_KEPT, Logins, read_logins
 from loadgen.metrics.document import WindowRow, read_window
 from loadgen.metrics.fields import Fields
@@ -28,11 +29,12 @@ from loadgen.metrics.result import Merged, WindowResult, merge, window_discrepan
 from loadgen.model.event import SetPhase
 from loadgen.model.run import Phase
 from loadgen.model.sessions import SessionCounts
+from loadgen.report.client_health import ClientHealth, ClientPart
 from loadgen.report.delivered import Delivered, Key, delivered_arrivals, delivered_connections
 from loadgen.report.summary import StageResult, WorkerResult
-from loadgen.report.verdict import ClientHealth
 from loadgen.scenario.scenario import LoadMode, Scenario, Stage
 from loadgen.scenario.threshold import Metric
+from loadgen.units import NS_PER_MS
 from orchestrator.crew import WorkerView
 from orchestrator.plan import RunPlan, planned_arrivals, planned_connection_ms
 
@@ -83,15 +85,12 @@ def gather(crew: Sequence[WorkerView], stored: Sequence[StoredWindow], *, phase:
     return Gathered(windows=windows, gaps=tuple(gaps))
 
 
-def worker_results(
-    crew: Sequence[WorkerView], gathered: Gathered, rows: Sequence[ResultRow]
-) -> tuple[tuple[WorkerResult, ...], ClientHealth]:
-    """What each contributed, and how loaded the busiest was."""
-    clients = {row.worker_id: _client(row) for row in rows if row.worker_id is not None}
+def worker_results(crew: Sequence[WorkerView], gathered: Gathered) -> tuple[WorkerResult, ...]:
+    """What each contributed, and how loaded it was."""
     span_s, results = gathered.merged.seconds, []
     for worker in crew:
-        merged = merge([gathered.windows.get(worker.worker_id, ())])
-        cpu, wakeup = clients.get(worker.worker_id, (None, None))
+        windows = gathered.windows.get(worker.worker_id, ())
+        merged, health = merge([windows]), ClientHealth.of(client_effect(windows))
         results.append(
             WorkerResult(
                 worker_id=worker.worker_id,
@@ -99,14 +98,42 @@ def worker_results(
                 succeeded=merged.counts.succeeded,
                 failed=merged.counts.failed,
                 qps=merged.counts.succeeded / span_s if span_s else 0.0,
-                cpu_percent_of_core=cpu,
-                wakeup_p99_ms=wakeup,
+                cpu_percent_of_core=health.cpu_percent_of_core,
+                wakeup_p99_ms=health.wakeup_p99_ms,
             )
         )
-    busy = [result.cpu_percent_of_core for result in results if result.cpu_percent_of_core is not None]
-    late = [result.wakeup_p99_ms for result in results if result.wakeup_p99_ms is not None]
-    health = ClientHealth(cpu_percent_of_core=max(busy, default=None), wakeup_p99_ms=max(late, default=None))
-    return tuple(results), health
+    return tuple(results)
+
+
+def client_parts(gathered: Gathered, steps: Collection[int] | None = None) -> tuple[ClientPart, ...]:
+    """Each worker in each stage; or in these steps of a search."""
+    parts, part = [], "stage" if steps is None else "step"
+    for worker_id, windows in gathered.windows.items():
+        by_step: dict[int | None, list[WindowResult]] = {}
+        for window in windows:
+            by_step.setdefault(window.step_id, []).append(window)
+        for step_id, own in by_step.items():
+            if steps is not None and step_id not in steps:
+                continue
+            parts.append(
+                ClientPart(
+                    where=worker_id if len(by_step) == 1 else f"{worker_id} in {part} {step_id}",
+                    health=ClientHealth.of(client_effect(own)),
+                    service_mean_ms=service_mean_ms(own),
+                )
+            )
+    return tuple(parts)
+
+
+def service_mean_ms(windows: Sequence[WindowResult]) -> float | None:
+    mean_ns = merge([windows]).tally.whole.succeeded.service.mean_ns
+    return None if mean_ns is None else mean_ns / NS_PER_MS
+
+
+def client_effect(windows: Sequence[WindowResult]) -> ClientEffect | None:
+    """What the process of the worker did to them; None: it did not say."""
+    known = [window.client for window in windows if window.client is not None]
+    return sum(known[1:], known[0]) if known else None
 
 
 def read_stages(
@@ -250,15 +277,6 @@ def read_stored(row: StoredWindow) -> WindowResult:
         buckets=row.buckets,
     )
     return read_window(written)
-
-
-def _client(row: ResultRow) -> tuple[float | None, float | None]:
-    """What a worker said of itself: {"client": {"cpu_percent_of_core": …, "wakeup_p99_ms": …}}; None: it did not."""
-    try:
-        said: Any = json.loads(row.summary or "{}").get("client") or {}
-        return _number(said.get("cpu_percent_of_core")), _number(said.get("wakeup_p99_ms"))
-    except (ValueError, AttributeError):
-        return None, None
 
 
 def session_counts(rows: Sequence[ResultRow]) -> SessionCounts:

@@ -8,7 +8,7 @@ import os
 import platform
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,10 +24,11 @@ from loadgen.control.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.model.run import STEPS, Phase, RunStatus
+from loadgen.report.client_health import judge_client
 from loadgen.report.delivered import Delivered
 from loadgen.report.enrichment import enrichment_document
 from loadgen.report.summary import RunFacts, summarize
-from loadgen.report.verdict import Evidence, invalid_reasons
+from loadgen.report.verdict import Evidence, invalid_reasons, undecided
 from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.scenario import LoadMode, Scenario
 from loadgen.snowflake import driver
@@ -39,6 +40,7 @@ from orchestrator.enrich import enrich_run
 from orchestrator.leader import Leader
 from orchestrator.results import (
     Gathered,
+    client_parts,
     connections_document,
     delivered_load,
     delivered_steps,
@@ -227,15 +229,15 @@ class OrchestratorService:
         stored = patience.call(lambda: window_results.read(session, run.run_id))
         rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
         gathered = gather(leader.crew, stored)
-        workers, client = worker_results(leader.crew, gathered, rows)
         open_loop = scenario.load.mode is LoadMode.RATE
-        search, merged, gaps = leader.find_max, gathered.merged, gathered.gaps
+        search, merged, gaps, deciding = leader.find_max, gathered.merged, gathered.gaps, None
         if search is not None:  # the steps that decide are what counts
             search.stop(ending.reason)
             merged = gathered.step(search.decisive_step)
-            # Wake-ups are known for the whole run only: they count for every step.
-            client = replace(client, cpu_percent_of_core=search.client.cpu_percent_of_core)
+            deciding = {step.number for step in search.deciding_steps}
             gaps += () if search.obstacle is None else (search.obstacle,)
+        client = judge_client(client_parts(gathered, deciding))
+        checked = leader.limits.final(merged)
         connections = connections_document(login_counts(leader.crew, rows), run.start_time)
         delivered = _delivered(leader, scenario, ending, gathered, why_missing(connections))
         evidence = Evidence(
@@ -249,7 +251,10 @@ class OrchestratorService:
             disturbed=not self._alone(),
             delivered=delivered,
         )
-        invalid = invalid_reasons(evidence)
+        invalid = [
+            *invalid_reasons(evidence),
+            *undecided(scenario.thresholds, checked, client.health, merged, open_loop=open_loop),
+        ]
         return RunFacts(
             run_id=run.run_id,
             scenario=scenario.name,
@@ -260,13 +265,13 @@ class OrchestratorService:
             statements=scenario.workload.statements,
             merged=merged,
             invalid=invalid,
-            checked=leader.limits.final(merged),
-            client=client,
-            workers=workers,
+            checked=checked,
+            client=client.health,
+            workers=worker_results(leader.crew, gathered),
             open_loop=open_loop,
             stages=read_stages(session, patience, run, scenario, gathered),
             find_max=None if search is None else search.result(merged, valid=not invalid),
-            environment=_environment(leader, scenario, self._circumstances),
+            environment=_environment(leader, scenario, self._circumstances, client.warnings),
             signal=self._signal,
             sessions=session_counts(rows) if scenario.sessions.count else None,
             delivered=delivered,
@@ -364,9 +369,11 @@ def _aborted_s(leader: Leader, ending: Ending, gathered: Gathered) -> float:
     return min(leader.stopped_s, measured_s) if ending.status is RunStatus.CANCELLED else leader.stopped_s
 
 
-def _environment(leader: Leader, scenario: Scenario, circumstances: Circumstances) -> dict[str, Any]:
+def _environment(
+    leader: Leader, scenario: Scenario, circumstances: Circumstances, client_warnings: Sequence[str]
+) -> dict[str, Any]:
     unstored = [f"{one.worker_id} could not store all: {one.said}" for one in leader.crew if one.left_rows]
-    warnings = [*leader.limits.warnings, *unstored]
+    warnings = list(dict.fromkeys([*leader.limits.warnings, *unstored, *client_warnings]))
     if scenario.target.use_cached_result:
         warnings.append("target.use_cached_result is on: some answers may come from the result cache")
     if circumstances.shared_warehouse:

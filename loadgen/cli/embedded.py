@@ -45,11 +45,6 @@ def serve(
     from loadgen.embedded.service_time import parse_service_time
 
     try:
-        from loadgen.embedded.server import Options
-        from loadgen.embedded.server import serve as serve_embedded
-    except ModuleNotFoundError as error:
-        raise _not_installed(error) from error
-    try:
         parse_service_time(service_time)
     except ValueError as error:
         raise UsageError(str(error), remedy='For example: --service-time "lognormal(20ms,0.3)"') from None
@@ -57,18 +52,23 @@ def serve(
     def ready(address: Address) -> None:
         click.echo(f"listening on {address.host}:{address.port}")
 
-    serve_embedded(
-        Options(
-            port=port,
-            data_dir=choose_data_dir(data_dir),
-            engine=engine,
-            service_time=service_time,
-            slots=slots,
-            seed=seed,
-            until_eof=until_eof,
-        ),
-        ready,
-    )
+    try:
+        from loadgen.embedded import server
+
+        server.serve(
+            server.Options(
+                port=port,
+                data_dir=choose_data_dir(data_dir),
+                engine=engine,
+                service_time=service_time,
+                slots=slots,
+                seed=seed,
+                until_eof=until_eof,
+            ),
+            ready,
+        )
+    except ModuleNotFoundError as error:
+        raise _not_installed(error) from error
 
 
 def _not_installed(error: ModuleNotFoundError) -> Exception:

@@ -8,6 +8,7 @@ and `hint:` lines here and nowhere else; with `--format json` the same goes to s
 Everything imported by this file is imported by `loadgen --help`: nothing heavy, see COMMANDS.
 """
 
+import atexit
 import contextlib
 import difflib
 import importlib
@@ -227,7 +228,20 @@ def _fill_closed_streams() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code. Raises nothing but SystemExit."""
+    """Run the program and return its exit code. Raises nothing but SystemExit. As the program itself (without `argv`)
+    it ends the process."""
+    code = _run(argv)
+    if argv is None and not any(thread.is_alive() and not thread.daemon for thread in _other_threads()):
+        atexit._run_exitfuncs()
+        _leave(code)
+    return code
+
+
+def _other_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+
+
+def _run(argv: Sequence[str] | None) -> int:
     _fill_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     _tolerate_any_encoding()
@@ -258,8 +272,8 @@ def _give_up_stderr() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End at once. A thread that was left behind may be writing, and the interpreter aborts when it finds its own
-    streams locked at the end."""
+    """End at once. Taking the interpreter apart takes longer than many a command; and a thread that was left behind may
+    be writing, and the interpreter aborts when it finds its own streams locked at the end."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # gone, closed, or never there
             stream.flush()

@@ -18,9 +18,7 @@ from loadgen.errors import LoadgenError
 from loadgen.log import plain
 from loadgen.model.run import RunStatus
 from loadgen.model.worker import WorkerStatus
-from loadgen.report.summary import in_order
 from loadgen.report.text import VERDICT_COLOURS, Line, summary_lines, wrapped
-from loadgen.scenario.frozen import thaw
 from loadgen.units import counted
 
 REASON_SHOWN = 500  # characters
@@ -55,6 +53,8 @@ def look(session: ControlSession, patience: Patience, name: str) -> Look:
 
 def _summary(session: ControlSession, patience: Patience, run_id: str) -> Mapping[str, Any] | None:
     """As it was written at the end of the run: out of the table it comes in another order."""
+    from loadgen.report.summary import in_order
+
     rows = patience.call(lambda: test_results.read(session, run_id))
     stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
     found = None if stored is None else json.loads(stored)
@@ -77,6 +77,8 @@ def figures_of(summary: Mapping[str, Any]) -> RunFigures | None:
 
 
 def _statements(config: str | None) -> tuple[str, ...]:
+    from loadgen.scenario.frozen import thaw
+
     try:
         return tuple(statement.name for statement in thaw(config or "", None).workload.statements)
     except LoadgenError:  # of another version

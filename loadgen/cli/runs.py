@@ -19,6 +19,7 @@ from loadgen.errors import UsageError
 from loadgen.log import plain
 
 if TYPE_CHECKING:
+    from loadgen.cli.run_view import Look
     from loadgen.control.retry import Patience
     from loadgen.control.run_status import Run, RunFigures
     from loadgen.control.session import ControlSession
@@ -63,13 +64,12 @@ def list_runs(
 
     Figures are those of the result; of a run that goes on, its throughput now. Times are UTC.
     """
-    from loadgen.cli.run_view import run_as_json
-    from loadgen.control import run_status
-
     wanted_status = None if status is None else _status(status)
     within_s = None if within is None else duration_s(within, "--within")
 
     def look(session: ControlSession, patience: Patience) -> tuple[tuple[Listed, ...], datetime]:
+        from loadgen.control import run_status
+
         found = patience.call(
             lambda: run_status.listed(session, limit, status=wanted_status, scenario=scenario, within_s=within_s)
         )
@@ -77,6 +77,8 @@ def list_runs(
 
     found, now = with_control_session(look, name="runs", **place_given(place))
     if output == "json":
+        from loadgen.cli.run_view import run_as_json
+
         click.echo(json.dumps({"runs": [run_as_json(*one, now) for one in found]}, indent=2))
     elif found:
         print_lines(_table(found, now, terminal_width()))
@@ -93,11 +95,15 @@ def show(run: str, output: str, **place: str | None) -> None:
 
     RUN is the id of a run, a beginning that no other run has, latest, or latest~1 for the one before.
     """
-    from loadgen.cli.run_view import as_json, as_lines, look
 
-    seen = with_control_session(
-        lambda session, patience: look(session, patience, run), name="runs", **place_given(place)
-    )
+    def look(session: ControlSession, patience: Patience) -> Look:
+        from loadgen.cli.run_view import look
+
+        return look(session, patience, run)
+
+    seen = with_control_session(look, name="runs", **place_given(place))
+    from loadgen.cli.run_view import as_json, as_lines
+
     if output == "json":
         click.echo(json.dumps({**as_json(seen), "summary": seen.summary}, indent=2))
     else:
@@ -122,9 +128,10 @@ def logs(run: str, limit: int, output: str, **place: str | None) -> None:
 
     Warnings are there at once, everything else some seconds later. RUN as for `loadgen runs show`.
     """
-    from loadgen.control import run_names, test_logs
 
     def look(session: ControlSession, patience: Patience) -> tuple[str, tuple[LogRow, ...]]:
+        from loadgen.control import run_names, test_logs
+
         run_id = run_names.find(session, patience, run).run_id
         return run_id, patience.call(lambda: test_logs.newest(session, run_id, limit))
 

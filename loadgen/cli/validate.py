@@ -17,6 +17,7 @@ from loadgen.units import counted
 if TYPE_CHECKING:
     from loadgen.scenario.plan import Plan
     from loadgen.scenario.problem import Problem
+    from loadgen.scenario.read import Loaded
 
 INVALID = 2  # exit code
 
@@ -63,7 +64,6 @@ def validate(files: Sequence[Path], with_plan: bool, overrides: Sequence[str], o
 
 
 def _validated(path: Path, overrides: Sequence[str], with_plan: bool) -> Result:
-    from loadgen.scenario.plan import plan
     from loadgen.scenario.problem import ScenarioProblems
     from loadgen.scenario.read import read_scenario
 
@@ -71,8 +71,13 @@ def _validated(path: Path, overrides: Sequence[str], with_plan: bool) -> Result:
         loaded = read_scenario(path, overrides=overrides, environ=os.environ)
     except ScenarioProblems as found:
         return Result(file=str(path), problems=found.problems)
-    made = plan(loaded, cores=_cores()) if with_plan else None
-    return Result(file=str(path), warnings=loaded.warnings, plan=made)
+    return Result(file=str(path), warnings=loaded.warnings, plan=_plan(loaded) if with_plan else None)
+
+
+def _plan(loaded: Loaded) -> Plan:
+    from loadgen.scenario.plan import plan
+
+    return plan(loaded, cores=_cores())
 
 
 def _cores() -> int:
@@ -82,7 +87,6 @@ def _cores() -> int:
 
 
 def _as_text(results: list[Result]) -> str:
-    from loadgen.scenario.plan_text import plan_text
     from loadgen.scenario.problem import SHOWN_MAX
 
     lines: list[str] = []
@@ -92,10 +96,16 @@ def _as_text(results: list[Result]) -> str:
         if result.problems:
             lines.append(f"{_safe(result.file)}: {counted(len(result.problems), 'problem')}")
         elif result.plan is not None:
-            lines.append(plan_text(result.plan))
+            lines.append(_plan_text(result.plan))
         else:
             lines.append(f"{_safe(result.file)}: ok")
     return "\n".join(lines)
+
+
+def _plan_text(made: Plan) -> str:
+    from loadgen.scenario.plan_text import plan_text
+
+    return plan_text(made)
 
 
 def _as_json(results: list[Result]) -> str:

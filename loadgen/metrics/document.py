@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.metrics.client_effect import ClientEffect
 from loadgen.metrics.connections import read_time, time_data
 from loadgen.metrics.edges import BUCKETS, COARSENESSES, INNER_BUCKETS, buckets_of, group_of, join, spread
 from loadgen.metrics.errors import ErrorKey, Errors
@@ -106,6 +107,7 @@ def counts_data(result: WindowResult) -> dict[str, Any]:
             for key, group in result.tally.errors.items()
         ],
         **({} if result.connections is None else {"connections": time_data(result.connections)}),
+        **({} if result.client is None else {"client": _client_data(result.client)}),
     }
 
 
@@ -142,7 +144,8 @@ def read_result(counts: Fields, buckets: Fields, **window: Any) -> WindowResult:
             buckets.part(name).refuse("does not hold as many as were counted")
     tally = Tally(statements=statements, errors=_read_errors(counts))
     connections = read_time(counts.part("connections")) if counts.has("connections") else None
-    result = WindowResult(counts=read_counts(counts), tally=tally, connections=connections, **window)
+    client = _read_client(counts.part("client")) if counts.has("client") else None
+    result = WindowResult(counts=read_counts(counts), tally=tally, connections=connections, client=client, **window)
     problem = window_discrepancy(result)
     if problem:
         counts.refuse(f"does not add up: {problem}")
@@ -197,6 +200,21 @@ def _read_times(fields: Fields) -> Times:
     if service.count != response.count:
         fields.refuse("has more of one time than of the other")
     return Times(response, service)
+
+
+# --- what the client itself did --------------------------------------------------------------------------------------
+
+_CLIENT = ("elapsed_ms", "cpu_ms", "machine_cpu_ms", "cores", "gap_ms")
+
+
+def _client_data(effect: ClientEffect) -> dict[str, Any]:
+    data: dict[str, Any] = {name: getattr(effect, name) for name in _CLIENT}
+    return {**data, "late": histogram_data(effect.late)} if effect.late.count else data
+
+
+def _read_client(fields: Fields) -> ClientEffect:
+    late = read_histogram(fields.part("late")) if fields.has("late") else EMPTY
+    return ClientEffect(late=late, **{name: fields.whole(name) for name in _CLIENT})
 
 
 # --- a histogram -----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
+from loadgen.metrics.client_effect import ClientEffect
 from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.windows import WindowState
@@ -29,6 +30,7 @@ class WindowResult:
     counts: Counts
     tally: Tally
     connections: ConnectionTime | None = None  # None: nobody measured it
+    client: ClientEffect | None = None  # None: nobody measured it
 
     @property
     def folded(self) -> bool:

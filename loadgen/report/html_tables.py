@@ -209,7 +209,13 @@ def workers(record: RunRecord) -> str:
                 "busiest worker",
                 data(client["cpu_percent_of_core"], figures.plain_percent(client["cpu_percent_of_core"])),
             ),
-            ("woke late, p99", f"{data(client['wakeup_p99_ms'], figures.ms(client['wakeup_p99_ms']))} ms"),
+            ("woke late, mean", _optional_ms(client.get("wakeup_mean_ms"))),  # not known of older runs
+            (
+                "woke late, p99",
+                f"{data(client['wakeup_p99_ms'], figures.ms(client['wakeup_p99_ms']))} ms:"
+                " percentiles may be off by as much",
+            ),
+            ("paused", figures.plain_percent(client.get("gap_percent"))),
             ("own overhead", _optional_ms(client["overhead_ms"])),
             ("delivered load", _delivered(summary.get("delivered") or {})),
             ("connections", html(login_words(client.get("connections") or {}))),

@@ -176,7 +176,7 @@ def _client(summary: Mapping[str, Any]) -> Iterator[str]:
     client = summary["client"]
     yield (
         f"Load generator: busiest worker at {figures.plain_percent(client['cpu_percent_of_core'])} of its core,"
-        f" threads woke {figures.ms(client['wakeup_p99_ms'])} ms late (p99)."
+        f" threads woke {figures.ms(client['wakeup_p99_ms'])} ms late (p99): percentiles may be off by as much."
     )
     logins = login_words(client.get("connections") or {})
     if logins:

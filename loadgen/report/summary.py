@@ -14,8 +14,9 @@ from loadgen.metrics.result import Merged
 from loadgen.metrics.tally import StatementTally
 from loadgen.model.sessions import SessionCounts
 from loadgen.model.workload import Statement, StatementKind
+from loadgen.report.client_health import ClientHealth
 from loadgen.report.delivered import Delivered
-from loadgen.report.verdict import Checked, ClientHealth
+from loadgen.report.verdict import Checked
 from loadgen.units import NS_PER_MS
 
 SCHEMA_VERSION = 1
@@ -34,7 +35,8 @@ _ORDER = (
     *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "stages", "errors", "thresholds", "find_max"),
     *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds"),
     *("planned_arrivals", "sent_arrivals", "overload_arrivals", "fraction", "by_worker", "by_window", "step_id"),
-    *("worker_results", "delivered", "cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms", "saturated", "client"),
+    *("worker_results", "delivered", "cpu_percent_of_core", "wakeup_mean_ms", "wakeup_p99_ms", "gap_percent"),
+    *("others_cores", "overhead_ms", "saturated", "client"),
     *("opened", "reopened", "refused", "last_refused", "at", "second", "text"),
     *("created", "expired", "current", "sessions"),
     *("confidence", "low_confidence", "decisive_step", "steps", "environment", "enrichment"),
@@ -42,7 +44,8 @@ _ORDER = (
 _PLACES = {key: place for place, key in enumerate(_ORDER)}
 _FRACTIONS = {
     *("measured_seconds", "seconds", "value", "qps", "error_rate", "p95_ms", *PERCENTILES, "avg", "min", "max"),
-    *("rate", "starts_s", "cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms"),
+    *("rate", "starts_s"),
+    *("cpu_percent_of_core", "wakeup_mean_ms", "wakeup_p99_ms", "gap_percent", "others_cores", "overhead_ms"),
     *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds", "fraction"),
     "second",
 }
@@ -272,13 +275,14 @@ def _stage(stage: StageResult) -> dict[str, Any]:
 
 
 def _client(facts: RunFacts) -> dict[str, Any]:
-    service = facts.merged.tally.whole.service_at(500)
-    saturated = facts.client.saturation(None if service is None else service.value_ns / NS_PER_MS)
     return {
         "cpu_percent_of_core": _rounded(facts.client.cpu_percent_of_core),
+        "wakeup_mean_ms": _rounded(facts.client.wakeup_mean_ms),
         "wakeup_p99_ms": _rounded(facts.client.wakeup_p99_ms),
+        "gap_percent": _rounded(facts.client.gap_percent),
+        "others_cores": _rounded(facts.client.others_cores),
         "overhead_ms": _rounded(facts.overhead_ms),
-        "saturated": saturated is not None,
+        "saturated": facts.client.saturated,
         "connections": None if facts.logins is None else dict(facts.logins),
     }
 

@@ -262,7 +262,9 @@ def _client(client: Mapping[str, Any]) -> Iterator[Line]:
     if client["cpu_percent_of_core"] is not None:
         said.append(f"busiest worker used {client['cpu_percent_of_core']:.0f} % of its core")
     if client["wakeup_p99_ms"] is not None:
-        said.append(f"threads woke {figures.ms(client['wakeup_p99_ms'])} ms late (p99)")
+        mean = client.get("wakeup_mean_ms")  # not known of older runs
+        average = "" if mean is None else f", {figures.ms(mean)} ms on average"
+        said.append(f"threads woke {figures.ms(client['wakeup_p99_ms'])} ms late (p99{average})")
     if client["overhead_ms"] is not None:
         said.append(f"{figures.ms(client['overhead_ms'])} ms added to the server's time (median)")
     if said:

@@ -16,5 +16,5 @@ result       scenario, build     the typed Scenario, and how it is made
 showing      plan, origin, plan_text     what a run would do, in plain words
              schema              the JSON Schema for editors
 
-`scenario`, `frozen`, `workers` and what they import need neither pydantic nor a YAML reader: workers start without.
+`scenario`, `frozen`, `workers` and what they import need no YAML reader: workers start without.
 """

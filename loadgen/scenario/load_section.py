@@ -1,8 +1,5 @@
 """The `load` section: how much load, and for how long. Some keys belong to one mode only, see KEYS_OF_MODE."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from loadgen.scenario.base import Section, key
@@ -24,7 +21,6 @@ KEYS_OF_MODE: dict[LoadMode, frozenset[str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Workers(Kind):
     """A number, or auto."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadgen.model.credits import SIZES, credits_per_hour
+from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.model.split import share
 from loadgen.rules.find_max import FindMaxCap, find_max_cap
 from loadgen.scenario.origin import Setting, settings
@@ -12,7 +13,6 @@ from loadgen.scenario.problem import KeyPath
 from loadgen.scenario.rates import planned_arrivals, rate_windows
 from loadgen.scenario.read import Loaded
 from loadgen.scenario.scenario import (
-    CONTROL_WAREHOUSE,
     EMBEDDED,
     Load,
     LoadMode,

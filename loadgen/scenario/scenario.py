@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.model.workload import Parameter, Scalar, Workload
 from loadgen.rules.find_max_step import FindMax
 from loadgen.scenario.threshold import Check
 
 EMBEDDED = "embedded"  # the connection that needs no account
-CONTROL_WAREHOUSE = "LOADGEN_CONTROL_WH"
 
 
 class LoadMode(StrEnum):

@@ -8,7 +8,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from loadgen.metrics.result import EVERYTHING
-from loadgen.report.verdict import CPU_INVALID_PERCENT, CPU_WARN_PERCENT, Checked
+from loadgen.report.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
+from loadgen.report.verdict import Checked
 from loadgen.tui.draw import LABEL, bar, cell, chart, flow, label, spread
 from loadgen.tui.history import StatementSecond
 from loadgen.tui.view import RunView, StatementLine, Window

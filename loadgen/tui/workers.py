@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from loadgen.report.verdict import CPU_WARN_PERCENT
+from loadgen.report.client_health import CPU_WARN_PERCENT
 from loadgen.tui.draw import LABEL, cell, flow, label
 from loadgen.tui.look import WorkerState
 from loadgen.tui.view import RunView, WorkerCell

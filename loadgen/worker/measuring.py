@@ -12,14 +12,13 @@ from loadgen.control.test_results import ResultRow
 from loadgen.metrics.live import LiveSecond, write_live
 from loadgen.metrics.result import WindowResult
 from loadgen.metrics.windows import WindowState
-from loadgen.model.run import Phase
 from loadgen.model.sessions import SessionCounts
 from loadgen.scenario.frozen import template_id
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.board import Board, ending_for
 from loadgen.worker.flush import Flush
-from loadgen.worker.gauges import ClientLoad, Gauge
+from loadgen.worker.gauges import ClientMeter, Gauge
 from loadgen.worker.parts import Parts
 from loadgen.worker.rows import result_row, snapshot_row, stored_window
 from loadgen.worker.silence import Disconnected
@@ -43,7 +42,7 @@ class Measuring:
         self._final: list[WindowResult] = []  # handed to the flush thread
         self._handed: set[int] = set()
         self._log_failed = False
-        self._client = ClientLoad()
+        self._client = ClientMeter()
         self._timed = frozenset(parts.scenario.workload.heaviest(TIMED_MAX))
         self._disconnected = Disconnected()
         self._seconds: deque[LiveSecond] = deque(maxlen=SECONDS_TOLD)
@@ -51,11 +50,12 @@ class Measuring:
     def step(self, gauge: Gauge) -> None:
         parts, now_ns = self._parts, self._clock.monotonic_ns()
         for _ in range(len(self._board.stored_windows)):
-            parts.harvester.forget(self._board.stored_windows.popleft())
+            window_id = self._board.stored_windows.popleft()
+            parts.harvester.forget(window_id)
+            self._client.forget(window_id)
+        self._client.add(gauge, parts.windows.held())
         interval = parts.harvester.harvest(now_ns)
         self._keep_log()
-        if interval.phase is Phase.MEASUREMENT:
-            self._client.add(gauge)
         if interval.phase is not None:
             ended_at, executing = self._clock.utc_now().replace(tzinfo=None), parts.pool.executing
             self._seconds.append(LiveSecond.of(interval, interval.phase, ended_at=ended_at, executing=executing))
@@ -76,7 +76,9 @@ class Measuring:
             )
         self.hand_on()
         self._give_up(interval.seconds)
-        self._board.live_metrics = write_live(replace(parts.harvester.live(now_ns), seconds=tuple(self._seconds)))
+        live = parts.harvester.live(now_ns)
+        windows = tuple(map(self._with_client, live.windows))
+        self._board.live_metrics = write_live(replace(live, windows=windows, seconds=tuple(self._seconds)))
 
     def _give_up(self, seconds: float) -> None:
         """End the worker when none of its clients has a value to send, or none has been connected for long."""
@@ -119,9 +121,13 @@ class Measuring:
             if result.window_id in self._handed or not (everything or result.state is WindowState.FINAL):
                 continue
             self._handed.add(result.window_id)
+            result = self._with_client(result)
             self._final.append(result)
             final = result.state is WindowState.FINAL
             self._flush.put_window(stored_window(result, self._arguments, self._parts.agenda.epoch), forget=final)
+
+    def _with_client(self, result: WindowResult) -> WindowResult:
+        return replace(result, client=self._client.effect(result.window_id))
 
     def _sessions(self) -> SessionCounts | None:
         return None if self._parts.users is None else self._parts.users.counts
@@ -145,7 +151,6 @@ class Measuring:
             self._final,
             self._parts.harvester.measured,
             self._arguments,
-            client=self._client.document(),
             sessions=self._sessions(),
             logins=self._parts.harvester.logins,
             test_id=self._test_id,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime
 
 from loadgen.control.test_results import ResultRow
 from loadgen.control.window_results import WindowResult as StoredWindow
 from loadgen.control.worker_metrics_snapshots import Snapshot
+from loadgen.metrics.client_effect import ClientEffect
 from loadgen.metrics.connections import Logins, logins_data
 from loadgen.metrics.document import write_window
 from loadgen.metrics.interval import Interval, Measured, write_custom_metrics
@@ -89,7 +90,6 @@ def result_row(
     measured: Measured,
     arguments: WorkerArguments,
     *,
-    client: Mapping[str, float | None],
     sessions: SessionCounts | None = None,
     logins: Logins | None = None,
     test_id: str,
@@ -98,7 +98,8 @@ def result_row(
     created_at: datetime,
 ) -> ResultRow:
     """The worker's own result: everything it measured."""
-    merged = merge([[window for window in windows if window.phase is Phase.MEASUREMENT]])
+    measured_windows = [window for window in windows if window.phase is Phase.MEASUREMENT]
+    merged = merge([measured_windows])
     whole = merged.tally.whole
     times = whole.succeeded.response
     percentiles = {name: whole.response_at(PERCENTILES[name]) for name in ("p50", "p95", "p99")}
@@ -106,7 +107,7 @@ def result_row(
         "counts": asdict(merged.counts),
         "qps": merged.qps,
         "seconds": merged.seconds,
-        "client": dict(client),
+        "client": _client(measured_windows),
         # Columns have no room for "or more", which is all that is known when cancelled samples lie above.
         "at_least": [name for name, found in percentiles.items() if found is not None and found.at_least],
         **({} if sessions is None else {"sessions": sessions.document()}),
@@ -131,6 +132,17 @@ def result_row(
         find_max_result=None,
         summary=json.dumps(summary),
     )
+
+
+def _client(windows: Sequence[WindowResult]) -> dict[str, float | None]:
+    """How loaded the worker itself was."""
+    effect = sum((window.client for window in windows if window.client is not None), ClientEffect())
+    return {
+        "cpu_percent_of_core": effect.cpu_percent_of_core,
+        "wakeup_mean_ms": effect.late_mean_ms,
+        "wakeup_p99_ms": effect.late_p99_ms,
+        "gap_percent": effect.gap_percent,
+    }
 
 
 def _ms(quantile: Quantile | None) -> float | None:

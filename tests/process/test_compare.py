@@ -17,8 +17,8 @@ from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.result import merge
 from loadgen.metrics.tally import StatementTally, Tally, Times
 from loadgen.model.run import Phase, RunStatus
+from loadgen.report.client_health import ClientHealth
 from loadgen.report.summary import RunFacts, WorkerResult, summarize
-from loadgen.report.verdict import ClientHealth
 from loadgen.scenario.frozen import freeze, template_id
 from loadgen.scenario.read import parse_scenario
 from loadgen.scenario.scenario import Scenario

@@ -11,10 +11,11 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Merged
 from loadgen.model.counts import Counts
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
+from loadgen.report.client_health import ClientHealth
 from loadgen.report.record import EventKind, LogLine, Machine, Poll, RunEvent, RunRecord, Step
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult, summarize
 from loadgen.report.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
-from loadgen.report.verdict import Checked, ClientHealth
+from loadgen.report.verdict import Checked
 from loadgen.scenario.frozen import freeze
 from loadgen.scenario.scenario import Load, Scenario
 from tests.unit.orchestrator_builders import MS, merged, tally, times

@@ -22,7 +22,7 @@ from loadgen.errors import Busy, ConnectFailed
 from loadgen.report.text import Line
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ["snowflake.connector", "numpy", "pydantic", "sqlglot", "asyncpg", "rich", "ruamel.yaml", "asyncio", "uvicorn"]
+HEAVY = ["snowflake.connector", "numpy", "sqlglot", "asyncpg", "rich", "ruamel.yaml", "asyncio", "uvicorn"]
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,8 @@ import pytest
 
 from loadgen.cli.run_record import measured_windows
 from loadgen.control.find_max_step_history import StepRecord
+from loadgen.metrics.client_effect import ClientEffect
+from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.result import WindowResult, merge
 from loadgen.metrics.tally import StatementTally
 from loadgen.rules.find_max_step import FindMax
@@ -17,7 +19,7 @@ from loadgen.scenario.scenario import OnWorkerLoss
 from loadgen.worker.rows import stored_window
 from orchestrator.crew import Health, WorkerView
 from orchestrator.find_max import Blind, FindMaxController, NextStep, Order, Over
-from orchestrator.find_max_observation import WARM_S, step_record
+from orchestrator.find_max_observation import step_record
 from tests.unit.orchestrator_builders import end, live, tally, view, window
 from tests.unit.worker_builders import ME, SERVER_TIME
 
@@ -41,9 +43,17 @@ class Led:
         self, number: int, shown: StatementTally, seconds: float, health: Health = Health.ALIVE, **more: Any
     ) -> WorkerView:
         step = self.controller.number
-        own = window({"s": shown}, step_id=step, seconds=seconds, window_id=step)
-        said = {"open_connections": 5, "target_connections": 5, "cpu_percent": 20.0} | more
-        return view(health, number=number, live=live(own), **said)
+        elapsed_ms, cpu_percent, delivered = (
+            round(seconds * 1000),
+            more.pop("cpu_percent", 20),
+            more.pop("delivered", 1.0),
+        )
+        own = replace(
+            window({"s": shown}, step_id=step, seconds=seconds, window_id=step),
+            client=ClientEffect(elapsed_ms=elapsed_ms, cpu_ms=elapsed_ms * cpu_percent // 100),
+            connections=ConnectionTime(planned_ms=elapsed_ms, delivered_ms=round(elapsed_ms * delivered)),
+        )
+        return view(health, number=number, live=live(own), **more)
 
     def look(self, *crew: WorkerView, later_s: float = 1.0) -> Order | None:
         self.now_s += later_s
@@ -59,7 +69,7 @@ class Led:
         """Ask for the step where nobody did, and judge it."""
         if not self.records:
             self.look(view(number=0), view(number=1))
-        self.look(*(self.worker(number, shown, WARM_S, **more) for number in range(2)))
+        self.look(*(self.worker(number, shown, 1.5, **more) for number in range(2)))
         return self.look(*(self.worker(number, shown, seconds, **more) for number in range(2)))
 
     @property
@@ -155,8 +165,8 @@ def test_a_step_with_a_saturated_client_is_repeated_and_then_bounds_the_search()
     led = Led()
     led.step()
     led.step()
-    assert led.step(BAD, cpu_percent=97.0) == NextStep(number=4, target=25)
-    assert led.step(BAD, cpu_percent=97.0) == NextStep(number=5, target=15)
+    assert led.step(BAD, cpu_percent=97) == NextStep(number=4, target=25)
+    assert led.step(BAD, cpu_percent=97) == NextStep(number=5, target=15)
     assert isinstance(led.step(), Over)
     found = led.result()
     assert led.outcomes[2:] == [(25, "CLIENT_LIMIT"), (25, "CLIENT_LIMIT"), (15, "STABLE")]
@@ -164,13 +174,13 @@ def test_a_step_with_a_saturated_client_is_repeated_and_then_bounds_the_search()
     assert found["confidence"] == "high"
     assert "at least 15 connections held: limited by the client at 25" in found["reason"]
     assert led.controller.obstacle is None, "the baseline and the best step are fine, and they are what counts"
-    assert led.controller.client.cpu_percent_of_core == pytest.approx(20.0)
+    assert [step.target for step in led.controller.deciding_steps] == [5, 15]
 
 
 def test_a_first_level_that_the_client_limits_makes_the_search_worthless() -> None:
     led = Led()
-    led.step(cpu_percent=97.0)
-    assert isinstance(led.step(cpu_percent=97.0), Over)
+    led.step(cpu_percent=97)
+    assert isinstance(led.step(cpu_percent=97), Over)
     assert led.result()["max_concurrency"] is None
     assert "the client was the limit at 5 connections" in (led.controller.obstacle or "")
 
@@ -178,7 +188,7 @@ def test_a_first_level_that_the_client_limits_makes_the_search_worthless() -> No
 def test_connections_that_are_not_open_are_load_that_was_not_delivered() -> None:
     led = Led()
     led.step()
-    assert led.step(open_connections=3) == NextStep(number=3, target=15)
+    assert led.step(delivered=0.6) == NextStep(number=3, target=15)
     assert led.records[-1].outcome == "CLIENT_LIMIT"
     assert "worker-0 had 60 % of its connections open" in led.records[-1].reason
 
@@ -282,8 +292,8 @@ def test_a_step_whose_measurement_is_lost_counts_as_unsure() -> None:
 def test_a_client_limit_that_another_leader_found_stands() -> None:
     before = Led()
     before.step()
-    before.step(cpu_percent=97.0)
-    before.step(cpu_percent=97.0)
+    before.step(cpu_percent=97)
+    before.step(cpu_percent=97)
     successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
 
     assert successor.go_on(before.records, before.windows.__getitem__) == ()

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.metrics.client_effect import ClientEffect
 from loadgen.metrics.document import WindowRow, dump, histogram_data, read_histogram, read_window, write_window
 from loadgen.metrics.edges import COARSENESSES
 from loadgen.metrics.fields import BadMetrics, Fields
@@ -68,6 +69,30 @@ def test_a_histogram_is_read_as_it_was_written(times, coarseness):
     data = json.loads(json.dumps(histogram_data(made)))
 
     assert read_histogram(Fields(data, "it")) == made
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [
+        None,
+        ClientEffect(),
+        ClientEffect(
+            elapsed_ms=1_000,
+            cpu_ms=412,
+            machine_cpu_ms=1_900,
+            cores=2,
+            gap_ms=550,
+            late=histogram([0, 7_000, 6 * 10**8]),
+        ),
+    ],
+)
+def test_what_the_client_did_to_a_window_is_read_as_it_was_written(effect):
+    live = live_of([])
+    made = replace(live, windows=tuple(replace(window, client=effect) for window in live.windows))
+    final = replace(made.windows[1], state=WindowState.FINAL)
+
+    assert read_live(write_live(made)).windows == made.windows
+    assert read_window(write_window(final)) == final
 
 
 def test_buckets_are_written_as_counts_in_a_row_with_their_gaps():

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from loadgen.metrics.connections import Logins, Reopened
+from loadgen.report.client_health import ClientHealth
 from loadgen.report.delivered import Delivered, Key, Portion
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.report.text import STATEMENTS_MAX, Line, columns, summary_lines, summary_text, wrapped
-from loadgen.report.verdict import Checked, ClientHealth
+from loadgen.report.verdict import Checked
 from tests.unit.metrics_builders import statement
 from tests.unit.orchestrator_builders import merged, tally
 from tests.unit.report_builders import stages

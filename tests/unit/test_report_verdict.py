@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.result import Merged
+from loadgen.report.client_health import ClientHealth, ClientVerdict
 from loadgen.report.delivered import Delivered, Portion
 from loadgen.report.summary import RunFacts, Verdict, verdict_of
 from loadgen.report.verdict import (
-    CPU_INVALID_PERCENT,
     Checked,
-    ClientHealth,
     Evidence,
     check_threshold,
     invalid_reasons,
@@ -24,10 +23,11 @@ from loadgen.scenario.threshold import Metric, parse_check
 from tests.unit.orchestrator_builders import merged, tally
 
 HUNDRED = tuple(float(value) for value in range(1, 101))  # 1 ms to 100 ms
-IDLE = ClientHealth(cpu_percent_of_core=20.0, wakeup_p99_ms=0.2)
+IDLE = ClientVerdict(health=ClientHealth(), invalid=(), warnings=())
+SATURATED = ClientVerdict(health=ClientHealth(saturated=True), invalid=("the client was the limit: …",), warnings=())
 
 
-def evidence(found: Merged | None = None, client: ClientHealth = IDLE, **more: Any) -> Evidence:
+def evidence(found: Merged | None = None, client: ClientVerdict = IDLE, **more: Any) -> Evidence:
     return Evidence(merged=merged() if found is None else found, client=client, **more)
 
 
@@ -46,8 +46,7 @@ def test_a_quiet_run_is_valid() -> None:
 @pytest.mark.parametrize(
     ("given_evidence", "said"),
     [
-        (evidence(client=ClientHealth(cpu_percent_of_core=85.0, wakeup_p99_ms=None)), "85 % of its core"),
-        (evidence(client=ClientHealth(cpu_percent_of_core=1.0, wakeup_p99_ms=5.1)), "woke up 5.1 ms late"),
+        (evidence(client=SATURATED), "the client was the limit"),
         (evidence(lost_workers=("worker-1 was killed by signal 9",)), "worker lost: worker-1 was killed by signal 9"),
         (evidence(gaps=("worker-0 measured nothing",)), "worker-0 measured nothing"),
         (evidence(delivered=short_of(0.98)), "delivered load was 98.0 %"),
@@ -63,11 +62,6 @@ def test_reasons(given_evidence: Evidence, said: str) -> None:
 @pytest.mark.parametrize(
     "given_evidence",
     [
-        evidence(client=ClientHealth(cpu_percent_of_core=84.9, wakeup_p99_ms=None)),
-        evidence(client=ClientHealth(cpu_percent_of_core=None, wakeup_p99_ms=None)),
-        evidence(client=ClientHealth(cpu_percent_of_core=1.0, wakeup_p99_ms=5.0)),
-        # Late, but what it measures takes so long that it does not matter.
-        evidence(merged({"s": tally((80.0,) * 50)}), ClientHealth(cpu_percent_of_core=1.0, wakeup_p99_ms=7.0)),
         evidence(delivered=short_of(0.99)),
         evidence(delivered=None),
         evidence(merged({"s": tally((1.0,) * 20)})),
@@ -78,10 +72,9 @@ def test_what_is_no_reason(given_evidence: Evidence) -> None:
 
 
 def test_all_reasons_are_given() -> None:
-    client = ClientHealth(cpu_percent_of_core=CPU_INVALID_PERCENT, wakeup_p99_ms=None)
     found = invalid_reasons(
         evidence(
-            merged({"s": tally((1.0,) * 5)}), client, lost_workers=("a", "b"), gaps=("c",), delivered=short_of(0.96)
+            merged({"s": tally((1.0,) * 5)}), SATURATED, lost_workers=("a", "b"), gaps=("c",), delivered=short_of(0.96)
         )
     )
     assert len(found) == 6
@@ -175,7 +168,7 @@ def facts(**more: Any) -> RunFacts:
         "merged": merged(),
         "invalid": (),
         "checked": (),
-        "client": IDLE,
+        "client": ClientHealth(),
         "workers": (),
     }
     return RunFacts(**(known | more))

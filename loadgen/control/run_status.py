@@ -167,6 +167,11 @@ def newest(
     return tuple(_run(row) for row in session.fetch(_Q["newest"], *wanted, limit))
 
 
+def scenarios(session: ControlSession, limit: int) -> tuple[str, ...]:
+    """Names of the scenarios that have runs, in order."""
+    return tuple(str(row[0]) for row in session.fetch(_Q["scenarios"], limit))
+
+
 def beginning_with(session: ControlSession, beginning: str, limit: int) -> tuple[str, ...]:
     """Ids of runs, the shortest of those that begin so first."""
     return tuple(str(row[0]) for row in session.fetch(_Q["beginning_with"], beginning, limit))

@@ -9,7 +9,7 @@ from loadgen.report.compare import Change, Comparison, Verdict
 from loadgen.report.compare_charts import COLOURS, LETTERS, charts
 from loadgen.report.compare_text import interval, point, remarks, unit, value_text, verdict
 from loadgen.report.foreign import html
-from loadgen.report.html_parts import note, section, table
+from loadgen.report.html_parts import note, section, short, table, whole
 from loadgen.report.html_style import POLICY, STYLE
 from loadgen.report.likeness import Difference
 from loadgen.report.svg import Chart, svg
@@ -43,7 +43,7 @@ def comparison_html(comparison: Comparison) -> str:
 def _runs(comparison: Comparison) -> str:
     rows = [
         [
-            *(f"<td>{html(text)}</td>" for text in (letter, run.run_id, run.scenario, run.started_at or "–")),
+            *map(short, (letter, run.run_id, run.scenario, run.started_at or "–")),
             f'<td class="n">{run.merged.seconds:.0f} s</td>',
         ]
         for letter, run in zip(LETTERS, (comparison.a, comparison.b), strict=True)
@@ -63,7 +63,7 @@ def _numbers(comparison: Comparison) -> str:
         f"* counts toward the verdict: {comparison.comparisons} comparisons. Percentiles are interpolated, and up to"
         " 1 % off those of the runs’ own reports."
     )
-    said = [note(html(remark[:1].upper() + remark[1:], 500) + ".") for remark in remarks(comparison)]
+    said = [note(f"{html(remark, 500)}.") for remark in remarks(comparison)]
     return section("numbers", "What changed", *tables, rule, *said)
 
 
@@ -78,8 +78,8 @@ def _row(change: Change) -> Sequence[str]:
         f"{100 * change.limit:g} {unit(measure)}",
     )
     return (
-        f"<td>{measure.value}{' *' if change.counts else ''}</td>",
-        f'<td class="{_CELLS.get(change.verdict, "")}"{why}>{verdict(change)}</td>',
+        short(f"{measure.value}{' *' if change.counts else ''}"),
+        f'<td class="{_CELLS.get(change.verdict, "w")}"{why}>{verdict(change)}</td>',
         *(f'<td class="n">{number}</td>' for number in numbers),
     )
 
@@ -106,7 +106,7 @@ def _configuration(configuration: Sequence[Difference]) -> str:
     if not configuration:
         return section("configuration", "Configuration", note("Same scenario, same environment."))
     rows = [
-        [f"<td>{html(text, 500)}</td>" for text in (one.key, _value(one.a), _value(one.b), _role(one))]
+        [*(whole(text, 500) for text in (one.key, _value(one.a), _value(one.b))), short(_role(one))]
         for one in configuration[:DIFFERENCES_MAX]
     ]
     left = len(configuration) - len(rows)

@@ -17,6 +17,7 @@ from loadgen.report.limits import Measure
 SHOWN_MAX = 10  # differences
 VALUE_MAX = 40  # characters of one; a longer one only "changed"
 NAME_MAX = 30
+NAMES_SHOWN = 5  # of metrics, in a remark
 
 _HEAD = ("", "A", "B", "change", "95 % interval", "limit", "verdict")
 _NOTE = (
@@ -104,11 +105,7 @@ def remarks(comparison: Comparison) -> Iterator[str]:
     for letter, names in zip("AB", comparison.unmatched, strict=True):
         if names:
             yield f"only in {letter}, not compared: {', '.join(names)}"
-    yield from dict.fromkeys(
-        change.why
-        for change in comparison.changes
-        if change.why and (change.span is None or not _is_bounded(change.span))
-    )
+    yield from _doubts(comparison.changes)
     if any(change.uncorrected for change in comparison.changes):
         yield (
             "uncorrected: significant alone, not after correction for"
@@ -116,6 +113,18 @@ def remarks(comparison: Comparison) -> Iterator[str]:
         )
     if any(change.measure is Measure.ERROR_RATE for change in comparison.changes):
         yield "points: percentage points; from 0.1 % to 0.6 % is +0.5 points"
+
+
+def _doubts(changes: Sequence[Change]) -> Iterator[str]:
+    """Why an interval is not known or has no end, with the metrics that this is so for."""
+    found: dict[str, list[str]] = {}
+    for change in changes:
+        if change.why and (change.span is None or not _is_bounded(change.span)):
+            name = change.measure.value if change.statement is None else f"{change.statement}.{change.measure}"
+            found.setdefault(change.why, []).append(name)
+    for why, names in found.items():
+        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+        yield why if len(names) == len(changes) else f"{', '.join(names[:NAMES_SHOWN])}{more}: {why}"
 
 
 def _is_bounded(span: Span) -> bool:

@@ -28,6 +28,11 @@ def short(content: str, limit: int = 60) -> str:
     return f'<td class="w">{html(content, limit)}</td>'
 
 
+def whole(content: str, limit: int = 200) -> str:
+    """A cell with foreign text whose words are not broken, unless one is wider than a column may be."""
+    return f'<td class="b">{html(content, limit)}</td>'
+
+
 def table(
     caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1, last_words: int = 0
 ) -> str:

@@ -9,7 +9,7 @@ from datetime import datetime
 from loadgen.report import figures
 from loadgen.report.compare_text import said
 from loadgen.report.foreign import html
-from loadgen.report.html_parts import note, number, section, table, text
+from loadgen.report.html_parts import note, number, section, short, table, whole
 from loadgen.report.html_style import POLICY, STYLE
 from loadgen.report.limits import Measure
 from loadgen.report.svg import Axis, Chart, Dot, Line, linear_axis, svg
@@ -47,6 +47,7 @@ _ONE_DAY = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f")
 _MANY_DAYS = ("%m-%d", "%Y-%m-%d", "%m-%d %H:%M", "%Y-%m-%d %H:%M", "%m-%d %H:%M:%S")
 _POINT = 2.6  # radius of a run
 _RING = 8.0  # radius of the ring around the newest
+_MARGIN = 0.015  # of a chart's width behind the newest, for the ring
 
 
 def trend_html(trend: Trend, last: int) -> str:
@@ -84,7 +85,7 @@ def _numbers(trend: Trend) -> str:
 
 
 def _metric(trend: Trend, track: Track, *, compared: bool) -> list[str]:
-    name, newest = text(track.name), number(track.values[-1], newest_text(track))
+    name, newest = short(track.name, 200), number(track.values[-1], newest_text(track))
     if not compared:
         return [name, newest]
     word, level = state(trend, track), usual(track)
@@ -95,7 +96,7 @@ def _metric(trend: Trend, track: Track, *, compared: bool) -> list[str]:
         newest,
         number(newest_change(track), change_text(track)),
         f'<td class="n">{100 * track.limit:g} {"points" if track.measure is Measure.ERROR_RATE else "%"}</td>',
-        f'<td class="{css}">{word}</td>',
+        f'<td class="{css or "w"}">{word}</td>',
     ]
 
 
@@ -115,7 +116,7 @@ def _legend(trend: Trend) -> str:
     parts = ["Each dot is a run; the ring is the newest."]
     if any(one is not None for track in tracks for one in track.course.baselines):
         parts.append("Dashed lines: the usual range; between them nothing is suspected.")
-    if any(track.course.suspected for track in tracks):
+    if any(set(track.course.suspected) - _changed(track).keys() for track in tracks):
         parts.append("Large dots: suspected, in that run alone.")
     if trend.steps:
         parts.append("Vertical lines and crosses: confirmed changes, from their first run on.")
@@ -157,7 +158,7 @@ def chart_of(trend: Trend, track: Track, chart_id: str, last: int) -> Chart:
             *(Line(name="", css="s5", points=bound) for bound in bounds),
             Line(name=_NAMES.get(track.measure, track.measure.value), css="s1", points=values),
         ),
-        marks=tuple((float(start), _mark(trend, start)) for start in _starts(track, first)),
+        marks=tuple(_marks(trend, track, first)),
         dots=tuple(_dots(trend, track, first, unit)),
     )
 
@@ -167,7 +168,8 @@ def _dates(trend: Trend, first: int) -> Axis:
     every = -(-len(numbers) // _LABELS) or 1
     labels = _labels([trend.nights[night].started for night in numbers[::every]])
     ticks = tuple((float(night), label) for night, label in zip(numbers[::every], labels, strict=True))
-    return Axis(low=float(first), high=float(max(len(trend.nights) - 1, first + 1)), ticks=ticks)
+    last = float(max(len(trend.nights) - 1, first + 1))
+    return Axis(low=float(first), high=last + _MARGIN * (last - first), ticks=ticks)
 
 
 def _labels(moments: Sequence[datetime]) -> list[str]:
@@ -181,24 +183,28 @@ def _labels(moments: Sequence[datetime]) -> list[str]:
 
 
 def _unit(measure: Measure) -> str:
-    return {Measure.QPS: "", Measure.MAX_CONCURRENCY: "", Measure.ERROR_RATE: " %"}.get(measure, " ms")
+    return {Measure.QPS: "/s", Measure.MAX_CONCURRENCY: "", Measure.ERROR_RATE: " %"}.get(measure, " ms")
 
 
-def _starts(track: Track, first: int) -> list[int]:
-    return [track.nights[shift.start] for shift in track.course.shifts if track.nights[shift.start] >= first]
+def _marks(trend: Trend, track: Track, first: int) -> Iterator[tuple[float, str]]:
+    starts = [track.nights[shift.start] for shift in track.course.shifts if track.nights[shift.start] >= first]
+    one_day = trend.nights[first].started.date() == trend.nights[-1].started.date()
+    for start in starts:
+        yield float(start), f"since {trend.nights[start].started.strftime(_ONE_DAY[0] if one_day else _MANY_DAYS[0])}"
 
 
-def _mark(trend: Trend, start: int) -> str:
-    return f"since {trend.nights[start].started:%m-%d %H:%M}"
-
-
-def _dots(trend: Trend, track: Track, first: int, unit: float) -> Iterator[Dot]:
-    """A point for each run, in the shape of what was found; and a ring around the newest."""
-    changed = {
+def _changed(track: Track) -> dict[int, str]:
+    """The values that show a confirmed change, and in which direction."""
+    return {
         place: "worse" if track.is_worse(shift.size) else "better"
         for shift in track.course.shifts
         for place in range(shift.start, shift.confirmed + 1)
     }
+
+
+def _dots(trend: Trend, track: Track, first: int, unit: float) -> Iterator[Dot]:
+    """A point for each run, in the shape of what was found; and a ring around the newest."""
+    changed = _changed(track)
     for place, night in enumerate(track.nights):
         if night < first:
             continue
@@ -224,15 +230,15 @@ def _changes(trend: Trend) -> str:
     rows = []
     for step in reversed(trend.steps):
         facts = trend.changed_at(step.start)
-        said = "; ".join(f"{name}: {a or 'not known'} → {b or 'not known'}" for name, (a, b) in facts.items())
+        with_it = "; ".join(f"{name}: {a or 'not known'} → {b or 'not known'}" for name, (a, b) in facts.items())
         rows.append(
             [
                 f'<td class="w">{trend.nights[step.start].started:%Y-%m-%d %H:%M}</td>',
-                text(trend.nights[step.start].run_id),
-                text(step.track.name),
+                short(trend.nights[step.start].run_id),
+                short(step.track.name, 200),
                 f'<td class="{"miss" if step.worse else "ok"}">'
                 f"{amount(step.track.measure, step.change, at_least=step.shift.at_least)}</td>",
-                text(said or "nothing that is recorded", 1_000),
+                whole(with_it or "nothing that is recorded", 1_000),
             ]
         )
     if not rows:
@@ -246,9 +252,9 @@ def _apart(trend: Trend) -> str:
     rows = [
         [
             f'<td class="w">{other.newest.started:%Y-%m-%d %H:%M}</td>',
-            text(other.newest.run_id),
+            short(other.newest.run_id),
             f'<td class="n">{other.runs}</td>',
-            text("; ".join(said(one, SIDES) for one in other.differences) or "a setting of the scenario", 1_000),
+            whole("; ".join(said(one, SIDES) for one in other.differences) or "a setting of the scenario", 1_000),
         ]
         for other in reversed(trend.others)
     ]
@@ -273,7 +279,7 @@ def _runs(trend: Trend, last: int) -> str:
         rows.append(
             [
                 f'<td class="w">{made.started:%Y-%m-%d %H:%M}</td>',
-                text(made.run_id),
+                short(made.run_id),
                 *(_value(made, (None, track.measure)) for track in whole),
             ]
         )

@@ -43,7 +43,8 @@ class NotComparable(LoadgenError):
     "varied",
     multiple=True,
     metavar="KEY",
-    help="This setting, with all below it, is what the comparison is about; else a difference forbids it.",
+    help="This setting of the scenario, with all below it, is what the comparison is about; else a difference forbids"
+    " it. Such as target.warehouse or load.",
 )
 @click.option(
     "--html",

@@ -183,6 +183,11 @@ def listed(
     return tuple((_run(row[:-4]), _figures(*row[-4:])) for row in session.fetch(_Q["listed"], *wanted, limit))
 
 
+def scenarios(session: ControlSession, limit: int) -> tuple[str, ...]:
+    """Names of the scenarios that have runs, in order."""
+    return tuple(str(row[0]) for row in session.fetch(_Q["scenarios"], limit))
+
+
 def beginning_with(session: ControlSession, beginning: str, limit: int) -> tuple[str, ...]:
     """Ids of runs, the shortest of those that begin so first."""
     return tuple(str(row[0]) for row in session.fetch(_Q["beginning_with"], beginning, limit))

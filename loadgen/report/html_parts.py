@@ -33,6 +33,11 @@ def short(content: str, limit: int = 60) -> str:
     return f'<td class="w">{html(content, limit)}</td>'
 
 
+def whole(content: str, limit: int = 200) -> str:
+    """A cell with foreign text whose words are not broken, unless one is wider than a column may be."""
+    return f'<td class="b">{html(content, limit)}</td>'
+
+
 def table(
     caption: str,
     head: Sequence[str],

@@ -60,12 +60,13 @@ td>.t{min-width:15em;overflow-wrap:anywhere}
 th{font-weight:600;color:var(--soft);font-size:13px;white-space:nowrap}
 th.n,td.n{text-align:right;white-space:nowrap}
 td.w{white-space:nowrap}
+td.b{overflow-wrap:break-word;max-width:26em}
 tbody tr:hover{background:var(--card)}
 tr.all td{font-weight:650}
 td.ok{color:var(--ok);font-weight:600;white-space:nowrap}
 td.miss{color:var(--bad);font-weight:600;white-space:nowrap}
 figure{margin:0 0 14px}
-.scroll+figure,.scroll+.pair,.facts+.scroll,.note+.pair{margin-top:16px}
+.scroll+.scroll,.scroll+figure,.scroll+.pair,.facts+.scroll,.note+.pair{margin-top:16px}
 figcaption{display:flex;flex-wrap:wrap;gap:2px 18px;align-items:baseline;font-size:14px;padding-left:4px}
 .keys{display:flex;flex-wrap:wrap;gap:2px 16px;color:var(--soft);font-size:13px}
 .key>span{overflow-wrap:break-word}

@@ -65,6 +65,9 @@ class Dot:
     css: str
     label: str = ""
     cross: bool = False  # a shape of its own: colour alone says nothing to some
+    ring: bool = False  # around another dot
+    at_least: bool = False  # a triangle that points up: the value is this or more
+    radius: float = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,11 +320,14 @@ def _names(chart: Chart) -> Iterator[str]:
 
 def _dots(chart: Chart) -> Iterator[str]:
     for dot in chart.dots:
-        x, y = _n(chart.px(dot.x)), _n(chart.py(dot.y))
+        x, y, size = _n(chart.px(dot.x)), _n(chart.py(dot.y)), _n(dot.radius)
         if dot.cross:
             shape = f'<path class="cross {dot.css}" d="M-5 -5L5 5M-5 5L5 -5" transform="translate({x} {y})"/>'
+        elif dot.at_least:
+            path = f"M0 -{size}L{size} {size}H-{size}Z"
+            shape = f'<path class="dot {dot.css}" d="{path}" transform="translate({x} {y})"/>'
         else:
-            shape = f'<circle class="dot {dot.css}" cx="{x}" cy="{y}" r="5"/>'
+            shape = f'<circle class="{"cross" if dot.ring else "dot"} {dot.css}" cx="{x}" cy="{y}" r="{size}"/>'
         yield f"<g>{shape}<title>{dot.label}</title></g>"
 
 

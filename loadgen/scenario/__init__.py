@@ -13,6 +13,7 @@ checking     validation          keys and types, every problem at once
 result       scenario, build     the typed Scenario, and how it is made
              workers, rates      what follows from it: processes, arrivals
              frozen, codec       SCENARIO_CONFIG, written and read
+             as_written          the same in the keys of a scenario file, to show what differs
 showing      plan, origin, plan_text     what a run would do, in plain words
              schema              the JSON Schema for editors
 

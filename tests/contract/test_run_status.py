@@ -558,6 +558,14 @@ def test_runs_are_found_by_status_scenario_and_age(plane, led):
     assert not ids(within_s=-60.0)
 
 
+def test_every_scenario_that_has_runs_is_named_once(plane):
+    made = [run_status.read(plane.session, plane.new_run()) for _ in range(2)]
+    (name,) = {run.test_name for run in made if run is not None}
+
+    assert run_status.scenarios(plane.session, 1_000).count(name) == 1
+    assert len(run_status.scenarios(plane.session, 1)) == 1
+
+
 def test_only_runs_that_ended_long_enough_ago_are_deleted_and_all_of_them(plane, led):
     ended, living = led(S.COMPLETED), led(S.RUNNING)
     session = plane.session

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.errors import ScenarioInvalid
+from loadgen.errors import ScenarioInvalid, UsageError
 from loadgen.log import plain
 
 if TYPE_CHECKING:
@@ -18,28 +19,46 @@ CHARACTERS_MAX = 8_000_000  # of all texts together: a row of a hybrid table is 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedScenario:
     name: str
-    scenario: str  # its text, variables not filled in
+    scenario: str  # its text, with variables filled in, but for secrets
     files: dict[str, str]  # the text of each value file, by the name that the scenario gives it
+    connection: str | None  # instead of the scenario's
     target: str  # of two with the same target one runs at a time
 
 
-def packed_scenario(file: Path, aim: Meant) -> PackedScenario:
-    """The scenario that `aim` was made from."""
+def packed_scenario(file: Path, connection: str | None, aim: Meant) -> PackedScenario:
+    """The scenario that `aim` was made from, for a host that has other variables and another default connection."""
+    from loadgen.scenario.read import settled_text
     from loadgen.scenario.scenario import FilePool
 
     assert aim.loaded is not None
-    scenario = aim.loaded.scenario
+    scenario, text = aim.loaded.scenario, settled_text(aim.loaded)
+    if scenario.connection is None:
+        connection = _default_connection()
     names = sorted({pool.file for pool in scenario.pools if isinstance(pool, FilePool)})
     files = {name: _text(file.parent, name) for name in names}
-    size = len(aim.loaded.text) + sum(len(content) for content in files.values())
+    size = len(text) + sum(len(content) for content in files.values())
     if size > CHARACTERS_MAX:
         raise ScenarioInvalid(
             f"{plain(str(file), 200)} and its value files have {size:,} characters; the queue keeps {CHARACTERS_MAX:,}",
             remedy="Let the scenario take the values from a query.",
         )
     warehouse = scenario.target.warehouse or "its warehouse"
-    target = f"{scenario.connection or 'the default connection'}/{warehouse}"
-    return PackedScenario(name=scenario.name, scenario=aim.loaded.text, files=files, target=target)
+    target = f"{scenario.connection or connection}/{warehouse}"
+    return PackedScenario(name=scenario.name, scenario=text, files=files, connection=connection, target=target)
+
+
+def _default_connection() -> str:
+    """By its name: the host that does the run may have another default one."""
+    from loadgen.snowflake.configfile import read_config_files
+
+    files = read_config_files(os.environ)
+    name = files.default_name or ("default" if "default" in files.sections else None)
+    if name is None:
+        raise UsageError(
+            "the scenario names no connection, and the host that does the run cannot know which one is meant",
+            remedy="Name one that it has: -c NAME, or connection: in the scenario.",
+        )
+    return name
 
 
 def _text(folder: Path, name: str) -> str:

@@ -64,8 +64,9 @@ def add(
     """Put a run of the scenario FILE into the queue.
 
     The queue keeps the text of the scenario and of its value files: later changes of the files change nothing.
-    Variables like ${NAME} are filled in where the run is done. It is judged by --baseline and tells as `notify:` says,
-    as `loadgen run` does.
+    Variables like ${NAME} are filled in now. Those that are named like a secret, and addresses of `notify:`, stay
+    references: they must be set where the run is done. It is judged by --baseline and tells as `notify:` says, as
+    `loadgen run` does.
 
     \b
     Exit code of the run, and what becomes of the queued run:
@@ -82,12 +83,12 @@ def add(
     _check_key(idempotency_key, run_queue.KEY_MAX)
     aim = meant(file, connection, **parts)
     warn(aim.loaded)
-    packed = packed_scenario(file, aim)
+    packed = packed_scenario(file, connection, aim)
     wanted = run_queue.NewQueued(
         name=packed.name,
         scenario=packed.scenario,
         files=packed.files,
-        connection=connection,
+        connection=packed.connection,
         target=packed.target,
         requires=words,
         priority=priority,

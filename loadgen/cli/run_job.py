@@ -33,6 +33,7 @@ from loadgen.prepare.session import Session
 from loadgen.prepare.target import opener, server_version, target_profile
 from loadgen.report.record import RunRecord
 from loadgen.report.summary import with_unstored
+from loadgen.scenario.frozen import secrets_in
 from loadgen.scenario.scenario import EMBEDDED, Pin, Scenario, SpawnerKind
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from loadgen.worker.upload import SPOOL_VARIABLE, Unsent, keep, spooled
@@ -230,7 +231,8 @@ class RunJob:
         assert self.output is not None
         told, logs = self._told_to_workers(place), self.output / LOGS
         if self.scenario.spawner.kind is SpawnerKind.EXTERNAL:
-            return ExternalSpawner(told, self.scenario.timing.registration_s, _show)
+            secrets = secrets_in(self.scenario)
+            return ExternalSpawner(told, self.scenario.timing.registration_s, _show, secrets)
         if self.scenario.spawner.kind is SpawnerKind.SPCS:
             return SpcsSpawner(place, Job.of_scenario(self.scenario, run_id, told), logs, clock=self.clock)
         environment = {**os.environ, **told, SPOOL_VARIABLE: str((self.output / SPOOL).resolve())}

@@ -97,7 +97,9 @@ def add(
     """Queue the scenario FILE by a cron expression, from now on.
 
     The schedule keeps the text of the scenario and of its value files: later changes of the files change nothing. To
-    change a schedule, remove it and add it again. Its runs are judged by --baseline and tell as `notify:` says.
+    change a schedule, remove it and add it again. Variables like ${NAME} are filled in now; those that are named like
+    a secret, and addresses of `notify:`, stay references, and must be set where its runs are done. Runs are judged by
+    --baseline and tell as `notify:` says.
 
     \b
     Five fields: minute hour day-of-month month day-of-week
@@ -125,8 +127,7 @@ def add(
         max_catchup=max_catchup,
         overlap=Overlap(overlap),
         wanted=replace(
-            _wanted(file, aim),
-            connection=connection,
+            _wanted(file, connection, aim),
             requires=words,
             priority=priority,
             judging=judging_of(baseline, confirm, aim.place),
@@ -280,13 +281,19 @@ def _check_name(name: str) -> None:
         )
 
 
-def _wanted(file: Path, aim: Meant) -> NewQueued:
+def _wanted(file: Path, connection: str | None, aim: Meant) -> NewQueued:
     """What each fire queues."""
     from loadgen.cli.packed_scenario import packed_scenario
     from loadgen.control.run_queue import NewQueued
 
-    packed = packed_scenario(file, aim)
-    return NewQueued(name=packed.name, scenario=packed.scenario, files=packed.files, target=packed.target)
+    packed = packed_scenario(file, connection, aim)
+    return NewQueued(
+        name=packed.name,
+        scenario=packed.scenario,
+        files=packed.files,
+        connection=packed.connection,
+        target=packed.target,
+    )
 
 
 def _added(place: ControlPlace, new: NewSchedule) -> ScheduleRow:

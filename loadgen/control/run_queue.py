@@ -37,7 +37,7 @@ class NewQueued:
     """A run to be had. Of two with the same key there is one."""
 
     name: str  # of the scenario
-    scenario: str  # its text, variables not filled in
+    scenario: str  # its text, with variables filled in, but for secrets
     files: Mapping[str, str]  # the text of each value file, by the name that the scenario gives it
     connection: str | None = None  # instead of the scenario's
     target: str = ""  # what one run at a time may measure; empty: not known, and never waited for

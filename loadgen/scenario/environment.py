@@ -1,7 +1,7 @@
 """`${NAME}` in the texts of a scenario: `${NAME}`, `${NAME:-default}`, and `$${` for a literal `${`.
 
-Filled in after reading, in values only, so that no variable can add a key or a line. What came from the environment is
-remembered: such a text shows, and is stored, as `${NAME}`.
+Filled in once, where the user types: after reading, in values only, so that no variable can add a key or a line. What
+came from the environment is remembered: such a text shows as `${NAME}`, and a secret is stored as that.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ _HOW = "write ${NAME} or ${NAME:-default}, and $${ for a literal ${"
 
 @dataclass(slots=True)
 class _Filled:
-    """A text with its variables filled in, and the template that stands for it."""
+    """A text with its variables filled in, and what is shown and stored for it."""
 
     value: str = ""
     template: str = ""
+    stored: str = ""
     variables: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     malformed: bool = False
@@ -60,23 +61,31 @@ def _fill_node(document: Document, node: Node, path: KeyPath, environ: Mapping[s
         document.problem(path, f"is longer than {TEXT_MAX:,} characters with its variables filled in")
     node.variables = tuple(filled.variables)
     node.refused = bool(filled.missing or filled.malformed or filled.too_long)
-    node.value = FromEnvironment(filled.value, filled.template) if filled.variables else filled.value
+    if filled.variables:
+        node.value = FromEnvironment(filled.value, filled.template, filled.stored)
+    else:
+        node.value = filled.value
 
 
 def _fill(text: str, environ: Mapping[str, str]) -> _Filled:
     filled = _Filled()
-    values, templates, end, length = [], [], 0, len(text)
+    values: list[str] = []
+    templates: list[str] = []
+    stored: list[str] = []
+    end, length = 0, len(text)
     for match in _VARIABLE.finditer(text):
         if length > TEXT_MAX:  # told by the caller; a text could be a million times one long variable
             break
         before = text[end : match.start()]
         values.append(before)
         templates.append(escape(before))
+        stored.append(escape(before))
         end = match.end()
         name = match["name"]
         if match[0] == "$${":
             values.append("${")
             templates.append("$${")
+            stored.append("$${")
         elif name is None:
             filled.malformed = True
         elif name in environ:
@@ -86,12 +95,15 @@ def _fill(text: str, environ: Mapping[str, str]) -> _Filled:
             filled.variables.append(name)
             if is_secret_name(name):
                 register_secret(environ[name])
+            stored.append(f"${{{name}}}" if is_secret_name(name) else escape(environ[name]))
         elif match["default"] is not None:
             values.append(match["default"])
             templates.append(escape(match["default"]))
+            stored.append(escape(match["default"]))
         else:
             filled.missing.append(name)
     filled.too_long = length > TEXT_MAX
     filled.value = "".join([*values, text[end:]])
     filled.template = "".join([*templates, escape(text[end:])])
+    filled.stored = "".join([*stored, escape(text[end:])])
     return filled

@@ -1,8 +1,8 @@
 """SCENARIO_CONFIG: the one writer and the one reader of a run's stored scenario.
 
 Workers and orchestrator see only what `thaw` makes of it. `notify` is no part of it: its addresses are secrets that a
-worker has no use for, and only whoever started the run tells. Texts from the environment are stored as `${NAME}`, and
-filled in where they are read; everything else, numbers and names of objects too, is stored as it was resolved.
+worker has no use for, and only whoever started the run tells. Secrets of the environment are stored as `${NAME}`, and
+filled in where they are read; everything else is stored as it was resolved where the user typed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from loadgen.model.workload import KeyRange, Sharding, Statement, Workload
 from loadgen.rules.find_max_step import FindMax
 from loadgen.scenario.codec import BadConfig, Environment, decode, encode, stored_name
 from loadgen.scenario.scenario import Load, LoadMode, Pool, Scenario, Sessions, Stage
+from loadgen.scenario.template import variables_in
 
 FROZEN_VERSION = 1
 
@@ -59,6 +60,18 @@ def thaw(text: str, environ: Environment) -> Scenario:
         version = config.get("frozen_version") if isinstance(config, dict) else None
         raise BadConfig(f"the stored scenario has version {version!r}, and this loadgen reads {FROZEN_VERSION}")
     return _scenario(config, environ)
+
+
+def secrets_in(scenario: Scenario) -> tuple[str, ...]:
+    """The variables that must be set wherever the stored scenario is used."""
+    return tuple(sorted(_variables(frozen_config(scenario))))
+
+
+def _variables(data: Any) -> set[str]:
+    if isinstance(data, str):
+        return variables_in(data)
+    inner = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    return set().union(*map(_variables, inner))
 
 
 def frozen_config(scenario: Scenario) -> dict[str, Any]:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from loadgen.scenario.build import build
 from loadgen.scenario.check import check
-from loadgen.scenario.document import Document, compose, read_text
+from loadgen.scenario.document import Document, Node, compose, read_text
 from loadgen.scenario.environment import fill_in
 from loadgen.scenario.file import ScenarioFile
 from loadgen.scenario.override import apply_overrides
-from loadgen.scenario.problem import Problem, ScenarioProblems
+from loadgen.scenario.problem import KeyPath, Problem, ScenarioProblems
 from loadgen.scenario.scenario import Scenario
+from loadgen.scenario.template import FromEnvironment, template_of
 from loadgen.scenario.validation import validate
+
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,32 @@ def parse_scenario(
         text=text,
         warnings=tuple(sorted(document.warnings, key=_position)),
     )
+
+
+def settled_text(loaded: Loaded) -> str:
+    """The scenario for another machine: as it was written, or, where it uses variables, with them filled in. Secrets,
+    and addresses that work for whoever knows them, stay references."""
+    root = loaded.document.root
+    if root is None or not _uses_variables(root):
+        return loaded.text
+    written = json.dumps(_settled(root, ()), indent=2, ensure_ascii=False)  # JSON is YAML, but for these characters
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", written) + "\n"
+
+
+def _uses_variables(node: Node) -> bool:
+    inner = [entry.node for entry in node.value.values()] if isinstance(node.value, dict) else node.value
+    return bool(node.variables) or (isinstance(inner, list) and any(map(_uses_variables, inner)))
+
+
+def _settled(node: Node, path: KeyPath) -> Any:
+    value = node.value
+    if isinstance(value, dict):
+        return {key: _settled(entry.node, (*path, key)) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_settled(element, (*path, number)) for number, element in enumerate(value)]
+    if isinstance(value, FromEnvironment) and path[0] == "notify" and path[-1] in ("webhook", "ping"):
+        return value.template
+    return template_of(value) if isinstance(value, str) else value
 
 
 def _position(problem: Problem) -> tuple[int, int]:

@@ -1,6 +1,8 @@
-"""Texts that came from the environment, and how they are stored: as the template they were written as.
+"""Texts that came from the environment, how they are shown, and how they are stored.
 
-In a stored scenario every text is a template: `${NAME}` stands for a variable, `$${` for a literal `${`.
+They show as the template they were written as. They are stored as they were resolved, because other machines have other
+variables; only secrets stay references, to be filled in where they are used. So in a stored scenario every text is a
+template, too: `${NAME}` stands for a secret, `$${` for a literal `${`.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ class FromEnvironment(str):
     Version 4 of the driver binds by the exact type, so bind `str(value)`; texts that `frozen.thaw` gives are plain.
     """
 
-    __slots__ = ("template",)
-    template: str
+    __slots__ = ("stored", "template")
+    template: str  # with every variable as ${NAME}
+    stored: str  # with secrets only
 
-    def __new__(cls, value: str, template: str) -> FromEnvironment:
+    def __new__(cls, value: str, template: str, stored: str) -> FromEnvironment:
         made = super().__new__(cls, value)
-        made.template = template
+        made.template, made.stored = template, stored
         return made
 
     @property
@@ -38,13 +41,18 @@ class FromEnvironment(str):
     def __repr__(self) -> str:
         return repr(self.template)
 
-    def __reduce__(self) -> tuple[type[FromEnvironment], tuple[str, str]]:
-        return FromEnvironment, (str(self), self.template)
+    def __reduce__(self) -> tuple[type[FromEnvironment], tuple[str, str, str]]:
+        return FromEnvironment, (str(self), self.template, self.stored)
 
 
 def template_of(text: str) -> str:
     """The text as it is stored."""
-    return text.template if isinstance(text, FromEnvironment) else escape(text)
+    return text.stored if isinstance(text, FromEnvironment) else escape(text)
+
+
+def variables_in(stored: str) -> set[str]:
+    """The variables that a stored text needs where it is used."""
+    return {match["name"] for match in _STORED.finditer(stored) if match["name"]}
 
 
 def escape(text: str) -> str:

@@ -13,7 +13,6 @@ from loadgen.metrics.live import LiveSecond, write_live
 from loadgen.metrics.result import WindowResult
 from loadgen.metrics.windows import WindowState
 from loadgen.model.sessions import SessionCounts
-from loadgen.scenario.frozen import template_id
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.board import Board, ending_for
@@ -145,7 +144,7 @@ class Measuring:
         live = self._parts.harvester.live(self._clock.monotonic_ns())
         self._board.live_metrics = write_live(replace(live, unstored=contents(folder)))
 
-    def result(self, status: str, created_at: datetime) -> ResultRow:
+    def result(self, status: str, created_at: datetime, template_id: str) -> ResultRow:
         """The worker's row in TEST_RESULTS, once everything was handed on."""
         return result_row(
             self._final,
@@ -154,7 +153,7 @@ class Measuring:
             sessions=self._sessions(),
             logins=self._parts.harvester.logins,
             test_id=self._test_id,
-            template_id=template_id(self._parts.scenario),
+            template_id=template_id,
             status=status,
             created_at=created_at,
         )

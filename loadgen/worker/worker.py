@@ -79,6 +79,7 @@ class Worker:
         self._parts: Parts | None = None
         self._measuring: Measuring | None = None
         self._result: ResultRow | None = None
+        self._template_id = ""  # as the run has it: here secrets are filled in
         self._gauges = Gauges(self._clock)
         self._created_at = self._clock.utc_now().replace(tzinfo=None)
         self._beats = Heartbeat(
@@ -222,7 +223,7 @@ class Worker:
         self._measuring.close_log()
         self._board.say("INFO", f"ended: {ending.error or 'as told'}")
         status = "COMPLETED" if ending.code is WorkerExit.CLEAN else "FAILED"
-        self._result = self._measuring.result(status, self._created_at)
+        self._result = self._measuring.result(status, self._created_at, self._template_id)
         if not self._is_alone:
             self._storing.set()
             self._board.urgent.set()
@@ -291,6 +292,7 @@ class Worker:
                 f"--worker-group-count is {self._arguments.worker_group_count}, and run {run_id} has"
                 f" {run.workers_expected} workers"
             )
+        self._template_id = run.template_id
         return thaw(text, self._environ)
 
     def _assemble(self, session: ControlSession, scenario: Scenario) -> tuple[Parts, ControlLoop]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
 from orchestrator.spawn.subprocess import worker_words
@@ -12,14 +12,20 @@ from orchestrator.spawn.subprocess import worker_words
 class ExternalSpawner:
     """They hear of the end through the tables alone; when nobody leads their run any more they end by themselves."""
 
-    def __init__(self, environment: Mapping[str, str], wait_s: float, tell: Callable[[str], None]) -> None:
-        """`environment`: what each of them must be told. `tell` shows one line to whoever starts them."""
+    def __init__(
+        self, environment: Mapping[str, str], wait_s: float, tell: Callable[[str], None], secrets: Sequence[str] = ()
+    ) -> None:
+        """`environment`: what each of them must be told; `secrets`: variables whose values are not. `tell` shows one
+        line to whoever starts them."""
         self._environment, self._wait_s, self._tell = dict(environment), wait_s, tell
+        self._secrets = tuple(secrets)
 
     def start(self, orders: tuple[WorkerOrder, ...]) -> None:
         self._tell(
             f"start {'this worker' if len(orders) == 1 else 'these workers'} within {self._wait_s:g} s, anywhere:"
         )
+        if self._secrets:
+            self._tell(f"with these variables set there as they are here: {', '.join(self._secrets)}")
         for order in orders:
             self._tell(worker_command(order, self._environment))
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 from loadgen.control.place import ControlPlace
 from loadgen.errors import ConfigurationError
 from loadgen.log import plain
+from loadgen.scenario.frozen import secrets_in
 from loadgen.scenario.scenario import Scenario
 from loadgen.snowflake.ident import Ident
 from loadgen.snowflake.lookup import find_profile
@@ -145,6 +146,12 @@ def check_containers(scenario: Scenario, place: ControlPlace, environ: Mapping[s
             f"spawner spcs: the target is in account {accounts[0]}, the control plane in {accounts[1]},"
             " and a container can log in to its own account only",
             remedy="Have both in one account, or use spawner kind local.",
+        )
+    if secrets := secrets_in(scenario):
+        raise ConfigurationError(
+            f"spawner spcs: the scenario uses {', '.join(f'${{{name}}}' for name in secrets)}: secrets are not stored"
+            " with a run, and a container does not have them",
+            remedy="Use a variable that is not named like a secret if it is none, or spawner kind local.",
         )
     for key in ("database", "schema"):
         inherited = None if target.is_embedded else target.text(key)

@@ -93,6 +93,44 @@ def test_a_queued_run_holds_its_files_and_no_path(plane, ask, scenario):
     assert "judged by   --baseline=trend --confirm" in ask("queue", "show", added["queue_id"])[1]
 
 
+@pytest.mark.parametrize("words", [("queue", "add"), ("schedule", "add", "nightly", "--cron=0 2 * * *")])
+def test_what_is_queued_is_what_was_meant_where_it_was_typed(plane, ask, scenario, monkeypatch, tmp_path, words):
+    """The host that does the run has other variables, and another default connection."""
+    text = SCENARIO.replace("connection: embedded", "connection: ${TARGET:-embedded}")
+    text = text.replace("SELECT ?", "SELECT ?, '${A_TOKEN}'")
+    scenario.write_text(text, "utf-8")
+    for name, value in {"TARGET": "prod", "A_TOKEN": "s3cret-s3cret", "HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    place = ("-c", "embedded", "--database", plane.place.database)
+
+    head, file = [*words[:3]], str(scenario)
+    code = main([*head, file, *words[3:], *place, "--format=json"])
+
+    assert code == 0
+    table = words[0].upper().replace("QUEUE", "RUN_QUEUE").replace("SCHEDULE", "SCHEDULES")
+    ((stored, connection),) = plane.rows(f"SELECT SCENARIO, CONNECTION FROM {table}")
+    assert connection == "embedded"  # -c comes before what the scenario says
+    assert "s3cret" not in stored
+    assert json.loads(stored)["connection"] == "prod"
+    assert json.loads(stored)["workload"]["statements"][0]["sql"] == "SELECT ?, '${A_TOKEN}'"
+    plane.change(f"DELETE FROM {table}")
+
+
+def test_a_connection_that_nobody_named_is_named_or_refused(plane, ask, scenario, monkeypatch, tmp_path, capsys):
+    scenario.write_text(SCENARIO.replace("connection: embedded\n", "control: {connection: embedded}\n"), "utf-8")
+    folder = tmp_path / ".snowflake"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = ["queue", "add", str(scenario), "--database", plane.place.database]
+
+    assert main(words) == 2
+    assert "cannot know which one is meant" in capsys.readouterr().err
+    (folder / "config.toml").write_text('default_connection_name = "prod"\n', "utf-8")
+    (folder / "config.toml").chmod(0o600)
+    assert main(words) == 0
+    assert plane.rows("SELECT CONNECTION, TARGET FROM RUN_QUEUE") == [("prod", "prod/WH")]
+
+
 def test_a_run_is_listed_shown_cancelled_and_tried_again(ask, scenario):
     code, out, _ = ask("queue", "add", str(scenario), "--not-before=2999-01-01T02:00+01:00")
     queue_id = out.split()[-1]
@@ -144,7 +182,7 @@ def test_attempts_are_shown(plane, ask, scenario):
         (["workers", "list", "--page-token="], "'' is no page token"),
         (["workers", "drain", "nobody"], "there is no runner 'nobody'"),
         (["pool", "run", "--min=3", "--max=2"], "a pool of 3 to 2 runners cannot be"),
-        (["pool", "run", "--output-dir=/dev/null/runs"], "runs cannot be written to /dev/null/runs"),
+        (["pool", "run", "--output-dir=/dev/null/runs"], "cannot write /dev/null/runs"),
         (["pool", "run", "--idle=soon"], "--idle is 'soon'"),
         (["pool", "run", "--lease=10ms"], "--lease and --poll are too short"),
     ],

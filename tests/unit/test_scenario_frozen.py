@@ -1,4 +1,4 @@
-"""SCENARIO_CONFIG: written once, read back exactly, with the names others rely on and no value of the environment."""
+"""SCENARIO_CONFIG: written once, read back exactly, with the names others rely on and no secret."""
 
 import dataclasses
 import json
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from loadgen.errors import ConfigurationError
 from loadgen.model.split import share
 from loadgen.scenario.codec import BadConfig
-from loadgen.scenario.frozen import FROZEN_VERSION, freeze, frozen_config, template_id, thaw
+from loadgen.scenario.frozen import FROZEN_VERSION, freeze, frozen_config, secrets_in, template_id, thaw
 from loadgen.scenario.problem import ScenarioProblems
-from loadgen.scenario.read import parse_scenario
+from loadgen.scenario.read import parse_scenario, settled_text
 from loadgen.scenario.scenario import Profile
 from loadgen.scenario.workers import with_workers, workers_of
 from loadgen.workload import split
@@ -92,16 +92,24 @@ def test_the_other_modes_and_sharding_have_theirs():
     assert frozen_config(read(rate))["workload"]["rate_per_second"] == 5.0
 
 
-def test_texts_of_the_environment_stay_templates_and_everything_else_is_settled():
-    text = freeze(read())
+def test_secrets_stay_references_and_everything_else_is_settled():
+    """Other machines have other variables: what was resolved where the user typed is what is run."""
+    text = freeze(read(TEXT.replace("PIN", "PIN_TOKEN"), VALUES | {"PIN_TOKEN": "1234-5678"}))
 
     assert "1234-5678" not in text
     config = json.loads(text)
-    assert config["description"] == "for ${WHO}, not $${WHO}"
-    assert config["target"]["session"] == {"A": "${PIN}"}
-    assert config["workload"]["statements"][0]["queries"][0]["sql"] == "SELECT ? -- ${PIN}"
+    assert config["description"] == "for you, not $${WHO}"
+    assert config["target"]["session"] == {"A": "${PIN_TOKEN}"}
+    assert config["workload"]["statements"][0]["queries"][0]["sql"] == "SELECT ? -- ${PIN_TOKEN}"
     assert config["target"]["warehouse"] == "BENCH_WH"
     assert config["workload"]["concurrent_connections"] == 8
+    assert thaw(freeze(read()), {}) == read()
+
+
+def test_the_secrets_that_a_stored_scenario_needs_are_known():
+    assert secrets_in(read()) == ()
+    environ = VALUES | {"A_TOKEN": "x", "B_PASSWORD": "y"}
+    assert secrets_in(read(TEXT.replace("${PIN}", "${B_PASSWORD}${A_TOKEN}"), environ)) == ("A_TOKEN", "B_PASSWORD")
 
 
 @pytest.mark.parametrize(
@@ -167,18 +175,71 @@ def test_a_secret_in_a_free_text_is_stored_as_its_name(before, after):
     assert template_id(other) == template_id(scenario), "a new password is no new benchmark"
 
 
-def test_templates_are_filled_in_where_they_are_read():
-    text = freeze(read())
+def test_references_are_filled_in_where_they_are_read():
+    text = freeze(read(TEXT.replace("PIN", "PIN_TOKEN"), VALUES | {"PIN_TOKEN": "1234-5678"}))
 
-    there = thaw(text, VALUES | {"PIN": "other"})
+    there = thaw(text, {"PIN_TOKEN": "0th3r-v4lue"})
     shown = thaw(text, None)
 
     assert there.description == "for you, not ${WHO}"
-    assert there.workload.statements[0].queries[0].parameters[0].value == "other"  # type: ignore[union-attr]
+    assert there.workload.statements[0].queries[0].parameters[0].value == "0th3r-v4lue"  # type: ignore[union-attr]
     assert type(there.workload.statements[0].queries[0].sql) is str
-    assert shown.target.session == {"A": "${PIN}"}
-    with pytest.raises(ConfigurationError, match="needs the environment variable PIN"):
+    assert shown.target.session == {"A": "${PIN_TOKEN}"}
+    with pytest.raises(ConfigurationError, match="needs the environment variable PIN_TOKEN"):
         thaw(text, {"WHO": "you"})
+
+
+# --- for another machine ---------------------------------------------------------------------------------------------
+
+
+ELSEWHERE = """\
+version: 1
+name: night
+connection: ${TARGET:-embedded}
+description: "not $${TARGET}"
+labels: {by: "${WHO}", 'quo"te': "${ODD}"}
+workload: {statements: [{name: a, sql: "SELECT '${WHO}', '${A_TOKEN:-none}'", weight: "${N}"}]}
+notify: [{webhook: "${HOOK}"}, {command: [tell, "${WHO}"]}]
+"""
+HERE = {"TARGET": "prod", "WHO": "you", "N": "3", "A_TOKEN": "s3cret-s3cret", "HOOK": "https://x.example/s3cret-hook"}
+ODD = "a: b # c\n\"'{[\\ ${no} $${no} \x7f\x9f\u2028 😀"
+
+
+def test_a_scenario_means_the_same_on_a_machine_with_other_variables():
+    loaded = parse_scenario(ELSEWHERE, source="f.yaml", environ=HERE | {"ODD": ODD})
+    text = settled_text(loaded)
+
+    for secret in ("s3cret-s3cret", "s3cret-hook"):
+        assert secret not in text
+    far = {"TARGET": "embedded", "WHO": "someone", "N": "9", "HOOK": "https://y.example", "A_TOKEN": "4n0ther"}
+    there = parse_scenario(text, source="g.yaml", environ=far).scenario
+    assert there.connection == "prod"
+    assert (there.description, there.labels) == ("not ${TARGET}", {"by": "you", 'quo"te': ODD})
+    (statement,) = there.workload.statements
+    assert (statement.weight, statement.queries[0].sql) == (3, "SELECT 'you', '4n0ther'")
+    assert [str(one.webhook or one.command[1]) for one in there.notify] == ["https://y.example", "you"]
+    with pytest.raises(ScenarioProblems, match="A_TOKEN is not set"):
+        parse_scenario(text, source="g.yaml", environ={"HOOK": "https://y.example"})
+    settled = parse_scenario(text, source="g.yaml", environ=HERE).scenario
+    assert template_id(settled) == template_id(loaded.scenario)
+    assert settled == loaded.scenario
+
+
+def test_a_scenario_without_variables_is_kept_as_it_was_written():
+    text = TEXT.replace("${WHO}", "me").replace("${WH}", "W").replace("${PIN}", "p").replace("${N}", "8")
+
+    assert settled_text(parse_scenario(text, source="f.yaml", environ={})) == text
+
+
+@settings(RELAXED, max_examples=60)
+@given(scenario_data())
+def test_whatever_a_scenario_says_it_says_elsewhere(data):
+    try:
+        loaded = parse_scenario(json.dumps(data), source="f.yaml", environ=ENVIRON)
+    except ScenarioProblems:
+        return
+
+    assert parse_scenario(settled_text(loaded), source="g.yaml", environ={}).scenario == loaded.scenario
 
 
 def test_a_default_that_was_used_is_stored_as_the_value():

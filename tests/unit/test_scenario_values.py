@@ -389,11 +389,11 @@ def test_a_variable_with_a_secret_name_is_masked_in_logs():
 
 
 def test_texts_of_the_environment_are_texts_wherever_they_go():
-    text = FromEnvironment("value", "${NAME}")
+    text = FromEnvironment("value", "${NAME}", "v")
 
     for same in (text, copy.deepcopy(text), pickle.loads(pickle.dumps(text))):
         assert same == "value"
-        assert same.template == "${NAME}"
+        assert (same.template, same.stored) == ("${NAME}", "v")
         assert repr(same) == "'${NAME}'"
         assert type(str(same)) is str
 

@@ -14,7 +14,7 @@ from loadgen.control.place import ControlPlace
 from loadgen.control.session import ControlFailed
 from loadgen.errors import ConfigurationError, PrivilegeMissing, RunFailed
 from loadgen.model.outcome import ErrorCategory
-from loadgen.scenario.read import read_scenario
+from loadgen.scenario.read import parse_scenario, read_scenario
 from loadgen.scenario.scenario import Scenario
 from loadgen.snowflake.failure import Failure
 from loadgen.snowflake.ident import Ident
@@ -179,6 +179,18 @@ def test_what_a_container_cannot_reach_is_refused(tmp_path, environ, overrides, 
 
     assert said in str(refused.value)
     assert hint in refused.value.remedy
+
+
+def test_a_container_cannot_know_a_secret(tmp_path, environ):
+    text = MINIMAL.replace("SELECT 1", "\"SELECT '${A_TOKEN}', '${PLAIN}'\"")
+    asked = parse_scenario(text, source="x", environ={"A_TOKEN": "s3cret-s3cret", "PLAIN": "x"}).scenario
+
+    with pytest.raises(ConfigurationError, match=r"the scenario uses \$\{A_TOKEN\}: secrets are not stored") as refused:
+        check_containers(asked, ControlPlace.of_scenario(asked), environ)
+
+    assert "spawner kind local" in refused.value.remedy
+    plain = parse_scenario(text.replace("A_TOKEN", "PLAIN"), source="x", environ={"PLAIN": "x"}).scenario
+    check_containers(plain, ControlPlace.of_scenario(plain), environ)
 
 
 @pytest.mark.parametrize("overrides", [(), ("connection=embedded",), ("control.connection=role",)])

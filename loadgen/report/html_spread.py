@@ -137,8 +137,10 @@ def ranges(record: RunRecord) -> str:
     names = record.statement_names()[:RANGED_MAX] if len(statements) > 1 else []
     columns = [(statements[name].succeeded.response, name) for name in names if name in statements]
     shares = [[count / max(own.count, 1) for count in range_counts(own, edges_ms)] for own, _ in columns]
+    used = [place for place, count in enumerate(counts) if count]
     rows, below = [], 0
-    for place, count in enumerate(counts):
+    for place in range(used[0], used[-1] + 1):
+        count = counts[place]
         below += count
         rows.append(
             [

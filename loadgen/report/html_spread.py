@@ -147,7 +147,7 @@ def ranges(record: RunRecord) -> str:
                 f'<td class="w">{_bound(edges_ms[place])} to {_bound(edges_ms[place + 1])}</td>',
                 number(count, figures.count(count)),
                 f'<td class="n">{figures.percent(count / whole.count)}</td>',
-                f"<td>{_bar(count / whole.count)}</td>",
+                f"<td>{_bar(count / max(counts))}</td>",
                 f'<td class="n">{figures.percent(below / whole.count)}</td>',
                 *(f'<td class="n">{figures.percent(share[place])}</td>' for share in shares),
             ]
@@ -192,6 +192,7 @@ def _bound(edge_ms: float) -> str:
 
 
 def _bar(share: float) -> str:
+    """As long as its part of the longest one."""
     return (
         '<svg class="share" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
         f'<rect class="bar" width="{100 * share:.1f}" height="8"/></svg>'

@@ -137,15 +137,17 @@ def ranges(record: RunRecord) -> str:
     names = record.statement_names()[:RANGED_MAX] if len(statements) > 1 else []
     columns = [(statements[name].succeeded.response, name) for name in names if name in statements]
     shares = [[count / max(own.count, 1) for count in range_counts(own, edges_ms)] for own, _ in columns]
+    used = [place for place, count in enumerate(counts) if count]
     rows, below = [], 0
-    for place, count in enumerate(counts):
+    for place in range(used[0], used[-1] + 1):
+        count = counts[place]
         below += count
         rows.append(
             [
                 f'<td class="w">{_bound(edges_ms[place])} to {_bound(edges_ms[place + 1])}</td>',
                 number(count, figures.count(count)),
                 f'<td class="n">{figures.percent(count / whole.count)}</td>',
-                f"<td>{_bar(count / whole.count)}</td>",
+                f"<td>{_bar(count / max(counts))}</td>",
                 f'<td class="n">{figures.percent(below / whole.count)}</td>',
                 *(f'<td class="n">{figures.percent(share[place])}</td>' for share in shares),
             ]
@@ -190,6 +192,7 @@ def _bound(edge_ms: float) -> str:
 
 
 def _bar(share: float) -> str:
+    """As long as its part of the longest one."""
     return (
         '<svg class="share" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
         f'<rect class="bar" width="{100 * share:.1f}" height="8"/></svg>'

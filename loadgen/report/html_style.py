@@ -102,7 +102,8 @@ svg .note{fill:var(--soft);font-size:10px}
 svg .note.lost,svg .note.broken{fill:var(--bad)}
 svg .note.held{fill:var(--ok)}
 line.limit{stroke:currentColor;stroke-width:1.3;stroke-dasharray:9 4}
-svg text.limit{font-size:10.5px;font-weight:600;fill:currentColor;paint-order:stroke;stroke:var(--bg);stroke-width:3px}
+svg text.limit{font-size:10.5px;font-weight:600;fill:currentColor}
+.plate{fill:var(--bg);opacity:.86}
 .cursor{stroke:var(--ink);opacity:.55;pointer-events:none}
 .note{color:var(--soft);font-size:13.5px;margin:6px 0}
 details{margin:8px 0}

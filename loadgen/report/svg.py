@@ -273,7 +273,8 @@ def _limits(chart: Chart) -> Iterator[str]:
     lowest = chart.top + 9.0
     for y, label, css in labels:
         lowest = max(y, lowest)
-        x = chart.right - 4
+        x, width = chart.right - 4, NOTE_WIDTH * len(unescape(label)) + 12
+        yield f'<rect class="plate" x="{_n(x - width + 2)}" y="{_n(lowest - 9.5)}" width="{_n(width)}" height="12"/>'
         yield f'<text class="limit {css}" x="{x}" y="{_n(lowest)}" text-anchor="end">{label}</text>'
         lowest += LABEL_GAP
 

@@ -141,7 +141,8 @@ def _run(file: Path, job: RunJob, judge: Judge, *, quiet: bool, output: str, aga
             if not (again and wants_second_run(summary)):  # one document: that of the run which tells
                 click.echo(json.dumps(summary, indent=2))
             return
-        click.echo(summary_text(summary, str(job.output)))
+        report = job.output / "report.html"
+        click.echo(summary_text(summary, str(job.output), str(report) if report.is_file() else None))
         if "baseline" in summary:
             click.echo(plain(baseline_text(summary["baseline"])))
 

@@ -15,15 +15,22 @@ NAME_MAX = 30  # characters of a name in a table
 REASON_MAX = 500
 
 
-def summary_text(summary: Mapping[str, Any], where: str | None = None) -> str:
-    """Plain text, in parts with a blank line between them; tables of at most 100 columns as long as names are short."""
+def summary_text(summary: Mapping[str, Any], where: str | None = None, report: str | None = None) -> str:
+    """Plain text, in parts with a blank line between them; tables of at most 100 columns as long as names are short.
+
+    `where` its files are, `report` is the one to open first.
+    """
     parts = [
         [*_verdict(summary), *_thresholds(summary["thresholds"])],
         [*_totals(summary), *_sessions(summary)],
         [*_latencies(summary)],
         [*_find_max(summary["find_max"] or {})],
         [*_errors(summary["errors"])],
-        [*_client(summary["client"]), *([f"files: {where}"] if where else [])],
+        [
+            *_client(summary["client"]),
+            *([f"report: {report}"] if report else []),
+            *([f"files: {where}"] if where else []),
+        ],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
 

@@ -19,7 +19,14 @@ from tests.unit.orchestrator_builders import merged, tally
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\nPASSED  everything\u202e\u0000\x9b31m"
 
 
-def text(*, name: str = "look", example: str = "it failed", where: str | None = None, **more: Any) -> str:
+def text(
+    *,
+    name: str = "look",
+    example: str = "it failed",
+    where: str | None = None,
+    report: str | None = None,
+    **more: Any,
+) -> str:
     known: dict[str, Any] = {
         "run_id": "20261115-0200-orders-7f3a9c",
         "scenario": "orders-mix",
@@ -33,7 +40,7 @@ def text(*, name: str = "look", example: str = "it failed", where: str | None = 
         "client": ClientHealth(cpu_percent_of_core=12.5, wakeup_p99_ms=0.25),
         "workers": (),
     }
-    return summary_text(summarize(RunFacts(**(known | more))), where)
+    return summary_text(summarize(RunFacts(**(known | more))), where, report)
 
 
 def test_what_it_says() -> None:
@@ -198,3 +205,9 @@ def test_columns_stay_under_their_heads(ms: float) -> None:
     table = [line for line in said if line.startswith(("ms ", "all ", "look ", "pay "))]
     assert len({len(line) for line in table}) == 1
     assert ms > 1e5 or len(table[0]) <= 100
+
+
+def test_the_page_to_open_is_named() -> None:
+    said = text(where="runs/r", report="runs/r/report.html").splitlines()
+
+    assert said[-2:] == ["report: runs/r/report.html", "files: runs/r"]

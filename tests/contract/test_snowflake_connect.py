@@ -406,8 +406,8 @@ def test_a_server_that_is_gone_ends_the_command_with_3(shell):
 
     assert done.returncode == 3
     assert done.stdout == ""
-    assert done.stderr.startswith("error: connection 'embedded': nothing listens at 127.0.0.1:")
-    assert "loadgen embedded serve" in done.stderr.splitlines()[-1]
+    assert done.stderr.startswith("error: no embedded server answers at 127.0.0.1:")
+    assert done.stderr.splitlines()[-1].startswith(f"hint: Start it there, or unset {EMBEDDED_ADDRESS}")
     assert "Traceback" not in done.stderr
 
 
@@ -503,3 +503,31 @@ def told_of_the_core(caplog: pytest.LogCaptureFixture) -> list[str]:
     for level, text in enumerate(("an error", "a warning", "news", "details")):
         api_client._logger_callback(level, text, "core.rs", 1, "f", "snowflake.connector.anything")
     return [record.message for record in caplog.records]
+
+
+WITHOUT_NUMPY = """
+import sys, threading
+from loadgen.snowflake import connect, driver, lookup, settings
+
+driver.load()
+early = "numpy" in sys.modules
+profile = lookup.find_profile("embedded")
+connection = connect.connect(profile, settings.probe_settings(profile, major=driver.major()))
+cursor = connection.cursor()
+cursor.execute("SELECT ?::NUMBER(38,0), ?::FLOAT, ?, CURRENT_TIMESTAMP(), NULL", (41, 1.5, "text"))
+print(early, cursor.fetchone()[:3])
+connection.close()
+import numpy
+print(numpy.arange(3).sum())
+"""
+
+
+def test_the_driver_works_without_numpy_and_numpy_can_be_had_later(server):
+    """It is an option of the driver; importing it takes longer than all the rest."""
+    environ = {**os.environ, EMBEDDED_ADDRESS: server.address, "PYTHONPATH": str(ROOT)}
+
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_NUMPY], env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.stdout.splitlines() == ["False (41, 1.5, 'text')", "3"], done.stderr

@@ -464,3 +464,49 @@ def test_a_statement_whose_client_is_gone_keeps_no_server():
         process.stdin.close()
 
         assert process.wait(PATIENCE_S) == 0
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def said_by(environ: dict[str, str], *words: str) -> str:
+    return subprocess.run(
+        [*PROGRAM, *words], env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    ).stdout
+
+
+@pytest.mark.parametrize("words", [("connections", "test", "-c", "embedded"), ("runs", "list", "-c", "embedded")])
+def test_a_command_leaves_no_process_behind(home, environ, words):
+    """When it has ended, and not some time later."""
+    said_by(environ, "setup", "-c", "embedded")
+
+    said_by(environ, *words)
+
+    assert not is_claimed(home)
+    assert postgres_processes_in(home) == []
+
+
+def test_connections_list_shows_the_server_of_the_data_directory(home, environ):
+    def listed() -> dict[str, Any]:
+        rows = json.loads(said_by(environ, "connections", "list", "--format", "json"))["connections"]
+        return next(row for row in rows if row["name"] == "embedded")
+
+    before = listed()
+    with EmbeddedServer(data_dir=home) as server:
+        meanwhile = listed()
+        text = said_by(environ, "connections", "list")
+    afterwards = listed()
+
+    assert (meanwhile["host"], meanwhile["source"]) == (server.address, f"running on {home}")
+    assert server.address in text
+    assert "not running" not in text
+    assert before == afterwards
+    assert before["host"] is None
+    assert before["source"].startswith("not running")
+
+
+def test_connections_test_uses_the_running_server(home, environ):
+    with EmbeddedServer(data_dir=home) as server:
+        tested = json.loads(said_by(environ, "connections", "test", "-c", "embedded", "--format", "json"))
+
+    assert tested["host"] == server.address

@@ -28,6 +28,7 @@ def text(
     example: str = "it failed",
     where: str | None = None,
     width: int | None = None,
+    report: str | None = None,
     **more: Any,
 ) -> str:
     known: dict[str, Any] = {
@@ -44,8 +45,8 @@ def text(
         "workers": (),
     }
     summary = summarize(RunFacts(**(known | more)))
-    if width is not None:
-        return "\n".join(line.text for line in summary_lines(summary, where, width=width))
+    if width is not None or report is not None:
+        return "\n".join(line.text for line in summary_lines(summary, where, report=report, width=width))
     return summary_text(summary, where)
 
 
@@ -256,6 +257,12 @@ def test_columns_stay_under_their_heads(ms: float) -> None:
     table = [line for line in said if line.startswith(("ms ", "all ", "look ", "pay "))]
     assert len({len(line) for line in table}) == 1
     assert ms > 1e5 or len(table[0]) <= 100
+
+
+def test_the_page_to_open_is_named() -> None:
+    said = text(where="runs/r", report="runs/r/report.html").splitlines()
+
+    assert said[-2:] == ["report: runs/r/report.html", "files: runs/r"]
 
 
 # --- on a terminal ---------------------------------------------------------------------------------------------------

@@ -16,9 +16,12 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.processes import wait_until
+
 ROOT = Path(__file__).resolve().parent.parent
 READY = "listening on "
-STOP_S = 20.0
+ANSWER_S = 120.0  # only a hang reaches it, however busy the machine
+STOP_S = 120.0
 
 
 def reachable_directory() -> Path:
@@ -90,11 +93,20 @@ class EmbeddedServer:
         """One of the `/__loadgen/` paths; JSON lines come back as a list."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://{self.address}{path}", method=method, data=data)
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=ANSWER_S) as answer:
             text = answer.read().decode()
             if answer.headers["content-type"] == "application/x-ndjson":
                 return [json.loads(line) for line in text.split("\n") if line]
         return json.loads(text)
+
+    def now_ms(self) -> float:
+        """The server's own clock, by which its history and its journal tell times."""
+        return float(self.ask("/__loadgen/stats")["now_ms"])
+
+    def let_pass(self, ms: float) -> float:
+        """Waits until so much time has passed on the server's clock. How much it was."""
+        began_ms = self.now_ms()
+        return wait_until(lambda: (passed := self.now_ms() - began_ms) >= ms and passed, f"{ms:g} ms have passed")
 
     def fault(self, **rule: Any) -> None:
         self.ask("/__loadgen/faults", method="POST", body=rule)

@@ -21,7 +21,7 @@ import pytest
 
 from loadgen.embedded.datadir import account_of, first_closed, may, server_account
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).resolve().parents[1]
 PATIENCE_S = 120.0
 LOOK_S = 0.02
 Value = TypeVar("Value")

@@ -5,9 +5,9 @@ A benchmark is checked against the ground truth, so it must have every statement
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -17,12 +17,14 @@ from snowflake.connector import DictCursor
 from snowflake.connector.errors import ProgrammingError
 
 from tests.embedded_server import EmbeddedServer
+from tests.processes import PATIENCE_S, wait_until
 
 TRUTH_FIELDS = [
     "query_id", "session_id", "query_tag", "sql_text", "start_ms", "end_ms", "queued_ms", "execution_ms", "total_ms",
     "rows", "error_code",
 ]  # fmt: skip
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+UNRECORDED_MS = 500  # a statement on hybrid tables alone that is shorter than this leaves no row
 
 
 def history(
@@ -35,17 +37,6 @@ def history(
 
 def truth(server: EmbeddedServer, tag: str = "", since_ms: float = 0) -> list[dict[str, Any]]:
     return list(server.ask(f"/__loadgen/history?tag={quote(tag)}&since={since_ms}"))
-
-
-def wait_until(condition: Callable[[], Any], *, tries: int = 200) -> Any:
-    """The condition's first true value; the pause lets the server work."""
-    pause = threading.Event()
-    for _ in range(tries):
-        value = condition()
-        if value:
-            return value
-        pause.wait(0.05)
-    raise AssertionError("it never happened")
 
 
 @pytest.fixture
@@ -143,10 +134,10 @@ def test_a_time_range_cuts_out_what_ended_in_it(tagged, named, server):
     ids = []
     bounds = []
     for number in range(3):
-        bounds.append(server.ask("/__loadgen/stats")["now_ms"])
+        bounds.append(server.now_ms())
         tagged.execute(f"SELECT {number}")
         ids.append(tagged.sfqid)
-        threading.Event().wait(0.01)
+        server.let_pass(10)
     low, high = (datetime.fromtimestamp(bounds[index] / 1000, UTC).isoformat() for index in (1, 2))
 
     rows = history(
@@ -241,24 +232,22 @@ def test_a_running_statement_is_shown_with_the_epoch_as_its_end(connect, named):
 
     def run() -> None:
         try:
-            busy.cursor().execute("SELECT SYSTEM$WAIT(30)")
+            busy.cursor().execute("SELECT SYSTEM$WAIT(240)")
         except Exception:  # it is cancelled below
             ended.set()
 
     thread = threading.Thread(target=run, name="busy")
     thread.start()
     mine = f"SESSION_ID => {busy.session_id}"
-    (row,) = wait_until(lambda: history(named, mine, function="_BY_SESSION", where="QUERY_TEXT LIKE '%WAIT(30)'"))
+    the_wait = "QUERY_TEXT LIKE '%WAIT(240)'"
+    (row,) = wait_until(lambda: history(named, mine, function="_BY_SESSION", where=the_wait), "it is shown")
     bounded = history(
-        named,
-        f"{mine}, END_TIME_RANGE_END => CURRENT_TIMESTAMP()",
-        function="_BY_SESSION",
-        where="QUERY_TEXT LIKE '%WAIT(30)'",
+        named, f"{mine}, END_TIME_RANGE_END => CURRENT_TIMESTAMP()", function="_BY_SESSION", where=the_wait
     )
     named.execute("SELECT SYSTEM$CANCEL_QUERY(?)", (row["QUERY_ID"],))
-    thread.join(20)
+    thread.join(PATIENCE_S)
 
-    (cancelled,) = history(named, mine, function="_BY_SESSION", where="QUERY_TEXT LIKE '%WAIT(30)'")
+    (cancelled,) = history(named, mine, function="_BY_SESSION", where=the_wait)
     assert row["EXECUTION_STATUS"].upper() == "RUNNING"
     assert row["END_TIME"] == EPOCH
     assert bounded == []
@@ -280,6 +269,16 @@ def test_a_failed_statement_is_shown_with_its_error(tagged, named, statement, co
     assert int(row["ERROR_CODE"]) == code
     assert row["ERROR_MESSAGE"] in str(caught.value)
     assert row["QUERY_TEXT"] == statement
+
+
+def test_a_text_that_no_table_can_hold_does_not_hide_the_other_statements(tagged, named, database):
+    with pytest.raises(ProgrammingError):
+        tagged.execute("SELECT 'a\0b'")
+    tagged.execute("SELECT 'after it'")
+
+    rows = history(named, "RESULT_LIMIT => 1000", where=f"QUERY_TAG = '{database}'")
+
+    assert [row["QUERY_TEXT"] for row in rows] == ["SELECT 'after it'", "SELECT 'a\ufffdb'"]
 
 
 # --- what Snowflake leaves out ---------------------------------------------------------------------------------------
@@ -305,12 +304,12 @@ def test_short_statements_on_hybrid_tables_alone_leave_no_row_but_are_in_the_gro
         ids[name] = tagged.execute(statement).sfqid
 
     shown = {row["QUERY_ID"] for row in history(named, "RESULT_LIMIT => 1000", where=f"QUERY_TAG = '{database}'")}
-    recorded = {line["query_id"] for line in truth(server, database)}
+    took_ms = {line["query_id"]: line["total_ms"] for line in truth(server, database)}
 
-    assert {name for name, query_id in ids.items() if query_id in shown} == {
+    slow = {name for name, query_id in ids.items() if took_ms[query_id] >= UNRECORDED_MS}  # the machine may be busy
+    assert {name for name, query_id in ids.items() if query_id in shown} == slow | {
         "standard insert", "standard select", "both", "neither", "show",
     }  # fmt: skip
-    assert set(ids.values()) <= recorded
 
 
 def test_hybrid_statements_that_fail_or_run_in_a_transaction_are_shown(tagged, named, database):
@@ -336,11 +335,11 @@ def test_a_slow_hybrid_statement_is_shown(connect, tagged, named):
     thread = threading.Thread(target=lambda: tagged.execute("UPDATE H SET V = 2 WHERE K = 1"), name="blocked")
     thread.start()
     mine = f"SESSION_ID => {tagged.connection.session_id}"
-    long_enough = "TOTAL_ELAPSED_TIME >= 600 AND QUERY_TEXT LIKE 'UPDATE%'"
+    long_enough = f"TOTAL_ELAPSED_TIME > {UNRECORDED_MS} AND QUERY_TEXT LIKE 'UPDATE%'"
 
-    (blocked,) = wait_until(lambda: history(named, mine, function="_BY_SESSION", where=long_enough))
+    (blocked,) = wait_until(lambda: history(named, mine, function="_BY_SESSION", where=long_enough), "it is slow")
     holder.execute("COMMIT")
-    thread.join(30)
+    thread.join(PATIENCE_S)
 
     (row,) = history(named, mine, function="_BY_SESSION", where=long_enough)
     assert blocked["EXECUTION_STATUS"].upper() == "BLOCKED"
@@ -416,7 +415,7 @@ def test_a_json_tag_is_found_by_any_part_of_it(connect, server, database):
 
 def test_since_leaves_out_what_began_before(tagged, server, database):
     tagged.execute("SELECT 'before'")
-    moment = server.ask("/__loadgen/stats")["now_ms"]
+    moment = server.now_ms()
     tagged.execute("SELECT 'after'")
 
     lines = truth(server, database, moment)
@@ -424,32 +423,37 @@ def test_since_leaves_out_what_began_before(tagged, server, database):
     assert [line["sql_text"] for line in lines] == ["SELECT 'after'"]
 
 
-def test_waiting_for_a_slot_is_told_apart_from_working(server, database):
-    connection = server.connect(warehouse=f"ONE_{database}")
-    connection.cursor().execute(f"ALTER WAREHOUSE ONE_{database} SET MAX_CONCURRENCY_LEVEL = 1")
-    connection.close()
-    started = threading.Barrier(3)
+def test_waiting_for_a_slot_is_told_apart_from_working(server, connect, database):
+    one = connect(warehouse=f"ONE_{database}").cursor()
+    one.execute(f"ALTER WAREHOUSE ONE_{database} SET MAX_CONCURRENCY_LEVEL = 1")
+    holder, *clients = (
+        connect(warehouse=f"ONE_{database}", session_parameters={"QUERY_TAG": f"{database} {who}"})
+        for who in ("holds", "waits", "waits")
+    )
 
-    def run() -> None:
-        client = server.connect(warehouse=f"ONE_{database}", session_parameters={"QUERY_TAG": database})
-        started.wait(30)
-        client.cursor().execute("SELECT SYSTEM$WAIT(300, 'MILLISECONDS')")
-        client.close()
+    def are(running: int, queued: int) -> bool:
+        counts = server.ask("/__loadgen/stats")["warehouses"][f"ONE_{database}"]
+        return (counts["running"], counts["queued"]) == (running, queued)
 
-    threads = [threading.Thread(target=run, name=f"client-{number}") for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    with ThreadPoolExecutor(3, thread_name_prefix="client") as pool:
+        holding = pool.submit(holder.cursor().execute, "SELECT SYSTEM$WAIT(240)")
+        wait_until(lambda: are(1, 0), "the only slot is taken")
+        works = [pool.submit(client.cursor().execute, "SELECT SYSTEM$WAIT(100, 'MILLISECONDS')") for client in clients]
+        wait_until(lambda: are(1, 2), "two are queued")
+        queued_ms = server.let_pass(200)
+        one.execute(f"SELECT SYSTEM$CANCEL_ALL_QUERIES({holder.session_id})")
+        assert isinstance(holding.exception(PATIENCE_S), ProgrammingError)
+        for work in works:
+            work.result(PATIENCE_S)
 
-    lines = sorted(truth(server, database), key=lambda line: line["end_ms"])
-    assert len(lines) == 3
-    assert all(line["execution_ms"] >= 290 for line in lines)
-    assert all(line["total_ms"] >= line["queued_ms"] + line["execution_ms"] - 0.01 for line in lines)
-    for before, after in itertools.pairwise(lines):
-        # The one before it held the only slot for as long as it worked.
-        granted_ms = [line["start_ms"] + line["queued_ms"] for line in (before, after)]
-        assert granted_ms[1] >= granted_ms[0] + 200  # both are noted by an event loop that may be late
+    first, second = sorted(truth(server, f"{database} waits"), key=lambda line: line["queued_ms"])
+    (held,) = truth(server, f"{database} holds")
+    assert held["queued_ms"] == 0
+    assert first["queued_ms"] >= queued_ms
+    assert second["queued_ms"] >= queued_ms + 90  # the other one held the slot while it worked
+    for line in (first, second):
+        assert line["execution_ms"] >= 90  # an event loop's timer may be early by a millisecond or two
+        assert line["total_ms"] >= line["queued_ms"] + line["execution_ms"] - 0.01
 
 
 def test_the_counts_of_the_server_agree_with_what_was_sent(connect, server, database):
@@ -466,7 +470,7 @@ def test_the_counts_of_the_server_agree_with_what_was_sent(connect, server, data
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
 
     lines = truth(server, database)
     requests = server.ask("/__loadgen/journal?path=query-request&match=SELECT%20%3F%2C%20%3F")
@@ -490,7 +494,7 @@ def test_the_stats_show_what_runs_and_what_waits(server, connect, database):
 
     def run(client: Any) -> None:
         try:
-            client.cursor().execute("SELECT SYSTEM$WAIT(60)")
+            client.cursor().execute("SELECT SYSTEM$WAIT(240)")
         except ProgrammingError as error:
             codes.append(error.errno)
 
@@ -498,14 +502,15 @@ def test_the_stats_show_what_runs_and_what_waits(server, connect, database):
     for thread in threads:
         thread.start()
     stats = wait_until(
-        lambda: (now := server.ask("/__loadgen/stats")) and now["warehouses"][f"ONE_{database}"]["queued"] == 2 and now
+        lambda: (now := server.ask("/__loadgen/stats")) and now["warehouses"][f"ONE_{database}"]["queued"] == 2 and now,
+        "two are queued",
     )
     listed = one.execute(f"SHOW WAREHOUSES LIKE 'ONE_{database}'").fetchone()
     counts = dict(zip([column.name for column in one.description], listed, strict=True))
     for client in clients:
         one.execute(f"SELECT SYSTEM$CANCEL_ALL_QUERIES({client.session_id})")
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
 
     assert {"open_sessions", "running", "queued", "statements"} <= stats.keys()
     assert stats["warehouses"][f"ONE_{database}"] == {"running": 1, "queued": 2, "slots": 1}
@@ -518,7 +523,7 @@ def test_the_stats_show_what_runs_and_what_waits(server, connect, database):
 
 
 def test_the_journal_has_every_request_of_a_session(server):
-    moment = server.ask("/__loadgen/stats")["now_ms"]
+    moment = server.now_ms()
     connection = server.connect()
     connection.cursor().execute("SELECT ?, ?", (1, "x"))
     number = connection.session_id

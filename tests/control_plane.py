@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
+from datetime import datetime, timedelta
 from typing import Any
 
 from loadgen.clock import Clock, FakeClock
@@ -61,11 +62,15 @@ class ControlPlane:
         run_status.create(self.session, patience(), run_status.NewRun(run_id=run_id, **(fields | more)))
         return run_id
 
-    def claim(self, run_id: str, *, ttl_s: float = 30.0) -> Term:
+    def claim(self, run_id: str, *, ttl_s: float = 300.0) -> Term:
         """A term that must be free to take."""
         term = claim(self.session, patience(), run_id, new_owner(), ttl_s)
         assert term is not None
         return term
+
+    def passed_ms(self, since: datetime) -> float:
+        """How long ago that was on the server's clock; a millisecond more, because it tells ages in whole ones."""
+        return (run_status.server_time(self.session) - since) / timedelta(milliseconds=1) + 1
 
     def leases(self, run_id: str) -> list[tuple[int, str, int]]:
         """(epoch, owner, milliseconds it still lasts) of every term, oldest first."""

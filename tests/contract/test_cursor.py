@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from decimal import Decimal
@@ -14,30 +13,20 @@ import snowflake.connector
 from snowflake.connector import DictCursor
 
 from tests.embedded_server import EmbeddedServer
+from tests.processes import PATIENCE_S, wait_until
 
 MAJOR = int(snowflake.connector.__version__.split(".")[0])
 Error = snowflake.connector.errors.Error
 ProgrammingError = snowflake.connector.errors.ProgrammingError
-# Long enough to be met by whoever has to cancel it, short enough to end by itself within a test.
+# Nothing but a cancellation or a timeout ends them.
 LONG_QUERY = "SELECT COUNT(*) FROM TABLE(GENERATOR(ROWCOUNT => 100000)) A, TABLE(GENERATOR(ROWCOUNT => 100000)) B"
-LONG_WAIT = "SELECT SYSTEM$WAIT(60)"
+LONG_WAIT = "SELECT SYSTEM$WAIT(240)"
 
 
 def requests_with(server: EmbeddedServer, text: str) -> list[dict[str, Any]]:
     """The query requests whose SQL contains a text without characters that a URL would need to escape."""
     assert text.isidentifier()
     return list(server.ask(f"/__loadgen/journal?path=query-request&match={text}"))
-
-
-def wait_until(condition: Callable[[], Any], *, tries: int = 600) -> Any:
-    """The condition's first true value; the pause lets the other threads work."""
-    pause = threading.Event()
-    for _ in range(tries):
-        value = condition()
-        if value:
-            return value
-        pause.wait(0.05)
-    raise AssertionError("it never happened")
 
 
 def running_query_id(cursor: Any, session_id: int) -> str | None:
@@ -326,7 +315,7 @@ def test_a_statement_timeout_ends_the_statement_with_630(cursor, statement):
 
     assert (caught.value.errno, caught.value.sqlstate) == (630, "57014")
     assert "timeout of 1 second(s)" in str(caught.value)
-    assert cursor.execute("SELECT 7").fetchall() == [(7,)]
+    assert cursor.execute("SELECT 7", _statement_params={"STATEMENT_TIMEOUT_IN_SECONDS": 60}).fetchall() == [(7,)]
 
 
 def test_a_timeout_can_be_given_to_one_statement(cursor):
@@ -351,9 +340,9 @@ def test_another_session_can_cancel_a_statement(connect, statement):
     thread = threading.Thread(target=run, name="victim")
     thread.start()
     cursor = other.cursor()
-    query_id = wait_until(lambda: running_query_id(cursor, victim.session_id))
+    query_id = wait_until(lambda: running_query_id(cursor, victim.session_id), "the statement runs")
     answer = cursor.execute("SELECT SYSTEM$CANCEL_QUERY(?)", (query_id,)).fetchone()
-    thread.join(30)
+    thread.join(PATIENCE_S)
 
     assert answer == (f"query [{query_id}] terminated.",)
     assert [(error.errno, error.sqlstate, error.sfqid) for error in caught] == [(604, "57014", query_id)]
@@ -373,15 +362,22 @@ def test_cancelling_what_has_ended_or_never_was_does_no_harm(cursor):
 # --- asynchronous execution ------------------------------------------------------------------------------------------
 
 
-def test_a_statement_can_run_in_the_background_and_be_fetched_later(connection, cursor):
-    cursor.execute_async("SELECT SYSTEM$WAIT(1) AS W")
-    query_id = cursor.sfqid
+def test_a_statement_can_run_in_the_background_and_be_fetched_later(connect, connection, cursor):
+    cursor.execute("CREATE HYBRID TABLE H (K INTEGER PRIMARY KEY, V INTEGER)")
+    cursor.execute("INSERT INTO H VALUES (1, 0)")
+    holder = connect().cursor()
+    holder.execute("BEGIN")
+    holder.execute("UPDATE H SET V = 1 WHERE K = 1")  # what runs in the background must wait for this
 
-    assert connection.is_still_running(connection.get_query_status(query_id))
+    cursor.execute_async("UPDATE H SET V = V + 10 WHERE K = 1")
+    query_id = cursor.sfqid
+    running = connection.is_still_running(connection.get_query_status(query_id))
+    holder.execute("COMMIT")
     cursor.get_results_from_sfqid(query_id)
 
-    assert [len(row) for row in cursor.fetchall()] == [1]
-    assert cursor.description[0].name == "W"
+    assert running
+    assert cursor.fetchall() == [(1, 0)]
+    assert cursor.description[0].name == "number of rows updated"
     assert connection.get_query_status(query_id).name == "SUCCESS"
 
 
@@ -402,7 +398,8 @@ def test_a_failure_in_the_background_is_told_to_whoever_asks(connection, cursor)
         lambda: (
             not connection.is_still_running(connection.get_query_status(query_id))
             and connection.get_query_status(query_id)
-        )
+        ),
+        "the statement has ended",
     )
     with pytest.raises(ProgrammingError) as caught:
         connection.get_query_status_throw_if_error(query_id)
@@ -435,7 +432,9 @@ def test_a_statement_in_the_background_can_be_aborted_by_its_id(connection, curs
     aborted = cursor.abort_query(query_id)
 
     assert aborted
-    wait_until(lambda: not connection.is_still_running(connection.get_query_status(query_id)))
+    wait_until(
+        lambda: not connection.is_still_running(connection.get_query_status(query_id)), "the statement has ended"
+    )
 
 
 def test_a_connection_can_be_asked_whether_it_is_still_good(server, connection):
@@ -484,8 +483,8 @@ def test_two_hundred_sessions_at_once_get_their_own_answers(server):
     def client(number: int) -> tuple[list[Any], int]:
         connection = server.connect(database="CROWD", schema="PUBLIC")
         try:
-            everyone_in.wait(90)
-            counted.wait(90)
+            everyone_in.wait(PATIENCE_S)
+            counted.wait(PATIENCE_S)
             cursor = connection.cursor()
             query = "SELECT ?, ? * 2, CURRENT_SESSION()"
             answers = [cursor.execute(query, (number, number)).fetchone() for _ in range(3)]
@@ -496,10 +495,10 @@ def test_two_hundred_sessions_at_once_get_their_own_answers(server):
 
     with ThreadPoolExecutor(count, thread_name_prefix="client") as pool:
         futures = [pool.submit(client, number) for number in range(count)]
-        everyone_in.wait(90)
+        everyone_in.wait(PATIENCE_S)
         opened = server.ask("/__loadgen/stats")["open_sessions"]
         counted.set()
-        results = [future.result(90) for future in futures]
+        results = [future.result(PATIENCE_S) for future in futures]
 
     assert opened == before + count
     assert len({session for _, session in results}) == count

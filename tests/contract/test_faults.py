@@ -25,6 +25,7 @@ from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, find_profile
 from loadgen.snowflake.profile import Profile
 from loadgen.snowflake.settings import control_settings, load_settings
 from tests.embedded_server import EmbeddedServer
+from tests.processes import PATIENCE_S, wait_until
 
 MAJOR = driver.major()
 HTML = "<html><body>Bad gateway</body></html>"
@@ -33,13 +34,24 @@ ATTEMPTS = 4  # of a retrying connection of 5.x
 Open = Callable[[], Any]
 
 
-@pytest.fixture
-def profile(server: EmbeddedServer, database: str) -> Profile:
+def profile_of(server: EmbeddedServer, database: str) -> Profile:
     return find_profile(
         "embedded",
         environ={EMBEDDED_ADDRESS: server.address},
         overrides={"database": database, "schema": "PUBLIC"},
     )
+
+
+@pytest.fixture
+def profile(server: EmbeddedServer, database: str) -> Profile:
+    return profile_of(server, database)
+
+
+@pytest.fixture
+def fresh() -> Iterator[EmbeddedServer]:
+    """A server without a past: what its first rule draws is the same every time."""
+    with EmbeddedServer("--engine", "null", "--seed", "7") as running:
+        yield running
 
 
 @pytest.fixture
@@ -49,13 +61,26 @@ def load(profile: Profile) -> Iterator[Any]:
     close(connection)
 
 
+def retrying_connection(profile: Profile, limit_s: int) -> Any:
+    """One of a driver that tries again: 4.x until its time is over, 5.x as often as it may."""
+    settings = control_settings(profile, major=MAJOR, tag="retrying", statement_limit_s=60)
+    arguments = {key: value for key, value in settings.arguments.items() if key != "backoff_policy"}
+    more = {"retry_max_attempts": ATTEMPTS} if MAJOR >= 5 else {"network_timeout": limit_s}
+    return connect(profile, replace(settings, arguments=arguments | more))
+
+
 @pytest.fixture
 def retrying(profile: Profile) -> Iterator[Any]:
-    """4.x tries until its time is over, so it gets little of it; 5.x counts its attempts."""
-    settings = control_settings(profile, major=MAJOR, tag="retrying", statement_limit_s=1 if MAJOR == 4 else 8)
-    arguments = {key: value for key, value in settings.arguments.items() if key != "backoff_policy"}
-    more = {"retry_max_attempts": ATTEMPTS} if MAJOR >= 5 else {"network_timeout": 3}
-    connection = connect(profile, replace(settings, arguments=arguments | more))
+    """It has the time to get over what passes."""
+    connection = retrying_connection(profile, 60)
+    yield connection
+    close(connection)
+
+
+@pytest.fixture
+def giving_up(profile: Profile) -> Iterator[Any]:
+    """It has no time left after a few attempts."""
+    connection = retrying_connection(profile, 5)
     yield connection
     close(connection)
 
@@ -65,6 +90,7 @@ class Statement:
 
     def __init__(self, server: EmbeddedServer, database: str) -> None:
         self._server = server
+        self._since_ms = server.now_ms()
         self.mark = f"MARK_{database}"
         self.sql = f"SELECT 7 AS {self.mark}"
 
@@ -73,11 +99,11 @@ class Statement:
 
     @property
     def requests(self) -> list[dict[str, Any]]:
-        return list(self._server.ask(f"/__loadgen/journal?match={self.mark}"))
+        return list(self._server.ask(f"/__loadgen/journal?match={self.mark}&since={self._since_ms}"))
 
     @property
     def executions(self) -> int:
-        lines = self._server.ask("/__loadgen/history")
+        lines = self._server.ask(f"/__loadgen/history?since={self._since_ms}")
         return sum(self.mark in line["sql_text"] for line in lines)
 
 
@@ -93,17 +119,6 @@ def failure_of(connection: Any, sql: str) -> Exception:
     except Exception as error:  # 4.x lets exceptions of its HTTP library through
         return error
     raise AssertionError("the statement succeeded")
-
-
-def wait_until(condition: Callable[[], Any], *, tries: int = 200) -> Any:
-    """The condition's first true value; the pause lets the server work."""
-    pause = threading.Event()
-    for _ in range(tries):
-        value = condition()
-        if value:
-            return value
-        pause.wait(0.05)
-    raise AssertionError("it never happened")
 
 
 def shown(error: Exception) -> tuple[str, int | None]:
@@ -200,10 +215,10 @@ def test_a_retried_statement_survives_a_fault_that_passes(retrying, statement, f
     ],
     ids=["503", "429", "reset"],
 )
-def test_a_retried_statement_gives_up_on_a_fault_that_stays(retrying, statement, fault, in_5, in_4):
+def test_a_retried_statement_gives_up_on_a_fault_that_stays(giving_up, statement, fault, in_5, in_4):
     statement.fault(**fault)
 
-    error = failure_of(retrying, statement.sql)
+    error = failure_of(giving_up, statement.sql)
 
     counts = [request["retry_count"] for request in statement.requests]
     assert counts == list(range(ATTEMPTS if MAJOR >= 5 else len(counts)))
@@ -295,9 +310,27 @@ def test_a_fault_that_strikes_first_leaves_nothing_behind(server, load, database
 # --- no answer -------------------------------------------------------------------------------------------------------
 
 
+def waits_a_second(server: EmbeddedServer, database: str, *, for_the_socket: bool = False) -> Any:
+    """A connection whose statements are given up after a second; logging in may take longer."""
+    if MAJOR >= 5:
+        return server.connect(database=database, schema="PUBLIC", query_timeout=1)
+    connection = server.connect(database=database, schema="PUBLIC")
+    connection._network_timeout = 1
+    connection._socket_timeout = 1 if for_the_socket else None
+    return connection
+
+
+def works(connection: Any) -> bool:
+    try:
+        return bool(connection.cursor().execute("SELECT 7").fetchall() == [(7,)])
+    except Exception as error:
+        if classify(error).category is not ErrorCategory.CONNECTION:
+            raise
+        return False  # a second was not enough for it
+
+
 def test_a_client_limit_ends_a_statement_that_gets_no_answer_and_aborts_it_on_the_server(server, database):
-    limit = {"query_timeout": 1} if MAJOR >= 5 else {"network_timeout": 1, "socket_timeout": 1}
-    connection = server.connect(database=database, schema="PUBLIC", **limit)
+    connection = waits_a_second(server, database, for_the_socket=True)
     hanging = Statement(server, database)
     hanging.fault(kind="hang")
 
@@ -307,29 +340,30 @@ def test_a_client_limit_ends_a_statement_that_gets_no_answer_and_aborts_it_on_th
         entries = server.ask("/__loadgen/journal?path=abort-request")
         return [entry for entry in entries if entry["session_id"] == connection.session_id]
 
-    wait_until(aborts)  # 5.x does not wait for the answer to its abort
-    wait_until(lambda: hanging.requests)  # the journal has a request when it is over
+    seen = wait_until(aborts, "it is aborted")  # 5.x does not wait for the answer to its abort
+    wait_until(lambda: hanging.requests, "it is over")  # only then it is in the journal
     server.clear_faults()
-    assert connection.cursor().execute("SELECT 7").fetchall() == [(7,)]
+    wait_until(lambda: works(connection), "the connection works again")
     connection.close()
     assert shown(error) == (("OperationalError", 14) if MAJOR >= 5 else ("OperationalError", 250003))
     assert getattr(error, "sqlstate", None) == ("HYT00" if MAJOR >= 5 else "n/a")
     assert classify(error).category is ErrorCategory.CONNECTION
     assert classify(error).unknown_outcome
-    assert len(aborts()) == 1
+    assert len(seen) == 1
     assert [entry["outcome"] for entry in hanging.requests] == ["fault hang"]
 
 
 def test_an_abort_request_ends_the_statement_on_the_server(server, database):
     """The server works, but longer than the client waits."""
-    limit = {"query_timeout": 1} if MAJOR >= 5 else {"network_timeout": 1}
-    connection = server.connect(database=database, schema="PUBLIC", **limit)
-    sql = f"SELECT SYSTEM$WAIT(60) AS ABORTED_{database}"
+    connection = waits_a_second(server, database)
+    sql = f"SELECT SYSTEM$WAIT(240) AS ABORTED_{database}"
 
     error = failure_of(connection, sql)
 
     # 5.x does not wait for the answer to its abort.
-    lines = wait_until(lambda: [line for line in server.ask("/__loadgen/history") if line["sql_text"] == sql])
+    lines = wait_until(
+        lambda: [line for line in server.ask("/__loadgen/history") if line["sql_text"] == sql], "it is over"
+    )
     connection.close()
     # 4.x hears of its own abort from the server, 5.x stops listening.
     assert shown(error) == (("OperationalError", 14) if MAJOR >= 5 else ("ProgrammingError", 604))
@@ -454,9 +488,9 @@ def test_an_error_text_of_a_megabyte_arrives_whole_and_is_described_briefly(load
 # --- logging in and out ----------------------------------------------------------------------------------------------
 
 
-def test_a_share_of_all_logins_can_be_refused(server, profile):
-    server.fault(match="/session/v1/login-request", kind="error", errno=390100, sqlstate="28000", probability=0.3)
-    refused = []
+def test_a_share_of_all_logins_can_be_refused(fresh, database):
+    fresh.fault(match="/session/v1/login-request", kind="error", errno=390100, sqlstate="28000", probability=0.3)
+    profile, refused = profile_of(fresh, database), []
 
     for _ in range(40):
         try:
@@ -464,7 +498,7 @@ def test_a_share_of_all_logins_can_be_refused(server, profile):
         except ConnectFailed as error:
             refused.append(str(error))
 
-    (rule,) = server.ask("/__loadgen/faults")
+    (rule,) = fresh.ask("/__loadgen/faults")
     assert rule["fired"] == len(refused)
     assert 3 <= len(refused) <= 22
     assert all("do not fit" in text for text in refused)
@@ -481,16 +515,21 @@ def test_a_login_that_fails_once_with_503_is_a_failed_login_for_load(server, pro
 
 def test_a_server_that_does_not_answer_logout_delays_closing_by_little(server, profile):
     connection = connect(profile, load_settings(profile, major=MAJOR, statement_limit_s=20, tag="t"))
-    server.fault(match="/session$", kind="hang")
-    ended = threading.Event()
+    since_ms = server.now_ms()
+    # Without its limits the driver would wait longer than this for an answer: 15 s (5.x) or 30 s (4.x).
+    server.fault(match="/session$", kind="hang", ms=14_000)
+    closing = threading.Thread(target=close, args=(connection,), name="closer", daemon=True)
+    closing.start()
 
-    def run() -> None:
-        close(connection)
-        ended.set()
+    def logouts() -> list[str]:
+        entries = server.ask(f"/__loadgen/journal?path=/session&since={since_ms}")
+        return [entry["outcome"] for entry in entries if entry["path"] == "/session"]
 
-    threading.Thread(target=run, name="closer", daemon=True).start()
+    outcomes = wait_until(logouts, "the logout is over")
+    closing.join(PATIENCE_S)
 
-    assert ended.wait(10)  # without its limits the driver waits 15 s (5.x) or 30 s (4.x)
+    assert not closing.is_alive()
+    assert outcomes == ["fault hang"]  # the client went away before the time was over
 
 
 # --- rules -----------------------------------------------------------------------------------------------------------
@@ -511,18 +550,21 @@ def test_count_limits_how_often_a_rule_strikes(server, load, statement):
     assert (rule["fired"], rule["count"]) == (2, 2)
 
 
-def test_probability_strikes_about_as_often_as_it_says(server, load, statement):
-    statement.fault(kind="error", errno=100183, probability=0.25)
+def test_probability_strikes_about_as_often_as_it_says(fresh, database):
+    profile = profile_of(fresh, database)
+    fresh.fault(match="SELECT 7", kind="error", errno=100183, probability=0.25)
+    connection = connect(profile, load_settings(profile, major=MAJOR, statement_limit_s=20, tag="t"))
     codes = []
 
     for _ in range(200):
         try:
-            load.cursor().execute(statement.sql)
+            connection.cursor().execute("SELECT 7")
         except Exception as error:
             codes.append(classify(error).code)
+    close(connection)
 
     assert set(codes) == {100183}
-    assert server.ask("/__loadgen/faults")[0]["fired"] == len(codes)
+    assert fresh.ask("/__loadgen/faults")[0]["fired"] == len(codes)
     assert 25 <= len(codes) <= 80  # more than four standard deviations to both sides
 
 

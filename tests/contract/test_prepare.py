@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from loadgen.snowflake.ident import QualifiedName
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from loadgen.snowflake.settings import load_settings
 from tests.embedded_server import EmbeddedServer
+from tests.processes import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.any_driver
 
@@ -488,7 +490,7 @@ def test_two_preparations_of_a_hybrid_table_make_it_together(bench):
     def prepare() -> None:
         def tell(progress: Progress) -> None:
             if progress.step is Step.FILLING and progress.rows_there == 0:
-                meet.wait(30)  # both have seen the empty table
+                meet.wait(PATIENCE_S)  # both have seen the empty table
 
         try:
             results.append(bench.prepare(scenario, progress=tell))
@@ -500,7 +502,7 @@ def test_two_preparations_of_a_hybrid_table_make_it_together(bench):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
 
     assert [type(result) for result in results] == [Prepared, Prepared], results
     assert bench.counts("T") == (20_000, 20_000)
@@ -528,12 +530,16 @@ def test_a_stop_ends_between_two_statements_and_the_next_preparation_goes_on(ben
 
 def test_a_stop_ends_the_waiting_for_a_server_that_fails(bench):
     bench.server.fault(match=f'INSERT INTO "{bench.database}"', kind="error", errno=625)
-    failing = threading.Thread(target=lambda: (bench.stop.wait(0.5), bench.stop.set()), name="stop")
-    failing.start()
 
-    with pytest.raises(PreparationStopped, match="at least 0 of 3,000"):
-        bench.prepare(bench.scenario(table(KEY)))
-    failing.join()
+    def stop_when_it_has_failed() -> None:
+        wait_until(lambda: bench.sent("INSERT"), "it has failed")
+        bench.stop.set()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="stop") as pool:
+        stopping = pool.submit(stop_when_it_has_failed)
+        with pytest.raises(PreparationStopped, match="at least 0 of 3,000"):
+            bench.prepare(bench.scenario(table(KEY)))
+        stopping.result(PATIENCE_S)
 
 
 # --- statements and pools --------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,6 @@ from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
 from loadgen.scenario.frozen import freeze, template_id
 from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import EmbeddedServer
 from tests.unit.orchestrator_builders import live_text, tally, window
 from tests.unit.report_builders import HOSTILE_NAME, MANY, scenario, summary
 
@@ -52,13 +50,6 @@ pytestmark = pytest.mark.any_driver
 NAMES = ("look", HOSTILE_NAME)
 SECONDS = 8
 STEPS = ((RunStatus.PREPARED, RunStatus.STARTING), (RunStatus.STARTING, RunStatus.RUNNING))
-
-
-@pytest.fixture(scope="module")
-def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
-    made = ControlPlane(server)
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from loadgen.snowflake.probe import probe
 from loadgen.snowflake.profile import Profile
 from loadgen.snowflake.settings import Settings, control_settings, load_settings, probe_settings, query_tag
 from tests.embedded_server import ROOT, EmbeddedServer
+from tests.processes import PATIENCE_S, wait_until
 
 MAJOR = driver.major()
 PASSWORD = "planted-Passw0rd-7193"
@@ -133,7 +134,7 @@ def test_sessions_are_in_utc_whatever_the_account_says(open_connection):
     now, clock = open_connection().cursor().execute("SELECT CURRENT_TIMESTAMP(), SYSDATE()").fetchone()
 
     assert now.utcoffset().total_seconds() == 0
-    assert abs((now.replace(tzinfo=None) - clock).total_seconds()) < 1
+    assert abs((now.replace(tzinfo=None) - clock).total_seconds()) < 60  # other zones are half an hour away at least
 
 
 def test_the_tag_of_a_load_session_joins_the_history_to_the_run(server, open_connection, profile, database):
@@ -230,7 +231,7 @@ def test_a_unique_constraint_refuses_as_a_duplicate_key(open_connection):
 def test_the_statement_limit_ends_a_statement_as_a_timeout(open_connection, profile):
     cursor = open_connection(load_of(profile, statement_limit_s=1)).cursor()
 
-    failure = failure_of(cursor, "SELECT SYSTEM$WAIT(30)")
+    failure = failure_of(cursor, "SELECT SYSTEM$WAIT(240)")
 
     assert (failure.code, failure.category) == (630, ErrorCategory.QUERY_TIMEOUT)
     assert not failure.unknown_outcome
@@ -257,16 +258,16 @@ def test_a_cancelled_statement_is_known_as_such(open_connection):
     victim, other = open_connection(), open_connection().cursor()
     caught: list[Failure] = []
     thread = threading.Thread(
-        target=lambda: caught.append(failure_of(victim.cursor(), "SELECT SYSTEM$WAIT(30)")), name="victim"
+        target=lambda: caught.append(failure_of(victim.cursor(), "SELECT SYSTEM$WAIT(240)")), name="victim"
     )
     thread.start()
-    pause = threading.Event()
-    for _ in range(400):
+
+    def cancelled() -> bool:
         answer = other.execute(f"SELECT SYSTEM$CANCEL_ALL_QUERIES({victim.session_id})").fetchone()
-        if not answer[0].startswith("0"):
-            break
-        pause.wait(0.05)
-    thread.join(20)
+        return not answer[0].startswith("0")
+
+    wait_until(cancelled, "it is cancelled")
+    thread.join(PATIENCE_S)
 
     (failure,) = caught
     assert failure.code == 604
@@ -350,7 +351,7 @@ class Shell:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
 
@@ -441,7 +442,12 @@ close(connection)
     )
 
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], env=shell.environ, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-P", "-c", code],
+        env=shell.environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
     assert (done.returncode, done.stdout) == (0, "[('planted-bind',)]\n")

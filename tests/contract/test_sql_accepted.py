@@ -18,6 +18,7 @@ from tests.embedded_server import EmbeddedServer
 pytestmark = pytest.mark.any_driver
 
 PACIFIC = ZoneInfo("America/Los_Angeles")
+SECOND = timedelta(seconds=1)
 PRIMARY_KEY = 200001
 
 RUN_STATUS = """
@@ -292,7 +293,7 @@ def test_row_18_timestampdiff_counts_boundaries(utc: Sql) -> None:
     row = utc(
         "SELECT TIMESTAMPDIFF('second', '2026-01-01 00:00:00.999'::TIMESTAMP_NTZ, '2026-01-01"
         " 00:00:01.001'::TIMESTAMP_NTZ),"
-        " TIMESTAMPDIFF('second', DATEADD(second, -121, SYSDATE()), CURRENT_TIMESTAMP()) BETWEEN 120 AND 125,"
+        " TIMESTAMPDIFF('second', DATEADD(second, -121, SYSDATE()), CURRENT_TIMESTAMP()) BETWEEN 120 AND 180,"
         " DATEDIFF(year, '2025-12-31'::DATE, '2026-01-01'::DATE)"
     )
 
@@ -335,10 +336,11 @@ def test_sysdate_is_utc_whatever_the_session_says(connect: Callable[..., Any]) -
     for zone in ("America/Los_Angeles", "UTC", "Asia/Kolkata"):
         sql = Sql(connect(session_parameters={"TIMEZONE": zone}))
 
+        before = datetime.now(UTC)
         now = sql.value("SELECT SYSDATE()")
 
         assert now.tzinfo is None
-        assert abs(now.replace(tzinfo=UTC) - datetime.now(UTC)) < timedelta(seconds=60)
+        assert before - SECOND <= now.replace(tzinfo=UTC) <= datetime.now(UTC) + SECOND
 
 
 def test_two_sessions_with_different_time_zones_disagree_about_current_timestamp(connect: Callable[..., Any]) -> None:
@@ -478,9 +480,9 @@ def test_a_lease_is_claimed_renewed_released_and_claimed_again(control: Sql) -> 
         "SELECT EPOCH, OWNER, EXPIRES_AT, SYSDATE() AS NOW_UTC FROM RUN_LEASES WHERE RUN_ID = ?"
         " ORDER BY EPOCH DESC LIMIT 1"
     )
-    claim = "INSERT INTO RUN_LEASES (RUN_ID, EPOCH, OWNER, EXPIRES_AT) SELECT ?, ?, ?, DATEADD(second, 30, SYSDATE())"
+    claim = "INSERT INTO RUN_LEASES (RUN_ID, EPOCH, OWNER, EXPIRES_AT) SELECT ?, ?, ?, DATEADD(minute, 5, SYSDATE())"
     renew = (
-        "UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, 30, SYSDATE()) WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ?"
+        "UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(minute, 5, SYSDATE()) WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ?"
         " AND EXPIRES_AT > SYSDATE()"
     )
 
@@ -491,7 +493,7 @@ def test_a_lease_is_claimed_renewed_released_and_claimed_again(control: Sql) -> 
     assert lost.value.errno == PRIMARY_KEY
     ((epoch, owner, expires_at, now),) = control(newest, "r")
     assert (epoch, owner) == (1, "me")
-    assert timedelta(seconds=0) < expires_at - now <= timedelta(seconds=30)
+    assert timedelta(seconds=0) < expires_at - now <= timedelta(minutes=5)
     assert control.count(renew, "r", 1, "me") == 1
     assert control.count(renew, "r", 1, "you") == 0
     assert control.count("UPDATE RUN_LEASES SET EXPIRES_AT = SYSDATE() WHERE RUN_ID = ? AND EPOCH = ?", "r", 1) == 1
@@ -541,6 +543,7 @@ def test_a_heartbeat_updates_and_inserts_the_first_time(control: Sql) -> None:
 
 
 def test_stale_workers_and_orphaned_runs_are_found_by_the_servers_clock(control: Sql) -> None:
+    began = control.value("SELECT SYSDATE()")
     for worker, age_s in (("fresh", 0), ("stale", 90)):
         control(
             "INSERT INTO WORKER_HEARTBEATS SELECT 'r', ?, 0, 'RUNNING', NULL, DATEADD(second, ?,"
@@ -551,7 +554,7 @@ def test_stale_workers_and_orphaned_runs_are_found_by_the_servers_clock(control:
     insert_run(control, "young", "RUNNING")
     insert_run(control, "old", "RUNNING")
     insert_run(control, "old but done", "COMPLETED")
-    control("UPDATE RUN_STATUS SET UPDATED_AT = DATEADD(second, -300, SYSDATE()) WHERE RUN_ID LIKE 'old%'")
+    control("UPDATE RUN_STATUS SET UPDATED_AT = DATEADD(hour, -2, SYSDATE()) WHERE RUN_ID LIKE 'old%'")
 
     ages = dict(
         control(
@@ -561,11 +564,12 @@ def test_stale_workers_and_orphaned_runs_are_found_by_the_servers_clock(control:
         )
     )
     orphans = control(
-        "SELECT RUN_ID FROM RUN_STATUS WHERE STATUS = 'RUNNING' AND UPDATED_AT < DATEADD(second, -120, SYSDATE())"
+        "SELECT RUN_ID FROM RUN_STATUS WHERE STATUS = 'RUNNING' AND UPDATED_AT < DATEADD(second, -3600, SYSDATE())"
     )
+    passed_ms = (control.value("SELECT SYSDATE()") - began) / timedelta(milliseconds=1) + 1
 
-    assert 0 <= ages["fresh"] < 60_000
-    assert 90_000 <= ages["stale"] < 150_000
+    assert 0 <= ages["fresh"] <= passed_ms
+    assert 90_000 <= ages["stale"] <= 90_000 + passed_ms
     assert orphans == [("old",)]
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,12 +23,11 @@ from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, find_profile
 from loadgen.snowflake.probe import probe
 from loadgen.snowflake.profile import Profile
 from loadgen.snowflake.settings import Settings, control_settings, load_settings, probe_settings, query_tag
-from tests.embedded_server import ROOT, EmbeddedServer
+from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, wait_until
 
 MAJOR = driver.major()
 PASSWORD = "planted-Passw0rd-7193"
-PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 
 
 def profile_of(address: str, **overrides: str | None) -> Profile:
@@ -331,36 +327,6 @@ def test_a_probe_says_who_we_are_and_how_far_it_is(profile, database):
     assert all(value > 0 for value in found.round_trips_ms)
 
 
-class Shell:
-    """Runs `loadgen` in a process of its own, with a home of its own."""
-
-    def __init__(self, home: Path) -> None:
-        self.folder = home / ".snowflake"
-        self.folder.mkdir()
-        self.environ = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-
-    def write(self, text: str) -> None:
-        path = self.folder / "connections.toml"
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o600)
-
-    def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*PROGRAM, *words],
-            env={**self.environ, **variables},
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
-
-
 def test_the_command_line_tests_the_embedded_connection(shell, server):
     done = shell.run("connections", "test", "-c", "embedded", **{EMBEDDED_ADDRESS: server.address})
 
@@ -441,14 +407,7 @@ close(connection)
         'protocol = "http"\n'
     )
 
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        env=shell.environ,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = shell.python("-P", "-c", code)
 
     assert (done.returncode, done.stdout) == (0, "[('planted-bind',)]\n")
     for planted in (PASSWORD, "PLANTED_SQL", "planted-bind"):

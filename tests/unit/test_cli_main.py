@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -17,18 +18,13 @@ import loadgen.cli.main as program
 from loadgen.cli.commands import COMMANDS, Entry
 from loadgen.cli.main import cli, main
 from loadgen.errors import Busy, ConnectFailed
+from tests.processes import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ["snowflake.connector", "numpy", "pydantic", "sqlglot", "asyncpg", "rich", "ruamel.yaml", "asyncio", "uvicorn"]
 
 
-@pytest.fixture(autouse=True)
-def restored_logging():
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = [handler for handler in root.handlers if handler in handlers]
-    root.setLevel(level)
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 @pytest.fixture
@@ -52,18 +48,11 @@ def run_command(monkeypatch, capfd):
     return run
 
 
-def raising(error):
-    def body():
-        raise error
-
-    return body
-
-
 def python(*arguments, **options):
     """Runs this interpreter as a user would meet it: from elsewhere, finding the project by path."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)} | options.pop("env", {})
     command = [sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, env=environment, **options)
 
 
 def test_help_imports_nothing_heavy_and_shows_every_command_with_an_example():
@@ -95,7 +84,7 @@ def test_a_verdict_becomes_the_exit_code(run_command, end):
 
 
 def test_an_error_is_told_with_its_remedy_and_without_a_traceback(run_command):
-    code, out, err = run_command(raising(ConnectFailed("prod refused the login", remedy="Renew the token.")))
+    code, out, err = run_command(Mock(side_effect=ConnectFailed("prod refused the login", remedy="Renew the token.")))
 
     assert code == 3
     assert out == ""
@@ -103,7 +92,7 @@ def test_an_error_is_told_with_its_remedy_and_without_a_traceback(run_command):
 
 
 def test_an_unexpected_error_points_to_debug(run_command):
-    code, out, err = run_command(raising(ZeroDivisionError("division by zero")))
+    code, out, err = run_command(Mock(side_effect=ZeroDivisionError("division by zero")))
 
     assert code == 1
     assert out == ""
@@ -114,7 +103,7 @@ def test_an_unexpected_error_points_to_debug(run_command):
 
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_debug_shows_the_traceback_wherever_the_option_stands(run_command, where):
-    body = raising(ZeroDivisionError("division by zero"))
+    body = Mock(side_effect=ZeroDivisionError("division by zero"))
 
     code, _, err = run_command(body, before=["--debug"]) if where == "before" else run_command(body, "--debug")
 
@@ -126,7 +115,7 @@ def test_debug_shows_the_traceback_wherever_the_option_stands(run_command, where
 def test_a_log_file_gets_the_traceback_in_any_case(run_command, tmp_path):
     path = tmp_path / "loadgen.log"
 
-    run_command(raising(Busy("another run has it")), "--log-file", str(path))
+    run_command(Mock(side_effect=Busy("another run has it")), "--log-file", str(path))
 
     (entry,) = [json.loads(line) for line in path.read_text().splitlines()]
     assert "Busy: another run has it" in entry["traceback"]
@@ -143,7 +132,7 @@ def test_the_log_level_decides_what_is_said_on_the_way(run_command):
 def test_secrets_and_control_characters_stay_out_of_error_texts(run_command):
     text = "login failed: password=hunter22 \x1b[31m[/dim]"
 
-    for body in (raising(ConnectFailed(text)), raising(RuntimeError(text))):
+    for body in (Mock(side_effect=ConnectFailed(text)), Mock(side_effect=RuntimeError(text))):
         _, out, err = run_command(body, "--debug", "--format", "json")
         assert "hunter22" not in out + err
         assert "\x1b" not in out + err
@@ -153,10 +142,10 @@ def test_secrets_and_control_characters_stay_out_of_error_texts(run_command):
 @pytest.mark.parametrize(
     ("body", "code"),
     [
-        (raising(Busy("r1 has it")), 75),
-        (raising(RuntimeError("boom")), 1),
-        (raising(KeyboardInterrupt()), 130),
-        (raising(click.UsageError("no such thing")), 2),
+        (Mock(side_effect=Busy("r1 has it")), 75),
+        (Mock(side_effect=RuntimeError("boom")), 1),
+        (Mock(side_effect=KeyboardInterrupt()), 130),
+        (Mock(side_effect=click.UsageError("no such thing")), 2),
     ],
 )
 def test_json_output_parses_however_it_ends(run_command, body, code):
@@ -175,13 +164,13 @@ def test_json_output_parses_after_a_usage_error(run_command):
 
 
 def test_ctrl_c_ends_with_130_and_no_traceback(run_command):
-    code, out, err = run_command(raising(KeyboardInterrupt()))
+    code, out, err = run_command(Mock(side_effect=KeyboardInterrupt()))
 
     assert (code, out, err.strip()) == (130, "", "error: stopped")
 
 
 def test_a_question_nobody_can_answer_is_bad_usage(run_command):
-    code, _, err = run_command(raising(EOFError()))
+    code, _, err = run_command(Mock(side_effect=EOFError()))
 
     assert code == 2
     assert "error: an answer was needed" in err
@@ -223,14 +212,14 @@ def test_a_reader_that_leaves_is_no_error():
     with contextlib.closing(os.fdopen(writing, "w")) as pipe:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
-            [sys.executable, "-c", script], stdout=pipe, stderr=subprocess.PIPE, timeout=60, env=environment
+            [sys.executable, "-c", script], stdout=pipe, stderr=subprocess.PIPE, timeout=PATIENCE_S, env=environment
         )
 
     assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_a_broken_connection_is_not_taken_for_a_reader_that_left(run_command):
-    code, _, err = run_command(raising(BrokenPipeError(32, "Broken pipe")))
+    code, _, err = run_command(Mock(side_effect=BrokenPipeError(32, "Broken pipe")))
 
     assert code == 1
     assert err.startswith("error: unexpected ConnectionError: a connection broke")
@@ -244,7 +233,12 @@ def test_an_output_that_cannot_be_written_is_told():
     with open("/dev/full", "w") as full:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
-            [sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=environment
+            [sys.executable, "-c", script],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_S,
+            env=environment,
         )
 
     assert done.returncode == 1

@@ -341,14 +341,14 @@ TRIALS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "server", "right", "runs"), TRIALS, ids=[trial[0] for trial in TRIALS])
-def test_it_finds_what_a_noisy_server_takes(name: str, server: Server, right: set[Outcome], runs: int) -> None:
+@pytest.mark.parametrize(("name", "noisy", "right", "runs"), TRIALS, ids=[trial[0] for trial in TRIALS])
+def test_it_finds_what_a_noisy_server_takes(name: str, noisy: Server, right: set[Outcome], runs: int) -> None:
     off: list[float] = []  # in increments, 0 when within 10 %
     outcomes: Counter[Outcome | None] = Counter()
     for seed in range(runs):
         config = FindMax(start=(4, 5, 8)[seed % 3], increment=(4, 5, 10)[seed % 3], step_s=10.0, maximum=150)
-        truth = server.truth(config)
-        search = Trial(server, config, seed).run()
+        truth = noisy.truth(config)
+        search = Trial(noisy, config, seed).run()
         found = 0 if search.best is None else search.best.seen.target
         outcomes[None if search.failed is None else search.failed.outcome] += 1
         off.append(0.0 if abs(found - truth) <= 0.1 * truth else abs(found - truth) / config.increment)

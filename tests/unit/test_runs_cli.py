@@ -43,7 +43,7 @@ from orchestrator.spawn.spawner import WorkerOrder, last_lines
 from orchestrator.spawn.subprocess import SubprocessSpawner, find_python
 from orchestrator.warehouse_lease import KEY_MAX, Warehouse, busy_text
 from tests.embedded_server import ROOT
-from tests.processes import alive, wait_until
+from tests.processes import PATIENCE_S, alive, wait_until
 
 T0 = datetime(2026, 11, 16, 6, 0, 0)  # noqa: DTZ001  naive UTC, as the tables have it
 RUN = Run(
@@ -450,7 +450,7 @@ def test_a_worker_that_cannot_start_is_seen_with_its_last_lines(tmp_path):
     spawner = SubprocessSpawner({"PATH": "/nonexistent"} | project_path(), tmp_path)
     spawner.start((bad,))
     try:
-        spawner._children["worker-1"].wait(60)
+        spawner._children["worker-1"].wait(PATIENCE_S)
 
         ends = spawner.ended()
     finally:

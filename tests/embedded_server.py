@@ -15,6 +15,7 @@ import tempfile
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from tests.processes import wait_until
 
@@ -107,6 +108,10 @@ class EmbeddedServer:
         """Waits until so much time has passed on the server's clock. How much it was."""
         began_ms = self.now_ms()
         return wait_until(lambda: (passed := self.now_ms() - began_ms) >= ms and passed, f"{ms:g} ms have passed")
+
+    def history(self, tag: str = "", since_ms: float = 0.0) -> list[dict[str, Any]]:
+        """Every statement that has ended: those with this in their tag that began at that time or later."""
+        return list(self.ask(f"/__loadgen/history?tag={quote(tag)}&since={since_ms}"))
 
     def fault(self, **rule: Any) -> None:
         self.ask("/__loadgen/faults", method="POST", body=rule)

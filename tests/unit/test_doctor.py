@@ -285,7 +285,7 @@ def check(name: str, look, *needs: str, **more) -> Check:
     return Check(section="s", name=name, look=lambda _: look(), needs=needs, **more)
 
 
-def new_lane() -> Lane:
+def new_lane() -> Lane[Sessions]:
     subject = Subject(connection=None, place=ControlPlace())
     return Lane(lambda: Sessions(subject, Facts()), name="test")
 

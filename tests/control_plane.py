@@ -18,6 +18,7 @@ from loadgen.control.queries import Query
 from loadgen.control.retry import Patience
 from loadgen.control.run_leases import Term, claim, new_owner
 from loadgen.control.session import ControlSession
+from loadgen.control.test_results import ResultRow
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
 
@@ -27,6 +28,15 @@ _numbers = itertools.count(1)
 def patience(*, attempts: int = 5, clock: Clock | None = None, **more: Any) -> Patience:
     """Patience that takes no time."""
     return Patience(stop=threading.Event(), attempts=attempts, clock=clock or FakeClock(), **more)
+
+
+def result_row(run_id: str, **more: Any) -> ResultRow:
+    """The result of a run that has measured nothing."""
+    fields: dict[str, Any] = {"test_id": run_id, "run_id": run_id, "worker_id": None, "worker_group_id": None}
+    fields |= {"template_id": "t", "status": "COMPLETED", "created_at": datetime(2026, 11, 15)}  # noqa: DTZ001
+    fields |= dict.fromkeys(("total_operations", "read_operations", "write_operations", "failed_operations"), 0)
+    fields |= dict.fromkeys(("p50_latency_ms", "p95_latency_ms", "p99_latency_ms", "avg_latency_ms"))
+    return ResultRow(**(fields | {"find_max_result": None, "summary": '{"verdict": "passed"}'} | more))
 
 
 class ControlPlane:

@@ -19,7 +19,6 @@ from loadgen.control.retry import Patience
 from loadgen.control.run_control_events import NewEvent
 from loadgen.control.run_status import Fenced, Move, Rollup, Run
 from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.model.event import EventType, Start, Stop
 from loadgen.model.run import STEPS, Phase, RunStatus
@@ -45,6 +44,7 @@ from orchestrator.course import (
 from orchestrator.crew import Health, Liveness, WorkerView, view_crew
 from orchestrator.leader import AWAY_MAX_S
 from orchestrator.office import LOOK_S
+from tests.control_plane import result_row
 from tests.unit.orchestrator_tables import ZERO, Broken, Fate, Rule, Tables, Violation, Wire
 
 if TYPE_CHECKING:
@@ -344,7 +344,8 @@ class Orchestrator(Process):
         if stored and RunStatus(stored[0].status) in STEPS[run.status]:
             ending = replace(ending, status=RunStatus(stored[0].status))
         else:
-            test_results.append(self.session, self.patience, result_row(run, ending.status))
+            row = result_row("run", template_id=run.template_id, status=ending.status.value, created_at=ZERO)
+            test_results.append(self.session, self.patience, row)
         yield 0.0
         moved = yield from self._in_office(Step(ending.status, Phase.PROCESSING, ending.reason))
         if not moved:
@@ -437,25 +438,3 @@ class Orchestrator(Process):
         dead = [worker.worker_id for worker in self._crew if worker.health is Health.DEAD]
         if ending is not None and ending.status is RunStatus.COMPLETED and dead:
             raise Violation(Rule.KNOWN_LOSS, f"{', '.join(dead)} was lost")
-
-
-def result_row(run: Run, status: RunStatus) -> ResultRow:
-    return ResultRow(
-        test_id="run",
-        run_id="run",
-        worker_id=None,
-        worker_group_id=None,
-        template_id=run.template_id,
-        status=status.value,
-        created_at=ZERO,
-        total_operations=0,
-        read_operations=0,
-        write_operations=0,
-        failed_operations=0,
-        p50_latency_ms=None,
-        p95_latency_ms=None,
-        p99_latency_ms=None,
-        avg_latency_ms=None,
-        find_max_result=None,
-        summary='{"verdict": "passed"}',
-    )

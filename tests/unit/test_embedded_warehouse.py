@@ -89,6 +89,9 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+# --- slots and their queue -------------------------------------------------------------------------------------------
+
+
 def test_slots_come_from_the_override_or_from_concurrency_times_clusters():
     async def scenario():
         assert a_warehouse().limit == 8
@@ -333,6 +336,9 @@ def test_a_queue_limit_that_is_not_reached_changes_nothing():
     run(scenario)
 
 
+# --- late timers -----------------------------------------------------------------------------------------------------
+
+
 def a_late_timer(seed: int, lateness_ms_max: float) -> Callable[[], float]:
     rng = random.Random(seed)
     return lambda: rng.uniform(0, lateness_ms_max / 1000)
@@ -424,6 +430,9 @@ def test_without_a_queue_nothing_is_carried_over():
     assert min(taken_s) >= 0.020 - 1e-9
 
 
+# --- suspended and resumed -------------------------------------------------------------------------------------------
+
+
 def test_an_idle_warehouse_suspends_itself_and_the_next_statement_resumes_it():
     async def scenario():
         warehouse = a_warehouse(auto_suspend_s=60)
@@ -494,6 +503,9 @@ def test_a_warehouse_suspended_under_load_is_resumed_by_the_next_statement():
             await warehouse.admit()
 
     run(scenario)
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
 
 
 def test_a_bad_change_raises_and_changes_nothing():

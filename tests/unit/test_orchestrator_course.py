@@ -260,6 +260,9 @@ ROWS: list[tuple[str, Course, View, tuple[Action, ...]]] = [
 ]
 
 
+# --- one decision ----------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(("what", "before", "seen", "actions"), ROWS, ids=[row[0] for row in ROWS])
 def test_rows(what: str, before: Course, seen: View, actions: tuple[Action, ...]) -> None:
     after, decided = decide(before, seen, RULES)

@@ -6,8 +6,8 @@ import pytest
 
 from loadgen.errors import ScenarioInvalid
 from loadgen.log import redact
-from loadgen.scenario.problem import ScenarioProblems
 from loadgen.scenario.read import parse_scenario
+from tests.unit.scenario_builders import problems
 
 TWELVE_MISTAKES = """\
 version: 1
@@ -52,12 +52,6 @@ load: {{{load}}}
 """
 
 
-def problems(text, **options):
-    with pytest.raises(ScenarioProblems) as found:
-        parse_scenario(text, source="f.yaml", environ=options.pop("environ", {}), **options)
-    return [str(problem) for problem in found.value.problems]
-
-
 def problems_of(top="", param="{literal: 1}", load="", statement=""):
     return problems(GOOD.format(top=top, param=param, load=load, statement=statement))
 
@@ -65,6 +59,9 @@ def problems_of(top="", param="{literal: 1}", load="", statement=""):
 def warnings_of(top="", param="{literal: 1}", load="", statement=""):
     text = GOOD.format(top=top, param=param, load=load, statement=statement)
     return [str(warning) for warning in parse_scenario(text, source="f.yaml", environ={}).warnings]
+
+
+# --- sections --------------------------------------------------------------------------------------------------------
 
 
 def test_twelve_different_mistakes_give_twelve_messages_at_their_lines_and_columns():
@@ -318,6 +315,9 @@ def test_sections_that_cannot_be(top, words):
 
     assert len(found) == 1, found
     assert words in found[0]
+
+
+# --- statements, and the whole ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

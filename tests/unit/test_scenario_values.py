@@ -50,6 +50,7 @@ from loadgen.scenario.scenario import (
 )
 from loadgen.scenario.template import FromEnvironment
 from loadgen.scenario.threshold import Metric, Operator, parse_check
+from tests.unit.scenario_builders import problems, read
 
 MINIMAL = "version: 1\nname: x\nworkload: {statements: [{name: a, sql: SELECT 1}]}\n"
 EVERY_GENERATOR = """\
@@ -123,16 +124,6 @@ notify: []
 timing: {}
 embedded: {service_time: null, slots: 0, engine: postgres}
 """
-
-
-def read(text, environ=None, overrides=()):
-    return parse_scenario(text, source="f.yaml", environ=environ or {}, overrides=overrides).scenario
-
-
-def problems(text, environ=None, overrides=()):
-    with pytest.raises(ScenarioProblems) as found:
-        read(text, environ, overrides)
-    return [str(problem) for problem in found.value.problems]
 
 
 # --- the typed result ------------------------------------------------------------------------------------------------

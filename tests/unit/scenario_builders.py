@@ -1,0 +1,21 @@
+"""Scenarios from texts, and the problems of those that are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loadgen.scenario.problem import ScenarioProblems
+from loadgen.scenario.read import parse_scenario
+from loadgen.scenario.scenario import Scenario
+
+
+def read(text: str, environ: dict[str, str] | None = None, **options: Any) -> Scenario:
+    return parse_scenario(text, source="f.yaml", environ=environ or {}, **options).scenario
+
+
+def problems(text: str, environ: dict[str, str] | None = None, **options: Any) -> list[str]:
+    with pytest.raises(ScenarioProblems) as found:
+        read(text, environ, **options)
+    return [str(problem) for problem in found.value.problems]

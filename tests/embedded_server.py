@@ -15,8 +15,9 @@ import tempfile
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from tests.processes import PATIENCE_S, ROOT
+from tests.processes import PATIENCE_S, ROOT, wait_until
 
 READY = "listening on "
 
@@ -90,11 +91,24 @@ class EmbeddedServer:
         """One of the `/__loadgen/` paths; JSON lines come back as a list."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://{self.address}{path}", method=method, data=data)
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=PATIENCE_S) as answer:
             text = answer.read().decode()
             if answer.headers["content-type"] == "application/x-ndjson":
                 return [json.loads(line) for line in text.split("\n") if line]
         return json.loads(text)
+
+    def now_ms(self) -> float:
+        """The server's own clock, by which its history and its journal tell times."""
+        return float(self.ask("/__loadgen/stats")["now_ms"])
+
+    def let_pass(self, ms: float) -> float:
+        """Waits until so much time has passed on the server's clock. How much it was."""
+        began_ms = self.now_ms()
+        return wait_until(lambda: (passed := self.now_ms() - began_ms) >= ms and passed, f"{ms:g} ms have passed")
+
+    def history(self, tag: str = "", since_ms: float = 0.0) -> list[dict[str, Any]]:
+        """Every statement that has ended: those with this in their tag that began at that time or later."""
+        return list(self.ask(f"/__loadgen/history?tag={quote(tag)}&since={since_ms}"))
 
     def fault(self, **rule: Any) -> None:
         self.ask("/__loadgen/faults", method="POST", body=rule)

@@ -21,7 +21,7 @@ from loadgen.doctor.lane import Lane
 from loadgen.doctor.subject import Facts, Sessions, Subject
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
-from tests.processes import ROOT
+from tests.processes import PATIENCE_S, ROOT
 
 pytestmark = pytest.mark.any_driver
 
@@ -290,7 +290,7 @@ def test_the_settings_of_the_warehouse_and_the_cost_on_it(tmp_path, server, data
 
 def test_a_server_that_does_not_answer_costs_bounded_time_and_not_the_other_checks(server):
     """The lane is given up during SHOW WAREHOUSES; what comes after it gets a new one."""
-    server.fault(match="SHOW WAREHOUSES", kind="hang", ms=3_000)
+    server.fault(match="SHOW WAREHOUSES", kind="hang", ms=3_000)  # the driver waits for it
     subject, facts = Subject(connection="real", place=ControlPlace(connection="real")), Facts()
     lane = Lane(lambda: Sessions(subject, facts), name="test")
     checks = {check.name: check for check in all_checks.checks(subject, SystemClock())}
@@ -298,7 +298,7 @@ def test_a_server_that_does_not_answer_costs_bounded_time_and_not_the_other_chec
     (log_in,) = examine([checks["log-in"]], lane)
     (warehouse,) = examine([checks["warehouse"]], lane, limit_s=1.0)
     (offset,) = examine([checks["clock offset"]], lane)
-    lane.close(limit_s=20)
+    lane.close(limit_s=PATIENCE_S)
 
     assert (log_in.finding.mark, offset.finding.mark) == ("ok", "ok")
     assert warehouse.finding.said == "took too long: no answer within 1 s"

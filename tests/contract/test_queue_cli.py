@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from loadgen.control.pool_workers import PoolWorkerIdentity
 from loadgen.control.run_claims import Result
 from loadgen.model.queue import QueueStatus
 from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.any_driver
 
@@ -30,13 +29,6 @@ workload: {statements: [{name: one, sql: "SELECT ?", params: [{pool: keys}]}]}
 load: {connections: 1, workers: 1, warmup: 0s, duration: 1s}
 """
 Ask = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="module")
-def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
-    made = ControlPlane(server)
-    yield made
-    made.close()
 
 
 @pytest.fixture

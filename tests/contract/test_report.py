@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from loadgen.control.find_max_step_history import StepRecord
 from loadgen.control.run_control_events import NewEvent, emit
 from loadgen.control.run_status import Move
 from loadgen.control.test_logs import LogRow
-from loadgen.control.test_results import ResultRow
 from loadgen.control.warehouse_poll_snapshots import WarehousePoll
 from loadgen.control.window_results import WindowResult as StoredWindow
 from loadgen.control.worker_heartbeats import Beat, WorkerIdentity
@@ -43,8 +41,7 @@ from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
 from loadgen.report.summary import WorkerResult
 from loadgen.scenario.frozen import freeze, template_id
-from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import EmbeddedServer
+from tests.control_plane import ControlPlane, patience, result_row
 from tests.unit.orchestrator_builders import live_text, tally, window
 from tests.unit.report_builders import HOSTILE_NAME, MANY, scenario, summary
 
@@ -53,13 +50,6 @@ pytestmark = pytest.mark.any_driver
 NAMES = ("look", HOSTILE_NAME)
 SECONDS = 8
 STEPS = ((RunStatus.PREPARED, RunStatus.STARTING), (RunStatus.STARTING, RunStatus.RUNNING))
-
-
-@pytest.fixture(scope="module")
-def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
-    made = ControlPlane(server)
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -103,24 +93,8 @@ def finished_run(plane: ControlPlane) -> str:
         for number, status in enumerate(("DONE", "DEAD"))
     )
     found = summary(merge([[own], [own]]), NAMES, run_id=run_id, workers=ends)
-    result = ResultRow(
-        test_id=run_id,
-        run_id=run_id,
-        worker_id=None,
-        worker_group_id=None,
-        template_id="t",
-        status="COMPLETED",
-        created_at=run.created_at,
-        total_operations=1,
-        read_operations=1,
-        write_operations=0,
-        failed_operations=0,
-        p50_latency_ms=None,
-        p95_latency_ms=None,
-        p99_latency_ms=None,
-        avg_latency_ms=None,
-        find_max_result=None,
-        summary=json.dumps(found),
+    result = result_row(
+        run_id, created_at=run.created_at, total_operations=1, read_operations=1, summary=json.dumps(found)
     )
     test_results.append(session, some, result)
     return run_id

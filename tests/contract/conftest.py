@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +56,14 @@ def run_id(plane: ControlPlane) -> str:
 def profile(server: EmbeddedServer, database: str) -> Profile:
     """The embedded connection, into the test's own database."""
     return profile_of(server.address, database=database, schema="PUBLIC")
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port where nobody listens, and nobody else can until the end of the test."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield int(taken.getsockname()[1])
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
 from loadgen.snowflake import driver
@@ -23,8 +22,3 @@ def load_of(profile: Profile, **options: Any) -> Settings:
 
 def control_of(profile: Profile, **options: Any) -> Settings:
     return control_settings(profile, major=MAJOR, **{"tag": "control", **options})
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

@@ -8,7 +8,6 @@ from loadgen.snowflake import driver
 from loadgen.snowflake.failure import describe
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from loadgen.snowflake.probe import probe
-from tests.contract.connection_builders import free_port
 
 PASSWORD = "planted-Passw0rd-7193"
 
@@ -63,8 +62,8 @@ def test_a_section_of_the_users_file_connects_and_its_password_stays_secret(shel
         assert PASSWORD not in output
 
 
-def test_a_server_that_is_gone_ends_the_command_with_3(shell):
-    done = shell.run("connections", "test", "-c", "embedded", **{EMBEDDED_ADDRESS: f"127.0.0.1:{free_port()}"})
+def test_a_server_that_is_gone_ends_the_command_with_3(shell, closed_port):
+    done = shell.run("connections", "test", "-c", "embedded", **{EMBEDDED_ADDRESS: f"127.0.0.1:{closed_port}"})
 
     assert done.returncode == 3
     assert done.stdout == ""

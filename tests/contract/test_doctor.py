@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,22 +176,19 @@ def test_a_file_that_others_may_write_is_a_configuration_problem(tmp_path):
     assert found["connection"]["hint"] == f"Run: chmod 600 {file}"
 
 
-def test_nothing_listening_is_told_and_the_rest_skipped(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    write_connection(tmp_path, port)
+def test_nothing_listening_is_told_and_the_rest_skipped(tmp_path, closed_port):
+    write_connection(tmp_path, closed_port)
 
     code, found = looked("-c", "real")
 
     assert (code, marks(found, "failed")) == (3, {"log-in"})
-    assert f"nothing listens at 127.0.0.1:{port}" in found["log-in"]["message"]
+    assert f"nothing listens at 127.0.0.1:{closed_port}" in found["log-in"]["message"]
     assert found["log-in"]["hint"] == "Check host and port of [real]."
     assert found["tables"]["message"] == "not looked at, since 'log-in' failed"
 
 
-def test_an_embedded_server_that_is_not_there_is_told(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        monkeypatch.setenv(EMBEDDED_ADDRESS, f"127.0.0.1:{listener.getsockname()[1]}")
+def test_an_embedded_server_that_is_not_there_is_told(monkeypatch, closed_port):
+    monkeypatch.setenv(EMBEDDED_ADDRESS, f"127.0.0.1:{closed_port}")
 
     code, found = looked("-c", "embedded")
 

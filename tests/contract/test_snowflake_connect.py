@@ -19,7 +19,7 @@ from loadgen.snowflake.connect import close, connect
 from loadgen.snowflake.failure import Failure, classify
 from loadgen.snowflake.profile import Profile
 from loadgen.snowflake.settings import Settings, probe_settings, query_tag
-from tests.contract.connection_builders import MAJOR, control_of, free_port, load_of, profile_of
+from tests.contract.connection_builders import MAJOR, control_of, load_of, profile_of
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, wait_until
 
@@ -229,14 +229,13 @@ def test_a_cancelled_statement_is_known_as_such(open_connection):
 
 
 @pytest.mark.parametrize("purpose", ["load", "probe", "control"])
-def test_a_port_where_nobody_listens_is_told_with_a_remedy(purpose):
-    port = free_port()
-    profile = profile_of(f"127.0.0.1:{port}")
+def test_a_port_where_nobody_listens_is_told_with_a_remedy(closed_port, purpose):
+    profile = profile_of(f"127.0.0.1:{closed_port}")
 
     with pytest.raises(ConnectFailed) as caught:
         connect(profile, SETTINGS[purpose](profile))
 
-    assert f"nothing listens at 127.0.0.1:{port}" in str(caught.value)
+    assert f"nothing listens at 127.0.0.1:{closed_port}" in str(caught.value)
     assert "loadgen embedded serve" in caught.value.remedy
     assert caught.value.exit_code == 3
     assert caught.value.__cause__ is not None

@@ -146,6 +146,8 @@ def _starting(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[A
     lost = [worker for worker in view.crew if worker.is_over]
     if lost:
         return _stop(course, view, _failure(rules, "; ".join(worker.why for worker in lost)))
+    if view.wish is not None:
+        return _stop(course, view, view.wish)
     if view.zero_s is not None and view.now_s - view.zero_s > rules.timing.announce_s:
         return _stop(course, view, _failure(rules, "the start took longer than it was announced ahead"))
     if view.crew and all(worker.is_ready for worker in view.crew):

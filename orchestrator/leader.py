@@ -301,12 +301,16 @@ class Leader:
         return now_s
 
     def _wish(self, view: View) -> Ending | None:
-        """What thresholds, guardrails and the search for the maximum want, while the run measures."""
+        """What the cost wants, and while the run measures thresholds, guardrails and the search for the maximum."""
+        if self.watch is not None and view.status in (RunStatus.STARTING, RunStatus.RUNNING):
+            costly = self.limits.cost(self.watch.credits, self.watch.unseen_s)
+            if costly is not None:
+                return costly
         if view.status is not RunStatus.RUNNING or view.phase is not Phase.MEASUREMENT:
             return None
         measured_s = 0.0 if view.zero_s is None else view.now_s - view.zero_s - self._rules.plan.measures_s
         self.progress.note(view.crew)
-        limit = self.limits.look(view.crew, measured_s, 0.0 if self.watch is None else self.watch.credits)
+        limit = self.limits.look(view.crew, measured_s)
         if limit is not None or self.find_max is None:
             return limit
         self._seek_on()

@@ -1,4 +1,4 @@
-"""Limits that are watched while a run measures: thresholds, and guardrails of client and cost. Pure.
+"""Limits of a run: thresholds and the client's guardrails while it measures, the cost from its start on. Pure.
 
 A threshold with a `window` must hold in every such span of the measurement: the worst one counts, at the end as well.
 One without is judged by the whole measurement so far.
@@ -18,6 +18,7 @@ from orchestrator.course import Ending
 from orchestrator.crew import Health, WorkerView
 from orchestrator.progress import Progress
 
+UNSEEN_MAX_S = 60.0  # a warehouse may grow meanwhile, and nobody would see what it costs
 BREACHES = 3  # looks in a row; one busy second is no trend
 _BEFORE_MEASUREMENT = (Phase.PREPARING, Phase.WARMUP)
 MEASURED_MIN_S = 1.0  # by every worker, before anything is judged: a window that has just opened has no rate yet
@@ -35,9 +36,22 @@ class Limits:
         self._breaches = self._busy = 0
         self.warnings: list[str] = []
 
-    def look(self, crew: Sequence[WorkerView], measured_s: float, credits: float) -> Ending | None:
-        """`measured_s`: since the measurement began; `credits`: what it has cost so far."""
-        return self._judge(crew, measured_s) or self._guard(crew) or self._cost(credits)
+    def look(self, crew: Sequence[WorkerView], measured_s: float) -> Ending | None:
+        """`measured_s`: since the measurement began."""
+        return self._judge(crew, measured_s) or self._guard(crew)
+
+    def cost(self, credits: float, unseen_s: float) -> Ending | None:
+        """In every phase: what the warehouse has cost so far, and for how long it could not be looked at. It ends the
+        run, whatever `action` says: money that is spent does not come back."""
+        most = self._guardrails.max_credits
+        if most is None:
+            return None
+        if credits >= most:
+            return self._ending(f"the warehouse has cost {most:g} credits or more, which is guardrails.max_credits")
+        if unseen_s > UNSEEN_MAX_S:
+            why = f"the warehouse could not be looked at for {unseen_s:.0f} s"
+            return self._ending(f"{why}, and guardrails.max_credits limits what it may cost")
+        return None
 
     def go_on(self, phase: Phase, unsure_steps: Sequence[int] = ()) -> None:
         """Another leader has led the run so far: say what of its knowledge is lost."""
@@ -91,22 +105,20 @@ class Limits:
     # --- guardrails --------------------------------------------------------------------------------------------------
 
     def _guard(self, crew: Sequence[WorkerView]) -> Ending | None:
+        crew = [worker for worker in crew if not worker.is_over]  # what one that ended said last is not how it is
         self._warn_busy(crew)
         over = [text for worker in crew if (text := self._over(worker)) is not None]
         self._breaches = self._breaches + 1 if over else 0
         return self._breached(over) if self._breaches >= BREACHES else None
 
-    def _cost(self, credits: float) -> Ending | None:
-        most = self._guardrails.max_credits
-        if most is None or credits <= most:
-            return None
-        return self._breached([f"the warehouse has cost more than {most:g} credits"])
-
     def _breached(self, over: list[str]) -> Ending | None:
         if self._guardrails.action is GuardrailAction.WARN:
             self._warn(over)
             return None
-        return Ending(status=RunStatus.FAILED, reason=over[0], stop="guardrail", drain_s=self._timing.drain_interrupt_s)
+        return self._ending(over[0])
+
+    def _ending(self, reason: str) -> Ending:
+        return Ending(status=RunStatus.FAILED, reason=reason, stop="guardrail", drain_s=self._timing.drain_interrupt_s)
 
     def _over(self, worker: WorkerView) -> str | None:
         beat, limits = None if worker.row is None else worker.row.beat, self._guardrails

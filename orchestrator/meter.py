@@ -16,9 +16,13 @@ class Meter:
         self._rate = 0.0  # credits per hour, by the look before
         self.credits = 0.0
 
+    def until(self, now_ns: int) -> float:
+        """The same until now: since the last look it has been as that showed."""
+        since_ns = now_ns if self._since_ns is None else self._since_ns
+        return self.credits + self._rate * max(0, now_ns - since_ns) / NS_PER_S / HOUR_S
+
     def look(self, size: str | None, clusters: int, now_ns: int) -> None:
         """Between two looks it was as the first of them showed."""
-        if self._since_ns is not None:
-            self.credits += self._rate * (now_ns - self._since_ns) / NS_PER_S / HOUR_S
+        self.credits = self.until(now_ns)
         self._since_ns = now_ns
         self._rate = (credits_per_hour(size or "") or 0.0) * clusters

@@ -30,9 +30,8 @@ from loadgen.report.enrichment import enrichment_document
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.report.verdict import Evidence, invalid_reasons, undecided
 from loadgen.scenario.frozen import freeze, template_id, thaw
-from loadgen.scenario.scenario import LoadMode, Scenario
+from loadgen.scenario.scenario import EMBEDDED, LoadMode, Scenario
 from loadgen.snowflake import driver
-from loadgen.snowflake.lookup import find_profile
 from loadgen.workload.pools import Pool
 from orchestrator.course import PLAN_DONE, Ending, Step
 from orchestrator.crew import Health
@@ -54,7 +53,7 @@ from orchestrator.results import (
 from orchestrator.run_id import new_run_id
 from orchestrator.spawn.spawner import Spawner, WorkerOrder, let_workers_end
 from orchestrator.tick import Tick
-from orchestrator.warehouse import WarehouseWatch
+from orchestrator.warehouse import WarehouseWatch, target_warehouse
 
 log = logging.getLogger(__name__)
 
@@ -292,8 +291,7 @@ class OrchestratorService:
     @contextmanager
     def _watched(self, leader: Leader, scenario: Scenario, run_id: str, *, begun: bool) -> Iterator[None]:
         """Look at the warehouse under test meanwhile: the scenario's, else the connection's, if one is named."""
-        profile = find_profile(scenario.connection, environ=self._environ)
-        warehouse = scenario.target.warehouse or profile.text("warehouse")
+        profile, warehouse = target_warehouse(scenario, self._environ)
         if not warehouse:
             yield
             return
@@ -387,7 +385,7 @@ def _environment(
         "cores": os.cpu_count(),
         "shared_warehouse": circumstances.shared_warehouse,
         "warnings": warnings,
-        "credits": None if leader.watch is None else round(leader.watch.credits, 6),
+        "credits": None if leader.watch is None or scenario.connection == EMBEDDED else round(leader.watch.credits, 6),
     }
 
 

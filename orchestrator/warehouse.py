@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -16,13 +17,17 @@ from loadgen.control import warehouse_poll_snapshots
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
 from loadgen.control.warehouse_poll_snapshots import WarehousePoll
-from loadgen.errors import LoadgenError
-from loadgen.log import event
+from loadgen.errors import ConfigurationError, LoadgenError
+from loadgen.log import event, plain
+from loadgen.model.credits import credits_per_hour
+from loadgen.prepare.target import target_profile
+from loadgen.scenario.scenario import Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import close, connect
 from loadgen.snowflake.driver import Connection
-from loadgen.snowflake.failure import classify
+from loadgen.snowflake.failure import classify, describe
 from loadgen.snowflake.ident import Ident
+from loadgen.snowflake.lookup import find_profile
 from loadgen.snowflake.profile import Profile
 from loadgen.snowflake.settings import control_settings
 from loadgen.units import NS_PER_S
@@ -74,6 +79,7 @@ class WarehouseWatch:
         self._unstored: deque[WarehousePoll] = deque(maxlen=UNSTORED_MAX)
         self._shown: deque[WarehousePoll] = deque(maxlen=SHOWN)
         self._meter = Meter()
+        self._seen_ns = clock.monotonic_ns()
 
     def queue_seen(self) -> bool:
         """Two looks in a row with a queue, the same clusters, and none left to start."""
@@ -95,8 +101,13 @@ class WarehouseWatch:
 
     @property
     def credits(self) -> float:
-        """What it has cost since the first look, estimated."""
-        return self._meter.credits
+        """What it has cost since the first look until now, estimated."""
+        return self._meter.until(self._clock.monotonic_ns())
+
+    @property
+    def unseen_s(self) -> float:
+        """For how long no look has worked."""
+        return (self._clock.monotonic_ns() - self._seen_ns) / NS_PER_S
 
     def go_on(self, polls: Sequence[WarehousePoll]) -> None:
         """Before run(): what another leader has seen, oldest first. Its clock is taken to be right."""
@@ -113,8 +124,7 @@ class WarehouseWatch:
         while not self._clock.wait(stopping, self._period_s):
             try:
                 if connection is None:
-                    settings = control_settings(self._profile, major=driver.major(), tag='{"app":"loadgen"}')
-                    connection = connect(self._profile, settings, environ=self._environ)
+                    connection = _connect(self._profile, self._environ)
                 self._look(connection)
             except Exception as error:  # the driver leaks exceptions of its libraries
                 event(log, logging.WARNING, "warehouse_poll_failed", code=classify(error).code)
@@ -141,25 +151,12 @@ class WarehouseWatch:
             event(log, logging.WARNING, "warehouse_polls_lost", polls=len(polls), why=str(error))
 
     def _look(self, connection: Connection) -> None:
-        cursor = connection.cursor()
-        try:
-            pattern = self._warehouse.name.replace("'", "''")
-            cursor.execute(f"SHOW WAREHOUSES LIKE '{pattern}'")
-            names = [column[0].lower() for column in cursor.description or ()]
-            rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        finally:
-            cursor.close()
-        row = next((row for row in rows if row.get("name") == self._warehouse.name), None)
-        if row is None:
+        found = _shown(connection, self._warehouse)
+        if found is None:
             return
-        look = Look(
-            running=_number(row.get("running")),
-            queued=_number(row.get("queued")),
-            started_clusters=_number(row.get("started_clusters")),
-            max_clusters=_number(row.get("max_cluster_count")),
-            size=None if row.get("size") is None else str(row["size"])[:50],
-        )
-        self._meter.look(look.size, look.started_clusters, self._clock.monotonic_ns())
+        look, raw = found
+        self._seen_ns = self._clock.monotonic_ns()
+        self._meter.look(look.size, look.started_clusters, self._seen_ns)
         poll = WarehousePoll(
             run_id=self._run_id,
             timestamp=self._clock.utc_now().replace(tzinfo=None),
@@ -167,11 +164,71 @@ class WarehouseWatch:
             queued=look.queued,
             started_clusters=look.started_clusters,
             size=look.size,
-            raw=json.dumps(row, default=str),
+            raw=raw,
         )
         self._looks.append(look)
         self._shown.append(poll)
         self._unstored.append(poll)
+
+
+def target_warehouse(scenario: Scenario, environ: Mapping[str, str] = os.environ) -> tuple[Profile, str | None]:
+    """The connection under test and its warehouse: the scenario's, else the connection's; None: none is named."""
+    profile = find_profile(scenario.connection, environ=environ)
+    return profile, scenario.target.warehouse or profile.text("warehouse")
+
+
+def check_cost(scenario: Scenario, environ: Mapping[str, str] = os.environ) -> None:
+    """Refuse guardrails.max_credits where the cost of the warehouse cannot be seen: nothing would end the run."""
+    profile = target_profile(scenario, None, environ=environ)
+    name = profile.text("warehouse")
+    if name is None:
+        raise CostUnknown("guardrails.max_credits is set, and no warehouse is named whose cost could be seen")
+    connection = _connect(profile, environ)
+    try:
+        found = _shown(connection, Ident.parse(name))
+    except Exception as error:  # the driver leaks exceptions of its libraries
+        why = f"warehouse {plain(name, 100)} cannot be looked at: {describe(error)}"
+        raise CostUnknown(f"guardrails.max_credits is set, and {why}") from error
+    finally:
+        close(connection)
+    if found is None:
+        raise CostUnknown(f"guardrails.max_credits is set, and this role does not see warehouse {plain(name, 100)}")
+    if credits_per_hour(found[0].size or "") is None:
+        size = plain(found[0].size or "that it does not tell", 50)
+        raise CostUnknown(f"guardrails.max_credits is set, and what a warehouse of size {size} costs is not known")
+
+
+class CostUnknown(ConfigurationError):
+    """The cost of a run is limited, and cannot be seen."""
+
+    remedy = "Name a warehouse on which the role has MONITOR or USAGE, or leave guardrails.max_credits out."
+
+
+def _connect(profile: Profile, environ: Mapping[str, str]) -> Connection:
+    return connect(profile, control_settings(profile, major=driver.major(), tag='{"app":"loadgen"}'), environ=environ)
+
+
+def _shown(connection: Connection, warehouse: Ident) -> tuple[Look, str] | None:
+    """What SHOW WAREHOUSES says of it, also as it came; None: this role does not see it."""
+    cursor = connection.cursor()
+    try:
+        pattern = warehouse.name.replace("'", "''")
+        cursor.execute(f"SHOW WAREHOUSES LIKE '{pattern}'")
+        names = [column[0].lower() for column in cursor.description or ()]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    finally:
+        cursor.close()
+    row = next((row for row in rows if row.get("name") == warehouse.name), None)
+    if row is None:
+        return None
+    look = Look(
+        running=_number(row.get("running")),
+        queued=_number(row.get("queued")),
+        started_clusters=_number(row.get("started_clusters")),
+        max_clusters=_number(row.get("max_cluster_count")),
+        size=None if row.get("size") is None else str(row["size"])[:50],
+    )
+    return look, json.dumps(row, default=str)
 
 
 def _number(value: Any) -> int:

@@ -47,6 +47,7 @@ from orchestrator.spawn.spcs import SpcsSpawner
 from orchestrator.spawn.spcs_job import Job, check_containers
 from orchestrator.spawn.subprocess import SubprocessSpawner
 from orchestrator.tick import Tick
+from orchestrator.warehouse import check_cost
 from orchestrator.warehouse_lease import Queue, Warehouse, alone_on
 
 LOG = "loadgen.log"
@@ -117,6 +118,8 @@ class RunJob:
         if scenario.spawner.kind is SpawnerKind.SPCS:
             check_containers(scenario, place)
         self._ensure_tables(place, patience)
+        if scenario.guardrails.max_credits is not None:
+            check_cost(scenario)
         self._end_orphans(place, patience)
         with self._alone_on_warehouse(place) as alone:
             return self._prepare_and_run(place, alone)

@@ -187,7 +187,7 @@ class _Looker:
         if run.phase is not Phase.MEASUREMENT:
             return ()
         self._progress.note(crew)
-        self._limits.look(crew, max(0.0, (elapsed_s or 0.0) - self._plan.measures_s), 0.0)
+        self._limits.look(crew, max(0.0, (elapsed_s or 0.0) - self._plan.measures_s))
         return self._limits.now()
 
     def _look_slowly(self, run: Run) -> None:

@@ -200,7 +200,7 @@ class GuardrailsSection(Section):
     max_memory_percent: Percent = key(default=85, description="Of this machine.")
     action: Annotated[GuardrailAction, OneOf(words=GuardrailAction)] = key(default="warn")
     max_credits: Annotated[float | None, Number(low=0, high=10**6, above=True, nullable=True)] = key(
-        default=None, description="End the run when it may have cost this much."
+        default=None, description="End the run when the warehouse may have cost this much; action has no say in it."
     )
 
 

@@ -292,21 +292,20 @@ def test_the_maximum_that_a_server_of_sixteen_slots_can_take(bench: Bench) -> No
 
 def test_guardrails_thresholds_and_a_rate_that_is_too_high(bench: Bench) -> None:
     polled = {"warehouse_poll": "200ms"}
-    costly = bench.run(timing=polled, guardrails={"max_credits": 1e-9, "action": "abort"})
-    warned = bench.run(timing=polled, load={"duration": "2s"}, guardrails={"max_credits": 1e-9, "action": "warn"})
+    costly = bench.run(timing=polled, guardrails={"max_credits": 1e-9})
+    warming = bench.run(timing=polled, load={"warmup": "60s"}, guardrails={"max_credits": 1e-4})
     slow = bench.run(thresholds=[{"check": "p95 < 5ms", "window": "2s", "after": "1s", "abort": True}])
     offered = bench.run(
         load={"mode": "rate", "rate": "150/s", "max_connections": 2, "connections": None, "duration": "3s"},
     )
-    said = "the warehouse has cost more than 1e-09 credits"
 
-    assert costly.ended() == 4
-    assert (costly.summary["status"], costly.summary["exit_reason"]) == ("FAILED", said)
-    assert bench.state(costly.run_id) == ("FAILED", "PROCESSING", said)
-
-    assert warned.ended() == 0 or only_the_client_was_the_limit(warned.summary)
-    assert warned.summary["status"] == "COMPLETED"
-    assert said in warned.summary["environment"]["warnings"]
+    for run, most in ((costly, "1e-09"), (warming, "0.0001")):
+        said = f"the warehouse has cost {most} credits or more, which is guardrails.max_credits"
+        assert run.ended() == 4
+        assert (run.summary["status"], run.summary["exit_reason"]) == ("FAILED", said)
+        assert bench.state(run.run_id) == ("FAILED", "PROCESSING", said)
+        assert run.summary["totals"]["scheduled"] == 0
+        assert MEASURES not in run.said
 
     assert slow.ended() == 10 or only_the_client_was_the_limit(slow.summary)
     assert (slow.summary["status"], slow.summary["thresholds"][0]["passed"]) == ("COMPLETED", False)
@@ -318,9 +317,9 @@ def test_guardrails_thresholds_and_a_rate_that_is_too_high(bench: Bench) -> None
     assert any("because every connection was executing" in reason for reason in summary["validity"]["reasons"])
     assert (totals["scheduled"], totals["skipped"] > 0) == (450, True)
     assert summary["latency_ms"]["p50"] > 5 * summary["service_ms"]["p95"]  # waiting counts
-    for run in (costly, warned, slow, offered):
+    for run in (costly, warming, slow, offered):
         run.wait_alone()
-        assert run.summary["totals"]["succeeded"] == history(bench.server, run.run_id)[None] > 0
+        assert run.summary["totals"]["succeeded"] == history(bench.server, run.run_id)[None]
     check_grows(bench, offered)
 
 
@@ -333,6 +332,22 @@ def check_grows(bench: Bench, run: Program) -> None:
     seconds = [row[0] for row in bench.rows(sql, run.run_id)]
     assert len(seconds) >= 3
     assert seconds == sorted(seconds)
+
+
+def test_a_cost_that_cannot_be_seen_cannot_be_limited(server: EmbeddedServer, tmp_path: Path) -> None:
+    with benched(server, tmp_path, {"account": server}) as bench:
+        limited: dict[str, Any] = {"guardrails": {"max_credits": 1}, "control": {"connection": "embedded"}}
+        unnamed = bench.run(connection="account", target={"warehouse": None}, **limited)
+        assert unnamed.ended() == 2, unnamed.said
+        assert "guardrails.max_credits is set, and no warehouse is named" in unnamed.said
+        server.fault(match="SHOW WAREHOUSES", kind="error", errno=3001, message="not for you")
+
+        refused = bench.run(connection="account", **limited)
+
+        assert refused.ended() == 2, refused.said
+        assert "cannot be looked at: " in refused.said
+        assert "hint: Name a warehouse on which the role has MONITOR or USAGE" in refused.said
+        assert not list(refused.folder.glob("runs/*"))
 
 
 # --- what a user can get wrong ---------------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ from tests.unit.orchestrator_builders import end, view
 CONTINUE = replace(RULES, on_worker_loss=OnWorkerLoss.CONTINUE)
 ENDS_S = 70.0 + CLOSING_S
 KILLED_AT_THE_END = view(H.DEAD, W.DRAINING, ended=end())
+TOO_EXPENSIVE = Ending(status=R.FAILED, reason="too expensive", stop="guardrail", drain_s=20.0)
 CANCEL = Step(R.CANCELLING, P.MEASUREMENT, "stopped by the user")
 BY_USER = Ending(status=R.CANCELLED, reason="stopped by the user", stop="cancelled", drain_s=20.0)
 
@@ -110,6 +111,18 @@ ROWS: list[tuple[str, Course, View, tuple[Action, ...]]] = [
         course(R.STARTING),
         look(R.STARTING, WAITING, SAID_DEAD, **PREPARING),
         stopped(failure("worker-0 ended: no control plane"), P.PREPARING),
+    ),
+    (
+        "too expensive before it began",
+        course(R.STARTING),
+        look(R.STARTING, WAITING, CONNECTING, wish=TOO_EXPENSIVE, **PREPARING),
+        stopped(TOO_EXPENSIVE, P.PREPARING),
+    ),
+    (
+        "too expensive while it warms up",
+        SAID,
+        look(R.RUNNING, RUNNING, now_s=5.0, wish=TOO_EXPENSIVE, **WARM),
+        stopped(TOO_EXPENSIVE),
     ),
     ("the last second of patience", course(R.STARTING), look(R.STARTING, MISSING, now_s=60.0, **PREPARING), ()),
     (

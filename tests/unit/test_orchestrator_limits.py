@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from loadgen.model.run import Phase, RunStatus
+from loadgen.model.worker import WorkerStatus
 from loadgen.scenario.scenario import GuardrailAction, Guardrails, Threshold, Timing
 from loadgen.scenario.threshold import parse_check
 from orchestrator.course import Ending
-from orchestrator.crew import WorkerView
-from orchestrator.limits import BREACHES, Limits
+from orchestrator.crew import Health, WorkerView
+from orchestrator.limits import BREACHES, UNSEEN_MAX_S, Limits
 from orchestrator.meter import Meter
 from orchestrator.progress import Progress
-from tests.unit.orchestrator_builders import live, tally, view, window
+from tests.unit.orchestrator_builders import end, live, tally, view, window
 
 FAST, SLOW = (10.0,) * 50, (90.0,) * 50  # a second of statements
 
@@ -43,7 +44,7 @@ def led(thresholds: Sequence[Threshold], seconds: Sequence[tuple[float, ...]], *
         so_far += ms
         crew = [second(number, so_far)]
         progress.note(crew)
-        if watching.look(crew, float(number), 0.0) is not None:
+        if watching.look(crew, float(number)) is not None:
             ended.append(number)
     return watching, ended
 
@@ -125,8 +126,8 @@ def test_warm_up_is_not_measured():
 # --- guardrails ------------------------------------------------------------------------------------------------------
 
 
-def looks(watching: Limits, times: int, crew: list[WorkerView], credits: float = 0.0) -> list[Ending | None]:
-    return [watching.look(crew, 1.0, credits) for _ in range(times)]
+def looks(watching: Limits, times: int, crew: list[WorkerView]) -> list[Ending | None]:
+    return [watching.look(crew, 1.0) for _ in range(times)]
 
 
 @pytest.mark.parametrize(
@@ -164,15 +165,30 @@ def test_a_worker_that_is_rather_busy_is_worth_a_warning():
     assert watching.warnings == ["worker-0 uses more than 60 % of its core: more workers would be safer"]
 
 
-def test_the_cost_has_a_limit():
-    watching, _ = limits(action=GuardrailAction.ABORT, max_credits=0.5)
-    unlimited, _ = limits(action=GuardrailAction.ABORT)
+@pytest.mark.parametrize(
+    "gone", [view(Health.DONE, WorkerStatus.COMPLETED, cpu_percent=99.0), view(ended=end(), cpu_percent=99.0)]
+)
+def test_a_worker_that_has_ended_is_not_busy(gone):
+    watching, _ = limits(action=GuardrailAction.ABORT)
 
-    assert looks(watching, 1, [view()], 0.5) == [None]
-    (ending,) = looks(watching, 1, [view()], 0.51)
+    assert looks(watching, 2 * BREACHES, [gone]) == [None] * 2 * BREACHES
+    assert watching.warnings == []
+
+
+@pytest.mark.parametrize("action", list(GuardrailAction))
+def test_the_cost_ends_the_run_whatever_the_client_may_do(action):
+    watching, _ = limits(action=action, max_credits=0.5)
+    unlimited, _ = limits(action=action)
+
+    assert watching.cost(0.49, UNSEEN_MAX_S) is None
+    ending = watching.cost(0.5, 0.0)
     assert ending is not None
-    assert "0.5 credits" in ending.reason
-    assert looks(unlimited, 1, [view()], 1e9) == [None]
+    assert (ending.status, ending.stop) == (RunStatus.FAILED, "guardrail")
+    assert ending.reason == "the warehouse has cost 0.5 credits or more, which is guardrails.max_credits"
+    blind = watching.cost(0.0, UNSEEN_MAX_S + 1)
+    assert blind is not None
+    assert "could not be looked at for 61 s" in blind.reason
+    assert unlimited.cost(1e9, 1e9) is None
 
 
 def test_the_meter_counts_clusters_by_size_and_time():
@@ -184,3 +200,6 @@ def test_the_meter_counts_clusters_by_size_and_time():
     meter.look("X-Small", 1, 9_000 * second_ns)  # of an unknown size nothing is known
 
     assert meter.credits == pytest.approx(2 * 4 / 2 + 1)
+    assert meter.until(9_000 * second_ns) == meter.credits
+    assert meter.until(12_600 * second_ns) == pytest.approx(meter.credits + 1)  # as when it was last seen
+    assert Meter().until(12_600 * second_ns) == 0.0

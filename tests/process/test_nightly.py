@@ -23,7 +23,7 @@ from tests.embedded_server import ROOT, EmbeddedServer
 from tests.process import wait_until
 
 NIGHTLY = ROOT / "examples" / "nightly"
-SERVICE_TIME = "lognormal(20ms,0.3)"  # what the scenarios ask for
+SERVICE_TIME = "lognormal(100ms,0.3)"  # what the scenarios ask for
 SETTING = re.compile(r"([A-Z_]+)=(.*)")
 ENTRY = re.compile(r"((?:\S+\s+){5})(\S.*)")
 END_S = 300.0

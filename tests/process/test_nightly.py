@@ -23,7 +23,7 @@ from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, ROOT, wait_until
 
 NIGHTLY = ROOT / "examples" / "nightly"
-SERVICE_TIME = "lognormal(20ms,0.3)"  # what the scenarios ask for
+SERVICE_TIME = "lognormal(100ms,0.3)"  # what the scenarios ask for
 SETTING = re.compile(r"([A-Z_]+)=(.*)")
 ENTRY = re.compile(r"((?:\S+\s+){5})(\S.*)")
 FINISHED = (0, 5, 10)  # on a busy machine the client may have been the bottleneck, which is not the matter here

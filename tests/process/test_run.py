@@ -57,7 +57,7 @@ workload: {statements: [{name: one, sql: SELECT 1}]}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer("--service-time", "lognormal(20ms,0.3)") as running:
+    with EmbeddedServer("--service-time", "lognormal(100ms,0.3)") as running:
         yield running
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from loadgen.clock import FakeClock
@@ -109,6 +110,26 @@ def stored(bench: Bench, run: Program) -> dict[str, Any]:
     sql = "SELECT SUMMARY FROM TEST_RESULTS WHERE RUN_ID = ? AND WORKER_ID IS NULL"
     ((text,),) = bench.rows(sql, run.run_id)
     return dict(json.loads(text))
+
+
+# --- a worker is paused ----------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_was_paused_is_not_taken_for_a_slow_server(bench: Bench) -> None:
+    run = bench.run(load={"warmup": "0s", "duration": "8s"})
+    run.wait_for(MEASURES)
+    wait_until(lambda: history(bench.server, run.run_id)[None] > 20, "it has measured something")
+    worker = next(child for child in psutil.Process(run.process.pid).children() if child.name() == "worker-0")
+    worker.suspend()
+    sql = "SELECT COUNT(*) FROM WORKER_HEARTBEATS WHERE RUN_ID = ? AND LAST_HEARTBEAT < DATEADD(second, -2, SYSDATE())"
+    wait_until(lambda: bench.rows(sql, run.run_id) == [(1,)], "it has been silent for two seconds")
+    worker.resume()
+
+    assert run.ended() == 5, run.said
+    summary = run.summary
+    assert any("the client was the limit: worker-0 was paused for " in one for one in summary["validity"]["reasons"])
+    assert summary["client"]["saturated"]
+    assert 10.0 < summary["client"]["gap_percent"] < 90.0
 
 
 # --- the user is impatient -------------------------------------------------------------------------------------------

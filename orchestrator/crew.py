@@ -71,11 +71,9 @@ class WorkerView:
     def why(self) -> str:
         """What became of it, in one sentence."""
         said = self.said
-        if self.end is not None and self.end.code < 0:  # what it said last, of a statement, is not why
-            said = None
         if self.end is not None:
-            tail = f": {self.end.last_lines[-1]}" if self.end.last_lines else ""
-            return f"{self.end.sentence}{f': {said}' if said else tail}"
+            why = self._last_words(self.end)
+            return f"{self.end.sentence}{f': {why}' if why else ''}"
         if self.health is Health.MISSING:
             return f"{self.worker_id} never registered"
         if self.status is WorkerStatus.DEAD:
@@ -83,6 +81,14 @@ class WorkerView:
         if self.health is Health.DEAD:
             return f"{self.worker_id} has been silent for {self.silent_s:.0f} s"
         return f"{self.worker_id} is {self.status}{f': {said}' if said else ''}"
+
+    def _last_words(self, end: WorkerEnd) -> str | None:
+        """Its last beat, when that told of its end; what it wrote about it; of one that was not killed also what it
+        last told of a statement, or wrote at all."""
+        told = self.said if self.status is WorkerStatus.DEAD else None
+        if told or end.error or end.code < 0:
+            return told or end.error
+        return self.said or (end.last_lines[-1] if end.last_lines else None)
 
 
 class Liveness:

@@ -197,6 +197,7 @@ def _end(
         if result is None and scenario is not None:
             result = _make_result(session, patience, run, scenario, beats, _reason(run, found, by))
             test_results.append(session, patience, result)
+            test_results.abandon(session, patience, term.key)
         step = _last_step(run, result, _reason(run, found, by))
         if run_status.move(session, patience, term, step):
             return Recovered(run_id=run.run_id, status=step.to, reason=step.reason or "")

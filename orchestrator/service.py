@@ -216,6 +216,8 @@ class OrchestratorService:
         event(log, logging.INFO, "run_ended", run=run.run_id, verdict=summary["verdict"], why=summary["exit_reason"])
         try:
             test_results.append(leader.session, leader.patience, result)
+            if any(worker.health is Health.DEAD for worker in leader.crew):
+                test_results.abandon(leader.session, leader.patience, run.run_id)
             if not leader.in_office(lambda: leader.move(leader.read_run(), last, verdict=summary["verdict"])):
                 raise RunFailed(f"run {run.run_id} could not be ended: it is {leader.read_run().status}")
         except ControlFailed as error:  # the verdict is known, and the control plane away

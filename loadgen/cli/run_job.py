@@ -107,7 +107,10 @@ class RunJob:
         try:
             self._finished = self._steps()
         except BaseException as error:  # handed to the main thread, which raises it
-            self._error = error
+            if self._finished is None:
+                self._error = error
+            else:  # it has its verdict
+                _show(f"warning: {error}")
         finally:
             self.done.set()
 
@@ -166,7 +169,8 @@ class RunJob:
         return Circumstances(server=server_version(session), shared_warehouse=self.share)
 
     def _reported(self, place: ControlPlace, finished: Finished) -> Finished:
-        """The run has its verdict, and whatever fails here must not cost it."""
+        """The run has its verdict, and whatever fails from here on must not cost it."""
+        self._finished = finished
         assert self.output is not None
         spool = self.output / SPOOL / finished.run_id
         if finished.unstored is None:

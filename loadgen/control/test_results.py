@@ -1,4 +1,4 @@
-"""TEST_RESULTS: one row per run and one per worker, each appended once at its end by its own writer.
+"""TEST_RESULTS: one row per run, appended at its end, and one per worker, from START on; each has one writer.
 
 What changes later is the summary of a run, when its enrichment has come further.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from loadgen.control.batch import append_row
 from loadgen.control.queries import queries
 from loadgen.control.retry import Patience
-from loadgen.control.session import ControlSession
+from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.storable import json_text
 
 _Q = queries("test_results")
@@ -53,11 +53,42 @@ class ScenarioResult:
     scenario_config: str  # of loadgen.scenario.frozen
 
 
+def begin(session: ControlSession, patience: Patience, result: ResultRow) -> None:
+    """The row of a worker that has begun, RUNNING; append() finishes it."""
+    row = astuple(result)[:5]
+    started = {"append": _Q["begin"], "find": _Q["any"]}
+    append_row(session, patience, started, (*row, result.created_at), result.test_id, result.run_id)
+
+
 def append(session: ControlSession, patience: Patience, result: ResultRow) -> None:
-    """Append a result once: a successor that finishes the work of a dead leader finds it there."""
+    """Store a result once: a successor that finishes the work of a dead leader finds it there."""
     *columns, find_max_result, summary = astuple(result)
+    if result.worker_id is not None and _finished(session, patience, result, columns, summary):
+        return
     row = (*columns, json_text(find_max_result), json_text(summary))
     append_row(session, patience, _Q, row, result.test_id, result.run_id)
+
+
+def _finished(
+    session: ControlSession, patience: Patience, result: ResultRow, columns: list[Any], summary: str | None
+) -> bool:
+    """The row that was begun. Many workers end at once: where they would wait for each other, a new row is appended."""
+    binds = (columns[5], *columns[7:], json_text(summary), result.test_id, result.run_id)
+
+    def finish() -> int:
+        try:
+            return session.execute(_Q["finish"], *binds)
+        except ControlFailed as error:
+            if error.failure.lock_conflict:
+                return 0
+            raise
+
+    return patience.call(finish) > 0
+
+
+def abandon(session: ControlSession, patience: Patience, run_id: str) -> None:
+    """Rows of workers that were begun, and will not be finished by them."""
+    patience.call(lambda: session.execute(_Q["abandon"], run_id))
 
 
 def amend(session: ControlSession, patience: Patience, run_id: str, summary: str) -> None:

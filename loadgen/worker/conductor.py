@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -62,11 +62,15 @@ class Conductor:
         spare: Slot | None,
         clock: Clock,
         first_window: int = 0,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`spare`, in an open loop: a slot without a client, where arrivals that no client took are recorded.
 
         Windows are numbered from `first_window`: a process that died may have stored some under the same worker id.
+        `say` is told of every phase, step and target.
         """
+        self._say = say
+        self._told: tuple[Phase | None, int | None, int] = (None, None, 0)  # phase, step, target
         self._bench, self._pool, self._agenda, self._clock = bench, pool, agenda, clock
         self._spare = spare
         load = bench.scenario.load
@@ -113,6 +117,7 @@ class Conductor:
             closes_ns = None if duration_s is None else now_ns + round(duration_s * NS_PER_S)
             self._enter(phase, None, now_ns, now_ns, closes_ns)
             self._agenda.began(phase)
+            self._tell()
 
     def finish(self) -> None:
         """Close whatever is open: no client begins anything from now on. Safe to call twice."""
@@ -120,6 +125,7 @@ class Conductor:
             self._finished = True
             self._close(self._clock.monotonic_ns())
             self.phase = Phase.COOLDOWN if self.phase is not None else None
+            self._tell()
             self._pool.drain()
 
     def settle_all(self) -> None:
@@ -155,7 +161,17 @@ class Conductor:
             self._pool.resize(wanted, ahead) if changed else self._pool.reap()
             self._settle_step(now_ns)
             self._count_leftovers()
+            self._tell()
             return self._idle_s(now_ns)
+
+    def _tell(self) -> None:
+        """What has changed since the last time."""
+        told, now = self._told, (self.phase, self.step_id, self._ramp.target)
+        self._told = now
+        if now[:2] != told[:2] and self.phase is not None:
+            self._say(f"phase {self.phase}{'' if self.step_id is None else f', step {self.step_id}'}")
+        if now[2] != told[2]:
+            self._say(f"target {now[2]} connections")
 
     # --- windows -----------------------------------------------------------------------------------------------------
 

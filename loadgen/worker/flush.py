@@ -53,7 +53,13 @@ class Flush:
         self._snapshots: deque[Snapshot] = deque()
         self._rotating = threading.Lock()  # guards _snapshots: the oldest make room for new ones while they are sent
         self._windows: deque[tuple[WindowRow, bool]] = deque()
+        self._started: ResultRow | None = None  # to be written
         self._forfeited = False
+
+    def put_start(self, row: ResultRow) -> None:
+        """The worker's result, from its beginning on. Any thread, once."""
+        self._started = row
+        self._board.urgent.set()
 
     def forfeit(self) -> None:
         """Another process has this worker's id: no window is written any more."""
@@ -92,6 +98,7 @@ class Flush:
     def step(self, patience: Patience, *, everything: bool) -> bool:
         """Write windows and logs, and with `everything` snapshots. False: something could not be written."""
         try:
+            self._write_start(patience)
             self._write_windows(patience)
             self._write_logs(patience)
             if everything:
@@ -110,6 +117,12 @@ class Flush:
         self._write_snapshots(patience)
         if query_log is not None:
             upload(self.session, patience, query_log, told=lambda _: self._board.contact())
+
+    def _write_start(self, patience: Patience) -> None:
+        if self._started is not None and not self._forfeited:
+            test_results.begin(self.session, patience, self._started)
+            self._started = None
+            self._board.contact()
 
     def _write_windows(self, patience: Patience) -> None:
         while self._windows and not self._forfeited:

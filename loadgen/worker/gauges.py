@@ -20,6 +20,7 @@ from loadgen.metrics.windows import Window
 from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS, NS_PER_S
 
+SHORTEST_S = 0.2  # the kernel counts CPU time in steps: over less, a share of a core may be anything
 PROBE_S = 0.05  # each wake-up takes the interpreter from a client, and a hundred a second are felt
 _PROBE_NS = round(PROBE_S * NS_PER_S)
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -48,6 +49,11 @@ class Gauge:
     cores: int = 0
     waits: tuple[Wait, ...] = ()
 
+    @property
+    def is_short(self) -> bool:
+        """It follows another reading at once, and says nothing new of the process."""
+        return self.to_ns - self.from_ns < SHORTEST_S * NS_PER_S
+
 
 class Gauges:
     """read(): one thread, every second. The probe has a thread of its own."""
@@ -61,6 +67,7 @@ class Gauges:
         self._read_ns = self._told_ns = clock.monotonic_ns()
         self._waits: deque[Wait] = deque()
         self._asked_ns: int | None = None  # when the wait under way began; the probe's to write
+        self._percent = 0.0
 
     def probe(self, stopping: threading.Event) -> None:
         """Ask to be woken in 50 ms, again and again, and note how late it was. The thread's whole work."""
@@ -76,10 +83,12 @@ class Gauges:
         from_ns, now_ns = self._read_ns, self._clock.monotonic_ns()
         used_ns, busy_ns = max(0, cpu_ns - self._cpu_ns), max(0, machine_cpu_ns - self._machine_cpu_ns)
         self._read_ns, self._cpu_ns, self._machine_cpu_ns = now_ns, cpu_ns, machine_cpu_ns
+        if now_ns - from_ns >= SHORTEST_S * NS_PER_S:
+            self._percent = 100.0 * used_ns / (now_ns - from_ns)
         waits = self._new_waits(now_ns)
         late_ns = sorted(wait.late_ns for wait in waits)
         return Gauge(
-            cpu_percent=100.0 * used_ns / max(now_ns - from_ns, 1),
+            cpu_percent=self._percent,
             memory_percent=100.0 * self._process.memory_info().rss / self._memory_bytes,
             wakeup_p99_ms=late_ns[min(len(late_ns) - 1, len(late_ns) * 99 // 100)] / NS_PER_MS if late_ns else None,
             from_ns=from_ns,

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from loadgen.clock import Clock
 from loadgen.control.test_results import ResultRow
+from loadgen.metrics.interval import Interval
 from loadgen.metrics.live import LiveSecond, write_live
 from loadgen.metrics.result import WindowResult
 from loadgen.metrics.windows import WindowState
+from loadgen.model.run import Phase
 from loadgen.model.sessions import SessionCounts
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
@@ -45,6 +47,8 @@ class Measuring:
         self._timed = frozenset(parts.scenario.workload.heaviest(TIMED_MAX))
         self._disconnected = Disconnected()
         self._seconds: deque[LiveSecond] = deque(maxlen=SECONDS_TOLD)
+        self._closed = False  # the windows were, at the last look
+        self._cooled = False  # the last snapshot was one of the cool-down; the last looks follow each other at once
 
     def step(self, gauge: Gauge) -> None:
         parts, now_ns = self._parts, self._clock.monotonic_ns()
@@ -55,9 +59,11 @@ class Measuring:
         self._client.add(gauge, parts.windows.held())
         interval = parts.harvester.harvest(now_ns)
         self._keep_log()
-        if interval.phase is not None:
+        phase = self._phase(interval)
+        if phase is not None and not (phase is Phase.COOLDOWN and self._cooled and gauge.is_short):
+            self._cooled = phase is Phase.COOLDOWN
             ended_at, executing = self._clock.utc_now().replace(tzinfo=None), parts.pool.executing
-            self._seconds.append(LiveSecond.of(interval, interval.phase, ended_at=ended_at, executing=executing))
+            self._seconds.append(LiveSecond.of(interval, phase, ended_at=ended_at, executing=executing))
             self._flush.put_snapshot(
                 snapshot_row(
                     interval,
@@ -69,6 +75,7 @@ class Measuring:
                     executing=executing,
                     target=parts.conductor.target,
                     timed=self._timed,
+                    phase=phase,
                     sessions=self._sessions(),
                     logins=parts.harvester.logins,
                 )
@@ -88,6 +95,12 @@ class Measuring:
         ending = disconnected.ending(self._board, self._parts.scenario.timing, self._parts.harvester.logins)
         if ending is not None:
             self._board.end(ending)
+
+    def _phase(self, interval: Interval) -> Phase | None:
+        """Of this interval. Windows may have closed in the middle of it; one that lies wholly behind them is cool-down,
+        also when statements that had begun before end in it."""
+        before, self._closed = self._closed, self._parts.conductor.phase is Phase.COOLDOWN
+        return Phase.COOLDOWN if before and self._closed else interval.phase
 
     def _keep_log(self) -> None:
         """A disk that is full must cost the query log, and never the measurement."""

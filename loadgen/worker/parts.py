@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from loadgen.clock import Clock
+from loadgen.control.worker_heartbeats import Beat
 from loadgen.errors import ConfigurationError
 from loadgen.metrics.connections import ConnectionMeter
 from loadgen.metrics.harvester import Harvester
@@ -94,7 +95,9 @@ def assemble(
         patience_s=scenario.timing.events_poll_s,
     )
     spare = slots.spare() if bench.open_loop else None
-    conductor = Conductor(bench, pool, agenda, arguments, spare, clock, first_window)
+    conductor = Conductor(
+        bench, pool, agenda, arguments, spare, clock, first_window, lambda text: board.say("INFO", text)
+    )
     return Parts(
         scenario=scenario,
         windows=windows,
@@ -105,6 +108,24 @@ def assemble(
         conductor=conductor,
         query_log=query_log,
         users=users,
+    )
+
+
+def compose(board: Board, parts: Parts | None, count: int) -> Beat:
+    """What the beat with this number says. Any thread: it only reads."""
+    return Beat(
+        status=board.status,
+        phase=None if parts is None else parts.conductor.phase,
+        count=count,
+        active_connections=0 if parts is None else parts.pool.executing,
+        open_connections=0 if parts is None else parts.pool.open,
+        target_connections=0 if parts is None else parts.conductor.target,
+        last_error=board.last_error,
+        error_count=board.error_count,
+        live_metrics=board.live_metrics,
+        last_sequence_id=0 if parts is None else parts.agenda.last_sequence_id,
+        cpu_percent=board.cpu_percent,
+        memory_percent=board.memory_percent,
     )
 
 

@@ -34,10 +34,13 @@ def snapshot_row(
     executing: int,
     target: int,
     timed: Collection[str] | None = None,
+    phase: Phase | None = None,
     sessions: SessionCounts | None = None,
     logins: Logins | None = None,
 ) -> Snapshot:
-    """One second; `timed` are the statements whose times are kept one by one, None: all."""
+    """One second; `timed` are the statements whose times are kept one by one, None: all;
+    `phase` where it is not that of its window."""
+    phase = phase or interval.phase
     custom = {**json.loads(write_custom_metrics(interval, timed)), "wakeup_p99_ms": gauge.wakeup_p99_ms}
     if logins is not None:
         custom["logins"] = logins.counts()
@@ -51,7 +54,7 @@ def snapshot_row(
         worker_group_count=arguments.worker_group_count,
         timestamp=timestamp,
         elapsed_seconds=elapsed_s,
-        phase=None if interval.phase is None else interval.phase.value,
+        phase=None if phase is None else phase.value,
         total_queries=interval.measured.queries,
         read_count=interval.measured.reads,
         write_count=interval.measured.writes,
@@ -82,6 +85,29 @@ def stored_window(result: WindowResult, arguments: WorkerArguments, epoch: int) 
         seconds=row.seconds,
         counts=row.counts,
         buckets=row.buckets,
+    )
+
+
+def started_row(arguments: WorkerArguments, *, test_id: str, template_id: str, created_at: datetime) -> ResultRow:
+    """The worker's own result, of which nothing is known yet but that it has begun."""
+    return ResultRow(
+        test_id=test_id,
+        run_id=arguments.run_id,
+        worker_id=arguments.worker_id,
+        worker_group_id=arguments.worker_group_id,
+        template_id=template_id,
+        status="RUNNING",
+        created_at=created_at,
+        total_operations=0,
+        read_operations=0,
+        write_operations=0,
+        failed_operations=0,
+        p50_latency_ms=None,
+        p95_latency_ms=None,
+        p99_latency_ms=None,
+        avg_latency_ms=None,
+        find_max_result=None,
+        summary=None,
     )
 
 

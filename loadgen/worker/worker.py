@@ -26,7 +26,6 @@ from loadgen.control.place import ControlPlace
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.test_results import ResultRow
-from loadgen.control.worker_heartbeats import Beat
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.run import Phase
@@ -42,8 +41,9 @@ from loadgen.worker.flush import Flush
 from loadgen.worker.gauges import Gauges
 from loadgen.worker.heartbeat import Heartbeat, identity_of
 from loadgen.worker.measuring import Measuring
-from loadgen.worker.parts import Parts, assemble
+from loadgen.worker.parts import Parts, assemble, compose
 from loadgen.worker.ready import get_ready
+from loadgen.worker.rows import started_row
 from loadgen.worker.silence import Silence
 from loadgen.worker.upload import hold, spool_of
 
@@ -86,7 +86,7 @@ class Worker:
             self._session("heartbeat"),
             identity_of(arguments, environ),
             self._board,
-            self._compose,
+            lambda count: compose(self._board, self._parts, count),
             period_s=self._timing.heartbeat_s,
             clock=self._clock,
         )
@@ -221,8 +221,9 @@ class Worker:
             return
         self._measuring.hand_on(everything=True)
         self._measuring.close_log()
-        self._board.say("INFO", f"ended: {ending.error or 'as told'}")
-        status = "COMPLETED" if ending.code is WorkerExit.CLEAN else "FAILED"
+        clean = ending.code is WorkerExit.CLEAN
+        self._board.say("INFO" if clean else "ERROR", f"ended: {ending.error or 'as told'}")
+        status = "COMPLETED" if clean else "FAILED"
         self._result = self._measuring.result(status, self._created_at, self._template_id)
         if not self._is_alone:
             self._storing.set()
@@ -263,6 +264,10 @@ class Worker:
                     self._board.advance(WorkerStatus.WAITING)
                     loop.watch(self._stopping)
         except LoadgenError as error:
+            if self._parts is None:  # there is no flush thread yet that would write it
+                self._board.say("ERROR", f"ended: {error}")
+                once = Patience(stop=self._stopping, clock=self._clock, attempts=1)
+                self._flush(session, period_s=1.0).step(once, everything=False)
             self._board.end(ending_for(error))
         finally:
             session.close()
@@ -313,21 +318,21 @@ class Worker:
         )
         if parts.query_log is not None:
             hold(self._spool)
-        flush = Flush(
-            self._session("flush"), me, self._test_id, self._board, self._clock, period_s=scenario.timing.flush_s
-        )
+        flush = self._flush(self._session("flush"), scenario.timing.flush_s)
         self._measuring = Measuring(parts, flush, self._board, me, self._test_id, self._clock)
         self._parts = parts
         self._start("flush", lambda: self._flush_thread(parts, flush))
         self._start("ramp", lambda: parts.conductor.run(self._stopping))
-        return parts, self._loop(session, parts)
+        return parts, self._loop(session, parts, flush)
 
-    def _loop(self, session: ControlSession, parts: Parts) -> ControlLoop:
+    def _loop(self, session: ControlSession, parts: Parts, flush: Flush) -> ControlLoop:
         def begin(phase: Phase | None) -> None:
             load = parts.scenario.load
             # The row may be behind the event. Without a warm-up there is only one phase to begin with.
             phase = phase or (Phase.WARMUP if load.warmup_s else Phase.MEASUREMENT)
             if self._board.advance(WorkerStatus.RUNNING):
+                self._board.say("INFO", f"START, in {phase}")
+                flush.put_start(self._started())
                 parts.conductor.begin(phase, load.duration_s if phase is Phase.MEASUREMENT else None)
 
         agenda, wake = parts.agenda, parts.conductor.wake
@@ -350,28 +355,17 @@ class Worker:
             flush.session.close()
             self._stored.set()
 
-    # --- small things ------------------------------------------------------------------------------------------------
+    def _started(self) -> ResultRow:
+        me, template_id = self._arguments, self._template_id
+        return started_row(me, test_id=self._test_id, template_id=template_id, created_at=self._created_at)
 
-    def _compose(self, count: int) -> Beat:
-        """What the next beat says. Any thread: it only reads."""
-        board, parts = self._board, self._parts
-        return Beat(
-            status=board.status,
-            phase=None if parts is None else parts.conductor.phase,
-            count=count,
-            active_connections=0 if parts is None else parts.pool.executing,
-            open_connections=0 if parts is None else parts.pool.open,
-            target_connections=0 if parts is None else parts.conductor.target,
-            last_error=board.last_error,
-            error_count=board.error_count,
-            live_metrics=board.live_metrics,
-            last_sequence_id=0 if parts is None else parts.agenda.last_sequence_id,
-            cpu_percent=board.cpu_percent,
-            memory_percent=board.memory_percent,
-        )
+    # --- small things ------------------------------------------------------------------------------------------------
 
     def _session(self, role: str) -> ControlSession:
         return ControlSession(self._place, role=f"{self._arguments.worker_id}/{role}", environ=self._environ)
+
+    def _flush(self, session: ControlSession, period_s: float) -> Flush:
+        return Flush(session, self._arguments, self._test_id, self._board, self._clock, period_s=period_s)
 
     def _patience(self, stop: threading.Event) -> Patience:
         return Patience(stop=stop, clock=self._clock, note=_note)

@@ -13,6 +13,7 @@ from loadgen.scenario.scenario import Timing
 from loadgen.units import NS_PER_S
 
 LAST_LINES = 20
+_ERRORS = ("error: ", "Fatal Python error: ")
 LOOK_S = 0.1
 
 
@@ -33,6 +34,12 @@ class WorkerEnd:
     worker_id: str
     code: int
     last_lines: tuple[str, ...] = ()
+
+    @property
+    def error(self) -> str | None:
+        """What it said went wrong, among the last lines: lines about other things may follow."""
+        lines = [line for line in self.last_lines if line.startswith(_ERRORS)]
+        return lines[-1].removeprefix("error: ").removeprefix(f"{self.worker_id}: ") if lines else None
 
     @property
     def sentence(self) -> str:

@@ -5,20 +5,43 @@ INSERT INTO TEST_RESULTS (
     AVG_LATENCY_MS, FIND_MAX_RESULT, SUMMARY)
 SELECT ?, ?, ?, ?, ?, ?, ?, SYSDATE(), ?, ?, ?, ?, ?, ?, ?, ?, PARSE_JSON(?), PARSE_JSON(?);
 
--- name: find
+-- name: begin
+-- The row of a worker from START on: it has no summary yet, and its END_TIME is that of the last change.
+INSERT INTO TEST_RESULTS (
+    TEST_ID, RUN_ID, WORKER_ID, WORKER_GROUP_ID, TEMPLATE_ID, STATUS, CREATED_AT, END_TIME, TOTAL_OPERATIONS,
+    READ_OPERATIONS, WRITE_OPERATIONS, FAILED_OPERATIONS)
+SELECT ?, ?, ?, ?, ?, 'RUNNING', ?, SYSDATE(), 0, 0, 0, 0;
+
+-- name: any
 SELECT COUNT(*) FROM TEST_RESULTS WHERE TEST_ID = ? AND RUN_ID = ?;
+
+-- name: finish
+-- The row that was begun. 0 rows: there is none, or it has its result.
+UPDATE TEST_RESULTS SET STATUS = ?, END_TIME = SYSDATE(), TOTAL_OPERATIONS = ?, READ_OPERATIONS = ?,
+       WRITE_OPERATIONS = ?, FAILED_OPERATIONS = ?, P50_LATENCY_MS = ?, P95_LATENCY_MS = ?, P99_LATENCY_MS = ?,
+       AVG_LATENCY_MS = ?, SUMMARY = PARSE_JSON(?)
+WHERE TEST_ID = ? AND RUN_ID = ? AND SUMMARY IS NULL;
+
+-- name: abandon
+-- Of workers that will not write their result any more; `loadgen upload` may still finish them.
+UPDATE TEST_RESULTS SET STATUS = 'FAILED', END_TIME = SYSDATE()
+WHERE RUN_ID = ? AND WORKER_ID IS NOT NULL AND SUMMARY IS NULL;
+
+-- name: find
+-- A result, and not only its beginning.
+SELECT COUNT(*) FROM TEST_RESULTS WHERE TEST_ID = ? AND RUN_ID = ? AND SUMMARY IS NOT NULL;
 
 -- name: amend
 -- The run's own row, when its enrichment has come further. Nothing that was measured changes.
 UPDATE TEST_RESULTS SET SUMMARY = PARSE_JSON(?) WHERE RUN_ID = ? AND TEST_ID = ?;
 
 -- name: read
--- The run's own row has no WORKER_ID. One row of each key: see loadgen.control.batch.
+-- The run's own row has no WORKER_ID. One row of each key, a result before its beginning: see loadgen.control.batch.
 SELECT TEST_ID, RUN_ID, WORKER_ID, WORKER_GROUP_ID, TEMPLATE_ID, STATUS, CREATED_AT, END_TIME, TOTAL_OPERATIONS,
        READ_OPERATIONS, WRITE_OPERATIONS, FAILED_OPERATIONS, P50_LATENCY_MS, P95_LATENCY_MS, P99_LATENCY_MS,
        AVG_LATENCY_MS, FIND_MAX_RESULT, SUMMARY
 FROM TEST_RESULTS WHERE RUN_ID = ?
-QUALIFY ROW_NUMBER() OVER (PARTITION BY TEST_ID ORDER BY END_TIME) = 1
+QUALIFY ROW_NUMBER() OVER (PARTITION BY TEST_ID ORDER BY IFF(SUMMARY IS NULL, 1, 0), END_TIME) = 1
 ORDER BY WORKER_GROUP_ID NULLS FIRST, TEST_ID;
 
 -- name: of_scenario

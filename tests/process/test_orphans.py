@@ -3,7 +3,10 @@ and what is said about it is true."""
 
 from __future__ import annotations
 
+import json
 import os
+import pty
+import select
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +23,8 @@ from orchestrator.service import OrchestratorService
 from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import MEASURES, Bench, Program, benched, history
-from tests.processes import alive, wait_until
+from tests.process.run_bench import MEASURES, Bench, Program, benched, history, scenario
+from tests.processes import PROGRAM, alive, wait_until
 
 SLOW = {"statements": [{"name": "slow", "sql": "SELECT SYSTEM$WAIT(100)"}]}
 SHORT = {"warmup": "0s", "duration": "1s"}
@@ -64,6 +67,33 @@ def test_a_closed_terminal_and_a_quit_leave_a_result(bench: Bench, number: signa
     assert (summary["status"], summary["verdict"], summary["exit_code"]) == ("CANCELLED", "cancelled", 128 + number)
     assert summary["totals"]["succeeded"] == history(bench.server, run.run_id)[None]
     assert bench.state(run.run_id)[0] == "CANCELLED"
+
+
+def test_a_terminal_that_is_closed_with_everything_in_it_leaves_a_result(bench: Bench) -> None:
+    """The live view was drawn there, and the result would be printed there."""
+    path = bench.home / "scenario.yaml"
+    path.write_text(json.dumps(scenario(950)), "utf-8")
+    pid, master = pty.fork()
+    if pid == 0:  # the child: its terminal is the one that the test closes
+        os.chdir(bench.home)
+        os.execve(PROGRAM[0], [*PROGRAM, "run", str(path)], {**bench.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8"})
+
+    def measures() -> bool:
+        while select.select([master], [], [], 0)[0]:  # or it could not draw
+            os.read(master, 65_536)
+        return any(history(bench.server, folder.name)[None] > 5 for folder in bench.home.glob("runs/*"))
+
+    try:
+        wait_until(measures, "it measures")
+    finally:
+        os.close(master)
+    _, status = os.waitpid(pid, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+    (file,) = bench.home.glob("runs/*/summary.json")
+    summary = json.loads(file.read_text("utf-8"))
+    assert (summary["verdict"], summary["exit_code"]) == ("cancelled", 129)
+    assert (file.parent / "report.html").exists()
 
 
 def test_a_hang_up_that_is_ignored_stays_ignored(bench: Bench) -> None:
@@ -175,9 +205,9 @@ def test_workers_that_cannot_be_started_end_the_run(server: EmbeddedServer) -> N
         "version: 1\nname: x\nconnection: embedded\nload: {workers: 1}\n"
         "workload: {statements: [{name: s, sql: SELECT 1}]}\n"
     )
-    scenario = with_workers(parse_scenario(text, source="x.yaml", environ={}).scenario, 1)
+    parsed = with_workers(parse_scenario(text, source="x.yaml", environ={}).scenario, 1)
     service = OrchestratorService(plane.place, lambda _: NoProcess(), clock=SystemClock(), environ=plane.environ)
-    run_id = service.create_run(scenario)
+    run_id = service.create_run(parsed)
 
     with pytest.raises(RunFailed, match=r"workers could not be started: .*Resource temporarily unavailable"):
         service.start_run(run_id)

@@ -61,6 +61,7 @@ def test_a_run_from_start_to_end(stage: Stage) -> None:
     running = run.wait_status("RUNNING", worker)
     assert running.phase is Phase.WARMUP
     run.wait_ended(50, worker)
+    wait_until(lambda: run.seen().results and run.seen().result.status == "RUNNING", "its result has begun")
     run.emit(SetPhase(phase=Phase.MEASUREMENT, duration_ms=1_500, effective_at=run.soon(0.5)))
     run.move(RunStatus.RUNNING, Phase.MEASUREMENT)
     run.wait_beat(lambda beat: beat.phase is Phase.MEASUREMENT, "it measures", worker)
@@ -89,6 +90,8 @@ def test_a_run_from_start_to_end(stage: Stage) -> None:
     assert run.executions() == sum(window.counts.scheduled for window in seen.windows)
     _beat_tells_what_is_stored(run, last)
     assert not list(stage.spool.glob("*"))
+    assert stage.plane.rows("SELECT COUNT(*) FROM TEST_RESULTS WHERE RUN_ID = ?", run.run_id) == [(1,)]
+    _check_told(run)
     _nothing_is_left(worker, stage, before)
 
 
@@ -103,6 +106,21 @@ def _beat_tells_what_is_stored(run: Led, beat: Beat) -> None:
         assert (row.seconds, row.phase) == (second.seconds, second.phase)
         assert {name: row.statements[name] for name in second.statements} == second.statements
         assert row.response == reduce(add, second.times.values(), EMPTY)
+
+
+def _check_told(run: Led) -> None:
+    """What happened to it is in the tables: its phases second by second, and its turns line by line."""
+    said = run.logs("INFO")
+    turns = ["START, in WARMUP", "phase WARMUP", "phase MEASUREMENT", "phase COOLDOWN", "ended: as told"]
+    assert [line for line in said if line in turns] == turns
+    assert "target 4 connections" in said
+    assert run.logs("ERROR") == []
+    seconds = worker_metrics_snapshots.read(run.plane.session, run.run_id)
+    phases = [row.phase for row in seconds]
+    assert list(dict.fromkeys(phases)) == ["WARMUP", "MEASUREMENT", "COOLDOWN"]
+    # Even of the last second, which is very short, the share of cores is one that this machine has.
+    assert all(0.0 <= (row.cpu_percent or 0.0) <= 100.0 * (os.cpu_count() or 1) for row in seconds)
+    assert 0.0 <= (run.beat().cpu_percent or 0.0) <= 100.0 * (os.cpu_count() or 1)
 
 
 def _nothing_is_left(worker: Worker, stage: Stage, sessions: int) -> None:
@@ -179,6 +197,9 @@ def test_what_cannot_work_ends_with_1_and_says_why(stage: Stage) -> None:
         assert "error: worker-" in workers[name].said
         assert "hint: " in workers[name].said
     assert "statement broken: SQL compilation error" in refused.wait_dead()
+    for led, ended in ((refused, "statement broken"), (strange, "--worker-group-count"), (spool, "the query log")):
+        (line,) = led.logs("ERROR")
+        assert line.startswith(f"ended: {ended}")
     # The duplicate has not touched the row of the one that lives.
     assert duplicate.beat().status == "WAITING"
     duplicate.stop()

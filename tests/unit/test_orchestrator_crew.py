@@ -161,6 +161,27 @@ def test_all_expected_workers_are_there_in_order_and_strangers_are_not() -> None
             view(Health.DEAD, S.DEAD, ended=end("worker-0", 1, "tail"), last_error="no table ORDERS"),
             "worker-0 exited with code 1: no table ORDERS",
         ),
+        (
+            view(
+                Health.DEAD,
+                ended=end("worker-0", 2, "error: worker-0: no answer", "hint: Check it", "kept"),
+                last_error="x",
+            ),
+            "worker-0 exited with code 2: no answer",
+        ),
+        (
+            view(Health.DEAD, S.DEAD, ended=end("worker-0", 2, "error: worker-0: first"), last_error="in the end"),
+            "worker-0 exited with code 2: in the end",
+        ),
+        (
+            view(Health.DEAD, ended=end("worker-0", 4, "a line"), last_error="login"),
+            "worker-0 exited with code 4: login",
+        ),
+        (view(Health.DEAD, ended=end("worker-0", -9, "event command=x")), "worker-0 was killed by signal 9"),
+        (
+            view(Health.DEAD, ended=end("worker-0", -11, "Fatal Python error: Segmentation fault", "", "Thread 1:")),
+            "worker-0 was killed by signal 11: Fatal Python error: Segmentation fault",
+        ),
         (view(Health.DEAD, S.DEAD, last_error="no table ORDERS"), "worker-0 ended: no table ORDERS"),
         (view(Health.DEAD, S.DEAD), "worker-0 ended: it did not say why"),
         (view(Health.DEAD, silent_s=61.4), "worker-0 has been silent for 61 s"),

@@ -148,3 +148,17 @@ def test_what_was_stored_is_forgotten() -> None:
     meter.forget(0)
 
     assert meter.effect(0) is None
+
+
+def test_a_reading_that_follows_at_once_says_the_same():
+    clock = FakeClock()
+    gauges = Gauges(clock)
+    clock.advance(1.0)
+    first = gauges.read()
+    sum(range(2_000_000))  # CPU time that the next reading would divide by nothing
+    clock.advance(0.001)
+    second = gauges.read()
+
+    assert (second.cpu_percent, second.is_short) == (first.cpu_percent, True)
+    clock.advance(1.0)
+    assert not gauges.read().is_short

@@ -97,4 +97,7 @@ def window_discrepancy(result: WindowResult) -> str | None:
     lags = sum(statement.lag.count for statement in result.tally.statements.values())
     if problem is None and lags not in (0, sent):
         problem = f"{sent} were sent, and the lag of {lags} is known"
+    for name, statement in result.tally.statements.items():
+        if problem is None and statement.unsent.count > statement.skipped:
+            problem = f"{name}: {statement.skipped} were skipped, and the age of {statement.unsent.count} is known"
     return problem and f"window {result.window_id}: {problem}"

@@ -1,5 +1,7 @@
 """Counts that add up, and many workers as one."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,6 +97,16 @@ def test_a_window_whose_parts_disagree_is_named():
     assert window_discrepancy(window(times_ms=[1], scheduled=2)) == (
         "window 1: scheduled 2 is not skipped 0 + succeeded 1 + failed 0 + cancelled 0 + in_flight 0: 1 lost"
     )
+
+
+def test_no_more_arrivals_have_an_age_than_were_skipped():
+    old = histogram([MS] * 2)
+    statement = StatementTally(skipped=1, unsent=old)
+    bad = replace(
+        window(times_ms=[]), counts=Counts(scheduled=1, skipped=1), tally=Tally(statements={"pay": statement})
+    )
+
+    assert window_discrepancy(bad) == "window 1: pay: 1 were skipped, and the age of 2 is known"
 
 
 def test_percentiles_of_a_run_come_from_merged_buckets_and_rates_from_its_span():

@@ -14,8 +14,7 @@ import pytest
 
 from loadgen.scenario.read import read_scenario
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
-from tests.embedded_server import ROOT
-from tests.processes import reachable_directory
+from tests.processes import ROOT, reachable_directory
 
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 EXAMPLES = [path.relative_to(ROOT) for path in sorted((ROOT / "examples").rglob("*.yaml"))]

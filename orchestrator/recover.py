@@ -39,8 +39,7 @@ from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import LoadMode, Scenario, SpawnerKind
 from orchestrator.crew import Health, WorkerView, view_crew
 from orchestrator.find_max import find_max_controller
-from orchestrator.results import client_parts, gather, read_stages, session_counts, worker_results
-from orchestrator.service import result_row
+from orchestrator.results import client_parts, gather, read_stages, result_row, session_counts, worker_results
 from orchestrator.spawn.spcs import remove_job
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from loadgen.model.run import Phase
 from loadgen.model.sessions import SessionCounts
 from loadgen.report.client_health import ClientHealth, ClientPart
 from loadgen.report.delivered import Delivered, Key, delivered_arrivals, delivered_connections
-from loadgen.report.summary import StageResult, WorkerResult
+from loadgen.report.summary import RunFacts, StageResult, WorkerResult
 from loadgen.scenario.scenario import LoadMode, Scenario, Stage
 from loadgen.scenario.threshold import Metric
 from loadgen.units import NS_PER_MS
@@ -298,3 +298,27 @@ def _sessions(row: ResultRow) -> SessionCounts:
 def _number(value: object) -> float | None:
     known = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
     return float(value) if known else None  # type: ignore[arg-type]
+
+
+def result_row(run: Run, facts: RunFacts, summary: Mapping[str, Any]) -> ResultRow:
+    """TEST_RESULTS' row of the run itself."""
+    latency, totals = summary["latency_ms"], summary["totals"]
+    return ResultRow(
+        test_id=run.run_id,
+        run_id=run.run_id,
+        worker_id=None,
+        worker_group_id=None,
+        template_id=run.template_id,
+        status=facts.status,
+        created_at=run.created_at,
+        total_operations=totals["succeeded"] + totals["failed"],
+        read_operations=totals["reads"],
+        write_operations=totals["writes"],
+        failed_operations=totals["failed"],
+        p50_latency_ms=latency["p50"],
+        p95_latency_ms=latency["p95"],
+        p99_latency_ms=latency["p99"],
+        avg_latency_ms=latency["avg"],
+        find_max_result=None if facts.find_max is None else json.dumps(facts.find_max),
+        summary=json.dumps(summary),
+    )

@@ -46,6 +46,7 @@ from orchestrator.results import (
     gather,
     login_counts,
     read_stages,
+    result_row,
     session_counts,
     why_missing,
     worker_results,
@@ -389,27 +390,3 @@ def _environment(
         "warnings": warnings,
         "credits": None if leader.watch is None or scenario.connection == EMBEDDED else round(leader.watch.credits, 6),
     }
-
-
-def result_row(run: Run, facts: RunFacts, summary: Mapping[str, Any]) -> ResultRow:
-    """TEST_RESULTS' row of the run itself."""
-    latency, totals = summary["latency_ms"], summary["totals"]
-    return ResultRow(
-        test_id=run.run_id,
-        run_id=run.run_id,
-        worker_id=None,
-        worker_group_id=None,
-        template_id=run.template_id,
-        status=facts.status,
-        created_at=run.created_at,
-        total_operations=totals["succeeded"] + totals["failed"],
-        read_operations=totals["reads"],
-        write_operations=totals["writes"],
-        failed_operations=totals["failed"],
-        p50_latency_ms=latency["p50"],
-        p95_latency_ms=latency["p95"],
-        p99_latency_ms=latency["p99"],
-        avg_latency_ms=latency["avg"],
-        find_max_result=None if facts.find_max is None else json.dumps(facts.find_max),
-        summary=json.dumps(summary),
-    )

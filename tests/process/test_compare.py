@@ -26,7 +26,7 @@ from loadgen.scenario.scenario import Scenario
 from loadgen.scenario.workers import with_workers
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.rows import stored_window
-from orchestrator.service import result_row
+from orchestrator.results import result_row
 from tests.control_plane import ControlPlane, patience
 from tests.unit.orchestrator_builders import window
 from tests.unit.warehouse_runs import second_row

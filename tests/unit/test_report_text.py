@@ -332,4 +332,4 @@ def test_what_is_good_and_bad_has_a_colour() -> None:
 
     marks = {line.mark: line.colour for line in summary_lines(summary) if line.mark}
 
-    assert marks == {"FAILED": "red", "ok": "green", "MISS": "red", "2 × SNOWFLAKE_ERROR 100051": "red"}
+    assert marks == {"FAILED": "red", "ok": "green", "MISS": "red", "2 × look: SNOWFLAKE_ERROR 100051": "red"}

@@ -22,10 +22,17 @@ STILL_LARGE = {
     "tests/process/test_control_faults.py",
     "tests/process/test_control_machine.py",
     "tests/process/test_embedded_launch.py",
-    "tests/process/test_embedded_server.py",
     "tests/process/test_runs.py",
     "tests/process/test_trend.py",
     "tests/process/test_worker_faults.py",
+    "tests/process/test_worker_life.py",
+    "tests/unit/test_compare.py",
+    "tests/unit/test_find_max.py",
+    "tests/unit/test_metrics_documents.py",
+    "tests/unit/test_report_html.py",
+    "tests/unit/test_runs_cli.py",
+    "tests/unit/test_trend.py",
+    "tests/unit/test_tui_history.py",
 }
 
 # --- layers ----------------------------------------------------------------------------------------------------------

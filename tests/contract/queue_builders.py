@@ -20,6 +20,14 @@ NOT_ANSWERED: list[dict[str, Any]] = [{"kind": "drop_reply"}, {"kind": "reset"},
 each_fault = pytest.mark.parametrize("fault", NOT_ANSWERED, ids=[fault["kind"] for fault in NOT_ANSWERED])
 
 
+def register(plane: ControlPlane, me: PoolWorkerIdentity) -> None:
+    """A runner that is ONLINE, and does not fall silent however long the test takes."""
+    pool_workers.register(plane.session, patience(), me, draining=False, lease_s=LEASE_S)
+    plane.change(
+        "UPDATE POOL_WORKERS SET LAST_BEAT_AT = DATEADD(hour, 1, LAST_BEAT_AT) WHERE WORKER_ID = ?", me.worker_id
+    )
+
+
 class Queue:
     """The queue of a control plane, emptied for each test."""
 
@@ -37,7 +45,7 @@ class Queue:
         name = f"host-{uuid.uuid4()}"
         fields: dict[str, Any] = {"hostname": name, "pid": 7, "version": "1", "task_queue": "Q", "labels": offers}
         me = PoolWorkerIdentity(**{"worker_id": name, "capabilities": offers, **fields, **more})
-        pool_workers.register(self.session, patience(), me, draining=False, lease_s=LEASE_S)
+        register(self.plane, me)
         return me.worker_id
 
     def claim(self, owner: str, *offers: str, session: ControlSession | None = None) -> Claim | None:

@@ -156,6 +156,8 @@ def _client(client: Mapping[str, Any]) -> Iterator[str]:
         said.append(f"{figures.ms(client['overhead_ms'])} ms added to the server's time (median)")
     if said:
         yield f"client: {', '.join(said)}{'; SATURATED' if client['saturated'] else ''}"
+    if client["wakeup_p99_ms"] is not None:
+        yield f"  percentiles may be up to {figures.ms(client['wakeup_p99_ms'])} ms too high because of it"
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

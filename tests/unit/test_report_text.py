@@ -189,7 +189,7 @@ def _harmless(value: Any) -> Any:
 @given(st.text(max_size=300), st.text(max_size=2_000))
 def test_no_text_breaks_it(name: str, example: str) -> None:
     said = text(name=name or "x", example=example)
-    assert len(said.split("\n")) == 12
+    assert len(said.split("\n")) == 13
     assert all(len(line) <= 200 for line in said.split("\n"))
 
 

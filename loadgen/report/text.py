@@ -270,6 +270,10 @@ def _client(client: Mapping[str, Any]) -> Iterator[Line]:
     if said:
         saturated = "SATURATED" if client["saturated"] else ""
         yield Line(f"client: {', '.join(said)}{saturated and f'; {saturated}'}", saturated, "yellow", indent=8)
+    if client["wakeup_p99_ms"] is not None:
+        yield Line(
+            f"  percentiles may be up to {figures.ms(client['wakeup_p99_ms'])} ms too high because of it", indent=4
+        )
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_a_killed_worker_fails_the_run_and_what_was_measured_is_kept(bench: Benc
     assert summary["totals"]["succeeded"] > 0
     assert [worker["status"] for worker in summary["worker_results"]] == ["DONE", "DEAD"]
     assert run.out.startswith("ERROR  quickstart")
-    check_left_in_order(bench, run, "FAILED", 1)
+    check_left_in_order(bench, run, "FAILED", 2)
 
 
 def test_one_signal_ends_a_run_in_good_order(bench: Bench) -> None:

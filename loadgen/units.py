@@ -1,4 +1,4 @@
-"""Durations, counts and rates as people write them, and back.
+"""Durations, counts and rates as people write them, and back; counted things.
 
     duration   500ms  30s  1.5s  5m  1h  2d      units ns us (µs) ms s m h d
     count      250  10k  1.5m  2b                k thousand, m million, b billion; underscores may group digits
@@ -104,6 +104,11 @@ def format_count(count: int) -> str:
         if count and count % _COUNT_PER_SUFFIX[suffix] == 0:
             return f"{count // _COUNT_PER_SUFFIX[suffix]}{suffix}"
     return str(count)
+
+
+def counted(number: int, noun: str, *, plural: str | None = None) -> str:
+    """1 → '1 worker', 2_000 → '2,000 workers': the one place that knows about plurals."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def parse_rate_per_second(text: str) -> float:

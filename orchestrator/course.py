@@ -19,7 +19,8 @@ from loadgen.scenario.scenario import OnWorkerLoss, Timing
 from orchestrator.crew import Health, WorkerView
 from orchestrator.plan import RunPlan
 
-GOOD_ENDS = ("duration", "find_max", "threshold")  # what STOP says when the run did what it was meant to do
+PLAN_DONE = "duration"
+GOOD_ENDS = (PLAN_DONE, "find_max", "threshold")  # what STOP says when the run did what it was meant to do
 STORING_S = 600.0  # how long workers may write what they measured; they give up by themselves then
 CLOSING_S = 0.5  # workers close their last window by themselves; STOP comes this much later
 
@@ -167,7 +168,7 @@ def _running(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[Ac
     elapsed_s = 0.0 if view.zero_s is None else view.now_s - view.zero_s
     if rules.plan.ends_s is not None and elapsed_s >= rules.plan.ends_s + CLOSING_S:
         done = Ending(
-            status=RunStatus.COMPLETED, reason="the plan is done", stop="duration", drain_s=rules.timing.drain_s
+            status=RunStatus.COMPLETED, reason="the plan is done", stop=PLAN_DONE, drain_s=rules.timing.drain_s
         )
         return _stop(course, view, done)
     unsaid = () if course.start_said else (SayStart(),)

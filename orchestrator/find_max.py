@@ -1,241 +1,228 @@
-"""Searching for the most connections that hold: pure, step by step.
+"""Leading a search for the maximum: what the step under way shows, which one comes next, what the search has found.
 
-    climb     start, then more by `increment`, until a step fails or the ceiling is reached
-    confirm   the best level once more; if it fails now, the next lower level that held
-    refine    halve the gap between the best level and the one that failed, until they are neighbours
-
-A step fails by the first of: a queue in front of the warehouse, too many errors, a threshold, latency or throughput
-worse than it may be, or a plateau (more connections, no more throughput). Latency is compared by the 95 % bounds of its
-percentile: while they straddle the limit the step goes on, at most three times as long, then the estimate decides.
+The rules are those of `loadgen.rules.find_max`. Here windows of workers become observations, and answers become rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from typing import Any
 
-from loadgen.metrics.percentile import PERCENTILES
-from loadgen.metrics.result import Merged
-from loadgen.report.verdict import check_threshold
-from loadgen.scenario.scenario import FindMax, Threshold
-from loadgen.units import NS_PER_MS
-
-PLATEAU_GAIN = 0.02  # over the last two steps
-GAP_MIN = 0.05  # of the best level: closer than this nobody needs to know
-EXTEND_MAX = 3.0  # times the length of a step
-
-
-class Outcome(StrEnum):
-    STABLE = "STABLE"
-    QUEUE_DETECTED = "QUEUE_DETECTED"
-    ERROR_THRESHOLD = "ERROR_THRESHOLD"
-    SLO_FAILED = "SLO_FAILED"
-    DEGRADED = "DEGRADED"
-    PLATEAU = "PLATEAU"
+from loadgen.control.find_max_step_history import StepRecord
+from loadgen.metrics.result import Merged, WindowResult
+from loadgen.model.run import Phase
+from loadgen.rules.find_max import Confidence, Search
+from loadgen.rules.find_max_step import FindMax, Outcome, Step, client_limited
+from loadgen.scenario.scenario import OnWorkerLoss, Scenario, Threshold
+from orchestrator.crew import WorkerView
+from orchestrator.find_max_observation import Windows, client_limit, observe, p95_ms, step_document
 
 
-class Stage(StrEnum):
-    CLIMB = "climb"
-    CONFIRM = "confirm"
-    REFINE = "refine"
-    DONE = "done"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What a step showed so far."""
-
-    target: int
-    seconds: float  # the shortest that a worker has measured
-    merged: Merged
-    queue_seen: bool = False
-
-    @property
-    def p95_ms(self) -> float | None:
-        return p95_ms(self.merged)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """A step that is over."""
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """Tell workers to go to the level of the step with this number."""
 
     number: int
-    seen: Seen
-    outcome: Outcome
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The search is done."""
+
     reason: str
-    low_confidence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """Nothing is known of the step: missing is never read as zero."""
+
+    silent_s: float
+
+
+Order = NextStep | Over | Blind
+
+
+class FindMaxController:
+    """One search. look() is called every tick while the run measures."""
+
+    def __init__(
+        self,
+        config: FindMax,
+        thresholds: tuple[Threshold, ...],
+        *,
+        missing_s: float,
+        on_worker_loss: OnWorkerLoss = OnWorkerLoss.FAIL,
+    ) -> None:
+        self.search = Search(config=config)
+        self._thresholds, self._missing_s, self._on_worker_loss = thresholds, missing_s, on_worker_loss
+        self._asked: int | None = None  # the number of the step that workers were told about
+        self._grew_s = 0.0  # when every worker had measured more of the step
+        self._seconds = -1.0
 
     @property
-    def held(self) -> bool:
-        return self.outcome is Outcome.STABLE
+    def number(self) -> int:
+        """Of the step under way, from 1."""
+        return len(self.search.steps) + 1
 
+    def go_on(self, records: Sequence[StepRecord], windows_of: Callable[[int], Windows]) -> tuple[int, ...]:
+        """These steps were judged by another leader: its verdicts stand, what was measured is known from the tables.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """Where the search is. `target` is the level of the step under way; None when it is done."""
+        Whether the bounds decided is not stored, so each step is judged again. The numbers of those that come out
+        otherwise: they count as unsure.
+        """
+        unknown: list[int] = []
+        for record in records:
+            number, outcome = int(record.step_number), Outcome(record.outcome)
+            windows, queue_seen = windows_of(number), bool(record.queue_seen)
+            shown, _ = observe(int(record.target_connections), windows, self._thresholds, queue_seen=queue_seen)
+            again = self.search.judge(shown)
+            is_known = outcome is Outcome.CLIENT_LIMIT or (again is not None and again.outcome is outcome)
+            unknown += [] if is_known else [number]
+            low = not is_known or (again is not None and again.low_confidence)
+            step = Step(number=number, shown=shown, outcome=outcome, reason=record.reason, low_confidence=low)
+            self.search = self.search.after(step)
+        return tuple(unknown)
 
-    config: FindMax
-    thresholds: tuple[Threshold, ...] = ()
-    stage: Stage = Stage.CLIMB
-    target: int | None = None
-    steps: tuple[Judged, ...] = ()
-    best: Judged | None = None  # the highest level that held, and was confirmed once confirming has begun
-    failed: Judged | None = None  # the lowest level above it that did not
+    def stop(self, why: str) -> None:
+        """Nothing more can be measured; without effect when the search is over."""
+        if self.search.target is not None:
+            self.search = replace(self.search, stopped=why)
 
-    @classmethod
-    def begin(cls, config: FindMax, thresholds: tuple[Threshold, ...] = ()) -> Search:
-        return cls(config=config, thresholds=thresholds, target=config.start)
+    def look(
+        self, crew: Sequence[WorkerView], now_s: float, *, queue_seen: bool
+    ) -> tuple[tuple[Step, Merged] | None, Order | None]:
+        """The step that has just been judged, if one was, with what was measured in it; and what to do."""
+        lost = [worker.why for worker in crew if worker.is_over]
+        if lost:  # the number of workers is fixed: without one of them no level can be delivered
+            self.stop(f"a worker was lost ({'; '.join(lost)})")
+        target = self.search.target
+        if target is None:
+            return None, Over(self.search.answer().reason)
+        if self._asked != self.number:
+            return None, self._next(now_s)
+        windows = [self._windows(worker) for worker in crew]
+        limit = client_limit([worker.worker_id for worker in crew], windows)
+        shown, merged = observe(target, windows, self._thresholds, queue_seen=queue_seen, client_limit=limit)
+        if shown.seconds > self._seconds:
+            self._seconds, self._grew_s = shown.seconds, now_s
+        step = self.search.judge(shown)
+        if step is None and now_s - self._grew_s > self._missing_s + self.search.config.settle_s:
+            missing = self._missing(crew, windows, now_s)
+            if missing is None or isinstance(missing, Blind):
+                return None, missing
+            step = client_limited(self.search.steps, shown, missing)
+        if step is None:
+            return None, None
+        self.search = self.search.after(step)
+        reason = self.search.answer().reason
+        return (step, merged), Over(reason) if self.search.target is None else self._next(now_s)
+
+    def is_open(self, crew: Sequence[WorkerView]) -> bool:
+        """Has every worker opened the window of the step under way?"""
+        return all(self._windows(worker) for worker in crew)
+
+    # --- what it has found -------------------------------------------------------------------------------------------
 
     @property
-    def baseline_p95_ms(self) -> float | None:
-        return self.steps[0].seen.p95_ms if self.steps else None
+    def decisive_step(self) -> int | None:
+        """The step whose numbers are the run's: the last one at the level that was found, else the first."""
+        best = self.search.answer().best
+        return best.number if best is not None else 1 if self.search.steps else None
 
     @property
-    def bounded(self) -> bool:
-        """Did even the ceiling hold?"""
-        return self.best is not None and self.failed is None
+    def connections(self) -> int:
+        """Of the decisive step."""
+        best = self.search.answer().best
+        return self.search.config.start if best is None else best.target
 
-    def judge(self, seen: Seen) -> Judged | None:
-        """What to make of the step under way; None: it needs more time."""
-        if seen.queue_seen and self.config.stop_on_queue:
-            return self._judged(seen, Outcome.QUEUE_DETECTED, "statements queued in front of the warehouse")
-        if seen.seconds < self.config.step_s:
-            return None
-        last_chance = seen.seconds >= EXTEND_MAX * self.config.step_s
-        for verdict in (self._errors(seen), self._slo(seen), self._latency(seen), self._throughput(seen)):
-            if verdict is None:
-                continue
-            outcome, reason, sure = verdict
-            if not sure and not last_chance:
-                return None
-            if outcome is not Outcome.STABLE:
-                return self._judged(seen, outcome, reason, low_confidence=not sure)
-        unsure = any(verdict is not None and not verdict[2] for verdict in (self._slo(seen), self._latency(seen)))
-        return self._judged(seen, Outcome.STABLE, "held", low_confidence=unsure)
+    @property
+    def deciding_steps(self) -> tuple[Step, ...]:
+        """Validity rests on these: the baseline, the best, the one that failed."""
+        answer, start = self.search.answer(), self.search.config.start
+        first = next((step for step in self.search.steps if step.target == start and step.held), None)
+        return tuple(step for step in (first, answer.best, answer.failed) if step is not None)
 
-    def after(self, judged: Judged) -> Search:
-        """The search with one more step judged, and the next one chosen."""
-        after = replace(self, steps=(*self.steps, judged))
-        if self.stage is Stage.CLIMB:
-            return after._climbed(judged)
-        if self.stage is Stage.CONFIRM:
-            return after._confirmed(judged)
-        return after._refined(judged)
-
-    # --- where to go -------------------------------------------------------------------------------------------------
-
-    def _climbed(self, judged: Judged) -> Search:
-        if judged.held:
-            climbed = replace(self, best=judged)
-            if judged.seen.target >= self.config.maximum:
-                return replace(climbed, stage=Stage.CONFIRM, target=judged.seen.target)
-            target = min(judged.seen.target + self.config.increment, self.config.maximum)
-            return replace(climbed, target=target)
-        if self.best is None:
-            return replace(self, failed=judged, stage=Stage.DONE, target=None)
-        return replace(self, failed=judged, stage=Stage.CONFIRM, target=self.best.seen.target)
-
-    def _confirmed(self, judged: Judged) -> Search:
-        if judged.held:
-            return replace(self, best=judged)._refine()
-        lower = [step for step in self.steps if step.held and step.seen.target < judged.seen.target]
-        if not lower:
-            return replace(self, best=None, failed=judged, stage=Stage.DONE, target=None)
-        best = max(lower, key=lambda step: step.seen.target)
-        return replace(self, best=best, failed=judged, target=best.seen.target)
-
-    def _refined(self, judged: Judged) -> Search:
-        after = replace(self, best=judged) if judged.held else replace(self, failed=judged)
-        return after._refine()
-
-    def _refine(self) -> Search:
-        assert self.best is not None
-        done = replace(self, stage=Stage.DONE, target=None)
-        if self.failed is None or not self.config.refine:
-            return done
-        low, high = self.best.seen.target, self.failed.seen.target
-        if high - low <= 1 or high - low < GAP_MIN * low:
-            return done
-        return replace(self, stage=Stage.REFINE, target=(low + high) // 2)
-
-    # --- what a step showed ------------------------------------------------------------------------------------------
-
-    def _errors(self, seen: Seen) -> tuple[Outcome, str, bool] | None:
-        rate = seen.merged.counts.error_rate
-        limit = self.config.max_error_rate_pct / 100
-        if rate is None:
-            return Outcome.ERROR_THRESHOLD, "nothing ended in this step", True
-        if rate <= limit:
-            return None
-        return Outcome.ERROR_THRESHOLD, f"{100 * rate:.2f} % of statements failed (limit {100 * limit:g} %)", True
-
-    def _slo(self, seen: Seen) -> tuple[Outcome, str, bool] | None:
-        sure = True
-        for threshold in self.thresholds:
-            checked = check_threshold(threshold.check, seen.merged)
-            straddles = self._straddles(seen, threshold)
-            if not checked.passed:
-                return Outcome.SLO_FAILED, f"{checked.check} was not met", not straddles
-            sure = sure and not straddles
-        return None if sure else (Outcome.STABLE, "held", False)
-
-    def _straddles(self, seen: Seen, threshold: Threshold) -> bool:
-        check = threshold.check
-        per_mille = PERCENTILES.get(check.metric.value)
-        statements = seen.merged.tally.statements
-        tally = seen.merged.tally.whole if check.statement is None else statements.get(check.statement)
-        if per_mille is None or tally is None:
-            return False
-        bounds = tally.response_bounds(per_mille)
-        low = -1.0 if bounds.low_ns is None else bounds.low_ns / NS_PER_MS
-        return low <= check.limit and (bounds.high_ns is None or bounds.high_ns / NS_PER_MS >= check.limit)
-
-    def _latency(self, seen: Seen) -> tuple[Outcome, str, bool] | None:
-        baseline, p95_ms = self.baseline_p95_ms, seen.p95_ms
-        if baseline is None or p95_ms is None:
-            return None
-        limit = baseline * (1 + self.config.latency_stability_pct / 100)
-        bounds = seen.merged.tally.whole.response_bounds(950)
-        worse = p95_ms > limit
-        low_ms = None if bounds.low_ns is None else bounds.low_ns / NS_PER_MS
-        high_ms = None if bounds.high_ns is None else bounds.high_ns / NS_PER_MS
-        sure = (worse and low_ms is not None and low_ms > limit) or (
-            not worse and high_ms is not None and high_ms <= limit
-        )
-        reason = f"p95 {p95_ms:.1f} ms is more than {self.config.latency_stability_pct:g} % above {baseline:.1f} ms"
-        return (Outcome.DEGRADED, reason, sure) if worse else (Outcome.STABLE, "held", sure)
-
-    def _throughput(self, seen: Seen) -> tuple[Outcome, str, bool] | None:
-        held = [step for step in self.steps if step.held and step.seen.target < seen.target]
-        if not held:
-            return None
-        best_qps = max(step.seen.merged.qps for step in held)
-        floor = best_qps * (1 - self.config.qps_stability_pct / 100)
-        qps = seen.merged.qps
-        if qps < floor:
-            reason = f"{qps:,.1f}/s is more than {self.config.qps_stability_pct:g} % below {best_qps:,.1f}/s"
-            return Outcome.DEGRADED, reason, True
-        if self._is_plateau(held, seen):
-            reason = f"{qps:,.1f}/s is hardly more than two steps before, and p95 rose"
-            return Outcome.PLATEAU, reason, True
+    @property
+    def obstacle(self) -> str | None:
+        """What makes the search worthless. The client may well be the limit above the best level."""
+        answer = self.search.answer()
+        if self.search.stopped is not None:
+            return f"the search ended early: {self.search.stopped}"
+        if answer.best is None and answer.limited is not None:
+            return f"the client was the limit at {answer.limited.target} connections: {answer.limited.reason}"
         return None
 
-    def _is_plateau(self, held: Sequence[Judged], seen: Seen) -> bool:
-        if self.stage is not Stage.CLIMB or len(held) < 2:
-            return False
-        before = held[-2].seen
-        gained = seen.merged.qps / before.merged.qps - 1 if before.merged.qps else 1.0
-        rose = before.p95_ms is not None and seen.p95_ms is not None and seen.p95_ms > before.p95_ms
-        return gained < PLATEAU_GAIN and rose
+    def state(self) -> dict[str, Any]:
+        """FIND_MAX_STATE."""
+        search, best, failed = self.search, self.search.best, self.search.answer().failed
+        return {
+            "step": self.number,
+            "target": search.target,
+            "best": None if best is None else best.target,
+            "failed": None if failed is None else failed.target,
+            "baseline_p95_ms": search.baseline_p95_ms,
+            "next": search.stage.value,
+            "reason": search.steps[-1].reason if search.steps else "",
+        }
 
-    def _judged(self, seen: Seen, outcome: Outcome, reason: str, *, low_confidence: bool = False) -> Judged:
-        return Judged(
-            number=len(self.steps) + 1, seen=seen, outcome=outcome, reason=reason, low_confidence=low_confidence
-        )
+    def result(self, decisive: Merged, *, valid: bool) -> dict[str, Any]:
+        """FIND_MAX_RESULT and summary.json's find_max.
+
+        `decisive`: all that was measured in the decisive step. It went on for a moment after it was judged, so the same
+        step among `steps`, which are as they were judged, differs a little.
+        """
+        answer = self.search.answer()
+        best, failed = answer.best, answer.failed
+        return {
+            "max_concurrency": None if best is None else best.target,
+            "result": None if best is None else "TRUE_MAX" if answer.is_true_max else "BOUNDED_MAX",
+            "reason": answer.reason,
+            "failed_at": None if failed is None else failed.target,
+            "failed_outcome": None if failed is None else failed.outcome.value,
+            "limited_at": None if answer.limited is None else answer.limited.target,
+            "qps": None if best is None else round(decisive.qps, 3),
+            "p95_ms": None if best is None else p95_ms(decisive),
+            "confidence": None if best is None else (answer.confidence if valid else Confidence.LOW).value,
+            "decisive_step": self.decisive_step,
+            "steps": [step_document(step) for step in self.search.steps],
+        }
+
+    # --- the step under way ------------------------------------------------------------------------------------------
+
+    def _next(self, now_s: float) -> NextStep:
+        assert self.search.target is not None
+        self._asked, self._seconds, self._grew_s = self.number, -1.0, now_s
+        return NextStep(number=self.number, target=self.search.target)
+
+    def _windows(self, worker: WorkerView) -> list[WindowResult]:
+        """What a worker has measured in the step under way."""
+        live = worker.live.windows if worker.live is not None else ()
+        return [window for window in live if window.phase is Phase.MEASUREMENT and window.step_id == self.number]
+
+    def _missing(self, crew: Sequence[WorkerView], windows: Windows, now_s: float) -> str | Blind | None:
+        """Why the step does not get on: which load was not delivered; or nothing is heard. None: wait for the verdict
+        on a worker that is silent, without which the run may go on."""
+        behind = [
+            worker
+            for worker, own in zip(crew, windows, strict=True)
+            if math.fsum(window.seconds for window in own) <= self._seconds or not own
+        ]
+        silent = [worker for worker in behind if worker.live is None or worker.silent_s >= self._missing_s]
+        if silent and self._on_worker_loss is OnWorkerLoss.CONTINUE and len(silent) < len(crew):
+            return None
+        if silent or not behind:
+            return Blind(now_s - self._grew_s)
+        names = ", ".join(worker.worker_id for worker in behind)
+        return f"{names}: the load of the step was not delivered for {now_s - self._grew_s:.0f} s"
 
 
-def p95_ms(merged: Merged) -> float | None:
-    """Of all statements; None: too few for it."""
-    quantile = merged.tally.whole.response_at(950)
-    return None if quantile is None else quantile.value_ns / NS_PER_MS
+def find_max_controller(scenario: Scenario) -> FindMaxController | None:
+    """None: the scenario searches for nothing."""
+    config = scenario.load.find_max
+    if config is None:
+        return None
+    missing_s = scenario.timing.metrics_missing_s
+    return FindMaxController(config, scenario.thresholds, missing_s=missing_s, on_worker_loss=scenario.on_worker_loss)

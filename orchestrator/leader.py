@@ -51,12 +51,13 @@ from orchestrator.course import (
     decide,
 )
 from orchestrator.crew import Health, Liveness, Succession, WorkerView, view_crew
+from orchestrator.find_max import Blind, NextStep, Over, find_max_controller
+from orchestrator.find_max_observation import step_record
 from orchestrator.limits import Limits
 from orchestrator.office import Office
-from orchestrator.plan import plan_run
+from orchestrator.plan import RunPlan, plan_run
 from orchestrator.progress import Progress
 from orchestrator.results import read_stored
-from orchestrator.seeker import Blind, NextStep, Over, Seeker, step_record
 from orchestrator.spawn.spawner import Spawner, WorkerEnd
 from orchestrator.tick import Tick
 from orchestrator.voice import Voice
@@ -109,16 +110,19 @@ class Leader:
         self._missed_ticks = 0  # since then
         self._course = Course(since_s=0.0, seen=RunStatus.PREPARED)
         self._zero_s: float | None = None  # when the plan began
+        self.stopped_s: float | None = None  # when in the plan the end was decided; None: it never began, or is unknown
         self.crew: tuple[WorkerView, ...] = ()
         self.progress = Progress(scenario.thresholds)
         self.limits = Limits(scenario.thresholds, scenario.guardrails, timing, self.progress)
-        self.seeker: Seeker | None = None
-        if scenario.load.find_max is not None:
-            self.seeker = Seeker(scenario.load.find_max, scenario.thresholds, missing_s=timing.metrics_missing_s)
+        self.find_max = find_max_controller(scenario)
         self._steps: list[StepRecord] = []  # of the search, judged
         self._stored = 0  # how many of them
         self._going: NextStep | None = None  # workers were not told yet
         self.watch: WarehouseWatch | None = None
+
+    @property
+    def plan(self) -> RunPlan:
+        return self._rules.plan
 
     def interrupt(self) -> int:
         """Ask for the end: the first time in good order, the second time at once. How often it was asked."""
@@ -153,10 +157,10 @@ class Leader:
             self.progress.remember(row.worker_id, [read_stored(row)])
         self._look_at_crew(())  # what was measured and is not stored yet
         self.progress.note(self.crew)
-        if self.seeker is not None:
+        if self.find_max is not None:
             self._steps = list(find_max_step_history.read(self.session, self._run_id))
             self._stored = len(self._steps)
-            unknown = self.seeker.go_on(self._steps, self.progress.step)
+            unknown = self.find_max.go_on(self._steps, self.progress.step)
             self.limits.go_on(run.phase, unknown)
         else:
             self.limits.go_on(run.phase)
@@ -221,6 +225,8 @@ class Leader:
         view, run = self._observe()
         view = replace(view, wish=self._wish(view))
         self._course, actions = decide(self._course, view, self._rules)
+        if self._course.ending is not None and self.stopped_s is None and view.zero_s is not None:
+            self.stopped_s = view.now_s - view.zero_s
         for action in actions:
             if isinstance(action, Finish):
                 self._publish()
@@ -305,16 +311,17 @@ class Leader:
         measured_s = 0.0 if view.zero_s is None else view.now_s - view.zero_s - self._rules.plan.measures_s
         self.progress.note(view.crew)
         limit = self.limits.look(view.crew, measured_s)
-        if limit is not None or self.seeker is None:
+        if limit is not None or self.find_max is None:
             return limit
         self._seek_on()
-        if self.watch is not None and not self.seeker.is_open(view.crew):
+        if self.watch is not None and not self.find_max.is_open(view.crew):
             self.watch.forget()  # the step before, or connections that settle: it says nothing about this step
         queue_seen = self.watch is not None and self.watch.queue_seen()
-        judged, order = self.seeker.look(view.crew, view.now_s, queue_seen=queue_seen)
+        judged, order = self.find_max.look(view.crew, view.now_s, queue_seen=queue_seen)
         if judged is not None:
-            self._steps.append(step_record(self._run_id, judged, run_status.server_time(self.session)))
-            event(log, logging.INFO, "step_judged", step=judged.number, outcome=judged.outcome, why=judged.reason)
+            step, measured = judged
+            self._steps.append(step_record(self._run_id, step, measured, run_status.server_time(self.session)))
+            event(log, logging.INFO, "step_judged", step=step.number, outcome=step.outcome, why=step.reason)
         if isinstance(order, NextStep):
             self._going = order
         self._seek_on()
@@ -349,7 +356,7 @@ class Leader:
             workers_completed=sum(health is Health.DONE for health in healths),
             total_ops=sum(live.measured.queries for live in lives),
             error_count=sum(live.measured.errors for live in lives),
-            find_max_state=None if self.seeker is None else json.dumps(self.seeker.state()),
+            find_max_state=None if self.find_max is None else json.dumps(self.find_max.state()),
             targets=self._voice.targets,
             next_sequence_id=self._voice.next_sequence_id,
         )

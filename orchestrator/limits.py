@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from loadgen.metrics.result import Merged
 from loadgen.model.run import Phase, RunStatus
-from loadgen.report.verdict import CPU_WARN_PERCENT, Checked, check_threshold
+from loadgen.report.client_health import ClientHealth
+from loadgen.report.verdict import Checked, check_threshold
 from loadgen.scenario.scenario import GuardrailAction, Guardrails, Threshold, Timing
 from loadgen.scenario.threshold import Operator
 from orchestrator.course import Ending
@@ -131,9 +132,10 @@ class Limits:
 
     def _warn_busy(self, crew: Sequence[WorkerView]) -> None:
         busy = [
-            f"{worker.worker_id} uses more than {CPU_WARN_PERCENT:g} % of its core: more workers would be safer"
+            f"{worker.worker_id} {warning}: {health.advice}"
             for worker in crew
-            if worker.row is not None and (worker.row.beat.cpu_percent or 0.0) >= CPU_WARN_PERCENT
+            if worker.row is not None
+            and (warning := (health := ClientHealth(cpu_percent_of_core=worker.row.beat.cpu_percent)).warning(None))
         ]
         self._busy = self._busy + 1 if busy else 0
         if self._busy >= BREACHES:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from loadgen.model.run import Phase
+from loadgen.model.split import share
 from loadgen.scenario.scenario import Load, LoadMode
+from loadgen.units import NS_PER_MS, NS_PER_S
+from loadgen.workload.arrivals import window_schedules
+from loadgen.workload.pacing import Ramp, connection_ns, follow, initial_connections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +76,48 @@ def _targets(load: Load, windows: list[PlannedWindow]) -> tuple[PlannedTarget, .
         elif stage.ramp_s and not load.warmup_s:
             targets.append(PlannedTarget(at_s=window.starts_s, connections=stage.connections, ramp_s=stage.ramp_s))
     return tuple(targets)
+
+
+# --- what is to be delivered: by step, of one worker; a plan that was aborted ends `until_s` -------------------------
+
+
+def planned_connection_ms(
+    load: Load, plan: RunPlan, worker: int, workers: int, until_s: float | None = None
+) -> dict[int | None, int]:
+    """Connection-milliseconds of the measured windows."""
+    level = share(initial_connections(load), worker, workers)
+    targets = sorted(plan.targets, key=lambda target: target.at_s)
+    lines = follow(
+        Ramp(origin=level, target=level),
+        ((_ns(one.at_s), share(one.connections, worker, workers), one.ramp_s) for one in targets),
+    )
+    return {
+        window.step_id: connection_ns(lines, _ns(window.starts_s), _ns(_end_s(window, until_s))) // NS_PER_MS
+        for window in plan.windows
+    }
+
+
+def planned_arrivals(
+    load: Load, plan: RunPlan, worker: int, workers: int, *, seed: int, until_s: float | None = None
+) -> dict[int | None, int]:
+    """Arrivals of the measured windows."""
+    schedules = window_schedules(load, worker=worker, workers=workers, seed=seed)
+    planned = {}
+    for window in plan.windows:
+        schedule, length_s = schedules[window.step_id or 1], _end_s(window, until_s) - window.starts_s
+        if length_s < window.duration_s:
+            numbers = range(schedule.first, schedule.end)
+            planned[window.step_id] = bisect_left(numbers, length_s, key=schedule.due_s)
+        else:
+            planned[window.step_id] = schedule.end - schedule.first
+    return planned
+
+
+def _end_s(window: PlannedWindow, until_s: float | None) -> float:
+    """When a window closes; not before it opens."""
+    end_s = window.starts_s + window.duration_s
+    return end_s if until_s is None else max(window.starts_s, min(end_s, until_s))
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * NS_PER_S)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadgen.metrics.difference import since
 from loadgen.metrics.result import EVERYTHING, Merged, WindowResult, merge
 from loadgen.metrics.tally import StatementTally, Tally
+from loadgen.metrics.windows import WindowState
 from loadgen.model.run import Phase
 from loadgen.scenario.scenario import Threshold
 from orchestrator.crew import WorkerView
@@ -47,7 +48,10 @@ class Progress:
         for worker in crew:
             if worker.live is not None:
                 self.remember(worker.worker_id, worker.live.windows)
-        self.merged = merge([list(own.values()) for own in self._windows.values()])
+            if worker.is_over:
+                own = self._windows.get(worker.worker_id, {})
+                own.update((number, replace(window, state=WindowState.CLOSED)) for number, window in own.items())
+        self.merged = merge([list(own.values()) for own in self._windows.values()], live=True)
         if self._names:
             self._sums.append(_Sums(self.merged.seconds, {name: self._tally(name) for name in self._names}))
             while len(self._sums) > 2 and self._sums[1].seconds <= self.merged.seconds - self._keep_s:

@@ -23,7 +23,6 @@ from loadgen.control import (
     window_results,
     worker_heartbeats,
 )
-from loadgen.control.find_max_step_history import StepRecord
 from loadgen.control.retry import Patience
 from loadgen.control.run_leases import TAKEOVER_MARGIN_S, Holder, Term
 from loadgen.control.run_status import Move, Run, Unfinished
@@ -33,14 +32,14 @@ from loadgen.control.worker_heartbeats import WorkerRow
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.run import STEPS, Phase, RunStatus
+from loadgen.report.client_health import judge_client
 from loadgen.report.summary import RunFacts, Verdict, summarize
 from loadgen.report.verdict import Evidence, check_thresholds, invalid_reasons
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import LoadMode, Scenario, SpawnerKind
 from orchestrator.crew import Health, WorkerView, view_crew
-from orchestrator.find_max import Outcome
-from orchestrator.results import gather, session_counts, worker_results
-from orchestrator.service import result_row
+from orchestrator.find_max import find_max_controller
+from orchestrator.results import client_parts, gather, read_stages, result_row, session_counts, worker_results
 from orchestrator.spawn.spcs import remove_job
 
 log = logging.getLogger(__name__)
@@ -255,10 +254,15 @@ def _make_result(
     rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
     crew = silent_crew(run, beats)
     gathered = gather(crew, stored)
-    workers, client = worker_results(crew, gathered, rows)
-    merged = gathered.merged
-    if scenario.load.mode is LoadMode.FIND_MAX:
-        merged = gathered.step(best_step(patience.call(lambda: find_max_step_history.read(session, run.run_id))))
+    merged, deciding = gathered.merged, None
+    search = find_max_controller(scenario)
+    if search is not None:
+        steps = patience.call(lambda: find_max_step_history.read(session, run.run_id))
+        search.go_on(steps, gathered.step_windows)
+        search.stop("its orchestrator was lost")
+        merged = gathered.step(search.decisive_step)
+        deciding = {step.number for step in search.deciding_steps}
+    client = judge_client(client_parts(gathered, deciding))
     lost = tuple(worker.why for worker in crew if worker.health is not Health.DONE)
     evidence = Evidence(merged=merged, client=client, lost_workers=lost, gaps=gathered.gaps)
     facts = RunFacts(
@@ -267,14 +271,16 @@ def _make_result(
         status=RunStatus.FAILED.value,
         reason=reason,
         started_at=None if run.start_time is None else f"{run.start_time.isoformat(timespec='milliseconds')}Z",
-        connections=scenario.load.connections,
+        connections=scenario.load.connections if search is None else search.connections,
         statements=scenario.workload.statements,
         merged=merged,
         invalid=["its orchestrator was lost", *invalid_reasons(evidence)],
         checked=check_thresholds(scenario.thresholds, merged),
-        client=client,
-        workers=workers,
+        client=client.health,
+        workers=worker_results(crew, gathered),
         open_loop=scenario.load.mode is LoadMode.RATE,
+        stages=read_stages(session, patience, run, scenario, gathered),
+        find_max=None if search is None else search.result(merged, valid=False),
         sessions=session_counts(rows) if scenario.sessions.count else None,
     )
     return result_row(run, facts, summarize(facts))
@@ -285,9 +291,3 @@ def silent_crew(run: Run, beats: Sequence[WorkerRow]) -> tuple[WorkerView, ...]:
     ids = tuple(f"worker-{number}" for number in range(run.workers_expected))
     silent_s = {row.identity.worker_id: row.age_ms / 1000 for row in beats}
     return view_crew(ids, beats, (), silent_s, stale_s=0.0, dead_s=0.0)
-
-
-def best_step(steps: Sequence[StepRecord]) -> int:
-    """The last of the steps that held at the highest level; else the first."""
-    held = [step for step in steps if step.outcome == Outcome.STABLE]
-    return max(held, key=lambda step: (step.target_connections, step.step_number)).step_number if held else 1

@@ -8,20 +8,41 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from loadgen.control import run_control_events
+from loadgen.control.retry import Patience
+from loadgen.control.run_control_events import PastEvent
+from loadgen.control.run_status import Run
+from loadgen.control.session import ControlSession
 from loadgen.control.test_results import ResultRow
 from loadgen.control.window_results import WindowResult as StoredWindow
 from loadgen.errors import LoadgenError
+from loadgen.metrics.client_effect import ClientEffect
+from loadgen.metrics.connections import REFUSALS_KEPT, Logins, read_logins
 from loadgen.metrics.document import WindowRow, read_window
+from loadgen.metrics.fields import Fields
 from loadgen.metrics.result import Merged, WindowResult, merge, window_discrepancy
+from loadgen.model.event import SetPhase
 from loadgen.model.run import Phase
 from loadgen.model.sessions import SessionCounts
-from loadgen.report.summary import WorkerResult
-from loadgen.report.verdict import ClientHealth
+from loadgen.report.client_health import ClientHealth, ClientPart
+from loadgen.report.delivered import Delivered, Key, delivered_arrivals, delivered_connections
+from loadgen.report.summary import RunFacts, StageResult, WorkerResult
+from loadgen.scenario.scenario import LoadMode, Scenario, Stage
+from loadgen.scenario.threshold import Metric
+from loadgen.units import NS_PER_MS
 from orchestrator.crew import WorkerView
+from orchestrator.plan import RunPlan, planned_arrivals, planned_connection_ms
+
+# Thresholds that notice when arrivals wait for a connection.
+_LATENCY_OR_ERRORS = {
+    *(Metric.P50, Metric.P90, Metric.P95, Metric.P99, Metric.P999, Metric.AVG, Metric.MAX),
+    *(Metric.ERRORS, Metric.ERROR_RATE),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +58,11 @@ class Gathered:
 
     def step(self, step_id: int | None) -> Merged:
         """One stage or step."""
-        return merge(
-            [tuple(window for window in windows if window.step_id == step_id) for windows in self.windows.values()]
-        )
+        return merge(self.step_windows(step_id))
+
+    def step_windows(self, step_id: int | None) -> list[list[WindowResult]]:
+        """The windows of one stage or step, worker by worker."""
+        return [[window for window in windows if window.step_id == step_id] for windows in self.windows.values()]
 
 
 def gather(crew: Sequence[WorkerView], stored: Sequence[StoredWindow], *, phase: Phase = Phase.MEASUREMENT) -> Gathered:
@@ -62,30 +85,173 @@ def gather(crew: Sequence[WorkerView], stored: Sequence[StoredWindow], *, phase:
     return Gathered(windows=windows, gaps=tuple(gaps))
 
 
-def worker_results(
-    crew: Sequence[WorkerView], gathered: Gathered, rows: Sequence[ResultRow]
-) -> tuple[tuple[WorkerResult, ...], ClientHealth]:
-    """What each contributed, and how loaded the busiest was."""
-    clients = {row.worker_id: _client(row) for row in rows if row.worker_id is not None}
-    results = []
+def worker_results(crew: Sequence[WorkerView], gathered: Gathered) -> tuple[WorkerResult, ...]:
+    """What each contributed, and how loaded it was."""
+    span_s, results = gathered.merged.seconds, []
     for worker in crew:
-        merged = merge([gathered.windows.get(worker.worker_id, ())])
-        cpu, wakeup = clients.get(worker.worker_id, (None, None))
+        windows = gathered.windows.get(worker.worker_id, ())
+        merged, health = merge([windows]), ClientHealth.of(client_effect(windows))
         results.append(
             WorkerResult(
                 worker_id=worker.worker_id,
                 status=worker.health.value,
                 succeeded=merged.counts.succeeded,
                 failed=merged.counts.failed,
-                qps=merged.qps,
-                cpu_percent_of_core=cpu,
-                wakeup_p99_ms=wakeup,
+                qps=merged.counts.succeeded / span_s if span_s else 0.0,
+                cpu_percent_of_core=health.cpu_percent_of_core,
+                wakeup_p99_ms=health.wakeup_p99_ms,
             )
         )
-    busy = [result.cpu_percent_of_core for result in results if result.cpu_percent_of_core is not None]
-    late = [result.wakeup_p99_ms for result in results if result.wakeup_p99_ms is not None]
-    health = ClientHealth(cpu_percent_of_core=max(busy, default=None), wakeup_p99_ms=max(late, default=None))
-    return tuple(results), health
+    return tuple(results)
+
+
+def client_parts(gathered: Gathered, steps: Collection[int] | None = None) -> tuple[ClientPart, ...]:
+    """Each worker in each stage; or in these steps of a search."""
+    parts, part = [], "stage" if steps is None else "step"
+    for worker_id, windows in gathered.windows.items():
+        by_step: dict[int | None, list[WindowResult]] = {}
+        for window in windows:
+            by_step.setdefault(window.step_id, []).append(window)
+        for step_id, own in by_step.items():
+            if steps is not None and step_id not in steps:
+                continue
+            parts.append(
+                ClientPart(
+                    where=worker_id if len(by_step) == 1 else f"{worker_id} in {part} {step_id}",
+                    health=ClientHealth.of(client_effect(own)),
+                    service_mean_ms=service_mean_ms(own),
+                )
+            )
+    return tuple(parts)
+
+
+def service_mean_ms(windows: Sequence[WindowResult]) -> float | None:
+    mean_ns = merge([windows]).tally.whole.succeeded.service.mean_ns
+    return None if mean_ns is None else mean_ns / NS_PER_MS
+
+
+def client_effect(windows: Sequence[WindowResult]) -> ClientEffect | None:
+    """What the process of the worker did to them; None: it did not say."""
+    known = [window.client for window in windows if window.client is not None]
+    return sum(known[1:], known[0]) if known else None
+
+
+def read_stages(
+    session: ControlSession, patience: Patience, run: Run, scenario: Scenario, gathered: Gathered
+) -> tuple[StageResult, ...]:
+    """What was measured in each stage of the scenario; when it began is known from the events."""
+    stages = scenario.load.stages
+    if not stages or run.start_time is None:
+        return ()
+    said = patience.call(lambda: run_control_events.history(session, run.run_id))
+    return stage_results(stages, gathered, stage_starts(said, run.start_time))
+
+
+def stage_starts(said: Sequence[PastEvent], start: datetime) -> dict[int, float]:
+    """By the number of the stage: when it began, in seconds since the start of the run."""
+    commands = [event.command for event in said if isinstance(event.command, SetPhase)]
+    return {
+        command.step_id: (datetime.fromisoformat(command.effective_at) - start).total_seconds()
+        for command in commands
+        if command.step_id is not None and command.effective_at is not None
+    }
+
+
+def stage_results(
+    stages: Sequence[Stage], gathered: Gathered, starts_s: Mapping[int, float]
+) -> tuple[StageResult, ...]:
+    """One for each stage that began and was measured."""
+    results = [
+        StageResult(
+            number=number,
+            starts_s=starts_s[number],
+            connections=stage.connections,
+            rate_per_second=stage.rate_per_second,
+            merged=gathered.step(number),
+        )
+        for number, stage in enumerate(stages, start=1)
+        if number in starts_s
+    ]
+    return tuple(result for result in results if result.merged.seconds > 0.0)
+
+
+def delivered_load(
+    scenario: Scenario, plan: RunPlan, gathered: Gathered, *, until_s: float | None, because: str = ""
+) -> Delivered:
+    """What was there of the planned load; a plan that was aborted ends `until_s`."""
+    load, worker_ids = scenario.load, tuple(gathered.windows)
+    planned: dict[Key, int] = {}
+    for number, worker_id in enumerate(worker_ids):
+        place = (load, plan, number, len(worker_ids))
+        if load.mode is LoadMode.RATE:
+            steps = planned_arrivals(*place, seed=scenario.workload.seed, until_s=until_s)
+        else:
+            steps = planned_connection_ms(*place, until_s=until_s)
+        planned |= {(worker_id, step_id): amount for step_id, amount in steps.items()}
+    if load.mode is LoadMode.RATE:
+        return Delivered(
+            portions=delivered_arrivals(gathered.windows, planned),
+            open_loop=True,
+            overload_is_judged=any(one.check.metric in _LATENCY_OR_ERRORS for one in scenario.thresholds),
+            because=because,
+        )
+    return Delivered(portions=delivered_connections(gathered.windows, planned), because=because)
+
+
+def delivered_steps(gathered: Gathered, steps: Collection[int], because: str = "") -> Delivered:
+    """The same of the steps of a search that its answer rests on: each worker's window opens when it has settled, and
+    without all of them no step is judged."""
+    windows = {
+        worker_id: [window for window in own if window.step_id in steps] for worker_id, own in gathered.windows.items()
+    }
+    return Delivered(portions=delivered_connections(windows, None), window_word="step", because=because)
+
+
+def login_counts(crew: Sequence[WorkerView], rows: Sequence[ResultRow]) -> dict[str, Logins]:
+    """Of every worker: what its result says, else its last beat."""
+    found = {worker.worker_id: worker.live.logins for worker in crew if worker.live is not None}
+    for row in rows:
+        said = _logins(row)
+        if row.worker_id is not None and said is not None:
+            found[row.worker_id] = said
+    return found
+
+
+def _logins(row: ResultRow) -> Logins | None:
+    try:
+        said = json.loads(row.summary or "{}").get("logins")
+        return None if said is None else read_logins(Fields(said, f"the result of {row.worker_id}"))
+    except (ValueError, AttributeError, LoadgenError):
+        return None
+
+
+def connections_document(logins: Mapping[str, Logins], start: datetime | None) -> dict[str, Any]:
+    """summary.json's client.connections: how many logins there were, why, and the newest that were refused."""
+    refused = sorted(
+        ((refusal, worker_id) for worker_id, own in logins.items() for refusal in own.last_refused),
+        key=lambda entry: entry[0].at,
+    )
+    last = [
+        {
+            "worker_id": worker_id,
+            "at": f"{refusal.at.isoformat(timespec='milliseconds')}Z",
+            "second": None if start is None else round((refusal.at - start).total_seconds(), 1),
+            "code": refusal.code,
+            "text": refusal.text,
+        }
+        for refusal, worker_id in refused[-REFUSALS_KEPT:]
+    ]
+    return {**sum(logins.values(), Logins()).counts(), "last_refused": last}
+
+
+def why_missing(connections: Mapping[str, Any]) -> str:
+    """What is known of why connections were missing, in a few words."""
+    if not connections["refused"]:
+        return ""
+    last = connections["last_refused"][-1:] or [{"worker_id": "a worker", "code": None, "text": "it did not say why"}]
+    code = "" if last[0]["code"] is None else f"{last[0]['code']}: "
+    times = "login was" if connections["refused"] == 1 else "logins were"
+    return f"{connections['refused']:,} {times} refused, the last of {last[0]['worker_id']}: {code}{last[0]['text']}"
 
 
 def _stored(worker_id: str, stored: Sequence[StoredWindow], gaps: list[str]) -> dict[int, WindowResult]:
@@ -113,15 +279,6 @@ def read_stored(row: StoredWindow) -> WindowResult:
     return read_window(written)
 
 
-def _client(row: ResultRow) -> tuple[float | None, float | None]:
-    """What a worker said of itself: {"client": {"cpu_percent_of_core": …, "wakeup_p99_ms": …}}; None: it did not."""
-    try:
-        said: Any = json.loads(row.summary or "{}").get("client") or {}
-        return _number(said.get("cpu_percent_of_core")), _number(said.get("wakeup_p99_ms"))
-    except (ValueError, AttributeError):
-        return None, None
-
-
 def session_counts(rows: Sequence[ResultRow]) -> SessionCounts:
     """User sessions over all workers that told."""
     return sum((_sessions(row) for row in rows if row.worker_id is not None), SessionCounts())
@@ -141,3 +298,27 @@ def _sessions(row: ResultRow) -> SessionCounts:
 def _number(value: object) -> float | None:
     known = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
     return float(value) if known else None  # type: ignore[arg-type]
+
+
+def result_row(run: Run, facts: RunFacts, summary: Mapping[str, Any]) -> ResultRow:
+    """TEST_RESULTS' row of the run itself."""
+    latency, totals = summary["latency_ms"], summary["totals"]
+    return ResultRow(
+        test_id=run.run_id,
+        run_id=run.run_id,
+        worker_id=None,
+        worker_group_id=None,
+        template_id=run.template_id,
+        status=facts.status,
+        created_at=run.created_at,
+        total_operations=totals["succeeded"] + totals["failed"],
+        read_operations=totals["reads"],
+        write_operations=totals["writes"],
+        failed_operations=totals["failed"],
+        p50_latency_ms=latency["p50"],
+        p95_latency_ms=latency["p95"],
+        p99_latency_ms=latency["p99"],
+        avg_latency_ms=latency["avg"],
+        find_max_result=None if facts.find_max is None else json.dumps(facts.find_max),
+        summary=json.dumps(summary),
+    )

@@ -8,7 +8,7 @@ import os
 import platform
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,21 +24,34 @@ from loadgen.control.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.model.run import STEPS, Phase, RunStatus
+from loadgen.report.client_health import judge_client
+from loadgen.report.delivered import Delivered
 from loadgen.report.enrichment import enrichment_document
 from loadgen.report.summary import RunFacts, summarize
-from loadgen.report.verdict import Evidence, invalid_reasons
+from loadgen.report.verdict import Evidence, invalid_reasons, undecided
 from loadgen.scenario.frozen import freeze, template_id, thaw
-from loadgen.scenario.rates import planned_arrivals, rate_windows
 from loadgen.scenario.scenario import EMBEDDED, LoadMode, Scenario
 from loadgen.snowflake import driver
 from loadgen.workload.pools import Pool
-from orchestrator.course import Ending, Step
+from orchestrator.course import PLAN_DONE, Ending, Step
 from orchestrator.crew import Health
 from orchestrator.enrich import enrich_run
 from orchestrator.leader import Leader
-from orchestrator.results import gather, session_counts, worker_results
+from orchestrator.results import (
+    Gathered,
+    client_parts,
+    connections_document,
+    delivered_load,
+    delivered_steps,
+    gather,
+    login_counts,
+    read_stages,
+    result_row,
+    session_counts,
+    why_missing,
+    worker_results,
+)
 from orchestrator.run_id import new_run_id
-from orchestrator.seeker import Seeker
 from orchestrator.spawn.spawner import Spawner, WorkerOrder, let_workers_end
 from orchestrator.tick import Tick
 from orchestrator.warehouse import WarehouseWatch, target_warehouse
@@ -218,9 +231,17 @@ class OrchestratorService:
         stored = patience.call(lambda: window_results.read(session, run.run_id))
         rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
         gathered = gather(leader.crew, stored)
-        workers, client = worker_results(leader.crew, gathered, rows)
         open_loop = scenario.load.mode is LoadMode.RATE
-        merged = gathered.merged if leader.seeker is None else gathered.step(_decisive(leader.seeker))
+        search, merged, gaps, deciding = leader.find_max, gathered.merged, gathered.gaps, None
+        if search is not None:  # the steps that decide are what counts
+            search.stop(ending.reason)
+            merged = gathered.step(search.decisive_step)
+            deciding = {step.number for step in search.deciding_steps}
+            gaps += () if search.obstacle is None else (search.obstacle,)
+        client = judge_client(client_parts(gathered, deciding))
+        checked = leader.limits.final(merged)
+        connections = connections_document(login_counts(leader.crew, rows), run.start_time)
+        delivered = _delivered(leader, scenario, ending, gathered, why_missing(connections))
         evidence = Evidence(
             merged=merged,
             client=client,
@@ -228,28 +249,35 @@ class OrchestratorService:
                 *(worker.why for worker in leader.crew if worker.health is Health.DEAD),
                 *leader.succession.told,
             ),
-            gaps=gathered.gaps,
+            gaps=gaps,
             disturbed=not self._alone(),
-            offered=_offered(scenario) if open_loop else None,
+            delivered=delivered,
         )
+        invalid = [
+            *invalid_reasons(evidence),
+            *undecided(scenario.thresholds, checked, client.health, merged, open_loop=open_loop),
+        ]
         return RunFacts(
             run_id=run.run_id,
             scenario=scenario.name,
             status=ending.status.value,
             reason=ending.reason,
             started_at=None if run.start_time is None else f"{run.start_time.isoformat(timespec='milliseconds')}Z",
-            connections=scenario.load.connections,
+            connections=scenario.load.connections if search is None else search.connections,
             statements=scenario.workload.statements,
             merged=merged,
-            invalid=invalid_reasons(evidence),
-            checked=leader.limits.final(merged),
-            client=client,
-            workers=workers,
+            invalid=invalid,
+            checked=checked,
+            client=client.health,
+            workers=worker_results(leader.crew, gathered),
             open_loop=open_loop,
-            find_max=None if leader.seeker is None else leader.seeker.result(merged),
-            environment=_environment(leader, scenario, self._circumstances),
+            stages=read_stages(session, patience, run, scenario, gathered),
+            find_max=None if search is None else search.result(merged, valid=not invalid),
+            environment=_environment(leader, scenario, self._circumstances, client.warnings),
             signal=self._signal,
             sessions=session_counts(rows) if scenario.sessions.count else None,
+            delivered=delivered,
+            logins=connections,
             unstored={worker.worker_id: worker.left_rows for worker in leader.crew if worker.left_rows},
         )
 
@@ -327,20 +355,26 @@ def _orders(run_id: str, worker_ids: tuple[str, ...]) -> tuple[WorkerOrder, ...]
     )
 
 
-def _decisive(seeker: Seeker) -> int:
-    """The step whose numbers are the run's: the last one at the level that was found, else the first."""
-    best = seeker.search.best
-    return 1 if best is None else best.number
+def _delivered(leader: Leader, scenario: Scenario, ending: Ending, gathered: Gathered, because: str) -> Delivered:
+    if leader.find_max is not None:
+        return delivered_steps(gathered, {step.number for step in leader.find_max.deciding_steps}, because)
+    until_s = None if ending.stop == PLAN_DONE else _aborted_s(leader, ending, gathered)
+    return delivered_load(scenario, leader.plan, gathered, until_s=until_s, because=because)
 
 
-def _offered(scenario: Scenario) -> int:
-    """The arrivals that were planned for the measurement."""
-    return sum(planned_arrivals(stages) for stages in rate_windows(scenario.load)[1:])
+def _aborted_s(leader: Leader, ending: Ending, gathered: Gathered) -> float:
+    """When in its plan a run was aborted. Workers may hear of a user's wish before their leader does."""
+    measured_s = leader.plan.measures_s + gathered.merged.seconds
+    if leader.stopped_s is None:
+        return measured_s
+    return min(leader.stopped_s, measured_s) if ending.status is RunStatus.CANCELLED else leader.stopped_s
 
 
-def _environment(leader: Leader, scenario: Scenario, circumstances: Circumstances) -> dict[str, Any]:
+def _environment(
+    leader: Leader, scenario: Scenario, circumstances: Circumstances, client_warnings: Sequence[str]
+) -> dict[str, Any]:
     unstored = [f"{one.worker_id} could not store all: {one.said}" for one in leader.crew if one.left_rows]
-    warnings = [*leader.limits.warnings, *unstored]
+    warnings = list(dict.fromkeys([*leader.limits.warnings, *unstored, *client_warnings]))
     if scenario.target.use_cached_result:
         warnings.append("target.use_cached_result is on: some answers may come from the result cache")
     if circumstances.shared_warehouse:
@@ -356,27 +390,3 @@ def _environment(leader: Leader, scenario: Scenario, circumstances: Circumstance
         "warnings": warnings,
         "credits": None if leader.watch is None or scenario.connection == EMBEDDED else round(leader.watch.credits, 6),
     }
-
-
-def result_row(run: Run, facts: RunFacts, summary: Mapping[str, Any]) -> ResultRow:
-    """TEST_RESULTS' row of the run itself."""
-    latency, totals = summary["latency_ms"], summary["totals"]
-    return ResultRow(
-        test_id=run.run_id,
-        run_id=run.run_id,
-        worker_id=None,
-        worker_group_id=None,
-        template_id=run.template_id,
-        status=facts.status,
-        created_at=run.created_at,
-        total_operations=totals["succeeded"] + totals["failed"],
-        read_operations=totals["reads"],
-        write_operations=totals["writes"],
-        failed_operations=totals["failed"],
-        p50_latency_ms=latency["p50"],
-        p95_latency_ms=latency["p95"],
-        p99_latency_ms=latency["p99"],
-        avg_latency_ms=latency["avg"],
-        find_max_result=None if facts.find_max is None else json.dumps(facts.find_max),
-        summary=json.dumps(summary),
-    )

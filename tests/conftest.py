@@ -1,7 +1,135 @@
-"""What holds for every test."""
+"""What holds for every test, and the fixtures that several files share.
 
+One embedded server serves all tests of a pytest process that need no options, each with its own database. A test that
+kills, stops or configures its server starts one itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, settings
 
-# A deadline, or a look at how long examples take, would measure the machine.
-settings.register_profile("loadgen", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+from loadgen.clock import FakeClock
+from tests.command_line import Shell
+from tests.control_plane import ControlPlane
+from tests.embedded_server import EmbeddedServer
+
+# A deadline, or a look at how long examples take, would measure the machine. The same examples every time, unless
+# others are asked for: what fails then fails again.
+settings.register_profile(
+    "loadgen",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=os.environ.get("LOADGEN_HYPOTHESIS") != "random",
+)
 settings.load_profile("loadgen")
+
+# What waits for other processes goes first: the tail of a run is then made of short tests.
+FOLDERS = ("process", "browser", "contract", "unit")
+_numbers = itertools.count(1)
+
+
+def pytest_configure() -> None:
+    """Programs that tests start get the default dispositions, also when this was started by nohup or in the background.
+
+    An ignored signal stays ignored in children; a handler does not.
+    """
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, lambda *_: None),
+        (signal.SIGQUIT, lambda *_: None),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        folder = item.nodeid.split("/")[1]
+        return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
+
+    items.sort(key=rank)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedServer]:
+    """The shared embedded server of this pytest process."""
+    with EmbeddedServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
+    """The tables of a control plane, for the tests of one file."""
+    made = ControlPlane(server)
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def no_faults_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    server = request.getfixturevalue("server") if "server" in request.fixturenames else None
+    yield
+    if isinstance(server, EmbeddedServer):
+        server.clear_faults()
+
+
+@pytest.fixture
+def database() -> str:
+    return f"TEST_{next(_numbers)}"
+
+
+@pytest.fixture
+def connect(server: EmbeddedServer, database: str) -> Iterator[Callable[..., Any]]:
+    """Opens connections into the test's own database; they are closed at its end."""
+    opened: list[Any] = []
+
+    def open_connection(**more: Any) -> Any:
+        settings: dict[str, Any] = {"database": database, "schema": "PUBLIC"} | more
+        connection = server.connect(**settings)
+        opened.append(connection)
+        return connection
+
+    yield open_connection
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def connection(connect: Callable[..., Any]) -> Any:
+    return connect()
+
+
+@pytest.fixture
+def cursor(connection: Any) -> Any:
+    return connection.cursor()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    """Puts back what loadgen.log.configure() changes."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    for handler in [handler for handler in root.handlers if handler not in handlers]:
+        root.removeHandler(handler)
+        handler.close()
+    root.setLevel(level)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
+from datetime import datetime, timedelta
 from typing import Any
 
 from loadgen.clock import Clock, FakeClock
@@ -17,6 +18,7 @@ from loadgen.control.queries import Query
 from loadgen.control.retry import Patience
 from loadgen.control.run_leases import Term, claim, new_owner
 from loadgen.control.session import ControlSession
+from loadgen.control.test_results import ResultRow
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
 
@@ -26,6 +28,15 @@ _numbers = itertools.count(1)
 def patience(*, attempts: int = 5, clock: Clock | None = None, **more: Any) -> Patience:
     """Patience that takes no time."""
     return Patience(stop=threading.Event(), attempts=attempts, clock=clock or FakeClock(), **more)
+
+
+def result_row(run_id: str, **more: Any) -> ResultRow:
+    """The result of a run that has measured nothing."""
+    fields: dict[str, Any] = {"test_id": run_id, "run_id": run_id, "worker_id": None, "worker_group_id": None}
+    fields |= {"template_id": "t", "status": "COMPLETED", "created_at": datetime(2026, 11, 15)}  # noqa: DTZ001
+    fields |= dict.fromkeys(("total_operations", "read_operations", "write_operations", "failed_operations"), 0)
+    fields |= dict.fromkeys(("p50_latency_ms", "p95_latency_ms", "p99_latency_ms", "avg_latency_ms"))
+    return ResultRow(**(fields | {"find_max_result": None, "summary": '{"verdict": "passed"}'} | more))
 
 
 class ControlPlane:
@@ -61,11 +72,15 @@ class ControlPlane:
         run_status.create(self.session, patience(), run_status.NewRun(run_id=run_id, **(fields | more)))
         return run_id
 
-    def claim(self, run_id: str, *, ttl_s: float = 30.0) -> Term:
+    def claim(self, run_id: str, *, ttl_s: float = 300.0) -> Term:
         """A term that must be free to take."""
         term = claim(self.session, patience(), run_id, new_owner(), ttl_s)
         assert term is not None
         return term
+
+    def passed_ms(self, since: datetime) -> float:
+        """How long ago that was on the server's clock; a millisecond more, because it tells ages in whole ones."""
+        return (run_status.server_time(self.session) - since) / timedelta(milliseconds=1) + 1
 
     def leases(self, run_id: str) -> list[tuple[int, str, int]]:
         """(epoch, owner, milliseconds it still lasts) of every term, oldest first."""

@@ -15,10 +15,11 @@ import tempfile
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.processes import PATIENCE_S, ROOT, wait_until
+
 READY = "listening on "
-STOP_S = 20.0
 
 
 def reachable_directory() -> Path:
@@ -50,7 +51,7 @@ class EmbeddedServer:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.startswith(READY):
-            self.process.wait(STOP_S)
+            self.process.wait(PATIENCE_S)
             raise AssertionError(f"the server did not start: {line!r}\n{self.errors_path.read_text()}")
         self.host, port = line.removeprefix(READY).strip().split(":")
         self.port = int(port)
@@ -90,11 +91,24 @@ class EmbeddedServer:
         """One of the `/__loadgen/` paths; JSON lines come back as a list."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://{self.address}{path}", method=method, data=data)
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=PATIENCE_S) as answer:
             text = answer.read().decode()
             if answer.headers["content-type"] == "application/x-ndjson":
                 return [json.loads(line) for line in text.split("\n") if line]
         return json.loads(text)
+
+    def now_ms(self) -> float:
+        """The server's own clock, by which its history and its journal tell times."""
+        return float(self.ask("/__loadgen/stats")["now_ms"])
+
+    def let_pass(self, ms: float) -> float:
+        """Waits until so much time has passed on the server's clock. How much it was."""
+        began_ms = self.now_ms()
+        return wait_until(lambda: (passed := self.now_ms() - began_ms) >= ms and passed, f"{ms:g} ms have passed")
+
+    def history(self, tag: str = "", since_ms: float = 0.0) -> list[dict[str, Any]]:
+        """Every statement that has ended: those with this in their tag that began at that time or later."""
+        return list(self.ask(f"/__loadgen/history?tag={quote(tag)}&since={since_ms}"))
 
     def fault(self, **rule: Any) -> None:
         self.ask("/__loadgen/faults", method="POST", body=rule)
@@ -105,7 +119,7 @@ class EmbeddedServer:
     def stop(self, number: int = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
-        code = self.process.wait(STOP_S)
+        code = self.process.wait(PATIENCE_S)
         if self._own_dir is not None:
             shutil.rmtree(self._own_dir, ignore_errors=True)
         return code

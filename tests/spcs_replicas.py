@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +16,11 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from tests.embedded_server import ROOT, EmbeddedServer
+from tests.embedded_server import EmbeddedServer
+from tests.processes import PROGRAM, ROOT
 
 LOOK_S = 0.1
 GRACE_S = 30.0  # between SIGTERM and SIGKILL
-PROGRAM = (sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())")
 
 
 @dataclass(slots=True, kw_only=True)

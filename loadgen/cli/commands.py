@@ -26,7 +26,7 @@ COMMANDS = {
     "grants": Entry(
         "loadgen.cli.grants:grants",
         "Print the GRANT statements that loadgen's roles need, offline.",
-        "loadgen grants my-benchmark/scenario.yaml -c prod --user NIGHTLY > grants.sql",
+        "loadgen grants my-benchmark/scenario.yaml --user NIGHTLY > grants.sql",
     ),
     "connections": Entry(
         "loadgen.cli.connections:connections",
@@ -65,7 +65,7 @@ COMMANDS = {
     ),
     "stop": Entry(
         "loadgen.cli.stop:stop",
-        "Ask a run to end in good order, from anywhere.",
+        "Ask a run to end gracefully, from anywhere.",
         "loadgen stop 20261115-0200-orders-7f3a",
     ),
     "runs": Entry(
@@ -90,22 +90,22 @@ COMMANDS = {
     ),
     "queue": Entry(
         "loadgen.cli.queue:queue",
-        "Put runs into the queue, list, show, cancel and retry them.",
+        "Queue runs: add, list, show, cancel and retry them.",
         "loadgen queue add nightly.yaml --priority 5",
     ),
     "pool": Entry(
         "loadgen.cli.pool:pool",
-        "Keep runners on this machine that do what is queued.",
+        "Execute queued runs on this machine.",
         "loadgen pool run -c prod --max 4 --labels zone=eu",
     ),
     "workers": Entry(
         "loadgen.cli.workers:workers",
-        "List the runners of all pools, show, drain or give one up.",
+        "List the runners of all pools; drain one, or mark it as gone.",
         "loadgen workers list -c prod --status ONLINE",
     ),
     "schedule": Entry(
         "loadgen.cli.schedule:schedule",
-        "Run scenarios by themselves, by cron expressions.",
+        "Queue scenarios by cron expressions.",
         'loadgen schedule add nightly nightly.yaml --cron "0 2 * * *"',
     ),
     "schema": Entry(
@@ -115,17 +115,17 @@ COMMANDS = {
     ),
     "worker": Entry(
         "loadgen.cli.worker:worker",
-        "Make the load of one worker of a run; spawners start it.",
-        "loadgen worker --run-id 20261115-0200-orders-7f3a --worker-group-id 0 --worker-group-count 1",
+        "Be one worker process of a run; spawners start it.",
+        "loadgen worker --run-id RUN --worker-group-id 0 --worker-group-count 1",
     ),
     "upload": Entry(
         "loadgen.cli.upload:upload",
-        "Store what workers left on this machine when they could not.",
+        "Store results that workers had to keep on this machine.",
         "loadgen upload 20261115-0200-orders-7f3a",
     ),
     "enrich": Entry(
         "loadgen.cli.enrich:enrich",
-        "Join Snowflake's own times to what a run has logged.",
+        "Add Snowflake's own times to the statements a run has logged.",
         "loadgen enrich latest -c prod",
     ),
     "embedded": Entry(
@@ -133,4 +133,29 @@ COMMANDS = {
         "Run the local Snowflake-compatible server: no account needed.",
         "loadgen embedded serve --port 8085",
     ),
+}
+
+SECTIONS = {
+    "Scenarios and runs": ("init", "validate", "prepare", "run", "watch", "status", "stop", "schema"),
+    "Results": ("runs", "report", "compare", "trend", "enrich", "upload"),
+    "Snowflake account": ("connections", "doctor", "grants", "setup", "embedded"),
+    "Nightly benchmarks": ("schedule", "queue", "pool", "workers"),
+    "Started by loadgen": ("worker",),
+}
+FIRST_STEPS = ("run", "init", "validate", "runs", "doctor")  # whose examples `loadgen --help` shows
+
+ELSEWHERE = {  # what people type, and where it is
+    "plan": "validate --plan",
+    "list": "runs list",
+    "ls": "runs list",
+    "show": "runs show",
+    "logs": "runs logs",
+    "log": "runs logs",
+    "recover": "runs recover",
+    "prune": "runs prune",
+    "serve": "embedded serve",
+    "server": "embedded serve",
+    "test": "connections test",
+    "cancel": "stop",
+    "help": "--help",
 }

@@ -25,7 +25,7 @@ class NotComparable(LoadgenError):
 
 @click.command(
     epilog="\b\nExample:\n  loadgen compare latest~1 latest\n"
-    "  loadgen compare 20261114-0200-orders 20261115-0200-orders --limit p95=5% --limit pay.p99=20%\n"
+    "  loadgen compare latest~1 latest --limit p95=5% --limit pay.p99=20%\n"
     "  loadgen compare latest~1 latest --vary target.warehouse --html compare.html"
 )
 @click.argument("a", metavar="A")
@@ -43,7 +43,8 @@ class NotComparable(LoadgenError):
     "varied",
     multiple=True,
     metavar="KEY",
-    help="This setting, with all below it, is what the comparison is about; else a difference forbids it.",
+    help="This setting of the scenario, with all below it, is what the comparison is about; else a difference forbids"
+    " it. Such as target.warehouse or load.",
 )
 @click.option(
     "--html",

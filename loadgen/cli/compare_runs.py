@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from loadgen.control.retry import Patience
 from loadgen.control.run_status import Run
 from loadgen.control.session import ControlSession
 from loadgen.errors import UsageError
+from loadgen.log import plain
 from loadgen.metrics.document import WindowRow, read_window
 from loadgen.metrics.result import WindowResult, merge
 from loadgen.model.run import Phase
@@ -26,7 +28,8 @@ from loadgen.report.compare import Measured
 from loadgen.report.likeness import Difference, Setting, differences, unfit, unused
 from loadgen.report.seconds import series_of
 
-MODE = "workload.load_mode"  # what a response time is depends on it, so nobody can want it to differ
+MODE = "load.mode"  # what a response time is depends on it: runs of different modes are never comparable
+KEYS_NAMED = 3  # in a sentence; more are counted
 HINT_KEYS = 5
 
 _LIST = "`loadgen runs list` shows the runs there are."
@@ -106,26 +109,32 @@ def _reasons(a: _Known, b: _Known, found: Sequence[Difference]) -> tuple[str, ..
         for letter, known in runs
         if (why := unfit(letter, known.run.run_id, known.run.status.value, known.summary)) is not None
     ]
-    if not reasons:
-        statements = [known.summary["statements"] for _, known in runs if known.summary is not None]
-        if not set.intersection(*map(set, statements)):
-            reasons.append("they have no statement in common")
-        if any(one.key == MODE for one in found):
-            reasons.append("one is a closed loop, the other is not: their response times mean different things")
-        forbidden = [one.key for one in found if one.forbids and one.key != MODE]
-        if forbidden:
-            more = f" and {len(forbidden) - HINT_KEYS} more" if len(forbidden) > HINT_KEYS else ""
-            reasons.append(f"they differ in {', '.join(forbidden[:HINT_KEYS])}{more}")
+    if reasons:
+        return tuple(reasons)
+    forbidding = [one for one in found if one.forbids]
+    names = a.run.test_name, b.run.test_name
+    if forbidding and names[0] != names[1]:
+        reasons.append(f"A is a run of {plain(names[0], 60)}, B of {plain(names[1], 60)}")
+    statements = [known.summary["statements"] for _, known in runs if known.summary is not None]
+    if not set.intersection(*map(set, statements)):
+        reasons.append("they have no statement in common")
+    if any(one.key == MODE for one in found):
+        reasons.append("response times of different load modes mean different things")
+    if forbidding:
+        keys = ", ".join(one.key for one in forbidding)
+        reasons.append(f"they differ in {keys if len(forbidding) <= KEYS_NAMED else f'{len(forbidding)} settings'}")
     return tuple(reasons)
 
 
 def _hint(a: _Known, b: _Known, found: Sequence[Difference]) -> str:
     if any(unfit("", "", known.run.status.value, known.summary) for known in (a, b)):
         return f"Choose runs that were completed and are valid. {_LIST}"
-    forbidden = [one.key for one in found if one.forbids and one.key != MODE]
-    if not forbidden or any(one.key == MODE for one in found):
+    forbidding = [one.key for one in found if one.forbids]
+    statements = [set(known.summary["statements"]) for known in (a, b) if known.summary is not None]
+    if any(one.key == MODE for one in found) or not set.intersection(*statements):
         return f"Compare runs of one scenario. {_LIST}"
-    options = " ".join(f"--vary '{key}'" for key in forbidden[:HINT_KEYS])
+    keys = forbidding if len(forbidding) <= HINT_KEYS else dict.fromkeys(key.partition(".")[0] for key in forbidding)
+    options = " ".join(f"--vary {shlex.quote(key)}" for key in keys)
     return f"If this difference is what you want to compare, add {options}"
 
 

@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from loadgen.cli.away import away_from_main_thread
+from loadgen.cli.place import serving
+from loadgen.errors import LoadgenError
 from loadgen.log import plain
 from loadgen.snowflake import driver
 from loadgen.snowflake.lookup import find_profile, known_profiles
@@ -30,7 +33,7 @@ def connections() -> None:
 @_format
 def list_connections(output: str) -> None:
     """Show every connection, and where it comes from. Secrets are never shown."""
-    profiles, default, warnings = known_profiles()
+    profiles, default, warnings = known_profiles(embedded=_running_server())
     for warning in dict.fromkeys([*warnings, *(warning for profile in profiles for warning in profile.warnings)]):
         click.echo(f"warning: {warning}", err=True)
     rows = [{**_row(profile), "default": profile.name == default} for profile in profiles]
@@ -47,14 +50,27 @@ def list_connections(output: str) -> None:
 @_format
 def test_connection(name: str | None, output: str) -> None:
     """Connect once, show who we are there, and time the round trip."""
-    profile = find_profile(name)
-    for warning in profile.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    found = away_from_main_thread(lambda: probe(profile), name="connections-test")
+    with serving(name):
+        profile = find_profile(name)
+        for warning in profile.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        found = away_from_main_thread(lambda: probe(profile), name="connections-test")
     if output == "json":
         click.echo(json.dumps(_as_json(profile, found), indent=2))
     else:
         click.echo(_table(_as_lines(profile, found)))
+
+
+def _running_server() -> tuple[str, str] | None:
+    """The address of the server that runs on the data directory, and how it was found."""
+    from loadgen.embedded.datadir import choose_data_dir, running_server
+
+    data_dir = choose_data_dir()
+    with suppress(LoadgenError):  # a directory that cannot be used has no server; whoever starts one is told
+        address = running_server(data_dir)
+        if address is not None:
+            return f"{address.host}:{address.port}", f"running on {data_dir}"
+    return None
 
 
 def _row(profile: Profile) -> dict[str, Any]:

@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadgen.cli.common import print_lines, terminal_width
 from loadgen.cli.place import Meant, format_option, meant, scenario_option, serving
 from loadgen.clock import SystemClock
 from loadgen.errors import LoadgenError
 from loadgen.log import plain
+from loadgen.units import counted
 
 if TYPE_CHECKING:
     from loadgen.doctor.examine import Examined
+    from loadgen.report.text import Line
 
 GOODBYE_S = 5.0
 NAME_WIDTH = 20
@@ -87,22 +90,22 @@ def _printed(examined: Iterable[Examined]) -> Iterator[Examined]:
         if each.check.section != section:
             section = each.check.section
             click.echo(section)
-        for line in _lines(each, only_ascii):
-            click.echo(line)
+        print_lines(_lines(each, only_ascii, terminal_width()))
         yield each
 
 
-def _lines(each: Examined, only_ascii: bool) -> Iterator[str]:
+def _lines(each: Examined, only_ascii: bool, width: int | None) -> Iterator[Line]:
+    from loadgen.report.text import Line, wrapped
+
     finding = each.finding
     sign, in_ascii, colour = _SIGNS[finding.mark]
     mark = in_ascii if only_ascii else sign
-    if colour is not None and not os.environ.get("NO_COLOR"):
-        mark = click.style(mark, fg=colour)  # echo() takes it away again where it would not be understood
     said = plain(finding.said).replace("\n", " ")
-    yield f"  {mark} {each.check.name.ljust(NAME_WIDTH)}  {said}"
-    yield from (f"      {plain(detail)}" for detail in finding.details)
+    text = f"  {mark} {each.check.name.ljust(NAME_WIDTH)}  {said}"
+    yield from wrapped(Line(text, mark if colour else "", colour, indent=NAME_WIDTH + 6), width)
+    yield from (Line(f"      {plain(detail)}") for detail in finding.details)
     if finding.remedy is not None:
-        yield f"      {_ARROW[only_ascii]} {plain(finding.remedy)}"
+        yield from wrapped(Line(f"      {_ARROW[only_ascii]} {plain(finding.remedy)}", indent=8), width)
 
 
 def _knows_signs() -> bool:
@@ -121,12 +124,8 @@ def _summary(found: list[Examined]) -> str:
     failures, warnings = marks.count("failed"), marks.count("warning")  # type: ignore[arg-type]
     if not failures and not warnings:
         return "ready"
-    parts = [_count(failures, "problem")] if failures else ["ready"]
-    return ", ".join([*parts, *([_count(warnings, "warning")] if warnings else [])])
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    parts = [counted(failures, "problem")] if failures else ["ready"]
+    return ", ".join([*parts, *([counted(warnings, "warning")] if warnings else [])])
 
 
 def _as_json(found: list[Examined], code: int) -> dict[str, object]:

@@ -13,13 +13,14 @@ from loadgen.errors import EmbeddedServerError, UsageError
 def embedded() -> None:
     """Run the local Snowflake-compatible server: no account needed.
 
-    \b
-    Example:
-      loadgen embedded serve --port 8085
+    Commands with `connection: embedded` find the running server of their data directory, or start one and end it.
     """
 
 
-@embedded.command()
+@embedded.command(
+    epilog="\b\nExample:\n  loadgen embedded serve --port 8085\n"
+    '  loadgen embedded serve --slots 4 --service-time "lognormal(20ms,0.3)"'
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 takes any free port.")
 @click.option("--data-dir", type=click.Path(path_type=Path), default=None, help="Where the data lives; it is kept.")
 @click.option("--engine", type=click.Choice(["postgres", "null"]), default="postgres", show_default=True,
@@ -34,12 +35,7 @@ def embedded() -> None:
 def serve(
     port: int, data_dir: Path | None, engine: str, service_time: str | None, slots: int, seed: int, until_eof: bool
 ) -> None:
-    """Serve until Ctrl-C. Prints `listening on 127.0.0.1:PORT` when ready.
-
-    \b
-    Example:
-      loadgen embedded serve --port 8085
-      loadgen embedded serve --slots 4 --service-time "lognormal(20ms,0.3)"
+    """Serve on 127.0.0.1 until Ctrl-C. Prints `listening on 127.0.0.1:PORT` when ready.
 
     \b
     Connect with any Snowflake driver:
@@ -49,11 +45,6 @@ def serve(
     from loadgen.embedded.service_time import parse_service_time
 
     try:
-        from loadgen.embedded.server import Options
-        from loadgen.embedded.server import serve as serve_embedded
-    except ModuleNotFoundError as error:
-        raise _not_installed(error) from error
-    try:
         parse_service_time(service_time)
     except ValueError as error:
         raise UsageError(str(error), remedy='For example: --service-time "lognormal(20ms,0.3)"') from None
@@ -61,18 +52,23 @@ def serve(
     def ready(address: Address) -> None:
         click.echo(f"listening on {address.host}:{address.port}")
 
-    serve_embedded(
-        Options(
-            port=port,
-            data_dir=choose_data_dir(data_dir),
-            engine=engine,
-            service_time=service_time,
-            slots=slots,
-            seed=seed,
-            until_eof=until_eof,
-        ),
-        ready,
-    )
+    try:
+        from loadgen.embedded import server
+
+        server.serve(
+            server.Options(
+                port=port,
+                data_dir=choose_data_dir(data_dir),
+                engine=engine,
+                service_time=service_time,
+                slots=slots,
+                seed=seed,
+                until_eof=until_eof,
+            ),
+            ready,
+        )
+    except ModuleNotFoundError as error:
+        raise _not_installed(error) from error
 
 
 def _not_installed(error: ModuleNotFoundError) -> Exception:

@@ -23,6 +23,7 @@ server that we joined sees the end of a connection (loadgen.embedded.usage). Nei
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -33,19 +34,20 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from loadgen.clock import Clock, SystemClock
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE, choose_data_dir, is_claimed, running_server
-from loadgen.embedded.service_time import parse_service_time
 from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError, LoadgenError
-from loadgen.scenario.scenario import Embedded, Engine
+from loadgen.snowflake import driver
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, find_profile
 from loadgen.snowflake.profile import EMBEDDED
+
+if TYPE_CHECKING:
+    from loadgen.scenario.scenario import Embedded
 
 START_S = 240.0  # more than the server allows PostgreSQL for making a cluster and starting it
 TAKEN_S = 60.0  # how long the data directory may belong to somebody who does not serve: he starts, or stops
@@ -53,6 +55,7 @@ LOOK_S = 0.05
 ANSWER_S = 10.0
 END_S = 15.0  # for our server to go; it may stay for others, and then we do not wait
 ASK_S = 0.5
+MEANWHILE = ("loadgen.control.run_status",)  # what almost every command with a server imports sooner or later
 SAID_CHARACTERS_MAX = 4_000
 
 _READY = "listening on "
@@ -83,10 +86,9 @@ def embedded_server(
 
 def _find_or_start(stack: ExitStack, wanted: Embedded | None, environ: Mapping[str, str], clock: Clock) -> str:
     """Join the data directory's server or start one. Both may fail because the other is just starting or stopping."""
-    asked = wanted or Embedded()
     data_dir = choose_data_dir(environ=environ)
-    if asked.engine is Engine.NULL:
-        return stack.enter_context(_own_server(asked, None, environ, clock))
+    if wanted is not None and wanted.engine == "null":
+        return stack.enter_context(_own_server(wanted, None, environ, clock))
     never = threading.Event()
     give_up_ns = clock.monotonic_ns() + round(TAKEN_S * 1e9)
     while True:
@@ -97,7 +99,7 @@ def _find_or_start(stack: ExitStack, wanted: Embedded | None, environ: Mapping[s
                 _require_agreement(wanted, server)
                 return server.address
             if not is_claimed(data_dir):
-                return stack.enter_context(_own_server(asked, data_dir, environ, clock))
+                return stack.enter_context(_own_server(wanted, data_dir, environ, clock))
             what = f"the data directory {data_dir} is in use by a process that is starting or stopping"
             obstacle = Busy(what, remedy=f"Try again, or set {DATA_DIR_VARIABLE} to another directory.")
         except (_Unreachable, _Overtaken) as error:
@@ -145,6 +147,8 @@ def _named(wanted: Embedded | None, environ: Mapping[str, str]) -> Iterator[str]
 @contextmanager
 def _joined(address: str) -> Iterator[_Server]:
     """Hold the server there: as long as this connection is open, it does not go because its starter has."""
+    from http.client import HTTPConnection, HTTPException
+
     host, _, port = address.rpartition(":")
     with closing(HTTPConnection(host, int(port), timeout=ANSWER_S)) as connection:
         try:
@@ -167,7 +171,7 @@ def _joined(address: str) -> Iterator[_Server]:
 
 def _require_agreement(wanted: Embedded | None, server: _Server) -> None:
     """Refuse a server that would measure something else than the scenario asks for."""
-    if wanted is None or (wanted == Embedded() and not server.until_eof):
+    if wanted is None or (wanted == type(wanted)() and not server.until_eof):  # it asks for nothing
         return
     wrong = differences(wanted, server.engine, server.service_time, server.slots)
     if not wrong:
@@ -181,6 +185,8 @@ def _require_agreement(wanted: Embedded | None, server: _Server) -> None:
 
 def differences(wanted: Embedded, engine: str, service_time: str | None, slots: int) -> list[str]:
     """What a server's options and the scenario's disagree on, in words; `0.02s` and `20ms` agree."""
+    from loadgen.embedded.service_time import parse_service_time
+
     found = []
     if wanted.engine != engine:
         found.append(f"engine {engine}, not {wanted.engine}")
@@ -199,7 +205,9 @@ class _Overtaken(LoadgenError):
 
 
 @contextmanager
-def _own_server(asked: Embedded, data_dir: Path | None, environ: Mapping[str, str], clock: Clock) -> Iterator[str]:
+def _own_server(
+    wanted: Embedded | None, data_dir: Path | None, environ: Mapping[str, str], clock: Clock
+) -> Iterator[str]:
     """Start a server; it ends when the pipe to its stdin does. A session of its own: Ctrl-C is for us to handle."""
     reading, writing = os.pipe()
     with ExitStack() as stack:
@@ -207,7 +215,7 @@ def _own_server(asked: Embedded, data_dir: Path | None, environ: Mapping[str, st
         said = stack.enter_context(tempfile.TemporaryFile())
         try:
             process = subprocess.Popen(
-                [*_PROGRAM, *_arguments(asked, data_dir)],
+                [*_PROGRAM, *_arguments(wanted, data_dir)],
                 stdin=reading,
                 stdout=subprocess.PIPE,
                 stderr=said,
@@ -216,38 +224,49 @@ def _own_server(asked: Embedded, data_dir: Path | None, environ: Mapping[str, st
             )
         finally:
             os.close(reading)
+        assert process.stdout is not None
+        stack.enter_context(process.stdout)  # ends with the process: see _part
         address = None
         try:
-            address = _wait_ready(process, said)
+            _import_meanwhile()
+            address = _wait_ready(process, process.stdout, said)
             yield address
         finally:
             lifeline.close()
-            _part(process, address, clock)
+            _part(process, process.stdout, address, clock)
             if address is not None and process.poll() is not None:
                 _pass_on(process, said)
 
 
-def _arguments(asked: Embedded, data_dir: Path | None) -> list[str]:
-    arguments = ["embedded", "serve", "--port=0", "--until-eof", f"--engine={asked.engine}", f"--slots={asked.slots}"]
-    if asked.service_time is not None:
-        arguments.append(f"--service-time={asked.service_time}")
+def _import_meanwhile() -> None:
+    """Import while the server starts what takes as long: the driver before all. Trouble is told by whoever needs it."""
+    with suppress(ImportError, LoadgenError):
+        driver.load()
+        for module in MEANWHILE:
+            importlib.import_module(module)
+
+
+def _arguments(wanted: Embedded | None, data_dir: Path | None) -> list[str]:
+    arguments = ["embedded", "serve", "--port=0", "--until-eof"]
+    if wanted is not None:
+        arguments += [f"--engine={wanted.engine}", f"--slots={wanted.slots}"]
+        if wanted.service_time is not None:
+            arguments.append(f"--service-time={wanted.service_time}")
     if data_dir is not None:
         arguments.append(f"--data-dir={data_dir}")
     return arguments
 
 
-def _wait_ready(process: subprocess.Popen[bytes], said: IO[bytes]) -> str:
+def _wait_ready(process: subprocess.Popen[bytes], stdout: IO[bytes], said: IO[bytes]) -> str:
     """Its address, once it listens. Raises what it says when it does not come to that."""
-    assert process.stdout is not None
-    with process.stdout as stdout:
-        arrival = select.poll()
-        arrival.register(stdout, select.POLLIN)
-        line = b""
-        while not line.endswith(b"\n") and arrival.poll(START_S * 1000):
-            piece = os.read(stdout.fileno(), 256)
-            if not piece:
-                break
-            line += piece
+    arrival = select.poll()
+    arrival.register(stdout, select.POLLIN)
+    line = b""
+    while not line.endswith(b"\n") and arrival.poll(START_S * 1000):
+        piece = os.read(stdout.fileno(), 256)
+        if not piece:
+            break
+        line += piece
     text = line.decode("utf-8", "replace")
     if text.startswith(_READY) and text.endswith("\n"):
         return text.removeprefix(_READY).strip()
@@ -259,19 +278,26 @@ def _wait_ready(process: subprocess.Popen[bytes], said: IO[bytes]) -> str:
     raise _why(code, _text(said))
 
 
-def _part(process: subprocess.Popen[bytes], address: str | None, clock: Clock) -> None:
-    """Wait for our server to go, which it does at once; unless others hold it, and then it is theirs."""
+def _part(process: subprocess.Popen[bytes], stdout: IO[bytes], address: str | None, clock: Clock) -> None:
+    """Wait for our server to go, which it does at once; unless others hold it, and then it is theirs.
+
+    The end of its stdout is its own end: nobody else has it.
+    """
     give_up_ns = clock.monotonic_ns() + round(END_S * 1e9)
+    ended = select.poll()
+    ended.register(stdout, 0)  # POLLHUP, which is always told
     while clock.monotonic_ns() < give_up_ns:
-        try:
-            process.wait(ASK_S)
+        if ended.poll(ASK_S * 1000):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_S)
             return
-        except subprocess.TimeoutExpired:
-            if address is not None and _holders(address):
-                return
+        if address is not None and _holders(address):
+            return
 
 
 def _holders(address: str) -> int:
+    from http.client import HTTPConnection, HTTPException
+
     host, _, port = address.rpartition(":")
     with closing(HTTPConnection(host, int(port), timeout=ANSWER_S)) as connection:
         try:

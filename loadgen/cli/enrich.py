@@ -14,6 +14,7 @@ from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option
 from loadgen.errors import Busy, RunFailed
 from loadgen.log import plain
+from loadgen.units import counted
 
 if TYPE_CHECKING:
     from loadgen.control.retry import Patience
@@ -107,7 +108,7 @@ def _enrich(
 
 
 def _tell(coming: int) -> None:
-    click.echo(f"{coming:,} statements are not in the history yet; looking again", err=True)
+    click.echo(f"not in the history yet: {counted(coming, 'statement')}; looking again", err=True)
 
 
 def _as_json(result: EnrichmentResult) -> dict[str, object]:
@@ -121,7 +122,9 @@ def _lines(result: EnrichmentResult) -> Iterator[str]:
 
     document = enrichment_document(result)
     coverage = result.coverage_percent
-    share = "nothing was logged" if coverage is None else f"{coverage:.1f} % of {result.total:,} logged statements"
+    share = (
+        "nothing was logged" if coverage is None else f"{coverage:.1f} % of {counted(result.total, 'logged statement')}"
+    )
     yield f"run {plain(result.run_id)}: {result.status}, {share}"
     yield "  " + "  ".join(f"{status} {count:,}" for status, count in result.counts.items())
     if result.reasons:

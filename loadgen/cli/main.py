@@ -8,9 +8,11 @@ and `hint:` lines here and nowhere else; with `--format json` the same goes to s
 Everything imported by this file is imported by `loadgen --help`: nothing heavy, see COMMANDS.
 """
 
+import atexit
 import contextlib
 import difflib
 import importlib
+import inspect
 import itertools
 import json
 import logging
@@ -18,7 +20,8 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -26,7 +29,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 import loadgen
-from loadgen.cli.commands import COMMANDS, Entry
+from loadgen.cli.commands import COMMANDS, ELSEWHERE, FIRST_STEPS, SECTIONS, Entry
 from loadgen.errors import LoadgenError
 from loadgen.log import LINE_LIMIT, configure, plain, redact
 
@@ -126,7 +129,7 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         command.short_help = entry.summary
         command.epilog = command.epilog or _examples([entry])
-        _accept_global_options(command)
+        _complete(command)
         return command
 
     def resolve_command(
@@ -134,8 +137,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] in COMMANDS or args[0].startswith("-"):
             return super().resolve_command(ctx, args)
-        near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-        suggestion = f"; did you mean {near[0]!r}?" if near else ""
+        near = ELSEWHERE.get(args[0]) or _near(args[0], COMMANDS)
+        suggestion = f"; did you mean {near!r}?" if near else ""
         raise click.UsageError(f"no such command {args[0]!r}{suggestion}", ctx)
 
     def make_context(
@@ -149,16 +152,42 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+        widest = max(map(len, COMMANDS))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{widest}}", COMMANDS[name].summary) for name in names])
 
 
-def _accept_global_options(command: click.Command) -> None:
+def _near(word: str, known: Collection[str]) -> str | None:
+    """The one known word that begins with `word`, or that it is a misspelling of: at most two letters differ."""
+    longer = [candidate for candidate in known if candidate.startswith(word)]
+    if len(longer) == 1:
+        return longer[0]
+    for candidate in difflib.get_close_matches(word, known):
+        letters, others = Counter(word), Counter(candidate)
+        if ((letters - others) + (others - letters)).total() <= 2:
+            return candidate
+    return None
+
+
+def _complete(command: click.Command) -> None:
+    """Global options at the end are accepted; a group's list shows whole sentences, where click would cut them; a
+    number is called N, not INTEGER RANGE."""
+    for param in command.params:
+        if isinstance(param, click.Option) and isinstance(param.type, (click.IntRange, click.types.IntParamType)):
+            param.metavar = param.metavar or "N"
     if isinstance(command, click.Group):
         for child in command.commands.values():
-            _accept_global_options(child)
+            child.short_help = child.short_help or _first_sentence(child.help or "")
+            _complete(child)
     taken = {name for param in command.params for name in param.opts}
     command.params += [option for option in _global_options(hidden=True) if taken.isdisjoint(option.opts)]
+
+
+def _first_sentence(text: str) -> str:
+    paragraph = " ".join(inspect.cleandoc(text).partition("\n\n")[0].split())
+    sentence, dot, _ = paragraph.partition(". ")
+    return sentence + dot.rstrip()
 
 
 def _examples(entries: Sequence[Entry]) -> str:
@@ -170,7 +199,7 @@ def _examples(entries: Sequence[Entry]) -> str:
     cls=LazyGroup,
     params=_global_options(hidden=False),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=_examples(list(COMMANDS.values())),
+    epilog=_examples([COMMANDS[name] for name in FIRST_STEPS]),
 )
 @click.version_option(loadgen.__version__, message="%(prog)s %(version)s")
 def cli() -> None:
@@ -199,7 +228,20 @@ def _fill_closed_streams() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code. Raises nothing but SystemExit."""
+    """Run the program and return its exit code. Raises nothing but SystemExit. As the program itself (without `argv`)
+    it ends the process."""
+    code = _run(argv)
+    if argv is None and not any(thread.is_alive() and not thread.daemon for thread in _other_threads()):
+        atexit._run_exitfuncs()
+        _leave(code)
+    return code
+
+
+def _other_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+
+
+def _run(argv: Sequence[str] | None) -> int:
     _fill_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     _tolerate_any_encoding()
@@ -230,8 +272,8 @@ def _give_up_stderr() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End at once. A thread that was left behind may be writing, and the interpreter aborts when it finds its own
-    streams locked at the end."""
+    """End at once. Taking the interpreter apart takes longer than many a command; and a thread that was left behind may
+    be writing, and the interpreter aborts when it finds its own streams locked at the end."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # gone, closed, or never there
             stream.flush()

@@ -15,6 +15,7 @@ from loadgen.cli.duration import duration_s
 from loadgen.cli.place import Command, format_option
 from loadgen.cli.words import parse_words
 from loadgen.log import plain
+from loadgen.units import counted
 
 if TYPE_CHECKING:
     from loadgen.control.pool_workers import PoolWorker
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.group(epilog="\b\nExample:\n  loadgen pool run -c prod --max 4 --labels zone=eu\n  loadgen pool stats -c prod")
 def pool() -> None:
-    """Do what is queued, on this machine and beside pools on others."""
+    """Execute queued runs on this machine, beside pools on other machines."""
 
 
 def _runner_options(command: Command) -> Command:
@@ -59,22 +60,22 @@ def _runner_options(command: Command) -> Command:
 
 @pool.command("run", epilog="\b\nExample:\n  loadgen pool run -c prod --min 1 --max 4 --labels zone=eu,disk=ssd")
 @click.option(
-    "--min", "least", type=click.IntRange(0, 1000), default=1, show_default=True, help="At least so many runners."
+    "--min", "least", type=click.IntRange(0, 1000), default=1, show_default=True, help="Minimum number of runners."
 )
 @click.option(
-    "--max", "most", type=click.IntRange(1, 1000), default=4, show_default=True, help="At most so many runners."
+    "--max", "most", type=click.IntRange(1, 1000), default=4, show_default=True, help="Maximum number of runners."
 )
 @click.option(
     "--scale-up-at",
     type=click.IntRange(1),
     default=5,
     show_default=True,
-    help="Start one more when so many runs could begin.",
+    help="Start one more when N runs could begin.",
 )
 @click.option("--idle", default="300s", show_default=True, metavar="TIME", help="End a surplus runner after this time.")
 @click.option("--max-age", default="3600s", show_default=True, metavar="TIME", help="Replace runners of this age.")
 @click.option(
-    "--max-runs", type=click.IntRange(1), default=1000, show_default=True, help="Replace runners after so many runs."
+    "--max-runs", type=click.IntRange(1), default=1000, show_default=True, help="Replace runners after N runs."
 )
 @_runner_options
 @control_options
@@ -91,9 +92,8 @@ def run(
     warehouse: str | None,
     **runner: Any,
 ) -> None:
-    """Keep a pool of runners that do what is queued, and fire what is scheduled, until it is told to end.
+    """Keep a pool of runners that execute queued runs and fire schedules.
 
-    \b
     More runners while many runs wait, fewer when there is nothing to do; dead ones are replaced, old ones recycled. On
     one warehouse one run measures at a time, unless --share-warehouse is given. SIGTERM and Ctrl-C: nothing new is
     begun, runs under way have --grace to end, then they are stopped and queued again; a second signal stops them at
@@ -157,14 +157,15 @@ def runner(
 @control_options
 @format_option
 def stats(output: str, **place: str | None) -> None:
-    """Show the runners of all pools: who is idle, who does what, how much was done within the last week."""
+    """Show the runners of all pools: idle or busy, and the attempts of the last week."""
     found = with_control_session(_stats, name="pool", **place)
     if output == "json":
         click.echo(json.dumps(found, indent=2))
         return
     click.echo(
-        f"{found['total_workers']} runners: {found['idle_workers']} idle, {found['processing_workers']} at work;"
-        f" {found['total_completed']} attempts completed, {found['total_failed']} failed"
+        f"{counted(found['total_workers'], 'runner')}: {found['idle_workers']} idle,"
+        f" {found['processing_workers']} busy;"
+        f" {counted(found['total_completed'], 'attempt')} completed, {found['total_failed']} failed"
     )
     for worker_id, worker in found["workers"].items():
         click.echo(f"  {plain(worker_id, 100)}  {worker['status']}  {worker['current_run'] or 'idle'}")

@@ -26,6 +26,7 @@ from loadgen.control.place import ControlPlace
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
 from loadgen.errors import UsageError
+from loadgen.units import counted
 from orchestrator.pool.attempt import LOADGEN, STOP_S
 from orchestrator.pool.attend import attend
 from orchestrator.pool.child import RunnerChild
@@ -67,7 +68,9 @@ def keep_pool(
     with noted_signals() as received:
         upkeep.start()
         scheduler.start()
-        click.echo(f"pool of {rules.min_runners} to {rules.max_runners} runners: {' '.join(offers)}", err=True)
+        click.echo(
+            f"pool of {rules.min_runners} to {counted(rules.max_runners, 'runner')}: {' '.join(offers)}", err=True
+        )
         try:
             manager.run(received, leave_s=grace_s + STOP_S)
         finally:

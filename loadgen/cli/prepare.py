@@ -23,6 +23,7 @@ from loadgen.cli.signals import noted_signals
 from loadgen.clock import Clock, SystemClock
 from loadgen.errors import UsageError
 from loadgen.log import plain
+from loadgen.units import counted
 
 if TYPE_CHECKING:
     from loadgen.prepare.prepare import Prepared, PreparedTable, Progress
@@ -188,7 +189,7 @@ class _Job:
         from loadgen.prepare.prepare import PreparationStopped
 
         there = self.progress
-        rows = f"at least {there.rows_there:,} of {there.rows:,} rows of {there.table} are there"
+        rows = f"at least {there.rows_there:,} of {counted(there.rows, 'row')} of {there.table} are there"
         where = f": {rows}" if there.table else ""
         self._error = PreparationStopped(f"stopped before the statement under way had ended{where}")
 
@@ -249,12 +250,12 @@ def _said(table: PreparedTable) -> str:
         case Outcome.EXISTING:
             return "existing, readable"
         case Outcome.READY:
-            return f"already there, {table.rows:,} rows"
+            return f"already there, {counted(table.rows, 'row')}"
         case Outcome.RESUMED:
-            return f"resumed, {table.rows_added:,} of {table.rows:,} rows added in {table.seconds:.1f} s"
+            return f"resumed, {table.rows_added:,} of {counted(table.rows, 'row')} added in {table.seconds:.1f} s"
         case Outcome.CREATED:
             how = "dropped and created anew" if table.dropped else "created"
-            return f"{how}, {table.rows:,} rows in {table.seconds:.1f} s"
+            return f"{how}, {counted(table.rows, 'row')} in {table.seconds:.1f} s"
 
 
 def _as_json(done: Prepared) -> str:

@@ -18,7 +18,7 @@ from loadgen.clock import Clock
 from loadgen.log import plain
 from loadgen.prepare.prepare import Progress as State
 from loadgen.prepare.prepare import Step
-from loadgen.units import NS_PER_S
+from loadgen.units import NS_PER_S, counted
 
 LINE_S = 10.0
 
@@ -85,8 +85,8 @@ def line(state: State, rows: int, seconds: float) -> str:
     if not state.table:
         return _WORDS.get(state.step, str(state.step))
     if state.step is Step.VERIFYING:
-        return f"{state.table}: counting {state.rows:,} rows"
-    text = f"{state.table}: {state.rows_there:,} of {state.rows:,} rows"
+        return f"{state.table}: counting {counted(state.rows, 'row')}"
+    text = f"{state.table}: {state.rows_there:,} of {counted(state.rows, 'row')}"
     if rows and seconds:
         rate = rows / seconds
         text += f", {rate:,.0f} rows/s, {(state.rows - state.rows_there) / rate:,.0f} s left"

@@ -14,6 +14,7 @@ from loadgen.cli.control_session import control_options, place_given, with_contr
 from loadgen.cli.duration import duration_s
 from loadgen.cli.place import format_option
 from loadgen.log import plain
+from loadgen.units import counted
 
 if TYPE_CHECKING:
     from loadgen.control.prune import Found, Old
@@ -46,8 +47,10 @@ class Pruned:
 @control_options
 @format_option
 def prune(age: str, output_dir: Path, dry_run: bool, output: str, **place: str | None) -> None:
-    """Delete old runs from every control table: states, results, logs and samples; old queued runs with their attempts;
-    and DIR/.queue/<id>.<n>, what attempts left that came to no result. DIR/<run id> is not touched.
+    """Delete old runs from the control plane, and what failed attempts left on this machine.
+
+    Deletes the states, results, logs and samples of runs, old queued runs with their attempts, and the folders
+    DIR/.queue/<id>.<n> of attempts without a result. DIR/<run id> is not touched.
 
     What has not ended is never deleted, nor what waits in the queue. Trends and comparisons lose what is deleted, and
     idempotency keys are forgotten. Safe to repeat.
@@ -94,10 +97,13 @@ def _as_text(pruned: Pruned) -> str:
         return "nothing else is that old" if pruned.stuck else "nothing is that old"
     lines = [*_lines("run", found.runs), *_lines("queued", found.queued)]
     lines += [f"folder  {plain(str(folder.path), 200)}" for folder in pruned.folders]
-    counted = f"{len(found.runs)} runs, {len(found.queued)} queued runs and {len(pruned.folders)} folders"
+    all_of_it = (
+        f"{counted(len(found.runs), 'run')}, {counted(len(found.queued), 'queued run')} and"
+        f" {counted(len(pruned.folders), 'folder')}"
+    )
     if pruned.dry_run:
-        return "\n".join([*lines, f"{counted} would be deleted"])
-    return "\n".join([*lines, f"{counted} are deleted: {sum(pruned.deleted.values()):,} rows"])
+        return "\n".join([*lines, f"would delete {all_of_it}"])
+    return "\n".join([*lines, f"deleted {all_of_it}: {counted(sum(pruned.deleted.values()), 'row')}"])
 
 
 def _lines(kind: str, found: Sequence[Old]) -> list[str]:

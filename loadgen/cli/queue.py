@@ -31,7 +31,7 @@ LIMIT_MAX = 10_000
 
 @click.group(epilog="\b\nExample:\n  loadgen queue add nightly.yaml --priority 5\n  loadgen queue show orders-7f3a")
 def queue() -> None:
-    """Runs that are wanted: add one, look at them, cancel, try again. `loadgen pool run` does them."""
+    """Queue runs for the runners of `loadgen pool run`: add, list, show, cancel, retry."""
 
 
 @queue.command("add", epilog="\b\nExample:\n  loadgen queue add nightly.yaml -c prod --requires zone=eu --priority 5")
@@ -69,9 +69,12 @@ def add(
     `loadgen run` does.
 
     \b
-    What the exit code of the run means: 0, 5, 10, 11 it has a result, and is COMPLETED; 2 it is FAILED, for it would
-    fail again; 75 the warehouse is in use, it is queued again and the attempt does not count; 130, 143 somebody stopped
-    it, it is CANCELLED; anything else is tried again after a pause, five times in all, then it is EXHAUSTED.
+    Exit code of the run, and what becomes of the queued run:
+      0, 5, 10, 11  COMPLETED: there is a result
+      2             FAILED: it would fail again
+      75            queued again: the warehouse is in use; no attempt is counted
+      130, 143      CANCELLED: it was stopped
+      others        tried again after a pause, five times in all, then EXHAUSTED
     """
     from loadgen.cli.packed_scenario import packed_scenario
     from loadgen.control import run_queue
@@ -114,7 +117,7 @@ def add(
 @control_options
 @format_option
 def list_queued(limit: int, status: str | None, output: str, **place: str | None) -> None:
-    """List what is wanted, newest first."""
+    """List queued runs, newest first."""
     from loadgen.cli.queue_view import queued_as_json, table
     from loadgen.control import run_queue
 
@@ -176,7 +179,7 @@ def cancel(queue_id: str, output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def retry(queue_id: str, output: str, **place: str | None) -> None:
-    """Queue a run again that FAILED, was CANCELLED or is EXHAUSTED: all its attempts are new."""
+    """Queue a FAILED, CANCELLED or EXHAUSTED run again. It starts with a full number of attempts."""
     from loadgen.control import run_queue
 
     reason = f"tried again by {who()}"

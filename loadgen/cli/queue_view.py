@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from loadgen.cli.text_table import text_table
+from loadgen.cli.common import text_table
 from loadgen.log import plain
 from loadgen.model.queue import QueueStatus
 

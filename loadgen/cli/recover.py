@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.common import print_lines, terminal_width
 from loadgen.cli.control_session import control_options, place_given, with_control_session
 from loadgen.cli.place import format_option
 from loadgen.cli.who import who
@@ -36,12 +37,12 @@ if TYPE_CHECKING:
 @control_options
 @format_option
 def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **place: str | None) -> int:
-    """End runs whose orchestrator was lost: FAILED, with everything that was recorded. Without RUN: all of them.
+    """End runs whose orchestrator was lost, or lead them on. Without RUN: all of them.
 
-    A run that nobody leads while its workers work on (they were started by people, or in containers) is taken over and
-    led to its end, as `loadgen run` would have; Ctrl-C stops it. One command leads one run: of several it says which
-    are left. Only runs whose lease has been over for some seconds are touched. Safe to repeat, and by several at once.
-    Exit code 75 when RUN is still led.
+    Such a run ends as FAILED, with everything that was recorded. One whose workers still work (they were started by
+    hand, or in containers) is taken over and led to its end, as `loadgen run` would have; Ctrl-C
+    stops it. One command leads one run, and names the others. Only runs whose lease expired some seconds ago are
+    touched. Safe to repeat, and by several at once. Exit code 75 when RUN is still led.
     """
     from orchestrator.recover import recover as recover_runs
 
@@ -62,7 +63,7 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
     if output == "json":
         click.echo(json.dumps(_as_json(done, left, taken), indent=2))
     else:
-        click.echo(_as_text(done, left, taken))
+        _print(done, left, taken)
     return int(taken[0]["exit_code"]) if run is not None and taken else 0
 
 
@@ -88,13 +89,17 @@ def _id(session: ControlSession, patience: Patience, name: str | None) -> str | 
     return None if name is None else run_names.find(session, patience, name).run_id
 
 
-def _as_text(done: Sequence[Recovered], left: Sequence[Left], taken: Sequence[Mapping[str, Any]]) -> str:
-    from loadgen.report.text import summary_text
+def _print(done: Sequence[Recovered], left: Sequence[Left], taken: Sequence[Mapping[str, Any]]) -> None:
+    from loadgen.report.text import summary_lines
 
     lines = [f"run {one.run_id} is {one.status} now: {plain(one.reason, 500)}" for one in done]
     lines += [f"run {one.run_id} was left alone: {plain(one.why, 500)}" for one in left]
-    lines += [summary_text(summary) for summary in taken]
-    return "\n".join(lines) or "nothing to recover: every run has ended, or is led"
+    if not lines and not taken:
+        lines = ["nothing to recover: every run has ended, or is led"]
+    for line in lines:
+        click.echo(line)
+    for summary in taken:
+        print_lines(summary_lines(summary, width=terminal_width()))
 
 
 def _as_json(done: Sequence[Recovered], left: Sequence[Left], taken: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from loadgen.cli.common import print_lines, terminal_width
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.errors import UsageError
 from loadgen.log import plain
@@ -66,6 +67,12 @@ def report(
     )
     from loadgen.cli.report_files import RENDERERS, write_file
 
+    width = terminal_width()
+    if kind == "text" and out is None and width is not None:
+        from loadgen.report.text import summary_lines
+
+        print_lines(summary_lines(record.summary, width=width))
+        return
     content = RENDERERS[kind](record)
     if out is None:
         click.echo(content, nl=False)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.baseline_options import baseline_options, check_confirm
+from loadgen.cli.common import print_lines, terminal_width
 from loadgen.cli.signals import noted_signals
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import plain
@@ -84,13 +85,14 @@ def run(
     quiet: bool,
     output: str,
 ) -> int:
-    """Run a scenario: prepare what is missing, start workers, warm up, measure, and say what came out.
+    """Run a scenario: prepare what is missing, start workers, warm up, measure, and print the result.
 
-    \b
-    Exit codes: 0 passed, 2 bad usage or scenario, 3 cannot connect, 4 the run failed, 5 finished but INVALID,
-    10 a threshold failed, 11 worse than the --baseline, 75 another run uses the warehouse, 128 + n stopped by signal n
-    (129 SIGHUP, 130 SIGINT, 131 SIGQUIT, 143 SIGTERM). The first Ctrl-C, or another of these signals, ends the run
-    gracefully and reports what was measured; the second cancels what is under way; the third ends at once.
+    Exit codes: 0 passed, 2 bad usage or scenario, 3 cannot connect, 4 the run failed, 5 finished but INVALID, 10 a
+    threshold failed, 11 worse than the --baseline, 75 another run uses the warehouse, 128 + n stopped by signal n
+    (129 SIGHUP, 130 SIGINT, 131 SIGQUIT, 143 SIGTERM).
+
+    The first Ctrl-C, or another of these signals, ends the run gracefully and reports what was measured; the second
+    cancels running statements; the third ends at once.
     """
     loaded = _read(file, overrides)
     if dry_run:
@@ -137,14 +139,17 @@ Judge = Callable[[dict[str, Any]], dict[str, Any]]
 
 def _run(job: RunJob, judge: Judge, *, quiet: bool, output: str, again: bool) -> dict[str, Any]:
     from loadgen.cli.baseline import baseline_text, wants_second_run
-    from loadgen.report.text import summary_text
+    from loadgen.report.text import summary_lines
 
     def tell(summary: dict[str, Any]) -> None:
         if output == "json":
             if not (again and wants_second_run(summary)):  # one document: that of the run which tells
                 click.echo(json.dumps(summary, indent=2))
             return
-        click.echo(summary_text(summary, str(job.output)))
+        assert job.output is not None
+        report = job.output / "report.html"
+        shown = str(report) if report.is_file() else None
+        print_lines(summary_lines(summary, str(job.output), report=shown, width=terminal_width()))
         if "baseline" in summary:
             click.echo(plain(baseline_text(summary["baseline"])))
 

@@ -7,9 +7,9 @@ import click
 from loadgen.clock import Clock
 from loadgen.tui.look import WorkerState
 from loadgen.tui.view import LogLine, RunView
+from loadgen.tui.words import NOTHING, ms, one_line, percent, rate
 from loadgen.tui.words import clock as as_clock
-from loadgen.tui.words import ms, one_line, percent, rate
-from loadgen.units import NS_PER_S
+from loadgen.units import NS_PER_S, counted
 
 LINE_S = 9.8  # a little less than ten, as it is looked at ten times a second: never more than ten without a line
 LINE_MAX = 1_000  # characters
@@ -56,14 +56,14 @@ def line_of(view: RunView, now_s: float) -> str:
     """Where a run is, in one line."""
     if not view.status:
         table = _table(view)
-        where = f": {table} {view.filling.rows_there:,} of {view.filling.rows:,} rows" if view.filling else ""
+        where = f": {table} {view.filling.rows_there:,} of {counted(view.filling.rows, 'row')}" if view.filling else ""
         return f"{view.doing}{where}{f' of run {view.run_id}' if view.run_id else ''}"
     offered = view.offered
     parts = [f"{view.run_id} {_state(view)}{_time(view, now_s)}"]
     if view.workers:
         working = sum(worker.state in (WorkerState.RUNNING, WorkerState.WAITING) for worker in view.workers)
-        parts.append(f"{working}/{len(view.workers)} workers")
-    parts.append(f"{offered.open}/{offered.target} connections")
+        parts.append(f"{working} of {counted(len(view.workers), 'worker')}")
+    parts.append(f"{offered.open} of {counted(offered.target, 'connection')}")
     parts += _numbers(view)
     old_s = view.old_s(now_s)
     if old_s is not None:
@@ -77,13 +77,14 @@ def _numbers(view: RunView) -> list[str]:
     if view.recent is None or view.window is None:
         return []
     recent, window = view.recent, view.window
-    numbers = [f"{rate(recent.qps)}/s", f"p50 {ms(recent.p50_ms)} p95 {ms(recent.p95_ms)} p99 {ms(recent.p99_ms)} ms"]
+    now = NOTHING if recent.qps is None else rate(recent.qps)
+    numbers = [f"{now}/s", f"p50 {ms(recent.p50_ms)} p95 {ms(recent.p95_ms)} p99 {ms(recent.p99_ms)} ms"]
     if view.offered.rate_per_s:  # 0 once the schedule is over: nothing is offered any more
         numbers[0] += f" of {rate(view.offered.rate_per_s)}/s"
     failed, tried = (view.failed, view.tried) if view.tried else (window.failed, window.failed + window.succeeded)
     numbers.append(f"{failed} of {tried} failed{f' ({percent(failed / tried)})' if failed else ''}")
     if view.ladder is not None and view.ladder.target is not None:
-        numbers.append(f"step {view.ladder.step}: {view.ladder.target} connections")
+        numbers.append(f"step {view.ladder.step}: {counted(view.ladder.target, 'connection')}")
     cpu_percent = view.client_cpu_percent
     return numbers if cpu_percent is None else [*numbers, f"client CPU {cpu_percent:.0f} %"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from math import inf
 from typing import Any
 
 from loadgen.control import (
@@ -20,7 +21,7 @@ from loadgen.control import (
     worker_metrics_snapshots,
 )
 from loadgen.control.retry import Patience
-from loadgen.control.run_control_events import Event
+from loadgen.control.run_control_events import PastEvent
 from loadgen.control.run_status import Run
 from loadgen.control.session import ControlSession
 from loadgen.control.test_logs import LogRow
@@ -33,14 +34,16 @@ from loadgen.metrics.fields import BadMetrics
 from loadgen.metrics.interval import read_custom_metrics
 from loadgen.metrics.live import read_live
 from loadgen.metrics.result import Merged, WindowResult, merge
-from loadgen.model.event import SetPhase, SetWorkerTarget
+from loadgen.model.event import SetPhase, SetWorkerTarget, Start, Stop
 from loadgen.model.run import Phase
-from loadgen.report.record import LogLine, Machine, Mark, Poll, RunRecord, Step
+from loadgen.report.record import EventKind, LogLine, Machine, Poll, RunEvent, RunRecord, Step
 from loadgen.report.summary import SCHEMA_VERSION, in_order
-from loadgen.report.timeline import WorkerSecond, merge_seconds
+from loadgen.report.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import Scenario
 
+STABLE = "STABLE"  # outcome of a step that held
+DEAD = "DEAD"  # status of a worker that was lost
 LOGS_READ = 2_000  # the newest lines; warnings among them are shown
 WARNINGS = ("WARNING", "ERROR", "CRITICAL")
 
@@ -54,13 +57,15 @@ def read_record(session: ControlSession, patience: Patience, name: str) -> RunRe
     stored = patience.call(lambda: window_results.read(session, run_id))
     snapshots = patience.call(lambda: worker_metrics_snapshots.read(session, run_id))
     config = patience.call(lambda: run_status.read_config(session, run_id)) or ""
-    events = patience.call(lambda: list(run_control_events.catch_up(session, run_id, 0)))
+    said = patience.call(lambda: run_control_events.history(session, run_id))
+    heard = patience.call(lambda: worker_heartbeats.last_beats(session, run_id))
     polls = patience.call(lambda: warehouse_poll_snapshots.read(session, run_id))
     steps = patience.call(lambda: find_max_step_history.read(session, run_id))
     logs = patience.call(lambda: test_logs.newest(session, run_id, LOGS_READ))
     merged, missing = measured_windows(summary, stored, beats)
     start, scenario = run.start_time, _scenario(config)
     names = () if scenario is None else [statement.name for statement in scenario.workload.statements]
+    times = StatementTimes(_span_s(snapshots, start))
     return RunRecord(
         summary=in_order(summary, names),
         template_id=run.template_id,
@@ -71,10 +76,12 @@ def read_record(session: ControlSession, patience: Patience, name: str) -> RunRe
         enrichment_status=run.enrichment_status,
         config=config,
         scenario=scenario,
-        seconds=() if start is None else merge_seconds(start, _worker_seconds(snapshots)),
+        seconds=() if start is None else merge_seconds(start, worker_seconds(snapshots), times),
+        span_s=times.span_s,
+        point_times=times.points,
         merged=merged,
         merged_missing=missing,
-        marks=() if start is None else marks_of(events, start),
+        events=() if start is None else events_of(said, steps, _lost(summary, heard), start),
         polls=() if start is None else tuple(_poll(poll, start) for poll in polls),
         steps=tuple(map(_step, steps)),
         machines={
@@ -129,23 +136,14 @@ def measured_windows(
     except BadMetrics as error:
         return None, str(error)
     wanted = (summary["totals"]["succeeded"], summary["totals"]["failed"])
-    merged = Merged(seconds=0.0, counts=merge([]).counts, tally=merge([]).tally, qps=0.0, statement_qps={})
-    for step_id in _candidates(summary):
-        merged = merge(
-            [[window for window in own if step_id is None or window.step_id == step_id] for own in windows.values()]
-        )
-        if (merged.counts.succeeded, merged.counts.failed) == wanted:
-            return merged, None
-    return None, f"the windows that are stored have {merged.counts.succeeded} samples, and the result {wanted[0]}"
-
-
-def _candidates(summary: Mapping[str, Any]) -> list[int | None]:
-    """The steps whose numbers may be the run's: the last one at the level that was found, else the first."""
-    found = summary["find_max"]
-    if not found:
-        return [None]
-    at_level = [step["step"] for step in found["steps"] if step["target"] == found["max_concurrency"]]
-    return [*reversed(at_level), 1]
+    searched = summary["find_max"]
+    decisive = searched.get("decisive_step") if searched else None  # a search is reported by the numbers of one step
+    merged = merge(
+        [[window for window in own if not searched or window.step_id == decisive] for own in windows.values()]
+    )
+    if (merged.counts.succeeded, merged.counts.failed) != wanted:
+        return None, f"the windows that are stored have {merged.counts.succeeded} samples, and the result {wanted[0]}"
+    return merged, None
 
 
 def _windows(stored: Sequence[StoredWindow], beats: Sequence[WorkerRow]) -> dict[str, list[WindowResult]]:
@@ -173,7 +171,7 @@ def _windows(stored: Sequence[StoredWindow], beats: Sequence[WorkerRow]) -> dict
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _worker_seconds(snapshots: Sequence[Snapshot]) -> Iterator[WorkerSecond]:
+def worker_seconds(snapshots: Sequence[Snapshot]) -> Iterator[WorkerSecond]:
     """One after another: the buckets of all of them at once would not fit into a small machine."""
     for row in snapshots:
         metrics = read_custom_metrics(row.custom_metrics or "")
@@ -185,6 +183,7 @@ def _worker_seconds(snapshots: Sequence[Snapshot]) -> Iterator[WorkerSecond]:
             statements=metrics.statements,
             response=metrics.response,
             lag=metrics.lag,
+            times=metrics.times,
             executing=int(row.active_connections),
             target=int(row.target_connections),
             cpu_percent=row.cpu_percent,
@@ -192,21 +191,77 @@ def _worker_seconds(snapshots: Sequence[Snapshot]) -> Iterator[WorkerSecond]:
         )
 
 
-def marks_of(events: Sequence[Event], start: datetime) -> tuple[Mark, ...]:
-    """What was commanded for a moment: one mark for all workers together."""
+def _span_s(snapshots: Sequence[Snapshot], start: datetime | None) -> int:
+    if start is None or not snapshots:
+        return 1
+    return span_for((snapshots[-1].timestamp - start).total_seconds())
+
+
+def events_of(
+    said: Sequence[PastEvent],
+    steps: Sequence[find_max_step_history.StepRecord],
+    lost: Mapping[str, datetime],
+    start: datetime,
+) -> tuple[RunEvent, ...]:
+    """The events of a run, in the order of time. What was announced for a moment after STOP never happened."""
+    commands = list(_commands(said, start))
+    stopped_s = min((event.at_s for event in commands if event.kind is EventKind.STOP), default=inf)
+    found = [*commands, *(event for event in _levels(said, start) if event.at_s <= stopped_s)]
+    for step in steps:
+        if step.window_end_time is not None:
+            held = step.outcome == STABLE
+            level = f"step {int(step.step_number)}, {int(step.target_connections)} connections"
+            kind = EventKind.HELD if held else EventKind.BROKEN
+            at_s = _since(start, step.window_end_time)
+            found.append(
+                RunEvent(
+                    at_s=at_s, label="✓" if held else "✗", text=f"{level}: {step.outcome}, {step.reason}", kind=kind
+                )
+            )
+    for worker_id, moment in lost.items():
+        text = f"{worker_id} was lost: its last heartbeat; seconds before it may not have been stored"
+        found.append(RunEvent(at_s=_since(start, moment), label=f"{worker_id} lost", text=text, kind=EventKind.LOST))
+    return tuple(sorted(found, key=lambda event: (event.at_s, event.text)))
+
+
+def _commands(said: Sequence[PastEvent], start: datetime) -> Iterator[RunEvent]:
+    for event in said:
+        at_s = _since(start, event.created_at)
+        if isinstance(event.command, Start):
+            workers = event.command.expected_workers
+            text = f"START: {workers} worker{'' if workers == 1 else 's'}"
+            yield RunEvent(at_s=at_s, label="START", text=text, kind=EventKind.START)
+        elif isinstance(event.command, Stop):
+            yield RunEvent(at_s=at_s, label="STOP", text=f"STOP: {event.command.reason}", kind=EventKind.STOP)
+
+
+def _levels(said: Sequence[PastEvent], start: datetime) -> Iterator[RunEvent]:
+    """What was announced for a moment: one event for all workers together."""
     targets: dict[str | None, int] = {}
-    marks: dict[float, str] = {}
-    for event in events:
+    moments: dict[str, dict[str, tuple[str, str]]] = {}  # → kind of command → label and text
+    for event in said:
         command = event.command
-        if not isinstance(command, (SetPhase, SetWorkerTarget)) or command.effective_at is None:
-            continue
-        at_s = (datetime.fromisoformat(command.effective_at) - start).total_seconds()
-        if isinstance(command, SetWorkerTarget):
+        if isinstance(command, SetWorkerTarget) and command.effective_at is not None:
             targets[event.address.worker_id] = command.target_connections
-            marks[at_s] = f"{sum(targets.values())} conn."
-        elif command.step_id is not None:
-            marks.setdefault(at_s, f"stage {command.step_id}")
-    return tuple(Mark(at_s=at_s, label=label) for at_s, label in sorted(marks.items()))
+            total = sum(targets.values())
+            moments.setdefault(command.effective_at, {})["target"] = f"{total} conn.", f"target {total} connections"
+        elif isinstance(command, SetPhase) and command.effective_at is not None:
+            label = command.phase.value.lower() if command.step_id is None else f"stage {command.step_id}"
+            moments.setdefault(command.effective_at, {})["phase"] = label, f"{label} begins"
+    for moment, said_then in moments.items():
+        labels, texts = zip(*(said_then[kind] for kind in ("phase", "target") if kind in said_then), strict=True)
+        at_s = _since(start, datetime.fromisoformat(moment))
+        yield RunEvent(at_s=at_s, label=", ".join(labels), text=", ".join(texts))
+
+
+def _lost(summary: Mapping[str, Any], heard: Mapping[str, datetime]) -> dict[str, datetime]:
+    """When those workers were last heard that did not come to their end."""
+    dead = [worker["worker_id"] for worker in summary["worker_results"] if worker["status"] == DEAD]
+    return {worker_id: heard[worker_id] for worker_id in dead if worker_id in heard}
+
+
+def _since(start: datetime, moment: datetime) -> float:
+    return max((moment - start).total_seconds(), 0.0)
 
 
 def _poll(poll: warehouse_poll_snapshots.WarehousePoll, start: datetime) -> Poll:

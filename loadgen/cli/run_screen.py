@@ -17,6 +17,7 @@ from loadgen.cli.run_job import Now
 from loadgen.cli.run_lines import RunLines
 from loadgen.clock import Clock
 from loadgen.log import event
+from loadgen.report.timeline import WorkerSecond
 from loadgen.scenario.scenario import Scenario, SpawnerKind
 from loadgen.tui.live import LiveScreen
 from loadgen.tui.look import Look, WorkerLook, WorkerState
@@ -141,7 +142,7 @@ class RunDisplay:
         return self._clock.utc_now()
 
 
-def look_of(tick: Tick, seen_s: float, moment: datetime) -> Look:
+def look_of(tick: Tick, seen_s: float, moment: datetime, stored: tuple[WorkerSecond, ...] = ()) -> Look:
     """A leader's look, as the view wants it."""
     return Look(
         seen_s=seen_s,
@@ -156,6 +157,7 @@ def look_of(tick: Tick, seen_s: float, moment: datetime) -> Look:
         warnings=tick.warnings,
         steps=tick.find_max_steps,
         polls=tick.polls,
+        stored=stored,
     )
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from loadgen.control import run_leases, run_names, run_status, test_results, worker_heartbeats
 from loadgen.control.retry import Patience
 from loadgen.control.run_leases import Holder
-from loadgen.control.run_status import Run
+from loadgen.control.run_status import Run, RunFigures
 from loadgen.control.session import ControlSession
 from loadgen.control.worker_heartbeats import WorkerRow
 from loadgen.errors import LoadgenError
 from loadgen.log import plain
-from loadgen.report.summary import in_order
-from loadgen.report.text import summary_text
-from loadgen.scenario.frozen import thaw
+from loadgen.model.run import RunStatus
+from loadgen.model.worker import WorkerStatus
+from loadgen.report.text import VERDICT_COLOURS, Line, summary_lines, wrapped
+from loadgen.units import counted
 
 REASON_SHOWN = 500  # characters
 
@@ -31,10 +32,14 @@ class Look:
     holder: Holder | None
     workers: tuple[WorkerRow, ...]
     now: datetime  # naive UTC
-    summary: Mapping[str, Any] | None = None  # when it was asked for, and is there
+    summary: Mapping[str, Any] | None = None  # of a run that has ended, when there is one
+
+    @property
+    def figures(self) -> RunFigures | None:
+        return None if self.summary is None else figures_of(self.summary)
 
 
-def look(session: ControlSession, patience: Patience, name: str, *, summary: bool = False) -> Look:
+def look(session: ControlSession, patience: Patience, name: str) -> Look:
     """The run of that name."""
     run = run_names.find(session, patience, name)
     return Look(
@@ -42,12 +47,14 @@ def look(session: ControlSession, patience: Patience, name: str, *, summary: boo
         holder=patience.call(lambda: run_leases.read(session, run.run_id)),
         workers=patience.call(lambda: worker_heartbeats.read(session, run.run_id)),
         now=patience.call(lambda: run_status.server_time(session)),
-        summary=_summary(session, patience, run.run_id) if summary else None,
+        summary=_summary(session, patience, run.run_id) if run.status.is_terminal else None,
     )
 
 
 def _summary(session: ControlSession, patience: Patience, run_id: str) -> Mapping[str, Any] | None:
     """As it was written at the end of the run: out of the table it comes in another order."""
+    from loadgen.report.summary import in_order
+
     rows = patience.call(lambda: test_results.read(session, run_id))
     stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
     found = None if stored is None else json.loads(stored)
@@ -57,7 +64,21 @@ def _summary(session: ControlSession, patience: Patience, run_id: str) -> Mappin
     return in_order(found, _statements(config))
 
 
+def figures_of(summary: Mapping[str, Any]) -> RunFigures | None:
+    totals = summary.get("totals")
+    if totals is None:
+        return None
+    return RunFigures(
+        operations=totals["succeeded"] + totals["failed"],
+        errors=totals["failed"],
+        qps=totals["qps"],
+        p95_ms=summary["latency_ms"]["p95"],
+    )
+
+
 def _statements(config: str | None) -> tuple[str, ...]:
+    from loadgen.scenario.frozen import thaw
+
     try:
         return tuple(statement.name for statement in thaw(config or "", None).workload.statements)
     except LoadgenError:  # of another version
@@ -70,13 +91,15 @@ def _statements(config: str | None) -> tuple[str, ...]:
 def as_json(seen: Look) -> dict[str, Any]:
     """The run, who leads it, its workers."""
     return {
-        "run": run_as_json(seen.run),
+        "run": run_as_json(seen.run, seen.figures, seen.now),
         "leader": None if seen.holder is None else _leader(seen.holder),
         "workers": [_worker(row) for row in seen.workers],
     }
 
 
-def run_as_json(run: Run) -> dict[str, Any]:
+def run_as_json(run: Run, figures: RunFigures | None, now: datetime) -> dict[str, Any]:
+    """Counts are those of the result, once there is one; before, what the leader has made known last."""
+    seconds = lasted_s(run, now)
     return {
         "run_id": run.run_id,
         "scenario": run.test_name,
@@ -96,9 +119,11 @@ def run_as_json(run: Run) -> dict[str, Any]:
             "active": run.workers_active,
             "completed": run.workers_completed,
         },
-        "operations": run.total_ops,
-        "errors": run.error_count,
-        "qps": run.current_qps,
+        "duration_s": None if seconds is None else round(seconds, 3),
+        "operations": run.total_ops if figures is None else figures.operations,
+        "errors": run.error_count if figures is None else figures.errors,
+        "qps": run.current_qps if figures is None else figures.qps,
+        "p95_ms": None if figures is None else figures.p95_ms,
         "find_max": None if run.find_max_state is None else json.loads(run.find_max_state),
     }
 
@@ -134,41 +159,63 @@ def _moment(moment: datetime | None) -> str | None:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def as_text(seen: Look) -> str:
-    """At most 100 columns wide, as long as reasons are short."""
-    run = seen.run
+def as_lines(seen: Look, width: int | None, *, result: bool) -> list[Line]:
+    """The state of a run and, if wanted, its result; at most `width` columns wide, when it is given."""
+    run, figures = seen.run, seen.figures
+    operations, errors = (run.total_ops, run.error_count) if figures is None else (figures.operations, figures.errors)
     lines = [
-        f"{run.run_id}  {run.status} {run.phase}{f'  {run.verdict}' if run.verdict else ''}",
-        f"  scenario {plain(run.test_name, 80)}, {_times(run, seen.now)}",
-        *([f"  reason: {plain(run.reason, REASON_SHOWN)}"] if run.reason else []),
-        *_leadership(seen),
-        f"  {run.total_ops:,} operations, {run.error_count:,} errors{_pace(run)}",
-        *_worker_lines(seen.workers),
+        _head(run),
+        Line(f"  scenario {plain(run.test_name, 80)}, {_times(run, seen.now)}", indent=4),
+        *([Line(f"  reason: {plain(run.reason, REASON_SHOWN)}", indent=4)] if run.reason else []),
+        *(Line(text, indent=4) for text in _leadership(seen)),
+        Line(f"  {counted(operations, 'statement')}, {counted(errors, 'error')}{_pace(run, figures)}", indent=4),
+        *(Line(text, indent=4) for text in _worker_lines(seen.workers)),
     ]
-    if seen.summary is not None:
-        lines += ["", summary_text(seen.summary)]
-    return "\n".join(lines)
+    lines = [piece for line in lines for piece in wrapped(line, width)]
+    if result and seen.summary is not None:
+        lines += [Line(""), *summary_lines(seen.summary, width=width)]
+    return lines
+
+
+def _head(run: Run) -> Line:
+    if not run.status.is_terminal:
+        return Line(f"{run.run_id}  {run.status} {run.phase}")
+    verdict = run.verdict or ""
+    return Line(f"{run.run_id}  {run.status}{f', {verdict}' if verdict else ''}", verdict, VERDICT_COLOURS.get(verdict))
+
+
+def lasted_s(run: Run, now: datetime) -> float | None:
+    """From start to end, or until now; None: it has not begun."""
+    return None if run.start_time is None else max(0.0, ((run.end_time or now) - run.start_time).total_seconds())
 
 
 def lasted(run: Run, now: datetime) -> str:
-    """From start to end, or until now: 0:01:05."""
-    until = run.end_time or now
-    if run.start_time is None:
+    """1:05, or 2:01:05."""
+    seconds = lasted_s(run, now)
+    if seconds is None:
         return "-"
-    return str(timedelta(seconds=round(max(0.0, (until - run.start_time).total_seconds()))))
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
 
 
-def _pace(run: Run) -> str:
-    return "" if run.status.is_terminal else f", {run.current_qps:,.1f}/s now"
+def outcome(run: Run) -> str:
+    """The verdict of a run; of one that goes on, what it does."""
+    if run.status.is_terminal:
+        return run.verdict or run.status.value.lower()
+    return "stopping" if run.status is RunStatus.CANCELLING else run.status.value.lower()
+
+
+def _pace(run: Run, figures: RunFigures | None) -> str:
+    if figures is None:
+        return "" if run.status.is_terminal else f", {run.current_qps:,.1f}/s now"
+    return "" if figures.qps is None else f", {figures.qps:,.1f}/s"
 
 
 def _times(run: Run, now: datetime) -> str:
-    created = f"created {run.created_at:%Y-%m-%d %H:%M:%S} UTC"
     if run.start_time is None:
-        return created
-    if run.end_time is not None:
-        return f"{created}, ended {run.end_time:%H:%M:%S} after {lasted(run, now)}"
-    return f"{created}, running for {lasted(run, now)}"
+        return f"created {run.created_at:%Y-%m-%d %H:%M:%S} UTC"
+    took = "running for" if run.end_time is None else "took"
+    return f"started {run.start_time:%Y-%m-%d %H:%M:%S} UTC, {took} {lasted(run, now)}"
 
 
 def _leadership(seen: Look) -> Iterator[str]:
@@ -191,11 +238,14 @@ def _worker_lines(workers: tuple[WorkerRow, ...]) -> Iterator[str]:
     width = max((len(row.identity.worker_id) for row in workers), default=0)
     for row in workers:
         beat = row.beat
-        cpu = "" if beat.cpu_percent is None else f", CPU {beat.cpu_percent:.0f} %"
-        yield (
-            f"  {row.identity.worker_id:<{width}}  {beat.status:<9} {beat.phase or '-':<11}"
-            f" {beat.open_connections}/{beat.target_connections} connections, {beat.active_connections} busy,"
-            f" heard {row.age_ms / 1000:.1f} s ago{cpu}"
-        )
+        if beat.status in (WorkerStatus.COMPLETED, WorkerStatus.DEAD):
+            yield f"  {row.identity.worker_id:<{width}}  {beat.status}"
+        else:
+            cpu = "" if beat.cpu_percent is None else f", CPU {beat.cpu_percent:.0f} %"
+            yield (
+                f"  {row.identity.worker_id:<{width}}  {beat.status} {beat.phase or '-'},"
+                f" {beat.open_connections} of {counted(beat.target_connections, 'connection')},"
+                f" {beat.active_connections} busy, heard {row.age_ms / 1000:.1f} s ago{cpu}"
+            )
         if beat.last_error:
             yield f"  {'':<{width}}  {plain(beat.last_error, REASON_SHOWN)}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.common import print_lines, terminal_width, text_table
 from loadgen.cli.control_session import control_options, place_given, with_control_session
 from loadgen.cli.duration import duration_s
 from loadgen.cli.place import format_option
@@ -18,20 +19,27 @@ from loadgen.errors import UsageError
 from loadgen.log import plain
 
 if TYPE_CHECKING:
+    from loadgen.cli.run_view import Look
     from loadgen.control.retry import Patience
-    from loadgen.control.run_status import Run
+    from loadgen.control.run_status import Run, RunFigures
     from loadgen.control.session import ControlSession
     from loadgen.control.test_logs import LogRow
     from loadgen.model.run import RunStatus
+    from loadgen.report.text import Line
+
+    Listed = tuple[Run, RunFigures | None]
 
 LIMIT_MAX = 10_000
+
+_NUMBERS = ("LASTED", "QPS", "P95 MS", "STATEMENTS", "ERRORS")  # columns that are aligned to the right
+_SPARE = ("SCENARIO", "STATEMENTS", "ERRORS")  # columns that a narrow terminal does without
 
 
 @click.group(
     epilog="\b\nExample:\n  loadgen runs list -c prod\n  loadgen runs show latest\n  loadgen runs logs latest -n 20"
 )
 def runs() -> None:
-    """Look back at runs: list them, show one, read its log; end those whose orchestrator was lost; delete old ones."""
+    """List runs, show one, read its log, recover runs whose orchestrator was lost, delete old ones."""
 
 
 @runs.command("list", epilog="\b\nExample:\n  loadgen runs list -c prod -n 50 --status FAILED --within 7d")
@@ -52,25 +60,30 @@ def runs() -> None:
 def list_runs(
     limit: int, status: str | None, scenario: str | None, within: str | None, output: str, **place: str | None
 ) -> None:
-    """List the latest runs, newest first."""
-    from loadgen.cli.run_view import run_as_json
-    from loadgen.control import run_status
+    """List the latest runs, newest first: when each began, how long it took, throughput, p95 and verdict.
 
+    Figures are those of the result; of a run that goes on, its throughput now. Times are UTC.
+    """
     wanted_status = None if status is None else _status(status)
     within_s = None if within is None else duration_s(within, "--within")
 
-    def look(session: ControlSession, patience: Patience) -> tuple[tuple[Run, ...], datetime]:
+    def look(session: ControlSession, patience: Patience) -> tuple[tuple[Listed, ...], datetime]:
+        from loadgen.control import run_status
+
         found = patience.call(
-            lambda: run_status.newest(session, limit, status=wanted_status, scenario=scenario, within_s=within_s)
+            lambda: run_status.listed(session, limit, status=wanted_status, scenario=scenario, within_s=within_s)
         )
         return found, patience.call(lambda: run_status.server_time(session))
 
     found, now = with_control_session(look, name="runs", **place_given(place))
     if output == "json":
-        click.echo(json.dumps({"runs": [run_as_json(run) for run in found]}, indent=2))
-        return
-    none = "there are no such runs" if status or scenario or within else "there are no runs yet"
-    click.echo(_table(found, now) if found else none)
+        from loadgen.cli.run_view import run_as_json
+
+        click.echo(json.dumps({"runs": [run_as_json(*one, now) for one in found]}, indent=2))
+    elif found:
+        print_lines(_table(found, now, terminal_width()))
+    else:
+        click.echo("there are no such runs" if status or scenario or within else "there are no runs yet")
 
 
 @runs.command("show", epilog="\b\nExample:\n  loadgen runs show latest~1 -c prod --format json")
@@ -82,15 +95,19 @@ def show(run: str, output: str, **place: str | None) -> None:
 
     RUN is the id of a run, a beginning that no other run has, latest, or latest~1 for the one before.
     """
-    from loadgen.cli.run_view import as_json, as_text, look
 
-    seen = with_control_session(
-        lambda session, patience: look(session, patience, run, summary=True), name="runs", **place_given(place)
-    )
+    def look(session: ControlSession, patience: Patience) -> Look:
+        from loadgen.cli.run_view import look
+
+        return look(session, patience, run)
+
+    seen = with_control_session(look, name="runs", **place_given(place))
+    from loadgen.cli.run_view import as_json, as_lines
+
     if output == "json":
         click.echo(json.dumps({**as_json(seen), "summary": seen.summary}, indent=2))
-        return
-    click.echo(as_text(seen))
+    else:
+        print_lines(as_lines(seen, terminal_width(), result=True))
 
 
 @runs.command("logs", epilog="\b\nExample:\n  loadgen runs logs latest -c prod -n 20")
@@ -107,13 +124,14 @@ def show(run: str, output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def logs(run: str, limit: int, output: str, **place: str | None) -> None:
-    """Print what the workers of RUN had to say, oldest first. Times are UTC.
+    """Print the log lines of RUN's workers, oldest first. Times are UTC.
 
     Warnings are there at once, everything else some seconds later. RUN as for `loadgen runs show`.
     """
-    from loadgen.control import run_names, test_logs
 
     def look(session: ControlSession, patience: Patience) -> tuple[str, tuple[LogRow, ...]]:
+        from loadgen.control import run_names, test_logs
+
         run_id = run_names.find(session, patience, run).run_id
         return run_id, patience.call(lambda: test_logs.newest(session, run_id, limit))
 
@@ -137,29 +155,40 @@ def _status(text: str) -> RunStatus:
 # --- as text and JSON ------------------------------------------------------------------------------------------------
 
 
-def _table(found: Sequence[Run], now: datetime) -> str:
-    from loadgen.cli.run_view import lasted
+def _table(found: Sequence[Listed], now: datetime, width: int | None) -> list[Line]:
+    """As many columns as the terminal has room for; through a pipe, all of them."""
+    from loadgen.cli.run_view import outcome
+    from loadgen.report.text import VERDICT_COLOURS, Line, columns
 
-    head = ("RUN", "STATUS", "VERDICT", "LASTED", "OPERATIONS", "ERRORS")
-    rows = [
-        (
-            run.run_id,
-            run.status.value,
-            run.verdict or "-",
-            lasted(run, now),
-            f"{run.total_ops:,}",
-            f"{run.error_count:,}",
-        )
-        for run in found
-    ]
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    return "\n".join(
-        "  ".join(
-            f"{cell:<{width}}" if number < 3 else f"{cell:>{width}}"
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (head, *rows)
-    )
+    rows = [_cells(run, figures, now) for run, figures in found]
+    for left_out, gap in ((), 2), (("SCENARIO",), 2), (_SPARE, 2), (_SPARE, 1):
+        head = [name for name in rows[0] if name not in left_out]
+        right = [number for number, name in enumerate(head) if name in _NUMBERS]
+        lines = text_table(head, [[row[name] for name in head] for row in rows], right=right, gap=gap).splitlines()
+        if width is None or max(map(columns, lines)) <= width:
+            break
+    words = [outcome(run) for run, _ in found]
+    verdicts = (Line(line, f" {word}", VERDICT_COLOURS.get(word)) for line, word in zip(lines[1:], words, strict=True))
+    return [Line(lines[0]), *verdicts]
+
+
+def _cells(run: Run, figures: RunFigures | None, now: datetime) -> dict[str, str]:
+    from loadgen.cli.run_view import lasted, outcome
+
+    operations, errors = (run.total_ops, run.error_count) if figures is None else (figures.operations, figures.errors)
+    qps = run.current_qps if figures is None else figures.qps
+    p95_ms = None if figures is None else figures.p95_ms
+    return {
+        "RUN": run.run_id,
+        "SCENARIO": plain(run.test_name, 40),
+        "START (UTC)": f"{run.start_time or run.created_at:%m-%d %H:%M}",
+        "LASTED": lasted(run, now),
+        "QPS": "-" if qps is None else f"{qps:,.1f}" if qps < 1_000 else f"{qps:,.0f}",
+        "P95 MS": "-" if p95_ms is None else f"{p95_ms:,.1f}" if p95_ms < 1_000 else f"{p95_ms:,.0f}",
+        "STATEMENTS": f"{operations:,}",
+        "ERRORS": f"{errors:,}",
+        "VERDICT": outcome(run),
+    }
 
 
 def _line(line: LogRow) -> str:

@@ -36,19 +36,19 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 @click.group(
-    epilog='\b\nExample:\n  loadgen schedule add nightly nightly.yaml --cron "0 2 * * *" --tz Europe/Berlin\n'
+    epilog='\b\nExample:\n  loadgen schedule add reads reads.yaml --cron "0 2 * * *" --tz Europe/Berlin\n'
     "  loadgen schedule next"
 )
 def schedule() -> None:
-    """Run scenarios by themselves: a schedule puts its scenario into the queue whenever it comes due.
+    """Queue scenarios by cron expressions.
 
-    Somebody has to look at the clock: `loadgen pool run` does, or `loadgen schedule tick` every minute from a crontab
-    or timer (`loadgen schedule print` writes them). Any number may do so at once; each fire is queued once.
+    Schedules are fired by `loadgen pool run`, or by `loadgen schedule tick` every minute from a crontab or timer
+    (`loadgen schedule print` writes them). Any number of processes may do so at once; each fire is queued once.
     """
 
 
 @schedule.command(
-    "add", epilog='\b\nExample:\n  loadgen schedule add nightly nightly.yaml --cron "0 2 * * *" --tz Europe/Berlin'
+    "add", epilog='\b\nExample:\n  loadgen schedule add reads reads.yaml --cron "0 2 * * *" --tz Europe/Berlin'
 )
 @click.argument("name", metavar="NAME")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
@@ -94,7 +94,7 @@ def add(
     output: str,
     **parts: str | None,
 ) -> None:
-    """Run the scenario FILE whenever the cron expression comes due, from now on.
+    """Queue the scenario FILE by a cron expression, from now on.
 
     The schedule keeps the text of the scenario and of its value files: later changes of the files change nothing. To
     change a schedule, remove it and add it again. Variables like ${NAME} are filled in now; those that are named like
@@ -102,11 +102,13 @@ def add(
     --baseline and tell as `notify:` says.
 
     \b
-    minute hour day-of-month month day-of-week           0 2 * * *       every night at two
-    second minute hour day-of-month month day-of-week    0 30 6 * * MON  Mondays at half past six
+    Five fields: minute hour day-of-month month day-of-week
+      0 2 * * *       every night at two
+    Six fields: second minute hour day-of-month month day-of-week
+      0 30 6 * * MON  Mondays at half past six
 
-    Where a clock is set forward, what the skipped hour would have had comes right after it; where it is set back,
-    nothing comes twice. Expressions whose minute or hour begins with * follow real time.
+    When clocks are set forward, fires of the skipped hour follow right after it; when they are set back, nothing fires
+    twice. Expressions whose minute or hour begins with * follow real time.
     """
     from loadgen.cli.schedule_view import schedule_as_json, upcoming_text
     from loadgen.control.schedules import NewSchedule
@@ -157,7 +159,7 @@ def list_schedules(output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def show(name: str, output: str, **place: str | None) -> None:
-    """Show a schedule, and what became of the last times that it came due."""
+    """Show a schedule, and the outcome of its last fires."""
     from loadgen.cli.schedule_view import as_json, as_text
     from loadgen.control import schedule_fires, schedules
     from loadgen.model.queue import Judging
@@ -196,7 +198,7 @@ def show_next(name: str | None, number: int, output: str, **place: str | None) -
 @control_options
 @format_option
 def enable(name: str, catch_up: bool, output: str, **place: str | None) -> None:
-    """Let a schedule fire again, from now on: what came due while it was disabled does not."""
+    """Let a schedule fire again. What came due while it was disabled is skipped, unless --catch-up is given."""
     from loadgen.control import schedules
 
     def change(session: ControlSession, patience: Patience) -> tuple[bool, ScheduleRow, datetime]:
@@ -213,7 +215,7 @@ def enable(name: str, catch_up: bool, output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def disable(name: str, output: str, **place: str | None) -> None:
-    """Let a schedule fire no more. What it has queued stays there: `loadgen queue cancel` takes it away."""
+    """Stop a schedule from firing. Runs that it has queued stay queued; `loadgen queue cancel` removes them."""
     from loadgen.control import schedules
 
     def change(session: ControlSession, patience: Patience) -> tuple[ScheduleRow, datetime]:
@@ -230,7 +232,7 @@ def disable(name: str, output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def remove(name: str, output: str, **place: str | None) -> None:
-    """Take a schedule away, with its history. Its runs stay, and so does what it has queued."""
+    """Delete a schedule and its history. Its runs stay, queued ones too."""
     from loadgen.control import schedule_fires, schedules
 
     def change(session: ControlSession, patience: Patience) -> None:
@@ -247,7 +249,7 @@ def remove(name: str, output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def tick(quiet: bool, output: str, **place: str | None) -> None:
-    """Look at every schedule once, and queue what is due. For crontabs and timers; safe from several at once.
+    """Check every schedule once, and queue what is due. For crontabs and timers; may run several times at once.
 
     A schedule that cannot be fired says why, here and in `loadgen schedule list`, and stops no other.
     """

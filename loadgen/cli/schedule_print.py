@@ -60,7 +60,7 @@ WantedBy=timers.target
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write the units there.")
 @control_options
 def print_units(kind: str | None, out: Path | None, **place: str | None) -> None:
-    """Print what makes this machine look at the schedules every minute: lines for a crontab, or units for systemd.
+    """Print crontab lines or systemd units that check the schedules every minute.
 
     One tick at a time, ended when it hangs, silent unless something is wrong. Connects to nothing. -c and the other
     options become part of the command.

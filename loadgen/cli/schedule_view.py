@@ -10,9 +10,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from loadgen.cli.text_table import text_table
+from loadgen.cli.common import text_table
 from loadgen.log import plain
 from loadgen.model.cron import ScheduleInvalid, parse_cron
+from loadgen.units import counted
 
 if TYPE_CHECKING:
     from loadgen.control.schedule_fires import FireRow
@@ -129,7 +130,7 @@ def ticked_as_text(done: Ticked) -> str:
         for fired in done.fired
     ]
     more = ["more is due than one tick may do: tick again"] if done.more else []
-    return "\n".join([*lines, *more]) or f"nothing is due ({done.schedules} schedules)"
+    return "\n".join([*lines, *more]) or f"nothing is due ({counted(done.schedules, 'schedule')})"
 
 
 def ticked_as_json(done: Ticked) -> dict[str, Any]:

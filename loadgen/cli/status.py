@@ -22,7 +22,8 @@ def status(
     RUN is the id of a run, a beginning that no other run has, latest, or latest~1 for the one before. Exit code 0
     whatever the state is, 2 when there is no such run, 3 when the control plane cannot be reached.
     """
-    from loadgen.cli.run_view import as_json, as_text, look
+    from loadgen.cli.common import print_lines, terminal_width
+    from loadgen.cli.run_view import as_json, as_lines, look
 
     seen = with_control_session(
         lambda session, patience: look(session, patience, run),
@@ -32,4 +33,7 @@ def status(
         schema=schema,
         warehouse=warehouse,
     )
-    click.echo(json.dumps(as_json(seen), indent=2) if output == "json" else as_text(seen))
+    if output == "json":
+        click.echo(json.dumps(as_json(seen), indent=2))
+    else:
+        print_lines(as_lines(seen, terminal_width(), result=False))

@@ -47,9 +47,10 @@ def trend(
 ) -> int:
     """Look at the runs of SCENARIO over time: is the newest worse than before, since when, and what else changed?
 
-    SCENARIO is the `name:` of its file. Only like runs are set beside each other: COMPLETED and VALID ones of the same
-    settings, driver version, workers, cores and warehouse size. A run that is worse by more than its limit and by more
-    than chance is suspected; the next one confirms it, or does not.
+    SCENARIO is the `name:` of its file. Only comparable runs are judged: COMPLETED and VALID ones of the same settings,
+    driver version, workers, cores and warehouse size; six are needed to judge the newest. A run that is worse by more
+    than its limit and by more than chance is suspected; the next one confirms it, or does not. When statements were
+    cancelled, so that a percentile is only known to be at least some value, the run is suspected or undecided.
 
     Exit code 11 when the newest run confirms a regression that was not known before, else 0.
     """

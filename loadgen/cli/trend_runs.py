@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from loadgen.report.likeness import Setting, differences, unfit
 from loadgen.report.trend import Key, Night, OtherSeries, Trend, series_of, trend_of, values_of
 
 RUNS_MAX = 300  # the newest ones: a change counts as new or known whatever is shown of it
-NAMES_SHOWN = 5
+NAMES_MAX = 1_000  # of scenarios, in a suggestion
 
 _UNTOLD = ("warnings", "credits")  # of the environment: findings, not circumstances
 _IDS = ("queue_id", "attempt")  # of the labels: a pool gives them to its runs, to each others
@@ -86,6 +87,7 @@ def _known(result: ScenarioResult, summary: Mapping[str, Any], size: str | None,
         **{f"labels.{name}": value for name, value in config.get("labels", {}).items() if name not in _IDS},
         "connections": summary["connections"],
     }
+    values, at_least = values_of(summary)
     night = Night(
         run_id=result.run_id,
         started=result.created_at,
@@ -96,7 +98,8 @@ def _known(result: ScenarioResult, summary: Mapping[str, Any], size: str | None,
             cores=environment.get("cores"),
             warehouse_size=size,
         ),
-        values=values_of(summary),
+        values=values,
+        at_least=at_least,
         facts={name: str(value) for name, value in facts.items() if value is not None},
     )
     return _Known(night=night, setting=setting)
@@ -112,10 +115,11 @@ def _other(nights: Sequence[Night], newest: Sequence[Night], known: Mapping[str,
 
 
 def _no_such_scenario(session: ControlSession, patience: Patience, scenario: str) -> UsageError:
-    runs = patience.call(lambda: run_status.newest(session, RUNS_MAX))
-    names = list(dict.fromkeys(plain(run.test_name, 60) for run in runs))
-    there = f"There are runs of {', '.join(names[:NAMES_SHOWN])}." if names else "There are no runs yet."
+    names = patience.call(lambda: run_status.scenarios(session, NAMES_MAX))
+    near = difflib.get_close_matches(scenario, [name for name in names if name != scenario], n=1)
+    meant = f"Did you mean {plain(near[0], 60)}? " if near else ""
+    there = f"There are runs of {', '.join(plain(name, 60) for name in names)}." if names else "There are no runs yet."
     return UsageError(
         f"scenario {plain(scenario, 100)} has no run with a result",
-        remedy=f"Name a scenario as its file does, in `name:`. {there}",
+        remedy=f"{meant}Name a scenario as its file does, in `name:`. {there}",
     )

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.log import plain
+from loadgen.units import counted
 
 if TYPE_CHECKING:
     from loadgen.scenario.plan import Plan
     from loadgen.scenario.problem import Problem
+    from loadgen.scenario.read import Loaded
 
 INVALID = 2  # exit code
 
@@ -62,7 +64,6 @@ def validate(files: Sequence[Path], with_plan: bool, overrides: Sequence[str], o
 
 
 def _validated(path: Path, overrides: Sequence[str], with_plan: bool) -> Result:
-    from loadgen.scenario.plan import plan
     from loadgen.scenario.problem import ScenarioProblems
     from loadgen.scenario.read import read_scenario
 
@@ -70,8 +71,13 @@ def _validated(path: Path, overrides: Sequence[str], with_plan: bool) -> Result:
         loaded = read_scenario(path, overrides=overrides, environ=os.environ)
     except ScenarioProblems as found:
         return Result(file=str(path), problems=found.problems)
-    made = plan(loaded, cores=_cores()) if with_plan else None
-    return Result(file=str(path), warnings=loaded.warnings, plan=made)
+    return Result(file=str(path), warnings=loaded.warnings, plan=_plan(loaded) if with_plan else None)
+
+
+def _plan(loaded: Loaded) -> Plan:
+    from loadgen.scenario.plan import plan
+
+    return plan(loaded, cores=_cores())
 
 
 def _cores() -> int:
@@ -81,7 +87,6 @@ def _cores() -> int:
 
 
 def _as_text(results: list[Result]) -> str:
-    from loadgen.scenario.plan_text import plan_text
     from loadgen.scenario.problem import SHOWN_MAX
 
     lines: list[str] = []
@@ -89,13 +94,18 @@ def _as_text(results: list[Result]) -> str:
         lines += [_safe(str(problem)) for problem in result.problems[:SHOWN_MAX]]
         lines += [f"warning: {_safe(str(warning))}" for warning in result.warnings]
         if result.problems:
-            number = len(result.problems)
-            lines.append(f"{_safe(result.file)}: {'1 problem' if number == 1 else f'{number} problems'}")
+            lines.append(f"{_safe(result.file)}: {counted(len(result.problems), 'problem')}")
         elif result.plan is not None:
-            lines.append(plan_text(result.plan))
+            lines.append(_plan_text(result.plan))
         else:
             lines.append(f"{_safe(result.file)}: ok")
     return "\n".join(lines)
+
+
+def _plan_text(made: Plan) -> str:
+    from loadgen.scenario.plan_text import plan_text
+
+    return plan_text(made)
 
 
 def _as_json(results: list[Result]) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadgen.cli.common import print_lines, terminal_width
 from loadgen.cli.control_session import control_options
 from loadgen.cli.place import format_option, meant, serving
 from loadgen.cli.signals import noted_signals
@@ -21,6 +22,7 @@ from loadgen.log import plain
 if TYPE_CHECKING:
     from loadgen.cli.watch_job import Sight, WatchJob
     from loadgen.control.run_status import Run
+    from loadgen.report.text import Line
     from loadgen.tui.view import RunView
 
 TICK_S = 0.1
@@ -45,7 +47,6 @@ def watch(
     On a terminal `q` leaves the view and the run goes on; `loadgen stop` stops it. Elsewhere there is a line every ten
     seconds and for each event. RUN is the id of a run, a beginning that no other run has, latest, or latest~1.
 
-    \b
     Exit codes: 0 the run has ended, whatever its verdict, or `q`; 2 there is no such run; 3 the control plane cannot be
     reached; 4 nobody leads the run any more; 130 Ctrl-C.
     """
@@ -70,21 +71,26 @@ def _end(job: WatchJob, received: list[int], output: str) -> int:
     else:
         last = None if job.sight is None else job.sight.tick.run
     if output == "json":
-        from loadgen.cli.run_view import run_as_json
+        from loadgen.cli.run_view import figures_of, run_as_json
 
-        click.echo(json.dumps({"run": None if last is None else run_as_json(last)}, indent=2))
+        figures = None if job.summary is None else figures_of(job.summary)
+        now = job.clock.utc_now().replace(tzinfo=None)
+        click.echo(json.dumps({"run": None if last is None else run_as_json(last, figures, now)}, indent=2))
     elif last is not None and last.status.is_terminal:
-        click.echo(_verdict(job, last))
+        print_lines(_verdict(job, last))
     elif last is not None:
         click.echo(f"run {last.run_id} goes on: {last.status} {last.phase}", err=True)
     return 128 + received[0] if received and not job.done.is_set() else 0
 
 
-def _verdict(job: WatchJob, run: Run) -> str:
+def _verdict(job: WatchJob, run: Run) -> list[Line]:
+    from loadgen.report.text import VERDICT_COLOURS, Line, wrapped
+
     summary = job.summary or {}
     verdict = str(summary.get("verdict") or run.verdict or run.status)
     reason = " ".join(str(summary.get("exit_reason") or run.reason or "").split())
-    return plain(f"{verdict.upper()}  {run.test_name}  run {run.run_id}: {reason}")
+    text = plain(f"{verdict.upper()}  {run.test_name}  run {run.run_id}: {reason}")
+    return list(wrapped(Line(text, verdict.upper(), VERDICT_COLOURS.get(verdict)), terminal_width()))
 
 
 def _show(job: WatchJob, received: list[int], *, quiet: bool) -> None:
@@ -134,5 +140,6 @@ class _Views:
                 if row.log_id not in self._told:
                     self._told.add(row.log_id)
                     self._viewer.say(row.timestamp, f"{row.worker_id or 'orchestrator'}: {row.message}", bad=True)
-            self._seen, self._view = sight, self._viewer.look(look_of(sight.tick, sight.seen_s, sight.moment))
+            look = look_of(sight.tick, sight.seen_s, sight.moment, sight.stored)
+            self._seen, self._view = sight, self._viewer.look(look)
         return self._view

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from loadgen.cli.run_record import worker_seconds
 from loadgen.clock import Clock
 from loadgen.control import (
     find_max_step_history,
@@ -23,6 +24,7 @@ from loadgen.control import (
     warehouse_poll_snapshots,
     window_results,
     worker_heartbeats,
+    worker_metrics_snapshots,
 )
 from loadgen.control.find_max_step_history import StepRecord
 from loadgen.control.place import ControlPlace
@@ -34,9 +36,11 @@ from loadgen.control.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import plain
 from loadgen.model.run import Phase, RunStatus
+from loadgen.report.timeline import WorkerSecond
 from loadgen.report.verdict import Checked
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import Scenario
+from loadgen.tui.history import KEPT_S, coarse
 from loadgen.units import NS_PER_S
 from orchestrator.crew import WorkerView, view_crew
 from orchestrator.limits import Limits
@@ -51,6 +55,8 @@ POLLS_KEPT = 60
 LOGS_READ = 50
 ALONE_MAX_S = 180.0  # so long without control plane, or without anybody who leads the run
 ATTEMPTS = 5  # at the first look
+MARGIN_S = 5  # of the oldest second of a worker it is not known whether it is a whole one
+ROWS_MAX = 4_000  # seconds of workers that are read at the first look: each is some kilobytes
 
 _NOBODY_LEADS = "nobody leads the run: its workers end by themselves, then `loadgen runs recover` ends it"
 
@@ -63,6 +69,7 @@ class Sight:
     seen_s: float  # of the monotonic clock
     moment: datetime  # aware, UTC
     logs: tuple[LogRow, ...] = ()  # warnings of workers, oldest first; all that are known
+    stored: tuple[WorkerSecond, ...] = ()  # the last minutes before we came
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,6 +146,7 @@ class _Looker:
         self._polls: tuple[WarehousePoll, ...] = ()
         self._steps: tuple[StepRecord, ...] = ()
         self._logs: dict[str, LogRow] = {}
+        self._stored: tuple[WorkerSecond, ...] = ()
         self._led = True
 
     @property
@@ -171,7 +179,8 @@ class _Looker:
             find_max_steps=self._steps,
             polls=self._polls,
         )
-        return Sight(tick=tick, seen_s=seen_s, moment=self._clock.utc_now(), logs=tuple(self._logs.values()))
+        logs = tuple(self._logs.values())
+        return Sight(tick=tick, seen_s=seen_s, moment=self._clock.utc_now(), logs=logs, stored=self._stored)
 
     def _checked(self, run: Run, crew: tuple[WorkerView, ...], elapsed_s: float | None) -> tuple[Checked, ...]:
         """Thresholds by what was measured so far; those over a span only by what was seen from here."""
@@ -187,6 +196,10 @@ class _Looker:
             return
         session, run_id = self._session, self._run_id
         if self._slow_s is None:
+            within_s = min(KEPT_S + MARGIN_S, ROWS_MAX // max(1, run.workers_expected))
+            snapshots = worker_metrics_snapshots.newest(session, run_id, within_s)
+            with suppress(LoadgenError):  # of another version: there is no history then
+                self._stored = tuple(map(coarse, worker_seconds(snapshots)))
             for row in window_results.read(session, run_id):
                 with suppress(LoadgenError):  # what cannot be read is told by the run's own results
                     self._progress.remember(row.worker_id, [read_stored(row)])

@@ -23,8 +23,8 @@ class WorkerCommand(click.Command):
 
 @click.command(
     cls=WorkerCommand,
-    epilog="\b\nExample:\n  loadgen worker --run-id 20261115-0200-orders-7f3a --worker-id worker-1"
-    " --worker-group-id 1 --worker-group-count 2",
+    epilog="\b\nExample:\n  loadgen worker --run-id 20261115-0200-orders-7f3a \\\n"
+    "    --worker-group-id 1 --worker-group-count 2",
 )
 @click.option("--run-id", metavar="RUN", help="The run.  [default: $LOADGEN_RUN_ID]")
 @click.option("--worker-id", metavar="NAME", help="A name of its own.  [default: worker-<group id>]")
@@ -33,11 +33,11 @@ class WorkerCommand(click.Command):
 def worker(
     run_id: str | None, worker_id: str | None, worker_group_id: int | None, worker_group_count: int | None
 ) -> None:
-    """Make the load of one worker of a run that somebody leads.
+    """Be one worker process of a run. Spawners start it; with `spawner: {kind: external}` you do.
 
-    \b
-    Where the run's tables are comes from LOADGEN_CONTROL_CONNECTION, LOADGEN_CONTROL_DATABASE,
-    LOADGEN_CONTROL_SCHEMA and LOADGEN_CONTROL_WAREHOUSE; what to do, from the run itself.
+    The control plane is named by LOADGEN_CONTROL_CONNECTION, LOADGEN_CONTROL_DATABASE, LOADGEN_CONTROL_SCHEMA and
+    LOADGEN_CONTROL_WAREHOUSE; what to do comes from the run itself.
+
     Exit codes: 0 clean, 1 configuration, 2 no control plane for 60 s, 3 no START in time, 4 fatal.
     """
     arguments = WorkerArguments.of(run_id, worker_id, worker_group_id, worker_group_count)

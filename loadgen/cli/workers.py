@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     epilog="\b\nExample:\n  loadgen workers list --status ONLINE --label zone=eu\n  loadgen workers drain bench-7-1203"
 )
 def workers() -> None:
-    """The runners of all pools: list them, show one, let one end its work and leave, or say that one is gone."""
+    """List the runners of all pools, show one, drain it, or mark it as gone."""
 
 
 @workers.command("list", epilog="\b\nExample:\n  loadgen workers list -c prod --status ONLINE --label zone=eu")
@@ -46,7 +46,7 @@ def list_workers(
     output: str,
     **place: str | None,
 ) -> None:
-    """List runners by their ids. Who was not heard for 30 s is OFFLINE, and forgotten after a week."""
+    """List runners. One without a heartbeat for 30 s is OFFLINE, and is forgotten after a week."""
     from loadgen.control import pool_workers
 
     only, words = None if status is None else _status(status), parse_words(labels, "--label")
@@ -79,7 +79,7 @@ def show(worker_id: str, output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def drain(worker_id: str, output: str, **place: str | None) -> None:
-    """Let a runner end what it does, however long that takes, and leave. It takes nothing new from now on.
+    """Let a runner finish its run, however long that takes, and leave. It takes no new run.
 
     Its pool starts another one when it needs one; end the pool itself with SIGTERM.
     """
@@ -98,7 +98,7 @@ def drain(worker_id: str, output: str, **place: str | None) -> None:
 @control_options
 @format_option
 def offline(worker_id: str, output: str, **place: str | None) -> None:
-    """Say that a runner is gone: others may have its run at once, instead of after its lease.
+    """Mark a runner as gone. Other runners may take its run at once, instead of after its lease.
 
     For hosts that will not come back. A runner that lives loses its run, and registers again with its next beat.
     """
@@ -132,7 +132,7 @@ def _print_asked(worker: PoolWorker, output: str) -> None:
 
 
 def _page_as_text(page: Page) -> str:
-    from loadgen.cli.text_table import text_table
+    from loadgen.cli.common import text_table
 
     if not page.workers:
         return "there are no such runners" if page.total == 0 else "there are no more runners"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from loadgen.scenario.scenario import CONTROL_WAREHOUSE, Scenario
+from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.snowflake.ident import Ident, QualifiedName
 from loadgen.snowflake.lookup import find_profile
 from loadgen.snowflake.profile import Profile
+
+if TYPE_CHECKING:
+    from loadgen.scenario.scenario import Scenario
 
 _VARIABLES = {
     "connection": "LOADGEN_CONTROL_CONNECTION",

@@ -10,6 +10,7 @@ import random
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from loadgen.control.queries import queries
 from loadgen.control.retry import Patience
@@ -44,6 +45,15 @@ class Event:
     address: Address
     age_ms: int
     due_in_ms: int | None  # until `effective_at`, by the server's clock; None: at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastEvent:
+    """An event of a run that is over."""
+
+    command: Command
+    address: Address
+    created_at: datetime  # naive UTC
 
 
 def emit(session: ControlSession, patience: Patience, term: Term, new: NewEvent) -> int:
@@ -88,6 +98,15 @@ def catch_up(session: ControlSession, run_id: str, after: int) -> Iterator[Event
         if len(batch) < BATCH:
             return
         after = batch[-1].sequence_id
+
+
+def history(session: ControlSession, run_id: str) -> tuple[PastEvent, ...]:
+    """All events of a run, in order."""
+    found = []
+    for kind, data, created_at in session.fetch(_Q["history"], run_id):
+        command, address = decode(kind, data)
+        found.append(PastEvent(command=command, address=address, created_at=created_at))
+    return tuple(found)
 
 
 def _event(number: int, event_id: str, epoch: int, kind: str, data: str, age_ms: int, due_in_ms: int | None) -> Event:

@@ -130,6 +130,16 @@ class Unfinished:
     update_age_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigures:
+    """The headline of a run's result. None: not known, or too few samples."""
+
+    operations: int  # succeeded and failed
+    errors: int
+    qps: float | None
+    p95_ms: float | None
+
+
 def create(session: ControlSession, patience: Patience, run: NewRun) -> None:
     """A new run, PREPARED. RunExists when the id is taken."""
 
@@ -154,17 +164,28 @@ def read(session: ControlSession, run_id: str) -> Run | None:
     return _run(rows[0]) if rows else None
 
 
-def newest(
+def newest(session: ControlSession, limit: int) -> tuple[Run, ...]:
+    """The latest runs, newest first."""
+    return tuple(_run(row) for row in session.fetch(_Q["newest"], limit))
+
+
+def listed(
     session: ControlSession,
     limit: int,
     *,
     status: RunStatus | None = None,
     scenario: str | None = None,
     within_s: float | None = None,
-) -> tuple[Run, ...]:
-    """The latest runs, newest first; only those with a status, of a scenario, or made within some time, when given."""
+) -> tuple[tuple[Run, RunFigures | None], ...]:
+    """The latest runs, newest first, with the figures of their results; only those with a status, of a scenario, or
+    made within some time, when given."""
     wanted = (None if status is None else status.value, scenario, None if within_s is None else round(within_s))
-    return tuple(_run(row) for row in session.fetch(_Q["newest"], *wanted, limit))
+    return tuple((_run(row[:-4]), _figures(*row[-4:])) for row in session.fetch(_Q["listed"], *wanted, limit))
+
+
+def scenarios(session: ControlSession, limit: int) -> tuple[str, ...]:
+    """Names of the scenarios that have runs, in order."""
+    return tuple(str(row[0]) for row in session.fetch(_Q["scenarios"], limit))
 
 
 def beginning_with(session: ControlSession, beginning: str, limit: int) -> tuple[str, ...]:
@@ -333,6 +354,12 @@ def _require(session: ControlSession, patience: Patience, term: Term) -> None:
     holder = patience.call(lambda: read_holder(session, term.key))
     if holder is None or (holder.epoch, holder.owner) != (term.epoch, term.owner) or holder.remaining_ms <= 0:
         raise Fenced(f"term {term.epoch} over run {term.key} has ended")
+
+
+def _figures(operations: int | None, errors: int, qps: float | None, p95_ms: float | None) -> RunFigures | None:
+    if operations is None:
+        return None
+    return RunFigures(operations=int(operations), errors=int(errors), qps=qps, p95_ms=p95_ms)
 
 
 def _run(row: tuple[Any, ...]) -> Run:

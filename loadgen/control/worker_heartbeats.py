@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from loadgen.control.queries import queries
@@ -116,6 +117,11 @@ def beat(session: ControlSession, me: WorkerIdentity, said: Beat) -> bool:
 def read(session: ControlSession, run_id: str) -> tuple[WorkerRow, ...]:
     """All workers of a run, in the order of their numbers."""
     return tuple(_row(run_id, row) for row in session.fetch(_Q["read"], run_id))
+
+
+def last_beats(session: ControlSession, run_id: str) -> dict[str, datetime]:
+    """When each worker of a run was last heard, naive UTC."""
+    return dict(session.fetch(_Q["last_beats"], run_id))
 
 
 def find(session: ControlSession, run_id: str, worker_id: str) -> WorkerRow | None:

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from loadgen.control.batch import append_rows, in_batches
 from loadgen.control.queries import queries
@@ -62,5 +63,13 @@ def append_missing(session: ControlSession, patience: Patience, run_id: str, row
 
 def read(session: ControlSession, run_id: str) -> tuple[Snapshot, ...]:
     """All seconds of a run, in order."""
-    names = Snapshot.__slots__
-    return tuple(Snapshot(**dict(zip(names, row, strict=True))) for row in session.fetch(_Q["read"], run_id))
+    return tuple(map(_snapshot, session.fetch(_Q["read"], run_id)))
+
+
+def newest(session: ControlSession, run_id: str, within_s: int) -> tuple[Snapshot, ...]:
+    """The seconds of a run that ended within this time, in order."""
+    return tuple(map(_snapshot, session.fetch(_Q["newest"], run_id, -within_s)))
+
+
+def _snapshot(row: tuple[Any, ...]) -> Snapshot:
+    return Snapshot(**dict(zip(Snapshot.__slots__, row, strict=True)))

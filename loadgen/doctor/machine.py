@@ -13,6 +13,7 @@ import psutil
 from loadgen.doctor.finding import Finding, failed, ok, warning
 from loadgen.scenario.workers import CONNECTIONS_PER_WORKER
 from loadgen.snowflake import driver
+from loadgen.units import counted
 
 # Measured with driver 5: a worker's process takes 70 MB, a connection one descriptor and 0.1 MB without TLS.
 WORKER_MB, CONNECTION_MB = 100, 1
@@ -31,16 +32,16 @@ def cores() -> int:
 
 
 def processor(cores_here: int, connections: int | None) -> Finding:
-    said = f"{cores_here} core{'' if cores_here == 1 else 's'}"
+    said = counted(cores_here, "core")
     if connections is None:
         return ok(said)
     wanted = -(-connections // CONNECTIONS_PER_WORKER)
     if wanted > cores_here:
         return warning(
-            f"{said} for {connections} connections: one core keeps about {CONNECTIONS_PER_WORKER} busy",
-            f"Watch the run's client CPU; for fast statements use {wanted} cores, or fewer connections.",
+            f"{said} for {counted(connections, 'connection')}: one core keeps about {CONNECTIONS_PER_WORKER} busy",
+            f"Watch the run's client CPU; for fast statements use {counted(wanted, 'core')}, or fewer connections.",
         )
-    return ok(f"{said} for {connections} connections")
+    return ok(f"{said} for {counted(connections, 'connection')}")
 
 
 def memory(free_mb: int, workers: int, connections: int | None) -> Finding:
@@ -48,7 +49,8 @@ def memory(free_mb: int, workers: int, connections: int | None) -> Finding:
     said = f"{free_mb:,} MB free"
     if connections is not None and free_mb < wanted:
         return failed(
-            f"{said}, and {workers} workers with {connections} connections take about {wanted:,} MB",
+            f"{said}, and {counted(workers, 'worker')} with {counted(connections, 'connection')} take about"
+            f" {wanted:,} MB",
             "Close other programs, or use fewer workers (load.workers) or connections.",
         )
     if free_mb < MEMORY_FEW_MB:
@@ -74,7 +76,7 @@ def open_files(limit: int, connections_per_worker: int | None) -> Finding:
     is_enough = limit == resource.RLIM_INFINITY or limit >= wanted
     if not is_enough:
         return failed(
-            f"{said}, and a worker with {connections_per_worker or 0} connections needs about {wanted:,}",
+            f"{said}, and a worker with {counted(connections_per_worker or 0, 'connection')} needs about {wanted:,}",
             f"Raise it: ulimit -n {max(4_096, wanted)}; or use more workers (load.workers).",
         )
     if connections_per_worker is None and limit != resource.RLIM_INFINITY and limit < FILES_FEW:

@@ -11,6 +11,7 @@ from loadgen.log import plain
 from loadgen.model.credits import credits_per_hour
 from loadgen.scenario.plan import Cost, span
 from loadgen.snowflake.ident import Ident
+from loadgen.units import counted
 
 _TRUE = ("true", "y", "yes", "on")
 
@@ -99,7 +100,7 @@ def _described(found: Warehouse) -> str:
 
 def _clusters(found: Warehouse) -> str:
     if found.clusters_min == found.clusters_max:
-        return f"{found.clusters_max} cluster{'' if found.clusters_max == 1 else 's'}"
+        return counted(found.clusters_max, "cluster")
     return f"{found.clusters_min} to {found.clusters_max} clusters"
 
 
@@ -107,9 +108,11 @@ def _notes(found: Warehouse, connections: int | None) -> list[str]:
     notes = []
     if found.max_concurrency is not None:
         slots = found.max_concurrency * found.clusters_max
-        notes.append(f"MAX_CONCURRENCY_LEVEL {found.max_concurrency} per cluster: about {slots} statements at once")
+        notes.append(
+            f"MAX_CONCURRENCY_LEVEL {found.max_concurrency} per cluster: about {counted(slots, 'statement')} at once"
+        )
         if connections is not None and connections > slots:
-            notes.append(f"the scenario has {connections} connections: larger statements would queue")
+            notes.append(f"the scenario has {counted(connections, 'connection')}: larger statements would queue")
     if found.state == "SUSPENDED":
         notes.append("the first statement starts it: let the warm-up be long enough")
     return notes

@@ -19,7 +19,7 @@ import pwd
 import shutil
 import stat
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -249,11 +249,12 @@ def make_directories(path: Path) -> None:
                 directory.chmod(mode)
 
 
-def reachable_copy(base: Path, parts: Iterable[Path], account: Account, copy: Path) -> Path:
-    """`base`, if `account` can read the `parts` below it; else `copy`, which gets them, once."""
+def reachable_copy(base: Path, parts: Iterable[Path], account: Account, place: Callable[[], Path]) -> Path:
+    """`base`, if `account` can read the `parts` below it; else a copy at `place`, which gets them, once."""
     trees = [part for part in parts if (base / part).is_dir()]
     if os.geteuid() != 0 or all(_readable(base / tree, account) for tree in trees):
         return base
+    copy = place()
     make_directories(copy.parent)
     if (closed := first_closed(copy.parent, account)) is not None:
         raise PermissionError(errno.EACCES, f"user `{account.name}` cannot reach PostgreSQL's programs", str(closed))

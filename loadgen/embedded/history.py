@@ -15,6 +15,7 @@ never go back: the order of the ring rests on it.
 from __future__ import annotations
 
 import json
+import mmap
 import re
 import struct
 from bisect import bisect_left, bisect_right
@@ -104,7 +105,7 @@ class History:
         self._now_ms = now_ms
         self._records_max = records_max
         self._text_bytes_max = text_bytes
-        self._records = bytearray(_RECORD.size * records_max)  # zero pages: memory is taken as it fills
+        self._records = mmap.mmap(-1, _RECORD.size * records_max)  # memory is taken as it fills
         self._first = 0  # position of the oldest record; a position's place in the ring is its remainder
         self._next = 0
         self._shown = -1  # position of the newest record that QUERY_HISTORY shows

@@ -4,17 +4,23 @@
 
 which runs just before PostgreSQL in the same process. The order matters there: a change of user clears the
 parent-death signal, so it is asked for after the change, and a parent that died meanwhile is noticed by looking once
-more. The script half runs without site-packages and must start fast, so this file imports nothing of the project.
+more. The script half runs without site-packages and must start fast, so this file imports nothing of the project, and
+little else.
 """
+
+from __future__ import annotations
 
 import ctypes
 import os
-import signal
-import subprocess
 import sys
-from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+SIGQUIT = 3
 REFUSED = 126  # what a shell says of a program that is there and cannot be executed
 
 
@@ -22,6 +28,8 @@ def launch(
     program: Path, arguments: list[str], *, uid: int, gid: int, output: int, directory: Path
 ) -> subprocess.Popen[bytes]:
     """Start `program` in a session of its own, out of reach of the terminal's Ctrl-C. It dies with this thread."""
+    import subprocess
+
     identity = [str(uid), str(gid), str(os.getpid())]
     command = [sys.executable, "-I", "-S", __file__, *identity, str(program), *arguments]
     # PGDATA, PGPORT, LD_PRELOAD and the like of the user have no say; a library path may be what makes it run at all.
@@ -59,7 +67,7 @@ def main(arguments: list[str]) -> None:
 def _die_with_parent() -> None:
     """SIGQUIT is PostgreSQL's immediate shutdown; its write-ahead log makes the next start whole again."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGQUIT), 0, 0, 0) != 0:
+    if libc.prctl(PR_SET_PDEATHSIG, SIGQUIT, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) was refused")
 
 

@@ -6,22 +6,25 @@ earlier life left (processes, pid files, sockets) is cleared before the next sta
 owner of the data directory, so a Postgres is made from a claimed DataDir. Every wait is bounded by a constant below.
 """
 
+from __future__ import annotations
+
 import asyncio
 import hashlib
-import importlib.metadata
 import importlib.util
 import os
 import shutil
 import signal
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psutil
+if TYPE_CHECKING:
+    import psutil
 
 from loadgen.embedded.datadir import SYSTEM_DIR, Account, DataDir, account_of, reachable_copy, write_atomically
 from loadgen.embedded.launch import launch
@@ -36,7 +39,7 @@ SOCKET_PATH_BYTES_MAX = 103  # macOS; Linux takes 107
 INITDB_S = 120.0
 START_S = 60.0  # replaying all of max_wal_size after a crash included
 STOPS = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 6.0), (signal.SIGKILL, 5.0))  # fast, immediate, by force
-POLL_S = 0.01
+POLL_S = 0.005
 WATCH_S = 0.25  # broken connections tell of a death sooner; a tighter watch would only burn CPU
 
 LOG_BYTES_MAX = 1 << 20  # then the log starts anew; one older part is kept
@@ -88,9 +91,19 @@ class Postgres:
 
     async def start(self) -> None:
         """Initialise if needed, clear what an earlier life left, start. Returns when connections are accepted."""
+        await self.launch()
+        await self.wait_ready()
+
+    async def launch(self) -> None:
+        """The same without waiting: its caller has other things to do meanwhile, and calls wait_ready() then."""
         async with self._changing:
             if self.pid is None:
-                await self._start()
+                await self._begin()
+
+    async def wait_ready(self) -> None:
+        """Wait until connections are accepted. Raises EmbeddedServerError, and nothing is left, when it fails."""
+        async with self._changing:
+            await self._ready()
 
     async def stop(self) -> None:
         """Shut down: fast, then immediately, then by force. Safe to call twice, and before start()."""
@@ -101,7 +114,8 @@ class Postgres:
         """After a death, or to begin afresh: nothing of the old life remains when the new one starts."""
         async with self._changing:
             await self._stop()
-            await self._start()
+            await self._begin()
+            await self._ready()
 
     async def wait_dead(self) -> str:
         """Wait until PostgreSQL is gone, for whatever reason, and say how it went."""
@@ -111,7 +125,7 @@ class Postgres:
             return f"PostgreSQL was killed by {signal.Signals(-code).name}"
         return f"PostgreSQL ended with status {code}"
 
-    async def _start(self) -> None:
+    async def _begin(self) -> None:
         with _explained("start PostgreSQL"):
             programs = usable_programs(self._account)
             await self._clear_earlier_life()
@@ -124,11 +138,15 @@ class Postgres:
                 self._log_start = log.tell()
                 self._process = self._launch(programs / "postgres", self._options(), log.fileno(), self._cluster)
             self._death = asyncio.create_task(self._watch(self._process), name="postgres-watch")
-            try:
-                await self._wait_ready(self._process)
-            except BaseException:
-                await self._stop()
-                raise
+
+    async def _ready(self) -> None:
+        assert self._process is not None, "wait_ready() before launch()"
+        try:
+            with _explained("start PostgreSQL"):
+                await self._wait_until_ready(self._process)
+        except BaseException:
+            await self._stop()
+            raise
 
     async def _stop(self) -> None:
         if self._process is None:
@@ -137,7 +155,7 @@ class Postgres:
             if self.pid is not None:
                 self._process.send_signal(number)
                 await _until(lambda: self.pid is None, patience_s)
-        await self._clear_earlier_life()
+        await self._clear_earlier_life(sure=self._process.poll() == 0)
         self._process = None
         with suppress(OSError):
             self.socket_dir.rmdir()
@@ -152,7 +170,7 @@ class Postgres:
         pairs = [*" ".join(SETTINGS).split(), *chosen, f"port={PORT}", "log_line_prefix=%m [%p] "]
         return ["-D", str(self._cluster), *(text for pair in pairs for text in ("-c", pair))]
 
-    async def _wait_ready(self, process: subprocess.Popen[bytes]) -> None:
+    async def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         """The last line of its pid file says so; pg_ctl looks there as well."""
 
         def ready() -> bool:
@@ -183,13 +201,18 @@ class Postgres:
             return self.log_path.read_bytes()[self._log_start :][-TAIL_BYTES:].decode("utf-8", "replace").strip()
         return "(no log)"
 
-    async def _clear_earlier_life(self) -> None:
-        """End processes that outlived their postmaster or their server, then remove what they left.
+    async def _clear_earlier_life(self, *, sure: bool = True) -> None:
+        """End processes that outlived their postmaster or their server, then remove what they left. Looking for them
+        takes a while, so it is done when there are traces of them, or when it is not `sure` that these tell everything.
 
         PostgreSQL refuses to start while a backend of an earlier life is attached to its shared memory, and trusts
         the bare pid in a stale pid file, which may be anybody's by now. We own the directory, so we know better.
         """
         assert self._data_dir.held, "the data directory was given back while PostgreSQL was still ours"
+        if sure and not self._left_traces():
+            return
+        import psutil
+
         for number, patience_s in STOPS[1:]:
             for process in postgres_processes_in(self._data_dir.path):
                 with suppress(psutil.Error):
@@ -204,6 +227,12 @@ class Postgres:
             stale.unlink(missing_ok=True)
         for unfinished in self._data_dir.path.glob("initdb-*"):
             shutil.rmtree(unfinished, ignore_errors=True)
+
+    def _left_traces(self) -> bool:
+        """A PostgreSQL that ends as it should removes its pid file last; what initdb makes is renamed when it is whole.
+        Where the kernel does not end them with their server, processes may be there without a trace."""
+        pid_file = self._cluster / "postmaster.pid"
+        return sys.platform != "linux" or pid_file.exists() or any(self._data_dir.path.glob("initdb-*"))
 
     async def _initialise(self, programs: Path) -> None:
         """Make the cluster beside its place and rename it: a kill in the middle leaves nothing half-made."""
@@ -248,6 +277,8 @@ class Postgres:
 
 def postgres_processes_in(directory: Path) -> list[psutil.Process]:
     """PostgreSQL processes that work inside `directory`: each changes to its cluster before it does anything."""
+    import psutil  # takes long, and is seldom needed
+
     found = []
     for process in psutil.process_iter(["name"]):
         if process.info["name"] == "postgres":
@@ -289,8 +320,13 @@ def usable_programs(account: Account, copies: Path = SYSTEM_DIR) -> Path:
     package = Path(spec.submodule_search_locations[0])
     tree = Path(WHEEL, f"pginstall{MAJOR}")
     parts = [tree, *(Path(libraries) for libraries in (f"{WHEEL}.libs", f"{WHEEL}/.dylibs"))]
-    name = f"postgres-{MAJOR}-{importlib.metadata.version(WHEEL)}"
-    return reachable_copy(package.parent, parts, account, copies / name) / tree / "bin"
+    return reachable_copy(package.parent, parts, account, lambda: copies / _version_name()) / tree / "bin"
+
+
+def _version_name() -> str:
+    from importlib.metadata import version
+
+    return f"postgres-{MAJOR}-{version(WHEEL)}"
 
 
 async def _until(happened: Callable[[], object], patience_s: float) -> bool:

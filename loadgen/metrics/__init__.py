@@ -11,6 +11,8 @@
     tally       outcome → times, per statement; errors; tallies add
     batch       tuples → columns of numbers → tallies
     errors      failures by category and code, with an example
+    connections connection time against its plan; logins
+    client_effect  CPU and lateness of the worker itself, in a window
     interval    one second of a worker, with exact percentiles
     result      a window in one worker; many merged
 

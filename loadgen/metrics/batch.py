@@ -80,7 +80,8 @@ class Batch:
     def _tally(self, rows: IntArray) -> StatementTally:
         outcome = Outcome(int(self.outcome[rows[0]]))
         if outcome is Outcome.SKIPPED:
-            return StatementTally(skipped=len(rows))
+            ages_ns = self.response_ns[rows]
+            return StatementTally(skipped=len(rows), unsent=Histogram.of(ages_ns[ages_ns > 0]))
         service = response = Histogram.of(self.service_ns[rows])
         lag = EMPTY
         if self.open_loop:

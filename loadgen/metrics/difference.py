@@ -26,9 +26,10 @@ def since(earlier: StatementTally, later: StatementTally) -> StatementTally | No
             return None
         times[outcome] = Times(response, service)
     lag = _minus(later.lag, earlier.lag)
-    if lag is None:
+    unsent = _minus(later.unsent, earlier.unsent)
+    if lag is None or unsent is None:
         return None
-    return StatementTally(times=_some(times), lag=lag, skipped=later.skipped - earlier.skipped)
+    return StatementTally(times=_some(times), lag=lag, skipped=later.skipped - earlier.skipped, unsent=unsent)
 
 
 def _some(times: Mapping[Outcome, Times]) -> Mapping[Outcome, Times]:

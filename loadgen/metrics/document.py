@@ -5,8 +5,9 @@ first one in use, then one count after another; -n stands for n buckets without 
 are those of groups of 3 (`edges`). A service time that equals the response time, as always in a closed loop, is left
 out.
 
-    COUNTS    {"version", scheduled … in_flight, "statements": {name: {skipped … cancelled}}, "errors": [{…}]}
-    BUCKETS   {"version", "statements": {name: {OUTCOME: {"response": h, "service": h}, "lag": h}}}
+    COUNTS    {"version", scheduled … in_flight, "statements": {name: {skipped … cancelled}}, "errors": [{…}],
+               "connections": {planned_ms, delivered_ms, logging_in_ms}}
+    BUCKETS   {"version", "statements": {name: {OUTCOME: {"response": h, "service": h}, "lag": h, "unsent": h}}}
 
 Counts could be had from buckets; they are written for people, and so that a reader can tell when one of the two has
 been damaged.
@@ -21,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.metrics.client_effect import ClientEffect
+from loadgen.metrics.connections import read_time, time_data
 from loadgen.metrics.edges import BUCKETS, COARSENESSES, INNER_BUCKETS, buckets_of, group_of, join, spread
 from loadgen.metrics.errors import ErrorKey, Errors
 from loadgen.metrics.fields import COUNT_MAX, TIME_NS_MAX, Fields, is_whole, parse
@@ -34,7 +37,7 @@ from loadgen.model.outcome import ErrorCategory
 from loadgen.model.run import Phase
 
 VERSION = 1
-_LAG = "lag"
+_LAG, _UNSENT = "lag", "unsent"
 _ENDED = ("skipped", "succeeded", "failed", "cancelled")
 
 
@@ -94,10 +97,22 @@ def counts_data(result: WindowResult) -> dict[str, Any]:
         **asdict(result.counts),
         "statements": {name: ended_data(statement.ended) for name, statement in statements.items()},
         "errors": [
-            {"category": category.value, "code": code, "count": group.count, "example": group.example}
-            for (category, code), group in result.tally.errors.items()
+            {
+                "category": key.category.value,
+                "code": key.code,
+                **_named(key),
+                "count": group.count,
+                "example": group.example,
+            }
+            for key, group in result.tally.errors.items()
         ],
+        **({} if result.connections is None else {"connections": time_data(result.connections)}),
+        **({} if result.client is None else {"client": _client_data(result.client)}),
     }
+
+
+def _named(key: ErrorKey) -> dict[str, str]:
+    return {} if key.statement is None else {"statement": key.statement}
 
 
 def buckets_data(tally: Tally) -> dict[str, Any]:
@@ -128,7 +143,9 @@ def read_result(counts: Fields, buckets: Fields, **window: Any) -> WindowResult:
         if statements[name].ended != ended:
             buckets.part(name).refuse("does not hold as many as were counted")
     tally = Tally(statements=statements, errors=_read_errors(counts))
-    result = WindowResult(counts=read_counts(counts), tally=tally, **window)
+    connections = read_time(counts.part("connections")) if counts.has("connections") else None
+    client = _read_client(counts.part("client")) if counts.has("client") else None
+    result = WindowResult(counts=read_counts(counts), tally=tally, connections=connections, client=client, **window)
     problem = window_discrepancy(result)
     if problem:
         counts.refuse(f"does not add up: {problem}")
@@ -138,7 +155,8 @@ def read_result(counts: Fields, buckets: Fields, **window: Any) -> WindowResult:
 def _read_errors(counts: Fields) -> Mapping[ErrorKey, Errors]:
     errors: dict[ErrorKey, Errors] = {}
     for group in counts.parts("errors"):
-        key = group.one_of("category", ErrorCategory), group.whole_or_none("code")
+        statement = group.text("statement") if group.has("statement") else None
+        key = ErrorKey(group.one_of("category", ErrorCategory), group.whole_or_none("code"), statement)
         if key in errors:
             group.refuse("is there twice")
         errors[key] = Errors(group.whole("count", low=1), group.text("example"))
@@ -147,21 +165,24 @@ def _read_errors(counts: Fields) -> Mapping[ErrorKey, Errors]:
 
 def _statement_data(statement: StatementTally) -> dict[str, Any]:
     data: dict[str, Any] = {outcome.name: _times_data(times) for outcome, times in statement.times.items()}
-    if statement.lag.count:
-        data[_LAG] = histogram_data(statement.lag)
+    for name, histogram in ((_LAG, statement.lag), (_UNSENT, statement.unsent)):
+        if histogram.count:
+            data[name] = histogram_data(histogram)
     return data
 
 
 def _read_statement(fields: Fields, *, skipped: int) -> StatementTally:
-    times, lag = {}, EMPTY
+    times, lag, unsent = {}, EMPTY, EMPTY
     for name in fields.names():
         if name == _LAG:
             lag = read_histogram(fields.part(name))
+        elif name == _UNSENT:
+            unsent = read_histogram(fields.part(name))
         elif name in Outcome.__members__ and name != Outcome.SKIPPED.name:
             times[Outcome[name]] = _read_times(fields.part(name))
         else:
             fields.refuse(f"has an unknown outcome {name!r}")
-    return StatementTally(times=times, lag=lag, skipped=skipped)
+    return StatementTally(times=times, lag=lag, skipped=skipped, unsent=unsent)
 
 
 def _times_data(times: Times) -> dict[str, Any]:
@@ -177,6 +198,21 @@ def _read_times(fields: Fields) -> Times:
     if service.count != response.count:
         fields.refuse("has more of one time than of the other")
     return Times(response, service)
+
+
+# --- what the client itself did --------------------------------------------------------------------------------------
+
+_CLIENT = ("elapsed_ms", "cpu_ms", "machine_cpu_ms", "cores", "gap_ms")
+
+
+def _client_data(effect: ClientEffect) -> dict[str, Any]:
+    data: dict[str, Any] = {name: getattr(effect, name) for name in _CLIENT}
+    return {**data, "late": histogram_data(effect.late)} if effect.late.count else data
+
+
+def _read_client(fields: Fields) -> ClientEffect:
+    late = read_histogram(fields.part("late")) if fields.has("late") else EMPTY
+    return ClientEffect(late=late, **{name: fields.whole(name) for name in _CLIENT})
 
 
 # --- a histogram -----------------------------------------------------------------------------------------------------

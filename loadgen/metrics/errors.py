@@ -1,24 +1,32 @@
-"""Failures grouped by what they were: category and code, how often, and one text to show."""
+"""Failures grouped by what they were: category, code and statement, how often, and one text to show."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from loadgen.log import plain
 from loadgen.metrics.outcome import Failed
 from loadgen.model.outcome import ErrorCategory
 
 CODES_MAX = 32  # in one worker; what comes later is counted with the errors of its category that have no code
+NAMED_MAX = 32  # groups with a statement, in one worker; what comes later is counted without its statement
 EXAMPLE_MAX = 200  # characters
 
-ErrorKey = tuple[ErrorCategory, int | None]  # category and code
+
+class ErrorKey(NamedTuple):
+    """What a group of failures has in common."""
+
+    category: ErrorCategory
+    code: int | None = None
+    statement: str | None = None  # None: of any statement, because there were too many groups
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Failures with one category and code."""
+    """Failures of one group."""
 
     count: int
     example: str
@@ -28,27 +36,46 @@ class Errors:
 
 
 class ErrorBook:
-    """Which codes one worker has met, and the first text of each. One thread."""
+    """Which errors one worker has met, and the first text of each. One thread."""
 
     def __init__(self) -> None:
         self._examples: dict[ErrorKey, str] = {}
-        self._codes = 0
+        self._codes: set[tuple[ErrorCategory, int]] = set()
+        self._named = 0
 
-    def group(self, failures: Iterable[tuple[int, Failed]]) -> dict[int, dict[ErrorKey, Errors]]:
-        """(window, failure) pairs as errors of each window."""
-        counts = Counter((window, self._key(failed)) for window, failed in failures)
+    def group(self, failures: Iterable[tuple[int, str, Failed]]) -> dict[int, dict[ErrorKey, Errors]]:
+        """(window, statement, failure) as errors of each window."""
+        counts = Counter((window, self._key(statement, failed)) for window, statement, failed in failures)
         groups: dict[int, dict[ErrorKey, Errors]] = {}
         for (window, key), count in counts.items():
             groups.setdefault(window, {})[key] = Errors(count, self._examples[key])
         return groups
 
-    def _key(self, failed: Failed) -> ErrorKey:
-        key = failed.category, failed.code
-        if key not in self._examples and failed.code is not None:
-            if self._codes == CODES_MAX:
-                key = failed.category, None
+    def _key(self, statement: str, failed: Failed) -> ErrorKey:
+        code = self._code(failed)
+        key = ErrorKey(failed.category, code, statement)
+        if key not in self._examples:
+            if self._named == NAMED_MAX:
+                key = ErrorKey(failed.category, code)
             else:
-                self._codes += 1
+                self._named += 1
         if key not in self._examples:
             self._examples[key] = plain(failed.text, EXAMPLE_MAX)
         return key
+
+    def _code(self, failed: Failed) -> int | None:
+        if failed.code is None or (failed.category, failed.code) in self._codes:
+            return failed.code
+        if len(self._codes) == CODES_MAX:
+            return None
+        self._codes.add((failed.category, failed.code))
+        return failed.code
+
+
+def by_kind(errors: Mapping[ErrorKey, Errors]) -> dict[ErrorKey, Errors]:
+    """The same without statements: one group for each category and code."""
+    kinds: dict[ErrorKey, Errors] = {}
+    for key, group in errors.items():
+        kind = key._replace(statement=None)
+        kinds[kind] = kinds[kind] + group if kind in kinds else group
+    return kinds

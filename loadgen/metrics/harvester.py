@@ -13,6 +13,7 @@ from operator import add
 import numpy as np
 
 from loadgen.metrics.batch import Batch
+from loadgen.metrics.connections import ConnectionMeter, Logins
 from loadgen.metrics.errors import ErrorBook
 from loadgen.metrics.interval import Interval, Measured
 from loadgen.metrics.live import Live
@@ -30,8 +31,17 @@ from loadgen.units import NS_PER_S
 class Harvester:
     """All that one worker has measured and not yet stored."""
 
-    def __init__(self, windows: Windows, statements: Sequence[Statement], *, open_loop: bool, started_ns: int) -> None:
+    def __init__(
+        self,
+        windows: Windows,
+        statements: Sequence[Statement],
+        *,
+        open_loop: bool,
+        started_ns: int,
+        connections: ConnectionMeter | None = None,
+    ) -> None:
         self._windows = windows
+        self._connections = connections
         self._names = [statement.name for statement in statements]
         self._kinds = {statement.name: statement.kind for statement in statements}
         self._open_loop = open_loop
@@ -54,7 +64,9 @@ class Harvester:
         samples = [sample for recorder in tuple(self._recorders) for sample in recorder.take()]
         batch = Batch.of(samples, open_loop=self._open_loop)
         failures = [samples[row] for row in np.flatnonzero(batch.outcome >= Outcome.CONNECTION)]
-        errors = self._book.group((sample[1], sample[5]) for sample in failures if isinstance(sample[5], Failed))
+        errors = self._book.group(
+            (sample[1], self._names[sample[0]], sample[5]) for sample in failures if isinstance(sample[5], Failed)
+        )
         news = batch.tallies(self._names, errors)
         self._add(news)
         for window in closed:  # closed before their samples were taken, and begun() is asked after: see Windows.settle
@@ -71,6 +83,8 @@ class Harvester:
         window = self._windows.forget(window_id)
         self._stored += self._counts(window)
         self._tallies.pop(window_id, None)
+        if self._connections is not None:
+            self._connections.forget(window_id)
 
     @property
     def measured(self) -> Measured:
@@ -85,7 +99,12 @@ class Harvester:
             totals=reduce(add, (result.counts for result in results), self._stored),
             measured=self._measured,
             windows=results,
+            logins=self.logins,
         )
+
+    @property
+    def logins(self) -> Logins:
+        return Logins() if self._connections is None else self._connections.logins
 
     def _add(self, news: Mapping[int, Tally]) -> None:
         phases = {window.window_id: window.phase for window in self._windows.held()}
@@ -119,6 +138,7 @@ class Harvester:
             seconds=window.seconds(now_ns),
             counts=self._counts(window),
             tally=self._tallies.get(window.window_id, Tally()),
+            connections=None if self._connections is None else self._connections.time(window.window_id, now_ns),
         )
 
     def _counts(self, window: Window) -> Counts:

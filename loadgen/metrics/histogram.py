@@ -48,6 +48,23 @@ class Histogram:
             max_ns=int(times_ns[-1]),
         )
 
+    @classmethod
+    def weighted(cls, times_ns: IntArray, weights: IntArray) -> Histogram:
+        """The histogram in which each of these times is there as often as its weight says."""
+        kept = weights > 0
+        times_ns, weights = times_ns[kept], weights[kept]
+        if not len(times_ns):
+            return EMPTY
+        counts = np.zeros(BUCKETS, np.int64)
+        np.add.at(counts, buckets_of(times_ns), weights)
+        return cls(
+            counts=counts,
+            count=int(weights.sum()),
+            sum_ns=sum(time_ns * weight for time_ns, weight in zip(times_ns.tolist(), weights.tolist(), strict=True)),
+            min_ns=int(times_ns.min()),
+            max_ns=int(times_ns.max()),
+        )
+
     def __add__(self, other: Histogram) -> Histogram:
         if not self.count or not other.count:
             return self if self.count else other

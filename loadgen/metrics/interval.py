@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from loadgen.metrics.batch import Batch
 from loadgen.metrics.document import VERSION, dump, ended_data, histogram_data, read_ended, read_histogram
-from loadgen.metrics.fields import parse
+from loadgen.metrics.fields import Fields, parse
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.percentile import exact_quantile_ns
-from loadgen.metrics.tally import Tally
+from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase
 from loadgen.model.workload import StatementKind
@@ -89,21 +90,35 @@ class CustomMetrics:
     response: Histogram  # of successful samples
     lag: Histogram
     statements: Mapping[str, Counts]  # what ended; nothing is known here of what began
+    times: Mapping[str, Histogram]  # response of successful samples, for each statement whose times were kept
 
 
-def write_custom_metrics(interval: Interval) -> str:
-    """JSON for WORKER_METRICS_SNAPSHOTS.CUSTOM_METRICS."""
+def write_custom_metrics(interval: Interval, timed: Collection[str] | None = None) -> str:
+    """JSON for WORKER_METRICS_SNAPSHOTS.CUSTOM_METRICS; response times by statement for those in `timed`, None: all.
+
+    Where only one statement succeeded, all times are its own and are written once.
+    """
     whole = interval.tally.whole
     histograms = {"response": whole.succeeded.response, "lag": whole.lag}
     statements = interval.tally.statements
+    several = sum(bool(statement.succeeded.response.count) for statement in statements.values()) > 1
     return dump(
         {
             "version": VERSION,
             "seconds": interval.seconds,
-            "statements": {name: ended_data(statement.ended) for name, statement in statements.items()},
+            "statements": {
+                name: _statement_data(statement, with_times=several and (timed is None or name in timed))
+                for name, statement in statements.items()
+            },
             **{name: histogram_data(histogram) for name, histogram in histograms.items() if histogram.count},
         }
     )
+
+
+def _statement_data(statement: StatementTally, *, with_times: bool) -> dict[str, Any]:
+    response = statement.succeeded.response
+    times = {"response": histogram_data(response)} if with_times and response.count else {}
+    return {**ended_data(statement.ended), **times}
 
 
 def read_custom_metrics(text: str) -> CustomMetrics:
@@ -114,7 +129,19 @@ def read_custom_metrics(text: str) -> CustomMetrics:
     statements = {name: read_ended(written.part(name)) for name in written.names()}
     if sum(counts.succeeded for counts in statements.values()) != response.count:
         fields.refuse("has other times than were counted")
-    return CustomMetrics(seconds=fields.number("seconds"), response=response, lag=lag, statements=statements)
+    times = {name: read_histogram(written.part(name).part("response")) for name in _timed(written)}
+    succeeded = [name for name, counts in statements.items() if counts.succeeded]
+    if len(succeeded) == 1:
+        times = {succeeded[0]: response}
+    if any(histogram.count != statements[name].succeeded for name, histogram in times.items()):
+        written.refuse("has other times than were counted")
+    return CustomMetrics(
+        seconds=fields.number("seconds"), response=response, lag=lag, statements=statements, times=times
+    )
+
+
+def _timed(statements: Fields) -> list[str]:
+    return [name for name in statements.names() if statements.part(name).has("response")]
 
 
 def _ms(time_ns: float | None) -> float | None:

@@ -2,9 +2,11 @@
 
 A beat has at most LIMIT_BYTES. When it would be longer, it says less, in this order, and says so:
 
-    1. buckets are joined by three, then by seven     every histogram has its "coarseness": an error of 3 or 7 %
-    2. the statements of a window are put together    as one named "*", first by three and then by seven
-    3. the oldest windows are left out                their ids are in "left_out"
+    1. the statements of the last seconds are put together    as one named "*"
+    2. buckets are joined by three, then by seven             every histogram has its "coarseness": an error of 3 or 7 %
+    3. the statements of a window are put together            as one named "*", first by three and then by seven
+    4. the last seconds are left out
+    5. the oldest windows are left out                        their ids are in "left_out"
 
 Counts and totals are always exact. Stored results (WINDOW_RESULTS) are never shortened.
 """
@@ -13,12 +15,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from functools import reduce
+from operator import add
 from typing import Any
 
-from loadgen.metrics.document import VERSION, buckets_data, counts_data, dump, read_counts, read_result
+from loadgen.metrics.connections import Logins, logins_data, read_logins
+from loadgen.metrics.document import (
+    VERSION,
+    buckets_data,
+    counts_data,
+    dump,
+    ended_data,
+    histogram_data,
+    read_counts,
+    read_ended,
+    read_histogram,
+    read_result,
+)
 from loadgen.metrics.edges import COARSENESSES
+from loadgen.metrics.errors import by_kind
 from loadgen.metrics.fields import COUNT_MAX, Fields, is_whole, parse
-from loadgen.metrics.interval import Measured
+from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.interval import Interval, Measured
 from loadgen.metrics.result import EVERYTHING, WindowResult
 from loadgen.metrics.tally import StatementTally, Tally, Times
 from loadgen.metrics.windows import WindowState
@@ -26,6 +45,47 @@ from loadgen.model.counts import Counts, discrepancy
 from loadgen.model.run import Phase
 
 LIMIT_BYTES = 65_536
+SECONDS_COARSENESS = 3  # of the times in LiveSecond: they are for charts
+SECONDS_STATEMENTS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSecond:
+    """One interval of a worker: what its row of WORKER_METRICS_SNAPSHOTS will say, some seconds earlier."""
+
+    ended_at: datetime  # naive UTC, as in the row
+    seconds: float
+    phase: Phase
+    executing: int
+    statements: Mapping[str, Counts]  # what ended
+    times: Mapping[str, Histogram]  # response of successful samples
+
+    @classmethod
+    def of(cls, interval: Interval, phase: Phase, *, ended_at: datetime, executing: int) -> LiveSecond:
+        """With many statements, of all of them together: every beat carries some seconds."""
+        statements = interval.tally.statements
+        second = cls(
+            ended_at=ended_at,
+            seconds=interval.seconds,
+            phase=phase,
+            executing=executing,
+            statements={name: statement.ended for name, statement in statements.items()},
+            times={
+                name: statement.succeeded.response.coarse(SECONDS_COARSENESS)
+                for name, statement in statements.items()
+                if statement.succeeded.response.count
+            },
+        )
+        return second if len(statements) <= SECONDS_STATEMENTS_MAX else second.folded
+
+    @property
+    def folded(self) -> LiveSecond:
+        """All statements as one."""
+        return replace(
+            self,
+            statements={EVERYTHING: reduce(add, self.statements.values(), Counts())},
+            times={EVERYTHING: reduce(add, self.times.values(), EMPTY)} if self.times else {},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +97,9 @@ class Live:
     measured: Measured
     windows: tuple[WindowResult, ...]  # all that are not stored yet, oldest first
     left_out: tuple[int, ...] = ()  # ids of windows that the beat had no room for
+    logins: Logins = field(default_factory=Logins)
     unstored: Mapping[str, int] = field(default_factory=dict)  # in the last beat: rows that are still in the spool
+    seconds: tuple[LiveSecond, ...] = ()  # the newest, oldest first
 
 
 def write_live(live: Live, *, limit_bytes: int = LIMIT_BYTES) -> str:
@@ -69,7 +131,9 @@ def read_live(text: str) -> Live:
         measured=measured,
         windows=windows,
         left_out=tuple(left_out),
+        logins=read_logins(fields.part("logins")) if fields.has("logins") else Logins(),
         unstored=_read_unstored(fields.part("unstored")) if fields.has("unstored") else {},
+        seconds=tuple(map(_read_second, fields.parts("seconds"))) if fields.has("seconds") else (),
     )
 
 
@@ -92,8 +156,47 @@ def _live_data(live: Live) -> dict[str, Any]:
         "measured": asdict(live.measured),
         "windows": [_window_data(window) for window in live.windows],
         "left_out": live.left_out,
+        "logins": logins_data(live.logins),
         **({"unstored": dict(live.unstored)} if live.unstored else {}),
+        **({"seconds": list(map(_second_data, live.seconds))} if live.seconds else {}),
     }
+
+
+def _second_data(second: LiveSecond) -> dict[str, Any]:
+    times = {name: {"response": histogram_data(histogram)} for name, histogram in second.times.items()}
+    return {
+        "ended_at": second.ended_at.isoformat(),
+        "seconds": second.seconds,
+        "phase": second.phase.value,
+        "executing": second.executing,
+        "statements": {
+            name: ended_data(counts) | times.get(name, {}) for name, counts in second.statements.items() if counts.ended
+        },
+    }
+
+
+def _read_second(fields: Fields) -> LiveSecond:
+    written = fields.part("statements")
+    statements = {name: read_ended(written.part(name)) for name in written.names()}
+    times = {
+        name: read_histogram(written.part(name).part("response"))
+        for name in statements
+        if written.part(name).has("response")
+    }
+    if any(counts.succeeded != times.get(name, EMPTY).count for name, counts in statements.items()):
+        written.refuse("has other times than were counted")
+    try:
+        ended_at = datetime.fromisoformat(fields.text("ended_at"))
+    except ValueError:
+        fields.refuse("has a moment that cannot be read")
+    return LiveSecond(
+        ended_at=ended_at,
+        seconds=fields.number("seconds"),
+        phase=fields.one_of("phase", Phase),
+        executing=fields.whole("executing"),
+        statements=statements,
+        times=times,
+    )
 
 
 def _window_data(result: WindowResult) -> dict[str, Any]:
@@ -121,21 +224,24 @@ def _read_window(fields: Fields) -> WindowResult:
 
 
 def _ever_shorter(live: Live) -> Iterator[Live]:
+    yield live
+    live = replace(live, seconds=tuple(second.folded for second in live.seconds))
     for fold in (False, True):
         for coarseness in COARSENESSES:
             windows = tuple(_shorter(window, coarseness, fold=fold) for window in live.windows)
             yield replace(live, windows=windows)
-    for left_out in range(1, len(windows) + 1):
+    live = replace(live, seconds=())
+    for left_out in range(len(windows) + 1):
         ids = tuple(window.window_id for window in windows[:left_out])
         yield replace(live, windows=windows[left_out:], left_out=ids)
 
 
 def _shorter(result: WindowResult, coarseness: int, *, fold: bool) -> WindowResult:
-    statements = result.tally.statements
+    statements, errors = result.tally.statements, result.tally.errors
     if fold and statements:
-        statements = {EVERYTHING: result.tally.whole}
+        statements, errors = {EVERYTHING: result.tally.whole}, by_kind(errors)
     statements = {name: _coarse(statement, coarseness) for name, statement in statements.items()}
-    return replace(result, tally=Tally(statements=statements, errors=result.tally.errors))
+    return replace(result, tally=Tally(statements=statements, errors=errors))
 
 
 def _coarse(statement: StatementTally, coarseness: int) -> StatementTally:
@@ -143,4 +249,9 @@ def _coarse(statement: StatementTally, coarseness: int) -> StatementTally:
         outcome: Times(times.response.coarse(coarseness), times.service.coarse(coarseness))
         for outcome, times in statement.times.items()
     }
-    return StatementTally(times=times, lag=statement.lag.coarse(coarseness), skipped=statement.skipped)
+    return StatementTally(
+        times=times,
+        lag=statement.lag.coarse(coarseness),
+        skipped=statement.skipped,
+        unsent=statement.unsent.coarse(coarseness),
+    )

@@ -13,7 +13,7 @@ class Outcome(IntEnum):
 
     SUCCEEDED = 0
     CANCELLED = 1  # by us: its time is censored
-    SKIPPED = 2  # due, and never sent: it has no time
+    SKIPPED = 2  # due, and never sent: it has no time, or an age when every connection was executing
     CONNECTION = 3
     QUERY_TIMEOUT = 4
     SNOWFLAKE_ERROR = 5

@@ -4,8 +4,9 @@
     …execute, fetch…
     recorder.append((statement, window, due_ns, sent_ns, done_ns, outcome))
 
-A statement whose turn came too late is begun too, and appended with SKIPPED (its three times say nothing). Whatever
-was begun must be appended exactly once, by the client or on its behalf, or its window never becomes final.
+A statement whose turn came too late is begun too, and appended with SKIPPED. When every connection was executing, done
+is when it was given up; else its three times are the same, and say nothing. Whatever was begun must be appended exactly
+once, by the client or on its behalf, or its window never becomes final.
 """
 
 from __future__ import annotations
@@ -50,10 +51,13 @@ class Recorder:
         """How many statements were begun in a window, for a client that does what begin() does by itself."""
         return self._begun.setdefault(window, [0])
 
-    def skip(self, window: int, statement: int) -> None:
-        """An arrival of this window was never sent. Only while something else of ours is begun in it."""
+    def skip(self, window: int, statement: int, age_ns: int = 0) -> None:
+        """An arrival of this window was never sent. Only while something else of ours is begun in it.
+
+        `age_ns`: how long it had been due, when every connection was executing.
+        """
         self.sheet(window)[0] += 1
-        self.append((statement, window, 0, 0, 0, Outcome.SKIPPED))
+        self.append((statement, window, 0, 0, age_ns, Outcome.SKIPPED))
 
     def unbegin(self, window: int) -> None:
         """Take back a begin() whose statement does not belong to that window after all."""

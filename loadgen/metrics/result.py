@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
+from loadgen.metrics.client_effect import ClientEffect
+from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.windows import WindowState
 from loadgen.model.counts import Counts, discrepancy
@@ -27,6 +29,8 @@ class WindowResult:
     seconds: float
     counts: Counts
     tally: Tally
+    connections: ConnectionTime | None = None  # None: nobody measured it
+    client: ClientEffect | None = None  # None: nobody measured it
 
     @property
     def folded(self) -> bool:
@@ -36,28 +40,35 @@ class WindowResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """Windows of several workers as one. A rate is a sum of rates: each worker's count by that worker's seconds."""
+    """Windows of several workers as one."""
 
-    seconds: float  # the longest that a worker measured
+    seconds: float  # the measured span: the longest that a worker measured
     counts: Counts
     tally: Tally
     qps: float  # succeeded samples per second
     statement_qps: Mapping[str, float]
 
 
-def merge(workers: Iterable[Sequence[WindowResult]]) -> Merged:
-    """The windows of each worker, which follow one another, and then the workers, which ran side by side."""
-    seconds, counts, tally = 0.0, Counts(), Tally()
+def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> Merged:
+    """The windows of each worker, which follow one another, and then the workers, which ran side by side.
+
+    A rate is a count by the measured span: a worker that left early has measured less of it. `live`: windows that are
+    open are as old as the beats that told of them, so each of those workers has its own seconds.
+    """
+    known = list(workers)
+    own_seconds = [math.fsum(window.seconds for window in windows) for windows in known]
+    span_s = max(own_seconds, default=0.0)
+    counts, tally = Counts(), Tally()
     statement_qps: dict[str, float] = {}
-    for windows in workers:
-        own_seconds = math.fsum(window.seconds for window in windows)
+    for windows, own_s in zip(known, own_seconds, strict=True):
         own_tally = reduce(add, (window.tally for window in windows), Tally())
+        goes_on = live and any(window.state is WindowState.OPEN for window in windows)
         for name, statement in own_tally.statements.items():
-            statement_qps[name] = statement_qps.get(name, 0.0) + rate(statement, own_seconds)
+            statement_qps[name] = statement_qps.get(name, 0.0) + rate(statement, own_s if goes_on else span_s)
         counts = reduce(add, (window.counts for window in windows), counts)
-        seconds, tally = max(seconds, own_seconds), tally + own_tally
+        tally += own_tally
     return Merged(
-        seconds=seconds,
+        seconds=span_s,
         counts=counts,
         tally=tally,
         qps=math.fsum(statement_qps.values()),
@@ -86,4 +97,7 @@ def window_discrepancy(result: WindowResult) -> str | None:
     lags = sum(statement.lag.count for statement in result.tally.statements.values())
     if problem is None and lags not in (0, sent):
         problem = f"{sent} were sent, and the lag of {lags} is known"
+    for name, statement in result.tally.statements.items():
+        if problem is None and statement.unsent.count > statement.skipped:
+            problem = f"{name}: {statement.skipped} were skipped, and the age of {statement.unsent.count} is known"
     return problem and f"window {result.window_id}: {problem}"

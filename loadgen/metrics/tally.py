@@ -1,7 +1,7 @@
 """What was measured, per statement: addable things only, so tallies of batches, windows and workers are merged by `+`.
 
 Tally            statement name → StatementTally, and the errors
-StatementTally   outcome → Times, lag, number of skipped
+StatementTally   outcome → Times, lag, number of skipped and how old they were
 Times            response and service time of the samples with one outcome
 """
 
@@ -43,10 +43,14 @@ class StatementTally:
     times: Mapping[Outcome, Times] = field(default_factory=dict)
     lag: Histogram = EMPTY  # sent - due of everything that was sent, however it ended; empty in a closed loop
     skipped: int = 0
+    unsent: Histogram = EMPTY  # age of the skipped that found every connection executing: they waited at least so long
 
     def __add__(self, other: StatementTally) -> StatementTally:
         return StatementTally(
-            times=merged(self.times, other.times), lag=self.lag + other.lag, skipped=self.skipped + other.skipped
+            times=merged(self.times, other.times),
+            lag=self.lag + other.lag,
+            skipped=self.skipped + other.skipped,
+            unsent=self.unsent + other.unsent,
         )
 
     @property
@@ -76,7 +80,7 @@ class StatementTally:
         )
 
     def response_at(self, per_mille: int) -> Quantile | None:
-        return quantile(per_mille, self.succeeded.response, self.cancelled.response)
+        return quantile(per_mille, self.succeeded.response, self.cancelled.response + self.unsent)
 
     def service_at(self, per_mille: int) -> Quantile | None:
         return quantile(per_mille, self.succeeded.service, self.cancelled.service)
@@ -85,7 +89,7 @@ class StatementTally:
         return quantile(per_mille, self.lag)
 
     def response_bounds(self, per_mille: int) -> Bounds:
-        return quantile_bounds(per_mille, self.succeeded.response, self.cancelled.response)
+        return quantile_bounds(per_mille, self.succeeded.response, self.cancelled.response + self.unsent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

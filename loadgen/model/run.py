@@ -18,6 +18,8 @@ from enum import StrEnum
 
 from loadgen.errors import LoadgenError
 
+CONTROL_WAREHOUSE = "LOADGEN_CONTROL_WH"  # of the control plane, unless another is named
+
 
 class RunStatus(StrEnum):
     PREPARED = "PREPARED"  # the row is there, with its scenario

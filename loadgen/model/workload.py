@@ -109,8 +109,8 @@ class Hotspot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
-    """As YCSB defines it: zipfian over the distance from the newest key. The newest is the last of `keys`, plus what
-    `follows` (the name of a statement with a sequence) has drawn in this client since."""
+    """As YCSB defines it: zipfian over the keys, the newest first. With `follows` (the name of a statement with a
+    sequence) the keys that this client has drawn from it come before the last of `keys`."""
 
     keys: KeyRange | None
     theta: float = 0.99
@@ -221,6 +221,11 @@ class Workload:
     seed: int
     think_time_s: float = 0.0
     sharding: Sharding | None = None
+
+    def heaviest(self, limit: int) -> list[str]:
+        """Names of the statements with the highest weights, at most `limit`, in the order of the scenario."""
+        ranked = sorted(self.statements, key=lambda statement: -statement.weight)[:limit]
+        return [statement.name for statement in self.statements if statement in ranked]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,9 +63,7 @@ class Span:
 
     def relative(self) -> Span:
         """From a difference of logarithms to a share: 0.1 is 10 % more."""
-        return Span(
-            *(math.expm1(value) if value < _LOG_MAX else math.inf for value in (self.point, self.low, self.high))
-        )
+        return Span(*map(_relative, (self.point, self.low, self.high)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +94,10 @@ class Series:
             failed={name: np.add.reduceat(counts, starts) for name, counts in self.failed.items()},
             stages=self.stages[starts],
         )
+
+
+def _relative(logarithm: float) -> float:
+    return math.copysign(math.inf, logarithm) if abs(logarithm) > _LOG_MAX else math.expm1(logarithm)
 
 
 class Replicates:

@@ -55,6 +55,7 @@ REGRESSION = 11  # exit code
 _WHOLE = (Measure.QPS, Measure.AVG, Measure.P50, Measure.P90, Measure.P95, Measure.P99, Measure.ERROR_RATE)
 _OF_STATEMENT = (Measure.QPS, Measure.P50, Measure.P95, Measure.P99, Measure.ERROR_RATE)
 _LONGER_MAX = 100  # beyond that, time is no remedy
+_TOO_FEW = "there are too few samples to bound the change"
 _SEEDS = (1, 2)  # of A and of B: they must not be resampled alike
 
 
@@ -91,6 +92,23 @@ class Change:
     counts: bool  # toward the verdict over all
     certain: bool  # the verdict holds for the widened interval too
     why: str = ""
+    at_least: tuple[bool, bool] = (False, False)  # a, b: statements were cancelled, the value is not below
+
+    @property
+    def point(self) -> float | None:
+        """The change itself, known also where nothing can be said about its interval."""
+        if self.span is not None:
+            return self.span.point
+        if self.a is None or self.b is None or any(self.at_least):
+            return None
+        if self.measure is Measure.ERROR_RATE:
+            return self.b - self.a
+        return self.b / self.a - 1 if self.a > 0 else None
+
+    @property
+    def uncorrected(self) -> bool:
+        """Better or worse by its own interval only, not by the one that allows for the number of comparisons."""
+        return self.verdict in (Verdict.WORSE, Verdict.BETTER) and not self.certain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +119,12 @@ class Comparison:
     changes: tuple[Change, ...]
     verdict: Verdict
     reason: str
+
+    @property
+    def unmatched(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Statements that only A has, and that only B has: they are not compared."""
+        a, b = (run.merged.tally.statements for run in (self.a, self.b))
+        return tuple(name for name in a if name not in b), tuple(name for name in b if name not in a)
 
     @property
     def comparisons(self) -> int:
@@ -149,6 +173,7 @@ class _Found:
     b: float | None
     span: Span | None = None  # of shares as a difference, else of logarithms
     why: str = ""
+    at_least: tuple[bool, bool] = (False, False)
 
 
 def _counts(found: _Found, limits: Limits) -> bool:
@@ -168,7 +193,7 @@ def _judged(found: _Found, limits: Limits, comparisons: int) -> Change:
         verdict = judge(span, limit, more_is_worse=measure.more_is_worse)
         certain = judge(wide, limit, more_is_worse=measure.more_is_worse) is verdict
         if verdict is Verdict.INCONCLUSIVE:
-            why = _doubt(span, limit)
+            why = _doubt(measure, span, limit)
     return Change(
         statement=found.statement,
         measure=measure,
@@ -180,15 +205,19 @@ def _judged(found: _Found, limits: Limits, comparisons: int) -> Change:
         counts=_counts(found, limits),
         certain=certain,
         why=why,
+        at_least=found.at_least,
     )
 
 
-def _doubt(span: Span, limit: float) -> str:
+def _doubt(measure: Measure, span: Span, limit: float) -> str:
     """What stands in the way of a verdict, and about how much longer to measure: intervals shrink with the root."""
     size, reach = abs(span.point), max(span.point - span.low, span.high - span.point)
+    if math.isinf(reach):
+        searched = measure is Measure.MAX_CONCURRENCY
+        return "a search ended at its highest level: the maximum may be higher" if searched else _TOO_FEW
     room = size if size > limit else limit - size  # what the interval may not reach beyond
     what = "the interval is too wide to tell" if span.low <= 0 <= span.high else "it may or may not exceed the limit"
-    if math.isinf(reach) or room <= 0 or reach > _LONGER_MAX**0.5 * room:
+    if room <= 0 or reach > _LONGER_MAX**0.5 * room:
         return what
     return f"{what}; measuring {math.ceil((reach / room) ** 2)} times as long may tell"
 
@@ -213,8 +242,11 @@ def _reason(verdict: Verdict, changes: Sequence[Change]) -> str:
         return ", ".join(_said(change) for change in decisive[:3]) + (", …" if len(decisive) > 3 else "")
     if verdict is Verdict.EQUIVALENT:
         return "every metric that counts is within its limit"
-    open_ones = [change for change in counting if change.statement is None and change.verdict is not Verdict.EQUIVALENT]
-    return "; ".join(f"{change.measure}: {change.why or change.verdict.value}" for change in open_ones[:3])
+    open_ones: dict[str, list[str]] = {}
+    for change in counting:
+        if change.statement is None and change.verdict is not Verdict.EQUIVALENT:
+            open_ones.setdefault(change.why or change.verdict.value, []).append(change.measure.value)
+    return "; ".join(f"{', '.join(names)}: {why}" for why, names in list(open_ones.items())[:3])
 
 
 def _said(change: Change) -> str:
@@ -248,9 +280,12 @@ class _Pair:
 
     def __init__(self, a: Measured, b: Measured) -> None:
         self.runs = (a, b)
-        short = min(len(run.series) for run in self.runs)
+        short = [name for name, run in zip("AB", self.runs, strict=True) if len(run.series) < SECONDS_MIN]
+        known = min(len(run.series) for run in self.runs)
         self.too_short = (
-            "" if short >= SECONDS_MIN else f"only {short} whole seconds are known, {SECONDS_MIN} are needed"
+            f"only {known} full seconds of measurement in {' and '.join(short)}, at least {SECONDS_MIN} are needed"
+            if short
+            else ""
         )
         self._drawn = [
             Replicates(run.series, seed) for run, seed in zip(self.runs, _SEEDS, strict=True) if not self.too_short
@@ -291,9 +326,10 @@ def _changes(a: Measured, b: Measured, names: Sequence[str]) -> Iterator[_Found]
 def _change(pair: _Pair, name: str | None, measure: Measure) -> _Found:
     tallies = [run.merged.tally.whole if name is None else run.merged.tally.statements[name] for run in pair.runs]
     a, b = (_value(run, tally, name, measure) for run, tally in zip(pair.runs, tallies, strict=True))
-    why = pair.too_short or _obstacle(tallies, measure, a, b)
+    bounds = _is_bound(tallies[0], measure), _is_bound(tallies[1], measure)
+    why = pair.too_short or _obstacle(measure, (a, b), bounds)
     if why:
-        return _Found(statement=name, measure=measure, a=a, b=b, why=why)
+        return _Found(statement=name, measure=measure, a=a, b=b, why=why, at_least=bounds)
     assert a is not None
     assert b is not None
     if measure is Measure.ERROR_RATE:
@@ -322,18 +358,24 @@ def _value(run: Measured, tally: StatementTally, name: str | None, measure: Meas
     if measure is Measure.AVG:
         return None if times.mean_ns is None else times.mean_ns / NS_PER_MS
     assert measure.per_mille is not None
-    if tally.response_at(measure.per_mille) is None:
-        return None
+    quantile = tally.response_at(measure.per_mille)
+    if quantile is None or quantile.at_least:
+        return None if quantile is None else quantile.value_ns / NS_PER_MS
     return math.exp(log_quantile(times.counts, measure.per_mille)) / NS_PER_MS
 
 
-def _obstacle(tallies: Sequence[StatementTally], measure: Measure, a: float | None, b: float | None) -> str:
+def _is_bound(tally: StatementTally, measure: Measure) -> bool:
+    """Is a percentile only known to be at least its value?"""
+    quantile = None if measure.per_mille is None else tally.response_at(measure.per_mille)
+    return quantile is not None and quantile.at_least
+
+
+def _obstacle(measure: Measure, values: Sequence[float | None], bounds: Sequence[bool]) -> str:
     """Why nothing can be said about a change; empty: something can."""
-    for run, tally, value in zip("AB", tallies, (a, b), strict=True):
+    for run, value, bound in zip("AB", values, bounds, strict=True):
         if value is None or (measure is not Measure.ERROR_RATE and value <= 0):
             return f"too few samples in {run}"
-        quantile = None if measure.per_mille is None else tally.response_at(measure.per_mille)
-        if quantile is not None and quantile.at_least:
+        if bound:
             return f"only a lower bound is known in {run}: statements were cancelled"
     return ""
 

@@ -25,6 +25,7 @@ _POINTS_MAX = 600  # of a line; more cannot be seen
 _CURVE = tuple(sorted({*range(10, 990, 20), *range(900, 1_000, 5), 999}))  # thousandths
 _TICKS = {500: "50", 900: "90", 950: "95", 990: "99", 999: "99.9"}
 _REACH = 3.0  # how many limits the picture of changes shows
+_IN_LIMITS = ("≤ -3", "-2", "-1", "0", "+1", "+2", "≥ +3")  # what is further out is drawn at the end
 _ROW_HEIGHT = 24
 _SHORT = {Measure.ERROR_RATE: "errors", Measure.MAX_CONCURRENCY: "maximum"}  # beside an axis there is little room
 
@@ -37,7 +38,7 @@ def charts(comparison: Comparison) -> Iterator[Chart]:
         return  # seconds of different levels say nothing about each other
     runs = (comparison.a, comparison.b)
     if all(len(run.series) for run in runs):
-        yield _over_time("rate", "Statements per second", runs, _rates, "")
+        yield _over_time("rate", "Statements per second", runs, _rates, "/s")
         yield _over_time("p50", "Response time, p50 of each second", runs, lambda run: _quantiles(run, 500), " ms")
         yield _over_time("p95", "Response time, p95 of each second", runs, lambda run: _quantiles(run, 950), " ms")
     curves = [_curve(run.merged.tally.whole.succeeded.response.counts) for run in runs]
@@ -63,7 +64,7 @@ def _changes(changes: Sequence[Change]) -> Chart:
         chart_id="changes",
         title="Change from A to B, in units of each metric's limit",
         description="Each metric's change with its 95 % interval. Within ±1 it is tolerated; to the right is worse.",
-        x=Axis(low=-_REACH, high=_REACH, ticks=tuple((x, f"{x:+.0f}" if x else "0") for x in (-3, -2, -1, 0, 1, 2, 3))),
+        x=Axis(low=-_REACH, high=_REACH, ticks=tuple(zip(range(-3, 4), _IN_LIMITS, strict=True))),
         y=Axis(low=0.0, high=len(changes) + 1, ticks=tuple((row, name) for row, name in enumerate(names, 1))),
         lines=tuple(lines),
         dots=tuple(dots),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loadgen.report import figures
 from loadgen.report.compare import Change, Comparison, Verdict
 from loadgen.report.compare_charts import COLOURS, LETTERS, charts
-from loadgen.report.compare_text import amount, interval, percent, unit
+from loadgen.report.compare_text import interval, point, remarks, unit, value_text, verdict
 from loadgen.report.foreign import html
-from loadgen.report.html_parts import note, section, table
+from loadgen.report.html_parts import note, section, short, table, whole
 from loadgen.report.html_style import POLICY, STYLE
 from loadgen.report.likeness import Difference
 from loadgen.report.svg import Chart, svg
 
 DIFFERENCES_MAX = 200
+VALUE_MAX = 400  # characters of a setting
 
 _CLASSES = {Verdict.WORSE: "failed", Verdict.BETTER: "passed", Verdict.EQUIVALENT: "passed"}
 _CELLS = {Verdict.WORSE: "miss", Verdict.BETTER: "ok", Verdict.EQUIVALENT: "ok"}
@@ -22,25 +24,26 @@ _HEAD = ("metric", "verdict", "A", "B", "change", "95 % interval", "limit")
 
 def comparison_html(comparison: Comparison) -> str:
     """The whole file."""
-    verdict = comparison.verdict
+    found = comparison.verdict
     a, b = (html(run.run_id) for run in (comparison.a, comparison.b))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{html(POLICY)}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{verdict.value}: {a} and {b}</title><style>{STYLE}</style></head>"
-        f'<body class="{_CLASSES.get(verdict, "invalid")}"><header>'
-        f'<div class="banner"><span class="verdict">{verdict.value.upper()}</span><h1>{a} → {b}</h1></div>'
+        f"<title>{found.value}: {a} and {b}</title><style>{STYLE}</style></head>"
+        f'<body class="{_CLASSES.get(found, "invalid")}"><header>'
+        f'<div class="banner"><span class="verdict">{found.value.upper()}</span><h1>{a} → {b}</h1></div>'
         f'<p class="why">{html(comparison.reason)}</p></header><main>'
         f"{_runs(comparison)}{_numbers(comparison)}{_pictures(comparison)}{_configuration(comparison.configuration)}"
-        "</main><footer><p>Two runs show how much seconds differ, not how much nights do.</p></footer></body></html>\n"
+        "</main><footer><p>Two runs show the variation within a run, not from run to run: for that there is"
+        " <code>loadgen trend</code>.</p></footer></body></html>\n"
     )
 
 
 def _runs(comparison: Comparison) -> str:
     rows = [
         [
-            *(f"<td>{html(text)}</td>" for text in (letter, run.run_id, run.scenario, run.started_at or "–")),
+            *map(short, (letter, run.run_id, run.scenario, run.started_at or "–")),
             f'<td class="n">{run.merged.seconds:.0f} s</td>',
         ]
         for letter, run in zip(LETTERS, (comparison.a, comparison.b), strict=True)
@@ -57,27 +60,26 @@ def _numbers(comparison: Comparison) -> str:
         for name, changes in groups.items()
     ]
     rule = note(
-        f"* counts toward the verdict: {comparison.comparisons} comparisons. “Alone” is a change that may be chance"
-        " among so many. Percentiles are interpolated, and up to 1 % off those of the runs’ own reports."
+        f"* counts toward the verdict: {comparison.comparisons} comparisons. Percentiles are interpolated, and up to"
+        " 1 % off those of the runs’ own reports."
     )
-    return section("numbers", "What changed", *tables, rule)
+    said = [note(f"{html(remark, 500)}.") for remark in remarks(comparison)]
+    return section("numbers", "What changed", *tables, rule, *said)
 
 
 def _row(change: Change) -> Sequence[str]:
-    measure, span = change.measure, change.span
-    doubt = " (alone)" if change.verdict in (Verdict.WORSE, Verdict.BETTER) and not change.certain else ""
+    measure = change.measure
     why = f' title="{html(change.why)}"' if change.why else ""
-    point = "–" if span is None else f"{percent(measure, span.point)} {unit(measure)}"
     numbers = (
-        amount(measure, change.a),
-        amount(measure, change.b),
-        point,
-        interval(measure, span),
+        figures.value_of(measure, change.a, at_least=change.at_least[0]),
+        figures.value_of(measure, change.b, at_least=change.at_least[1]),
+        point(change),
+        interval(change),
         f"{100 * change.limit:g} {unit(measure)}",
     )
     return (
-        f"<td>{measure.value}{' *' if change.counts else ''}</td>",
-        f'<td class="{_CELLS.get(change.verdict, "")}"{why}>{change.verdict.value}{doubt}</td>',
+        short(f"{measure.value}{' *' if change.counts else ''}"),
+        f'<td class="{_CELLS.get(change.verdict, "w")}"{why}>{verdict(change)}</td>',
         *(f'<td class="n">{number}</td>' for number in numbers),
     )
 
@@ -102,18 +104,19 @@ def _picture(chart: Chart) -> str:
 
 def _configuration(configuration: Sequence[Difference]) -> str:
     if not configuration:
-        return section("configuration", "Configuration", note("Same scenario, same surroundings."))
+        return section("configuration", "Configuration", note("Same scenario, same environment."))
     rows = [
-        [f"<td>{html(text, 500)}</td>" for text in (one.key, _value(one.a), _value(one.b), _role(one))]
+        [*(whole(text, 500) for text in (one.key, _value(one.a), _value(one.b))), short(_role(one))]
         for one in configuration[:DIFFERENCES_MAX]
     ]
     left = len(configuration) - len(rows)
     more = [note(f"{left} more are not shown.")] if left else []
-    return section("configuration", "Configuration", table("what differs", ("key", "A", "B", ""), rows, words=4), *more)
+    head = ("setting", "A", "B", "role")
+    return section("configuration", "Configuration", table("what differs", head, rows, words=4), *more)
 
 
 def _value(value: object) -> str:
-    return "not set" if value is None else str(value)
+    return value_text(value, VALUE_MAX) or "set"
 
 
 def _role(one: Difference) -> str:

@@ -1,7 +1,8 @@
 """A comparison as JSON data, version 1: the contract for scripts. Pure.
 
 `change`, `low` and `high` are shares (0.1 is 10 % more), of an error rate differences of shares; null where there is no
-bound, or nothing can be said. `metrics` holds one entry per metric and statement; `statement` null: all together.
+bound, or nothing can be said. `metrics` holds one entry per metric and statement; `statement` null: all together. Keys
+of `configuration` are those of a scenario file; what only one of the runs has is null in the other.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
         "configuration": configuration_data(comparison.configuration),
         "confidence": CONFIDENCE,
         "comparisons": comparison.comparisons,
+        "only_in_a": list(comparison.unmatched[0]),
+        "only_in_b": list(comparison.unmatched[1]),
         "metrics": [_change(change) for change in comparison.changes],
     }
 
@@ -79,6 +82,8 @@ def _change(change: Change) -> dict[str, Any]:
         "unit": _UNITS.get(change.measure, "ms"),
         "a": _number(change.a),
         "b": _number(change.b),
+        "a_at_least": change.at_least[0],
+        "b_at_least": change.at_least[1],
         "change": None if span is None else _number(span.point),
         "low": None if span is None else _number(span.low),
         "high": None if span is None else _number(span.high),

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loadgen.log import plain
+from loadgen.report import figures
 from loadgen.report.bootstrap import Span
-from loadgen.report.compare import Change, Comparison, Measured, Verdict
+from loadgen.report.compare import Change, Comparison, Measured
 from loadgen.report.likeness import Difference
 from loadgen.report.limits import Measure
 
-SHOWN_MAX = 20  # differences
-VALUE_MAX = 60  # characters of one
+SHOWN_MAX = 10  # differences
+VALUE_MAX = 40  # characters of one; a longer one only "changed"
 NAME_MAX = 30
+NAMES_SHOWN = 5  # of metrics, in a remark
 
 _HEAD = ("", "A", "B", "change", "95 % interval", "limit", "verdict")
 _NOTE = (
     "* counts toward the verdict. Percentiles are interpolated, and up to 1 % off those of `loadgen runs show`.\n"
-    "Two runs show how much seconds differ, not how much nights do."
+    "Two runs show the variation within a run, not from run to run: for that there is `loadgen trend`."
 )
 
 
@@ -31,41 +34,101 @@ def comparison_text(comparison: Comparison) -> str:
         *_configuration(comparison.configuration),
         "",
         _table(comparison.changes),
-        *_doubts(comparison.changes),
+        *(f"  {_line(remark, 500)}" for remark in remarks(comparison)),
         "",
         _NOTE,
     ]
     return "\n".join(parts)
 
 
-def differences_text(configuration: Sequence[Difference]) -> str:
-    """One line for each."""
-    lines = [f"  {_line(one.key, 80)}: {_value(one.a)} → {_value(one.b)}" for one in configuration[:SHOWN_MAX]]
+def differences_text(configuration: Sequence[Difference], indent: str = "  ") -> str:
+    """One line for each, as many as can be read at once."""
+    lines = [f"{indent}{said(one)}" for one in configuration[:SHOWN_MAX]]
     if len(configuration) > SHOWN_MAX:
-        lines.append(f"  and {len(configuration) - SHOWN_MAX} more")
+        lines.append(f"{indent}and {len(configuration) - SHOWN_MAX} more; --format json lists all")
     return "\n".join(lines)
 
 
-def amount(measure: Measure, value: float | None) -> str:
+def said(one: Difference, sides: tuple[str, str] = ("A", "B")) -> str:
+    """load.connections: 8 → 16"""
+    key, a, b = _line(one.key, 80), value_text(one.a), value_text(one.b)
+    if a is not None and b is not None:
+        return f"{key}: {a} → {b}"
+    if one.a is not None and one.b is not None:
+        return f"{key} changed"
+    return f"{key}: only in {sides[one.a is None]}"
+
+
+def value_text(value: Any, limit: int = VALUE_MAX) -> str | None:
+    """The value of a setting as its file would have it; None: it is too much for a line."""
     if value is None:
-        return "-"
-    if measure is Measure.ERROR_RATE:
-        return f"{100 * value:.3f} %"
-    return f"{value:,.0f}" if measure is Measure.MAX_CONCURRENCY else f"{value:,.2f}"
+        return "not set"
+    if isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(one, Mapping) for one in value)):
+        return None
+    text = " ".join(value.split()) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return None if len(text) > limit else plain(text, limit)
 
 
 def percent(measure: Measure, value: float) -> str:
     """A change; of shares in percentage points."""
-    digits = 3 if measure is Measure.ERROR_RATE else 1
-    return "∞" if math.isinf(value) else f"{100 * value:+.{digits}f}"
+    return f"{100 * value:+.{3 if measure is Measure.ERROR_RATE else 1}f}"
 
 
 def unit(measure: Measure) -> str:
-    return "pt" if measure is Measure.ERROR_RATE else "%"
+    return "points" if measure is Measure.ERROR_RATE else "%"
 
 
-def interval(measure: Measure, span: Span | None) -> str:
-    return "-" if span is None else f"{percent(measure, span.low)} … {percent(measure, span.high)} {unit(measure)}"
+def point(change: Change) -> str:
+    return figures.NONE if change.point is None else f"{percent(change.measure, change.point)} {unit(change.measure)}"
+
+
+def interval(change: Change) -> str:
+    measure, span = change.measure, change.span
+    if span is None:
+        return "cannot be bounded" if any(change.at_least) else "not enough data"
+    match math.isfinite(span.low), math.isfinite(span.high):
+        case True, True:
+            return f"{percent(measure, span.low)} … {percent(measure, span.high)} {unit(measure)}"
+        case True, False:
+            return f"at least {percent(measure, span.low)} {unit(measure)}"
+        case False, True:
+            return f"at most {percent(measure, span.high)} {unit(measure)}"
+    return "cannot be bounded"
+
+
+def verdict(change: Change) -> str:
+    return f"{change.verdict.value} (uncorrected)" if change.uncorrected else change.verdict.value
+
+
+def remarks(comparison: Comparison) -> Iterator[str]:
+    """What has to be said about the numbers, each once."""
+    for letter, names in zip("AB", comparison.unmatched, strict=True):
+        if names:
+            yield f"only in {letter}, not compared: {', '.join(names)}"
+    yield from _doubts(comparison.changes)
+    if any(change.uncorrected for change in comparison.changes):
+        yield (
+            "uncorrected: significant alone, not after correction for"
+            f" {comparison.comparisons} comparisons (Bonferroni); it may be chance, and does not decide the verdict"
+        )
+    if any(change.measure is Measure.ERROR_RATE for change in comparison.changes):
+        yield "points: percentage points; from 0.1 % to 0.6 % is +0.5 points"
+
+
+def _doubts(changes: Sequence[Change]) -> Iterator[str]:
+    """Why an interval is not known or has no end, with the metrics that this is so for."""
+    found: dict[str, list[str]] = {}
+    for change in changes:
+        if change.why and (change.span is None or not _is_bounded(change.span)):
+            name = change.measure.value if change.statement is None else f"{change.statement}.{change.measure}"
+            found.setdefault(change.why, []).append(name)
+    for why, names in found.items():
+        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+        yield why if len(names) == len(changes) else f"{', '.join(names[:NAMES_SHOWN])}{more}: {why}"
+
+
+def _is_bounded(span: Span) -> bool:
+    return math.isfinite(span.low) and math.isfinite(span.high)
 
 
 def _run(letter: str, run: Measured) -> str:
@@ -79,11 +142,11 @@ def _configuration(configuration: Sequence[Difference]) -> Iterator[str]:
     varied = [one for one in configuration if one.varied]
     noted = [one for one in configuration if not one.varied]
     if not configuration:
-        yield "  same scenario, same surroundings"
+        yield "  same scenario, same environment"
     if varied:
-        yield f"  compared because of --vary:\n{differences_text(varied)}"
+        yield f"  compared because of --vary:\n{differences_text(varied, '    ')}"
     if noted:
-        yield f"  differs, and is not expected to matter:\n{differences_text(noted)}"
+        yield f"  differs, and is not expected to matter:\n{differences_text(noted, '    ')}"
 
 
 def _table(changes: Sequence[Change]) -> str:
@@ -107,28 +170,15 @@ def _table(changes: Sequence[Change]) -> str:
 def _row(change: Change) -> tuple[str, ...]:
     mark = "*" if change.counts else " "
     indent = "" if change.statement is None else "  "
-    doubt = " (alone)" if change.verdict in (Verdict.WORSE, Verdict.BETTER) and not change.certain else ""
-    point = "-" if change.span is None else f"{percent(change.measure, change.span.point)} {unit(change.measure)}"
     return (
         f"{indent}{mark} {change.measure.value}",
-        amount(change.measure, change.a),
-        amount(change.measure, change.b),
-        point,
-        interval(change.measure, change.span),
+        figures.value_of(change.measure, change.a, at_least=change.at_least[0]),
+        figures.value_of(change.measure, change.b, at_least=change.at_least[1]),
+        point(change),
+        interval(change),
         f"{100 * change.limit:g} {unit(change.measure)}",
-        f"{change.verdict.value}{doubt}",
+        verdict(change),
     )
-
-
-def _doubts(changes: Sequence[Change]) -> Iterator[str]:
-    """Why nothing could be said, once per reason; and what "alone" means."""
-    yield from dict.fromkeys(f"  {change.why}" for change in changes if change.span is None and change.why)
-    if any(change.verdict in (Verdict.WORSE, Verdict.BETTER) and not change.certain for change in changes):
-        yield "  (alone): not beyond chance among so many comparisons"
-
-
-def _value(value: Any) -> str:
-    return "not set" if value is None else _line(str(value), VALUE_MAX)
 
 
 def _line(text: str, limit: int) -> str:

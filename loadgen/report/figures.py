@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from loadgen.report.limits import Measure
 from loadgen.scenario.threshold import BadCheck, Metric, parse_check
 
 NONE = "–"
@@ -54,10 +55,39 @@ def seconds(value: float | None) -> str:
     return f"{whole // 3_600} h {whole % 3_600 // 60} min"
 
 
+def level(stage: Mapping[str, Any]) -> str:
+    """What a stage of summary.json puts on the server: 8 connections, or 100.0/s."""
+    if stage["rate"] is not None:
+        return f"{rate(stage['rate'])}/s"
+    connections = stage["connections"]
+    return NONE if connections is None else f"{count(connections)} connection{'' if connections == 1 else 's'}"
+
+
+def span(stage: Mapping[str, Any]) -> str:
+    """When a stage was measured, since the start of the run: 10.0 s to 40.0 s."""
+    return f"{seconds(stage['starts_s'])} to {seconds(stage['starts_s'] + stage['measured_seconds'])}"
+
+
 def time_of(times: Mapping[str, Any], name: str) -> str:
     """A percentile of summary.json; "≥" when statements were cancelled, so that it is at least this."""
     value = times.get(name)
     return f"≥ {ms(value)}" if value is not None and name in times.get("at_least", ()) else ms(value)
+
+
+def value_of(measure: Measure, value: float | None, *, at_least: bool = False) -> str:
+    """A metric with its unit; "≥" when statements were cancelled, so that it is at least this."""
+    if value is None:
+        return NONE
+    match measure:
+        case Measure.ERROR_RATE:
+            shown = percent(value)
+        case Measure.QPS:
+            shown = f"{rate(value)}/s"
+        case Measure.MAX_CONCURRENCY:
+            shown = f"{count(value)} connections"
+        case _:
+            shown = f"{ms(value)} ms"
+    return f"≥ {shown}" if at_least else shown
 
 
 def exact(value: float | None) -> str:

@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 LINE_MAX = 500  # characters of a text on one line: a name, an error
+NAME_LONG = 16  # characters: a longer name may need several lines, and gets room for them
 BLOCK_MAX = 20_000  # characters of a text with lines of its own: SQL, a configuration
 
 # C0 and C1 controls but tab and newline, marks that turn or hide text, halves of characters, what XML 1.0 forbids.
@@ -21,6 +22,7 @@ _UNSEEN = re.compile(
 )
 _SIMPLE_CODE = re.compile(r"[^`|\\\n\r]+")
 _MARKDOWN_SAFE = re.compile(r"[^A-Za-z0-9 \u00a0-\U0010ffff]")
+_PART_OF_NAME = re.compile(r"([_./:-])(?=\w)")  # none of these is in an escaped character
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -38,6 +40,12 @@ def visible(text: str, limit: int = BLOCK_MAX) -> str:
 def html(text: str, limit: int = LINE_MAX) -> str:
     """For text and for quoted attributes."""
     return standard_html.escape(visible(text, limit), quote=True)
+
+
+def html_name(text: str, limit: int = LINE_MAX) -> str:
+    """A name, for text: lines may break after _ . - / and : in it, and nowhere else inside a word."""
+    shown = _PART_OF_NAME.sub(r"\1<wbr>", html(text, limit))
+    return f'<span class="long">{shown}</span>' if len(text) > NAME_LONG else shown
 
 
 def html_json(data: Any) -> str:

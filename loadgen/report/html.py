@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from loadgen.report import html_tables as tables
 from loadgen.report.foreign import html, html_json
 from loadgen.report.html_charts import Hover, Timeline, warehouse_chart
-from loadgen.report.html_find_max import find_max_charts
 from loadgen.report.html_parts import note, section
 from loadgen.report.html_sessions import sessions
-from loadgen.report.html_spread import histogram_chart, percentile_curve
+from loadgen.report.html_spread import histogram_chart, percentile_curve, ranges
+from loadgen.report.html_statements import statements
+from loadgen.report.html_steps import find_max, stages
 from loadgen.report.html_style import POLICY, SCRIPT, STYLE
 from loadgen.report.record import RunRecord
 
@@ -77,11 +78,13 @@ def _sections(record: RunRecord, hover: Hover) -> Iterator[tuple[str, str, str]]
     yield "run", "What was run", tables.what_was_run(record)
     yield "thresholds", "Thresholds", tables.thresholds(summary)
     if summary["find_max"]:
-        yield "find-max", "Search for the maximum", tables.find_max(record) + find_max_charts(record)
+        yield "find-max", "Search for the maximum", find_max(record)
     yield "totals", "Totals", tables.totals(summary)
+    if summary.get("stages"):
+        yield "stages", "Stages", stages(record)
     yield "timeline", "Over time", _over_time(timeline)
     yield "times", "Response times", tables.times(record) + _spread(record)
-    yield "statements", "Statements", tables.statements(record)
+    yield "statements", "Statements", statements(record, timeline)
     yield "errors", "Errors", tables.errors(summary)
     if "sessions" in summary:
         yield "sessions", "User sessions", sessions(record)
@@ -98,10 +101,14 @@ def _over_time(timeline: Timeline | None) -> str:
     joined = "" if timeline.joined_s == 1 else f" Each point joins up to {timeline.joined_s} seconds."
     return (
         timeline.throughput()
-        + timeline.latency()
+        + (timeline.latency() or note("Response times are not drawn: too few samples in most of the run."))
         + timeline.connections()
         + (timeline.failures() or note("Nothing failed, was skipped or cancelled."))
-        + note(f"Seconds in which the phase changed have no rate: only a part of them was measured.{joined}")
+        + tables.events(timeline.events)
+        + note(
+            "Seconds in which the phase changed have no rate: only a part of them was measured. Where a point has too"
+            f" few samples for a percentile, its neighbours are taken with it.{joined}"
+        )
     )
 
 
@@ -110,7 +117,7 @@ def _spread(record: RunRecord) -> str:
         return note(
             f"The curve and the spread cannot be drawn: {html(record.merged_missing or 'no window was stored')}."
         )
-    return f'<div class="pair">{percentile_curve(record)}{histogram_chart(record)}</div>'
+    return f'<div class="pair">{percentile_curve(record)}{histogram_chart(record)}</div>{ranges(record)}'
 
 
 def _warehouse(record: RunRecord, hover: Hover) -> str:

@@ -1,24 +1,48 @@
-"""Charts of the HTML report that have an axis of time, and what its script shows under the cursor."""
+"""Charts of the HTML report that have an axis of time, and what its script shows under the cursor.
+
+A line joins what is known. It is interrupted where workers stored nothing; the second in which a phase changes was
+measured in part only, has no rate, and is passed over.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadgen.metrics.histogram import Histogram
 from loadgen.report import figures
 from loadgen.report.foreign import html
 from loadgen.report.html_parts import figure
-from loadgen.report.record import RunRecord
-from loadgen.report.svg import Axis, Band, Chart, Line, clock, linear_axis, log_axis, time_axis
-from loadgen.report.timeline import Second, spans, thin
+from loadgen.report.record import EventKind, RunEvent, RunRecord
+from loadgen.report.svg import (
+    LANE,
+    Axis,
+    Band,
+    Chart,
+    Limit,
+    Line,
+    Mark,
+    Point,
+    clock,
+    lanes_for,
+    linear_axis,
+    log_axis,
+    time_axis,
+)
+from loadgen.report.timeline import POINTS_MAX, Second, is_gap, percentile_line, spans, thin
 from loadgen.scenario.scenario import LoadMode
+from loadgen.scenario.threshold import BadCheck, Check, Metric, parse_check
 
-POINTS_MAX = 300
-MARKS_MAX = 60
+MARKS_MAX = 80
+LANES_MAX = 3  # lines of labels of marks
 LOG_FROM = 25.0  # the highest value is so many times the median: then a linear axis would show nothing else
+LIMIT_REACH = 2.0  # a limit up to so many times the highest value is on the axis; one beyond it is told by an arrow
+AFTER_S = 10.0  # events so long after the last second are still shown
+REACH_PARTS = 10  # a percentile with few samples is joined over a tenth of the run at most
 MEASUREMENT = "MEASUREMENT"
+RESPONSE = (Metric.P50, Metric.P90, Metric.P95, Metric.P99, Metric.P999, Metric.AVG, Metric.MAX)
 
 Values = Sequence[float | None]
 Format = Callable[[float | None], str]
@@ -45,11 +69,37 @@ class Track:
 
     name: str
     css: str
-    values: Values
+    values: Values  # of each point
+    drawn: tuple[Point, ...]
     shown: Format
     unit: str = ""
     stepped: bool = False
     filled: bool = False
+    label: bool = True  # its name stands at the end of the line; the legend has it in any case
+
+    @property
+    def is_known(self) -> bool:
+        return any(value is not None for value in self.values)
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def checks_of(summary: Mapping[str, Any]) -> list[tuple[Check, bool]]:
+    """The thresholds of a run and whether each was met, as far as their texts can be read."""
+    found = []
+    for one in summary["thresholds"]:
+        try:
+            found.append((parse_check(one["check"]), bool(one["passed"])))
+        except BadCheck:
+            continue
+    return found
+
+
+def limit_of(check: Check, passed: bool, css: str = "") -> Limit:
+    value = 100 * check.limit if check.metric is Metric.ERROR_RATE else check.limit
+    label = f"{'✓' if passed else '✗'} {html(check.text, 80)}"
+    return Limit(value=value, label=label, css=css if passed else f"{css} missed")
 
 
 # --- over time -------------------------------------------------------------------------------------------------------
@@ -60,104 +110,145 @@ class Timeline:
 
     def __init__(self, record: RunRecord, hover: Hover) -> None:
         self._record, self._hover = record, hover
-        self.points = thin(record.seconds, POINTS_MAX)
+        self.points = thin(record.seconds, record.span_s)
         last = record.seconds[-1]
-        self._end_s = float(last.at_s + last.length_s)
+        self.events = tuple(event for event in record.events if event.at_s <= last.end_s + AFTER_S)
+        self._end_s = max([float(last.end_s), *(event.at_s for event in self.events)])
+        self._reach_s = max(REACH_PARTS * record.span_s, self._end_s / REACH_PARTS)
         self._axis = time_axis(self._end_s)
+        self._bands = _bands(self.points, [event.at_s for event in self.events if event.kind is EventKind.LEVEL])
 
     @property
     def joined_s(self) -> int:
         return max(point.length_s for point in self.points)
 
     def throughput(self) -> str:
-        done = Track(
-            name="done", css="s1", values=self._of(lambda one: one.qps), shown=figures.rate, unit="/s", filled=True
-        )
-        planned = self._planned_rate()
-        tracks = [done]
-        if any(value is not None for value in planned):
-            tracks.append(
-                Track(name="offered", css="s4", values=planned, shown=figures.rate, unit="/s", stepped=True),
-            )
-        return self._chart("qps", "Throughput, succeeded per second", tracks, marked=True)
+        tracks = [self.track("done", "s1", [one.qps for one in self.points], figures.rate, unit="/s", filled=True)]
+        planned = self.track("offered", "s4", self._planned_rate(), figures.rate, unit="/s", stepped=True)
+        tracks += [planned] if planned.is_known else []
+        return self.chart("qps", "Throughput, succeeded per second", tracks, self._limits(Metric.QPS), labelled=True)
 
     def latency(self) -> str:
-        tracks = [
-            Track(
-                name=name,
-                css=css,
-                values=self._of(lambda one, per_mille=per_mille: one.response_ms(per_mille)),  # type: ignore[misc]
-                shown=figures.ms,
-                unit=" ms",
-            )
-            for name, per_mille, css in (("p50", 500, "s1"), ("p95", 950, "s2"), ("p99", 990, "s4"))
-        ]
-        return self._chart("latency", "Response time, ms", tracks)
+        times = [point.response for point in self.points]
+        kinds = (("p50", 500, "s1"), ("p95", 950, "s2"), ("p99", 990, "s4"))
+        tracks = [self.percentile(name, css, times, per_mille) for name, per_mille, css in kinds]
+        known = [track for track in tracks if track.is_known]
+        return self.chart("latency", "Response time, ms", known, self._limits(*RESPONSE)) if known else ""
 
     def connections(self) -> str:
         tracks = [
-            Track(
-                name="executing", css="s1", values=self._of(lambda one: one.executing), shown=figures.count, filled=True
-            ),
-            Track(name="target", css="s3", values=self._of(lambda one: one.target), shown=figures.count, stepped=True),
+            self.track("executing", "s1", [one.executing for one in self.points], figures.count, filled=True),
+            self.track("target", "s3", [one.target for one in self.points], figures.count, stepped=True),
         ]
-        return self._chart("connections", "Connections", tracks, height=140)
+        return self.chart("connections", "Connections", tracks, height=140)
 
     def failures(self) -> str:
-        """Empty when nothing failed."""
+        """Empty when nothing failed, was skipped or cancelled."""
         kinds = [("failed", "s2"), ("skipped", "s4"), ("cancelled", "s5")]
         tracks = [
-            Track(
-                name=name,
-                css=css,
-                values=self._of(lambda one, name=name: getattr(one.counts, name) / one.length_s),  # type: ignore[misc]
-                shown=figures.rate,
-                unit="/s",
+            self.track(
+                name, css, [getattr(one.counts, name) / one.length_s for one in self.points], figures.rate, unit="/s"
             )
             for name, css in kinds
-            if any(getattr(second.counts, name) for second in self.points)
+            if any(getattr(point.counts, name) for point in self.points)
         ]
-        return self._chart("failures", "Not succeeded, per second", tracks, height=140) if tracks else ""
+        if not tracks:
+            return ""
+        rates = [None if one.counts.error_rate is None else 100 * one.counts.error_rate for one in self.points]
+        failed = self.track("failed", "s2", rates, figures.plain_percent)
+        return self.chart(
+            "error-rate",
+            "Error rate, percent of what was answered",
+            [failed],
+            self._limits(Metric.ERROR_RATE),
+            height=140,
+        ) + self.chart("failures", "Not succeeded, per second", tracks, height=140)
 
     def client(self) -> str:
-        values = self._of(lambda one: one.cpu_percent)
-        if not any(value is not None for value in values):
-            return ""
-        track = Track(name="CPU", css="s3", values=values, shown=figures.plain_percent)
-        return self._chart("cpu", "CPU of the busiest worker, percent of a core", [track], height=130)
+        track = self.track("CPU", "s3", [one.cpu_percent for one in self.points], figures.plain_percent)
+        title = "CPU of the busiest worker, percent of a core"
+        return self.chart("cpu", title, [track], height=130) if track.is_known else ""
 
-    def _of(self, value: Callable[[Second], float | None]) -> list[float | None]:
-        return [value(point) for point in self.points]
+    # --- parts -------------------------------------------------------------------------------------------------------
 
-    def _chart(self, name: str, title: str, tracks: Sequence[Track], *, height: int = 190, marked: bool = False) -> str:
-        places = [point.at_s + point.length_s / 2 for point in self.points]
+    def track(self, name: str, css: str, values: Values, shown: Format, **more: Any) -> Track:
+        """A line with a value for each point."""
+        drawn = self._interrupted((place, place, value) for place, value in enumerate(values))
+        return Track(name=name, css=css, values=values, drawn=drawn, shown=shown, **more)
+
+    def percentile(self, name: str, css: str, times: Sequence[Histogram], per_mille: int, **more: Any) -> Track:
+        """A percentile of the samples of each point; nothing where most of the run has too few of them."""
+        stretches = percentile_line(self.points, times, per_mille, self._reach_s)
+        values: list[float | None] = [None] * len(self.points)
+        for stretch in stretches:
+            values[stretch.first : stretch.last + 1] = [stretch.value] * (stretch.last + 1 - stretch.first)
+        if 2 * sum(value is not None for value in values) < len(values):
+            return Track(name=name, css=css, values=[None] * len(values), drawn=(), shown=figures.ms)
+        drawn = self._interrupted((stretch.first, stretch.last, stretch.value) for stretch in stretches)
+        return Track(name=name, css=css, values=values, drawn=drawn, shown=figures.ms, unit=" ms", **more)
+
+    def chart(
+        self,
+        name: str,
+        title: str,
+        tracks: Sequence[Track],
+        limits: Sequence[Limit] = (),
+        *,
+        height: int = 190,
+        width: int = 960,
+        labelled: bool = False,
+    ) -> str:
+        marks = tuple(_mark(event, labelled=labelled) for event in self.events[:MARKS_MAX])
+        lanes = lanes_for(marks, self._axis, width, LANES_MAX)
         chart = Chart(
             chart_id=name,
             title=title,
             description=_described(tracks),
             x=self._axis,
-            y=_value_axis([value for track in tracks for value in track.values]),
+            y=_value_axis([value for track in tracks for value in track.values], limits),
             lines=tuple(
                 Line(
-                    name=track.name,
+                    name=html(track.name) if track.label else "",
                     css=track.css,
-                    points=tuple(zip(places, track.values, strict=True)),
+                    points=track.drawn,
                     stepped=track.stepped,
                     filled=track.filled,
                 )
                 for track in tracks
             ),
-            bands=_bands(self.points),
-            marks=self._marks() if marked else tuple((at_s, "") for at_s, _ in self._marks()),
-            height=height,
+            bands=self._bands,
+            marks=marks,
+            limits=tuple(limits),
+            height=height + LANE * (lanes - 1),
+            width=width,
+            lanes=lanes,
         )
+        places = [(point.at_s + point.end_s) / 2 for point in self.points]
         shown = [[track.shown(value) for value in track.values] for track in tracks]
-        self._hover.add(chart, "time", zip(places, map(_moment, self.points), strict=True), shown)
-        return figure(chart, [(track.css, track.name, track.unit) for track in tracks], "time")
+        self._hover.add(chart, f"time-{chart.right}", zip(places, map(_moment, self.points), strict=True), shown)
+        return figure(chart, [(track.css, html(track.name, 200), track.unit) for track in tracks], "time")
 
-    def _marks(self) -> tuple[tuple[float, str], ...]:
-        inside = [mark for mark in self._record.marks if 0 < mark.at_s < self._end_s]
-        return tuple((mark.at_s, html(mark.label, 40)) for mark in inside[:MARKS_MAX])
+    def _interrupted(self, values: Iterable[tuple[int, int, float | None]]) -> tuple[Point, ...]:
+        """(first point, last point, value) as a line through what is known, with gaps where nothing was stored."""
+        drawn: list[Point] = []
+        before: Second | None = None
+        for first, last, value in values:
+            start, end = self.points[first], self.points[last]
+            if before is not None and is_gap(before, start):
+                drawn.append((float(before.end_s), None))
+            if value is not None:
+                drawn.append(((start.at_s + end.end_s) / 2, value))
+            before = end
+        return tuple(drawn)
+
+    def _limits(self, *metrics: Metric) -> list[Limit]:
+        """Of all statements together."""
+        colours = {Metric.P50: "s1", Metric.P95: "s2", Metric.P99: "s4"}
+        return [
+            limit_of(check, passed, colours.get(check.metric, ""))
+            for check, passed in checks_of(self._record.summary)
+            if check.statement is None and check.metric in metrics
+        ]
 
     def _planned_rate(self) -> list[float | None]:
         """What was to be offered in each second of the measurement."""
@@ -180,18 +271,29 @@ class Timeline:
         return planned
 
 
+def _mark(event: RunEvent, *, labelled: bool) -> Mark:
+    title = html(f"{clock(event.at_s)}: {event.text}", 300)
+    return Mark(at=event.at_s, label=html(event.label, 40) if labelled else "", title=title, css=event.kind.value)
+
+
 def _moment(point: Second) -> str:
-    end = f" – {clock(point.at_s + point.length_s)}" if point.length_s > 1 else ""
+    end = f" – {clock(point.end_s)}" if point.length_s > 1 else ""
     return f"at {clock(point.at_s)}{end}, {_phase(point.phase or '', False)}"
 
 
-def _bands(points: Sequence[Second]) -> tuple[Band, ...]:
+def _bands(points: Sequence[Second], levels: Sequence[float]) -> tuple[Band, ...]:
+    """What was not measured. Seconds know their phase as a whole; where it was commanded for a moment, that counts."""
+
+    def exact(edge: float) -> float:
+        return min((level for level in levels if abs(level - edge) <= 1.0), key=lambda at: abs(at - edge), default=edge)
+
     bands, measured = [], False
     for phase, start, end in spans(points):
-        css = "measured" if phase == MEASUREMENT else "warmup"
-        bands.append(Band(start=start, end=end, label=html(_phase(phase, measured), 40), css=css))
+        if phase != MEASUREMENT:
+            label = html(_phase(phase, measured), 40)
+            bands.append(Band(start=exact(start), end=exact(end), label=label, css="warmup"))
         measured = measured or phase == MEASUREMENT
-    return tuple(band for band in bands if band.css != "measured")
+    return tuple(bands)
 
 
 def _phase(phase: str, again: bool) -> str:
@@ -212,37 +314,41 @@ def _described(tracks: Sequence[Track]) -> str:
     return html("; ".join(said) or "nothing was measured", 1_000)
 
 
-def _value_axis(values: Values) -> Axis:
+def _value_axis(values: Values, limits: Sequence[Limit] = ()) -> Axis:
+    """For these values, and for limits that are not far above them."""
     known = sorted(value for value in values if value is not None)
+    highest = known[-1] if known else 1.0
+    near = [limit.value for limit in limits if limit.value <= LIMIT_REACH * highest]
     positive = [value for value in known if value > 0]
-    if positive and known[-1] > LOG_FROM * positive[len(positive) // 2] and len(positive) == len(known):
-        return log_axis(positive[0], positive[-1])
-    return linear_axis(known[-1] if known else 1.0)
+    if positive and highest > LOG_FROM * positive[len(positive) // 2] and len(positive) == len(known):
+        return log_axis(min([positive[0], *(value for value in near if value > 0)]), max([highest, *near]))
+    return linear_axis(max([highest, *near]))
 
 
 def warehouse_chart(record: RunRecord, hover: Hover) -> str:
     """Statements that ran and that waited, as the warehouse itself counted them."""
     polls = [poll for poll in record.polls if poll.at_s >= 0]
-    step = -(-len(polls) // POINTS_MAX) or 1
+    step = max(math.ceil(len(polls) / POINTS_MAX), 1)
     polls = polls[::step]
-    running: Values = [None if poll.running is None else float(poll.running) for poll in polls]
-    queued: Values = [None if poll.queued is None else float(poll.queued) for poll in polls]
-    tracks = [
-        Track(name="running", css="s1", values=running, shown=figures.count, filled=True),
-        Track(name="queued", css="s2", values=queued, shown=figures.count),
-    ]
     places = [poll.at_s for poll in polls]
-    end_s = max([*places, *(float(second.at_s + 1) for second in record.seconds[-1:])])
+
+    def track(name: str, css: str, counts: Sequence[int | None], *, filled: bool = False) -> Track:
+        values = [None if value is None else float(value) for value in counts]
+        drawn = tuple(zip(places, values, strict=True))
+        return Track(name=name, css=css, values=values, drawn=drawn, shown=figures.count, filled=filled)
+
+    tracks = [
+        track("running", "s1", [poll.running for poll in polls], filled=True),
+        track("queued", "s2", [poll.queued for poll in polls]),
+    ]
+    end_s = max([*places, *(float(second.end_s) for second in record.seconds[-1:])])
     chart = Chart(
         chart_id="polls",
         title="Statements in the warehouse",
         description=_described(tracks),
         x=time_axis(end_s),
-        y=_value_axis([*running, *queued]),
-        lines=tuple(
-            Line(name=one.name, css=one.css, points=tuple(zip(places, one.values, strict=True)), filled=one.filled)
-            for one in tracks
-        ),
+        y=_value_axis([value for one in tracks for value in one.values]),
+        lines=tuple(Line(name=one.name, css=one.css, points=one.drawn, filled=one.filled) for one in tracks),
         height=150,
     )
     shown = [[track.shown(value) for value in track.values] for track in tracks]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from loadgen.report import figures
-from loadgen.report.foreign import html
+from loadgen.report.foreign import html, html_name
 from loadgen.report.svg import Chart, svg
 
 
@@ -19,8 +19,13 @@ def data(value: float | None, shown: str) -> str:
 
 
 def text(content: str, limit: int = 200) -> str:
-    """A cell with foreign text."""
-    return f'<td class="t">{html(content, limit)}</td>'
+    """A cell with foreign text, in as many lines as it needs."""
+    return f'<td><div class="t">{html(content, limit)}</div></td>'
+
+
+def named(content: str, limit: int = 200) -> str:
+    """A cell with a foreign name: whole, and not broken inside its words."""
+    return f"<td>{html_name(content, limit)}</td>"
 
 
 def short(content: str, limit: int = 60) -> str:
@@ -28,17 +33,31 @@ def short(content: str, limit: int = 60) -> str:
     return f'<td class="w">{html(content, limit)}</td>'
 
 
+def whole(content: str, limit: int = 200) -> str:
+    """A cell with foreign text whose words are not broken, unless one is wider than a column may be."""
+    return f'<td class="b">{html(content, limit)}</td>'
+
+
 def table(
-    caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1, last_words: int = 0
+    caption: str,
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    words: int = 1,
+    last_words: int = 0,
+    fit: bool = False,
 ) -> str:
-    """Headings of the first `words` and the last columns stand to the left, those of numbers to the right."""
+    """Headings of the first `words` and the last columns stand to the left, those of numbers to the right. With `fit`
+    it is only as wide as it must be."""
     numbers = range(words, len(head) - last_words)
     headings = "".join(
         f'<th scope="col"{" class=n" if column in numbers else ""}>{title}</th>' for column, title in enumerate(head)
     )
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
+    width = " fit" if fit else ""
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}"><table><caption>{caption}</caption>'
+        f'<div class="scroll{width}" tabindex="0" role="region" aria-label="{caption}">'
+        f"<table><caption>{caption}</caption>"
         f"<thead><tr>{headings}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -67,7 +86,8 @@ def code(content: str, limit: int) -> str:
 def figure(chart: Chart, keys: Sequence[tuple[str, str, str]], group: str = "", signs: str = "") -> str:
     """A chart with its legend: (css, name, unit) of each line. The script fills in what is under the cursor."""
     legend = signs + "".join(
-        f'<span class="key"><i class="{css}"></i>{name} <b data-unit="{unit}"></b></span>' for css, name, unit in keys
+        f'<span class="key">{_stroke(css)}<span>{title}</span> <b data-unit="{unit}"></b></span>'
+        for css, title, unit in keys
     )
     marked = f' data-group="{group}"' if group else ""
     return (
@@ -75,3 +95,8 @@ def figure(chart: Chart, keys: Sequence[tuple[str, str, str]], group: str = "", 
         f'<span class="keys">{legend}<output class="at" aria-live="polite"></output></span></figcaption>'
         f'<div class="plot">{svg(chart)}</div></figure>'
     )
+
+
+def _stroke(css: str) -> str:
+    """A piece of a line, drawn as the line is: the same class, so the same colour, width and dashes."""
+    return f'<svg class="stroke" viewBox="0 0 26 8" aria-hidden="true"><path class="line {css}" d="M0 4H26"/></svg>'

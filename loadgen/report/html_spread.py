@@ -1,22 +1,26 @@
-"""Charts of the HTML report that stand side by side: how response times spread."""
+"""How response times spread, in the HTML report: two charts side by side, and how many fell into which range."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Sequence
 
 import numpy as np
 
 from loadgen.metrics.edges import HIGHEST_NS, LOWEST_NS, group_of
 from loadgen.metrics.histogram import Histogram
 from loadgen.report import figures
-from loadgen.report.foreign import html
-from loadgen.report.html_parts import figure
+from loadgen.report.foreign import html, html_name
+from loadgen.report.html_parts import figure, note, number, table
 from loadgen.report.record import RunRecord
-from loadgen.report.svg import Axis, Chart, Line, Point, linear_axis, log_axis
+from loadgen.report.svg import Axis, Chart, Line, Mark, Point, linear_axis, log_axis
 from loadgen.units import NS_PER_MS
 
 BARS_MAX = 56
 CURVES_MAX = 4  # of single statements
+RANGES_MAX = 12
+RANGED_MAX = 6  # statements with a column of their own
 WIDTH = 540
 
 
@@ -47,14 +51,12 @@ def percentile_curve(record: RunRecord) -> str:
         description="Response time by percentile; the table of times has the same numbers.",
         x=Axis(low=0.0, high=max(furthest, 0.31), ticks=shown),
         y=log_axis(min(heights), max(heights)),
-        lines=tuple(
-            Line(name=html(name, 9), css=f"s{number}", points=curve) for number, (name, curve) in enumerate(curves, 1)
-        ),
+        lines=tuple(Line(name="", css=f"s{number}", points=curve) for number, (_, curve) in enumerate(curves, 1)),
         x_title="percent of the samples",
         width=WIDTH,
         height=270,
     )
-    return figure(chart, [(f"s{number}", html(name, 40), "") for number, (name, _) in enumerate(curves, 1)])
+    return figure(chart, [(f"s{number}", html_name(name, 200), "") for number, (name, _) in enumerate(curves, 1)])
 
 
 def _curve(succeeded: Histogram, cancelled: Histogram) -> tuple[Point, ...]:
@@ -93,7 +95,7 @@ def histogram_chart(record: RunRecord) -> str:
     low_ms, high_ms = max(bars[0][0], 0.001), bars[-1][1]
     latency = record.summary["latency_ms"]
     marks = tuple(
-        (latency[name], title)
+        Mark(at=latency[name], label=title)
         for name, title in figures.PERCENTILES.items()
         if name in ("p50", "p95", "p99") and latency[name] is not None
     )
@@ -119,3 +121,79 @@ def _group_ms(group: int, size: int) -> tuple[float, float]:
     first = (group - 1) * size + 1
     last = min(first + size - 1, len(HIGHEST_NS) - 2)
     return int(LOWEST_NS[first]) / NS_PER_MS, (int(HIGHEST_NS[last]) + 1) / NS_PER_MS
+
+
+# --- ranges ----------------------------------------------------------------------------------------------------------
+
+
+def ranges(record: RunRecord) -> str:
+    """How many samples took how long, of all statements and of the heaviest ones."""
+    assert record.merged is not None
+    whole, statements = record.merged.tally.whole.succeeded.response, record.merged.tally.statements
+    if not whole.count:
+        return ""
+    edges_ms = range_edges_ms(whole.min_ns / NS_PER_MS, whole.max_ns / NS_PER_MS)
+    counts = range_counts(whole, edges_ms)
+    names = record.statement_names()[:RANGED_MAX] if len(statements) > 1 else []
+    columns = [(statements[name].succeeded.response, name) for name in names if name in statements]
+    shares = [[count / max(own.count, 1) for count in range_counts(own, edges_ms)] for own, _ in columns]
+    used = [place for place, count in enumerate(counts) if count]
+    rows, below = [], 0
+    for place in range(used[0], used[-1] + 1):
+        count = counts[place]
+        below += count
+        rows.append(
+            [
+                f'<td class="w">{_bound(edges_ms[place])} to {_bound(edges_ms[place + 1])}</td>',
+                number(count, figures.count(count)),
+                f'<td class="n">{figures.percent(count / whole.count)}</td>',
+                f"<td>{_bar(count / max(counts))}</td>",
+                f'<td class="n">{figures.percent(below / whole.count)}</td>',
+                *(f'<td class="n">{figures.percent(share[place])}</td>' for share in shares),
+            ]
+        )
+    head = ["range", "samples", "share", "", "up to here", *(html_name(name, 200) for _, name in columns)]
+    said = table("Response times by range, of what succeeded", head, rows)
+    return said + note(
+        "Counted from buckets that are 2 % wide: a sample within 1 % of an edge may be counted on its other side."
+    )
+
+
+def range_edges_ms(low_ms: float, high_ms: float) -> list[float]:
+    """Edges on a 1-2-5 scale around these times, of at most RANGES_MAX ranges: far apart in proportion, else alike."""
+    low_ms, high_ms = max(low_ms, 0.001), max(high_ms, low_ms, 0.001)
+    if high_ms < 10 * low_ms:
+        for step in (float(f"{factor}e{power}") for power in range(-4, 15) for factor in (1, 2, 5)):
+            first, last = math.floor(low_ms / step), math.floor(high_ms / step) + 1
+            if last - first <= RANGES_MAX:
+                return [round(step * place, 6) for place in range(first, last + 1)]
+    for factors in ((1, 2, 5), (1,)):
+        scale = [float(f"{factor}e{power}") for power in range(-3, 15) for factor in factors]
+        first, last = bisect_right(scale, low_ms) - 1, bisect_right(scale, high_ms)
+        edges = scale[first : last + 1]
+        if len(edges) <= RANGES_MAX + 1:
+            break
+    return edges
+
+
+def range_counts(times: Histogram, edges_ms: Sequence[float]) -> list[int]:
+    """How many lie between each edge and the next; a bucket counts where its middle is."""
+    counts = [0] * (len(edges_ms) - 1)
+    for bucket in np.flatnonzero(times.counts).tolist():
+        low_ns, high_ns = times.span_ns(bucket)
+        middle_ms = math.sqrt(max(low_ns, 1) * max(high_ns, 1)) / NS_PER_MS
+        place = bisect_right(edges_ms, middle_ms) - 1
+        counts[min(max(place, 0), len(counts) - 1)] += int(times.counts[bucket])
+    return counts
+
+
+def _bound(edge_ms: float) -> str:
+    return f"{edge_ms:g} ms" if edge_ms < 1_000 else f"{edge_ms / 1_000:g} s"
+
+
+def _bar(share: float) -> str:
+    """As long as its part of the longest one."""
+    return (
+        '<svg class="share" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect class="bar" width="{100 * share:.1f}" height="8"/></svg>'
+    )

@@ -7,10 +7,10 @@ import hashlib
 
 STYLE = """
 :root{color-scheme:light dark;--bg:#fff;--card:#f6f7f9;--ink:#1b1f24;--soft:#5b6570;--line:#dfe3e8;--grid:#e9ecf0;
---s1:#0b66c3;--s2:#c2410c;--s3:#0f7b5f;--s4:#8b3fa8;--s5:#8a6a00;--ok:#116a3a;--okbg:#e3f5ea;--bad:#b3261e;--badbg:#fdeaea;
+--s1:#0b66c3;--s2:#c2410c;--s3:#0f7b5f;--s4:#8b3fa8;--s5:#8a6a00;--s6:#b0226e;--shade:rgba(20,30,45,.28);--ok:#116a3a;--okbg:#e3f5ea;--bad:#b3261e;--badbg:#fdeaea;
 --warn:#8a5200;--warnbg:#fff3dc;--still:#4a5560;--stillbg:#eceff2;--warmup:#8a93a0}
 @media (prefers-color-scheme:dark){:root{--bg:#14171b;--card:#1c2026;--ink:#e6e9ed;--soft:#9aa5b1;--line:#323942;
---grid:#272d35;--s1:#5aaef5;--s2:#ff9d5c;--s3:#4fd0a5;--s4:#d59bf0;--s5:#e3c04b;--ok:#6fdc9c;--okbg:#12301f;--bad:#ff9a92;
+--grid:#272d35;--s1:#5aaef5;--s2:#ff9d5c;--s3:#4fd0a5;--s4:#d59bf0;--s5:#e3c04b;--s6:#ff8fc0;--shade:rgba(235,240,250,.30);--ok:#6fdc9c;--okbg:#12301f;--bad:#ff9a92;
 --badbg:#3a1a1a;--warn:#ffc766;--warnbg:#35280f;--still:#b4bec9;--stillbg:#232931;--warmup:#6b7683}}
 *{box-sizing:border-box}
 html{-webkit-text-size-adjust:100%}
@@ -40,30 +40,39 @@ section{margin-top:34px}
 h2{font-size:18px;margin:0 0 10px;padding-bottom:5px;border-bottom:1px solid var(--line)}
 .facts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(300px,100%),1fr));gap:4px 26px;margin:0}
 .facts div{display:grid;grid-template-columns:118px minmax(0,1fr);gap:10px;padding:3px 0}
-.facts dt{color:var(--soft)}
+.facts dt{color:var(--soft);overflow-wrap:break-word;min-width:0}
 .facts dd{margin:0;overflow-wrap:anywhere}
-.scroll{overflow-x:auto}
+.scroll,.plot{overflow-x:auto;background:
+linear-gradient(to right,var(--bg) 40%,transparent) left top/44px calc(100% + 2px) no-repeat local,
+linear-gradient(to left,var(--bg) 40%,transparent) right top/44px calc(100% + 2px) no-repeat local,
+linear-gradient(to right,var(--shade),transparent) left/16px 100% no-repeat scroll,
+linear-gradient(to left,var(--shade),transparent) right/16px 100% no-repeat scroll}
+.wide::before{content:"↔ scroll sideways";position:sticky;left:0;display:inline-block;color:var(--soft);font-size:12px;
+line-height:1.5}
 table{border-collapse:collapse;width:100%;font-size:14px}
+.fit table{width:auto}
 caption{text-align:left;color:var(--soft);font-size:13px;padding-bottom:4px}
 th,td{padding:5px 10px;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
-td{overflow-wrap:anywhere;min-width:3.2em}
+td{min-width:3.2em}
+th{vertical-align:bottom}
+:is(td,th)>.long{display:inline-block;min-width:13em;white-space:normal}
+td>.t{min-width:15em;overflow-wrap:anywhere}
 th{font-weight:600;color:var(--soft);font-size:13px;white-space:nowrap}
 th.n,td.n{text-align:right;white-space:nowrap}
 td.w{white-space:nowrap}
-td.t{min-width:9em}
+td.b{overflow-wrap:break-word;max-width:26em}
 tbody tr:hover{background:var(--card)}
 tr.all td{font-weight:650}
 td.ok{color:var(--ok);font-weight:600;white-space:nowrap}
 td.miss{color:var(--bad);font-weight:600;white-space:nowrap}
 figure{margin:0 0 14px}
-.scroll+figure,.scroll+.pair,.facts+.scroll,.note+.pair{margin-top:16px}
+.scroll+.scroll,.scroll+figure,.scroll+.pair,.facts+.scroll,.note+.pair{margin-top:16px}
 figcaption{display:flex;flex-wrap:wrap;gap:2px 18px;align-items:baseline;font-size:14px;padding-left:4px}
 .keys{display:flex;flex-wrap:wrap;gap:2px 16px;color:var(--soft);font-size:13px}
-.key{white-space:nowrap}
+.key>span{overflow-wrap:break-word}
 .key b{color:var(--ink);font-weight:600;display:inline-block;min-width:2.5em}
-.key i{display:inline-block;width:16px;border-top:3px solid currentColor;border-radius:2px;vertical-align:middle;
-margin-right:5px}
-.plot{overflow-x:auto}
+.stroke{width:26px;height:8px;margin-right:6px;vertical-align:middle}
+.share{display:block;width:100%;min-width:90px;height:9px;margin-top:6px}
 .plot svg{display:block;width:100%;min-width:620px;height:auto}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr));gap:6px 20px}
 .pair .plot svg{min-width:400px}
@@ -79,12 +88,22 @@ svg .name{font-weight:600;fill:currentColor}
 svg .note{fill:var(--soft);font-size:10px}
 .dot{fill:currentColor;stroke:var(--bg)}
 .cross{stroke:currentColor;stroke-width:2.2;fill:none}
-.s1{color:var(--s1)}.s2{color:var(--s2)}.s3{color:var(--s3)}.s4{color:var(--s4)}.s5{color:var(--s5)}
-.s2.line{stroke-width:1.4}.s4.line,.s5.line{stroke-dasharray:5 3}
+.limit{color:var(--soft)}.limit.missed{color:var(--bad)}
+.s1{color:var(--s1)}.s2{color:var(--s2)}.s3{color:var(--s3)}.s4{color:var(--s4)}.s5{color:var(--s5)}.s6{color:var(--s6)}
+.s2.line{stroke-width:1.4}.s4.line,.s5.line,.s6.line{stroke-dasharray:5 3}
 .bar{fill:var(--s1);opacity:.75}
 .band{fill:var(--warmup);opacity:.14}
 .band.measured{opacity:0}
 .mark line{stroke:var(--soft);stroke-dasharray:2 3;opacity:.75}
+.mark.start line,.mark.stop line{stroke:var(--ink);stroke-dasharray:none}
+.mark.lost line,.mark.broken line{stroke:var(--bad)}
+.mark.lost line{stroke-width:2;stroke-dasharray:none}
+.mark.held line{stroke:var(--ok)}
+svg .note.lost,svg .note.broken{fill:var(--bad)}
+svg .note.held{fill:var(--ok)}
+line.limit{stroke:currentColor;stroke-width:1.3;stroke-dasharray:9 4}
+svg text.limit{font-size:10.5px;font-weight:600;fill:currentColor}
+.plate{fill:var(--bg);opacity:.86}
 .cursor{stroke:var(--ink);opacity:.55;pointer-events:none}
 .note{color:var(--soft);font-size:13.5px;margin:6px 0}
 details{margin:8px 0}
@@ -93,12 +112,14 @@ pre{background:var(--card);border:1px solid var(--line);border-radius:8px;paddin
 font-size:12.5px;line-height:1.45;margin:6px 0;white-space:pre-wrap;overflow-wrap:anywhere;max-height:460px}
 code{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 footer{color:var(--soft);font-size:13px;margin-top:40px;border-top:1px solid var(--line);padding:14px 0 30px}
-@media (max-width:600px){main,header>*,footer>*{padding-inline:12px}.facts div{grid-template-columns:96px minmax(0,1fr)}
-.pair,.three{grid-template-columns:minmax(0,1fr)}.key{white-space:normal;overflow-wrap:anywhere}}
+@media (max-width:600px){main,header>*,footer>*{padding-inline:12px}
+.facts div{grid-template-columns:112px minmax(0,1fr)}
+.pair,.three{grid-template-columns:minmax(0,1fr)}td>.t{min-width:12em}
+.key b:empty{display:none}}
 @media print{:root{--bg:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#bbb;--grid:#ddd;--s1:#0b66c3;--s2:#c2410c;
---s3:#0f7b5f;--s4:#8b3fa8;--s5:#8a6a00;--ok:#116a3a;--okbg:#fff;--bad:#b3261e;--badbg:#fff;--warn:#8a5200;--warnbg:#fff;--still:#333;
+--s3:#0f7b5f;--s4:#8b3fa8;--s5:#8a6a00;--s6:#b0226e;--shade:transparent;--ok:#116a3a;--okbg:#fff;--bad:#b3261e;--badbg:#fff;--warn:#8a5200;--warnbg:#fff;--still:#333;
 --stillbg:#fff;--warmup:#8a93a0}
-body{font-size:11px}nav,.at,.key b{display:none}.verdict{border:1.5px solid currentColor}
+body{font-size:11px}nav,.at,.key b,.wide::before{display:none}.verdict{border:1.5px solid currentColor}
 main,header>*,footer>*{max-width:none;padding-inline:0}section{margin-top:20px}table{font-size:10px}
 th,caption{font-size:10px}
 th,td{padding:3px 6px}.plot svg{min-width:0}.pair{grid-template-columns:1fr 1fr}
@@ -138,10 +159,18 @@ SCRIPT = """
       if (other === figure || together) show(other, index);
     });
   }
+  function hint() {
+    Array.prototype.forEach.call(document.querySelectorAll(".scroll,.plot"), function (box) {
+      box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1);
+    });
+  }
+  window.addEventListener("resize", hint);
+  document.addEventListener("toggle", hint, true);
+  hint();
   figures.forEach(function (figure) {
     var chart = data.charts[figure.dataset.chart];
     if (!chart) return;
-    var picture = figure.querySelector("svg"), places = data.axes[chart.axis].px, index = null;
+    var picture = figure.querySelector(".plot svg"), places = data.axes[chart.axis].px, index = null;
     picture.addEventListener("pointermove", function (event) {
       var box = picture.getBoundingClientRect();
       index = nearest(places, (event.clientX - box.left) / box.width * picture.viewBox.baseVal.width);

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from loadgen.control.query_executions import PARTS
 from loadgen.metrics.percentile import PERCENTILES
 from loadgen.report import figures
+from loadgen.report.delivered import login_words, percent
 from loadgen.report.foreign import html
-from loadgen.report.html_parts import code, data, details, facts, note, number, short, table, text
-from loadgen.report.record import RunRecord
+from loadgen.report.html_parts import code, data, details, facts, named, note, number, short, table, text
+from loadgen.report.record import RunEvent, RunRecord
 from loadgen.scenario.scenario import Load, LoadMode
 from loadgen.units import NS_PER_MS, format_duration_s, format_rate_per_second
 
 ROWS_MAX = 200
 ERRORS_MAX = 50
 LOGS_MAX = 40
-SQL_MAX = 30_000  # characters, of all statements together
+EVENTS_OPEN = 12  # more of them are shown on demand
 CONFIG_MAX = 16_000
 WARNINGS = "warnings"  # of the environment: what was noticed of the whole run
 CREDITS = "credits"  # of the environment: what the warehouse has cost
@@ -88,12 +89,14 @@ def what_was_run(record: RunRecord) -> str:
 
 def _surroundings(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What the load generator ran on."""
-    for name, value in sorted(environment.items()):
-        if name not in (WARNINGS, CREDITS):
-            yield html(str(name), 40), _fact(value)
+    for key, value in sorted(environment.items()):
+        if key not in (WARNINGS, CREDITS):
+            yield html(str(key).replace("_", " "), 40), _fact(value)
 
 
 def _fact(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         return html(", ".join(map(str, value)))
     return "" if value is None else html(str(value))
@@ -160,91 +163,38 @@ def _bounds(record: RunRecord, name: str) -> str:
     return f"{figures.ms(low)} … {figures.ms(high)}"
 
 
-def statements(record: RunRecord) -> str:
-    summary = record.summary
-    known = {} if record.scenario is None else {one.name: one for one in record.scenario.workload.statements}
-    names = record.statement_names()
-
-    def row(name: str) -> list[str]:
-        one = summary["statements"][name]
-        latency = one["latency_ms"]
-        return [
-            text(name),
-            short(known[name].kind.value if name in known else "–"),
-            number(one["succeeded"], figures.count(one["succeeded"])),
-            number(one["failed"], figures.count(one["failed"])),
-            number(one["qps"], figures.rate(one["qps"])),
-            *(number(latency.get(key), figures.time_of(latency, key)) for key in figures.TIMES),
-        ]
-
-    head = ("statement", "kind", "succeeded", "failed", "per s", *figures.TIMES.values())
-    said = table("Times in milliseconds", head, map(row, names[:ROWS_MAX]), words=2)
-    if len(names) > ROWS_MAX:
-        said += note(f"{len(names) - ROWS_MAX} more are in summary.json.")
-    limit = max(SQL_MAX // max(len(known), 1), 200)
-    listed = "".join(
-        f"<p><strong>{html(one.name)}</strong> ({one.kind.value}, weight {one.weight})</p>"
-        + code(";\n".join(query.sql for query in one.queries), limit)
-        for one in list(known.values())[:ROWS_MAX]
-    )
-    return said + (details("SQL of the statements", listed) if listed else "")
-
-
-def find_max(record: RunRecord) -> str:
-    found = record.summary["find_max"]
-    level = found.get("max_concurrency")
-    kinds = {"TRUE_MAX": "the limit itself was found", "BOUNDED_MAX": "more were not tried"}
-    failed = found.get("failed_at")
-    answer = facts(
-        [
-            ("held", data(level, figures.count(level))),
-            ("result", html(kinds.get(str(found.get("result")), str(found.get("result") or "")))),
-            ("did not hold", data(failed, figures.count(failed)) if failed is not None else ""),
-            ("because", html(str(found.get("failed_outcome") or ""))),
-            ("per second", data(found.get("qps"), figures.rate(found.get("qps")))),
-            ("p95", f"{data(found.get('p95_ms'), figures.ms(found.get('p95_ms')))} ms"),
-            ("confidence", html(str(found.get("confidence") or ""))),
-        ]
-    )
-    answer += note(html(str(found.get("reason") or "")))
-    rows = (
-        (
-            number(step.number, str(step.number)),
-            number(step.target, figures.count(step.target)),
-            number(step.succeeded, figures.count(step.succeeded)),
-            number(step.failed, figures.count(step.failed)),
-            number(step.qps, figures.rate(step.qps)),
-            number(step.p50_ms, figures.ms(step.p50_ms)),
-            number(step.p95_ms, figures.ms(step.p95_ms)),
-            number(step.p99_ms, figures.ms(step.p99_ms)),
-            f'<td class="{"ok" if step.outcome == "STABLE" else "miss"}">{html(step.outcome)}</td>',
-            text(step.reason),
-        )
-        for step in record.steps[:ROWS_MAX]
-    )
-    head = ("step", "connections", "succeeded", "failed", "per s", "p50", "p95", "p99", "outcome", "why")
-    ladder = (
-        table("The steps, in order; times in milliseconds", head, rows, words=0, last_words=2) if record.steps else ""
-    )
-    return answer + ladder
-
-
 def errors(summary: Mapping[str, Any]) -> str:
     found = summary["errors"]
     if not found:
         return note("No statement failed.")
     rows = (
         (
+            named(one.get("statement") or figures.NONE),
             short(one["category"]),
-            f'<td class="t"><code>{html(one["example"], 400)}</code></td>',
             number(one["code"], figures.NONE if one["code"] is None else str(one["code"])),
             number(one["count"], figures.count(one["count"])),
+            f'<td><div class="t"><code>{html(one["example"], 400)}</code></div></td>',
         )
         for one in found[:ERRORS_MAX]
     )
-    head, more = ("category", "example", "code", "times"), len(found) - ERRORS_MAX
-    said = table("By category and code, with one example of each", head, rows, words=2)
+    head, more = ("statement", "category", "code", "count", "example"), len(found) - ERRORS_MAX
+    said = table("By statement, category and code, with one example of each", head, rows, words=2, last_words=1)
     return said + (note(f"{more} more kinds are in summary.json.") if more > 0 else "")
+
+
+def events(happened: Sequence[RunEvent]) -> str:
+    """What the marks of the charts stand for."""
+    if not happened:
+        return ""
+    rows = [
+        (f'<td class="n">{figures.seconds(event.at_s)}</td>', text(event.text, 300)) for event in happened[:ROWS_MAX]
+    ]
+    listed = table(
+        "Events, in seconds since the start of the run", ("at", "event"), rows, words=0, last_words=1, fit=True
+    )
+    if len(happened) > ROWS_MAX:
+        listed += note(f"{len(happened) - ROWS_MAX} more came after these.")
+    return listed if len(rows) <= EVENTS_OPEN else details(f"All {len(happened)} events", listed)
 
 
 def workers(record: RunRecord) -> str:
@@ -259,8 +209,16 @@ def workers(record: RunRecord) -> str:
                 "busiest worker",
                 data(client["cpu_percent_of_core"], figures.plain_percent(client["cpu_percent_of_core"])),
             ),
-            ("woke late, p99", f"{data(client['wakeup_p99_ms'], figures.ms(client['wakeup_p99_ms']))} ms"),
+            ("woke late, mean", _optional_ms(client.get("wakeup_mean_ms"))),  # not known of older runs
+            (
+                "woke late, p99",
+                f"{data(client['wakeup_p99_ms'], figures.ms(client['wakeup_p99_ms']))} ms:"
+                " percentiles may be off by as much",
+            ),
+            ("paused", figures.plain_percent(client.get("gap_percent"))),
             ("own overhead", _optional_ms(client["overhead_ms"])),
+            ("delivered load", _delivered(summary.get("delivered") or {})),
+            ("connections", html(login_words(client.get("connections") or {}))),
             *_surroundings(summary["environment"]),
         ]
     )
@@ -283,7 +241,21 @@ def workers(record: RunRecord) -> str:
     rows = map(row, summary["worker_results"][:ROWS_MAX])
     more = len(summary["worker_results"]) - ROWS_MAX
     listed = table("Workers", head, rows, words=4)
+    refused = _last_refused(client.get("connections") or {})
+    health += note(f"Last login refused: {html(refused, 400)}") if refused else ""
     return note(said) + health + listed + (note(f"{more} more are in summary.json.") if more > 0 else "")
+
+
+def _delivered(delivered: Mapping[str, Any]) -> str:
+    fraction = delivered.get("fraction")
+    return "" if fraction is None else data(fraction, percent(fraction))
+
+
+def _last_refused(connections: Mapping[str, Any]) -> str:
+    for refusal in (connections.get("last_refused") or ())[-1:]:
+        code = "" if refusal["code"] is None else f"{refusal['code']}: "
+        return f"{refusal['worker_id']}, {refusal['at']}: {code}{refusal['text']}"
+    return ""
 
 
 def enrichment(record: RunRecord) -> str:

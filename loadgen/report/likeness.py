@@ -3,7 +3,8 @@
 A comparison blames every change on what the user changed. So whatever else may change a number must be alike: the
 scenario but for names and thresholds, the size of the warehouse, the driver's major version, the number of workers and
 of cores. A difference that is the point of the comparison is named by the user (`--vary target.warehouse`), together
-with everything below that key.
+with everything below that key. Keys are those of a scenario file; what was found around a run is `environment.…` and
+`warehouse.size`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadgen.scenario.as_written import ONE_VALUE, as_written, key_as_written
+
 # Parts of a stored scenario that do not change what is measured.
-_NO_MATTER = ("name", "description", "labels", "thresholds", "control", "enrichment", "notify", "frozen_version")
+_NO_MATTER = ("name", "description", "labels", "thresholds", "control", "enrichment", "notify")
 _NOTED = ("loadgen", "python", "platform", "server", "shared_warehouse")  # of the environment: shown when they differ
-_MISSING = object()
+_FIRST = (
+    "load.mode",
+    "load",
+    "workload",
+    "target",
+    "warehouse",
+    "connection",
+)  # sections by how much they say about a difference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,61 +69,59 @@ def unfit(letter: str, run_id: str, status: str, summary: Mapping[str, Any] | No
 
 def differences(a: Setting, b: Setting, varied: Sequence[str] = ()) -> tuple[Difference, ...]:
     """Everything that is not the same, by key; what forbids a comparison first."""
-    first, second = dict(_facts(a)), dict(_facts(b))
+    names = tuple(map(key_as_written, varied))
     found = [
-        Difference(
-            key=key,
-            a=_shown(first.get(key, _MISSING)),
-            b=_shown(second.get(key, _MISSING)),
-            matters=_matters(key),
-            varied=_is_varied(key, varied),
-        )
-        for key in sorted(first.keys() | second.keys())
-        if first.get(key, _MISSING) != second.get(key, _MISSING)
+        Difference(key=key, a=first, b=second, matters=_matters(key), varied=_is_at_or_below(key, names))
+        for key, first, second in _apart("", _settings(a), _settings(b))
     ]
-    return tuple(sorted(found, key=lambda one: (not one.forbids, not one.matters, one.key)))
+    return tuple(sorted(found, key=lambda one: (not one.forbids, not one.matters, _rank(one.key), one.key)))
 
 
 def unused(varied: Iterable[str], found: Iterable[Difference]) -> list[str]:
     """Keys the user named that do not differ: perhaps they are misspelt."""
     keys = [one.key for one in found]
-    return [name for name in varied if not any(_is_varied(key, [name]) for key in keys)]
+    return [name for name in varied if not any(_is_at_or_below(key, [key_as_written(name)]) for key in keys)]
 
 
-def _facts(setting: Setting) -> Iterator[tuple[str, Any]]:
-    yield from _flat(setting.config, "")
-    environment = setting.environment
-    for name in (*_NOTED, "cores"):
-        yield f"environment.{name}", environment.get(name)
-    yield "environment.driver_major", str(environment.get("driver")).partition(".")[0]
-    yield "environment.driver", environment.get("driver")
-    yield "workers", setting.workers
-    yield "warehouse.size", ", ".join(setting.warehouse_sizes) or None
+def _settings(setting: Setting) -> dict[str, Any]:
+    written, environment = as_written(setting.config), setting.environment
+    return {
+        **written,
+        "load": {**written["load"], "workers": setting.workers},
+        "environment": {
+            **{name: environment.get(name) for name in (*_NOTED, "cores", "driver")},
+            "driver_major": str(environment.get("driver")).partition(".")[0],
+        },
+        "warehouse": {"size": ", ".join(setting.warehouse_sizes) or None},
+    }
 
 
-def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Leaves with their keys; members of a list by their name where they have one: workload.statements[pay].weight."""
-    if isinstance(value, Mapping) and value:
-        for name, inner in value.items():
-            yield from _flat(inner, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list) and value:
-        for number, inner in enumerate(value):
-            name = inner.get("name", number) if isinstance(inner, Mapping) else number
-            yield from _flat(inner, f"{key}[{name}]")
+def _apart(key: str, a: Any, b: Any) -> Iterator[tuple[str, Any, Any]]:
+    """What differs below a key: (key, a, b). What only one of them has is one difference, however much is in it."""
+    if a == b or (_is_unset(a) and _is_unset(b)):
+        return
+    inner = [{} if one in ([], {}) else one for one in (a, b)]
+    if all(isinstance(one, Mapping) for one in inner) and key.rpartition(".")[2] not in ONE_VALUE:
+        for name in dict.fromkeys((*inner[0], *inner[1])):
+            yield from _apart(f"{key}.{name}" if key else str(name), inner[0].get(name), inner[1].get(name))
     else:
-        yield key, value
+        yield key, a, b
+
+
+def _is_unset(value: Any) -> bool:
+    return value is None or value in ({}, [])
+
+
+def _rank(key: str) -> int:
+    return next((rank for rank, name in enumerate(_FIRST) if _is_at_or_below(key, [name])), len(_FIRST))
 
 
 def _matters(key: str) -> bool:
-    head = key.partition(".")[0].partition("[")[0]
+    head = key.partition(".")[0]
     if head == "environment":
         return key.partition(".")[2] in ("cores", "driver_major")
     return head not in _NO_MATTER
 
 
-def _is_varied(key: str, varied: Sequence[str]) -> bool:
-    return any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in varied)
-
-
-def _shown(value: Any) -> Any:
-    return None if value is _MISSING else value
+def _is_at_or_below(key: str, names: Sequence[str]) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in names)

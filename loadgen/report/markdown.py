@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loadgen.report import figures
+from loadgen.report.delivered import login_words, percent
 from loadgen.report.foreign import markdown
 from loadgen.report.record import RunRecord
+from loadgen.units import counted
 
 STATEMENTS_MAX = 60  # rows; the limit of a comment is 65,536 characters
+STAGES_MAX = 30
 ERRORS_MAX = 10
 NAME_MAX = 100
 TEXT_MAX = 300
@@ -21,7 +24,14 @@ def report_markdown(record: RunRecord) -> str:
     """Verdict, thresholds, totals, times: what somebody wants to know who was not there."""
     summary = record.summary
     parts = [_head(summary), *_invalid(summary), *_thresholds(summary), *_totals(summary), *_times(record)]
-    parts += [*_find_max(summary), *_errors(summary), *_sessions(summary), *_client(summary), _foot(record)]
+    parts += [
+        *_stages(summary),
+        *_find_max(summary),
+        *_errors(summary),
+        *_sessions(summary),
+        *_client(summary),
+        _foot(record),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -64,9 +74,14 @@ def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
         ],
     )
     yield (
-        f"{figures.seconds(summary['measured_seconds'])} measured, {figures.count(summary['connections'])} connections,"
-        f" {figures.count(summary['workers'])} workers."
+        f"{figures.seconds(summary['measured_seconds'])} measured, {counted(summary['connections'], 'connection')},"
+        f" {counted(summary['workers'], 'worker')}.{_delivered(summary)}"
     )
+
+
+def _delivered(summary: Mapping[str, Any]) -> str:
+    fraction = (summary.get("delivered") or {}).get("fraction")
+    return "" if fraction is None else f" Delivered load {percent(fraction)}."
 
 
 def _times(record: RunRecord) -> Iterator[str]:
@@ -96,6 +111,27 @@ def _times(record: RunRecord) -> Iterator[str]:
         yield f"{len(names) - STATEMENTS_MAX} more statements are in report.html."
 
 
+def _stages(summary: Mapping[str, Any]) -> Iterator[str]:
+    stages = summary.get("stages") or ()
+    rows = [
+        (
+            markdown(stage["name"], NAME_MAX),
+            figures.level(stage),
+            figures.span(stage),
+            figures.count(stage["succeeded"]),
+            figures.rate(stage["qps"]),
+            figures.percent(stage["error_rate"]),
+            *(figures.time_of(stage["latency_ms"], one) for one in figures.TIMES),
+        )
+        for stage in stages[:STAGES_MAX]
+    ]
+    if rows:
+        head = ("stage", "load", "measured", "count", "per s", "error rate", *figures.TIMES.values())
+        yield _table(head, rows, left=3)
+    if len(stages) > STAGES_MAX:
+        yield f"{len(stages) - STAGES_MAX} more stages are in report.html."
+
+
 def _find_max(summary: Mapping[str, Any]) -> Iterator[str]:
     found = summary["find_max"]
     if not found:
@@ -105,7 +141,7 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"**No number of connections held:** {markdown(str(found['reason']), TEXT_MAX)}"
         return
     yield (
-        f"**{figures.count(level)} connections** is the most that held ({markdown(str(found['result']))}):"
+        f"**{counted(level, 'connection')}** is the most that held ({markdown(str(found['result']))}):"
         f" {figures.rate(found['qps'])} per second, p95 {figures.ms(found['p95_ms'])} ms."
         f" {markdown(str(found['reason']), TEXT_MAX)}"
     )
@@ -114,11 +150,17 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[str]:
 def _errors(summary: Mapping[str, Any]) -> Iterator[str]:
     errors = summary["errors"]
     rows = [
-        (figures.count(one["count"]), one["category"], str(one["code"] or "–"), markdown(one["example"], TEXT_MAX))
+        (
+            figures.count(one["count"]),
+            markdown(one.get("statement") or "", NAME_MAX),
+            one["category"],
+            str(one["code"] or "–"),
+            markdown(one["example"], TEXT_MAX),
+        )
         for one in errors[:ERRORS_MAX]
     ]
     if rows:
-        yield _table(("failed", "category", "code", "example"), rows, left=4)
+        yield _table(("failed", "statement", "category", "code", "example"), rows, left=5)
     if len(errors) > ERRORS_MAX:
         yield f"{len(errors) - ERRORS_MAX} more kinds of errors are in report.html."
 
@@ -134,8 +176,11 @@ def _client(summary: Mapping[str, Any]) -> Iterator[str]:
     client = summary["client"]
     yield (
         f"Load generator: busiest worker at {figures.plain_percent(client['cpu_percent_of_core'])} of its core,"
-        f" threads woke {figures.ms(client['wakeup_p99_ms'])} ms late (p99)."
+        f" threads woke {figures.ms(client['wakeup_p99_ms'])} ms late (p99): percentiles may be off by as much."
     )
+    logins = login_words(client.get("connections") or {})
+    if logins:
+        yield f"Connections: {logins}."
 
 
 def _foot(record: RunRecord) -> str:

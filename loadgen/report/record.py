@@ -5,19 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from loadgen.metrics.result import Merged
-from loadgen.report.timeline import Second
+from loadgen.report.timeline import PointTimes, Second
 from loadgen.scenario.scenario import Scenario
 
 
+class EventKind(StrEnum):
+    """What an event on the time axis is; each has a look of its own."""
+
+    START = "start"
+    STOP = "stop"
+    LEVEL = "level"  # a phase, a stage or a number of connections began
+    HELD = "held"  # a step of a search was judged
+    BROKEN = "broken"
+    LOST = "lost"  # a worker
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """Something that was commanded, at a moment of the run."""
+class RunEvent:
+    """Something that happened, at a moment of the run."""
 
     at_s: float
-    label: str
+    label: str  # a few characters, for charts
+    text: str  # one sentence
+    kind: EventKind = EventKind.LEVEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +95,11 @@ class RunRecord:
     config: str  # of loadgen.scenario.frozen; secrets are ${NAME}
     scenario: Scenario | None  # None: written by another version, and only `config` can be shown
     seconds: tuple[Second, ...] = ()
+    span_s: int = 1  # seconds in each point of a chart
+    point_times: PointTimes = field(default_factory=dict)  # response times by statement; empty: not stored
     merged: Merged | None = None  # the windows the summary was made of; None: they cannot be had
     merged_missing: str | None = None  # why
-    marks: tuple[Mark, ...] = ()
+    events: tuple[RunEvent, ...] = ()  # in the order of time
     polls: tuple[Poll, ...] = ()
     steps: tuple[Step, ...] = ()
     machines: Mapping[str, Machine] = field(default_factory=dict)  # by worker id

@@ -14,7 +14,9 @@ from loadgen.metrics.result import Merged
 from loadgen.metrics.tally import StatementTally
 from loadgen.model.sessions import SessionCounts
 from loadgen.model.workload import Statement, StatementKind
-from loadgen.report.verdict import Checked, ClientHealth
+from loadgen.report.client_health import ClientHealth
+from loadgen.report.delivered import Delivered
+from loadgen.report.verdict import Checked
 from loadgen.units import NS_PER_MS
 
 SCHEMA_VERSION = 1
@@ -23,20 +25,29 @@ _UNSTORED = "not stored yet: "
 # The order of keys at every level of the document; others follow by name.
 _ORDER = (
     *("schema_version", "run_id", "scenario", "worker_id", "status", "verdict", "exit_code", "exit_reason"),
-    *("validity", "valid", "reasons", "started_at", "measured_seconds", "connections", "workers", "totals"),
-    *("category", "code", "count", "example", "check", "value", "passed"),
-    *("max_concurrency", "result", "step", "target", "outcome", "reason", "failed_at", "failed_outcome", "seconds"),
+    *("validity", "valid", "reasons", "started_at", "stage", "name", "starts_s", "measured_seconds", "connections"),
+    *("rate", "workers", "totals"),
+    *("statement", "category", "code", "count", "example", "check", "value", "passed"),
+    *("max_concurrency", "result", "step", "target", "outcome", "reason", "failed_at", "failed_outcome"),
+    *("limited_at", "seconds"),
     *("scheduled", "skipped", "succeeded", "failed", "cancelled", "reads", "writes", "qps", "error_rate"),
     *(*PERCENTILES, "avg", "min", "max", "at_least"),
-    *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "errors", "thresholds", "find_max"),
-    *("worker_results", "cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms", "saturated", "client"),
+    *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "stages", "errors", "thresholds", "find_max"),
+    *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds"),
+    *("planned_arrivals", "sent_arrivals", "overload_arrivals", "fraction", "by_worker", "by_window", "step_id"),
+    *("worker_results", "delivered", "cpu_percent_of_core", "wakeup_mean_ms", "wakeup_p99_ms", "gap_percent"),
+    *("others_cores", "overhead_ms", "saturated", "client"),
+    *("opened", "reopened", "refused", "last_refused", "at", "second", "text"),
     *("created", "expired", "current", "sessions"),
-    *("confidence", "low_confidence", "steps", "environment", "enrichment"),
+    *("confidence", "low_confidence", "decisive_step", "steps", "environment", "enrichment"),
 )
 _PLACES = {key: place for place, key in enumerate(_ORDER)}
 _FRACTIONS = {
     *("measured_seconds", "seconds", "value", "qps", "error_rate", "p95_ms", *PERCENTILES, "avg", "min", "max"),
-    *("cpu_percent_of_core", "wakeup_p99_ms", "overhead_ms"),
+    *("rate", "starts_s"),
+    *("cpu_percent_of_core", "wakeup_mean_ms", "wakeup_p99_ms", "gap_percent", "others_cores", "overhead_ms"),
+    *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds", "fraction"),
+    "second",
 }
 
 
@@ -62,6 +73,17 @@ class WorkerResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageResult:
+    """What was measured in one stage of the load, over all workers."""
+
+    number: int  # from 1
+    starts_s: float  # since the start of the run
+    connections: int | None  # of a closed loop
+    rate_per_second: float | None  # of an open loop
+    merged: Merged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """Everything a summary is made of."""
 
@@ -78,12 +100,15 @@ class RunFacts:
     workers: Sequence[WorkerResult]
     reason: str = ""
     open_loop: bool = False
+    stages: Sequence[StageResult] = ()
     find_max: Mapping[str, Any] | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
     enrichment: Mapping[str, Any] = field(default_factory=dict)
     overhead_ms: float | None = None  # what the client adds to the server's time, in the median
     signal: int | None = None  # that ended it
     sessions: SessionCounts | None = None  # of logical users; None: the scenario has none
+    delivered: Delivered | None = None  # None: what was planned is not known
+    logins: Mapping[str, Any] | None = None  # of load connections; None: nobody told
     unstored: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # rows in spools, by worker and kind
 
 
@@ -126,6 +151,7 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
         "totals": _totals(facts),
         **_times(merged.tally.whole, open_loop=facts.open_loop),
         "statements": _statements(merged),
+        "stages": [_stage(stage) for stage in facts.stages],
         "errors": _errors(merged),
         "thresholds": [
             {"check": checked.check, "value": _rounded(checked.value), "passed": checked.passed}
@@ -133,6 +159,7 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
         ],
         "find_max": facts.find_max,
         "worker_results": [_worker(worker) for worker in facts.workers],
+        "delivered": None if facts.delivered is None else facts.delivered.document(),
         "client": _client(facts),
         **({} if facts.sessions is None else {"sessions": facts.sessions.document()}),
         "environment": dict(facts.environment),
@@ -217,22 +244,46 @@ def _statements(merged: Merged) -> dict[str, Any]:
 
 
 def _errors(merged: Merged) -> list[dict[str, Any]]:
-    """Most frequent first."""
-    found = sorted(merged.tally.errors.items(), key=lambda item: (-item[1].count, item[0][0], item[0][1] or 0))
-    return [
-        {"category": category.value, "code": code, "count": group.count, "example": group.example}
-        for (category, code), group in found
+    """Most frequent first. A statement of None: more kinds of errors than are told apart by statement."""
+    found = [
+        {
+            "statement": key.statement,
+            "category": key.category.value,
+            "code": key.code,
+            "count": group.count,
+            "example": group.example,
+        }
+        for key, group in merged.tally.errors.items()
     ]
+    return sorted(found, key=lambda one: (-one["count"], one["category"], one["code"] or 0, one["statement"] or ""))
+
+
+def _stage(stage: StageResult) -> dict[str, Any]:
+    counts = stage.merged.counts
+    return {
+        "stage": stage.number,
+        "name": f"stage {stage.number}",
+        "starts_s": round(stage.starts_s, 3),
+        "measured_seconds": round(stage.merged.seconds, 6),
+        "connections": stage.connections,
+        "rate": stage.rate_per_second,
+        **{name: getattr(counts, name) for name in ("scheduled", "skipped", "succeeded", "failed", "cancelled")},
+        "qps": round(stage.merged.qps, 3),
+        "error_rate": counts.error_rate or 0.0,
+        "latency_ms": latency_ms(stage.merged.tally.whole),
+    }
 
 
 def _client(facts: RunFacts) -> dict[str, Any]:
-    service = facts.merged.tally.whole.service_at(500)
-    saturated = facts.client.saturation(None if service is None else service.value_ns / NS_PER_MS)
     return {
         "cpu_percent_of_core": _rounded(facts.client.cpu_percent_of_core),
+        "wakeup_mean_ms": _rounded(facts.client.wakeup_mean_ms),
         "wakeup_p99_ms": _rounded(facts.client.wakeup_p99_ms),
+        "gap_percent": _rounded(facts.client.gap_percent),
+        "others_cores": _rounded(facts.client.others_cores),
         "overhead_ms": _rounded(facts.overhead_ms),
-        "saturated": saturated is not None,
+        "saturated": facts.client.saturated,
+        "connections": None if facts.logins is None else dict(facts.logins),
     }
 
 

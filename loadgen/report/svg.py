@@ -1,7 +1,8 @@
 """Charts as SVG, made here: no script, no library, no network. Colours are CSS classes, so that they follow the page.
 
 A chart has a title and a description for those who cannot see it, lines that carry their names, and room for phases,
-marks and dots. Text in it must have been through loadgen.report.foreign; numbers are ours.
+marks, limits and dots. Text in it must have been through loadgen.report.foreign; numbers are ours. No two labels of a
+chart lie on each other: widths are estimated, and what has no room is shown when it is pointed at.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import unescape
 from itertools import groupby
 
 Point = tuple[float, float | None]  # None: nothing is known there, and the line has a gap
 
-LEFT, RIGHT, TOP, BOTTOM = 58, 66, 16, 26  # room for labels, in units of the view box
+LEFT, RIGHT, TOP, BOTTOM = 58, 72, 16, 26  # room for labels, in units of the view box
+MARGIN = 20  # to the right where lines have no names
 LABEL_GAP = 13  # between two names at the ends of lines
+LANE = 12  # height of a line of labels above the plot
+NOTE_WIDTH = 6.4  # of a character of a small label, at most
 _NICE = (1, 2, 2.5, 5, 10)
 
 
@@ -60,6 +65,28 @@ class Dot:
     css: str
     label: str = ""
     cross: bool = False  # a shape of its own: colour alone says nothing to some
+    ring: bool = False  # around another dot
+    at_least: bool = False  # a triangle that points up: the value is this or more
+    radius: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A vertical line: something happened there."""
+
+    at: float
+    label: str = ""
+    title: str = ""  # shown when it is pointed at; empty: the label
+    css: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A horizontal line: a value that must not be passed."""
+
+    value: float
+    label: str
+    css: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,16 +98,22 @@ class Chart:
     y: Axis
     lines: tuple[Line, ...] = ()
     bands: tuple[Band, ...] = ()
-    marks: tuple[tuple[float, str], ...] = ()  # where, what
+    marks: tuple[Mark, ...] = ()
+    limits: tuple[Limit, ...] = ()
     dots: tuple[Dot, ...] = ()
     bars: tuple[tuple[float, float, float], ...] = ()  # from, to, height
     x_title: str = ""
     width: int = 960
     height: int = 190
+    lanes: int = 1  # of labels of marks, above the plot
+
+    @property
+    def top(self) -> int:
+        return TOP + LANE * (self.lanes - 1)
 
     @property
     def right(self) -> int:
-        return self.width - RIGHT
+        return self.width - (RIGHT if any(line.name for line in self.lines) else MARGIN)
 
     @property
     def bottom(self) -> int:
@@ -90,7 +123,7 @@ class Chart:
         return LEFT + self.x.part(x) * (self.right - LEFT)
 
     def py(self, y: float) -> float:
-        return self.bottom - self.y.part(y) * (self.bottom - TOP)
+        return self.bottom - self.y.part(y) * (self.bottom - self.top)
 
 
 def svg(chart: Chart) -> str:
@@ -106,9 +139,10 @@ def svg(chart: Chart) -> str:
             *_bars(chart),
             *_marks(chart),
             *(part for line in chart.lines for part in _line(chart, line)),
+            *_limits(chart),
             *_names(chart),
             *_dots(chart),
-            f'<line class="cursor" y1="{TOP}" y2="{chart.bottom}" x1="-9" x2="-9"/></svg>',
+            f'<line class="cursor" y1="{chart.top}" y2="{chart.bottom}" x1="-9" x2="-9"/></svg>',
         ]
     )
 
@@ -128,14 +162,16 @@ def linear_axis(high: float, *, low: float = 0.0, ticks: int = 4, unit: str = ""
 
 
 def log_axis(low: float, high: float, *, unit: str = "") -> Axis:
-    """Decades, with 2 and 5 between them when there are few."""
+    """Decades, with 2 and 5, and then others, between them when there are few."""
     low, high = max(low, 1e-6), max(high, low * 1.5, 1e-6)
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    factors = (1, 2, 5) if last - first <= 3 else (1,)
-    values = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
-    start = max((value for value in values if value <= low), default=low)
-    end = min((value for value in values if value >= high), default=high)
-    shown = tuple((value, f"{short(value)}{unit}") for value in values if start <= value <= end)
+    for factors in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
+        values = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
+        start = max((value for value in values if value <= low), default=low)
+        end = min((value for value in values if value >= high), default=high)
+        shown = tuple((value, f"{short(value)}{unit}") for value in values if start <= value <= end)
+        if len(shown) > 4:
+            break
     return Axis(low=start, high=end, ticks=shown, log=True)
 
 
@@ -185,22 +221,62 @@ def _bands(chart: Chart) -> Iterator[str]:
     for band in chart.bands:
         left, right = chart.px(band.start), chart.px(band.end)
         yield (
-            f'<rect class="band {band.css}" x="{_n(left)}" y="{TOP}" width="{_n(max(right - left, 0.5))}"'
-            f' height="{chart.bottom - TOP}"><title>{band.label}</title></rect>'
+            f'<rect class="band {band.css}" x="{_n(left)}" y="{chart.top}" width="{_n(max(right - left, 0.5))}"'
+            f' height="{chart.bottom - chart.top}"><title>{band.label}</title></rect>'
         )
-        if right - left > 7 * len(band.label):
-            yield f'<text class="note" x="{_n(left + 4)}" y="{TOP + 11}">{band.label}</text>'
+        if right - left > NOTE_WIDTH * len(band.label) + 8:
+            yield f'<text class="note" x="{_n(left + 4)}" y="{chart.top + 11}">{band.label}</text>'
 
 
 def _marks(chart: Chart) -> Iterator[str]:
-    taken = -math.inf
-    for at, label in chart.marks:
-        x = chart.px(at)
-        line = f'<line x1="{_n(x)}" x2="{_n(x)}" y1="{TOP}" y2="{chart.bottom}"/>'
-        yield f'<g class="mark">{line}<title>{label}</title></g>'
-        if x - taken > 5.5 * len(label) + 3 and x + 6 * len(label) < chart.width:
-            yield f'<text class="note" x="{_n(x + 3)}" y="{TOP - 4}">{label}</text>'
-            taken = x
+    """Each label in the lowest line above the plot where it has room; none where it has none."""
+    ends = [-math.inf] * chart.lanes
+    for mark in chart.marks:
+        x = chart.px(mark.at)
+        line = f'<line x1="{_n(x)}" x2="{_n(x)}" y1="{chart.top}" y2="{chart.bottom}"/>'
+        yield f'<g class="mark {mark.css}">{line}<title>{mark.title or mark.label}</title></g>'
+        end = _label_end(x, mark)
+        lane = next((lane for lane, taken in enumerate(ends) if x >= taken), None)
+        if mark.label and lane is not None and end < chart.width:
+            ends[lane] = end
+            y = chart.top - 4 - LANE * lane
+            yield f'<text class="note {mark.css}" x="{_n(x + 3)}" y="{y}">{mark.label}</text>'
+
+
+def lanes_for(marks: Sequence[Mark], x: Axis, width: int, most: int) -> int:
+    """How many lines of labels these marks need above a plot, at most `most`."""
+    ends = [-math.inf]
+    for mark in (mark for mark in marks if mark.label):
+        at = LEFT + x.part(mark.at) * (width - RIGHT - LEFT)
+        lane = next((lane for lane, taken in enumerate(ends) if at >= taken), len(ends))
+        ends += [-math.inf] if lane == len(ends) else []
+        ends[lane] = _label_end(at, mark)
+    return min(len(ends), most)
+
+
+def _label_end(at: float, mark: Mark) -> float:
+    return at + 3 + NOTE_WIDTH * len(unescape(mark.label))
+
+
+def _limits(chart: Chart) -> Iterator[str]:
+    """A line with its label above it, at the right end of the plot; beyond the axis only the label, with an arrow."""
+    labels = []
+    for limit in chart.limits:
+        y = chart.py(limit.value)
+        if chart.y.low <= limit.value <= chart.y.high:
+            yield f'<line class="limit {limit.css}" x1="{LEFT}" x2="{chart.right}" y1="{_n(y)}" y2="{_n(y)}"/>'
+            labels.append((y - 4, limit.label, limit.css))
+        else:
+            beyond = "↑" if limit.value > chart.y.high else "↓"
+            labels.append((y - 4, f"{beyond} {limit.label}", limit.css))
+    labels.sort()
+    lowest = chart.top + 9.0
+    for y, label, css in labels:
+        lowest = max(y, lowest)
+        x, width = chart.right - 4, NOTE_WIDTH * len(unescape(label)) + 12
+        yield f'<rect class="plate" x="{_n(x - width + 2)}" y="{_n(lowest - 9.5)}" width="{_n(width)}" height="12"/>'
+        yield f'<text class="limit {css}" x="{x}" y="{_n(lowest)}" text-anchor="end">{label}</text>'
+        lowest += LABEL_GAP
 
 
 def _line(chart: Chart, line: Line) -> Iterator[str]:
@@ -232,12 +308,12 @@ def _names(chart: Chart) -> Iterator[str]:
     ends = []
     for line in chart.lines:
         known = [y for _, y in line.points if y is not None]
-        if known:
+        if known and line.name:
             ends.append((chart.py(known[-1]), line))
     ends.sort(key=lambda end: end[0])
     places: list[float] = []
     for y, _ in ends:
-        places.append(max(y, places[-1] + LABEL_GAP) if places else y)
+        places.append(max(y, places[-1] + LABEL_GAP if places else chart.top + 6.0))
     over = max(places[-1] - chart.bottom, 0.0) if places else 0.0
     for (_, line), y in zip(ends, places, strict=True):
         yield f'<text class="name {line.css}" x="{chart.right + 6}" y="{_n(y - over)}" dy=".32em">{line.name}</text>'
@@ -245,11 +321,14 @@ def _names(chart: Chart) -> Iterator[str]:
 
 def _dots(chart: Chart) -> Iterator[str]:
     for dot in chart.dots:
-        x, y = _n(chart.px(dot.x)), _n(chart.py(dot.y))
+        x, y, size = _n(chart.px(dot.x)), _n(chart.py(dot.y)), _n(dot.radius)
         if dot.cross:
             shape = f'<path class="cross {dot.css}" d="M-5 -5L5 5M-5 5L5 -5" transform="translate({x} {y})"/>'
+        elif dot.at_least:
+            path = f"M0 -{size}L{size} {size}H-{size}Z"
+            shape = f'<path class="dot {dot.css}" d="{path}" transform="translate({x} {y})"/>'
         else:
-            shape = f'<circle class="dot {dot.css}" cx="{x}" cy="{y}" r="5"/>'
+            shape = f'<circle class="{"cross" if dot.ring else "dot"} {dot.css}" cx="{x}" cy="{y}" r="{size}"/>'
         yield f"<g>{shape}<title>{dot.label}</title></g>"
 
 

@@ -4,52 +4,113 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loadgen.log import plain
 from loadgen.report import figures
+from loadgen.report.delivered import login_words, percent
+from loadgen.units import counted
 
 STATEMENTS_MAX = 50
+STAGES_MAX = 50
+STAGE_TIMES = ("p50", "p95", "p99")
 ERRORS_MAX = 10
 NAME_MAX = 30  # characters of a name in a table
+ENDLESS = 10**9  # columns of what is no terminal
+NAME_MIN = 10  # and columns, at least, however narrow the terminal is
 REASON_MAX = 500
 
 
+# Columns of a table of times that give way, in this order, when the terminal is too narrow for all of them.
+_GIVE_WAY = ("p999", "p90", "avg", "max")
+VERDICT_COLOURS = {"passed": "green", "failed": "red", "error": "red", "invalid": "yellow", "cancelled": "yellow"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line for a terminal: `mark`, the characters that have a colour; `indent`, where the rest of a line that is
+    too long goes on."""
+
+    text: str
+    mark: str = ""
+    colour: str | None = None
+    indent: int = 2
+
+
 def summary_text(summary: Mapping[str, Any], where: str | None = None) -> str:
-    """Plain text, in parts with a blank line between them; tables of at most 100 columns as long as names are short."""
-    parts = [
+    """Plain text, as wide as it is; tables of at most 100 columns as long as names are short."""
+    return "\n".join(line.text for line in summary_lines(summary, where))
+
+
+def summary_lines(
+    summary: Mapping[str, Any], where: str | None = None, *, report: str | None = None, width: int | None = None
+) -> list[Line]:
+    """In parts with a blank line between them. Nothing but a path is wider than `width` columns, when it is given."""
+    width = width or ENDLESS
+    files = [f"{name}: {path}" for name, path in (("report", report), ("files", where)) if path]
+    parts: list[list[Line | str]] = [
         [*_verdict(summary), *_thresholds(summary["thresholds"])],
-        [*_totals(summary), *_sessions(summary)],
-        [*_latencies(summary)],
+        [*_totals(summary), *_delivered(summary), *_connections(summary), *_sessions(summary)],
+        [*_latencies(summary, width)],
+        [*_stages(summary.get("stages") or ())],
         [*_find_max(summary["find_max"] or {})],
         [*_errors(summary["errors"])],
-        [*_client(summary["client"]), *([f"files: {where}"] if where else [])],
+        [*_client(summary["client"]), *files],
     ]
-    return "\n\n".join("\n".join(part) for part in parts if part)
+    lines: list[Line] = []
+    for part in parts:
+        if part and lines:
+            lines.append(Line(""))
+        lines += (line if isinstance(line, Line) else Line(line) for line in part)
+    return [piece for line in lines for piece in wrapped(line, width)]
 
 
-def _verdict(summary: Mapping[str, Any]) -> Iterator[str]:
+def wrapped(line: Line, width: int | None) -> Iterator[Line]:
+    """The line in pieces of at most `width` columns, when it is given, cut between words; a longer word stays whole."""
+    width = width or ENDLESS
+    pieces, rest = [], line.text
+    while columns(rest) > width and (place := _last_gap(rest, width)):
+        pieces.append(rest[:place].rstrip())
+        rest = " " * line.indent + rest[place:].lstrip()
+    pieces.append(rest)
+    coloured = next((number for number, piece in enumerate(pieces) if line.mark in piece), None)
+    for number, piece in enumerate(pieces):
+        yield replace(line, text=piece, mark=line.mark if number == coloured else "")
+
+
+def _last_gap(text: str, width: int) -> int:
+    """Where to cut: the last gap that is within the width, else the first one there is; 0: nowhere."""
+    begin = len(text) - len(text.lstrip())
+    gaps = [place for place in range(begin + 1, len(text)) if text[place] == " " != text[place - 1]]
+    return max((place for place in gaps if columns(text[:place]) <= width), default=gaps[0] if gaps else 0)
+
+
+def _verdict(summary: Mapping[str, Any]) -> Iterator[Line]:
     """What made a run invalid is said once, a line for each reason."""
     verdict = str(summary["verdict"])
-    head = f"{verdict.upper()}  {_line(summary['scenario'], 80)}  run {summary['run_id']}"
-    yield head if verdict == "invalid" else f"{head}: {_line(summary['exit_reason'], REASON_MAX)}"
-    for reason in summary["validity"]["reasons"]:
-        yield f"  invalid: {_line(reason, REASON_MAX)}"
+    word, colour = verdict.upper(), VERDICT_COLOURS.get(verdict)
+    head = f"{word}  {_line(summary['scenario'], 80)}  run {summary['run_id']}"
+    reason = "" if verdict == "invalid" else f": {_line(summary['exit_reason'], REASON_MAX)}"
+    yield Line(head + reason, word, colour)
+    for why in summary["validity"]["reasons"]:
+        yield Line(f"  invalid: {_line(why, REASON_MAX)}", "invalid:", "yellow", indent=11)
     for warning in summary["environment"].get("warnings") or ():
-        yield f"  warning: {_line(str(warning), REASON_MAX)}"
+        yield Line(f"  warning: {_line(str(warning), REASON_MAX)}", "warning:", "yellow", indent=11)
 
 
-def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
     for threshold in thresholds:
-        mark, check = "ok  " if threshold["passed"] else "MISS", threshold["check"]
-        yield f"  {mark} {_line(check, 80)}: measured {figures.measured(check, threshold['value'])}"
+        (mark, colour), check = ("ok", "green") if threshold["passed"] else ("MISS", "red"), threshold["check"]
+        said = f"{_line(check, 80)}: measured {figures.measured(check, threshold['value'])}"
+        yield Line(f"  {mark:<4} {said}", mark, colour, indent=7)
 
 
 def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
     totals = summary["totals"]
     yield (
         f"{figures.rate(totals['qps'])} statements/s over {figures.seconds(summary['measured_seconds'])},"
-        f" {_many(summary['connections'], 'connection')}, {_many(summary['workers'], 'worker')}"
+        f" {counted(summary['connections'], 'connection')}, {counted(summary['workers'], 'worker')}"
     )
     share = f" ({figures.percent(totals['error_rate'])})" if totals["failed"] else ""
     said = [f"{totals['succeeded']:,} succeeded", f"{totals['failed']:,} failed{share}"]
@@ -65,6 +126,27 @@ def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
     yield ", ".join(said)
 
 
+def _delivered(summary: Mapping[str, Any]) -> Iterator[str]:
+    delivered = summary.get("delivered") or {}
+    if delivered.get("fraction") is None:
+        return
+    overload = delivered.get("overload_arrivals")
+    waited = f"; {overload:,} arrivals found every connection executing" if overload else ""
+    yield f"delivered load {percent(delivered['fraction'])}{waited}"
+
+
+def _connections(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Logins, where there was more to them than opening every connection once."""
+    logins = summary["client"].get("connections") or {}
+    said = login_words(logins)
+    if said:
+        yield f"connections: {said}"
+    for refusal in (logins.get("last_refused") or ())[-1:]:
+        code = "" if refusal["code"] is None else f"{refusal['code']}: "
+        at = "" if refusal["second"] is None else f" at {figures.seconds(max(0.0, refusal['second']))}"
+        yield f"  last refused{at}, {_line(refusal['worker_id'], NAME_MAX)}: {code}{_line(refusal['text'], 120)}"
+
+
 def _sessions(summary: Mapping[str, Any]) -> Iterator[str]:
     sessions = summary.get("sessions")
     if sessions is not None:
@@ -76,7 +158,7 @@ def _per_s(count: int, summary: Mapping[str, Any]) -> str:
     return f" ({figures.rate(count / seconds)}/s)" if seconds else ""
 
 
-def _latencies(summary: Mapping[str, Any]) -> Iterator[str]:
+def _latencies(summary: Mapping[str, Any], width: int) -> Iterator[Line | str]:
     totals, statements = summary["totals"], summary["statements"]
     rows: list[tuple[str, int | None, float | None, Mapping[str, Any]]] = [
         ("all", totals["succeeded"], totals["qps"], summary["latency_ms"])
@@ -87,25 +169,60 @@ def _latencies(summary: Mapping[str, Any]) -> Iterator[str]:
         (_line(name, NAME_MAX), one["succeeded"], one["qps"], one["latency_ms"])
         for name, one in list(statements.items())[:STATEMENTS_MAX]
     ]
-    yield from _table(
-        ("ms", "count", "per s", *figures.TIMES.values()),
-        [
-            (name, figures.count(count), figures.rate(qps), *(figures.time_of(times, one) for one in figures.TIMES))
+    for shown in _ever_fewer_times():
+        head = ("ms", "count", "per s", *(figures.TIMES[one] for one in shown))
+        cells = [
+            (name, figures.count(count), figures.rate(qps), *(figures.time_of(times, one) for one in shown))
             for name, count, qps, times in rows
+        ]
+        lines = _table(head, cells, width)
+        if columns(lines[0]) <= width:
+            break
+    else:  # names are the last to give way
+        room = max(NAME_MIN, max(columns(row[0]) for row in cells) - columns(lines[0]) + width)
+        lines = _table(head, [(_cut(name, room), *numbers) for name, *numbers in cells], width)
+    yield from lines
+    if len(statements) > STATEMENTS_MAX:
+        yield f"{counted(len(statements) - STATEMENTS_MAX, 'more statement')}: see the report"
+
+
+def _stages(stages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if not stages:
+        return
+    yield from _table(
+        ("stage", "load", "measured", "per s", "errors", *STAGE_TIMES),
+        [
+            (
+                _line(stage["name"], NAME_MAX),
+                figures.level(stage).replace("connection", "conn"),
+                figures.seconds(stage["measured_seconds"]),
+                figures.rate(stage["qps"]),
+                figures.percent(stage["error_rate"]),
+                *(figures.time_of(stage["latency_ms"], name) for name in STAGE_TIMES),
+            )
+            for stage in stages[:STAGES_MAX]
         ],
     )
-    if len(statements) > STATEMENTS_MAX:
-        yield f"{len(statements) - STATEMENTS_MAX:,} more statements are in the report"
+    if len(stages) > STAGES_MAX:
+        yield f"{counted(len(stages) - STAGES_MAX, 'more stage')}: see the report"
 
 
-def _find_max(found: Mapping[str, Any]) -> Iterator[str]:
+def _ever_fewer_times() -> Iterator[list[str]]:
+    shown = list(figures.TIMES)
+    yield shown
+    for name in _GIVE_WAY:
+        shown = [one for one in shown if one != name]
+        yield shown
+
+
+def _find_max(found: Mapping[str, Any]) -> Iterator[Line | str]:
     if not found:
         return
     level = found["max_concurrency"]
     yield f"find-max: {_line(str(found['reason']), REASON_MAX)}"
     if level is not None:
         yield (
-            f"at {_many(level, 'connection')}: {figures.rate(found['qps'])} statements/s,"
+            f"at {counted(level, 'connection')}: {figures.rate(found['qps'])} statements/s,"
             f" p95 {figures.ms(found['p95_ms'])} ms, confidence {_line(str(found['confidence']), NAME_MAX)}"
         )
     steps = found["steps"]
@@ -125,52 +242,73 @@ def _find_max(found: Mapping[str, Any]) -> Iterator[str]:
         ],
     )
     outcomes = ["outcome", *(_line(f"{step['outcome']}: {step['reason']}", 120) for step in steps)]
-    yield from (f"{line}  {outcome}" for line, outcome in zip(numbers, outcomes, strict=True))
+    for line, outcome in zip(numbers, outcomes, strict=True):
+        yield Line(f"{line}  {outcome}", indent=columns(line) + 2)
 
 
-def _errors(errors: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _errors(errors: Sequence[Mapping[str, Any]]) -> Iterator[Line | str]:
     for error in errors[:ERRORS_MAX]:
         code = "" if error["code"] is None else f" {error['code']}"
-        yield f"  {error['count']:,} × {error['category']}{code}: {_line(error['example'], 120)}"
+        statement = f"{_line(error['statement'], NAME_MAX)}: " if error.get("statement") else ""
+        kind = f"{error['count']:,} × {statement}{error['category']}{code}"
+        yield Line(f"  {kind}: {_line(error['example'], 120)}", kind, "red", indent=4)
     if len(errors) > ERRORS_MAX:
-        yield f"  {len(errors) - ERRORS_MAX:,} more kinds of errors are in the report"
+        yield f"  {counted(len(errors) - ERRORS_MAX, 'more kind')} of errors: see the report"
 
 
-def _client(client: Mapping[str, Any]) -> Iterator[str]:
+def _client(client: Mapping[str, Any]) -> Iterator[Line]:
     """How loaded this side was; nothing is said when no worker has told."""
     said = []
     if client["cpu_percent_of_core"] is not None:
         said.append(f"busiest worker used {client['cpu_percent_of_core']:.0f} % of its core")
     if client["wakeup_p99_ms"] is not None:
-        said.append(f"threads woke {figures.ms(client['wakeup_p99_ms'])} ms late (p99)")
+        mean = client.get("wakeup_mean_ms")  # not known of older runs
+        average = "" if mean is None else f", {figures.ms(mean)} ms on average"
+        said.append(f"threads woke {figures.ms(client['wakeup_p99_ms'])} ms late (p99{average})")
     if client["overhead_ms"] is not None:
         said.append(f"{figures.ms(client['overhead_ms'])} ms added to the server's time (median)")
     if said:
-        yield f"client: {', '.join(said)}{'; SATURATED' if client['saturated'] else ''}"
+        saturated = "SATURATED" if client["saturated"] else ""
+        yield Line(f"client: {', '.join(said)}{saturated and f'; {saturated}'}", saturated, "yellow", indent=8)
+    if client["wakeup_p99_ms"] is not None:
+        yield Line(
+            f"  percentiles may be up to {figures.ms(client['wakeup_p99_ms'])} ms too high because of it", indent=4
+        )
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The first column to the left, numbers to the right, wide enough to compare one run with another."""
-    widths = [max(map(_width, column)) for column in zip(head, *rows, strict=True)]
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int = ENDLESS) -> list[str]:
+    """The first column to the left, numbers to the right: in columns of eight, so that one run is easily compared with
+    another, or narrower ones when the terminal is."""
+    widths = [max(map(columns, column)) for column in zip(head, *rows, strict=True)]
+    least = next((size for size in (8, 7, 6) if _needed(widths, size) <= width), 0)
+    lines = []
     for cells in (head, *rows):
-        name = cells[0] + " " * (widths[0] - _width(cells[0]))
-        numbers = (f"{cell:>{max(width, 8)}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
-        yield " ".join((name, *numbers))
+        name = cells[0] + " " * (widths[0] - columns(cells[0]))
+        numbers = (f"{cell:>{max(size, least)}}" for cell, size in zip(cells[1:], widths[1:], strict=True))
+        lines.append(" ".join((name, *numbers)))
+    return lines
 
 
-def _width(text: str) -> int:
+def _cut(text: str, width: int) -> str:
+    cut = text
+    while columns(cut) > width:
+        cut = f"{cut.rstrip('…')[:-1].rstrip()}…"
+    return cut
+
+
+def _needed(widths: Sequence[int], least: int) -> int:
+    return widths[0] + sum(1 + max(size, least) for size in widths[1:])
+
+
+def columns(text: str) -> int:
     """Columns of a terminal: some characters take two, marks on others none."""
     return sum(
         2 if unicodedata.east_asian_width(one) in "WF" else 0 if unicodedata.category(one) in ("Mn", "Me", "Cf") else 1
         for one in text
     )
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _line(text: str, limit: int) -> str:

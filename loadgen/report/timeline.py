@@ -1,4 +1,4 @@
-"""A run second by second: the seconds of all workers put together. Pure.
+"""A run second by second: the seconds of all workers put together, and what charts draw of them. Pure.
 
 Workers harvest once a second, each at its own moment, a little early or late. A worker's next second goes into the next
 row unless it is off by more than a quarter, so that a wobble makes neither a gap nor a doubled second.
@@ -13,17 +13,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import reduce
-from math import floor, fsum
+from itertools import groupby
+from math import ceil, floor, fsum
 from operator import add
 
 from loadgen.metrics.histogram import EMPTY, Histogram
-from loadgen.metrics.percentile import quantile
+from loadgen.metrics.percentile import is_supported, quantile
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS
 
 WOBBLE = 0.25  # of a second
 COOLDOWN = Phase.COOLDOWN.value
+POINTS_MAX = 300  # of a line; longer runs have several seconds in each
+GAP_SPANS = 3  # points that are missing before a line is interrupted: workers stored nothing there
+
+# Response times by statement, of the points of a chart: (number of the point's span, phase) → statement → times.
+PointTimes = Mapping[tuple[int, str | None], Mapping[str, Histogram]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +43,7 @@ class WorkerSecond:
     statements: Mapping[str, Counts] = field(default_factory=dict)  # what ended
     response: Histogram = EMPTY  # of successful samples
     lag: Histogram = EMPTY
+    times: Mapping[str, Histogram] = field(default_factory=dict)  # response by statement, as far as it was stored
     executing: int = 0
     target: int = 0
     cpu_percent: float | None = None
@@ -68,6 +75,10 @@ class Second:
     def counts(self) -> Counts:
         return reduce(add, self.statements.values(), Counts())
 
+    @property
+    def end_s(self) -> int:
+        return self.at_s + self.length_s
+
     def response_ms(self, per_mille: int) -> float | None:
         return _ms(self.response, per_mille)
 
@@ -75,16 +86,39 @@ class Second:
         return _ms(self.lag, per_mille)
 
 
-def merge_seconds(start: datetime, seconds: Iterable[WorkerSecond]) -> tuple[Second, ...]:
-    """Rows in order of time, up to the last in which anything happened. `seconds` are in order for each worker."""
-    rows: dict[int, _Row] = {}
-    before: dict[str, tuple[int, str | None]] = {}
+class StatementTimes:
+    """Response times by statement, summed up point by point: those of every second would need too much memory."""
+
+    def __init__(self, span_s: int) -> None:
+        self.span_s = span_s
+        self._points: dict[tuple[int, str | None], dict[str, Histogram]] = {}
+
+    def add(self, at_s: int, second: WorkerSecond) -> None:
+        own = self._points.setdefault((at_s // self.span_s, second.phase), {})
+        for name, times in second.times.items():
+            own[name] = own.get(name, EMPTY) + times
+
+    @property
+    def points(self) -> PointTimes:
+        return self._points
+
+
+def span_for(length_s: float) -> int:
+    """How many seconds one point of a chart has in a run of this length."""
+    return max(ceil(length_s / POINTS_MAX), 1)
+
+
+def merge_seconds(
+    start: datetime, seconds: Iterable[WorkerSecond], times: StatementTimes | None = None
+) -> tuple[Second, ...]:
+    """Rows in order of time, up to the last in which anything happened. `seconds` are in order for each worker; their
+    times by statement go to `times`."""
+    rows = Rows(start)
     for second in seconds:
-        last_row, last_phase = before.get(second.worker_id, (None, None))
-        number = _row_number(start, second, last_row)
-        before[second.worker_id] = number, second.phase
-        rows.setdefault(number, _Row()).add(second, partial=last_row is None or last_phase != second.phase)
-    merged = [row.second(number) for number, row in sorted(rows.items())]
+        number = rows.add(second)
+        if times is not None:
+            times.add(number, second)
+    merged = [rows.second(number) for number in rows.numbers]
     while merged and not merged[-1].executing and not merged[-1].counts.ended:
         merged.pop()  # the load was over, and only the processes went on
     if merged:
@@ -92,26 +126,102 @@ def merge_seconds(start: datetime, seconds: Iterable[WorkerSecond]) -> tuple[Sec
     return tuple(merged)
 
 
-def thin(seconds: Sequence[Second], points_max: int) -> tuple[Second, ...]:
-    """At most about so many: neighbours of one phase are joined, their samples merged, so percentiles stay true."""
-    if len(seconds) <= points_max:
+class Rows:
+    """Puts the seconds of workers into the rows of their run, one by one. Those of a worker come in order."""
+
+    def __init__(self, start: datetime) -> None:
+        self._start = start
+        self._rows: dict[int, _Row] = {}
+        self._before: dict[str, tuple[int, str | None]] = {}
+
+    def add(self, second: WorkerSecond) -> int:
+        """The number of its row."""
+        last_row, last_phase = self._before.get(second.worker_id, (None, None))
+        number = _row_number(self._start, second, last_row)
+        self._before[second.worker_id] = number, second.phase
+        self._rows.setdefault(number, _Row()).add(second, partial=last_row is None or last_phase != second.phase)
+        return number
+
+    @property
+    def numbers(self) -> list[int]:
+        return sorted(self._rows)
+
+    def last(self, worker_id: str) -> int | None:
+        """The newest row of a worker."""
+        return self._before[worker_id][0] if worker_id in self._before else None
+
+    def second(self, number: int) -> Second:
+        return self._rows[number].second(number)
+
+    def forget(self, number: int) -> None:
+        """Nothing will be added to this row any more."""
+        self._rows.pop(number, None)
+
+
+def thin(seconds: Sequence[Second], span_s: int) -> tuple[Second, ...]:
+    """The points of a chart: the seconds of one span and phase are joined, their samples merged, so that percentiles
+    stay true."""
+    if span_s == 1:
         return tuple(seconds)
-    span = -(-len(seconds) // points_max)
-    joined: list[list[Second]] = []
-    for second in seconds:
-        group = joined[-1] if joined else None
-        if group and group[0].phase == second.phase and second.at_s - group[0].at_s < span:
-            group.append(second)
+    groups = groupby(seconds, key=lambda second: (second.at_s // span_s, second.phase))
+    return tuple(_joined(list(group)) for _, group in groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Neighbouring points that have one value together."""
+
+    first: int  # place of the point
+    last: int
+    value: float | None  # None: still too few samples
+
+
+def percentile_line(
+    points: Sequence[Second], times: Sequence[Histogram], per_mille: int, reach_s: float
+) -> tuple[Stretch, ...]:
+    """A percentile over time, in milliseconds. `times` has the samples of each point. Where one point has too few of
+    them, as many neighbours of its phase as it needs are taken together, up to `reach_s`. So is the point in which a
+    phase begins: only statements that began and ended within it are known, and those are the short ones."""
+    found: list[Stretch] = []
+    for run in _runs(points):
+        own: list[Stretch] = []
+        first, samples = run[0], EMPTY
+        for place in run:
+            samples += times[place]
+            enough = is_supported(per_mille, samples.count) and not (place == run[0] and points[place].qps is None)
+            if enough or points[place].end_s - points[first].at_s >= reach_s:
+                own.append(Stretch(first, place, _ms(samples, per_mille)))
+                first, samples = place + 1, EMPTY
+        if first <= run[-1]:  # what is left goes to the stretch before
+            before = own.pop() if own else Stretch(first, first, None)
+            joined = reduce(add, times[before.first : run[-1] + 1], EMPTY)
+            own.append(Stretch(before.first, run[-1], _ms(joined, per_mille)))
+        found += own
+    return tuple(found)
+
+
+def is_gap(before: Second, after: Second) -> bool:
+    """Did workers store nothing between two points?"""
+    return after.at_s - before.end_s >= GAP_SPANS * max(before.length_s, after.length_s)
+
+
+def _runs(points: Sequence[Second]) -> list[range]:
+    """Places of points that follow one another in one phase."""
+    runs: list[range] = []
+    for place, point in enumerate(points):
+        before = points[place - 1] if place else None
+        if before is not None and before.phase == point.phase and not is_gap(before, point):
+            runs[-1] = range(runs[-1].start, place + 1)
         else:
-            joined.append([second])
-    return tuple(map(_joined, joined))
+            runs.append(range(place, place + 1))
+    return runs
 
 
 def spans(seconds: Sequence[Second]) -> tuple[tuple[str, int, int], ...]:
     """(phase, from, to) in seconds since the start."""
     found: list[tuple[str, int, int]] = []
     for second in seconds:
-        phase, end = second.phase or "", second.at_s + second.length_s
+        phase, end = second.phase or "", second.end_s
         if found and found[-1][0] == phase:
             found[-1] = (phase, found[-1][1], end)
         else:
@@ -146,7 +256,7 @@ class _Row:
         before = self._last.get(second.worker_id)
         closed = second.phase == COOLDOWN  # in the middle of this row, which stays one of its phase
         phase = before.phase if before is not None and closed else second.phase
-        self._last[second.worker_id] = replace(second, phase=phase, response=EMPTY, lag=EMPTY)
+        self._last[second.worker_id] = replace(second, phase=phase, response=EMPTY, lag=EMPTY, times={})
         self._partial |= partial
         for name, counts in second.statements.items():
             self._statements[name] = self._statements.get(name, Counts()) + counts
@@ -177,7 +287,7 @@ def _joined(group: Sequence[Second]) -> Second:
     rates = [second.qps for second in group if second.qps is not None]
     return Second(
         at_s=first.at_s,
-        length_s=last.at_s + last.length_s - first.at_s,
+        length_s=last.end_s - first.at_s,
         phase=first.phase,
         workers=max(second.workers for second in group),
         qps=fsum(rates) / len(rates) if rates else None,

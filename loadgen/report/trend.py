@@ -4,8 +4,9 @@ Only like is set beside like. A series is the runs of one key: the same TEMPLATE
 of workers, of cores, and size of the warehouse. The newest run says which series is looked at. Runs that are not
 COMPLETED, are INVALID, or found no maximum are no part of any. Each metric is judged by `shift`:
 
-    learning    too few runs to say anything
+    learning    too few runs to say anything: RUNS_MIN are needed
     steady      nothing new
+    undecided   the newest value is only known to be at least something, and that is not beyond the usual range
     suspected   the newest run alone is worse; the next one, or a second one tonight, will tell
     regression  the newest run confirms that it is worse: exit code 11
     improved    the newest run confirms that it is better
@@ -19,16 +20,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from loadgen.report import figures
 from loadgen.report.likeness import Difference
 from loadgen.report.limits import DEFAULTS, Measure
-from loadgen.report.shift import Course, Shift, course_of
+from loadgen.report.shift import NIGHTS_MIN, Course, Shift, course_of
 
 REGRESSION = 11  # exit code
+RUNS_MIN = NIGHTS_MIN + 1  # comparable runs: those that say what is usual, and the newest
 
 _WHOLE = (Measure.P95, Measure.P50, Measure.QPS, Measure.ERROR_RATE)
 _USUAL = 0.05  # by how much nights differ, for all that is known before there are any
@@ -41,6 +44,7 @@ Subject = tuple[str | None, Measure]  # of one statement, or of all together
 class Verdict(StrEnum):
     LEARNING = "learning"
     STEADY = "steady"
+    UNDECIDED = "undecided"
     SUSPECTED = "suspected"
     REGRESSION = "regression"
     IMPROVED = "improved"
@@ -66,6 +70,7 @@ class Night:
     key: Key
     values: Mapping[Subject, float]  # ms, per second, a share, or a number of connections
     facts: Mapping[str, str]  # what may explain a change
+    at_least: frozenset[Subject] = frozenset()  # those of the values that are lower bounds: statements were cancelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +82,11 @@ class Track:
     nights: tuple[int, ...]  # those that have a value, as numbers in the series
     values: tuple[float, ...]
     course: Course
+    at_least: frozenset[int] = frozenset()  # positions of values that are lower bounds
+
+    @property
+    def newest_at_least(self) -> bool:
+        return len(self.values) - 1 in self.at_least
 
     @property
     def name(self) -> str:
@@ -106,11 +116,16 @@ class Step:
     start: int
     confirmed: int
     worse: bool
-    new: bool  # the newest night confirmed it, and none before did in another metric
+    new: bool  # the newest night confirmed it, and no night before did in another metric
 
     @property
     def change(self) -> float:
         return self.track.change(self.shift.size)
+
+    @property
+    def said(self) -> str:
+        """p95 +25.0 %"""
+        return f"{self.track.name} {amount(self.track.measure, self.change, at_least=self.shift.at_least)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +180,7 @@ def trend_of(
     tracks = [_track(nights, subject, statements) for subject in subjects]
     steps = _steps(tracks, len(nights))
     suspicions = [(track, change) for track in tracks if (change := _suspicion(track, len(nights))) is not None]
-    verdict = _verdict(tracks, steps, suspicions)
+    verdict = _verdict(tracks, steps, suspicions, len(nights))
     return Trend(
         scenario=scenario,
         nights=tuple(nights),
@@ -176,7 +191,7 @@ def trend_of(
         left_out=dict(left_out),
         last_left_out=last_left_out,
         verdict=verdict,
-        reason=_reason(verdict, nights, steps, suspicions) if nights else _nothing(scenario, left_out),
+        reason=_reason(verdict, nights, tracks, steps, suspicions) if nights else _nothing(scenario, left_out),
     )
 
 
@@ -188,25 +203,25 @@ def series_of(nights: Sequence[Night]) -> dict[Key, list[Night]]:
     return dict(sorted(found.items(), key=lambda item: nights.index(item[1][-1])))
 
 
-def values_of(summary: Mapping[str, Any]) -> dict[Subject, float]:
-    """The metrics of a summary.json. What is only a lower bound, because statements were cancelled, is no value."""
+def values_of(summary: Mapping[str, Any]) -> tuple[dict[Subject, float], frozenset[Subject]]:
+    """The metrics of a summary.json, and which of them are lower bounds, because statements were cancelled."""
     searched = summary.get("find_max")
     if searched:
-        return {(None, Measure.MAX_CONCURRENCY): float(searched["max_concurrency"])}
-    found: dict[Subject, float | None] = {
-        (None, Measure.P95): _time(summary["latency_ms"], "p95"),
-        (None, Measure.P50): _time(summary["latency_ms"], "p50"),
-        (None, Measure.QPS): summary["totals"]["qps"],
-    }
+        return {(None, Measure.MAX_CONCURRENCY): float(searched["max_concurrency"])}, frozenset()
+    times: dict[str | None, Mapping[str, Any]] = {None: summary["latency_ms"]}
     if len(summary["statements"]) > 1:
-        for name, one in summary["statements"].items():
-            found[name, Measure.P95] = _time(one["latency_ms"], "p95")
+        times |= {name: one["latency_ms"] for name, one in summary["statements"].items()}
+    wanted = [
+        (name, measure)
+        for name in times
+        for measure in (Measure.P95, Measure.P50)
+        if name is None or measure is Measure.P95
+    ]
+    found = {subject: times[subject[0]].get(subject[1].value) for subject in wanted}
+    found[None, Measure.QPS] = summary["totals"]["qps"]
     known = {subject: float(value) for subject, value in found.items() if value}
-    return {**known, (None, Measure.ERROR_RATE): float(summary["totals"]["error_rate"])}
-
-
-def _time(times: Mapping[str, Any], name: str) -> float | None:
-    return None if name in times.get("at_least", ()) else times.get(name)
+    bounds = frozenset(subject for subject in wanted if subject[1].value in times[subject[0]].get("at_least", ()))
+    return {**known, (None, Measure.ERROR_RATE): float(summary["totals"]["error_rate"])}, bounds & known.keys()
 
 
 # --- tracks ----------------------------------------------------------------------------------------------------------
@@ -223,18 +238,31 @@ def _track(nights: Sequence[Night], subject: Subject, statements: int) -> Track:
     statement, measure = subject
     numbers = [number for number, night in enumerate(nights) if subject in night.values]
     values = [nights[number].values[subject] for number in numbers]
+    at_least = frozenset(place for place, number in enumerate(numbers) if subject in nights[number].at_least)
     limit = DEFAULTS[measure]
     if measure is Measure.ERROR_RATE:
         course = course_of(values, limit=limit, usual=_USUAL_POINTS)
     else:
-        alike = 1 if statement is None else statements
-        course = course_of([math.log(value) for value in values], limit=math.log1p(limit), usual=_USUAL, alike=alike)
-    return Track(statement=statement, measure=measure, nights=tuple(numbers), values=tuple(values), course=course)
+        course = course_of(
+            [math.log(value) for value in values],
+            limit=math.log1p(limit),
+            usual=_USUAL,
+            alike=1 if statement is None else statements,
+            at_least=at_least,
+        )
+    return Track(
+        statement=statement,
+        measure=measure,
+        nights=tuple(numbers),
+        values=tuple(values),
+        course=course,
+        at_least=at_least,
+    )
 
 
 def _steps(tracks: Sequence[Track], nights: int) -> list[Step]:
-    found = sorted(
-        (
+    by_track = [
+        [
             Step(
                 track=track,
                 shift=shift,
@@ -243,27 +271,30 @@ def _steps(tracks: Sequence[Track], nights: int) -> list[Step]:
                 worse=track.is_worse(shift.size),
                 new=track.nights[shift.confirmed] == nights - 1,
             )
-            for track in tracks
             for shift in track.course.shifts
-        ),
-        key=lambda step: (step.start, step.confirmed),
-    )
-    return [step if not step.new else _told_once(step, found) for step in found]
+        ]
+        for track in tracks
+    ]
+    found = [
+        replace(step, new=step.new and not any(_was_told(step, own, other) for other in by_track if other is not own))
+        for own in by_track
+        for step in own
+    ]
+    return sorted(found, key=lambda step: (step.start, step.confirmed))
 
 
-def _told_once(step: Step, all_of_them: Sequence[Step]) -> Step:
-    known = any(
-        other.worse is step.worse and other.confirmed < step.confirmed and abs(other.start - step.start) <= _SAME_STEP
-        for other in all_of_them
-    )
-    return Step(
-        track=step.track,
-        shift=step.shift,
-        start=step.start,
-        confirmed=step.confirmed,
-        worse=step.worse,
-        new=not known,
-    )
+def _was_told(step: Step, own: Sequence[Step], others: Sequence[Step]) -> bool:
+    """Did another metric confirm this step before? Two that begin within _SAME_STEP runs are one step, but each step of
+    the other metric is only one of this one's: a second step soon after the first is new."""
+    left = [other for other in others if other.worse is step.worse]
+    for mine in (one for one in own if one.worse is step.worse):
+        near = [other for other in left if abs(other.start - mine.start) <= _SAME_STEP]
+        match = min(near, key=lambda other: abs(other.start - mine.start), default=None)
+        if mine is step:
+            return match is not None and match.confirmed < step.confirmed
+        if match is not None:
+            left.remove(match)
+    return False
 
 
 def _suspicion(track: Track, nights: int) -> float | None:
@@ -281,49 +312,78 @@ def _suspicion(track: Track, nights: int) -> float | None:
 # --- verdict ---------------------------------------------------------------------------------------------------------
 
 
-def _verdict(tracks: Sequence[Track], steps: Sequence[Step], suspicions: Sequence[object]) -> Verdict:
+def is_undecided(trend_nights: int, track: Track) -> bool:
+    """Is the newest value a lower bound that shows nothing?"""
+    last = len(track.values) - 1
+    if last < 0 or track.nights[last] != trend_nights - 1 or not track.newest_at_least:
+        return False
+    return last not in track.course.suspected and all(shift.confirmed != last for shift in track.course.shifts)
+
+
+def _verdict(tracks: Sequence[Track], steps: Sequence[Step], suspicions: Sequence[object], nights: int) -> Verdict:
     new = [step for step in steps if step.new]
     if any(step.worse for step in new):
         return Verdict.REGRESSION
     if suspicions:
         return Verdict.SUSPECTED
-    if new:
-        return Verdict.IMPROVED
-    judged = any(track.course.baselines and track.course.baselines[-1] is not None for track in tracks)
-    return Verdict.STEADY if judged else Verdict.LEARNING
+    if not any(track.course.baselines and track.course.baselines[-1] is not None for track in tracks):
+        return Verdict.LEARNING
+    if any(is_undecided(nights, track) for track in tracks):
+        return Verdict.UNDECIDED
+    return Verdict.IMPROVED if new else Verdict.STEADY
 
 
 def _nothing(scenario: str, left_out: Mapping[str, int]) -> str:
-    why = ", ".join(f"{count} {why}" for why, count in sorted(left_out.items()))
-    return f"{scenario} has no run that counts" + (f": {why}" if why else "")
+    why = f": {counted(left_out)}" if left_out else ""
+    return f"{scenario} has no run that counts{why}; {RUNS_MIN} comparable runs are needed"
+
+
+def counted(left_out: Mapping[str, int]) -> str:
+    """2 are INVALID, 1 is FAILED."""
+    return ", ".join(
+        f"{count} {why if count > 1 else why.replace('are ', 'is ', 1).replace('have ', 'has ', 1)}"
+        for why, count in sorted(left_out.items())
+    )
 
 
 def _reason(
-    verdict: Verdict, nights: Sequence[Night], steps: Sequence[Step], suspicions: Sequence[tuple[Track, float]]
+    verdict: Verdict,
+    nights: Sequence[Night],
+    tracks: Sequence[Track],
+    steps: Sequence[Step],
+    suspicions: Sequence[tuple[Track, float]],
 ) -> str:
     """What decided, in one line."""
     match verdict:
         case Verdict.LEARNING:
-            return f"{len(nights)} like runs are too few to say what is usual"
+            return f"{RUNS_MIN} comparable runs are needed to judge the newest; {len(nights)} found"
         case Verdict.STEADY:
             return _known(nights, steps) or "the newest run is as usual"
+        case Verdict.UNDECIDED:
+            bounds = [track for track in tracks if is_undecided(len(nights), track)]
+            said = ", ".join(
+                f"{track.name} is at least {figures.value_of(track.measure, track.values[-1])}" for track in bounds
+            )
+            return f"{said}: statements were cancelled, so it may be as usual or worse"
         case Verdict.SUSPECTED:
-            said = ", ".join(f"{track.name} {amount(track.measure, change)}" for track, change in suspicions)
+            said = ", ".join(
+                f"{track.name} {amount(track.measure, change, at_least=track.newest_at_least)}"
+                for track, change in suspicions
+            )
             return f"{said}, in one run; another one will tell"
     worse = verdict is Verdict.REGRESSION
     decisive = [step for step in steps if step.new and step.worse is worse]
-    said = ", ".join(f"{step.track.name} {amount(step.track.measure, step.change)}" for step in decisive)
-    return f"{said} since {nights[min(step.start for step in decisive)].run_id}"
+    return f"{', '.join(step.said for step in decisive)} since {nights[min(step.start for step in decisive)].run_id}"
 
 
 def _known(nights: Sequence[Night], steps: Sequence[Step]) -> str:
     """A level that the newest segment is on, if the last step led to a worse one."""
     if not steps or not steps[-1].worse:
         return ""
-    said = f"{steps[-1].track.name} {amount(steps[-1].track.measure, steps[-1].change)}"
-    return f"nothing new; {said} since {nights[steps[-1].start].run_id} is known"
+    return f"nothing new; {steps[-1].said} since {nights[steps[-1].start].run_id} is known"
 
 
-def amount(measure: Measure, change: float) -> str:
+def amount(measure: Measure, change: float, *, at_least: bool = False) -> str:
     """A change, with its sign."""
-    return f"{100 * change:+.1f} {'points' if measure is Measure.ERROR_RATE else '%'}"
+    unit = "points" if measure is Measure.ERROR_RATE else "%"
+    return f"{'at least ' if at_least else ''}{100 * change:+.1f} {unit}"

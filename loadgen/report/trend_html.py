@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
 
+from loadgen.report import figures
+from loadgen.report.compare_text import said
 from loadgen.report.foreign import html
-from loadgen.report.html_parts import note, number, section, table, text
+from loadgen.report.html_parts import note, number, section, short, table, whole
 from loadgen.report.html_style import POLICY, STYLE
 from loadgen.report.limits import Measure
-from loadgen.report.svg import Axis, Chart, Dot, Line, linear_axis, svg
-from loadgen.report.trend import Track, Trend, Verdict, amount
-from loadgen.report.trend_text import newest_change, shown, state, usual
+from loadgen.report.svg import Axis, Chart, Dot, Line, Mark, linear_axis, svg
+from loadgen.report.trend import Night, Subject, Track, Trend, Verdict, amount, counted
+from loadgen.report.trend_text import (
+    SIDES,
+    change_text,
+    key_text,
+    newest_change,
+    newest_text,
+    series_text,
+    state,
+    usual,
+)
 
 CHARTS_MAX = 30
 ROWS_MAX = 500
@@ -18,6 +31,7 @@ ROWS_MAX = 500
 _CLASSES = {
     Verdict.REGRESSION: "failed",
     Verdict.SUSPECTED: "invalid",
+    Verdict.UNDECIDED: "invalid",
     Verdict.LEARNING: "cancelled",
 }
 _TITLES = {
@@ -29,6 +43,11 @@ _TITLES = {
 }
 _NAMES = {Measure.ERROR_RATE: "errors", Measure.MAX_CONCURRENCY: "maximum"}  # there is little room behind a line
 _LABELS = 8  # dates below a chart
+_ONE_DAY = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f")
+_MANY_DAYS = ("%m-%d", "%Y-%m-%d", "%m-%d %H:%M", "%Y-%m-%d %H:%M", "%m-%d %H:%M:%S")
+_POINT = 2.6  # radius of a run
+_RING = 8.0  # radius of the ring around the newest
+_MARGIN = 0.015  # of a chart's width behind the newest, for the ring
 
 
 def trend_html(trend: Trend, last: int) -> str:
@@ -43,49 +62,67 @@ def trend_html(trend: Trend, last: int) -> str:
         f'<div class="banner"><span class="verdict">{verdict.value.upper()}</span><h1>{name}</h1></div>'
         f'<p class="why">{html(trend.reason)}</p>{_about(trend)}</header><main>'
         f"{_numbers(trend)}{_pictures(trend, last)}{_changes(trend)}{_apart(trend)}{_runs(trend, last)}"
-        "</main><footer><p>Every night is judged as it would have been then, against the runs before it.</p></footer>"
-        "</body></html>\n"
+        "</main><footer><p>Every run is judged as it would have been when it was the newest, against the runs before"
+        " it.</p></footer></body></html>\n"
     )
 
 
 def _about(trend: Trend) -> str:
     if not trend.nights:
         return ""
-    first, newest = trend.nights[0], trend.nights[-1]
-    return (
-        f'<p class="sub">{len(trend.nights)} like runs from {first.started:%Y-%m-%d} to'
-        f" {newest.started:%Y-%m-%d %H:%M} UTC, the newest {html(newest.run_id)}</p>"
-    )
+    return f'<p class="sub">{html(series_text(trend))}. In common: {html(key_text(trend))}.</p>'
 
 
 def _numbers(trend: Trend) -> str:
-    rows = []
-    for track in trend.tracks:
-        change, word, level = newest_change(track), state(trend, track), usual(track)
-        css = "miss" if word == "REGRESSION" else "ok" if word == "improved" else ""
-        rows.append(
-            [
-                text(track.name),
-                number(level, shown(track.measure, level)),
-                number(track.values[-1], shown(track.measure, track.values[-1])),
-                number(change, "–" if change is None else amount(track.measure, change)),
-                f'<td class="n">{100 * track.limit:g} {"points" if track.measure is Measure.ERROR_RATE else "%"}</td>',
-                f'<td class="{css}">{word or "as usual"}</td>',
-            ]
-        )
-    head = ("metric", "usual", "newest", "change", "limit", "")
-    return section("numbers", "The newest run", table("metrics of the newest run", head, rows, last_words=1))
+    """Of each metric. What it is compared with comes only when there is something."""
+    if not trend.tracks:
+        return ""
+    compared = any(usual(track) is not None for track in trend.tracks)
+    rows = [_metric(trend, track, compared=compared) for track in trend.tracks]
+    head = ("metric", "usual", "newest", "change", "limit", "state") if compared else ("metric", "newest")
+    words = 1 if compared else 0
+    return section("numbers", "The newest run", table("metrics of the newest run", head, rows, last_words=words))
+
+
+def _metric(trend: Trend, track: Track, *, compared: bool) -> list[str]:
+    name, newest = short(track.name, 200), number(track.values[-1], newest_text(track))
+    if not compared:
+        return [name, newest]
+    word, level = state(trend, track), usual(track)
+    css = "miss" if word == "REGRESSION" else "ok" if word == "improved" else ""
+    return [
+        name,
+        number(level, figures.value_of(track.measure, level)),
+        newest,
+        number(newest_change(track), change_text(track)),
+        f'<td class="n">{100 * track.limit:g} {"points" if track.measure is Measure.ERROR_RATE else "%"}</td>',
+        f'<td class="{css or "w"}">{word}</td>',
+    ]
 
 
 def _pictures(trend: Trend, last: int) -> str:
+    """A single run is no course."""
+    if len(trend.nights) < 2:
+        return ""
     shown_tracks = trend.tracks[:CHARTS_MAX]
     more = [note(f"{len(trend.tracks) - CHARTS_MAX} more are not shown.")] if len(trend.tracks) > CHARTS_MAX else []
-    legend = note(
-        "Dashed lines: between them nothing is suspected. Vertical lines and crosses: confirmed changes, from their"
-        " first run on. Dots: one run alone, suspected."
-    )
     pictures = [_figure(trend, track, number, last) for number, track in enumerate(shown_tracks)]
-    return section("pictures", "Night by night", legend, *pictures, *more)
+    return section("pictures", "Run by run", note(_legend(trend)), *pictures, *more)
+
+
+def _legend(trend: Trend) -> str:
+    """What is in the pictures, and nothing else."""
+    tracks = trend.tracks
+    parts = ["Each dot is a run; the ring is the newest."]
+    if any(one is not None for track in tracks for one in track.course.baselines):
+        parts.append("Dashed lines: the usual range; between them nothing is suspected.")
+    if any(set(track.course.suspected) - _changed(track).keys() for track in tracks):
+        parts.append("Large dots: suspected, in that run alone.")
+    if trend.steps:
+        parts.append("Vertical lines and crosses: confirmed changes, from their first run on.")
+    if any(track.at_least for track in tracks):
+        parts.append("Triangles: at least this much; statements were cancelled.")
+    return " ".join(parts)
 
 
 def _figure(trend: Trend, track: Track, serial: int, last: int) -> str:
@@ -114,14 +151,14 @@ def chart_of(trend: Trend, track: Track, chart_id: str, last: int) -> Chart:
     return Chart(
         chart_id=chart_id,
         title=title if track.statement is None else f"{html(track.statement, 80)}: {title}",
-        description="One value per run, oldest first, with the range in which a run is as usual.",
+        description="One value per run, oldest first, with the usual range.",
         x=_dates(trend, first),
         y=linear_axis(max(heights, default=1.0) * 1.05 or 1.0, unit=_unit(track.measure)),
         lines=(
             *(Line(name="", css="s5", points=bound) for bound in bounds),
             Line(name=_NAMES.get(track.measure, track.measure.value), css="s1", points=values),
         ),
-        marks=tuple((float(start), _mark(trend, start)) for start in _starts(track, first)),
+        marks=tuple(_marks(trend, track, first)),
         dots=tuple(_dots(trend, track, first, unit)),
     )
 
@@ -129,60 +166,84 @@ def chart_of(trend: Trend, track: Track, chart_id: str, last: int) -> Chart:
 def _dates(trend: Trend, first: int) -> Axis:
     numbers = range(first, len(trend.nights))
     every = -(-len(numbers) // _LABELS) or 1
-    days = {trend.nights[night].started.date() for night in numbers}
-    form = "%m-%d" if len(days) > 1 else "%H:%M"
-    ticks = tuple((float(night), trend.nights[night].started.strftime(form)) for night in numbers[::every])
-    return Axis(low=float(first), high=float(max(len(trend.nights) - 1, first + 1)), ticks=ticks)
+    labels = _labels([trend.nights[night].started for night in numbers[::every]])
+    ticks = tuple((float(night), label) for night, label in zip(numbers[::every], labels, strict=True))
+    last = float(max(len(trend.nights) - 1, first + 1))
+    return Axis(low=float(first), high=last + _MARGIN * (last - first), ticks=ticks)
+
+
+def _labels(moments: Sequence[datetime]) -> list[str]:
+    """As short as they can be while no two are alike."""
+    one_day = len({moment.date() for moment in moments}) == 1
+    for form in _ONE_DAY if one_day else _MANY_DAYS:
+        labels = [moment.strftime(form) for moment in moments]
+        if len(set(labels)) == len(labels):
+            return labels
+    return [f"{label} ({number})" for number, label in enumerate(labels, 1)]
 
 
 def _unit(measure: Measure) -> str:
-    return {Measure.QPS: "", Measure.MAX_CONCURRENCY: "", Measure.ERROR_RATE: " %"}.get(measure, " ms")
+    return {Measure.QPS: "/s", Measure.MAX_CONCURRENCY: "", Measure.ERROR_RATE: " %"}.get(measure, " ms")
 
 
-def _starts(track: Track, first: int) -> list[int]:
-    return [track.nights[shift.start] for shift in track.course.shifts if track.nights[shift.start] >= first]
+def _marks(trend: Trend, track: Track, first: int) -> Iterator[Mark]:
+    starts = [track.nights[shift.start] for shift in track.course.shifts if track.nights[shift.start] >= first]
+    one_day = trend.nights[first].started.date() == trend.nights[-1].started.date()
+    for start in starts:
+        moment = trend.nights[start].started.strftime(_ONE_DAY[0] if one_day else _MANY_DAYS[0])
+        yield Mark(at=float(start), label=f"since {moment}")
 
 
-def _mark(trend: Trend, start: int) -> str:
-    return f"since {trend.nights[start].started:%m-%d}"
+def _changed(track: Track) -> dict[int, str]:
+    """The values that show a confirmed change, and in which direction."""
+    return {
+        place: "worse" if track.is_worse(shift.size) else "better"
+        for shift in track.course.shifts
+        for place in range(shift.start, shift.confirmed + 1)
+    }
 
 
 def _dots(trend: Trend, track: Track, first: int, unit: float) -> Iterator[Dot]:
-    certain: set[int] = set()
-    for shift in track.course.shifts:
-        word = "worse" if track.is_worse(shift.size) else "better"
-        certain.update(range(shift.start, shift.confirmed + 1))
-        for place in range(shift.start, shift.confirmed + 1):
-            yield from _dot(trend, track, place, first, unit, word, cross=True)
-    for place in sorted(set(track.course.suspected) - certain):
-        yield from _dot(trend, track, place, first, unit, "suspected", cross=False)
-
-
-def _dot(trend: Trend, track: Track, place: int, first: int, unit: float, word: str, *, cross: bool) -> Sequence[Dot]:
-    night = track.nights[place]
-    if night < first:
-        return ()
-    css = "s3" if word == "better" else "s2"
-    label = f"{word}: {html(trend.nights[night].run_id)}"
-    return (Dot(x=float(night), y=unit * track.values[place], css=css, label=label, cross=cross),)
+    """A point for each run, in the shape of what was found; and a ring around the newest."""
+    changed = _changed(track)
+    for place, night in enumerate(track.nights):
+        if night < first:
+            continue
+        bound, suspected = place in track.at_least, place in track.course.suspected
+        word = changed.get(place, "suspected" if suspected else "")
+        value = figures.value_of(track.measure, track.values[place], at_least=bound)
+        run = trend.nights[night]
+        dot = Dot(
+            x=float(night),
+            y=unit * track.values[place],
+            css={"": "s1", "better": "s3"}.get(word, "s2"),
+            label=f"{word + ': ' if word else ''}{html(run.run_id)}, {run.started:%Y-%m-%d %H:%M} UTC, {value}",
+            cross=place in changed and not bound,
+            at_least=bound,
+            radius=5.0 if suspected or bound else _POINT,
+        )
+        yield dot
+        if night == len(trend.nights) - 1:
+            yield replace(dot, cross=False, at_least=False, ring=True, radius=_RING, label=f"newest: {dot.label}")
 
 
 def _changes(trend: Trend) -> str:
     rows = []
     for step in reversed(trend.steps):
         facts = trend.changed_at(step.start)
-        said = "; ".join(f"{name}: {a or 'not known'} → {b or 'not known'}" for name, (a, b) in facts.items())
+        with_it = "; ".join(f"{name}: {a or 'not known'} → {b or 'not known'}" for name, (a, b) in facts.items())
         rows.append(
             [
-                f'<td class="w">{trend.nights[step.start].started:%Y-%m-%d}</td>',
-                text(trend.nights[step.start].run_id),
-                text(step.track.name),
-                f'<td class="{"miss" if step.worse else "ok"}">{amount(step.track.measure, step.change)}</td>',
-                text(said or "nothing that is recorded", 1_000),
+                f'<td class="w">{trend.nights[step.start].started:%Y-%m-%d %H:%M}</td>',
+                short(trend.nights[step.start].run_id),
+                short(step.track.name, 200),
+                f'<td class="{"miss" if step.worse else "ok"}">'
+                f"{amount(step.track.measure, step.change, at_least=step.shift.at_least)}</td>",
+                whole(with_it or "nothing that is recorded", 1_000),
             ]
         )
     if not rows:
-        return section("changes", "Changes", note("None."))
+        return ""
     head = ("since", "run", "metric", "change", "what else changed with it")
     return section("changes", "Changes", table("confirmed changes, newest first", head, rows, words=5))
 
@@ -191,36 +252,42 @@ def _apart(trend: Trend) -> str:
     """Runs that are not like these."""
     rows = [
         [
-            f'<td class="w">{other.newest.started:%Y-%m-%d}</td>',
-            text(other.newest.run_id),
+            f'<td class="w">{other.newest.started:%Y-%m-%d %H:%M}</td>',
+            short(other.newest.run_id),
             f'<td class="n">{other.runs}</td>',
-            text("; ".join(f"{one.key}: {_set(one.a)} there, {_set(one.b)} here" for one in other.differences), 1_000),
+            whole("; ".join(said(one, SIDES) for one in other.differences) or "a setting of the scenario", 1_000),
         ]
         for other in reversed(trend.others)
     ]
-    parts = [table("other series", ("until", "newest run", "runs", "differs in"), rows, words=2, last_words=1)]
+    parts = []
+    if rows:
+        head = ("until", "newest run", "runs", "differs in (those → these)")
+        parts.append(table("runs that are not comparable with these", head, rows, words=2, last_words=1))
     if trend.left_out:
-        left = ", ".join(f"{count} {html(why)}" for why, count in sorted(trend.left_out.items()))
-        parts.append(note(f"Part of no series: {left}."))
-    return section("apart", "Not compared with these", *parts) if rows or trend.left_out else ""
-
-
-def _set(value: object) -> str:
-    return "not set" if value is None else str(value)
+        last = f" The last of them: {html(trend.last_left_out)}." if trend.last_left_out else ""
+        parts.append(note(f"Left out: {html(counted(trend.left_out))}.{last}"))
+    return section("apart", "Not compared with these", *parts) if parts else ""
 
 
 def _runs(trend: Trend, last: int) -> str:
+    if not trend.nights:
+        return ""
     rows = []
     first = max(len(trend.nights) - min(last, ROWS_MAX), 0)
     whole = [track for track in trend.tracks if track.statement is None]
     for night in reversed(range(first, len(trend.nights))):
-        values = [trend.nights[night].values.get((None, track.measure)) for track in whole]
+        made = trend.nights[night]
         rows.append(
             [
-                f'<td class="w">{trend.nights[night].started:%Y-%m-%d %H:%M}</td>',
-                text(trend.nights[night].run_id),
-                *(number(value, shown(track.measure, value)) for track, value in zip(whole, values, strict=True)),
+                f'<td class="w">{made.started:%Y-%m-%d %H:%M}</td>',
+                short(made.run_id),
+                *(_value(made, (None, track.measure)) for track in whole),
             ]
         )
-    head = ("made (UTC)", "run", *(track.measure.value for track in whole))
+    head = ("started (UTC)", "run", *(track.measure.value for track in whole))
     return section("runs", "Runs", table("runs of this series, newest first", head, rows, words=2))
+
+
+def _value(night: Night, subject: Subject) -> str:
+    value = night.values.get(subject)
+    return number(value, figures.value_of(subject[1], value, at_least=subject in night.at_least))

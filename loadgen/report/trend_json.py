@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from loadgen.report.limits import Measure
-from loadgen.report.trend import OtherSeries, Step, Track, Trend
+from loadgen.report.trend import RUNS_MIN, OtherSeries, Step, Track, Trend
 from loadgen.report.trend_text import newest_change, state, usual
 
 _UNITS = {Measure.QPS: "per second", Measure.ERROR_RATE: "share", Measure.MAX_CONCURRENCY: "connections"}
@@ -24,6 +24,7 @@ def trend_data(trend: Trend, last: int) -> dict[str, Any]:
         "newest": None if newest is None else newest.run_id,
         "series": None if newest is None else asdict(newest.key),
         "runs_in_series": len(trend.nights),
+        "runs_needed": RUNS_MIN,
         "left_out": dict(trend.left_out),
         "last_left_out": trend.last_left_out,
         "other_series": [_other(other) for other in trend.others],
@@ -38,18 +39,20 @@ def trend_data(trend: Trend, last: int) -> dict[str, Any]:
 
 def _track(trend: Trend, track: Track, first: int) -> dict[str, Any]:
     values: list[float | None] = [None] * len(trend.nights)
-    for number, value in zip(track.nights, track.values, strict=True):
-        values[number] = round(value, 6)
+    at_least = [False] * len(trend.nights)
+    for place, (number, value) in enumerate(zip(track.nights, track.values, strict=True)):
+        values[number], at_least[number] = round(value, 6), place in track.at_least
     return {
         "statement": track.statement,
         "metric": track.measure.value,
         "unit": _UNITS.get(track.measure, "ms"),
         "values": values[first:],
+        "at_least": at_least[first:],  # of the values: those that are lower bounds
         "usual": _rounded(usual(track)),
         "newest": _rounded(track.values[-1]),
         "change": _rounded(newest_change(track)),
         "limit": track.limit,
-        "state": state(trend, track).lower() or "steady",
+        "state": state(trend, track).lower(),
     }
 
 
@@ -63,6 +66,7 @@ def _step(trend: Trend, step: Step) -> dict[str, Any]:
         "before": _rounded(track.value(step.shift.before.centre)),
         "after": _rounded(track.value(step.shift.after)),
         "change": _rounded(step.change),
+        "at_least": step.shift.at_least,
         "worse": step.worse,
         "new": step.new,
         "changed_with_it": {name: {"from": a, "to": b} for name, (a, b) in trend.changed_at(step.start).items()},

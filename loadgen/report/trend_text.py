@@ -6,15 +6,19 @@ from collections.abc import Iterator, Sequence
 
 from loadgen.log import plain
 from loadgen.report import figures
+from loadgen.report.compare_text import said
 from loadgen.report.limits import Measure
-from loadgen.report.trend import Step, Track, Trend, amount
+from loadgen.report.trend import Step, Track, Trend, amount, counted, is_undecided
 
 FACTS_SHOWN = 6
 OTHERS_SHOWN = 5
 NAME_MAX = 30
 
 _BARS = "▁▂▃▄▅▆▇█"
-_HEAD = ("", "", "usual", "newest", "change", "")
+_HEAD = ("metric", "oldest first", "usual", "newest", "change", "state")
+_LEFT = (0, 1, 5)  # columns of words
+_OF_COMPARED = (2, 4, 5)  # columns that say nothing before there is something usual
+SIDES = ("those", "these")
 
 
 def trend_text(trend: Trend, last: int) -> str:
@@ -27,20 +31,6 @@ def trend_text(trend: Trend, last: int) -> str:
         *_changes(trend),
     ]
     return "\n".join(parts)
-
-
-def shown(measure: Measure, value: float | None) -> str:
-    """A value with its unit."""
-    if value is None:
-        return figures.count(None)
-    match measure:
-        case Measure.ERROR_RATE:
-            return figures.percent(value)
-        case Measure.QPS:
-            return f"{figures.rate(value)}/s"
-        case Measure.MAX_CONCURRENCY:
-            return figures.count(value)
-    return f"{figures.ms(value)} ms"
 
 
 def usual(track: Track) -> float | None:
@@ -67,30 +57,49 @@ def state(trend: Trend, track: Track) -> str:
             return "REGRESSION" if step.worse else "improved"
     if any(one is track for one, _ in trend.suspicions):
         return "suspected"
-    if usual(track) is None:
-        return "learning"
-    return ""
+    if is_undecided(len(trend.nights), track):
+        return "undecided"
+    return "learning" if usual(track) is None else "steady"
+
+
+def series_text(trend: Trend) -> str:
+    """Which runs are compared."""
+    nights = trend.nights
+    if len(nights) == 1:
+        return f"1 comparable run, {nights[0].run_id}, of {nights[0].started:%Y-%m-%d %H:%M} UTC"
+    return (
+        f"{len(nights)} comparable runs, {nights[0].started:%Y-%m-%d %H:%M} to {nights[-1].started:%Y-%m-%d %H:%M} UTC;"
+        f" the newest is {nights[-1].run_id}"
+    )
+
+
+def key_text(trend: Trend) -> str:
+    """What they have in common."""
+    key = trend.nights[-1].key
+    parts = [
+        "same settings",
+        f"driver {key.driver_major}.x",
+        f"{key.workers} worker{'s' if key.workers > 1 else ''}",
+        f"{key.cores} cores" if key.cores else "cores not known",
+        *([f"warehouse {_line(key.warehouse_size, 40)}"] if key.warehouse_size else []),
+    ]
+    return ", ".join(parts)
 
 
 def _runs(trend: Trend) -> Iterator[str]:
-    nights = trend.nights
-    if nights:
-        key = nights[-1].key
-        size = f", warehouse {_line(key.warehouse_size, 40)}" if key.warehouse_size else ""
-        yield (
-            f"  {_line(trend.scenario, 60)}: {len(nights)} like runs from {nights[0].started:%Y-%m-%d}"
-            f" to {nights[-1].started:%Y-%m-%d %H:%M} UTC, the newest {nights[-1].run_id}"
-        )
-        yield f"  driver {key.driver_major}, workers {key.workers}, cores {key.cores or '?'}{size}"
+    if trend.nights:
+        yield f"  {_line(trend.scenario, 60)}: {series_text(trend)}"
+        yield f"  in common: {key_text(trend)}"
     for other in trend.others[-OTHERS_SHOWN:]:
-        keys = [_line(one.key, 60) for one in other.differences]
-        apart = ", ".join(keys[:FACTS_SHOWN]) + (", …" if len(keys) > FACTS_SHOWN else "")
+        apart = [said(one, SIDES) for one in other.differences]
+        more = f", and {len(apart) - FACTS_SHOWN} more" if len(apart) > FACTS_SHOWN else ""
+        runs = f"{other.runs} run{'s' if other.runs > 1 else ''}"
         yield (
-            f"  apart: {other.runs} runs until {other.newest.started:%Y-%m-%d}, which differ in"
-            f" {apart or 'a setting of the scenario'}"
+            f"  not comparable: {runs} until {other.newest.started:%Y-%m-%d %H:%M};"
+            f" {', '.join(apart[:FACTS_SHOWN]) or 'a setting of the scenario differs'}{more}"
         )
     if trend.left_out:
-        yield f"  left out: {', '.join(f'{count} {why}' for why, count in sorted(trend.left_out.items()))}"
+        yield f"  left out: {counted(trend.left_out)}"
     if trend.last_left_out:
         yield f"  the last of them: {_line(trend.last_left_out, 500)}"
 
@@ -99,24 +108,35 @@ def _table(trend: Trend, last: int) -> Iterator[str]:
     if not trend.tracks:
         return
     rows = [_HEAD, *(_row(trend, track, last) for track in trend.tracks)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    hidden = set() if any(usual(track) is not None for track in trend.tracks) else set(_OF_COMPARED)
+    if len(trend.nights) == 1:
+        hidden.add(1)
+    columns = [column for column in range(len(_HEAD)) if column not in hidden]
+    widths = {column: max(len(row[column]) for row in rows) for column in columns}
     for row in rows:
-        yield "  ".join(
-            f"{cell:<{width}}" if number in (0, 1, len(_HEAD) - 1) else f"{cell:>{width}}"
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
+        cells = (f"{row[at]:<{widths[at]}}" if at in _LEFT else f"{row[at]:>{widths[at]}}" for at in columns)
+        yield "  ".join(cells).rstrip()
 
 
 def _row(trend: Trend, track: Track, last: int) -> tuple[str, ...]:
-    change = newest_change(track)
     return (
         _line(track.name, NAME_MAX),
         bars(track.values[-last:]),
-        shown(track.measure, usual(track)),
-        shown(track.measure, track.values[-1]),
-        "-" if change is None else amount(track.measure, change),
+        figures.value_of(track.measure, usual(track)),
+        newest_text(track),
+        change_text(track),
         state(trend, track),
     )
+
+
+def newest_text(track: Track) -> str:
+    return figures.value_of(track.measure, track.values[-1], at_least=track.newest_at_least)
+
+
+def change_text(track: Track) -> str:
+    change = newest_change(track)
+    sign = "≥ " if track.newest_at_least else ""
+    return figures.NONE if change is None else f"{sign}{amount(track.measure, change)}"
 
 
 def bars(values: Sequence[float]) -> str:
@@ -133,7 +153,7 @@ def _changes(trend: Trend) -> Iterator[str]:
     for start in sorted({step.start for step in trend.steps}):
         together = [step for step in trend.steps if step.start == start]
         night = trend.nights[start]
-        yield f"  {night.started:%Y-%m-%d}  {night.run_id}"
+        yield f"  {night.started:%Y-%m-%d %H:%M}  {night.run_id}"
         yield from (f"    {_step(step)}" for step in together)
         facts = trend.changed_at(start)
         said = [f"{_line(name, 60)} {_fact(a)} → {_fact(b)}" for name, (a, b) in facts.items()]
@@ -144,10 +164,10 @@ def _changes(trend: Trend) -> Iterator[str]:
 def _step(step: Step) -> str:
     track = step.track
     before, after = track.value(step.shift.before.centre), track.value(step.shift.after)
-    word = "worse" if step.worse else "better"
     return (
-        f"{_line(track.name, NAME_MAX)} {amount(track.measure, step.change)}, {word}: {shown(track.measure, before)}"
-        f" → {shown(track.measure, after)}"
+        f"{_line(step.said, 2 * NAME_MAX)}, {'worse' if step.worse else 'better'}:"
+        f" {figures.value_of(track.measure, before)} →"
+        f" {figures.value_of(track.measure, after, at_least=step.shift.at_least)}"
     )
 
 

@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from loadgen.metrics.percentile import PERCENTILES, Quantile
 from loadgen.metrics.result import Merged
 from loadgen.metrics.tally import StatementTally
+from loadgen.report.client_health import ClientHealth, ClientVerdict, client_share
+from loadgen.report.delivered import Delivered, shortfalls
 from loadgen.scenario.scenario import Threshold
 from loadgen.scenario.threshold import Check, Metric, Operator
 from loadgen.units import NS_PER_MS
 
-CPU_WARN_PERCENT = 60.0
-CPU_INVALID_PERCENT = 85.0  # of one core, per worker
-WAKEUP_INVALID_FRACTION = 0.10  # of the median service time
-WAKEUP_INVALID_MS = 5.0
-DELIVERED_MIN = 0.99  # of the offered rate
 SAMPLES_MIN = 20
 
 _COMPARE: Mapping[Operator, Callable[[float, float], bool]] = {
@@ -43,35 +40,15 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientHealth:
-    """How loaded the load generator itself was: the worst worker counts. None: no worker said."""
-
-    cpu_percent_of_core: float | None
-    wakeup_p99_ms: float | None
-
-    def saturation(self, service_p50_ms: float | None) -> str | None:
-        """Why the client, and not the server, may be what was measured; None: it was not."""
-        cpu_percent = self.cpu_percent_of_core
-        if cpu_percent is not None and cpu_percent >= CPU_INVALID_PERCENT:
-            return f"a worker used {cpu_percent:.0f} % of its core (limit {CPU_INVALID_PERCENT:.0f} %)"
-        late_ms = self.wakeup_p99_ms
-        if late_ms is None or service_p50_ms is None or late_ms <= WAKEUP_INVALID_MS:
-            return None
-        if late_ms > WAKEUP_INVALID_FRACTION * service_p50_ms:
-            return f"its threads woke up {late_ms:.1f} ms late (p99); the median statement took {service_p50_ms:.1f} ms"
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What validity is judged by."""
 
     merged: Merged
-    client: ClientHealth
+    client: ClientVerdict
     lost_workers: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()  # what is missing from the record, or does not add up
     disturbed: bool = False  # another run may have used the warehouse
-    offered: int | None = None  # arrivals that were planned, in an open loop
+    delivered: Delivered | None = None  # None: what was planned is not known
 
 
 def invalid_reasons(evidence: Evidence) -> list[str]:
@@ -81,17 +58,38 @@ def invalid_reasons(evidence: Evidence) -> list[str]:
     reasons += list(evidence.gaps)
     if evidence.disturbed:
         reasons.append("another run may have used the warehouse: the lease on it was lost, or somebody shares it")
-    service = merged.tally.whole.service_at(500)
-    saturated = evidence.client.saturation(None if service is None else service.value_ns / NS_PER_MS)
-    if saturated is not None:
-        reasons.append(f"the client was the limit: {saturated}")
-    if evidence.offered:
-        delivered = merged.counts.succeeded + merged.counts.failed
-        if delivered < DELIVERED_MIN * evidence.offered:
-            percent = 100 * delivered / evidence.offered
-            reasons.append(f"the offered rate was not delivered: {delivered} of {evidence.offered} ({percent:.1f} %)")
+    reasons += list(evidence.client.invalid)
+    reasons += shortfalls(evidence.delivered)
     if merged.counts.succeeded < SAMPLES_MIN:
         reasons.append(f"too few samples: {merged.counts.succeeded} succeeded, at least {SAMPLES_MIN} are needed")
+    return reasons
+
+
+def undecided(
+    thresholds: Sequence[Threshold],
+    checked: Sequence[Checked],
+    client: ClientHealth,
+    merged: Merged,
+    *,
+    open_loop: bool,
+) -> list[str]:
+    """Why it is not known whether the run has failed: but for the client, every threshold that was missed may have been
+    met. Empty: none was missed, or one certainly was."""
+    reasons = []
+    for threshold, result in zip(thresholds, checked, strict=True):
+        if result.passed:
+            continue
+        check, mean_ns = threshold.check, _tally_of(threshold.check, merged).succeeded.service.mean_ns
+        mean_ms, share = None if mean_ns is None else mean_ns / NS_PER_MS, None
+        if result.value is not None:
+            share = client_share(check, result.value, client, mean_ms, open_loop=open_loop)
+        if share is None or result.value is None:
+            return []
+        unit = "/s" if check.metric is Metric.QPS else " ms"
+        reasons.append(
+            f"undecided: {check.text} was missed with {result.value:.4g}{unit}, of which the client may account for"
+            f" {share:.2g}{unit}; {client.advice}"
+        )
     return reasons
 
 
@@ -111,12 +109,13 @@ def check_threshold(check: Check, merged: Merged) -> Checked:
 
 def measure(check: Check, merged: Merged) -> float | None:
     """The value of a metric, in the unit of its limit; None when there is none."""
-    if check.statement is None:
-        tally, qps = merged.tally.whole, merged.qps
-    else:
-        tally = merged.tally.statements.get(check.statement, StatementTally())
-        qps = merged.statement_qps.get(check.statement, 0.0)
-    return _metric(check.metric, tally, qps)
+    qps = merged.qps if check.statement is None else merged.statement_qps.get(check.statement, 0.0)
+    return _metric(check.metric, _tally_of(check, merged), qps)
+
+
+def _tally_of(check: Check, merged: Merged) -> StatementTally:
+    tallies = merged.tally.statements
+    return merged.tally.whole if check.statement is None else tallies.get(check.statement, StatementTally())
 
 
 def _metric(metric: Metric, tally: StatementTally, qps: float) -> float | None:
@@ -154,7 +153,5 @@ def _quantile(metric: Metric, tally: StatementTally) -> Quantile | None:
 
 def _is_lower_bound(check: Check, merged: Merged) -> bool:
     """Is all that is known that it was at least so much? Statements that were cancelled might have taken longer."""
-    tallies = merged.tally.statements
-    tally = merged.tally.whole if check.statement is None else tallies.get(check.statement, StatementTally())
-    quantile = _quantile(check.metric, tally)
+    quantile = _quantile(check.metric, _tally_of(check, merged))
     return quantile is not None and quantile.at_least

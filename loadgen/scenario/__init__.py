@@ -11,10 +11,11 @@ keys         base, field         what sections and values have in common
 checking     validation          keys and types, every problem at once
              check, check_*      what only shows between keys
 result       scenario, build     the typed Scenario, and how it is made
-             workers, findmax, rates     what follows from it: processes, steps, arrivals
+             workers, rates      what follows from it: processes, arrivals
              frozen, codec       SCENARIO_CONFIG, written and read
+             as_written          the same in the keys of a scenario file, to show what differs
 showing      plan, origin, plan_text     what a run would do, in plain words
              schema              the JSON Schema for editors
 
-`scenario`, `frozen`, `workers` and what they import need neither pydantic nor a YAML reader: workers start without.
+`scenario`, `frozen`, `workers` and what they import need no YAML reader: workers start without.
 """

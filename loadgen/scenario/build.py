@@ -7,6 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from loadgen.model import workload as model
+from loadgen.model.run import CONTROL_WAREHOUSE
+from loadgen.rules.find_max_step import FindMax
 from loadgen.scenario import scenario as typed
 from loadgen.scenario.base import Section
 from loadgen.scenario.check_load import ceiling, duration_s
@@ -83,7 +85,7 @@ def build(file: ScenarioFile) -> typed.Scenario:
 
 def _values(section: Section) -> dict[str, Any]:
     """A section whose keys and values are those of the typed class."""
-    return {name: getattr(section, name) for name in type(section).model_fields}
+    return {name: getattr(section, name) for name in type(section).declared_keys()}
 
 
 def _control(control: ControlSection) -> typed.Control:
@@ -91,7 +93,7 @@ def _control(control: ControlSection) -> typed.Control:
         connection=control.connection,
         database=control.database,
         schema=control.schema_,
-        warehouse=control.warehouse or typed.CONTROL_WAREHOUSE,
+        warehouse=control.warehouse or CONTROL_WAREHOUSE,
         share_warehouse=control.share_warehouse,
     )
 
@@ -139,7 +141,7 @@ def load_of(load: LoadSection) -> typed.Load:
         )
         for stage in load.stages
     )
-    find_max = typed.FindMax(
+    find_max = FindMax(
         **{name + "_s" * (name in ("step", "settle")): value for name, value in _values(load.find_max).items()}
     )
     return typed.Load(

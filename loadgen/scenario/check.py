@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.scenario.build import load_of
 from loadgen.scenario.check_data import check_data
 from loadgen.scenario.check_load import check_load, duration_s
@@ -14,7 +15,7 @@ from loadgen.scenario.file import ScenarioFile
 from loadgen.scenario.load_section import WORKERS_MAX
 from loadgen.scenario.name import canonical, is_name
 from loadgen.scenario.problem import KeyPath
-from loadgen.scenario.scenario import CONTROL_WAREHOUSE, EMBEDDED, LoadMode, QueryLogMode, SpawnerKind
+from loadgen.scenario.scenario import EMBEDDED, LoadMode, QueryLogMode, SpawnerKind
 from loadgen.scenario.validation import Checked
 from loadgen.scenario.workers import workers_of
 from loadgen.units import format_duration_s

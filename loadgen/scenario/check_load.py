@@ -9,6 +9,7 @@ from loadgen.scenario.scenario import LoadMode, Profile
 from loadgen.scenario.validation import Checked
 
 _LOAD: KeyPath = ("load",)
+SEARCHING_PROCESSES_MAX = 64  # profile process: a search starts all of its workers before the first step
 CEILING_KEY = {LoadMode.CONCURRENCY: "connections", LoadMode.RATE: "max_connections", LoadMode.FIND_MAX: "find_max"}
 
 
@@ -140,7 +141,12 @@ def _check_workers(checked: Checked, load: LoadSection) -> None:
         if workers not in (None, top):
             what = f"profile process has one worker per connection, that is {top:,}"
             checked.problem((*_LOAD, "workers"), what, "write workers: auto")
-        if workers is None and top > 1_000:
+        if load.mode is LoadMode.FIND_MAX and top > SEARCHING_PROCESSES_MAX:
+            most = SEARCHING_PROCESSES_MAX
+            what = f"process with mode find_max would start {top:,} processes at once, one per connection of maximum"
+            hint = f"set load.find_max.maximum to {most} or less, or use profile: thread"
+            checked.problem((*_LOAD, "profile"), what, hint)
+        elif workers is None and top > 1_000:
             checked.problem((*_LOAD, "profile"), f"process would start {top:,} processes", "use profile: thread")
         return
     if each is not None and workers is not None and workers * each != top:

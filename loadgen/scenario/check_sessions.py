@@ -31,7 +31,7 @@ def check_sessions(checked: Checked, file: ScenarioFile) -> None:
 def _check_count(checked: Checked, file: ScenarioFile) -> None:
     sessions, unused = file.sessions, SessionsSection()
     if not sessions.count:
-        for key in SessionsSection.model_fields:
+        for key in SessionsSection.declared_keys():
             if getattr(sessions, key) != getattr(unused, key) and checked.fine(("sessions", key)):
                 what = "has no effect: there are no sessions"
                 checked.problem(("sessions", key), what, "add count: …, or remove it", at_key=True)

@@ -18,7 +18,8 @@ from typing import Any
 
 from loadgen.errors import ConfigurationError
 from loadgen.model.workload import Parameter, Statement
-from loadgen.scenario.scenario import FindMax, Pool, Stage
+from loadgen.rules.find_max_step import FindMax
+from loadgen.scenario.scenario import Pool, Stage
 from loadgen.scenario.template import resolve_template, template_of
 
 Environment = Mapping[str, str] | None  # None: variables stay `${NAME}`, for showing

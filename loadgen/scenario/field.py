@@ -14,9 +14,6 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import CoreSchema, core_schema
-
 from loadgen.scenario import name as names
 from loadgen.scenario.override import GivenText
 from loadgen.scenario.scalar import NotAScalar, Scalar, resolve
@@ -59,12 +56,8 @@ class Kind:
             raise Wrong("would store a secret with the run", "use a variable that is not named like a secret")
         return None if value is None and self.nullable else self.parse(value)
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            self.accept, serialization=core_schema.to_string_ser_schema()
-        )
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
+    def json_schema(self) -> JsonSchema:
+        """What an editor is told, with variables and null where they may be written."""
         own = self.schema()
         options = own.pop("anyOf", None) or [own]
         if self.takes_variables and not any(map(_admits_variables, options)):
@@ -135,7 +128,6 @@ class Name(Kind):
         return {"type": "string", "minLength": 1}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Flag(Kind):
     def parse(self, value: object) -> bool:
         if isinstance(value, str) and value in ("true", "false"):
@@ -209,7 +201,6 @@ class Number(Kind):
         return {"type": "number", "exclusiveMinimum" if self.above else "minimum": self.low, "maximum": self.high}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WholeOrNumber(Kind):
     """A bound of a range: a whole number stays whole."""
 
@@ -267,7 +258,6 @@ class Rate(Kind):
         return {"type": "string", "pattern": r"^[0-9][0-9_.]*[kKmMbB]?\s*/\s*[smh]$|\$\{"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Moment(Kind):
     """A date or a time of day on it; naive ones are UTC."""
 

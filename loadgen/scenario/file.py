@@ -1,12 +1,6 @@
 """The whole scenario file: the workload's sections, and all sections together."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
-
-from pydantic import GetJsonSchemaHandler, model_validator
-from pydantic_core import CoreSchema
 
 from loadgen.model.workload import StatementKind
 from loadgen.scenario.base import Section, key
@@ -39,7 +33,6 @@ NAME_LENGTH_MAX = 128
 Sql = Annotated[str, Text(length_max=SQL_LENGTH_MAX)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Version(Kind):
     def parse(self, value: object) -> int:
         if value not in (VERSION, str(VERSION)) or isinstance(value, (bool, float)):
@@ -50,7 +43,6 @@ class Version(Kind):
         return {"const": VERSION}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckText(Kind):
     def parse(self, value: object) -> Check:
         if not isinstance(value, str):
@@ -109,6 +101,7 @@ class WorkloadSection(Section):
 class ThresholdSection(Section):
     """A check with a window of its own."""
 
+    shorthand: ClassVar[JsonSchema | None] = {"type": "string", "description": "Such as p95 < 50ms."}
     check: Annotated[Check, CheckText()] = key(description="[statement.]metric op value, such as qps > 500.")
     window: Annotated[float | None, Duration(low_s=1, nullable=True)] = key(
         default=None, description="Over the last seconds instead of the whole measurement."
@@ -116,15 +109,9 @@ class ThresholdSection(Section):
     after: Annotated[float, Duration()] = key(default="0s", description="Not before this time of the measurement.")
     abort: Annotated[bool, Flag()] = key(default=False, description="End the run when it fails.")
 
-    @model_validator(mode="before")
     @classmethod
-    def _from_text(cls, data: Any) -> Any:
-        return {"check": data} if isinstance(data, str) else data
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
-        mapping = handler.resolve_ref_schema(handler(schema))
-        return {"anyOf": [{"type": "string", "description": "Such as p95 < 50ms."}, mapping]}
+    def accept(cls, data: Any) -> Any:
+        return {"check": data} if isinstance(data, str) else super().accept(data)
 
 
 class ScenarioFile(Section):

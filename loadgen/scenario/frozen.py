@@ -12,8 +12,9 @@ import json
 from typing import Any, get_type_hints
 
 from loadgen.model.workload import KeyRange, Sharding, Statement, Workload
+from loadgen.rules.find_max_step import FindMax
 from loadgen.scenario.codec import BadConfig, Environment, decode, encode, stored_name
-from loadgen.scenario.scenario import FindMax, Load, LoadMode, Pool, Scenario, Sessions, Stage
+from loadgen.scenario.scenario import Load, LoadMode, Pool, Scenario, Sessions, Stage
 from loadgen.scenario.template import variables_in
 
 FROZEN_VERSION = 1

@@ -20,18 +20,14 @@
 uniform, zipfian, hotspot, latest and sequence take `sharded: true` instead of a range.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Discriminator, Tag, model_validator
-
 from loadgen.model.workload import Normal, PoolOrder
-from loadgen.scenario.base import Section, key
+from loadgen.scenario.base import Section, key, named_section
 from loadgen.scenario.field import (
     Flag,
     JsonSchema,
@@ -51,7 +47,6 @@ from loadgen.scenario.scalar import Scalar
 CHOICES_MAX = 10_000
 TEXT_LENGTH_MAX = 1_000_000
 ALPHABET_MAX = 1_000
-TAG = "\0"  # marks a union's tag in the places pydantic reports, where no key can be mistaken for it
 
 Theta = Annotated[float, Number(low=0, high=0.9999, above=True)]
 Fraction = Annotated[float, Number(low=0, high=1, above=True)]
@@ -69,7 +64,6 @@ class Choices:
     weights: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChoicesKind(Kind):
     """A list of values, or a mapping of texts to weights."""
 
@@ -175,7 +169,7 @@ class HotspotGenerator(Section):
 class LatestSettings(Ranged):
     theta: Theta = key(default=0.99, description="How uneven: 0.99 as in YCSB.")
     follows: Annotated[str | None, Word(nullable=True)] = key(
-        default=None, description="A statement with a sequence, whose new keys are the newest."
+        default=None, description="A statement with a sequence: its keys, of the same client, are the newest."
     )
 
 
@@ -207,9 +201,8 @@ class TextGenerator(Section):
 class Bare(Section):
     """A generator without settings: `uuid: {}`, or `uuid:` with nothing behind it."""
 
-    @model_validator(mode="before")
     @classmethod
-    def _without_settings(cls, data: Any) -> Any:
+    def accept(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
         return {key: {} if value is None else value for key, value in data.items()}
@@ -244,7 +237,7 @@ class PreviousGenerator(Section):
 
 class RememberedGenerator(Section):
     remembered: Annotated[str, Word()] = key(description="The name of a value that a session keeps.")
-    of: Generator | None = key(default=None, description="Where it is drawn from; said once for each name.")
+    of: "Generator | None" = key(default=None, description="Where it is drawn from; said once for each name.")
 
 
 class ShardGenerator(Bare):
@@ -280,31 +273,24 @@ def name_of(generator: Section) -> str:
 
 def generator_name(data: Any) -> str | None:
     """Which generator a mapping names, when it names exactly one."""
-    found = [key for key in data if key in GENERATORS] if isinstance(data, Mapping) else []
-    return found[0] if len(found) == 1 else None
+    section = named_section(tuple(_NAMES), data)
+    return None if section is None else _NAMES[section]
 
 
-def _tag(data: Any) -> str | None:
-    name = generator_name(data)
-    return None if name is None else TAG + name
-
-
-Generator = Annotated[
-    Annotated[LiteralGenerator, Tag(TAG + "literal")]
-    | Annotated[ChoiceGenerator, Tag(TAG + "choice")]
-    | Annotated[UniformGenerator, Tag(TAG + "uniform")]
-    | Annotated[NormalGenerator, Tag(TAG + "normal")]
-    | Annotated[ZipfianGenerator, Tag(TAG + "zipfian")]
-    | Annotated[HotspotGenerator, Tag(TAG + "hotspot")]
-    | Annotated[LatestGenerator, Tag(TAG + "latest")]
-    | Annotated[SequenceGenerator, Tag(TAG + "sequence")]
-    | Annotated[TextGenerator, Tag(TAG + "text")]
-    | Annotated[UuidGenerator, Tag(TAG + "uuid")]
-    | Annotated[TimestampGenerator, Tag(TAG + "timestamp")]
-    | Annotated[PoolGenerator, Tag(TAG + "pool")]
-    | Annotated[PreviousGenerator, Tag(TAG + "previous")]
-    | Annotated[RememberedGenerator, Tag(TAG + "remembered")]
-    | Annotated[ShardGenerator, Tag(TAG + "shard")],
-    Discriminator(_tag),
-]
-RememberedGenerator.model_rebuild()
+Generator = (
+    LiteralGenerator
+    | ChoiceGenerator
+    | UniformGenerator
+    | NormalGenerator
+    | ZipfianGenerator
+    | HotspotGenerator
+    | LatestGenerator
+    | SequenceGenerator
+    | TextGenerator
+    | UuidGenerator
+    | TimestampGenerator
+    | PoolGenerator
+    | PreviousGenerator
+    | RememberedGenerator
+    | ShardGenerator
+)

@@ -1,8 +1,5 @@
 """The `load` section: how much load, and for how long. Some keys belong to one mode only, see KEYS_OF_MODE."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from loadgen.scenario.base import Section, key
@@ -24,7 +21,6 @@ KEYS_OF_MODE: dict[LoadMode, frozenset[str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Workers(Kind):
     """A number, or auto."""
 
@@ -74,7 +70,7 @@ class LoadSection(Section):
     connections: Connections = key(default=32, description="Mode concurrency: how many, over all workers.")
     min_connections: Connections = key(default=1, description="Where a ramp begins; no level may be below it.")
     profile: Annotated[Profile, OneOf(words=Profile)] = key(
-        default="thread", description="process: one client per worker process, for isolation."
+        default="thread", description="process: one client per worker process, for isolation; with find_max at most 64."
     )
     pin: Annotated[Pin, OneOf(words=Pin)] = key(default="auto", description="auto: each local worker on one core.")
     workers: Annotated[int | None, Workers()] = key(

@@ -40,7 +40,7 @@ def settings(loaded: Loaded, effective: Mapping[KeyPath, tuple[str, str]]) -> tu
 
 
 def _walk(document: Document, section: Section, path: KeyPath) -> Iterator[tuple[KeyPath, Setting]]:
-    for name, info in type(section).model_fields.items():
+    for name, info in type(section).declared_keys().items():
         place: KeyPath = (*path, info.alias or name)
         value = getattr(section, name)
         entry = document.entry(place)

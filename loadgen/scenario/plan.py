@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadgen.model.credits import SIZES, credits_per_hour
+from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.model.split import share
-from loadgen.scenario.findmax import FindMaxCap, find_max_cap
+from loadgen.rules.find_max import FindMaxCap, find_max_cap
 from loadgen.scenario.origin import Setting, settings
 from loadgen.scenario.problem import KeyPath
 from loadgen.scenario.rates import planned_arrivals, rate_windows
 from loadgen.scenario.read import Loaded
 from loadgen.scenario.scenario import (
-    CONTROL_WAREHOUSE,
     EMBEDDED,
     Load,
     LoadMode,
@@ -22,7 +22,7 @@ from loadgen.scenario.scenario import (
     Stage,
 )
 from loadgen.scenario.workers import CONNECTIONS_PER_WORKER, workers_of
-from loadgen.units import format_duration_s, format_rate_per_second
+from loadgen.units import counted, format_duration_s, format_rate_per_second
 
 MINIMUM_BILLED_S = 60.0  # each time a warehouse starts
 SHOWN_SIZES = 5  # of warehouses, in the list of costs
@@ -146,22 +146,22 @@ def _summary(scenario: Scenario, cap: FindMaxCap | None) -> list[str]:
     load = scenario.load
     after = f"after a warm-up of {span(load.warmup_s)}" if load.warmup_s else "without warm-up"
     measured = f"for {span(load.duration_s)}, {after}" if load.duration_s is not None else after
-    connections = _count(load.connections, "connection")
+    connections = counted(load.connections, "connection")
     if load.mode is LoadMode.RATE:
         levels = load.levels
         rate = _rate(levels[0]) if len(levels) == 1 else f"{len(levels)} stages of different rates"
         first = f"Sends {rate} on schedule ({load.arrival} arrivals) over at most {connections}, {measured}."
     elif cap is not None:
-        ladder = f"from {cap.levels[0]} to at most {cap.levels[-1]} connections"
+        ladder = f"from {cap.levels[0]} to at most {counted(cap.levels[-1], 'connection')}"
         first = f"Searches for the most connections that hold, {ladder}, {measured}."
     elif load.stages:
-        first = f"Keeps up to {connections} busy in {_count(len(load.stages), 'stage')}, {measured}."
+        first = f"Keeps up to {connections} busy in {counted(len(load.stages), 'stage')}, {measured}."
     else:
         first = f"Keeps {connections} busy, {measured}."
     where = scenario.target.warehouse or "the connection's own warehouse"
     connection = scenario.connection or "the default connection"
     second = f"Runs against {connection}, warehouse {where}."
-    thresholds = _count(len(scenario.thresholds), "threshold")
+    thresholds = counted(len(scenario.thresholds), "threshold")
     third = f"Passes if {thresholds} {'holds' if len(scenario.thresholds) == 1 else 'hold'}."
     return [first, second, third if scenario.thresholds else "Has no thresholds: any valid result passes."]
 
@@ -171,7 +171,7 @@ def _phases(load: Load, cap: FindMaxCap | None) -> list[Phase]:
     now_s = 0.0
     levels = load.levels
     if load.warmup_s:
-        first = f"{load.find_max.start} connections" if load.find_max else _level(levels[0])
+        first = counted(load.find_max.start, "connection") if load.find_max else _level(levels[0])
         ramp = f", reached in {span(load.ramp_s)}" if load.ramp_s else ""
         phases.append(
             Phase(name="warm-up", start_s=0.0, duration_s=load.warmup_s, level=f"{first}{ramp}, not measured")
@@ -224,17 +224,13 @@ def _workers_reason(load: Load, cores: int) -> str:
     if load.profile is Profile.PROCESS:
         return "one per connection, as profile process wants it"
     if load.per_worker_connections is not None:
-        return f"{load.per_worker_connections} connections each, as written"
-    return f"one per {CONNECTIONS_PER_WORKER} connections, at most one per core, {_count(cores, 'core')} here"
+        return f"{counted(load.per_worker_connections, 'connection')} each, as written"
+    return f"one per {CONNECTIONS_PER_WORKER} connections, at most one per core, {counted(cores, 'core')} here"
 
 
 def _level(stage: Stage) -> str:
-    return _rate(stage) if stage.connections is None else _count(stage.connections, "connection")
+    return _rate(stage) if stage.connections is None else counted(stage.connections, "connection")
 
 
 def _rate(stage: Stage) -> str:
     return format_rate_per_second(stage.rate_per_second or 0.0)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from loadgen.log import plain
 from loadgen.scenario.plan import Cost, Plan, span
+from loadgen.units import counted
 
 VALUE_WIDTH = 24  # longer values push their origin to the right
 
@@ -67,13 +68,19 @@ def _shares(plan: Plan) -> list[str]:
 
 def _workers(plan: Plan) -> str:
     sizes = Counter(plan.connections_per_worker)
-    parts = " and ".join(f"{count} × {size} connections" for size, count in sorted(sizes.items(), reverse=True))
+    parts = " and ".join(
+        f"{count} × {counted(size, 'connection')}" for size, count in sorted(sizes.items(), reverse=True)
+    )
     return f"{plan.workers} ({plan.workers_reason}): {parts}"
 
 
 def _preparation(plan: Plan) -> list[str]:
     rows = [
-        (plain(table.table, 80), table.type, "must be there" if table.type == "existing" else f"{table.rows:,} rows")
+        (
+            plain(table.table, 80),
+            table.type,
+            "must be there" if table.type == "existing" else counted(table.rows, "row"),
+        )
         for table in plan.preparation
     ]
     lines = _table(rows)
@@ -89,8 +96,9 @@ def _find_max(plan: Plan) -> list[str]:
     if cap is None:
         return []
     return [
-        f"At most {cap.steps} steps: {len(cap.levels)} up the ladder, then confirming and narrowing down.",
-        f"That is {span(cap.steps_s)} when every step is clear, and never more than {span(cap.longest_s)}.",
+        f"At most {counted(cap.steps, 'step')}: {len(cap.levels)} of the climb, then confirming and bisecting;"
+        " some are left for repeating steps that contradict each other, or that the client limited.",
+        f"{span(cap.steps_s)} when no step is repeated or extended, never more than {span(cap.longest_s)}.",
     ]
 
 

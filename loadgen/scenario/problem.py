@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from loadgen.errors import ScenarioInvalid
 from loadgen.log import plain
+from loadgen.units import counted
 
 SHOWN_MAX = 100  # problems told at once; a file with more is hopeless, not unlucky
 PART_SHOWN = 60  # characters of one key in a path
@@ -55,8 +56,7 @@ class ScenarioProblems(ScenarioInvalid):
         shown = [f"  {problem}" for problem in self.problems[:SHOWN_MAX]]
         if left_out := len(self.problems) - len(shown):
             shown.append(f"  … and {left_out} more")
-        number = "one problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        super().__init__("\n".join([f"{source} has {number}:", *shown]))
+        super().__init__("\n".join([f"{source} has {counted(len(self.problems), 'problem')}:", *shown]))
 
 
 def dotted(path: KeyPath) -> str:

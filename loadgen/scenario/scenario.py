@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.model.workload import Parameter, Scalar, Workload
+from loadgen.rules.find_max_step import FindMax
 from loadgen.scenario.threshold import Check
 
 EMBEDDED = "embedded"  # the connection that needs no account
-CONTROL_WAREHOUSE = "LOADGEN_CONTROL_WH"
 
 
 class LoadMode(StrEnum):
@@ -168,20 +169,6 @@ class Stage:
     connections: int | None = None  # mode concurrency
     rate_per_second: float | None = None  # mode rate
     ramp_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindMax:
-    start: int = 5
-    increment: int = 10
-    step_s: float = 30.0
-    settle_s: float = 3.0
-    maximum: int = 500
-    qps_stability_pct: float = 5.0
-    latency_stability_pct: float = 20.0
-    max_error_rate_pct: float = 1.0
-    stop_on_queue: bool = True
-    refine: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

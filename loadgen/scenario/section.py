@@ -1,9 +1,6 @@
 """The sections of a scenario file but `load` and the workload: keys, types, defaults, a line of help each."""
 
-from __future__ import annotations
-
 import re
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from loadgen.log import register_secret
@@ -48,7 +45,6 @@ ROWS_MAX = 10**10
 USERS_MAX = 10**6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnType(Kind):
     """A data type. It becomes part of a CREATE TABLE, so nothing else gets through."""
 
@@ -61,7 +57,6 @@ class ColumnType(Kind):
         return {"type": "string"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceTime(Kind):
     def parse(self, value: object) -> str:
         if not isinstance(value, str) or not check_service_time(value):
@@ -75,7 +70,6 @@ class ServiceTime(Kind):
         return {"type": "string"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FileName(Kind):
     """The name of a file, stored as it was resolved: it is looked for before the run."""
 
@@ -254,7 +248,10 @@ class TimingSection(Section):
     )
     stale: Seconds = key(default="30s")
     dead: Seconds = key(default="60s")
-    no_connection: Seconds = key(default="60s", description="A worker without the control plane ends after this.")
+    no_connection: Seconds = key(
+        default="60s",
+        description="A worker without the control plane, or without any load connection, ends after this.",
+    )
     orchestrator_lost: Seconds = key(default="60s", description="A worker whose run nobody leads ends after this.")
     metrics_missing: Seconds = key(default="30s")
     drain: Seconds = key(default="120s", description="Statements under way may go on for this long after STOP.")
@@ -276,7 +273,6 @@ class EmbeddedSection(Section):
     engine: Annotated[Engine, OneOf(words=Engine)] = key(default="postgres")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SecretUrl(Kind):
     """A URL that whoever knows it can use, so that it stands in the environment and not in the file."""
 

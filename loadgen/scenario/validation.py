@@ -1,26 +1,22 @@
 """Keys and types: the tree checked against the models, every problem at once.
 
-pydantic gives no partial result, so what is wrong is taken out and the rest is checked again, until it holds. The
+A section with a fault is no section, so what is wrong is taken out and the rest is checked again, until it holds. The
 checks between keys then run on what is left; they ask `fine()` whether the keys they look at were left whole.
 """
 
 from __future__ import annotations
 
 import difflib
-import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
 from loadgen.log import is_secret_name, plain
-from loadgen.scenario.base import Section
+from loadgen.scenario.base import Fault, FaultKind, Section, named_section, options_of
 from loadgen.scenario.document import TEXT_SHOWN, Document, Entry, Node, shown
-from loadgen.scenario.field import Wrong
 from loadgen.scenario.file import VERSION, ScenarioFile
-from loadgen.scenario.generator import GENERATORS, TAG, generator_name
+from loadgen.scenario.generator import GENERATORS
 from loadgen.scenario.problem import SHOWN_MAX, KeyPath
 
 PASSES_MAX = 100
@@ -40,7 +36,7 @@ class Elements(list[Any]):
 
 @dataclass(slots=True)
 class Checked:
-    """A document and what its models make of it. `file` is None when too little is left to look at."""
+    """A document and what its sections make of it. `file` is None when too little is left to look at."""
 
     document: Document
     data: Any
@@ -93,12 +89,10 @@ def validate(document: Document) -> Checked:
         return checked
     _take_out_refused(checked, document.root, ())
     for _ in range(PASSES_MAX):
-        try:
-            checked.file = ScenarioFile.model_validate(checked.data)
+        faults: list[Fault] = []
+        checked.file = ScenarioFile.read(checked.data, (), faults)
+        if checked.file is not None or not _take_out(checked, faults):
             break
-        except ValidationError as error:
-            if not _take_out(checked, error):
-                break
     return checked
 
 
@@ -141,29 +135,22 @@ def _note_secret(document: Document, path: KeyPath, key: str, entry: Entry) -> N
     document.problems.append(document.problem_of(entry.node, entry.mark, path, what, hint))
 
 
-# --- errors of the models --------------------------------------------------------------------------------------------
+# --- faults ----------------------------------------------------------------------------------------------------------
 
 
-def _take_out(checked: Checked, error: ValidationError) -> bool:
-    """Note each error and remove its cause. False when nothing is left to check."""
-    found = [(_path(entry["loc"]), entry) for entry in error.errors(include_url=False, include_input=False)]
-    unknown = [path for path, entry in found if entry["type"] == "extra_forbidden"]
-    causes: list[KeyPath] = []
-    for path, entry in found:
-        mistyped = entry["type"] == "missing" and _is_mistyped(path, unknown)
-        if not mistyped and not any(_related(checked.original(path), broken) for broken in checked.broken):
-            _note(checked, entry, path)
-    for path, entry in found:
-        causes.append(_cause(checked, entry["type"], path))
+def _take_out(checked: Checked, faults: Sequence[Fault]) -> bool:
+    """Note each fault and remove its cause. False when nothing is left to check."""
+    unknown = [fault.path for fault in faults if fault.kind is FaultKind.UNKNOWN]
+    for fault in faults:
+        mistyped = fault.kind is FaultKind.MISSING and _is_mistyped(fault.path, unknown)
+        if not mistyped and not any(_related(checked.original(fault.path), broken) for broken in checked.broken):
+            _note(checked, fault)
+    causes = {_cause(checked, fault) for fault in faults}
     if () in causes:
         return False
-    for path in sorted(set(causes), key=_from_the_end):
+    for path in sorted(causes, key=_from_the_end):
         _remove(checked, path)
     return True
-
-
-def _path(place: tuple[str | int, ...]) -> KeyPath:
-    return tuple(part for part in place if not (isinstance(part, str) and part.startswith(TAG)))
 
 
 def _is_mistyped(missing: KeyPath, unknown: list[KeyPath]) -> bool:
@@ -177,9 +164,10 @@ def _from_the_end(path: KeyPath) -> tuple[Any, ...]:
     return (-len(path), *((0, -part, "") if isinstance(part, int) else (1, 0, part) for part in path))
 
 
-def _cause(checked: Checked, kind: str, path: KeyPath) -> KeyPath:
+def _cause(checked: Checked, fault: Fault) -> KeyPath:
     """What must go: the value, or for a missing key the mapping that lacks it."""
-    if kind != "missing":
+    path = fault.path
+    if fault.kind is not FaultKind.MISSING:
         return path
     name = path[-1]
     if name in _STAND_INS or name == "name":
@@ -218,22 +206,23 @@ def _at(data: Any, path: KeyPath) -> Any:
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
-def _note(checked: Checked, found: Mapping[str, Any], path: KeyPath) -> None:
-    kind = found["type"]
-    if kind == "extra_forbidden":
-        _note_unknown(checked, path)
-    elif kind == "missing":
-        checked.problem(path, "is missing", f"add {path[-1]}: …")
-    elif kind == "value_error" and isinstance(found["ctx"]["error"], Wrong):
-        wrong = found["ctx"]["error"]
-        checked.problem(_down_to_the_value(checked, (*path, *wrong.at)), wrong.what, wrong.hint)
-    elif kind == "union_tag_not_found":
-        _note_generator(checked, path)
-    else:
-        what = {"list_type": "must be a list", "dict_type": "must be a mapping", "model_type": "must be a mapping"}
-        lists = "write - before each element, or [ ] around them"
-        hint = lists if kind == "list_type" else "write keys and values below it"
-        checked.problem(_down_to_the_value(checked, path), what.get(kind, "cannot be used"), hint)
+def _note(checked: Checked, fault: Fault) -> None:
+    path = fault.path
+    match fault.kind:
+        case FaultKind.UNKNOWN:
+            _note_unknown(checked, path)
+        case FaultKind.MISSING:
+            checked.problem(path, "is missing", f"add {path[-1]}: …")
+        case FaultKind.WRONG:
+            assert fault.wrong is not None
+            checked.problem(_down_to_the_value(checked, path), fault.wrong.what, fault.wrong.hint)
+        case FaultKind.NOT_NAMED:
+            _note_generator(checked, path)
+        case FaultKind.NOT_A_LIST:
+            hint = "write - before each element, or [ ] around them"
+            checked.problem(_down_to_the_value(checked, path), "must be a list", hint)
+        case FaultKind.NOT_A_MAPPING:
+            checked.problem(_down_to_the_value(checked, path), "must be a mapping", "write keys and values below it")
 
 
 def _down_to_the_value(checked: Checked, path: KeyPath) -> KeyPath:
@@ -253,7 +242,7 @@ def _note_unknown(checked: Checked, path: KeyPath) -> None:
         return
     known = keys_at(checked.data, path[:-1])
     near = difflib.get_close_matches(key, known, n=1)
-    elsewhere = [place for place, keys in _ALL_KEYS.items() if key in keys and place != path[0]]
+    elsewhere = [place for place, keys in _all_keys().items() if key in keys and place != path[0]]
     if near and (not elsewhere or difflib.get_close_matches(key, known, n=1, cutoff=0.8)):
         hint = f"did you mean {near[0]}?"
     elif elsewhere:
@@ -285,51 +274,36 @@ def _note_generator(checked: Checked, path: KeyPath) -> None:
 
 def keys_at(data: Any, path: KeyPath) -> list[str]:
     """The keys a mapping of the file may have."""
-    kind: Any = ScenarioFile
+    type_: Any = ScenarioFile
     for depth, part in enumerate(path):
-        kind = _below(kind, part, _at(data, path[:depth]))
-    section = _section(kind, _at(data, path))
+        type_ = _below(type_, part, _at(data, path[:depth]))
+    section = _section(type_, _at(data, path))
     return [] if section is None else list(key_names(section))
 
 
-def key_names(section: type[BaseModel]) -> Iterator[str]:
+def key_names(section: type[Section]) -> Iterator[str]:
     """The keys of a section as they are written."""
-    for name, info in section.model_fields.items():
-        yield info.alias or name
+    for name, declared in section.declared_keys().items():
+        yield declared.alias or name
 
 
-def _below(kind: Any, part: str | int, value: Any) -> Any:
-    kind = _section(kind, value) or kind
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        fields = {info.alias or name: info.annotation for name, info in kind.model_fields.items()}
-        return fields.get(str(part))
-    arguments = typing.get_args(kind)
+def _below(type_: Any, part: str | int, value: Any) -> Any:
+    section = _section(type_, value)
+    if section is not None:
+        types = {declared.alias or name: declared.type for name, declared in section.declared_keys().items()}
+        return types.get(str(part))
+    arguments = typing.get_args(options_of(type_)[0])  # of a list or a mapping
     return arguments[-1] if arguments else None
 
 
-def _section(kind: Any, value: Any) -> type[Section] | None:
-    """The section a type stands for; for generators the one that `value` names."""
-    if isinstance(kind, type) and issubclass(kind, Section):
-        return kind
-    options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else ()
-    if typing.get_origin(kind) is typing.Annotated:
-        options = typing.get_args(kind)[:1]
-    for option in options:
-        found = _section(option, value)
-        if found in GENERATORS.values():
-            return GENERATORS.get(generator_name(value) or "")
-        if found is not None:
-            return found
-    return None
+def _section(type_: Any, value: Any) -> type[Section] | None:
+    """The section a type stands for; of several the one that `value` names."""
+    options = options_of(type_)
+    if len(options) > 1:
+        return named_section(options, value)
+    return options[0] if isinstance(options[0], type) and issubclass(options[0], Section) else None
 
 
 def _all_keys() -> dict[str, set[str]]:
-    places: dict[str, set[str]] = {}
-    for name, info in ScenarioFile.model_fields.items():
-        section = _section(info.annotation, None)
-        if section is not None:
-            places[name] = set(key_names(section))
-    return places
-
-
-_ALL_KEYS = _all_keys()
+    sections = {name: _section(declared.type, None) for name, declared in ScenarioFile.declared_keys().items()}
+    return {name: set(key_names(section)) for name, section in sections.items() if section is not None}

@@ -11,10 +11,13 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib import metadata
+from importlib.abc import MetaPathFinder
+from types import ModuleType
 from typing import Any, Protocol
 
 from loadgen.errors import ConfigurationError, LoadgenError
@@ -97,9 +100,33 @@ def load() -> Any:
         if _MODULE not in sys.modules:
             prepare_environment(os.environ)
             quieten()  # the import itself logs
-        module = importlib.import_module(_MODULE)
+        with _without_numpy():
+            module = importlib.import_module(_MODULE)
         lighten()
         return module
+
+
+@contextmanager
+def _without_numpy() -> Iterator[None]:
+    """Let this thread import nothing of numpy that is not there yet. It is an option of the driver, which loadgen does
+    not use, and importing it takes longer than the rest of the driver. Other threads may import it meanwhile."""
+    finder = _Absent("numpy", threading.get_ident())
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Absent(MetaPathFinder):
+    """Finds nothing, and for one name in one thread says that there is nothing to find."""
+
+    def __init__(self, name: str, thread: int) -> None:
+        self._name, self._thread = name, thread
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        if fullname == self._name and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError(f"{fullname} is not imported for the driver", name=fullname)
 
 
 def prepare_environment(environ: MutableMapping[str, str]) -> None:

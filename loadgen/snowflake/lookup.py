@@ -46,15 +46,24 @@ def find_profile(
 
 
 def known_profiles(
-    environ: Mapping[str, str] = os.environ, *, spcs_token_file: Path = SPCS_TOKEN_FILE
+    environ: Mapping[str, str] = os.environ,
+    *,
+    embedded: tuple[str, str] | None = None,
+    spcs_token_file: Path = SPCS_TOKEN_FILE,
 ) -> tuple[tuple[Profile, ...], str | None, tuple[str, ...]]:
-    """Every connection that can be named, unchecked; the default's name, if it is one of them; warnings."""
+    """Every connection that can be named, unchecked; the default's name, if it is one of them; warnings.
+
+    `embedded` is the address of an embedded server that is known to run, and where that is known from.
+    """
     files = read_config_files(environ)
     named = [name for name in files.sections if name != EMBEDDED] + _names_in_variables(files, environ)
     found = [_as_far_as_readable(name, files, environ) for name in named]
     if ENVIRONMENT not in files.sections and environ.get("SNOWFLAKE_ACCOUNT"):
         found.append(_from_environment(environ, spcs_token_file))
-    found.append(_embedded(environ) if environ.get(EMBEDDED_ADDRESS) else _embedded_but_not_running())
+    if environ.get(EMBEDDED_ADDRESS):
+        found.append(_embedded(environ))
+    else:
+        found.append(_embedded_but_not_running() if embedded is None else _embedded_at(*embedded))
     names = [profile.name for profile in found]
     default = files.default_name or ("default" if "default" in names else ENVIRONMENT)
     return tuple(found), default if default in names else None, files.warnings
@@ -118,6 +127,10 @@ def _embedded(environ: Mapping[str, str]) -> Profile:
             f"connection {EMBEDDED!r}: no embedded server is running here ({EMBEDDED_ADDRESS} is not set)",
             remedy=f"Start one with `loadgen embedded serve`, and set {EMBEDDED_ADDRESS} to the address it prints.",
         )
+    return _embedded_at(address, origin)
+
+
+def _embedded_at(address: str, origin: str) -> Profile:
     host, colon, port = address.rpartition(":")
     if not (colon and port.isdigit() and is_loopback(host)):
         raise ConfigurationError(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 ELLIPSIS = "…"
+BORDER = "┊"
 LABEL = 12  # columns of the words on the left
+WORD_MAX = 20  # characters of a word that is left out whole
 
 
 def cell(text: str, width: int, *, right: bool = False) -> str:
@@ -39,14 +41,19 @@ def chart(
     *,
     style: Callable[[int], str],
     top: float | None = None,
+    borders: Collection[int] = (),
 ) -> list[Text]:
-    """A column for each value, from 0 to `top` (the largest unless told); None is a gap. From the top line down."""
+    """A column for each value, from 0 to `top` (the largest unless told); None is a gap, or a line in the columns of
+    `borders`. From the top line down."""
     top = top or max((value for value in values if value is not None), default=0.0)
     levels = [_level(value, top, 8 * height) for value in values]
     lines = []
     for row in reversed(range(height)):
         line = Text()
         for place, level in enumerate(levels):
+            if place in borders and values[place] is None:
+                line.append(BORDER, style="dim")
+                continue
             line.append(_EIGHTHS[min(max(level - 8 * row, 0), 8)], style=style(place))
         lines.append(line)
     return lines
@@ -57,6 +64,20 @@ def _level(value: float | None, top: float, most: int) -> int:
     if value is None:
         return 0
     return max(1, round(value / top * most)) if top > 0.0 else 1
+
+
+def cut_between_words(text: Text, width: int) -> Text:
+    """At most so wide: without the last words, and with an ellipsis for them. A word that is too long is cut itself."""
+    cut = text.copy()
+    if cut.cell_len <= width:
+        return cut
+    cut.truncate(max(width - 2, 0))
+    whole = text.plain[len(cut.plain) : len(cut.plain) + 1] == " "  # nothing of a word is missing
+    last_word = cut.plain.rpartition(" ")[2]
+    if not whole and 0 < len(last_word) <= WORD_MAX < len(cut.plain):
+        cut.right_crop(len(last_word))
+    cut.rstrip()
+    return cut.append(f" {ELLIPSIS}" if width > 1 else "")
 
 
 def spread(left: Text, right: Text, width: int) -> Text:

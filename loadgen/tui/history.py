@@ -1,85 +1,116 @@
-"""The last minutes of a run, second by second, from the differences between looks. Pure.
+"""The last minutes of a run, second by second, and what is known of its newest window. Pure.
 
-Beats carry totals, so a second that nobody looked at is not lost: it is part of the next difference, and a gap in the
-picture. Nothing is made up for it.
+Seconds are those that workers measured and store: beats carry the newest of them, the tables have the others. Every
+view puts the same seconds of the workers into the same rows, numbered from the start of the run, so the live view of
+the run itself and one that was opened later, elsewhere, show the same numbers. A row is shown once every worker that
+works has told of it; a second that nobody knows of is a gap in the picture, and nothing is made up for it.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
+from operator import add
 
-from loadgen.metrics.difference import since
 from loadgen.metrics.errors import ErrorKey, Errors
-from loadgen.metrics.live import Live
+from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.live import SECONDS_COARSENESS, LiveSecond
+from loadgen.metrics.percentile import quantile
 from loadgen.metrics.result import WindowResult
-from loadgen.metrics.tally import StatementTally, merged
+from loadgen.metrics.tally import merged
 from loadgen.model.run import PHASES, Phase
-from loadgen.tui.look import Look, WorkerLook
+from loadgen.report.timeline import Rows, WorkerSecond
+from loadgen.tui.look import Look, WorkerState
 from loadgen.units import NS_PER_MS
 
-KEPT_S = 300
+KEPT_S = 180
 RECENT_S = 10  # what "now" means for percentiles: one second has too few samples
-SECOND_S = 0.9  # looks come about once a second; those that come more often are put together
-CARRIED_S = 3.0  # a worker's last rate holds so long without a new beat
+OPEN_S = 30  # so long a row may still change: a worker that was not heard for a while tells of its seconds then
+EDGE_S = 2  # rows at the beginning of a phase that need not be there: workers do not begin at the same moment
+
+_QUIET = (WorkerState.MISSING, WorkerState.STARTING, WorkerState.WAITING, WorkerState.STALE)
 
 Scope = tuple[int, int]  # phase and step, in the order of time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Second:
-    """About one second before a look. None: too few samples to say."""
-
-    at_s: float
-    span_s: float  # since the look before
-    phase: Phase
+class StatementSecond:
+    name: str
     qps: float
+    p95_ms: float | None  # None: too few samples to say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Second:
+    """One second of the run, of all workers. None: not known, or too few samples to say."""
+
+    at_s: int  # since the start of the run
+    phase: Phase
+    qps: float | None
     p50_ms: float | None
     p95_ms: float | None
     p99_ms: float | None
+    statements: tuple[StatementSecond, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recent:
     """The last seconds together."""
 
-    qps: float
+    qps: float | None
     p50_ms: float | None
     p95_ms: float | None
     p99_ms: float | None
     max_ms: float | None
 
 
-@dataclass(slots=True)
-class _Worker:
-    """One worker, as it was at the last second."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The largest throughput of the phase, as far as it is kept. `at_least`: not every second of it is known."""
 
-    live: Live
-    tallies: dict[int, StatementTally]
-    rate: float = 0.0
-    heard_s: float = 0.0
+    qps: float
+    at_least: bool
 
 
 @dataclass(slots=True)
 class History:
     """note() every look, in order."""
 
-    seconds: deque[Second] = field(default_factory=lambda: deque(maxlen=KEPT_S))
-    _workers: dict[str, _Worker] = field(default_factory=dict)
-    _recent: deque[tuple[float, float, StatementTally]] = field(default_factory=deque)  # moment, rate, what ended
+    _rows: Rows | None = None  # from the start of the run on
+    _told: dict[str, datetime] = field(default_factory=dict)  # by worker: the end of its newest second that is in a row
+    _seconds: dict[int, Second] = field(default_factory=dict)  # rows that are known of every worker
+    _times: dict[int, dict[str, Histogram]] = field(default_factory=dict)  # by row and statement, while it may change
+    _responses: dict[int, Histogram] = field(default_factory=dict)
+    _through: int = -1  # the newest row that is known of every worker
+    _measures_s: float = 0.0
     _errors: dict[tuple[str, int], Mapping[ErrorKey, Errors]] = field(default_factory=dict)
     _scope: Scope | None = None
     _windows: dict[tuple[str, int], WindowResult] = field(default_factory=dict)  # of the scope
 
     def note(self, look: Look) -> None:
+        self._measures_s = look.measures_s
         for worker in look.workers:
             for window in worker.live.windows if worker.live is not None else ():
                 self._remember(worker.worker_id, window)
-        due = not self.seconds or look.seen_s - self.seconds[-1].at_s >= SECOND_S
-        if due and look.run.phase is not Phase.PREPARING:
-            self._next_second(look)
+        if look.run.start_time is None:
+            return
+        if self._rows is None:
+            self._rows = Rows(look.run.start_time)
+        changed = self._put(self._rows, look)
+        before, self._through = self._through, max(self._through, _known_of_all(self._rows, look))
+        changed |= {number for number in self._rows.numbers if before < number <= self._through}
+        for number in changed:
+            if number <= self._through:
+                self._seconds[number] = self._second(self._rows, number)
+        self._forget(self._rows)
+
+    @property
+    def seconds(self) -> tuple[Second, ...]:
+        """In order; at most KEPT_S of them."""
+        return tuple(second for _, second in sorted(self._seconds.items()))
 
     @property
     def newest_windows(self) -> list[list[WindowResult]]:
@@ -99,20 +130,82 @@ class History:
 
     @property
     def recent(self) -> Recent | None:
-        """None: nothing was heard yet."""
-        if not self._recent:
+        """The last seconds of this phase. None: nothing was heard yet."""
+        newest = self._seconds.get(max(self._seconds, default=-1))
+        if newest is None:
             return None
-        tally = sum((tally for _, _, tally in self._recent), StatementTally())
-        times = tally.succeeded.response
+        numbers = range(newest.at_s - RECENT_S + 1, newest.at_s + 1)
+        same = [number for number in numbers if number in self._seconds and self._seconds[number].phase is newest.phase]
+        times = reduce(add, (self._responses.get(number, EMPTY) for number in same), EMPTY)
+        rates = [self._seconds[number].qps for number in same]
         return Recent(
-            qps=self._recent[-1][1],
-            p50_ms=_ms(tally, 500),
-            p95_ms=_ms(tally, 950),
-            p99_ms=_ms(tally, 990),
+            qps=next((qps for qps in reversed(rates) if qps is not None), None),
+            p50_ms=_ms(times, 500),
+            p95_ms=_ms(times, 950),
+            p99_ms=_ms(times, 990),
             max_ms=times.max_ns / NS_PER_MS if times.count else None,
         )
 
+    @property
+    def peak(self) -> Peak | None:
+        """None: there is nothing yet."""
+        seconds = self.seconds
+        if not seconds:
+            return None
+        newest = seconds[-1]
+        own = [second.qps for second in seconds if second.phase is newest.phase and second.qps is not None]
+        if not own:
+            return None
+        begun_s = self._measures_s if newest.phase is Phase.MEASUREMENT else 0.0
+        needed = range(max(math.ceil(begun_s) + EDGE_S, newest.at_s - KEPT_S + 1), newest.at_s + 1)
+        return Peak(qps=max(own), at_least=any(number not in self._seconds for number in needed))
+
     # --- one look ----------------------------------------------------------------------------------------------------
+
+    def _put(self, rows: Rows, look: Look) -> set[int]:
+        """Into their rows: first what was stored, then what beats have beyond that. Which rows have changed."""
+        told = [(second.worker_id, second) for second in look.stored]
+        for worker in look.workers:
+            seconds = worker.live.seconds if worker.live is not None else ()
+            told += [(worker.worker_id, _of_beat(worker.worker_id, second)) for second in seconds]
+        changed = set()
+        for worker_id, second in told:
+            if worker_id in self._told and second.ended_at <= self._told[worker_id]:
+                continue
+            self._told[worker_id] = second.ended_at
+            number = rows.add(second)
+            changed.add(number)
+            times = self._times.setdefault(number, {})
+            for name, histogram in second.times.items():
+                times[name] = times.get(name, EMPTY) + histogram
+        return changed
+
+    def _second(self, rows: Rows, number: int) -> Second:
+        row, times = rows.second(number), self._times.get(number, {})
+        self._responses[number] = row.response
+        counts = {name: counts.succeeded for name, counts in row.statements.items()}
+        total = sum(counts.values())
+        share = 0.0 if row.qps is None or not total else row.qps / total
+        return Second(
+            at_s=number,
+            phase=Phase.MEASUREMENT if row.phase is None else Phase(row.phase),
+            qps=row.qps,
+            p50_ms=row.response_ms(500),
+            p95_ms=row.response_ms(950),
+            p99_ms=row.response_ms(990),
+            statements=tuple(
+                StatementSecond(name=name, qps=count * share, p95_ms=_ms(times.get(name, EMPTY), 950))
+                for name, count in counts.items()
+            ),
+        )
+
+    def _forget(self, rows: Rows) -> None:
+        for number in [number for number in rows.numbers if number < self._through - OPEN_S]:
+            rows.forget(number)
+            self._times.pop(number, None)
+            self._responses.pop(number, None)
+        for number in [number for number in self._seconds if number <= self._through - KEPT_S]:
+            del self._seconds[number]
 
     def _remember(self, worker_id: str, window: WindowResult) -> None:
         scope = (PHASES.index(window.phase), window.step_id or 0)
@@ -126,57 +219,45 @@ class History:
         if scope[0] == self._scope[0] and window.tally.errors:
             self._errors[worker_id, window.window_id] = window.tally.errors
 
-    def _next_second(self, look: Look) -> None:
-        rate, tally, fresh = 0.0, StatementTally(), False
-        for worker in look.workers:
-            own_rate, own_tally, own_fresh = self._heard(worker, look.seen_s)
-            rate, tally, fresh = rate + own_rate, tally + own_tally, fresh or own_fresh
-        span_s = look.seen_s - self.seconds[-1].at_s if self.seconds else 1.0
-        if not fresh and span_s < CARRIED_S:
-            return  # no beat has come in between: it will be part of the next second
-        self._recent.append((look.seen_s, rate, tally))
-        while self._recent[0][0] <= look.seen_s - RECENT_S:
-            self._recent.popleft()
-        self.seconds.append(
-            Second(
-                at_s=look.seen_s,
-                span_s=span_s,
-                phase=look.run.phase,
-                qps=rate,
-                p50_ms=_ms(tally, 500),
-                p95_ms=_ms(tally, 950),
-                p99_ms=_ms(tally, 990),
-            )
-        )
 
-    def _heard(self, worker: WorkerLook, now_s: float) -> tuple[float, StatementTally, bool]:
-        """Statements per second, and what ended, since this worker's last beat that we know; and is there a new one?"""
-        live = worker.live
-        if live is None:
-            return 0.0, StatementTally(), False
-        tallies = {window.window_id: window.tally.whole for window in live.windows}
-        before = self._workers.get(worker.worker_id)
-        if before is None or live.elapsed_s < before.live.elapsed_s:  # the first, or that of another process
-            self._workers[worker.worker_id] = _Worker(live, tallies, heard_s=now_s)
-            return 0.0, StatementTally(), True
-        passed_s = live.elapsed_s - before.live.elapsed_s
-        if passed_s <= 0.0:
-            holds = not worker.state.is_over and now_s - before.heard_s <= CARRIED_S
-            return (before.rate if holds else 0.0), StatementTally(), False
-        rate = max(0, live.totals.succeeded - before.live.totals.succeeded) / passed_s
-        ended = _ended(before.tallies, tallies)
-        self._workers[worker.worker_id] = _Worker(live, tallies, rate, now_s)
-        return rate, ended, True
+def _known_of_all(rows: Rows, look: Look) -> int:
+    """The newest row that every working worker has told of; when none works any more, the newest there is."""
+    working = [worker.worker_id for worker in look.workers if not worker.state.is_over and worker.state not in _QUIET]
+    told = [rows.last(worker_id) for worker_id in working]
+    if not told:
+        return max(rows.numbers, default=-1)
+    return min(-1 if number is None else number for number in told)
 
 
-def _ended(before: Mapping[int, StatementTally], now: Mapping[int, StatementTally]) -> StatementTally:
-    """What ended between two beats; windows whose buckets cannot be compared are left out."""
-    differences = (since(before.get(window_id, StatementTally()), tally) for window_id, tally in now.items())
-    return sum((difference for difference in differences if difference is not None), StatementTally())
+def _of_beat(worker_id: str, second: LiveSecond) -> WorkerSecond:
+    return WorkerSecond(
+        worker_id=worker_id,
+        ended_at=second.ended_at,
+        seconds=second.seconds,
+        phase=second.phase.value,
+        statements=second.statements,
+        response=reduce(add, second.times.values(), EMPTY),
+        times=second.times,
+        executing=second.executing,
+    )
 
 
-def _ms(tally: StatementTally, per_mille: int) -> float | None:
-    found = tally.response_at(per_mille)
+def coarse(second: WorkerSecond) -> WorkerSecond:
+    """A stored second, as beats tell it."""
+    return WorkerSecond(
+        worker_id=second.worker_id,
+        ended_at=second.ended_at,
+        seconds=second.seconds,
+        phase=second.phase,
+        statements=second.statements,
+        response=second.response.coarse(SECONDS_COARSENESS),
+        times={name: times.coarse(SECONDS_COARSENESS) for name, times in second.times.items()},
+        executing=second.executing,
+    )
+
+
+def _ms(times: Histogram, per_mille: int) -> float | None:
+    found = quantile(per_mille, times)
     return None if found is None else found.value_ns / NS_PER_MS
 
 

@@ -7,8 +7,15 @@ from rich.text import Text
 from loadgen.tui.draw import LABEL, cell, label
 from loadgen.tui.view import Ladder, Rung, RunView
 from loadgen.tui.words import NOTHING, ms, one_line, rate
+from loadgen.units import counted
 
-_STAGES = {"climb": "climbing", "confirm": "confirming the best", "refine": "bisecting"}
+_STAGES = {
+    "climb": "climbing",
+    "confirm": "confirming the best",
+    "verify": "confirming that it fails",
+    "refine": "bisecting",
+    "repeat": "measuring again",
+}
 
 
 def ladder(view: RunView, width: int, limit: int) -> list[Text]:
@@ -33,7 +40,7 @@ def _head(search: Ladder, view: RunView) -> Text:
     text = label("find max")
     if search.target is None:
         return text.append("over" if search.stage == "done" else f"step {search.step} is about to begin", style="bold")
-    text.append(f"step {search.step}: {search.target} connections", style="bold")
+    text.append(f"step {search.step}: {counted(search.target, 'connection')}", style="bold")
     text.append(f", {_STAGES.get(search.stage, one_line(search.stage, 20))}")
     window = view.window
     if window is not None and window.name == f"step {search.step}":
@@ -56,11 +63,13 @@ def _where(search: Ladder) -> Text:
 
 def _rung(rung: Rung) -> Text:
     mark, style = ("✓", "green") if rung.held else ("✗", "bold red")
+    if rung.outcome == "CLIENT_LIMIT":
+        mark, style = "?", "yellow"
     text = Text.assemble(
         " " * LABEL,
         (mark, style),
         f"{rung.target:>6}  ",
-        (cell(one_line(rung.outcome, 15), 15), "" if rung.held else "red"),
+        (cell(one_line(rung.outcome, 15), 15), "" if rung.held else style.removeprefix("bold ")),
     )
     text.append(f"{NOTHING if rung.qps is None else rate(rung.qps):>8}/s  p95 {ms(rung.p95_ms):>7} ms")
     return text.append(f"  {one_line(rung.reason)}", style="dim")

@@ -11,6 +11,7 @@ from loadgen.control.run_status import Run
 from loadgen.control.warehouse_poll_snapshots import WarehousePoll
 from loadgen.control.worker_heartbeats import WorkerRow
 from loadgen.metrics.live import Live
+from loadgen.report.timeline import WorkerSecond
 from loadgen.report.verdict import Checked
 
 
@@ -57,3 +58,4 @@ class Look:
     warnings: tuple[str, ...] = ()
     steps: tuple[StepRecord, ...] = ()  # of a search for the maximum, judged
     polls: tuple[WarehousePoll, ...] = ()  # the newest looks at the warehouse, oldest first
+    stored: tuple[WorkerSecond, ...] = ()  # of the last minutes before the first look, in order, as beats tell them

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from loadgen.tui.look import Look, WorkerState
 from loadgen.tui.view import LogLine
 from loadgen.tui.words import one_line
+from loadgen.units import counted
 
 TEXT_MAX = 300
 _TOLD = (WorkerState.STALE, WorkerState.DEAD, WorkerState.DONE)
@@ -16,11 +17,12 @@ def news(before: Look | None, now: Look) -> Iterator[LogLine]:
     """Nothing is told twice; the first look tells where the run is."""
     yield from _run(before, now)
     yield from _workers(before, now)
+    yield from _logins(before, now)
     known_steps = {step.step_number for step in before.steps} if before is not None else set()
     for step in now.steps:
         if step.step_number not in known_steps and before is not None:
-            text = f"step {step.step_number}: {step.target_connections} connections {step.outcome}: {step.reason}"
-            yield _line(now, text)
+            level = counted(step.target_connections, "connection")
+            yield _line(now, f"step {step.step_number}: {level} {step.outcome}: {step.reason}")
     for warning in now.warnings:
         if before is None or warning not in before.warnings:
             yield _line(now, warning, bad=True)
@@ -48,6 +50,28 @@ def _workers(before: Look | None, now: Look) -> Iterator[LogLine]:
             back = [worker.worker_id for worker in changed if old.get(worker.worker_id) is WorkerState.STALE]
             if back:
                 yield _line(now, f"{back[0]} is back{f' (and {len(back) - 1} more)' if len(back) > 1 else ''}")
+
+
+def _logins(before: Look | None, now: Look) -> Iterator[LogLine]:
+    """Refused logins: the first, and whenever there are twice as many, with the newest of them."""
+    refused = _refused(now)
+    if refused.bit_length() <= (0 if before is None else _refused(before).bit_length()):
+        return
+    known = [
+        (refusal, worker.worker_id)
+        for worker in now.workers
+        if worker.live is not None
+        for refusal in worker.live.logins.last_refused
+    ]
+    text = f"{refused} login{'s' if refused > 1 else ''} refused"
+    if known:
+        last, worker_id = max(known, key=lambda entry: entry[0].at)
+        text += f", the last of {worker_id}: {'' if last.code is None else f'{last.code}: '}{last.text}"
+    yield _line(now, text, bad=True)
+
+
+def _refused(look: Look) -> int:
+    return sum(worker.live.logins.refused for worker in look.workers if worker.live is not None)
 
 
 def _line(look: Look, text: str, *, bad: bool = False) -> LogLine:

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from rich.text import Text
 
 from loadgen.tui.view import RunView
 from loadgen.tui.words import one_line, percent
 
 _HELP = """
- QPS         statements that succeeded, per second: now, mean, largest shown
- latency     of the last ten seconds; in an open loop from the planned moment;
-             the chart is p95
- errors      of the measurement; `e` shows every kind with an example
- statement   of the window named beside it: warm-up, a stage, a step
+ QPS         statements that succeeded, per second: now, mean of the window, and
+             the highest second of this phase (of the last three minutes)
+ latency     of the last ten seconds; in an open loop from the scheduled time
+ charts      one column or more per second, dim in the warm-up; ┊ a phase begins
+ statement   of the window named beside it: warm-up, a stage, a step; small bars
+             are its last seconds, from 0 to the number behind them
  workers     ● running  ○ starting  ◌ waiting  ◒ draining  ✓ done
              ◐ stale  ✗ dead  · never heard of
  client CPU  of the busiest worker, of one core: ! from 60 %; ✗ from 85 % on
              the client is the limit, and the run will be INVALID
  thresholds  ✓ met so far  ✗ MISSED so far  ○ nothing to judge yet
  –           too few samples to say
- ≥           at least so much: statements were cancelled
+ ≥           at least: statements were cancelled, or seconds are missing
  no news     for how long nothing was heard: all numbers are that old, and the
              countdown is the plan's
  log         the last lines; times are UTC
 
  e  errors, and back     ?  this page, and back     Ctrl-L  draw again
 """
-_STOP = " q  stop in good order, as one Ctrl-C does; Ctrl-C again cancels what is under way"
+_STOP = " q  stop gracefully, as Ctrl-C does; Ctrl-C again cancels running statements"
 _LEAVE = " q  leave this view: the run goes on (`loadgen stop RUN` stops it)"
 
 
@@ -58,6 +61,4 @@ def errors(view: RunView, width: int, room: int) -> list[Text]:
 
 
 def _wrapped(text: str, width: int) -> list[Text]:
-    """By characters, not words: what it says matters more than how it reads."""
-    room = max(10, width - 6)
-    return [Text(f"     {text[start : start + room]}") for start in range(0, len(text), room)]
+    return [Text(f"     {line}") for line in textwrap.wrap(text, max(10, width - 6))]

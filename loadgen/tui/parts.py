@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
+from rich.cells import cell_len
 from rich.text import Text
 
-from loadgen.model.run import Phase
-from loadgen.report.verdict import CPU_INVALID_PERCENT, CPU_WARN_PERCENT, Checked
+from loadgen.metrics.result import EVERYTHING
+from loadgen.report.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
+from loadgen.report.verdict import Checked
 from loadgen.tui.draw import LABEL, bar, cell, chart, flow, label, spread
-from loadgen.tui.history import Second
+from loadgen.tui.history import StatementSecond
 from loadgen.tui.view import RunView, StatementLine, Window
 from loadgen.tui.words import NOTHING, clock, count, measured, ms, one_line, percent, rate
+from loadgen.units import counted
 
-FIGURES = 22  # columns of the numbers beside a chart
-CHART_MAX = 120  # columns: two minutes
-GAP_S = 3.0  # a longer silence is a gap in the chart; what came after it stands for its own second only
+SPARK_MIN, SPARK_MAX = 15, 60  # columns of a line of small bars, a second each
+SPARK_LABEL = 11  # columns of the number behind it
 
 _NUMBERS = 8
 _STATEMENT_COLUMNS = (("qps", 9), ("p50", _NUMBERS), ("p95", _NUMBERS), ("p99", _NUMBERS), ("errors", 8), ("done", 9))
@@ -23,10 +25,13 @@ _STATEMENT_COLUMNS = (("qps", 9), ("p50", _NUMBERS), ("p95", _NUMBERS), ("p99", 
 
 def header(view: RunView, width: int, now_s: float) -> list[Text]:
     """What runs where, and how far it is. Never pretends that old news are new."""
-    name = Text.assemble((" loadgen ", "bold reverse"), " ", (one_line(view.scenario, 40), "bold"))
-    if view.run_id:
-        name.append(f"  {one_line(view.run_id, 40)}")
-    return [spread(name, Text(f"{one_line(view.place, 60)} ", style="dim"), width), _phase(view, width, now_s)]
+    name, run_id, place = one_line(view.scenario, 40), one_line(view.run_id or "", 40), f"{one_line(view.place, 60)} "
+    if run_id and cell_len(f" loadgen  {name}  {run_id}  {place}") > width:
+        place = ""  # what gives way, gives way whole
+    if run_id and cell_len(f" loadgen  {name}  {run_id} ") > width:
+        name = ""  # the id has its beginning
+    title = Text.assemble((" loadgen ", "bold reverse"), " ", (name, "bold"), "  " if name and run_id else "", run_id)
+    return [spread(title, Text(place, style="dim"), width), _phase(view, width, now_s)]
 
 
 def _phase(view: RunView, width: int, now_s: float) -> Text:
@@ -57,7 +62,7 @@ def _countdown(view: RunView, now_s: float) -> Text:
     """From the local clock: it never jumps, and when time is up it says for how long."""
     if view.filling is not None:
         filling = view.filling
-        return Text(f"{one_line(filling.table, 40)} {filling.rows_there:,} of {filling.rows:,} rows")
+        return Text(f"{one_line(filling.table, 40)} {filling.rows_there:,} of {counted(filling.rows, 'row')}")
     if view.since_s is None:
         return Text("")
     passed_s = max(0.0, now_s - view.since_s)
@@ -75,12 +80,17 @@ def load(view: RunView, width: int, limit: int) -> list[Text]:
     text = label("load")
     full = offered.open >= offered.target
     text.append(f"{offered.open}", style="bold" if full else "bold yellow")
-    text.append(f" of {offered.target} connections, {offered.busy} busy")
+    text.append(f" of {counted(offered.target, 'connection')}")
+    more = [f", {offered.busy} busy"]
     if offered.rate_per_s is not None:
-        delivered = view.recent.qps if view.recent is not None else 0.0
-        text.append(f", {rate(delivered)} of {rate(offered.rate_per_s)}/s")
+        delivered = (view.recent.qps if view.recent is not None else None) or 0.0
+        more.insert(0, f", {rate(delivered)} of {rate(offered.rate_per_s)}/s")
     cpu_percent = view.client_cpu_percent
-    return [text if cpu_percent is None else spread(text, _client(cpu_percent), width)]
+    client = Text("") if cpu_percent is None else _client(cpu_percent)
+    for part in more:
+        if text.cell_len + len(part) + 2 + client.cell_len <= width:
+            text.append(part)
+    return [spread(text, client, width)]
 
 
 def _client(cpu_percent: float) -> Text:
@@ -90,78 +100,6 @@ def _client(cpu_percent: float) -> Text:
     if cpu_percent >= CPU_WARN_PERCENT:
         return Text(f"client CPU {cpu_percent:.0f} % ! busy ", style="yellow")
     return Text(f"client CPU {cpu_percent:.0f} % ", style="dim")
-
-
-def throughput(view: RunView, width: int, limit: int, now_s: float) -> list[Text]:
-    recent, window, tail = view.recent, view.window, _tail(view, width)
-    peak = max((second.qps for second in tail if second is not None), default=None)
-    figures = [
-        f"{NOTHING if recent is None else rate(recent.qps)}/s",
-        f"mean {rate(window.qps) if window is not None and window.seconds else NOTHING}/s",
-        f"peak {NOTHING if peak is None else rate(peak)}/s",
-    ]
-    figures = [figures[0], " ".join(figures[1:])] if limit == 2 else _padded(figures, limit)
-    values = [None if second is None else second.qps for second in tail]
-    return _charted("QPS", "cyan", figures, values, view, width, now_s)
-
-
-def latency(view: RunView, width: int, limit: int, now_s: float) -> list[Text]:
-    """Percentiles of the last seconds; the chart is p95."""
-    recent = view.recent
-    times = [None] * 4 if recent is None else [recent.p50_ms, recent.p95_ms, recent.p99_ms, recent.max_ms]
-    p50, p95, p99, most = (f"{name} {ms(time)}" for name, time in zip(("p50", "p95", "p99", "max"), times, strict=True))
-    if limit == 1:
-        figures = [f"{p50} {p95} {p99}"]
-    elif limit == 2:
-        figures = [f"{p50} {p95}", f"{p99} {most}"]
-    else:
-        figures = _padded([p50, p95, p99, most], limit)
-    values = [None if second is None else second.p95_ms for second in _tail(view, width)]
-    return _charted("latency ms", "magenta", figures, values, view, width, now_s)
-
-
-def _padded(figures: list[str], height: int) -> list[str]:
-    return [*figures, *[""] * height][:height]
-
-
-def _charted(
-    title: str,
-    colour: str,
-    figures: Sequence[str],
-    values: Sequence[float | None],
-    view: RunView,
-    width: int,
-    now_s: float,
-) -> list[Text]:
-    """Numbers on the left, a chart of as many lines on the right; dim where it is warm-up, and when it is old."""
-    old = view.old_s(now_s) is not None
-    figures_width = max(FIGURES, max(map(len, figures)) + 1)
-    shown = list(zip(values, _tail(view, width), strict=True))[figures_width - FIGURES :]  # costs the oldest seconds
-
-    def style(place: int) -> str:
-        second = shown[place][1]
-        return "dim" if old or (second is not None and second.phase is Phase.WARMUP) else colour
-
-    drawn = chart([value for value, _ in shown], len(figures), style=style)
-    lines = []
-    for number, figure in enumerate(figures):
-        line = label(title if number == 0 else "")
-        line.append(cell(figure, figures_width), style="dim" if old else "bold" if number == 0 else "")
-        lines.append(Text.assemble(line, drawn[number]))
-    return lines
-
-
-def _tail(view: RunView, width: int) -> tuple[Second | None, ...]:
-    """As many seconds as fit, the newest news at the right edge; None: nothing was heard in that one."""
-    room = max(0, min(CHART_MAX, width - LABEL - FIGURES - 1))
-    slots: list[Second | None] = [None] * room
-    for second in view.history:
-        back = round(view.seen_s - second.at_s)
-        covered = round(view.seen_s - second.at_s + second.span_s) - back if second.span_s <= GAP_S else 1
-        for place in range(back, back + max(covered, 1)):
-            if 0 <= place < room:
-                slots[room - 1 - place] = second
-    return tuple(slots)
 
 
 def errors(view: RunView, width: int, limit: int) -> list[Text]:
@@ -197,26 +135,78 @@ def _error_name(view: RunView) -> str:
 
 
 def statements(view: RunView, width: int, limit: int) -> list[Text]:
-    """One line per statement, of the window the load is in."""
+    """One line per statement, of the window the load is in; with its last seconds where there is room for them."""
     window = view.window
     if window is None:
         return [label("statement").append(NOTHING)]
-    columns = sum(size for _, size in _STATEMENT_COLUMNS)
-    name_width = max(10, min(width - columns - 2, 60))
-    head = Text(" " + cell(f"statement, {one_line(window.name, 40)}", name_width), style="dim")
-    for title, size in _STATEMENT_COLUMNS:
-        head.append(cell(title, size, right=True))
     rows = list(window.statements)
+    numbers = sum(size for _, size in _STATEMENT_COLUMNS)
+    title = f"statement, {one_line(window.name, 40)}"
+    widest = max(cell_len(text) for text in (title, *(_statement_name(row) for row in rows)))
+    name_width = max(10, min(widest + 1, width - numbers - 2, 60))
+    told = any(second.statements and second.statements[0].name != EVERYTHING for second in view.history)
+    sparks = _sparks(width - numbers - name_width - 2) if told else []
+    if not sparks:
+        name_width = max(10, min(width - numbers - 2, 60))
+    head = Text(" " + cell(title, name_width), style="dim")
+    for heading, size in _STATEMENT_COLUMNS:
+        head.append(cell(heading, size, right=True))
+    for heading, size, _, _ in sparks:
+        head.append(f"   {cell(f'{heading}, last {size} s', size + SPARK_LABEL)}")
     room = limit - 1
     shown = rows if len(rows) <= room else rows[: max(room - 1, 0)]
-    lines = [head, *(_statement(row, name_width) for row in shown)]
+    lines = [head]
+    for row in shown:
+        line = _statement(row, name_width)
+        for _, size, value_of, written in sparks:
+            line = Text.assemble(line, "   ", _spark(view, row.name, size, value_of, written))
+        lines.append(line)
     if len(shown) < len(rows) and room > 0:
         lines.append(Text(f" … and {len(rows) - len(shown)} more", style="dim"))
     return lines
 
 
+Spark = tuple[str, int, Callable[[StatementSecond], float | None], Callable[[float], str]]
+
+
+def _sparks(room: int) -> list[Spark]:
+    """What is drawn behind the numbers of a statement: throughput, and p95 when there is room for both."""
+    size = min(room // 2 - 3 - SPARK_LABEL, SPARK_MAX)
+    both = size >= SPARK_MIN
+    size = size if both else min(room - 3 - SPARK_LABEL, SPARK_MAX)
+    if size < SPARK_MIN:
+        return []
+    throughput: Spark = ("qps", size, lambda second: second.qps, lambda value: f"{rate(value)}/s")
+    p95: Spark = ("p95", size, lambda second: second.p95_ms, lambda value: f"{ms(value)} ms")
+    return [throughput, p95] if both else [throughput]
+
+
+def _spark(
+    view: RunView,
+    name: str,
+    size: int,
+    value_of: Callable[[StatementSecond], float | None],
+    written: Callable[[float], str],
+) -> Text:
+    """The last seconds of a statement, from nothing to the number behind them."""
+    newest_s = view.history[-1].at_s if view.history else 0
+    values: list[float | None] = [None] * size
+    for second in view.history:
+        place = second.at_s - newest_s + size - 1
+        own = next((one for one in second.statements if one.name == name), None)
+        if place >= 0 and own is not None and second.qps is not None:
+            values[place] = value_of(own)
+    most = max((value for value in values if value is not None), default=None)
+    bars = chart(values, 1, style=lambda _: "cyan")[0]
+    return Text.assemble(bars, (cell("" if most is None else f" ≤ {written(most)}", SPARK_LABEL), "dim"))
+
+
+def _statement_name(row: StatementLine) -> str:
+    return "all statements" if row.name == EVERYTHING else one_line(row.name)
+
+
 def _statement(row: StatementLine, name_width: int) -> Text:
-    line = Text(" " + cell("all statements" if row.name == "*" else one_line(row.name), name_width))
+    line = Text(" " + cell(_statement_name(row), name_width))
     times = [ms(value, at_least=row.at_least) for value in (row.p50_ms, row.p95_ms, row.p99_ms)]
     values = [rate(row.qps), *times, count(row.failed), count(row.succeeded)]
     for value, (title, size) in zip(values, _STATEMENT_COLUMNS, strict=True):
@@ -251,7 +241,7 @@ def warehouse(view: RunView, width: int, limit: int) -> list[Text]:
     text.append(f"{one_line(seen.name, 30)}{f' {one_line(seen.size, 20)}' if seen.size else ''}: ")
     text.append(f"{_known(seen.running)} running, ")
     text.append(f"{_known(seen.queue)} queued", style="bold yellow" if seen.queue else "")
-    text.append(f", {_known(seen.clusters)} {'cluster' if seen.clusters == 1 else 'clusters'}")
+    text.append(", ? clusters" if seen.clusters is None else f", {counted(seen.clusters, 'cluster')}")
     text.append(f"  at {seen.polled_at:%H:%M:%S}", style="dim")
     room = min(len(seen.queued), width - text.cell_len - 12)
     if any(seen.queued) and room > 4:
@@ -280,4 +270,4 @@ def log(view: RunView, width: int, limit: int) -> list[Text]:
 def keys(view: RunView, width: int) -> Text:
     if view.quits:
         return Text(" q leave, the run goes on   e errors   ? help", style="dim")
-    return Text(" q stop the run   e errors   ? help   Ctrl-C twice: cancel what is under way", style="dim")
+    return Text(" q stop the run   e errors   ? help   Ctrl-C twice: cancel running statements", style="dim")

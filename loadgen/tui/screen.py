@@ -10,11 +10,14 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from loadgen.tui import ladder, pages, parts, workers
+from loadgen.tui import charts, ladder, pages, parts, workers
+from loadgen.tui.draw import cut_between_words
 from loadgen.tui.view import RunView
 from loadgen.tui.words import ms, rate
 
 WIDTH_MIN, HEIGHT_MIN = 60, 12  # below this there are two lines, and no more
+WIDE, TALL = 100, 50  # from here on there is room for a histogram
+ROOMY = 30  # lines, for a search with its steps and charts
 
 
 class Page(Enum):
@@ -34,9 +37,8 @@ class Picture:
         for number, line in enumerate(self.lines):
             if number:
                 yield Segment.line()
-            cut = line.copy()
+            cut = cut_between_words(line, self.width)
             cut.stylize_before(cut.style)  # render() leaves it out where a text has no other style
-            cut.truncate(self.width, overflow="ellipsis")
             yield from cut.render(console)
 
 
@@ -62,19 +64,19 @@ def render(view: RunView, width: int, height: int, now_s: float, page: Page = Pa
     elif page is Page.HELP:
         body = pages.explanation(view, width, room)
     else:
-        body = _body(_sections(view, width, now_s), room)
+        body = _body(_sections(view, width, height, now_s), room)
     body = [*body[:room], *[Text("")] * (room - len(body))]
     return Picture((*head, *body, parts.keys(view, width)), width)
 
 
 def _small(view: RunView, width: int, height: int, now_s: float) -> Picture:
     recent = view.recent
-    numbers = "" if recent is None else f" {rate(recent.qps)}/s p95 {ms(recent.p95_ms)} ms"
+    numbers = "" if recent is None or recent.qps is None else f" {rate(recent.qps)}/s p95 {ms(recent.p95_ms)} ms"
     lines = [parts.header(view, width, now_s)[1], Text(f"{numbers}  {view.failed} failed  (window too small)")]
     return Picture(tuple([*lines, *[Text("")] * height][:height]), width)
 
 
-def _sections(view: RunView, width: int, now_s: float) -> list[Section]:
+def _sections(view: RunView, width: int, height: int, now_s: float) -> list[Section]:
     """From the top down. Before there is a run, what is checked and what happened."""
     told = max(1, min(len(view.log), 10))
     events = Section(draw=lambda limit: parts.log(view, width, limit), good=min(told, 2), most=told, apart=True)
@@ -85,20 +87,29 @@ def _sections(view: RunView, width: int, now_s: float) -> list[Section]:
     if not view.status:
         return [replace(limits, apart=True), events]
     rows = len(view.window.statements) if view.window is not None else 0
-    crew = workers.lines_wanted(view)
+    crew = workers.lines_wanted(view, width, now_s)
     rungs = ladder.lines_wanted(view)
     seen = 0 if view.warehouse is None else 1
     warned = len(view.warnings)
     kinds = 1 + min(len(view.errors), 4)
+    high = 11 if height >= TALL else 7
+    axis = 0 if view.ladder is not None and height < ROOMY else 1  # steps of a search say more than their charts
+    good = 1 + axis
+    spread = view.window is not None and view.window.spread is not None
+    bars = 11 if spread and height >= TALL and width >= WIDE else 0
     return [
         Section(draw=lambda limit: parts.load(view, width, limit), apart=True),
-        Section(draw=lambda limit: parts.throughput(view, width, limit, now_s), most=6),
-        Section(draw=lambda limit: parts.latency(view, width, limit, now_s), most=6),
-        Section(draw=lambda limit: parts.errors(view, width, limit), good=min(kinds, 2), most=kinds),
+        Section(draw=lambda limit: charts.throughput(view, width, limit, now_s), good=good, most=high),
+        Section(draw=lambda limit: charts.latency(view, width, limit, now_s), good=good, most=high),
+        Section(draw=lambda limit: charts.time_axis(view, width), least=axis, good=axis, most=axis),
+        Section(draw=lambda limit: charts.histogram(view, width, limit), least=bars, good=bars, most=bars, apart=True),
+        Section(
+            draw=lambda limit: parts.errors(view, width, limit), least=min(kinds, 2), good=min(kinds, 3), most=kinds
+        ),
         limits,
         Section(
             draw=lambda limit: parts.statements(view, width, limit),
-            least=min(1 + rows, 3),
+            least=min(1 + rows, 4),
             good=min(1 + rows, 6),
             most=1 + rows,
             apart=True,

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from loadgen.model.run import Phase
 from loadgen.report.verdict import Checked
-from loadgen.tui.history import Recent, Second
+from loadgen.tui.history import Peak, Recent, Second
 from loadgen.tui.look import WorkerState
 
 OLD_S = 3.0  # looks come every second; news older than this are said to be old
@@ -50,6 +50,15 @@ class StatementLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Response times of a window: `counts[n]` statements took from `edges_ms[n]` to `edges_ms[n + 1]`."""
+
+    edges_ms: tuple[float, ...]
+    counts: tuple[int, ...]
+    percentiles: tuple[tuple[str, float], ...]  # name and milliseconds of those that are known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """The window the load is in: its numbers from its beginning until now."""
 
@@ -60,6 +69,7 @@ class Window:
     failed: int = 0
     skipped: int = 0
     statements: tuple[StatementLine, ...] = ()
+    spread: Spread | None = None  # None: nothing succeeded yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +154,9 @@ class RunView:
     offered: Offered = Offered()
     window: Window | None = None
     recent: Recent | None = None
+    peak: Peak | None = None
     history: tuple[Second, ...] = ()
+    plan_s: float | None = None  # how long the load lasts by the plan, warm-up included; None: until it knows enough
     tried: int = 0  # statements of the measurement so far
     failed: int = 0
     workers: tuple[WorkerCell, ...] = ()

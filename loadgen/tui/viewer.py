@@ -9,6 +9,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import numpy as np
+
+from loadgen.metrics.edges import HIGHEST_NS, LOWEST_NS
+from loadgen.metrics.errors import by_kind
+from loadgen.metrics.percentile import PERCENTILES
 from loadgen.metrics.result import Merged, merge
 from loadgen.model.run import PHASES, Phase, RunStatus
 from loadgen.report.verdict import Checked
@@ -25,6 +30,7 @@ from loadgen.tui.view import (
     Offered,
     Rung,
     RunView,
+    Spread,
     StatementLine,
     Warehouse,
     Window,
@@ -114,7 +120,9 @@ class Viewer:
             offered=self._offered(look),
             window=self._window(look),
             recent=self._history.recent,
-            history=tuple(self._history.seconds),
+            peak=self._history.peak,
+            history=self._history.seconds,
+            plan_s=look.ends_s,
             tried=sum(live.measured.queries for live in lives),
             failed=sum(live.measured.errors for live in lives),
             workers=tuple(_cell(worker, look.seen_s) for worker in look.workers),
@@ -190,7 +198,7 @@ class Viewer:
         if not windows:
             return None
         newest = windows[0][-1]
-        merged = merge(windows)
+        merged = merge(windows, live=True)
         working = sum(not worker.state.is_over for worker in look.workers)
         return Window(
             name=self._window_name(newest.phase, newest.step_id),
@@ -200,6 +208,7 @@ class Viewer:
             failed=merged.counts.failed,
             skipped=merged.counts.skipped,
             statements=_statements(merged, self._order),
+            spread=_spread(merged),
         )
 
     def _window_name(self, phase: Phase, step_id: int | None) -> str:
@@ -211,8 +220,8 @@ class Viewer:
     @property
     def _errors(self) -> tuple[ErrorGroup, ...]:
         groups = (
-            ErrorGroup(category=category.value, code=code, count=errors.count, example=errors.example)
-            for (category, code), errors in self._history.errors.items()
+            ErrorGroup(category=key.category.value, code=key.code, count=errors.count, example=errors.example)
+            for key, errors in by_kind(self._history.errors).items()
         )
         return tuple(sorted(groups, key=lambda group: (-group.count, group.category, group.code or 0)))
 
@@ -299,6 +308,25 @@ def _statements(merged: Merged, order: Mapping[str, int]) -> tuple[StatementLine
             )
         )
     return tuple(lines)
+
+
+def _spread(merged: Merged) -> Spread | None:
+    """Neighbouring buckets are joined: one by one they have too few samples, and a screen has no room for them."""
+    whole = merged.tally.whole
+    times = whole.succeeded.response
+    used = np.flatnonzero(times.counts)
+    if not len(used):
+        return None
+    step = max(2, times.coarseness)
+    first, last = int(used[0]), int(used[-1])
+    starts = list(range(first, last + 1, step))
+    edges_ns = [*LOWEST_NS[starts], HIGHEST_NS[min(starts[-1] + step - 1, len(HIGHEST_NS) - 2)]]
+    found = {name: whole.response_at(PERCENTILES[name]) for name in ("p50", "p95", "p99")}
+    return Spread(
+        edges_ms=tuple(float(edge_ns) / NS_PER_MS for edge_ns in edges_ns),
+        counts=tuple(int(times.counts[start : start + step].sum()) for start in starts),
+        percentiles=tuple((name, one.value_ns / NS_PER_MS) for name, one in found.items() if one is not None),
+    )
 
 
 def _state(written: str | None) -> dict[str, Any]:

@@ -18,6 +18,15 @@ def rate(per_s: float) -> str:
     return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.1f}"
 
 
+def short(number: float) -> str:
+    """At most six characters: 12.5, 840, 1,250, 12.5k, 1.2M."""
+    for size, suffix in ((10**9, "G"), (10**6, "M"), (10**4, "k")):
+        if number >= size:
+            shown = number / (1_000 if suffix == "k" else size)
+            return f"{shown:.0f}{suffix}" if shown >= 100 or shown == round(shown) else f"{shown:.1f}{suffix}"
+    return f"{number:,.0f}" if number >= 100 or number == round(number) else f"{number:.3g}"
+
+
 def ms(value: float | None, *, at_least: bool = False) -> str:
     if value is None:
         return NOTHING

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from loadgen.report.verdict import CPU_WARN_PERCENT
+from loadgen.report.client_health import CPU_WARN_PERCENT
 from loadgen.tui.draw import LABEL, cell, flow, label
 from loadgen.tui.look import WorkerState
 from loadgen.tui.view import RunView, WorkerCell
@@ -32,20 +32,37 @@ def workers(view: RunView, width: int, limit: int, now_s: float) -> list[Text]:
     cells = view.workers
     if not cells:
         return [label("workers").append(NOTHING)]
+    if len(cells) == 1:
+        return [_alone(cells[0], now_s)]
     if len(cells) + 1 <= limit:
-        return [_summary(cells, now_s), *(_line(worker, width, now_s) for worker in cells)]
-    lines = [_summary(cells, now_s)]
+        return [_summary(cells, width, now_s), *(_line(worker, width, now_s) for worker in cells)]
+    lines = [_summary(cells, width, now_s)]
     if limit > 1:
         lines += _grid(cells, width, now_s)[: limit - 1]
     return lines
 
 
-def lines_wanted(view: RunView) -> int:
+def lines_wanted(view: RunView, width: int, now_s: float) -> int:
     """A line each, up to eight workers; above, some lines of marks."""
-    return len(view.workers) + 1 if len(view.workers) <= 8 else 1 + min(6, 1 + len(view.workers) // 10)
+    if len(view.workers) == 1:
+        return 1
+    return 1 + (len(view.workers) if len(view.workers) <= 8 else min(6, len(_grid(view.workers, width, now_s))))
 
 
-def _summary(cells: Sequence[WorkerCell], now_s: float) -> Text:
+def _alone(worker: WorkerCell, now_s: float) -> Text:
+    """The only worker needs no summary."""
+    mark, style = _MARKS[worker.state]
+    trouble = style if worker.state in _TROUBLE else ""
+    text = Text.assemble(label("workers"), (mark, style), f" {one_line(worker.worker_id, 20)} ")
+    text.append(worker.state.value, style=trouble)
+    cpu, over = worker.cpu_percent, "dim" if worker.state.is_over else ""
+    text.append(f", {worker.open} of {worker.target} open, {worker.busy} busy", style=over)
+    if cpu is not None:
+        text.append(f", CPU {cpu:.0f} %", style="yellow" if cpu >= CPU_WARN_PERCENT and not over else over)
+    return _said(text.append(","), worker, now_s)
+
+
+def _summary(cells: Sequence[WorkerCell], width: int, now_s: float) -> Text:
     """How many are in each state, those in trouble by name."""
     text = label("workers")
     states = Counter(worker.state for worker in cells)
@@ -61,7 +78,9 @@ def _summary(cells: Sequence[WorkerCell], now_s: float) -> Text:
     working = [worker for worker in cells if not worker.state.is_over and worker.cpu_percent is not None]
     if len(working) > 1:
         busiest = max(working, key=lambda worker: worker.cpu_percent or 0.0)
-        text.append(f"; busiest {short_worker(busiest.worker_id)} {busiest.cpu_percent:.0f} % CPU", style="dim")
+        more = Text(f"; busiest {short_worker(busiest.worker_id)} {busiest.cpu_percent:.0f} % CPU", style="dim")
+        if text.cell_len + more.cell_len <= width:
+            text.append_text(more)
     return text
 
 
@@ -78,8 +97,13 @@ def _line(worker: WorkerCell, width: int, now_s: float) -> Text:
     busy = cpu is not None and cpu >= CPU_WARN_PERCENT
     text.append(f" {worker.open:>4}/{worker.target:<4} open {worker.busy:>4} busy  CPU ", style=over)
     text.append(f"{f'{cpu:.0f} %' if cpu is not None else NOTHING:>6}", style="yellow" if busy and not over else over)
+    return _said(text.append(" "), worker, now_s)
+
+
+def _said(text: Text, worker: WorkerCell, now_s: float) -> Text:
+    """When it was last heard, and of one in trouble what it said."""
     quiet = worker.heard_s is not None and now_s - worker.heard_s > QUIET_S and not worker.state.is_over
-    beat = "  never heard of" if worker.heard_s is None else f"  beat {_age(worker, now_s)} ago"
+    beat = " never heard of" if worker.heard_s is None else f" beat {_age(worker, now_s)} ago"
     text.append(beat, style="yellow" if quiet else "dim")
     if worker.said and worker.state in _TROUBLE:
         text.append(f"  {one_line(worker.said)}", style="red")

@@ -5,8 +5,8 @@ worker, parts                one life from start to exit code; putting its parts
 ready, drain                 before the load: every connection open; after it: every statement accounted for
 board, agenda                what threads know of each other; what the leader has announced
 heartbeat, control_loop      the two threads that talk to the leader, through tables
-silence, predecessor         how long nobody has answered them; whether one that ended may be replaced
-conductor, ramp, pool        windows, targets, and the number of clients
+silence, predecessor         how long it has been cut off, from them or the target; whether an ended one is replaced
+conductor, pool              windows, targets, and the number of clients
 client, bench, statements    the hot loop; what clients share; statements made ready
 users                        the logical users of each slot, and their sessions
 load_sessions, arrivals      sessions to the target; due times of an open loop

@@ -149,6 +149,11 @@ class Agenda:
                     return item.at_ns, item.command.phase
             return None
 
+    def targets(self) -> list[tuple[int, SetWorkerTarget]]:
+        """Targets that are announced, and when each begins, in order."""
+        with self._lock:
+            return [(item.at_ns, item.command) for item in self._pending if isinstance(item.command, SetWorkerTarget)]
+
     # --- under the lock ----------------------------------------------------------------------------------------------
 
     def _announce(self, command: SetPhase | SetWorkerTarget, sequence_id: int, at_ns: int) -> None:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from loadgen.clock import Clock, SystemClock
+from loadgen.metrics.connections import ConnectionMeter
 from loadgen.metrics.harvester import Harvester
 from loadgen.metrics.recorder import Recorder
 from loadgen.metrics.windows import Windows
@@ -58,6 +60,8 @@ class Bench:
     go: threading.Event = field(default_factory=threading.Event)  # set while a window is open
     arrivals: Arrivals | None = None  # open loop: those of the window that is open
     tags: dict[int | None, str] = field(default_factory=dict)  # QUERY_TAG by window
+    connections: ConnectionMeter = field(default_factory=ConnectionMeter)
+    clock: Clock = field(default_factory=SystemClock)
 
     @property
     def open_loop(self) -> bool:

@@ -16,6 +16,8 @@ from collections import deque
 from time import monotonic, monotonic_ns
 
 from loadgen.errors import LoadgenError
+from loadgen.log import plain
+from loadgen.metrics.connections import TEXT_MAX, Refusal, Reopened
 from loadgen.metrics.outcome import Failed, Outcome
 from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake.connect import close
@@ -23,6 +25,7 @@ from loadgen.snowflake.driver import Connection, Cursor
 from loadgen.snowflake.failure import Failure, classify, describe
 from loadgen.units import NS_PER_S
 from loadgen.worker.bench import Bench, Slot
+from loadgen.worker.load_sessions import login_pause_s
 from loadgen.worker.statements import CheckFailed, RollbackFailed
 from loadgen.workload.draw import Row
 
@@ -30,7 +33,7 @@ log = logging.getLogger(__name__)
 
 IDLE_S = 0.25  # how long a client without a window waits before it looks whether it should leave
 EXHAUSTED_S = 0.02  # how long one waits when its window has no more arrivals
-PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 15.0
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 15.0  # between statements that fail for want of an answer
 NOWHERE = -1  # no window, and no draw, has this number
 SUCCEEDED = Outcome.SUCCEEDED
 FATAL_MAX = 10  # failures in a row that are bugs of ours: then the client gives up
@@ -41,37 +44,50 @@ Flight = tuple[int, int, int, int]  # statement, window, due_ns, sent_ns
 class Client:
     """run() is a task of the executor; everything else may be read or called by others."""
 
-    def __init__(self, slot: Slot, bench: Bench) -> None:
+    def __init__(self, slot: Slot, bench: Bench, *, waits: bool = False) -> None:
+        """`waits`: it connects ahead of its time, and does nothing until work()."""
         self.slot = slot
         self.flight: deque[Flight] = deque(maxlen=1)
         self._leaving = threading.Event()  # ends waits; _told_to_leave says the same, and costs nothing to look at
         self._told_to_leave = False
+        self._turn = threading.Event()  # it may work
+        if not waits:
+            self._turn.set()
         self.cancelling = False  # set when its statement is cancelled on the server
         self.connected = threading.Event()
         self.ended = threading.Event()
         self.session_id: int | None = None
-        self.error: LoadgenError | None = None  # why it could not connect or draw, if it gave up
+        self.error: LoadgenError | None = None  # why it could not draw, if it gave up
+        self.refused: LoadgenError | None = None  # why its last login failed, when it need not be worth another
         self._bench = bench
         self._connection: Connection | None = None
         self._tagged: int | None = None  # the window whose tag the session has
         self._most = 0  # statements that a connection may have
+        self._first_k = 0  # the first of them
         self._expires_ns = 0
         self._failures = 0  # of the network, in a row
         self._fatal = 0
         self._failed_k = NOWHERE  # the draw that failed last
-        self._lost = False  # the session must not be used again
+        self._reopened: Reopened | None = None  # why it connects again; None: it is its first connection
+        self._lost: Reopened | None = None  # why the session must not be used again
 
     def leave(self) -> None:
         """Any thread: finish the statement under way, then end."""
         self._told_to_leave = True
         self._leaving.set()
+        self._turn.set()
+
+    def work(self) -> None:
+        """Any thread: its time has come."""
+        self._turn.set()
 
     def run(self) -> None:
         """Connect, work, reconnect, until told to leave."""
         try:
             while not self._told_to_leave and self._connect():
-                self._lost = False
+                self._turn.wait()
                 self._open_loop() if self._bench.open_loop else self._closed_loop()
+                self._reopened = self._why_over()
                 self._disconnect()
         except LoadgenError as error:  # no value is left to draw: the next client of this slot would have none either
             self.error = error
@@ -81,6 +97,7 @@ class Client:
             self._bench.failed("", ErrorCategory.FATAL, None, describe(error))
         finally:
             self._account_for_flight()
+            self._told_to_leave = True
             self._disconnect()
             self.ended.set()
 
@@ -168,12 +185,17 @@ class Client:
             except Exception:
                 self._unbegin(window)
                 raise
-            due_ns = arrivals.due_ns(index)
+            due_ns, taken_ns = arrivals.due_ns(index), monotonic_ns()
             self._wait_until(due_ns / NS_PER_S)
             sent_ns = monotonic_ns()
             late_ns = sent_ns - due_ns
+            if late_ns < 0 and bench.windows.current != window:  # it closed before this was due: it never was in it
+                self._unbegin(window)
+                continue
             if late_ns < 0 or (max_lag_s is not None and late_ns > max_lag_s * NS_PER_S):
-                slot.recorder.append((number, window, sent_ns, sent_ns, sent_ns, Outcome.SKIPPED))
+                # Taken after it was due: since then no client was free, and when none was missing all were executing.
+                busy = taken_ns > due_ns and bench.connections.is_complete(sent_ns)
+                slot.recorder.append((number, window, due_ns if busy else sent_ns, sent_ns, sent_ns, Outcome.SKIPPED))
                 continue
             slot.k += 1
             left -= 1
@@ -234,9 +256,10 @@ class Client:
     def _failed(self, number: int, error: Exception) -> Outcome | Failed:
         failure, text = self._judged(error)
         if failure.cancelled and self.cancelling:
-            self._lost = True
+            self._lost = Reopened.ERROR
             return Outcome.CANCELLED
-        self._lost = self._lost or failure.session_lost
+        if failure.session_lost:
+            self._lost = Reopened.SESSION_LOST
         self._failures = self._failures + 1 if failure.category is ErrorCategory.CONNECTION else 0
         self._fatal = self._fatal + 1 if failure.category is ErrorCategory.FATAL else 0
         name = self._bench.scenario.workload.statements[number].name
@@ -247,7 +270,7 @@ class Client:
         if isinstance(error, CheckFailed):
             return Failure(category=ErrorCategory.CHECK), str(error)
         if isinstance(error, RollbackFailed):
-            self._lost = True  # its transaction may be open; logging out ends it
+            self._lost = Reopened.ERROR  # its transaction may be open; logging out ends it
             return classify(error.failed), describe(error.failed)
         return classify(error), describe(error)
 
@@ -274,37 +297,62 @@ class Client:
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def _connect(self) -> bool:
-        """Open a session, again and again until it works. False: it is of no use, or the client must leave."""
-        bench, attempts = self._bench, 0
+        """Open a session, again and again until it works. False: the client must leave."""
+        bench, number, attempts = self._bench, self.slot.number, 0
+        meter, now_ns = bench.connections, bench.clock.monotonic_ns
         while not self._told_to_leave:
             window = bench.windows.current
+            tag = bench.tag(window)
+            meter.login_waits(number, now_ns())
             try:
                 with bench.opening:
                     if self._leaving.is_set():
                         return False
-                    tag = bench.tag(window)
+                    meter.login_began(number, now_ns(), again=self._reopened is not None or attempts > 0)
                     connection = bench.sessions.open(tag)
             except LoadgenError as error:
-                failure = classify(error.__cause__) if error.__cause__ is not None else None
-                if failure is None or not failure.retryable:
-                    self.error = error
-                    bench.failed("", ErrorCategory.CONFIGURATION, None if failure is None else failure.code, str(error))
-                    return False
-                bench.failed("", ErrorCategory.CONNECTION, failure.code, str(error))
                 attempts += 1
-                self._pause(attempts + 2)
+                self._note_refused(error)
+                bench.clock.wait(self._leaving, login_pause_s(attempts, random.random()))
                 continue
             self._connection, self._tagged = connection, window
             self.slot.tagged(tag)
             self.session_id = connection.session_id
             self._be_new()
+            meter.login_succeeded(number, now_ns(), self._reopened)
             self.connected.set()
+            self.refused = self._lost = None
             return True
         return False
 
+    def _note_refused(self, error: LoadgenError) -> None:
+        """Counted, and told. Whatever it was, it is tried again: a token may be renewed, a lock on a user lifted."""
+        bench, text = self._bench, str(error)
+        failure = classify(error.__cause__) if error.__cause__ is not None else None
+        code, hopeless = None if failure is None else failure.code, failure is None or not failure.retryable
+        self.refused = error if hopeless else None
+        at = bench.clock.utc_now().replace(tzinfo=None)
+        refusal = Refusal(at=at, code=code, text=plain(text, TEXT_MAX))
+        bench.connections.login_refused(self.slot.number, bench.clock.monotonic_ns(), refusal)
+        bench.failed("", ErrorCategory.CONFIGURATION if hopeless else ErrorCategory.CONNECTION, code, text)
+
+    def _why_over(self) -> Reopened:
+        """Why its connection is replaced."""
+        if self._lost is not None:
+            return self._lost
+        if self.slot.k - self._first_k >= self._most:
+            return Reopened.MAX_STATEMENTS
+        return Reopened.MAX_AGE if monotonic_ns() >= self._expires_ns else Reopened.ERROR
+
     def _disconnect(self) -> None:
+        """When it goes on, logging out is the first part of logging in again."""
+        bench, number = self._bench, self.slot.number
         self.connected.clear()
         connection, self._connection, self.session_id = self._connection, None, None
+        if self._told_to_leave:
+            bench.connections.gone(number, bench.clock.monotonic_ns())
+        else:
+            bench.connections.login_began(number, bench.clock.monotonic_ns(), again=True)
         if connection is not None:
             self.slot.disconnected()
             close(connection)
@@ -327,7 +375,7 @@ class Client:
         except Exception as error:
             failure = classify(error)
             self._bench.failed("", failure.category, failure.code, f"setting QUERY_TAG: {describe(error)}")
-            self._lost = True
+            self._lost = Reopened.SESSION_LOST if failure.session_lost else Reopened.ERROR
             self._failures += 1
             self._pause(self._failures)
             return False
@@ -340,6 +388,7 @@ class Client:
         limits = self._bench.scenario.connections
         age_s = math.inf if limits.max_age_s is None else limits.max_age_s * random.uniform(0.9, 1.0)
         self._most = sys.maxsize if limits.max_statements is None else limits.max_statements
+        self._first_k = self.slot.k
         self._expires_ns = sys.maxsize if math.isinf(age_s) else monotonic_ns() + round(age_s * NS_PER_S)
 
 

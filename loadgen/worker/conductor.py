@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 from loadgen.clock import Clock
@@ -26,16 +27,27 @@ from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.arrivals import Arrivals
 from loadgen.worker.bench import Bench, Slot
 from loadgen.worker.pool import ClientPool
-from loadgen.worker.ramp import Ramp
 from loadgen.workload.arrivals import Schedule, window_schedules
+from loadgen.workload.pacing import Ramp, follow
 
 log = logging.getLogger(__name__)
 
 REAP_S = 0.5  # ended clients are noticed within this time
 SETTLING_S = 0.02  # while a step settles, connections are looked at so often
+AHEAD_S = 2.0  # connections that will be wanted are opened so early, and earlier by the time that logins take
+LOGIN_S = 0.5  # what a login takes where none was slower
 LEFTOVERS_AT_ONCE = 10_000  # arrivals that nobody sent are counted in portions: others wait for the lock meanwhile
 
 _WINDOWS = (Phase.WARMUP, Phase.MEASUREMENT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Leftovers:
+    """The arrivals of a closed window that nobody took."""
+
+    arrivals: Arrivals
+    numbers: Iterator[int]
+    given_up_ns: int | None  # None: it is not that every connection was executing
 
 
 class Conductor:
@@ -69,9 +81,10 @@ class Conductor:
             self._schedules = window_schedules(load, **place, seed=bench.scenario.workload.seed)
         self._ramp = Ramp(origin=0, target=0)
         self._window_id = first_window - 1
+        self._started_ns: int | None = None  # when START was heard
         self._joined_ns: int | None = None  # when the first window opened
         self._closes_ns: int | None = None
-        self._leftovers: list[tuple[int, Iterator[int]]] = []  # closed windows, and their arrivals that nobody took
+        self._leftovers: list[_Leftovers] = []
         self._settling: SetWorkerTarget | None = None  # find_max: the step whose window is still to open
         self._settled_ns: int | None = None
         self._finished = False
@@ -88,12 +101,14 @@ class Conductor:
         """The first target, before START: connections are opened for it."""
         with self._lock:
             self._ramp = Ramp(origin=target, target=target)
+            self._bench.connections.plan(self._ramp, self._clock.monotonic_ns())
             self._pool.resize(target)
 
     def begin(self, phase: Phase, duration_s: float | None) -> None:
         """START: the first window, now; unless one was announced that is due already, as for a worker that is late."""
         with self._lock:
             now_ns = self._clock.monotonic_ns()
+            self._started_ns = now_ns if self._started_ns is None else self._started_ns
             at_ns, ahead = self._agenda.next_phase() or (None, None)
             if self._joined_ns is not None or self._finished or (at_ns is not None and at_ns <= now_ns):
                 return
@@ -141,8 +156,9 @@ class Conductor:
             if self._closes_ns is not None and now_ns >= self._closes_ns:  # and none has taken its place
                 self._close(now_ns)
                 self.phase = Phase.COOLDOWN
-            wanted = self._ramp.at(now_ns)
-            self._pool.resize(wanted) if wanted != self._pool.wanted else self._pool.reap()
+            wanted, ahead = self._ramp.at(now_ns), self._wanted_soon(now_ns)
+            changed = (wanted, ahead) != (self._pool.wanted, self._pool.ahead)
+            self._pool.resize(wanted, ahead) if changed else self._pool.reap()
             self._settle_step(now_ns)
             self._count_leftovers()
             self._tell()
@@ -188,6 +204,9 @@ class Conductor:
         held = self._hold()
         bench.arrivals = arrivals
         bench.windows.open(self._window_id, phase=phase, at_ns=now_ns, step_id=step_id)
+        # Connections were there since the moment it was meant for, unless this worker was not.
+        since_ns = now_ns if self._started_ns is None else max(at_ns, self._started_ns)
+        bench.connections.open(self._window_id, min(since_ns, now_ns), closes_ns)
         self._let_go(held, now_ns)
         self.phase, self.step_id, self._closes_ns = phase, step_id, closes_ns
         bench.go.set()
@@ -197,6 +216,7 @@ class Conductor:
         self._bench.go.clear()
         self._bench.arrivals = None
         self._bench.windows.close(at_ns=now_ns)
+        self._bench.connections.close(now_ns)
         self._let_go(held, now_ns)
         self._closes_ns = self._settling = self._settled_ns = None
 
@@ -228,17 +248,21 @@ class Conductor:
 
     def _let_go(self, held: Arrivals | None, now_ns: int) -> None:
         if held is not None:
-            self._leftovers.append((held.window_id, held.close(now_ns)))
+            # A client that is free takes the next arrival: where none was missing, all were executing.
+            busy = self._bench.connections.is_complete(now_ns)
+            self._leftovers.append(_Leftovers(held, held.close(now_ns), now_ns if busy else None))
 
     def _count_leftovers(self) -> None:
         """A portion of the arrivals that were due and that nobody sent; with the last one their window is let go."""
         if not self._leftovers:
             return
         assert self._spare is not None
-        (window_id, numbers), spare = self._leftovers[0], self._spare
-        portion = list(islice(numbers, LEFTOVERS_AT_ONCE))
+        left, spare = self._leftovers[0], self._spare
+        window_id = left.arrivals.window_id
+        portion = list(islice(left.numbers, LEFTOVERS_AT_ONCE))
         for number in portion:
-            spare.recorder.skip(window_id, spare.drawer.draw(number)[0])
+            age_ns = 0 if left.given_up_ns is None else max(0, left.given_up_ns - left.arrivals.due_ns(number))
+            spare.recorder.skip(window_id, spare.drawer.draw(number)[0], age_ns)
         if len(portion) < LEFTOVERS_AT_ONCE:
             spare.recorder.unbegin(window_id)
             del self._leftovers[0]
@@ -248,11 +272,37 @@ class Conductor:
     def _set_target(self, command: SetWorkerTarget, at_ns: int, now_ns: int) -> None:
         origin = self._ramp.at(at_ns)  # of the line that ends here: who applies it late must not begin elsewhere
         self._ramp = Ramp.toward(command.target_connections, origin=origin, began_ns=at_ns, seconds=command.ramp_s)
+        self._bench.connections.plan(self._ramp, at_ns)
         if self._find_max is not None and command.step_id is not None:
             # Until the step has settled, its statements are warm-up: counted nowhere.
             self._open(Phase.WARMUP, command.step_id, now_ns, now_ns, None)
             self.phase = Phase.MEASUREMENT
             self._settling, self._settled_ns = command, None
+
+    def _wanted_soon(self, now_ns: int) -> int:
+        """How many clients are connected by now: those of a higher level before it begins. A step of find_max has the
+        time to settle, and would disturb the one before it."""
+        wanted = self._ramp.at(now_ns)
+        if self._find_max is not None:
+            return wanted
+        announced = self._agenda.targets()
+        lines = follow(self._ramp, ((at_ns, one.target_connections, one.ramp_s) for at_ns, one in announced))
+        gained = max(line.target for line in lines) - wanted
+        if gained <= 0:
+            return wanted
+        until_ns = now_ns + self._lead_ns(gained)
+        ends_ns = [*(line.began_ns for line in lines[1:]), until_ns]
+        levels = [
+            line.at(min(end_ns, until_ns))
+            for line, end_ns in zip(lines, ends_ns, strict=True)
+            if line.began_ns <= until_ns
+        ]
+        return max(wanted, *levels)
+
+    def _lead_ns(self, logins: int) -> int:
+        """How long so many logins may take, a few at a time."""
+        login_ns = max(round(LOGIN_S * NS_PER_S), self._bench.connections.slowest_login_ns)
+        return round(AHEAD_S * NS_PER_S) + -(-logins // self._bench.scenario.connections.open_parallel) * login_ns
 
     def _settle_step(self, now_ns: int) -> None:
         if self._settling is None or self._find_max is None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from loadgen.log import event
+from loadgen.units import counted
 from loadgen.worker.board import Board
 from loadgen.worker.parts import Parts
 
@@ -30,13 +31,13 @@ def drain(parts: Parts, board: Board, wait: Wait, *, hurry: threading.Event) -> 
     wait(lambda: parts.pool.drained, lambda: board.drain_s, unless=hurry)
     sessions = parts.pool.cancel()
     if sessions:
-        board.say("WARNING", f"{len(sessions)} statements were still running and are cancelled")
+        board.say("WARNING", f"still running, and now cancelled: {counted(len(sessions), 'statement')}")
         work = threading.Thread(target=_cancel, args=(parts, sessions), name="cancel", daemon=True)
         work.start()
         wait(lambda: parts.pool.drained, lambda: HURRY_S if hurry.is_set() else CANCEL_S)
     abandoned = parts.pool.abandon()
     if abandoned:
-        board.say("WARNING", f"{abandoned} statements never came back; they count as cancelled")
+        board.say("WARNING", f"never came back, and counted as cancelled: {counted(abandoned, 'statement')}")
     parts.conductor.settle_all()
 
 

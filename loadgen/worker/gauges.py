@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import psutil
 
 from loadgen.clock import Clock
+from loadgen.metrics.client_effect import GAP_NS, ClientEffect
 from loadgen.metrics.histogram import EMPTY, Histogram
-from loadgen.metrics.percentile import quantile
+from loadgen.metrics.windows import Window
+from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS, NS_PER_S
 
 SHORTEST_S = 0.2  # the kernel counts CPU time in steps: over less, a share of a core may be anything
-PROBE_S = 0.01
-PAUSE_S = 0.04  # between two probes: each wake-up takes the interpreter from a client, and a hundred a second are felt
+PROBE_S = 0.05  # each wake-up takes the interpreter from a client, and a hundred a second are felt
+_PROBE_NS = round(PROBE_S * NS_PER_S)
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_BUSY = ("user", "nice", "system", "irq", "softirq", "steal")  # of the machine's CPU times, where the system has them
+
+
+class Wait(NamedTuple):
+    """A wait of the probe, or the part of one that was not told before. Times are of the monotonic clock."""
+
+    from_ns: int
+    to_ns: int
+    late_ns: int  # how much later than asked the whole wait ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,29 +42,17 @@ class Gauge:
     cpu_percent: float  # of one core
     memory_percent: float  # of what it may have
     wakeup_p99_ms: float | None  # how much later than asked a thread woke up
-    seconds: float = 0.0  # that it covers
-    late_ns: tuple[int, ...] = ()  # every wake-up of it, in order of lateness
+    from_ns: int = 0
+    to_ns: int = 0
+    cpu_ns: int = 0
+    machine_cpu_ns: int = 0  # of all processes of the machine
+    cores: int = 0
+    waits: tuple[Wait, ...] = ()
 
-
-class ClientLoad:
-    """How loaded this process was over all of the measurement. One thread."""
-
-    def __init__(self) -> None:
-        self._cpu_s = self._seconds = 0.0
-        self._late = EMPTY
-
-    def add(self, gauge: Gauge) -> None:
-        self._cpu_s += gauge.cpu_percent / 100.0 * gauge.seconds
-        self._seconds += gauge.seconds
-        self._late += Histogram.of(np.array(gauge.late_ns, np.int64))
-
-    def document(self) -> dict[str, float | None]:
-        """For the worker's result: the share of a core, and the lateness of wake-ups."""
-        late = quantile(990, self._late)
-        return {
-            "cpu_percent_of_core": 100.0 * self._cpu_s / self._seconds if self._seconds else None,
-            "wakeup_p99_ms": None if late is None else late.value_ns / NS_PER_MS,
-        }
+    @property
+    def is_short(self) -> bool:
+        """It follows another reading at once, and says nothing new of the process."""
+        return self.to_ns - self.from_ns < SHORTEST_S * NS_PER_S
 
 
 class Gauges:
@@ -60,43 +62,126 @@ class Gauges:
         self._clock = clock
         self._process = psutil.Process()
         self._memory_bytes = _memory_limit()
-        self._cpu_s = self._used_cpu_s()
-        self._read_ns = clock.monotonic_ns()
+        self._cores = os.cpu_count() or 1
+        self._cpu_ns, self._machine_cpu_ns = self._used_cpu_ns(), _machine_cpu_ns()
+        self._read_ns = self._told_ns = clock.monotonic_ns()
+        self._waits: deque[Wait] = deque()
+        self._asked_ns: int | None = None  # when the wait under way began; the probe's to write
         self._percent = 0.0
-        self._overshoots_ns: deque[int] = deque()
 
     def probe(self, stopping: threading.Event) -> None:
-        """Ask to be woken in 10 ms, again and again, and note how late it was. The thread's whole work."""
+        """Ask to be woken in 50 ms, again and again, and note how late it was. The thread's whole work."""
         while True:
-            if self._clock.wait(stopping, PAUSE_S):
-                return
-            asked_ns = self._clock.monotonic_ns()
+            asked_ns = self._asked_ns = self._clock.monotonic_ns()
             if self._clock.wait(stopping, PROBE_S):
                 return
-            late_ns = self._clock.monotonic_ns() - asked_ns - round(PROBE_S * NS_PER_S)
-            self._overshoots_ns.append(max(0, late_ns))
+            woken_ns = self._clock.monotonic_ns()
+            self._waits.append(Wait(asked_ns, woken_ns, max(0, woken_ns - asked_ns - _PROBE_NS)))
 
     def read(self) -> Gauge:
-        """What was used since the last reading; one that follows at once says the same, and covers nothing."""
-        now_ns, cpu_s = self._clock.monotonic_ns(), self._used_cpu_s()
-        elapsed_s = (now_ns - self._read_ns) / NS_PER_S
-        if elapsed_s >= SHORTEST_S:
-            self._percent = max(0.0, 100.0 * (cpu_s - self._cpu_s) / elapsed_s)
-            self._read_ns, self._cpu_s = now_ns, cpu_s
-        else:
-            elapsed_s = 0.0
-        late = sorted(self._overshoots_ns.popleft() for _ in range(len(self._overshoots_ns)))
+        cpu_ns, machine_cpu_ns = self._used_cpu_ns(), _machine_cpu_ns()
+        from_ns, now_ns = self._read_ns, self._clock.monotonic_ns()
+        used_ns, busy_ns = max(0, cpu_ns - self._cpu_ns), max(0, machine_cpu_ns - self._machine_cpu_ns)
+        self._read_ns, self._cpu_ns, self._machine_cpu_ns = now_ns, cpu_ns, machine_cpu_ns
+        if now_ns - from_ns >= SHORTEST_S * NS_PER_S:
+            self._percent = 100.0 * used_ns / (now_ns - from_ns)
+        waits = self._new_waits(now_ns)
+        late_ns = sorted(wait.late_ns for wait in waits)
         return Gauge(
             cpu_percent=self._percent,
             memory_percent=100.0 * self._process.memory_info().rss / self._memory_bytes,
-            wakeup_p99_ms=late[min(len(late) - 1, len(late) * 99 // 100)] / NS_PER_MS if late else None,
-            seconds=elapsed_s,
-            late_ns=tuple(late),
+            wakeup_p99_ms=late_ns[min(len(late_ns) - 1, len(late_ns) * 99 // 100)] / NS_PER_MS if late_ns else None,
+            from_ns=from_ns,
+            to_ns=now_ns,
+            cpu_ns=used_ns,
+            machine_cpu_ns=busy_ns,
+            cores=self._cores,
+            waits=waits,
         )
 
-    def _used_cpu_s(self) -> float:
+    def _new_waits(self, now_ns: int) -> tuple[Wait, ...]:
+        """The waits that ended since the last time, and one that should have ended: a thread that was paused together
+        with the probe may wake up before it, and must not miss the pause."""
+        asked_ns = self._asked_ns  # before the queue is read: a wait that is in there then has ended
+        waits = [self._waits.popleft() for _ in range(len(self._waits))]
+        told_ns = self._told_ns
+        is_overdue = asked_ns is not None and now_ns > asked_ns + _PROBE_NS
+        if asked_ns is not None and is_overdue and not (waits and waits[-1].from_ns >= asked_ns):
+            waits.append(Wait(asked_ns, now_ns, now_ns - asked_ns - _PROBE_NS))
+            self._told_ns = now_ns
+        return tuple(wait._replace(from_ns=max(wait.from_ns, told_ns)) for wait in waits if wait.to_ns > told_ns)
+
+    def _used_cpu_ns(self) -> int:
         times = self._process.cpu_times()
-        return float(times.user + times.system)
+        return round(float(times.user + times.system) * NS_PER_S)
+
+
+class ClientMeter:
+    """What this process did to each window of the measurement. One thread."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[int, _Account] = {}
+
+    def add(self, gauge: Gauge, windows: Iterable[Window]) -> None:
+        """Share the last second out among the windows it was part of."""
+        for window in windows:
+            if window.phase is Phase.MEASUREMENT:
+                self._accounts.setdefault(window.window_id, _Account()).add(gauge, window)
+
+    def effect(self, window_id: int) -> ClientEffect | None:
+        """Of a window so far; None: it is none of the measurement, or has not been watched yet."""
+        account = self._accounts.get(window_id)
+        return None if account is None else account.effect()
+
+    def forget(self, window_id: int) -> None:
+        self._accounts.pop(window_id, None)
+
+
+@dataclass(slots=True)
+class _Account:
+    """Of one window."""
+
+    elapsed_ns: int = 0
+    cpu_ns: int = 0
+    machine_cpu_ns: int = 0
+    gap_ns: int = 0
+    cores: int = 0
+    late: Histogram = EMPTY
+
+    def add(self, gauge: Gauge, window: Window) -> None:
+        inside_ns = _overlap_ns(gauge.from_ns, gauge.to_ns, window)
+        share = inside_ns / max(gauge.to_ns - gauge.from_ns, 1)
+        self.elapsed_ns += inside_ns
+        self.cpu_ns += round(share * gauge.cpu_ns)
+        self.machine_cpu_ns += round(share * gauge.machine_cpu_ns)
+        self.cores = gauge.cores
+        inside = [_overlap_ns(wait.from_ns, wait.to_ns, window) for wait in gauge.waits]
+        for wait, part_ns in zip(gauge.waits, inside, strict=True):
+            if wait.late_ns >= GAP_NS:
+                self.gap_ns += part_ns
+        late_ns = np.array([wait.late_ns for wait in gauge.waits], np.int64)
+        self.late += Histogram.weighted(late_ns, np.array([round(part / NS_PER_MS) for part in inside], np.int64))
+
+    def effect(self) -> ClientEffect:
+        return ClientEffect(
+            elapsed_ms=self.elapsed_ns // NS_PER_MS,
+            cpu_ms=self.cpu_ns // NS_PER_MS,
+            machine_cpu_ms=self.machine_cpu_ns // NS_PER_MS,
+            cores=self.cores,
+            gap_ms=self.gap_ns // NS_PER_MS,
+            late=self.late,
+        )
+
+
+def _overlap_ns(from_ns: int, to_ns: int, window: Window) -> int:
+    """How much of a span lies inside the window."""
+    end_ns = to_ns if window.closed_ns is None else min(to_ns, window.closed_ns)
+    return max(0, end_ns - max(from_ns, window.opened_ns))
+
+
+def _machine_cpu_ns() -> int:
+    times = psutil.cpu_times()
+    return round(sum(getattr(times, name, 0.0) for name in _BUSY) * NS_PER_S)
 
 
 def _memory_limit() -> int:

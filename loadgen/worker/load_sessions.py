@@ -17,6 +17,8 @@ from loadgen.snowflake.failure import classify, describe
 from loadgen.snowflake.lookup import find_profile
 from loadgen.snowflake.settings import control_settings, load_settings, query_tag
 
+LOGIN_PAUSE_MAX_S = 30.0  # between refused logins
+
 
 class StatementRefused(ConfigurationError):
     """A statement of the mix cannot work: found before the first sample, not in ten thousand failed ones."""
@@ -91,6 +93,13 @@ class LoadSessions:
     def _control(self) -> Connection:
         settings = control_settings(self._profile, major=driver.major(), tag=self.tag(None, None))
         return connect(self._profile, settings, environ=self._environ)
+
+
+def login_pause_s(attempts: int, part: float) -> float:
+    """How long to wait after so many refused logins in a row: from 1 s to LOGIN_PAUSE_MAX_S, twice as long each time.
+    `part`, from 0 to 1, is random, so that clients do not come back all at once."""
+    longest_s = min(LOGIN_PAUSE_MAX_S, 2.0 ** min(attempts, 20))
+    return longest_s * (1.0 + part) / 2.0
 
 
 def _describe(connection: Connection, name: str, sql: str, parameters: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from loadgen.clock import Clock
 from loadgen.control.test_results import ResultRow
 from loadgen.metrics.interval import Interval
-from loadgen.metrics.live import write_live
+from loadgen.metrics.live import LiveSecond, write_live
 from loadgen.metrics.result import WindowResult
 from loadgen.metrics.windows import WindowState
 from loadgen.model.run import Phase
@@ -18,10 +19,16 @@ from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.board import Board, ending_for
 from loadgen.worker.flush import Flush
-from loadgen.worker.gauges import ClientLoad, Gauge
+from loadgen.worker.gauges import ClientMeter, Gauge
 from loadgen.worker.parts import Parts
 from loadgen.worker.rows import result_row, snapshot_row, stored_window
+from loadgen.worker.silence import Disconnected
 from loadgen.worker.upload import contents, keep
+
+TIMED_MAX = 20  # statements whose times are stored second by second; the counts of all are
+AWAKE_MAX_S = 2.0  # between two looks; beyond that this process was paused
+
+SECONDS_TOLD = 10  # in every beat: a view that missed some beats, or has just been opened, misses no second
 
 
 class Measuring:
@@ -36,40 +43,58 @@ class Measuring:
         self._final: list[WindowResult] = []  # handed to the flush thread
         self._handed: set[int] = set()
         self._log_failed = False
-        self._client = ClientLoad()
+        self._client = ClientMeter()
+        self._timed = frozenset(parts.scenario.workload.heaviest(TIMED_MAX))
+        self._disconnected = Disconnected()
+        self._seconds: deque[LiveSecond] = deque(maxlen=SECONDS_TOLD)
         self._closed = False  # the windows were, at the last look
         self._cooled = False  # the last snapshot was one of the cool-down; the last looks follow each other at once
 
     def step(self, gauge: Gauge) -> None:
         parts, now_ns = self._parts, self._clock.monotonic_ns()
         for _ in range(len(self._board.stored_windows)):
-            parts.harvester.forget(self._board.stored_windows.popleft())
+            window_id = self._board.stored_windows.popleft()
+            parts.harvester.forget(window_id)
+            self._client.forget(window_id)
+        self._client.add(gauge, parts.windows.held())
         interval = parts.harvester.harvest(now_ns)
         self._keep_log()
         phase = self._phase(interval)
-        if phase is Phase.MEASUREMENT:
-            self._client.add(gauge)
-        if phase is not None and not (phase is Phase.COOLDOWN and self._cooled and not gauge.seconds):
+        if phase is not None and not (phase is Phase.COOLDOWN and self._cooled and gauge.is_short):
             self._cooled = phase is Phase.COOLDOWN
+            ended_at, executing = self._clock.utc_now().replace(tzinfo=None), parts.pool.executing
+            self._seconds.append(LiveSecond.of(interval, phase, ended_at=ended_at, executing=executing))
             self._flush.put_snapshot(
                 snapshot_row(
                     interval,
                     gauge,
                     self._arguments,
                     test_id=self._test_id,
-                    timestamp=self._clock.utc_now().replace(tzinfo=None),
+                    timestamp=ended_at,
                     elapsed_s=(now_ns - self._started_ns) / NS_PER_S,
-                    executing=parts.pool.executing,
+                    executing=executing,
                     target=parts.conductor.target,
+                    timed=self._timed,
                     phase=phase,
                     sessions=self._sessions(),
+                    logins=parts.harvester.logins,
                 )
             )
         self.hand_on()
-        given_up = parts.pool.given_up
-        if given_up is not None:
-            self._board.end(ending_for(given_up))
-        self._board.live_metrics = write_live(parts.harvester.live(now_ns))
+        self._give_up(interval.seconds)
+        live = parts.harvester.live(now_ns)
+        windows = tuple(map(self._with_client, live.windows))
+        self._board.live_metrics = write_live(replace(live, windows=windows, seconds=tuple(self._seconds)))
+
+    def _give_up(self, seconds: float) -> None:
+        """End the worker when none of its clients has a value to send, or none has been connected for long."""
+        pool, disconnected = self._parts.pool, self._disconnected
+        if pool.given_up is not None:
+            self._board.end(ending_for(pool.given_up))
+        disconnected.count(wanted=pool.wanted, connected=pool.open, awake_s=min(seconds, AWAKE_MAX_S))
+        ending = disconnected.ending(self._board, self._parts.scenario.timing, self._parts.harvester.logins)
+        if ending is not None:
+            self._board.end(ending)
 
     def _phase(self, interval: Interval) -> Phase | None:
         """Of this interval. Windows may have closed in the middle of it. One that lies wholly behind them is cool-down,
@@ -108,9 +133,13 @@ class Measuring:
             if result.window_id in self._handed or not (everything or result.state is WindowState.FINAL):
                 continue
             self._handed.add(result.window_id)
+            result = self._with_client(result)
             self._final.append(result)
             final = result.state is WindowState.FINAL
             self._flush.put_window(stored_window(result, self._arguments, self._parts.agenda.epoch), forget=final)
+
+    def _with_client(self, result: WindowResult) -> WindowResult:
+        return replace(result, client=self._client.effect(result.window_id))
 
     def _sessions(self) -> SessionCounts | None:
         return None if self._parts.users is None else self._parts.users.counts
@@ -134,8 +163,8 @@ class Measuring:
             self._final,
             self._parts.harvester.measured,
             self._arguments,
-            client=self._client.document(),
             sessions=self._sessions(),
+            logins=self._parts.harvester.logins,
             test_id=self._test_id,
             template_id=template_id,
             status=status,

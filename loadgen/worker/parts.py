@@ -12,6 +12,7 @@ from pathlib import Path
 from loadgen.clock import Clock
 from loadgen.control.worker_heartbeats import Beat
 from loadgen.errors import ConfigurationError
+from loadgen.metrics.connections import ConnectionMeter
 from loadgen.metrics.harvester import Harvester
 from loadgen.metrics.windows import Windows
 from loadgen.model.split import share
@@ -25,7 +26,7 @@ from loadgen.worker.load_sessions import LoadSessions
 from loadgen.worker.pool import ClientPool
 from loadgen.worker.query_log import LogHeader, QueryLog
 from loadgen.worker.users import Users
-from loadgen.workload.pacing import connection_plan
+from loadgen.workload.pacing import initial_connections
 from loadgen.workload.pools import Pool
 
 
@@ -64,8 +65,14 @@ def assemble(
     environ: Mapping[str, str] = os.environ,
 ) -> Parts:
     load, statements = scenario.load, scenario.workload.statements
-    windows = Windows()
-    harvester = Harvester(windows, statements, open_loop=load.mode is LoadMode.RATE, started_ns=clock.monotonic_ns())
+    windows, connections = Windows(), ConnectionMeter()
+    harvester = Harvester(
+        windows,
+        statements,
+        open_loop=load.mode is LoadMode.RATE,
+        started_ns=clock.monotonic_ns(),
+        connections=connections,
+    )
     query_log = _query_log(scenario, arguments, test_id, spool, clock)
     bench = Bench(
         scenario=scenario,
@@ -74,6 +81,8 @@ def assemble(
         runs=make_runs(scenario),
         opening=threading.Semaphore(scenario.connections.open_parallel),
         failed=board.failed,
+        connections=connections,
+        clock=clock,
     )
     users = _users(scenario, arguments, pools, clock)
     slots = Slots(scenario, arguments, pools, harvester, query_log, users)
@@ -147,9 +156,4 @@ def _query_log(
 
 def first_target(scenario: Scenario, arguments: WorkerArguments) -> int:
     """How many connections a worker opens before START."""
-    load, place = scenario.load, (arguments.worker_group_id, arguments.worker_group_count)
-    if load.find_max is not None and load.mode is LoadMode.FIND_MAX:
-        return share(load.find_max.start, *place)
-    if load.mode is LoadMode.CONCURRENCY and (load.ramp_s or load.stages):
-        return connection_plan(load).worker_target_at(0.0, *place)
-    return ceiling_of(scenario, arguments)
+    return share(initial_connections(scenario.load), arguments.worker_group_id, arguments.worker_group_count)

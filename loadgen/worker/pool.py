@@ -1,7 +1,8 @@
 """The clients of a worker: more when the target rises, fewer when it falls, and never one that is cut off.
 
-Growing submits clients to the executor; shrinking tells the last ones to leave, which they do after the statement they
-are at. A slot is taken by one client at a time: a new one begins when the one before has ended.
+Growing submits clients to the executor, before the moment they are wanted where that is known; shrinking tells the last
+ones to leave, which they do after the statement they are at. A slot is taken by one client at a time: a new one begins
+when the one before has ended.
 """
 
 from __future__ import annotations
@@ -28,17 +29,21 @@ class ClientPool:
         self._draining = False
         self._warned = 0  # of this target above the ceiling
         self.wanted = 0
+        self.ahead = 0  # clients that are connected: those that work, and those that will be wanted soon
 
-    def resize(self, wanted: int) -> None:
-        """Have so many clients, but never more than there may be. Without effect once the pool drains."""
+    def resize(self, wanted: int, ahead: int = 0) -> None:
+        """Have so many clients at work, but never more than there may be; and up to `ahead` of them connected, which
+        work when they are wanted. Without effect once the pool drains."""
         with self._lock:
             if self._draining:
                 return
             most = self._slots.most
-            self.wanted = min(wanted, most)
+            self.wanted, self.ahead = min(wanted, most), min(max(wanted, ahead), most)
             for number, client in self._clients.items():
-                if number >= self.wanted:
+                if number >= self.ahead:
                     client.leave()
+                elif number < self.wanted:
+                    client.work()
         if wanted > most and wanted != self._warned:
             self._warned = wanted
             self._warn(
@@ -50,9 +55,9 @@ class ClientPool:
         """Fill slots that are empty, or whose client has ended, up to what is wanted. Call it now and then."""
         with self._lock:
             for number in [number for number, client in self._clients.items() if client.ended.is_set()]:
-                if self._clients[number].error is None or number >= self.wanted:  # a hopeless one is not tried again
+                if self._clients[number].error is None or number >= self.ahead:  # a hopeless one is left
                     del self._clients[number]
-            for number in range(self.wanted):
+            for number in range(self.ahead):
                 if number not in self._clients:
                     self._start(number)
             self._slots.sweep()
@@ -75,12 +80,12 @@ class ClientPool:
         return sum(len(client.flight) for client in self._all())
 
     def refused(self) -> LoadgenError | None:
-        """Why a client gave up connecting, if one did."""
-        return next((client.error for client in self._all() if client.error is not None), None)
+        """Why the login of a client failed, if one did that need not be worth another."""
+        return next((client.refused for client in self._all() if client.refused is not None), None)
 
     @property
     def given_up(self) -> LoadgenError | None:
-        """Why nobody is left, when every client has given up connecting or drawing; None while one may still work."""
+        """Why nobody is left, when every client has given up drawing; None while one may still work."""
         clients = self._all()
         hopeless = [client.error for client in clients if client.error is not None]
         return hopeless[0] if hopeless and len(hopeless) == len(clients) >= self.wanted else None
@@ -88,7 +93,7 @@ class ClientPool:
     def drain(self) -> None:
         """Nobody begins anything new. Safe to call twice."""
         with self._lock:
-            self._draining, self.wanted = True, 0
+            self._draining, self.wanted, self.ahead = True, 0, 0
         self._slots.close()
         for client in self._all():
             client.leave()
@@ -124,7 +129,7 @@ class ClientPool:
         return abandoned
 
     def _start(self, number: int) -> None:
-        client = Client(self._slots.get(number), self._bench)
+        client = Client(self._slots.get(number), self._bench, waits=number >= self.wanted)
         self._clients[number] = client
         self._executor.submit(client.run)
 

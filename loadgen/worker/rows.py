@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime
 
 from loadgen.control.test_results import ResultRow
 from loadgen.control.window_results import WindowResult as StoredWindow
 from loadgen.control.worker_metrics_snapshots import Snapshot
+from loadgen.metrics.client_effect import ClientEffect
+from loadgen.metrics.connections import Logins, logins_data
 from loadgen.metrics.document import write_window
 from loadgen.metrics.interval import Interval, Measured, write_custom_metrics
 from loadgen.metrics.percentile import PERCENTILES, Quantile
@@ -31,12 +33,17 @@ def snapshot_row(
     elapsed_s: float,
     executing: int,
     target: int,
+    timed: Collection[str] | None = None,
     phase: Phase | None = None,
     sessions: SessionCounts | None = None,
+    logins: Logins | None = None,
 ) -> Snapshot:
-    """One second; `phase` where it is not that of its window."""
+    """One second; `timed` are the statements whose times are kept one by one, None: all;
+    `phase` where it is not that of its window."""
     phase = phase or interval.phase
-    custom = {**json.loads(write_custom_metrics(interval)), "wakeup_p99_ms": gauge.wakeup_p99_ms}
+    custom = {**json.loads(write_custom_metrics(interval, timed)), "wakeup_p99_ms": gauge.wakeup_p99_ms}
+    if logins is not None:
+        custom["logins"] = logins.counts()
     if sessions is not None:
         custom["sessions"] = sessions.document()
     return Snapshot(
@@ -109,15 +116,16 @@ def result_row(
     measured: Measured,
     arguments: WorkerArguments,
     *,
-    client: Mapping[str, float | None],
     sessions: SessionCounts | None = None,
+    logins: Logins | None = None,
     test_id: str,
     template_id: str,
     status: str,
     created_at: datetime,
 ) -> ResultRow:
     """The worker's own result: everything it measured."""
-    merged = merge([[window for window in windows if window.phase is Phase.MEASUREMENT]])
+    measured_windows = [window for window in windows if window.phase is Phase.MEASUREMENT]
+    merged = merge([measured_windows])
     whole = merged.tally.whole
     times = whole.succeeded.response
     percentiles = {name: whole.response_at(PERCENTILES[name]) for name in ("p50", "p95", "p99")}
@@ -125,10 +133,11 @@ def result_row(
         "counts": asdict(merged.counts),
         "qps": merged.qps,
         "seconds": merged.seconds,
-        "client": dict(client),
+        "client": _client(measured_windows),
         # Columns have no room for "or more", which is all that is known when cancelled samples lie above.
         "at_least": [name for name, found in percentiles.items() if found is not None and found.at_least],
         **({} if sessions is None else {"sessions": sessions.document()}),
+        **({} if logins is None else {"logins": logins_data(logins)}),
     }
     return ResultRow(
         test_id=test_id,
@@ -149,6 +158,17 @@ def result_row(
         find_max_result=None,
         summary=json.dumps(summary),
     )
+
+
+def _client(windows: Sequence[WindowResult]) -> dict[str, float | None]:
+    """How loaded the worker itself was."""
+    effect = sum((window.client for window in windows if window.client is not None), ClientEffect())
+    return {
+        "cpu_percent_of_core": effect.cpu_percent_of_core,
+        "wakeup_mean_ms": effect.late_mean_ms,
+        "wakeup_p99_ms": effect.late_p99_ms,
+        "gap_percent": effect.gap_percent,
+    }
 
 
 def _ms(quantile: Quantile | None) -> float | None:

@@ -1,18 +1,21 @@
-"""How long a worker has heard nothing, in seconds of being awake: a pause of this process is no silence of the others.
+"""How long a worker has been cut off, in seconds of being awake: a pause of this process is no silence of the others.
 
-It is alone when nothing reaches the control plane. It is deaf when its polls fail although its beats arrive: nobody can
-tell it to stop then, and others take it for well.
+From the control plane: it is alone when nothing reaches it. It is deaf when its polls fail although its beats arrive:
+nobody can tell it to stop then, and others take it for well. From the target: none of its clients is connected.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loadgen.model.worker import WorkerExit
+from loadgen.metrics.connections import Logins
+from loadgen.model.worker import WorkerExit, WorkerStatus
 from loadgen.scenario.scenario import Timing
 from loadgen.worker.board import Board, Ending
 
 _HINT = "Check it with `loadgen doctor`."
+_TARGET_HINT = "`loadgen connections test` tries the connection; has its token expired, or its user been locked?"
+_WORKING = (WorkerStatus.WAITING, WorkerStatus.RUNNING)
 
 
 @dataclass(slots=True)
@@ -53,3 +56,21 @@ class Silence:
         else:
             return None
         return Ending(code=WorkerExit.NO_CONTROL_PLANE, error=text, hint=_HINT)
+
+
+@dataclass(slots=True)
+class Disconnected:
+    """The main thread's. count() every second: for how long no client has been connected, of those that are wanted."""
+
+    since_s: float = 0.0
+
+    def count(self, *, wanted: int, connected: int, awake_s: float) -> None:
+        self.since_s = self.since_s + awake_s if wanted and not connected else 0.0
+
+    def ending(self, board: Board, timing: Timing, logins: Logins) -> Ending | None:
+        """The end of a worker whose load nobody carries. Before it is ready, how long it may take is limited anyway."""
+        if self.since_s < timing.no_connection_s or board.status not in _WORKING:
+            return None
+        why = f": {logins.last_refused[-1].text}" if logins.last_refused else ""
+        text = f"no client has been connected for {self.since_s:.0f} s{why}"
+        return Ending(code=WorkerExit.FATAL, error=text, hint=_TARGET_HINT)

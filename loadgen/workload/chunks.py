@@ -34,6 +34,15 @@ IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """The sequence of another statement, as far as this lane has drawn from it: first, first + step, …"""
+
+    first: int
+    step: int
+    drawn_before: Callable[[IntArray], IntArray]  # how many of its numbers, before the n-th draws of ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """All that the values of one parameter depend on."""
 
@@ -44,7 +53,7 @@ class Source:
     open_loop: bool = False  # values belong to the worker's schedule, whichever client takes them
     sharding: Sharding | None = None
     pools: Mapping[str, Pool] = field(default_factory=dict)
-    newest: Callable[[IntArray], IntArray] | None = None  # for Latest: the newest key before the n-th draws
+    followed: Followed | None = None  # for Latest: where new keys come from
 
     def __post_init__(self) -> None:
         if self.open_loop:  # also for a worker that has no clients

@@ -13,7 +13,7 @@ Every statement keeps its rows ready in chunks, so that a draw is two look-ups. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import repeat
@@ -21,7 +21,7 @@ from itertools import repeat
 from loadgen.errors import RunFailed, ScenarioInvalid
 from loadgen.model.workload import Latest, Place, Previous, Query, Statement, Workload
 from loadgen.model.workload import Sequence as SequenceParameter
-from loadgen.workload.chunks import CHUNK_VALUES, Chunked, Generator, IntArray, Source, Value
+from loadgen.workload.chunks import CHUNK_VALUES, Chunked, Followed, Generator, Source, Value
 from loadgen.workload.generators import make_generator
 from loadgen.workload.keys import SequenceKeys
 from loadgen.workload.mix import Walk, walk_for
@@ -77,7 +77,7 @@ class _StatementRows(Chunked[Row]):
                         continue
                     own = replace(source, position=position)
                     if isinstance(parameter, Latest) and parameter.follows is not None:
-                        own = replace(own, newest=_newest(parameter.follows, workload, own, walk))
+                        own = replace(own, followed=_followed(parameter.follows, workload, own, walk))
                     self._columns.append(make_generator(parameter, own))
                     parameters.append(len(self._columns) - 1)
                 except ValueError as error:
@@ -100,13 +100,13 @@ def _earlier(parameters: list[int], index: int) -> int:
     return parameters[index]
 
 
-def _newest(follows: str, workload: Workload, source: Source, walk: Walk) -> Callable[[IntArray], IntArray]:
-    """What the statement that is followed has drawn last in this lane, before each draw of ours."""
+def _followed(follows: str, workload: Workload, source: Source, walk: Walk) -> Followed:
+    """The sequence of the statement that is followed, in this lane."""
     for number, statement in enumerate(workload.statements):
         if statement.name == follows and statement.weight:
             sequence = SequenceKeys(_sequence_of(statement.queries, follows), source)
             drawn_before = walk.counter(number, source.statement)
-            return lambda draws: sequence.newest_after(drawn_before(draws))
+            return Followed(first=sequence.first, step=sequence.step, drawn_before=drawn_before)
     raise ValueError(f"`latest` follows {follows!r}, which is no statement of the mix")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Values
 import numpy as np
 
 from loadgen.model.workload import Hotspot, KeyRange, Latest, Sequence, Uniform, Zipfian
-from loadgen.workload.chunks import CHUNK_VALUES, Generator, IntArray, Source, Value, plain
+from loadgen.workload.chunks import CHUNK_VALUES, Generator, Source, Value, plain
 from loadgen.workload.split import Lane, shard_range
 from loadgen.workload.zipfian import ITEMS_MAX, SCRAMBLED_ITEMS, scrambled, zipfian
 
@@ -69,7 +69,9 @@ class HotspotKeys(Generator):
 
 
 class LatestKeys(Generator):
-    """The newest key minus a zipfian distance. The newest is the last of the keys, or a later one the source knows."""
+    """Zipfian over the keys, the newest first: those that this lane has drawn from the sequence it follows, then the
+    range from its end. Keys of other lanes are left out: a lane that is not open, or is behind, has not made its own.
+    """
 
     def __init__(self, parameter: Latest, source: Source) -> None:
         super().__init__()
@@ -79,11 +81,15 @@ class LatestKeys(Generator):
 
     def make(self, chunk: int) -> Values[Value]:
         units = self._source.bits(chunk).units(CHUNK_VALUES)
-        last = self._keys.high - 1
-        if self._source.newest is None:
+        last, followed = self._keys.high - 1, self._source.followed
+        if followed is None:
             return plain(last - self._zipfian.ranks(units, self._keys.size))
-        newest = np.maximum(self._source.newest(_OFFSETS + chunk * CHUNK_VALUES), last)
-        return plain(newest - self._zipfian.ranks(units, newest - self._keys.low + 1))
+        drawn = followed.drawn_before(_OFFSETS + chunk * CHUNK_VALUES)
+        within = max(0, (last - followed.first) // followed.step + 1)  # numbers of the sequence that are no new keys
+        new = np.maximum(drawn - within, 0)
+        ranks = self._zipfian.ranks(units, new + self._keys.size)
+        newest_first = followed.first + (drawn - 1 - np.minimum(ranks, new)) * followed.step
+        return plain(np.where(ranks < new, newest_first, last - (ranks - new)))
 
 
 class SequenceKeys(Generator):
@@ -101,16 +107,12 @@ class SequenceKeys(Generator):
             place = source.place
             lane = Lane(0, 1) if source.open_loop else Lane(place.client, place.clients)
             first, self._end = keys.low, keys.high
-        self._first, self._step = first + lane.number, lane.count
+        self.first, self.step = first + lane.number, lane.count
 
     def make(self, chunk: int) -> Values[Value]:
-        first = self._first + chunk * CHUNK_VALUES * self._step
-        end = first + CHUNK_VALUES * self._step
-        return range(first, end if self._end is None else min(end, max(first, self._end)), self._step)
-
-    def newest_after(self, drawn: IntArray) -> IntArray:
-        """The last number drawn when so many were; the smallest number there is when none was."""
-        return np.where(drawn > 0, self._first + (drawn - 1) * self._step, KEY_MIN)
+        first = self.first + chunk * CHUNK_VALUES * self.step
+        end = first + CHUNK_VALUES * self.step
+        return range(first, end if self._end is None else min(end, max(first, self._end)), self.step)
 
 
 def keys_of(keys: KeyRange | None, *, sharded: bool, source: Source) -> KeyRange:

@@ -1,12 +1,13 @@
 """Closed loop: when a client may go on, and how many connections are wanted at a moment.
 
-Levels over time, ramps included, are computed from the moment alone; nothing is added up on the way.
+Levels over time, ramps included, are computed from the moment alone; nothing is added up on the way. Worker and
+orchestrator follow the same `Ramp`s, so what one plans is what the other is measured by.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from loadgen.model.split import share
@@ -18,6 +19,67 @@ from loadgen.workload.split import shares
 def next_start_ns(done_ns: int, think_time_s: float) -> int:
     """When a client that has finished a statement may start its next one."""
     return done_ns + round(think_time_s * NS_PER_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ramp:
+    """How many clients a worker wants at a moment: a straight line from where it was to its target.
+
+    Whole numbers only, so the line is a staircase; it never runs ahead of the line.
+    """
+
+    origin: int
+    target: int
+    began_ns: int = 0
+    duration_ns: int = 0
+
+    @classmethod
+    def toward(cls, target: int, *, origin: int, began_ns: int, seconds: float) -> Ramp:
+        return cls(origin=origin, target=target, began_ns=began_ns, duration_ns=max(0, round(seconds * NS_PER_S)))
+
+    def at(self, now_ns: int) -> int:
+        elapsed_ns = max(0, now_ns - self.began_ns)
+        if elapsed_ns >= self.duration_ns:
+            return self.target
+        moved = abs(self.target - self.origin) * elapsed_ns // self.duration_ns
+        return self.origin + moved if self.target >= self.origin else self.origin - moved
+
+    def next_change_ns(self, now_ns: int) -> int | None:
+        """When the number is next another one; None: it stays."""
+        steps = abs(self.target - self.origin)
+        elapsed_ns = max(0, now_ns - self.began_ns)
+        if elapsed_ns >= self.duration_ns or not steps:
+            return None
+        moved = steps * elapsed_ns // self.duration_ns
+        return self.began_ns + -(-(moved + 1) * self.duration_ns // steps)
+
+    def levels(self, from_ns: int, to_ns: int) -> Iterator[tuple[int, int]]:
+        """The staircase between two moments: (connections, nanoseconds) of every step of it."""
+        while from_ns < to_ns:
+            change_ns = self.next_change_ns(from_ns)
+            until_ns = to_ns if change_ns is None else min(change_ns, to_ns)
+            yield self.at(from_ns), until_ns - from_ns
+            from_ns = until_ns
+
+
+def follow(first: Ramp, targets: Iterable[tuple[int, int, float]]) -> tuple[Ramp, ...]:
+    """The lines of a worker, each of which begins where the one before it is: (began_ns, target, seconds), in order."""
+    lines = [first]
+    for began_ns, target, seconds in targets:
+        origin = lines[-1].at(began_ns)
+        lines.append(Ramp.toward(target, origin=origin, began_ns=began_ns, seconds=seconds))
+    return tuple(lines)
+
+
+def connection_ns(lines: Sequence[Ramp], from_ns: int, to_ns: int) -> int:
+    """Connection-nanoseconds that these lines plan between two moments."""
+    planned_ns = 0
+    for number, line in enumerate(lines):
+        began_ns = line.began_ns if number else from_ns
+        ends_ns = lines[number + 1].began_ns if number + 1 < len(lines) else to_ns
+        levels = line.levels(max(from_ns, began_ns), min(to_ns, ends_ns))
+        planned_ns += sum(level * length_ns for level, length_ns in levels)
+    return planned_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,3 +161,12 @@ def connection_plan(load: Load) -> ConnectionPlan:
             ConnectionStage(duration_s=before_s + stage.duration_s, connections=stage.connections, ramp_s=ramp_s)
         )
     return ConnectionPlan(stages, initial=load.min_connections)
+
+
+def initial_connections(load: Load) -> int:
+    """How many connections, over all workers, are open before a run starts."""
+    if load.find_max is not None and load.mode is LoadMode.FIND_MAX:
+        return load.find_max.start
+    if load.mode is LoadMode.CONCURRENCY and (load.ramp_s or load.stages):
+        return connection_plan(load).target_at(0.0)
+    return load.connections

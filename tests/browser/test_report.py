@@ -10,7 +10,7 @@ import pytest
 from loadgen.report.html import report_html
 from loadgen.report.record import RunRecord
 from tests.browser.chromium import Chromium
-from tests.unit.report_builders import HOSTILE_NAME, hostile, record
+from tests.unit.report_builders import HOSTILE_NAME, full, hostile, record
 
 IMAGE = '<img src="https://example.com/x.png" onerror="window.owned = 1">'
 QPS = "document.querySelector('figure[data-chart=qps]')"
@@ -85,7 +85,7 @@ def test_hovering_shows_the_values_of_a_moment_in_every_chart_over_time(browser,
     show(record())
     browser.evaluate(f"{QPS}.scrollIntoView()")
     box = browser.evaluate(
-        f"(r => [r.left, r.top, r.width, r.height])({QPS}.querySelector('svg').getBoundingClientRect())"
+        f"(r => [r.left, r.top, r.width, r.height])({QPS}.querySelector('.plot svg').getBoundingClientRect())"
     )
     browser.move_to(box[0] + box[2] * 0.5, box[1] + box[3] * 0.5)
 
@@ -103,7 +103,7 @@ def test_hovering_shows_the_values_of_a_moment_in_every_chart_over_time(browser,
 
 def test_the_keyboard_reaches_every_moment(browser, show):
     show(record())
-    browser.evaluate(f"{QPS}.querySelector('svg').focus()")
+    browser.evaluate(f"{QPS}.querySelector('.plot svg').focus()")
     for _ in range(4):
         browser.press("ArrowRight")
 
@@ -139,13 +139,120 @@ def test_it_follows_the_colours_of_the_reader_and_keeps_contrast(browser, show, 
         assert contrast(back, [int(shown[at : at + 2], 16) for at in (1, 3, 5)]) > 3, colour
 
 
-def test_it_fits_a_narrow_screen_without_scrolling_sideways(browser, show):
-    browser.call("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=False)
-    try:
-        show(hostile())
-        assert browser.evaluate("document.documentElement.scrollWidth") <= 390
-    finally:
-        browser.call("Emulation.clearDeviceMetricsOverride")
+# --- what only a browser can tell: where things are ------------------------------------------------------------------
+
+# Texts of each chart that lie on one another, or are cut off at the edge of their picture.
+COLLISIONS = """
+[...document.querySelectorAll('.plot svg')].flatMap(svg => {
+  const frame = svg.getBoundingClientRect();
+  const texts = [...svg.querySelectorAll('text')].filter(one => one.textContent.trim());
+  const boxes = texts.map(one => ({text: one.textContent, box: one.getBoundingClientRect()}));
+  const cut = boxes.filter(({box}) => box.left < frame.left - 1 || box.right > frame.right + 1
+                                   || box.top < frame.top - 1 || box.bottom > frame.bottom + 1);
+  const over = boxes.flatMap((one, n) => boxes.slice(n + 1).filter(other =>
+    Math.min(one.box.right, other.box.right) - Math.max(one.box.left, other.box.left) > 1 &&
+    Math.min(one.box.bottom, other.box.bottom) - Math.max(one.box.top, other.box.top) > 2
+  ).map(other => `${svg.id}: ${one.text} on ${other.text}`));
+  return [...cut.map(({text}) => `${svg.id}: ${text} is cut off`), ...over];
+})
+"""
+# Words of which a part is in the next line. Long texts, code and values of facts may be broken anywhere.
+BROKEN_WORDS = """
+(() => {
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), broken = [];
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    if (node.parentElement.closest('script,style,svg,pre,dd,.t,details:not([open])')) continue;
+    for (const word of node.data.matchAll(/[\\p{L}\\p{N}]+/gu)) {
+      const range = document.createRange();
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      const tops = [...range.getClientRects()].map(box => Math.round(box.top));
+      if (new Set(tops).size > 1) broken.push(word[0]);
+    }
+  }
+  return broken;
+})()
+"""
+# Names of facts and of tiles that reach into their values.
+FACTS = """
+[...document.querySelectorAll('dl > div')].flatMap(pair => {
+  const [name, value] = ['dt', 'dd'].map(tag => {
+    const range = document.createRange();
+    range.selectNodeContents(pair.querySelector(tag));
+    return range.getBoundingClientRect();
+  });
+  const beside = Math.min(name.right, value.right) - Math.max(name.left, value.left) > 0;
+  const level = Math.min(name.bottom, value.bottom) - Math.max(name.top, value.top) > 3;
+  return beside && level ? [pair.textContent] : [];
+})
+"""
+# Of boxes that are wider inside than outside: do they scroll, and say so? And of the others: do they say nothing?
+HINTS = """
+[...document.querySelectorAll('.scroll,.plot')].map(box => ({
+  wide: box.scrollWidth > box.clientWidth + 1,
+  scrolls: getComputedStyle(box).overflowX === 'auto',
+  hint: getComputedStyle(box, '::before').content,
+}))
+"""
+
+
+@pytest.fixture(params=[1280, 390])
+def width(browser: Chromium, request: pytest.FixtureRequest) -> Iterator[int]:
+    chosen: int = request.param
+    browser.call("Emulation.setDeviceMetricsOverride", width=chosen, height=800, deviceScaleFactor=1, mobile=False)
+    yield chosen
+    browser.call("Emulation.clearDeviceMetricsOverride")
+
+
+@pytest.mark.parametrize("run", [full, hostile], ids=["full", "hostile"])
+def test_it_fits_the_screen_without_scrolling_sideways(browser, show, width, run):
+    show(run())
+
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_no_text_of_a_chart_lies_on_another_or_is_cut_off(browser, show, width):
+    show(full())
+
+    assert browser.evaluate("document.querySelectorAll('.plot svg').length") >= 12
+    assert browser.evaluate(COLLISIONS) == []
+
+
+def test_no_word_is_broken(browser, show, width):
+    show(full())
+
+    assert browser.evaluate(BROKEN_WORDS) == []
+
+
+def test_no_name_reaches_into_its_value(browser, show, width):
+    show(full())
+
+    assert browser.evaluate(FACTS) == []
+
+
+def test_what_is_wider_than_its_box_scrolls_and_says_so(browser, show, width):
+    show(full())
+    boxes = browser.evaluate(HINTS)
+
+    assert {box["wide"] for box in boxes} == ({True, False} if width == 390 else {False})
+    assert all(box["scrolls"] for box in boxes)
+    assert all(("scroll sideways" in box["hint"]) == box["wide"] for box in boxes)
+
+
+def test_a_key_is_drawn_as_its_line_is(browser, show):
+    show(full())
+    drawn = browser.evaluate("""
+        [...document.querySelectorAll('figure')].flatMap(figure =>
+          [...figure.querySelectorAll('.stroke path')].map(key => {
+            const line = figure.querySelector(`.plot path[class="${key.getAttribute('class')}"]`);
+            return [key, line].map(one => one && ['stroke', 'strokeWidth', 'strokeDasharray'].map(
+              name => getComputedStyle(one)[name]).join(' '));
+          }))
+    """)
+
+    assert len(drawn) >= 15
+    assert [key for key, line in drawn if key != line] == []
+    assert {"none", "5px, 3px"} <= {key.split(" ", 4)[-1] for key, _ in drawn}
 
 
 def channels(colour: str) -> list[int]:

@@ -1,57 +1,212 @@
-"""Contract tests: the real connector against a real embedded server, with both supported majors of the connector."""
+"""Fixtures that several files of this folder share."""
 
 from __future__ import annotations
 
-import itertools
+import json
+import socket
+import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from loadgen.control.session import ControlSession
+from loadgen.control.worker_heartbeats import (
+    WorkerIdentity,
+)
+from loadgen.snowflake.connect import close, connect
+from loadgen.snowflake.profile import Profile
+from loadgen.snowflake.settings import Settings
+from tests.contract.accepted_builders import (
+    CONTROL_TABLES,
+    DOCUMENT,
+    make_numbers,
+)
+from tests.contract.connection_builders import load_of, profile_of
+from tests.contract.fault_builders import Statement, retrying_connection
+from tests.contract.heartbeat_builders import identity
+from tests.contract.lock_builders import (
+    Crowd,
+    Sessions,
+    make_table,
+)
+from tests.contract.prepare_builders import Bench
+from tests.contract.queue_builders import Queue
+from tests.contract.refused_builders import Refusals
+from tests.contract.run_builders import Led, S
+from tests.contract.sql import Sql
+from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 
-_numbers = itertools.count(1)
+
+@pytest.fixture
+def session(plane: ControlPlane) -> ControlSession:
+    """The session of the test's own thread to the control plane."""
+    return plane.session
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[EmbeddedServer]:
-    """One server for all tests of the session; each test has a database of its own."""
-    with EmbeddedServer() as running:
+@pytest.fixture
+def run_id(plane: ControlPlane) -> str:
+    """A run that is PREPARED."""
+    return plane.new_run()
+
+
+@pytest.fixture
+def profile(server: EmbeddedServer, database: str) -> Profile:
+    """The embedded connection, into the test's own database."""
+    return profile_of(server.address, database=database, schema="PUBLIC")
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port where nobody listens, and nobody else can until the end of the test."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield int(taken.getsockname()[1])
+
+
+@pytest.fixture
+def fresh() -> Iterator[EmbeddedServer]:
+    """A server without a past: what its first rule draws is the same every time."""
+    with EmbeddedServer("--engine", "null", "--seed", "7") as running:
         yield running
 
 
-@pytest.fixture(autouse=True)
-def no_faults_left(server: EmbeddedServer) -> Iterator[None]:
-    yield
-    server.clear_faults()
+@pytest.fixture
+def load(profile: Profile) -> Iterator[Any]:
+    connection = connect(profile, load_of(profile))
+    yield connection
+    close(connection)
 
 
 @pytest.fixture
-def database() -> str:
-    return f"TEST_{next(_numbers)}"
+def retrying(profile: Profile) -> Iterator[Any]:
+    """It has the time to get over what passes."""
+    connection = retrying_connection(profile, 60)
+    yield connection
+    close(connection)
 
 
 @pytest.fixture
-def connect(server: EmbeddedServer, database: str) -> Iterator[Callable[..., Any]]:
-    """Opens connections into the test's own database; they are closed at its end."""
+def statement(server: EmbeddedServer, database: str) -> Statement:
+    return Statement(server, database)
+
+
+@pytest.fixture
+def me() -> WorkerIdentity:
+    return identity(run_id=str(uuid.uuid4()))
+
+
+@pytest.fixture(scope="module")
+def all_sessions(server: EmbeddedServer) -> Iterator[Sessions]:
+    sessions = Sessions(server)
+    sessions.take(None, {})("CREATE OR REPLACE DATABASE LOCKS")
+    yield sessions
+    sessions.close()
+
+
+@pytest.fixture
+def crowd(all_sessions: Sessions) -> Iterator[Crowd]:
+    with ThreadPoolExecutor(max_workers=40) as threads:
+        crowd = Crowd(all_sessions, threads)
+        yield crowd
+        settled = crowd.settled()
+        all_sessions.give_back(reusable=settled)
+
+
+@pytest.fixture
+def hybrid(crowd: Crowd) -> str:
+    return make_table(crowd, "HYBRID TABLE")
+
+
+@pytest.fixture
+def standard(crowd: Crowd) -> str:
+    return make_table(crowd, "TABLE")
+
+
+@pytest.fixture(params=["hybrid", "standard"])
+def table(request: pytest.FixtureRequest) -> str:
+    """Each kind of table in turn."""
+    name: str = request.getfixturevalue(request.param)
+    return name
+
+
+@pytest.fixture
+def bench(server: EmbeddedServer, database: str, cursor: Any) -> Iterator[Bench]:
+    bench = Bench(server, database, cursor)
+    yield bench
+    bench.stop.set()  # ends what a failed test has left
+
+
+@pytest.fixture
+def tagged(connect: Callable[..., Any], database: str) -> Any:
+    """A cursor whose statements carry the test's own tag."""
+    return connect(session_parameters={"QUERY_TAG": database}).cursor()
+
+
+@pytest.fixture
+def queue(plane: ControlPlane) -> Queue:
+    return Queue(plane)
+
+
+@pytest.fixture
+def led(plane: ControlPlane) -> Callable[..., Led]:
+    return lambda status=S.PREPARED: Led(plane, status)
+
+
+@pytest.fixture
+def open_connection(profile: Profile) -> Iterator[Callable[..., Any]]:
     opened: list[Any] = []
 
-    def open_connection(**more: Any) -> Any:
-        settings: dict[str, Any] = {"database": database, "schema": "PUBLIC"} | more
-        connection = server.connect(**settings)
-        opened.append(connection)
-        return connection
+    def open_one(settings: Settings | None = None) -> Any:
+        opened.append(connect(profile, settings or load_of(profile)))
+        return opened[-1]
 
-    yield open_connection
+    yield open_one
     for connection in opened:
-        connection.close()
+        close(connection)
 
 
 @pytest.fixture
-def connection(connect: Callable[..., Any]) -> Any:
-    return connect()
+def sql(connection: Any) -> Sql:
+    return Sql(connection)
 
 
 @pytest.fixture
-def cursor(connection: Any) -> Any:
-    return connection.cursor()
+def utc(connect: Callable[..., Any]) -> Sql:
+    """A session as loadgen opens it: times are UTC."""
+    return Sql(connect(session_parameters={"TIMEZONE": "UTC"}))
+
+
+@pytest.fixture
+def control(utc: Sql) -> Sql:
+    """A session with the control tables."""
+    for statement in CONTROL_TABLES.values():
+        utc(statement)
+    return utc
+
+
+@pytest.fixture
+def numbers(sql: Sql) -> Sql:
+    make_numbers(sql)
+    return sql
+
+
+@pytest.fixture(scope="module")
+def shared(server: EmbeddedServer) -> Iterator[Sql]:
+    """One session for all tests that leave nothing behind which another could mind."""
+    connection = server.connect(database="ACCEPTED", schema="PUBLIC")
+    sql = Sql(connection)
+    make_numbers(sql)
+    sql("CREATE OR REPLACE TABLE DOCUMENT (V VARIANT)")
+    sql("INSERT INTO DOCUMENT SELECT PARSE_JSON(?)", json.dumps(DOCUMENT))
+    yield sql
+    connection.close()
+
+
+@pytest.fixture(scope="module")
+def refusals(server: EmbeddedServer) -> Iterator[Refusals]:
+    connection = server.connect(database="REFUSED", schema="PUBLIC")
+    yield Refusals(connection)
+    connection.close()

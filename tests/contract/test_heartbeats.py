@@ -1,24 +1,17 @@
-"""Heartbeats through the real driver: whose row it is, what a beat says, and that nothing a worker says can stop it."""
+"""Heartbeats through the real driver: what a beat says, and that nothing a worker says can stop it."""
 
 from __future__ import annotations
 
-import threading
-import uuid
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from loadgen.control.retry import Interrupted
+from loadgen.control.run_status import server_time
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.storable import CUT
 from loadgen.control.worker_heartbeats import (
     LAST_ERROR_MAX,
     Beat,
-    DuplicateWorker,
-    WorkerIdentity,
-    WorkerRow,
     beat,
     find,
     read,
@@ -26,256 +19,12 @@ from loadgen.control.worker_heartbeats import (
 )
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
-from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import EmbeddedServer
-
-SILENT_MS = 60_000
-LOST = ["drop_reply", "truncate"]  # it was executed
-NEVER_SENT = ["reset", "http_status"]  # it was not; the worker cannot tell
-
-
-@pytest.fixture(scope="module")
-def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
-    made = ControlPlane(server)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def session(plane: ControlPlane) -> ControlSession:
-    return plane.session
-
-
-@pytest.fixture
-def me() -> WorkerIdentity:
-    return identity(run_id=str(uuid.uuid4()))
-
-
-def identity(**more: Any) -> WorkerIdentity:
-    fields: dict[str, Any] = {"run_id": "r", "worker_id": "w0", "worker_group_id": 0, "hostname": "host", "pid": 100}
-    return WorkerIdentity(**(fields | {"version": "1.0", "labels": '{"team":"é"}'} | more))
-
-
-def said(count: int, **more: Any) -> Beat:
-    fields: dict[str, Any] = {"status": WorkerStatus.RUNNING, "phase": Phase.MEASUREMENT, "count": count}
-    return Beat(**(fields | more))
-
-
-def my_row(session: ControlSession, me: WorkerIdentity) -> WorkerRow:
-    row = find(session, me.run_id, me.worker_id)
-    assert row is not None
-    return row
-
-
-def grow_old(plane: ControlPlane, me: WorkerIdentity, age_ms: int) -> None:
-    """Let a worker have been silent for so long. The server's clock cannot be set, but what it is compared with can."""
-    plane.change(
-        "UPDATE WORKER_HEARTBEATS SET LAST_HEARTBEAT = DATEADD(millisecond, ?, SYSDATE())"
-        " WHERE RUN_ID = ? AND WORKER_ID = ?",
-        *(-age_ms, me.run_id, me.worker_id),
-    )
-
-
-# --- registering -----------------------------------------------------------------------------------------------------
-
-
-def test_a_registered_worker_is_starting_and_has_beaten_once(session, me):
-    register(session, patience(), me, silent_ms=SILENT_MS)
-
-    row = my_row(session, me)
-
-    assert row.identity == me
-    assert row.beat == Beat(status=WorkerStatus.STARTING, phase=None, count=1)
-    assert 0 <= row.age_ms < 30_000
-
-
-@pytest.mark.parametrize("kind", LOST + NEVER_SENT)
-def test_a_worker_whose_registration_was_not_answered_is_not_its_own_duplicate(plane, server, session, me, kind):
-    server.fault(match="INSERT INTO WORKER_HEARTBEATS", kind=kind, count=2)
-
-    register(session, patience(), me, silent_ms=SILENT_MS)
-
-    assert my_row(session, me).beat.count == 1
-    assert plane.rows("SELECT COUNT(*) FROM WORKER_HEARTBEATS WHERE RUN_ID = ?", me.run_id) == [(1,)]
-    assert beat(session, me, said(2))
-
-
-@pytest.mark.parametrize("other", [{"pid": 101}, {"hostname": "other"}, {}], ids=["process", "host", "nothing"])
-def test_a_living_duplicate_is_refused_whatever_differs(session, me, other):
-    register(session, patience(), me, silent_ms=SILENT_MS)
-    beat(session, me, said(2))
-
-    with pytest.raises(DuplicateWorker) as refused:
-        register(session, patience(), replace(me, **other), silent_ms=SILENT_MS)
-
-    assert refused.value.exit_code == 1
-    assert "process 100 on host" in str(refused.value)
-    assert refused.value.remedy
-    assert my_row(session, me).beat.count == 2
-    assert beat(session, me, said(3))
-
-
-@pytest.mark.parametrize("status", [status for status in WorkerStatus if status not in ("DEAD", "COMPLETED")])
-def test_only_a_worker_that_is_done_can_be_replaced_at_once(session, me, status):
-    register(session, patience(), me, silent_ms=SILENT_MS)
-    beat(session, me, said(2, status=status))
-
-    with pytest.raises(DuplicateWorker):
-        register(session, patience(), replace(me, pid=101), silent_ms=SILENT_MS)
-
-
-def dead(plane: ControlPlane, me: WorkerIdentity) -> None:
-    beat(plane.session, me, said(7, status=WorkerStatus.DEAD, last_error="no START"))
-
-
-def completed(plane: ControlPlane, me: WorkerIdentity) -> None:
-    beat(plane.session, me, said(7, status=WorkerStatus.COMPLETED))
-
-
-def silent(plane: ControlPlane, me: WorkerIdentity) -> None:
-    full = {"active_connections": 3, "open_connections": 4, "target_connections": 5, "live_metrics": "{}"}
-    beat(plane.session, me, said(7, **full, last_sequence_id=9, cpu_percent=1.5, memory_percent=2.5, error_count=3))
-    grow_old(plane, me, SILENT_MS + 1_000)
-
-
-def silent_since_it_registered(plane: ControlPlane, me: WorkerIdentity) -> None:
-    grow_old(plane, me, SILENT_MS + 1_000)
-
-
-ENDINGS = [dead, completed, silent, silent_since_it_registered]
-
-
-@pytest.mark.parametrize("ended", ENDINGS)
-def test_a_predecessor_that_ended_is_replaced_and_finds_out(plane, session, me, ended: Callable[..., None]):
-    register(session, patience(), me, silent_ms=SILENT_MS)
-    ended(plane, me)
-    successor = replace(me, pid=101, hostname="elsewhere", version="2.0", labels=None)
-
-    register(session, patience(), successor, silent_ms=SILENT_MS)
-
-    row = my_row(session, me)
-    assert row.identity == successor
-    assert row.beat == Beat(status=WorkerStatus.STARTING, phase=None, count=1)  # nothing of the predecessor is left
-    assert row.age_ms < 30_000
-    assert beat(session, me, said(8)) is False
-    assert beat(session, me, said(1_000_000)) is False
-    assert beat(session, successor, said(2)) is True
-    assert my_row(session, me).beat.count == 2
-
-
-@pytest.mark.parametrize("ended", ENDINGS)
-def test_a_container_that_starts_again_has_the_same_name_and_number(plane, session, me, ended: Callable[..., None]):
-    register(session, patience(), me, silent_ms=SILENT_MS)
-    ended(plane, me)
-
-    register(session, patience(), me, silent_ms=SILENT_MS)
-
-    assert my_row(session, me).beat == Beat(status=WorkerStatus.STARTING, phase=None, count=1)
-    assert beat(session, me, said(2))
-
-
-def test_a_predecessor_is_silent_only_after_its_time(plane, session, me):
-    register(session, patience(), me, silent_ms=SILENT_MS)
-    grow_old(plane, me, SILENT_MS // 2)
-
-    with pytest.raises(DuplicateWorker) as refused:
-        register(session, patience(), replace(me, pid=101), silent_ms=SILENT_MS)
-
-    assert "was heard 30." in str(refused.value)
-
-
-@pytest.mark.parametrize("ended", ENDINGS)
-def test_of_two_successors_one_is_a_duplicate(plane, session, me, ended: Callable[..., None]):
-    register(session, patience(), me, silent_ms=SILENT_MS)
-    ended(plane, me)
-    register(session, patience(), replace(me, pid=101), silent_ms=SILENT_MS)
-
-    with pytest.raises(DuplicateWorker):
-        register(session, patience(), replace(me, pid=102), silent_ms=SILENT_MS)
-
-    assert my_row(session, me).identity.pid == 101
-
-
-@pytest.mark.parametrize("ended", [dead, silent])
-def test_of_many_successors_at_once_exactly_one_wins(plane, me, ended: Callable[..., None]):
-    register(plane.session, patience(), me, silent_ms=SILENT_MS)
-    ended(plane, me)
-    barrier, won = threading.Barrier(6), []
-
-    def contend(pid: int) -> None:
-        session = plane.open(f"contender-{pid}")
-        find(session, me.run_id, me.worker_id)  # connected, so that all are as fast
-        barrier.wait()
-        try:
-            register(session, patience(), replace(me, pid=pid), silent_ms=SILENT_MS)
-            won.append(pid)
-        except DuplicateWorker:
-            pass
-        session.close()
-
-    threads = [threading.Thread(target=contend, args=(pid,), name=f"contender-{pid}") for pid in range(1, 7)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(won) == 1
-    assert my_row(plane.session, me).identity.pid == won[0]
-
-
-@pytest.mark.parametrize("kind", LOST + NEVER_SENT)
-def test_a_replacement_that_was_not_answered_is_not_its_own_duplicate(plane, server, session, me, kind):
-    register(session, patience(), me, silent_ms=SILENT_MS)
-    dead(plane, me)
-    successor = replace(me, pid=101)
-    server.fault(match="UPDATE WORKER_HEARTBEATS", kind=kind, count=2)
-
-    register(session, patience(), successor, silent_ms=SILENT_MS)
-
-    server.clear_faults()
-    assert my_row(session, me).identity == successor
-    assert beat(session, successor, said(2))
-
-
-def test_an_unanswered_registration_does_not_make_a_living_worker_mine(server, session, me):
-    """The doubt is about my own statement; what is found is another's row."""
-    register(session, patience(), me, silent_ms=SILENT_MS)
-    server.fault(match="INSERT INTO WORKER_HEARTBEATS", kind="reset", count=1)
-
-    with pytest.raises(DuplicateWorker):
-        register(session, patience(), replace(me, pid=101), silent_ms=SILENT_MS)
-
-    assert my_row(session, me).identity == me
-
-
-def test_workers_of_other_runs_and_other_ids_are_no_duplicates(session, me):
-    others = [replace(me, run_id=str(uuid.uuid4())), replace(me, worker_id="W0"), replace(me, worker_id="w0 ")]
-
-    for one in (me, *others):
-        register(session, patience(), one, silent_ms=SILENT_MS)
-
-    assert [row.identity.worker_id for row in read(session, me.run_id)] == ["W0", "w0", "w0 "]
-
-
-def test_registering_can_be_interrupted(server, session, me):
-    server.fault(match="INSERT INTO WORKER_HEARTBEATS", kind="reset")
-    waiting = patience(attempts=10)
-    waiting.stop.set()
-
-    with pytest.raises(Interrupted):
-        register(session, waiting, me, silent_ms=SILENT_MS)
-
-
-def test_registering_gives_up_with_the_reason(server, session, me):
-    server.fault(match="INSERT INTO WORKER_HEARTBEATS", kind="http_status", status=503)
-
-    with pytest.raises(ControlFailed) as failed:
-        register(session, patience(attempts=2), me, silent_ms=SILENT_MS)
-
-    assert "worker_heartbeats.register" in str(failed.value)
-
+from tests.contract.heartbeat_builders import LOST, NEVER_SENT, SILENT_MS, grow_old, my_row, said
+from tests.control_plane import patience
+from tests.processes import wait_until
 
 # --- beating ---------------------------------------------------------------------------------------------------------
+
 
 FULL = Beat(
     status=WorkerStatus.DRAINING,
@@ -337,22 +86,22 @@ def test_a_lost_beat_loses_nothing(server, session, me, kind):
     assert my_row(session, me).beat == said(3, error_count=1)
 
 
-def test_a_beat_arrives_on_its_way_late_and_changes_nothing(plane, server, me):
+def test_a_beat_arrives_on_its_way_late_and_changes_nothing(plane, server, session, me):
     """Its client gave up and went on; the server executes it after the next one."""
+    since_ms = server.now_ms()
+    register(session, patience(), me, silent_ms=SILENT_MS)
     impatient = ControlSession(plane.place, role="test", environ=plane.environ, statement_limit_s=1)
-    register(impatient, patience(), me, silent_ms=SILENT_MS)
     server.fault(match="UPDATE WORKER_HEARTBEATS", kind="latency", ms=4_000, count=1)
     with pytest.raises(ControlFailed):
         beat(impatient, me, said(2, error_count=2))
-    assert beat(impatient, me, said(3, error_count=3))
+    assert beat(session, me, said(3, error_count=3))
 
-    def arrived() -> int:
-        lines = server.ask("/__loadgen/journal?match=UPDATE%20WORKER_HEARTBEATS")
-        return sum(line["outcome"] == "fault latency" for line in lines)
+    def arrived() -> bool:
+        lines = server.ask(f"/__loadgen/journal?match=UPDATE%20WORKER_HEARTBEATS&since={since_ms}")
+        return any(line["outcome"] == "fault latency" for line in lines)
 
-    pause = threading.Event()
-    assert any(arrived() or pause.wait(0.1) for _ in range(300))
-    assert my_row(impatient, me).beat == said(3, error_count=3)
+    wait_until(arrived, "the first one has arrived")
+    assert my_row(session, me).beat == said(3, error_count=3)
     impatient.close()
 
 
@@ -376,6 +125,7 @@ def test_a_session_that_expired_is_replaced_for_the_next_beat(server, session, m
 
 
 # --- what a worker may say -------------------------------------------------------------------------------------------
+
 
 TEXTS = {
     "quotes": ("it's \"quoted\" \\ ''' ; -- ? %s", None),
@@ -426,13 +176,15 @@ def test_64_kilobytes_of_metrics_ride_on_a_beat(session, me):
 
 def test_the_age_of_a_beat_is_told_by_the_server(plane, session, me):
     register(session, patience(), me, silent_ms=SILENT_MS)
+    began = server_time(session)
     grow_old(plane, me, 90_250)
 
-    old = my_row(session, me).age_ms
+    old_ms, passed_ms = my_row(session, me).age_ms, plane.passed_ms(began)
+    began = server_time(session)
     beat(session, me, said(2))
 
-    assert 90_250 <= old < 120_000
-    assert 0 <= my_row(session, me).age_ms < 30_000
+    assert 90_250 <= old_ms <= 90_250 + passed_ms
+    assert 0 <= my_row(session, me).age_ms <= plane.passed_ms(began)
 
 
 def test_all_workers_of_a_run_are_read_at_once_in_the_order_of_their_numbers(server, session, me):

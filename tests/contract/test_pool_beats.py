@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from loadgen.clock import SystemClock
@@ -13,19 +11,13 @@ from loadgen.control.run_claims import Claim
 from loadgen.model.pool_worker import PoolWorkerStatus
 from orchestrator.pool.beats import Beats, Counted, Held
 from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import EmbeddedServer
 
-LEASE_S = 60.0
+pytestmark = pytest.mark.any_driver
+
+LEASE_S = 600.0
 ME = PoolWorkerIdentity(
     worker_id="bench-1", hostname="bench", pid=1, version="1", task_queue="Q", labels=(), capabilities=()
 )
-
-
-@pytest.fixture(scope="module")
-def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
-    made = ControlPlane(server)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -71,14 +63,14 @@ def test_a_beat_tells_what_the_runner_does_and_extends_its_lease(plane, beats):
     beats.step()
     claim, held = claimed(plane, beats)
     beats.counted = Counted(completed=2, failed=1)
-    let_pass(plane, LEASE_S - 10)
+    let_pass(plane, LEASE_S - 200)
 
     assert beats.step()
 
     worker, row = seen(plane), run_queue.read(plane.session, claim.queue_id)
     assert (worker.current_run, worker.completed, worker.failed) == (claim.queue_id, 2, 1)
     assert row is not None
-    assert row.available_in_ms > (LEASE_S - 10) * 1000
+    assert row.available_in_ms > 200 * 1000
     assert held.trust.holds(SystemClock().boottime_ns())
 
 

@@ -1,28 +1,20 @@
-"""What the server says of the statements it ran: QUERY_HISTORY with Snowflake's habits, and the ground truth without.
-
-A benchmark is checked against the ground truth, so it must have every statement, once, with its own times.
-"""
+"""QUERY_HISTORY with Snowflake's habits, also in what it leaves out."""
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from snowflake.connector import DictCursor
 from snowflake.connector.errors import ProgrammingError
 
-from tests.embedded_server import EmbeddedServer
+from tests.processes import PATIENCE_S, wait_until
 
-TRUTH_FIELDS = [
-    "query_id", "session_id", "query_tag", "sql_text", "start_ms", "end_ms", "queued_ms", "execution_ms", "total_ms",
-    "rows", "error_code",
-]  # fmt: skip
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+UNRECORDED_MS = 500  # a statement on hybrid tables alone that is shorter than this leaves no row
 
 
 def history(
@@ -31,27 +23,6 @@ def history(
     """Rows of one of the functions, in the order it gives them."""
     source = f"TABLE(INFORMATION_SCHEMA.QUERY_HISTORY{function}({arguments}))"
     return list(cursor.execute(f"SELECT {columns} FROM {source} WHERE {where}").fetchall())
-
-
-def truth(server: EmbeddedServer, tag: str = "", since_ms: float = 0) -> list[dict[str, Any]]:
-    return list(server.ask(f"/__loadgen/history?tag={quote(tag)}&since={since_ms}"))
-
-
-def wait_until(condition: Callable[[], Any], *, tries: int = 200) -> Any:
-    """The condition's first true value; the pause lets the server work."""
-    pause = threading.Event()
-    for _ in range(tries):
-        value = condition()
-        if value:
-            return value
-        pause.wait(0.05)
-    raise AssertionError("it never happened")
-
-
-@pytest.fixture
-def tagged(connect: Callable[..., Any], database: str) -> Any:
-    """A cursor whose statements carry the test's own tag."""
-    return connect(session_parameters={"QUERY_TAG": database}).cursor()
 
 
 @pytest.fixture
@@ -143,10 +114,10 @@ def test_a_time_range_cuts_out_what_ended_in_it(tagged, named, server):
     ids = []
     bounds = []
     for number in range(3):
-        bounds.append(server.ask("/__loadgen/stats")["now_ms"])
+        bounds.append(server.now_ms())
         tagged.execute(f"SELECT {number}")
         ids.append(tagged.sfqid)
-        threading.Event().wait(0.01)
+        server.let_pass(10)
     low, high = (datetime.fromtimestamp(bounds[index] / 1000, UTC).isoformat() for index in (1, 2))
 
     rows = history(
@@ -241,24 +212,22 @@ def test_a_running_statement_is_shown_with_the_epoch_as_its_end(connect, named):
 
     def run() -> None:
         try:
-            busy.cursor().execute("SELECT SYSTEM$WAIT(30)")
+            busy.cursor().execute("SELECT SYSTEM$WAIT(240)")
         except Exception:  # it is cancelled below
             ended.set()
 
     thread = threading.Thread(target=run, name="busy")
     thread.start()
     mine = f"SESSION_ID => {busy.session_id}"
-    (row,) = wait_until(lambda: history(named, mine, function="_BY_SESSION", where="QUERY_TEXT LIKE '%WAIT(30)'"))
+    the_wait = "QUERY_TEXT LIKE '%WAIT(240)'"
+    (row,) = wait_until(lambda: history(named, mine, function="_BY_SESSION", where=the_wait), "it is shown")
     bounded = history(
-        named,
-        f"{mine}, END_TIME_RANGE_END => CURRENT_TIMESTAMP()",
-        function="_BY_SESSION",
-        where="QUERY_TEXT LIKE '%WAIT(30)'",
+        named, f"{mine}, END_TIME_RANGE_END => CURRENT_TIMESTAMP()", function="_BY_SESSION", where=the_wait
     )
     named.execute("SELECT SYSTEM$CANCEL_QUERY(?)", (row["QUERY_ID"],))
-    thread.join(20)
+    thread.join(PATIENCE_S)
 
-    (cancelled,) = history(named, mine, function="_BY_SESSION", where="QUERY_TEXT LIKE '%WAIT(30)'")
+    (cancelled,) = history(named, mine, function="_BY_SESSION", where=the_wait)
     assert row["EXECUTION_STATUS"].upper() == "RUNNING"
     assert row["END_TIME"] == EPOCH
     assert bounded == []
@@ -280,6 +249,16 @@ def test_a_failed_statement_is_shown_with_its_error(tagged, named, statement, co
     assert int(row["ERROR_CODE"]) == code
     assert row["ERROR_MESSAGE"] in str(caught.value)
     assert row["QUERY_TEXT"] == statement
+
+
+def test_a_text_that_no_table_can_hold_does_not_hide_the_other_statements(tagged, named, database):
+    with pytest.raises(ProgrammingError):
+        tagged.execute("SELECT 'a\0b'")
+    tagged.execute("SELECT 'after it'")
+
+    rows = history(named, "RESULT_LIMIT => 1000", where=f"QUERY_TAG = '{database}'")
+
+    assert [row["QUERY_TEXT"] for row in rows] == ["SELECT 'after it'", "SELECT 'a\ufffdb'"]
 
 
 # --- what Snowflake leaves out ---------------------------------------------------------------------------------------
@@ -305,12 +284,12 @@ def test_short_statements_on_hybrid_tables_alone_leave_no_row_but_are_in_the_gro
         ids[name] = tagged.execute(statement).sfqid
 
     shown = {row["QUERY_ID"] for row in history(named, "RESULT_LIMIT => 1000", where=f"QUERY_TAG = '{database}'")}
-    recorded = {line["query_id"] for line in truth(server, database)}
+    took_ms = {line["query_id"]: line["total_ms"] for line in server.history(database)}
 
-    assert {name for name, query_id in ids.items() if query_id in shown} == {
+    slow = {name for name, query_id in ids.items() if took_ms[query_id] >= UNRECORDED_MS}  # the machine may be busy
+    assert {name for name, query_id in ids.items() if query_id in shown} == slow | {
         "standard insert", "standard select", "both", "neither", "show",
     }  # fmt: skip
-    assert set(ids.values()) <= recorded
 
 
 def test_hybrid_statements_that_fail_or_run_in_a_transaction_are_shown(tagged, named, database):
@@ -336,219 +315,14 @@ def test_a_slow_hybrid_statement_is_shown(connect, tagged, named):
     thread = threading.Thread(target=lambda: tagged.execute("UPDATE H SET V = 2 WHERE K = 1"), name="blocked")
     thread.start()
     mine = f"SESSION_ID => {tagged.connection.session_id}"
-    long_enough = "TOTAL_ELAPSED_TIME >= 600 AND QUERY_TEXT LIKE 'UPDATE%'"
+    long_enough = f"TOTAL_ELAPSED_TIME > {UNRECORDED_MS} AND QUERY_TEXT LIKE 'UPDATE%'"
 
-    (blocked,) = wait_until(lambda: history(named, mine, function="_BY_SESSION", where=long_enough))
+    (blocked,) = wait_until(lambda: history(named, mine, function="_BY_SESSION", where=long_enough), "it is slow")
     holder.execute("COMMIT")
-    thread.join(30)
+    thread.join(PATIENCE_S)
 
     (row,) = history(named, mine, function="_BY_SESSION", where=long_enough)
     assert blocked["EXECUTION_STATUS"].upper() == "BLOCKED"
     assert row["QUERY_ID"] == blocked["QUERY_ID"] == tagged.sfqid
     assert row["EXECUTION_STATUS"].upper() == "SUCCESS"
     assert row["TRANSACTION_BLOCKED_TIME"] > 0
-
-
-# --- the ground truth ------------------------------------------------------------------------------------------------
-
-
-def test_every_statement_is_in_the_ground_truth_once_with_exact_fields(tagged, server, database):
-    sent = []
-    for number in range(50):
-        tagged.execute("SELECT ?", (number,))
-        sent.append(tagged.sfqid)
-
-    lines = truth(server, database)
-
-    assert [line["query_id"] for line in lines] == sent
-    for line in lines:
-        assert list(line) == TRUTH_FIELDS
-        assert line["session_id"] == tagged.connection.session_id
-        assert (line["query_tag"], line["sql_text"], line["rows"], line["error_code"]) == (database, "SELECT ?", 1, 0)
-        assert all(type(line[name]) is float for name in TRUTH_FIELDS if name.endswith("_ms"))
-        assert line["total_ms"] == pytest.approx(line["end_ms"] - line["start_ms"], abs=0.01)
-        assert 0 <= line["execution_ms"] <= line["total_ms"]
-        assert line["queued_ms"] >= 0
-
-
-def test_the_ground_truth_counts_rows_and_errors(tagged, server, database):
-    tagged.execute("CREATE TABLE T (A INTEGER)")
-    tagged.execute("INSERT INTO T VALUES (1), (2), (3)")
-    tagged.execute("SELECT * FROM T WHERE A > 1")
-    tagged.execute("UPDATE T SET A = 0")
-    with pytest.raises(ProgrammingError):
-        tagged.execute("SELECT A / 0 FROM T WHERE A = 0 AND 1 / A > 0")
-
-    lines = truth(server, database)
-
-    assert [(line["rows"], line["error_code"]) for line in lines[1:]] == [(3, 0), (2, 0), (3, 0), (0, 100051)]
-
-
-def test_an_array_bind_is_one_statement_of_the_ground_truth(tagged, server, database):
-    tagged.execute("CREATE TABLE T (A INTEGER)")
-
-    tagged.executemany("INSERT INTO T VALUES (?)", [(number,) for number in range(500)])
-
-    inserts = [line for line in truth(server, database) if line["sql_text"].startswith("INSERT")]
-    assert [(line["query_id"], line["rows"]) for line in inserts] == [(tagged.sfqid, 500)]
-
-
-def test_a_changed_tag_counts_from_the_next_statement_on(tagged, server, database):
-    first = tagged.execute("SELECT 1").sfqid
-    tagged.execute(f"ALTER SESSION SET QUERY_TAG = '{database} second'")
-    second = tagged.execute("SELECT 1").sfqid
-
-    tags = {line["query_id"]: line["query_tag"] for line in truth(server, database)}
-
-    assert (tags[first], tags[second]) == (database, f"{database} second")
-    assert [line["query_id"] for line in truth(server, f"{database} second")] == [second]
-
-
-def test_a_json_tag_is_found_by_any_part_of_it(connect, server, database):
-    tag = f'{{"app":"loadgen","run":"{database}","worker":"worker-0","phase":"MEASURE","step":null}}'
-    cursor = connect(session_parameters={"QUERY_TAG": tag}).cursor()
-    cursor.execute("SELECT 1")
-
-    (line,) = truth(server, f'"run":"{database}","worker":"worker-0"')
-
-    assert (line["query_id"], line["query_tag"]) == (cursor.sfqid, tag)
-
-
-def test_since_leaves_out_what_began_before(tagged, server, database):
-    tagged.execute("SELECT 'before'")
-    moment = server.ask("/__loadgen/stats")["now_ms"]
-    tagged.execute("SELECT 'after'")
-
-    lines = truth(server, database, moment)
-
-    assert [line["sql_text"] for line in lines] == ["SELECT 'after'"]
-
-
-def test_waiting_for_a_slot_is_told_apart_from_working(server, database):
-    connection = server.connect(warehouse=f"ONE_{database}")
-    connection.cursor().execute(f"ALTER WAREHOUSE ONE_{database} SET MAX_CONCURRENCY_LEVEL = 1")
-    connection.close()
-    started = threading.Barrier(3)
-
-    def run() -> None:
-        client = server.connect(warehouse=f"ONE_{database}", session_parameters={"QUERY_TAG": database})
-        started.wait(30)
-        client.cursor().execute("SELECT SYSTEM$WAIT(300, 'MILLISECONDS')")
-        client.close()
-
-    threads = [threading.Thread(target=run, name=f"client-{number}") for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-
-    lines = sorted(truth(server, database), key=lambda line: line["end_ms"])
-    assert len(lines) == 3
-    assert all(line["execution_ms"] >= 290 for line in lines)
-    assert all(line["total_ms"] >= line["queued_ms"] + line["execution_ms"] - 0.01 for line in lines)
-    for before, after in itertools.pairwise(lines):
-        # The one before it held the only slot for as long as it worked.
-        granted_ms = [line["start_ms"] + line["queued_ms"] for line in (before, after)]
-        assert granted_ms[1] >= granted_ms[0] + 200  # both are noted by an event loop that may be late
-
-
-def test_the_counts_of_the_server_agree_with_what_was_sent(connect, server, database):
-    clients, each = 8, 25
-    before = server.ask("/__loadgen/stats")["statements"]
-
-    def run(number: int) -> None:
-        cursor = connections[number].cursor()
-        for step in range(each):
-            cursor.execute("SELECT ?, ?", (number, step))
-
-    connections = [connect(session_parameters={"QUERY_TAG": f"{database} {number}"}) for number in range(clients)]
-    threads = [threading.Thread(target=run, args=(number,), name=f"client-{number}") for number in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-
-    lines = truth(server, database)
-    requests = server.ask("/__loadgen/journal?path=query-request&match=SELECT%20%3F%2C%20%3F")
-    sessions = {connection.session_id for connection in connections}
-    assert len(lines) == clients * each
-    assert len({line["query_id"] for line in lines}) == clients * each
-    assert server.ask("/__loadgen/stats")["statements"] - before == clients * each
-    assert sum(entry["session_id"] in sessions for entry in requests) == clients * each
-    for number in range(clients):
-        assert len(truth(server, f"{database} {number}")) == each
-
-
-# --- stats and journal -----------------------------------------------------------------------------------------------
-
-
-def test_the_stats_show_what_runs_and_what_waits(server, connect, database):
-    one = connect(warehouse=f"ONE_{database}").cursor()
-    one.execute(f"ALTER WAREHOUSE ONE_{database} SET MAX_CONCURRENCY_LEVEL = 1")
-    clients = [connect(warehouse=f"ONE_{database}") for _ in range(3)]
-    codes: list[int | None] = []
-
-    def run(client: Any) -> None:
-        try:
-            client.cursor().execute("SELECT SYSTEM$WAIT(60)")
-        except ProgrammingError as error:
-            codes.append(error.errno)
-
-    threads = [threading.Thread(target=run, args=(client,), name="client") for client in clients]
-    for thread in threads:
-        thread.start()
-    stats = wait_until(
-        lambda: (now := server.ask("/__loadgen/stats")) and now["warehouses"][f"ONE_{database}"]["queued"] == 2 and now
-    )
-    listed = one.execute(f"SHOW WAREHOUSES LIKE 'ONE_{database}'").fetchone()
-    counts = dict(zip([column.name for column in one.description], listed, strict=True))
-    for client in clients:
-        one.execute(f"SELECT SYSTEM$CANCEL_ALL_QUERIES({client.session_id})")
-    for thread in threads:
-        thread.join(30)
-
-    assert {"open_sessions", "running", "queued", "statements"} <= stats.keys()
-    assert stats["warehouses"][f"ONE_{database}"] == {"running": 1, "queued": 2, "slots": 1}
-    assert stats["running"] >= 1
-    assert stats["queued"] == 2
-    assert stats["open_sessions"] >= 4
-    assert (int(counts["running"]), int(counts["queued"])) == (1, 2)
-    assert codes == [604] * 3
-    assert server.ask("/__loadgen/stats")["warehouses"][f"ONE_{database}"] == {"running": 0, "queued": 0, "slots": 1}
-
-
-def test_the_journal_has_every_request_of_a_session(server):
-    moment = server.ask("/__loadgen/stats")["now_ms"]
-    connection = server.connect()
-    connection.cursor().execute("SELECT ?, ?", (1, "x"))
-    number = connection.session_id
-    connection.close()
-
-    entries = [entry for entry in server.ask(f"/__loadgen/journal?since={moment}") if entry["session_id"] == number]
-
-    assert [entry["path"] for entry in entries] == [
-        "/session/v1/login-request",
-        "/queries/v1/query-request",
-        "/session",
-    ]
-    query = entries[1]
-    assert (query["sql_text"], query["bind_count"], query["status"], query["outcome"]) == ("SELECT ?, ?", 2, 200, "ok")
-    assert (query["method"], query["retry_count"]) == ("POST", 0)
-    assert len(query["query_id"]) == len(query["request_id"]) == 36
-    assert query["duration_ms"] > 0
-    assert moment <= entries[0]["at_ms"] <= entries[1]["at_ms"] <= entries[2]["at_ms"]
-
-
-def test_the_journal_names_the_error_of_a_refused_statement(server, tagged, database):
-    with pytest.raises(ProgrammingError):
-        tagged.execute(f"SELECT * FROM MISSING_{database}")
-
-    (entry,) = server.ask(f"/__loadgen/journal?match=MISSING_{database}")
-
-    assert (entry["outcome"], entry["status"]) == ("2003", 200)
-
-
-def test_no_secret_is_in_the_journal(server):
-    server.connect(password="planted-Passw0rd-5502").close()
-
-    assert "planted-Passw0rd-5502" not in str(server.ask("/__loadgen/journal"))

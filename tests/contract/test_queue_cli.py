@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control import pool_workers, run_claims, run_queue
+from loadgen.control import run_claims, run_queue
 from loadgen.control.pool_workers import PoolWorkerIdentity
 from loadgen.control.run_claims import Result
 from loadgen.model.queue import QueueStatus
+from tests.contract.queue_builders import LEASE_S, register
 from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import EmbeddedServer
+
+pytestmark = pytest.mark.any_driver
 
 SCENARIO = """
 version: 1
@@ -28,13 +30,6 @@ workload: {statements: [{name: one, sql: "SELECT ?", params: [{pool: keys}]}]}
 load: {connections: 1, workers: 1, warmup: 0s, duration: 1s}
 """
 Ask = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="module")
-def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
-    made = ControlPlane(server)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -73,7 +68,7 @@ def add_runner(plane: ControlPlane, worker_id: str, *labels: str) -> None:
     me = PoolWorkerIdentity(
         worker_id=worker_id, hostname=worker_id, pid=1, version="1", task_queue="Q", labels=labels, capabilities=labels
     )
-    pool_workers.register(plane.session, patience(), me, draining=False, lease_s=60.0)
+    register(plane, me)
 
 
 def test_a_queued_run_holds_its_files_and_no_path(plane, ask, scenario):
@@ -148,7 +143,7 @@ def test_a_run_is_listed_shown_cancelled_and_tried_again(ask, scenario):
 def test_attempts_are_shown(plane, ask, scenario):
     queue_id = answer(ask("queue", "add", str(scenario), "--format=json"))["queue_id"]
     add_runner(plane, "bench-1")
-    claim = run_claims.claim(plane.session, patience(), "bench-1", (), 60.0)
+    claim = run_claims.claim(plane.session, patience(), "bench-1", (), LEASE_S)
     assert claim is not None
     run_claims.finish(plane.session, patience(), claim, QueueStatus.COMPLETED, Result(exit_code=10, run_id="r-1"))
 
@@ -207,7 +202,7 @@ def test_runners_are_listed_in_pages_shown_drained_and_given_up(plane, ask):
     for number in range(3):
         add_runner(plane, f"bench-{number}", "zone=eu", f"n={number}")
     run_queue.add(plane.session, patience(), run_queue.NewQueued(name="n", scenario="s", files={}))
-    claim = run_claims.claim(plane.session, patience(), "bench-2", (), 60.0)
+    claim = run_claims.claim(plane.session, patience(), "bench-2", (), LEASE_S)
     assert claim is not None
 
     first = answer(ask("workers", "list", "--page-size=2", "--label=zone=eu", "--format=json"))
@@ -238,7 +233,7 @@ def test_runners_are_listed_in_pages_shown_drained_and_given_up(plane, ask):
 def test_what_ended_long_ago_is_pruned_and_what_waits_or_runs_is_not(plane, ask, scenario, tmp_path):
     add_runner(plane, "bench-1")
     queued = [answer(ask("queue", "add", str(scenario), "--format=json"))["queue_id"] for _ in range(3)]
-    ended, running = (run_claims.claim(plane.session, patience(), "bench-1", (), 60.0, share=True) for _ in range(2))
+    ended, running = (run_claims.claim(plane.session, patience(), "bench-1", (), LEASE_S, share=True) for _ in range(2))
     assert ended is not None
     assert running is not None
     waits = next(one for one in queued if one not in (ended.queue_id, running.queue_id))

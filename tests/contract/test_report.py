@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from loadgen.control.find_max_step_history import StepRecord
 from loadgen.control.run_control_events import NewEvent, emit
 from loadgen.control.run_status import Move
 from loadgen.control.test_logs import LogRow
-from loadgen.control.test_results import ResultRow
 from loadgen.control.warehouse_poll_snapshots import WarehousePoll
 from loadgen.control.window_results import WindowResult as StoredWindow
 from loadgen.control.worker_heartbeats import Beat, WorkerIdentity
@@ -41,22 +39,17 @@ from loadgen.metrics.tally import Tally
 from loadgen.model.event import Address, Scope, SetWorkerTarget, Start
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
+from loadgen.report.summary import WorkerResult
 from loadgen.scenario.frozen import freeze, template_id
-from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import EmbeddedServer
+from tests.control_plane import ControlPlane, patience, result_row
 from tests.unit.orchestrator_builders import live_text, tally, window
 from tests.unit.report_builders import HOSTILE_NAME, MANY, scenario, summary
+
+pytestmark = pytest.mark.any_driver
 
 NAMES = ("look", HOSTILE_NAME)
 SECONDS = 8
 STEPS = ((RunStatus.PREPARED, RunStatus.STARTING), (RunStatus.STARTING, RunStatus.RUNNING))
-
-
-@pytest.fixture(scope="module")
-def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
-    made = ControlPlane(server)
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -95,25 +88,13 @@ def finished_run(plane: ControlPlane) -> str:
         worker(plane, run_id, number, run.start_time, live)
     commands(plane, run_id, term, run.start_time)
     surroundings(plane, run_id, run.start_time)
-    found = summary(merge([[own], [own]]), NAMES, run_id=run_id)
-    result = ResultRow(
-        test_id=run_id,
-        run_id=run_id,
-        worker_id=None,
-        worker_group_id=None,
-        template_id="t",
-        status="COMPLETED",
-        created_at=run.created_at,
-        total_operations=1,
-        read_operations=1,
-        write_operations=0,
-        failed_operations=0,
-        p50_latency_ms=None,
-        p95_latency_ms=None,
-        p99_latency_ms=None,
-        avg_latency_ms=None,
-        find_max_result=None,
-        summary=json.dumps(found),
+    ends = tuple(
+        WorkerResult(worker_id=f"worker-{number}", status=status, succeeded=1, failed=0, qps=1.0)
+        for number, status in enumerate(("DONE", "DEAD"))
+    )
+    found = summary(merge([[own], [own]]), NAMES, run_id=run_id, workers=ends)
+    result = result_row(
+        run_id, created_at=run.created_at, total_operations=1, read_operations=1, summary=json.dumps(found)
     )
     test_results.append(session, some, result)
     return run_id
@@ -201,8 +182,8 @@ def surroundings(plane: ControlPlane, run_id: str, start: datetime) -> None:
         run_id=run_id,
         step_number=1,
         target_connections=4,
-        window_start_time=None,
-        window_end_time=None,
+        window_start_time=start,
+        window_end_time=start + timedelta(seconds=600),
         succeeded=9,
         failed=1,
         qps=10.0,
@@ -237,7 +218,13 @@ def test_everything_comes_back_from_the_tables(plane: ControlPlane, run_id: str)
     assert found.merged.counts.succeeded == found.summary["totals"]["succeeded"] == 2 * 2 * len(MANY)
     assert [second.counts.succeeded for second in found.seconds] == [100] * SECONDS
     assert found.seconds[3].response_ms(500) == pytest.approx(5.0, rel=0.02)
-    assert [(round(mark.at_s), mark.label) for mark in found.marks] == [(4, "11 conn.")]
+    events = {event.label: event for event in found.events}
+    assert set(events) == {"START", "11 conn.", "✓", "worker-1 lost"}
+    assert (round(events["11 conn."].at_s), round(events["✓"].at_s)) == (4, 600)
+    assert [events[label].kind for label in ("START", "✓", "worker-1 lost")] == ["start", "held", "lost"]
+    assert list(found.events) == sorted(found.events, key=lambda event: event.at_s)
+    assert found.point_times[3, "MEASUREMENT"]["look"].count == 2 * 50
+    assert found.summary["errors"][0]["statement"] in NAMES
     assert [(poll.at_s, poll.queued) for poll in found.polls] == [(5.0, 3)]
     assert [step.outcome for step in found.steps] == ["STABLE"]
     assert [line.message for line in found.logs] == ["said WARNING"]

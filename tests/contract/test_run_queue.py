@@ -1,109 +1,23 @@
-"""The run queue, its attempts and the registry of runners: real SQL through both majors of the connector."""
+"""The run queue: added, claimed, cancelled, tried again. Real SQL through both majors of the connector."""
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
-from loadgen.control import pool_workers, run_attempts, run_claims, run_queue, run_status
-from loadgen.control.pool_workers import PoolWorkerIdentity
-from loadgen.control.run_claims import Claim, Result
+from loadgen.control import run_claims, run_queue, run_status
+from loadgen.control.run_claims import Claim
 from loadgen.control.run_queue import NewQueued
-from loadgen.control.session import ControlSession
 from loadgen.errors import UsageError
-from loadgen.model.pool_worker import PoolWorkerStatus
-from loadgen.model.queue import ATTEMPTS_MAX, AttemptStatus, Judging, QueueStatus
-from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import EmbeddedServer
+from loadgen.model.queue import Judging, QueueStatus
+from tests.contract.queue_builders import LEASE_S, each_fault
+from tests.control_plane import patience
 
-LEASE_S = 60.0
+pytestmark = pytest.mark.any_driver
 JUDGING = Judging(baseline="trend", confirm=True)
-NOT_ANSWERED: list[dict[str, Any]] = [{"kind": "drop_reply"}, {"kind": "reset"}, {"kind": "http_status", "status": 503}]
-each_fault = pytest.mark.parametrize("fault", NOT_ANSWERED, ids=[fault["kind"] for fault in NOT_ANSWERED])
-
-
-class Queue:
-    """The queue of a control plane, emptied for each test."""
-
-    def __init__(self, plane: ControlPlane) -> None:
-        self.plane, self.session = plane, plane.session
-        for table in ("RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS"):
-            plane.change(f"DELETE FROM {table}")
-
-    def add(self, name: str = "orders", **more: Any) -> str:
-        wanted = NewQueued(**{"name": name, "scenario": "name: x", "files": {}} | more)
-        return run_queue.add(self.session, patience(), wanted).queue_id
-
-    def runner(self, *offers: str, **more: Any) -> str:
-        """A runner that is ONLINE. Its id."""
-        name = f"host-{uuid.uuid4()}"
-        fields: dict[str, Any] = {"hostname": name, "pid": 7, "version": "1", "task_queue": "Q", "labels": offers}
-        me = PoolWorkerIdentity(**{"worker_id": name, "capabilities": offers, **fields, **more})
-        pool_workers.register(self.session, patience(), me, draining=False, lease_s=LEASE_S)
-        return me.worker_id
-
-    def claim(self, owner: str, *offers: str, session: ControlSession | None = None) -> Claim | None:
-        return run_claims.claim(session or self.session, patience(), owner, offers, LEASE_S)
-
-    def claimed(self, owner: str) -> Claim:
-        got = self.claim(owner)
-        assert got is not None
-        return got
-
-    def row(self, queue_id: str) -> run_queue.Queued:
-        row = run_queue.read(self.session, queue_id)
-        assert row is not None
-        return row
-
-    def history(self, queue_id: str) -> list[tuple[int, str]]:
-        return [(one.epoch, one.status.value) for one in run_attempts.read(self.session, queue_id)]
-
-    def pass_time(self, queue_id: str, seconds: float = LEASE_S + 1) -> None:
-        """For this row: its lease, its pause."""
-        self.plane.change(
-            "UPDATE RUN_QUEUE SET AVAILABLE_AT = DATEADD(millisecond, ?, AVAILABLE_AT) WHERE QUEUE_ID = ?",
-            -round(seconds * 1000),
-            queue_id,
-        )
-
-    def finish(self, claim: Claim, status: QueueStatus = QueueStatus.COMPLETED, **result: Any) -> bool:
-        return run_claims.finish(self.session, patience(), claim, status, Result(**result))
-
-    def give_back(self, claim: Claim, *, counts: bool = True, pause_s: float = 0.0) -> bool:
-        failed = Result(exit_code=4, reason="no")
-        return run_claims.give_back(self.session, patience(), claim, failed, pause_s=pause_s, counts=counts)
-
-
-@pytest.fixture(scope="module")
-def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
-    made = ControlPlane(server)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def queue(plane: ControlPlane) -> Queue:
-    return Queue(plane)
-
-
-def assert_powerless(queue: Queue, claim: Claim) -> None:
-    """Nothing that is done in the name of this claim changes the row."""
-    before = queue.row(claim.queue_id)
-
-    assert not queue.finish(claim, exit_code=0)
-    assert not queue.give_back(claim)
-    run_claims.set_run(queue.session, patience(), replace(claim, epoch=claim.epoch), "some-run")
-    assert run_claims.look(queue.session, claim) is None
-
-    after = queue.row(claim.queue_id)
-    assert replace(after, available_in_ms=0) == replace(before, available_in_ms=0)
 
 
 # --- adding ----------------------------------------------------------------------------------------------------------
@@ -279,149 +193,6 @@ def test_a_claim_whose_answer_is_lost_is_known_and_counted_once(queue, fault):
     assert queue.history(queue_id) == [(1, "RUNNING")]
 
 
-# --- leases ----------------------------------------------------------------------------------------------------------
-
-
-def test_an_expired_lease_is_for_others_and_its_owner_is_powerless(queue):
-    queue_id = queue.add()
-    old = queue.claimed(queue.runner())
-    queue.pass_time(queue_id)
-
-    assert_powerless(queue, old)
-    assert run_claims.extend(queue.session, old.owner, LEASE_S) == 0
-    new = queue.claimed(queue.runner())
-
-    assert new.epoch == 2
-    assert_powerless(queue, old)
-    assert queue.history(queue_id) == [(1, "LOST"), (2, "RUNNING")]
-    assert queue.finish(new, exit_code=0)
-    assert queue.row(queue_id).status is QueueStatus.COMPLETED
-
-
-def test_an_attempt_that_never_came_to_its_row_is_in_the_history(queue):
-    queue_id = queue.add()
-    queue.claimed(queue.runner())
-    queue.plane.change("DELETE FROM RUN_ATTEMPTS")  # its owner was killed right after the claim
-    queue.pass_time(queue_id)
-
-    queue.claimed(queue.runner())
-
-    assert queue.history(queue_id) == [(1, "LOST"), (2, "RUNNING")]
-
-
-def test_a_beat_extends_all_leases_of_its_runner_from_now_and_no_others(queue):
-    mine, others = [queue.add() for _ in range(2)], queue.add()
-    runner = queue.runner()
-    for _ in mine:
-        queue.claimed(runner)
-    queue.claimed(queue.runner())
-    for queue_id in (*mine, others):
-        queue.pass_time(queue_id, LEASE_S - 20)
-
-    assert run_claims.extend(queue.session, runner, LEASE_S) == 2
-    assert run_claims.extend(queue.session, runner, LEASE_S) == 2
-
-    assert all(40_000 < queue.row(queue_id).available_in_ms <= LEASE_S * 1000 for queue_id in mine)
-    assert queue.row(others).available_in_ms <= 20_000
-
-
-def test_the_runs_of_a_runner_that_is_gone_are_to_be_had_at_once(queue):
-    queue_id, runner = queue.add(), queue.runner()
-    old = queue.claimed(runner)
-
-    assert run_claims.expire(queue.session, patience(), runner) == 1
-
-    assert_powerless(queue, old)
-    assert queue.claimed(queue.runner()).queue_id == queue_id
-
-
-@pytest.mark.parametrize("field", ["queue_id", "epoch", "owner"])
-def test_a_claim_that_differs_in_anything_ends_nothing(queue, field):
-    queue.add()
-    claim, other = queue.claimed(queue.runner()), queue.add()
-    forged = replace(claim, **{field: {"queue_id": other, "epoch": 2, "owner": "me"}[field]})
-
-    assert not queue.finish(forged, exit_code=0)
-    assert not queue.give_back(forged)
-
-    assert queue.finish(claim, exit_code=0)
-
-
-# --- ends ------------------------------------------------------------------------------------------------------------
-
-
-def test_what_fails_waits_for_its_pause_and_is_exhausted_after_the_last_attempt(queue):
-    queue_id, runner = queue.add(), queue.runner()
-
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        claim = queue.claimed(runner)
-        assert queue.give_back(claim, pause_s=30)
-        row = queue.row(queue_id)
-        assert row.attempts == attempt
-        assert queue.claim(runner) is None
-        queue.pass_time(queue_id, 31)
-
-    assert (row.status, row.exit_code, row.reason) == (QueueStatus.EXHAUSTED, 4, "no")
-    assert row.ended_at is not None
-    assert queue.claim(runner) is None
-
-
-def test_an_attempt_that_does_not_count_can_be_repeated_for_ever(queue):
-    queue_id, runner = queue.add(max_attempts=1), queue.runner()
-
-    for epoch in range(1, 4):
-        claim = queue.claimed(runner)
-        assert claim.epoch == epoch
-        assert queue.give_back(claim, counts=False)
-
-    assert (queue.row(queue_id).status, queue.row(queue_id).attempts) == (QueueStatus.QUEUED, 0)
-
-
-def test_what_was_lost_with_its_last_attempt_is_exhausted(queue):
-    queue_id = queue.add(max_attempts=1)
-    claim = queue.claimed(queue.runner())
-    assert run_claims.end_abandoned(queue.session, patience()) == 0
-    queue.pass_time(queue_id)
-    assert queue.claim(queue.runner()) is None
-
-    assert run_claims.end_abandoned(queue.session, patience()) == 1
-
-    assert queue.row(queue_id).status is QueueStatus.EXHAUSTED
-    assert queue.history(queue_id) == [(1, "LOST")]
-    assert_powerless(queue, claim)
-
-
-@each_fault
-@pytest.mark.parametrize("verb", ["finish", "give_back"])
-def test_an_end_whose_answer_is_lost_is_known_and_counted_once(queue, fault, verb):
-    queue_id = queue.add()
-    claim = queue.claimed(queue.runner())
-    queue.plane.server.fault(match="^UPDATE RUN_QUEUE SET", count=1, **fault)
-
-    ended = queue.finish(claim, exit_code=10, run_id="r") if verb == "finish" else queue.give_back(claim, pause_s=60)
-
-    row = queue.row(queue_id)
-    assert ended
-    assert (row.status, row.attempts) == (QueueStatus.COMPLETED if verb == "finish" else QueueStatus.QUEUED, 1)
-
-
-def test_an_attempt_that_its_runner_could_not_end_is_ended_as_the_queue_knows_it(queue):
-    done, moved_on = queue.add("a"), queue.add("b")
-    runner = queue.runner()
-    first, second = queue.claimed(runner), queue.claimed(runner)
-    assert queue.finish(first, exit_code=10, run_id="r-1", reason="p95")
-    assert queue.give_back(second)
-    queue.claimed(runner)
-    assert run_attempts.settle(queue.session, patience()) == 0  # they may be about to say so themselves
-    queue.plane.change("UPDATE RUN_QUEUE SET UPDATED_AT = DATEADD(second, -11, SYSDATE())")
-
-    assert run_attempts.settle(queue.session, patience()) == 2
-
-    (ended,) = run_attempts.read(queue.session, done)
-    assert (ended.status, ended.exit_code, ended.run_id) == (AttemptStatus.COMPLETED, 10, "r-1")
-    assert queue.history(moved_on) == [(1, "LOST"), (2, "RUNNING")]
-
-
 # --- wishes ----------------------------------------------------------------------------------------------------------
 
 
@@ -471,81 +242,3 @@ def test_what_was_done_stays_as_it_is(queue):
 
     assert cancelled.status is again.status is QueueStatus.COMPLETED
     assert again.reason == "passed"
-
-
-# --- runners ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_beat_is_answered_with_the_wish_to_drain(queue):
-    runner = queue.runner()
-
-    def beat() -> pool_workers.Answer | None:
-        return pool_workers.beat(queue.session, runner, current_run="q", completed=3, failed=1, lease_s=LEASE_S)
-
-    before = beat()
-    assert pool_workers.drain(queue.session, patience(), runner)
-    after = beat()
-
-    assert before == pool_workers.Answer(beat_s=10.0, should_drain=False)
-    assert after == pool_workers.Answer(beat_s=10.0, should_drain=True)
-    seen = pool_workers.find(queue.session, patience(), runner)
-    assert (seen.status, seen.current_run, seen.completed, seen.failed) == (PoolWorkerStatus.DRAINING, "q", 3, 1)
-    assert pool_workers.totals(queue.session, patience()) == (3, 1)
-
-
-def test_a_silent_runner_is_offline_and_comes_back_by_registering_again(queue):
-    runner = queue.runner("zone=eu")
-    me = pool_workers.find(queue.session, patience(), runner).identity
-    queue.plane.change("UPDATE POOL_WORKERS SET LAST_BEAT_AT = DATEADD(second, -31, SYSDATE())")
-    assert pool_workers.find(queue.session, patience(), runner).status is PoolWorkerStatus.OFFLINE
-
-    assert pool_workers.silent_offline(queue.session, patience()) == 1
-    refused = pool_workers.beat(queue.session, runner, current_run=None, completed=0, failed=0, lease_s=LEASE_S)
-    pool_workers.register(queue.session, patience(), me, draining=False, lease_s=LEASE_S)
-
-    assert refused is None
-    assert pool_workers.find(queue.session, patience(), runner).status is PoolWorkerStatus.ONLINE
-    assert pool_workers.silent_offline(queue.session, patience()) == 0
-
-
-def test_who_had_the_same_host_and_process_id_is_gone(queue):
-    old = queue.runner(hostname="bench", pid=12)
-    beside = queue.runner(hostname="bench", pid=13)
-    new = queue.runner(hostname="bench", pid=12)
-
-    seen = {name: pool_workers.find(queue.session, patience(), name).status for name in (old, beside, new)}
-
-    assert seen == {old: "OFFLINE", beside: "ONLINE", new: "ONLINE"}
-
-
-def test_runners_that_have_been_gone_for_a_week_are_forgotten(queue):
-    gone, gone_lately, living = queue.runner(), queue.runner(), queue.runner()
-    for name, days in ((gone, 8), (gone_lately, 6)):
-        pool_workers.offline(queue.session, patience(), name)
-        queue.plane.change(
-            "UPDATE POOL_WORKERS SET LAST_BEAT_AT = DATEADD(day, ?, SYSDATE()) WHERE WORKER_ID = ?", -days, name
-        )
-
-    assert pool_workers.prune(queue.session, patience()) == 1
-
-    left = {worker.identity.worker_id for worker in pool_workers.page(queue.session, patience(), 100).workers}
-    assert left == {gone_lately, living}
-
-
-def test_runners_come_in_pages_filtered_by_status_and_label(queue):
-    eu = sorted(queue.runner("zone=eu", f"n={number}") for number in range(5))
-    queue.runner("zone=us")
-    pool_workers.drain(queue.session, patience(), eu[0])
-
-    pages: list[list[str]] = []
-    token: str | None = None
-    while not pages or token is not None:
-        page = pool_workers.page(queue.session, patience(), 2, token=token, labels=("zone=eu",))
-        pages.append([worker.identity.worker_id for worker in page.workers])
-        assert page.total == 5
-        token = page.next_token
-
-    assert pages == [eu[:2], eu[2:4], eu[4:]]
-    draining = pool_workers.page(queue.session, patience(), 10, status=PoolWorkerStatus.DRAINING)
-    assert [worker.identity.worker_id for worker in draining.workers] == [eu[0]]
-    assert draining.total == 1

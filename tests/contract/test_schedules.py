@@ -20,25 +20,18 @@ from loadgen.model.queue import Judging, QueueStatus
 from loadgen.model.schedule import Fire, FireOutcome, Overlap
 from orchestrator.scheduler import tick
 from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import EmbeddedServer
+
+pytestmark = pytest.mark.any_driver
 
 HOSTILE = 'it\'s "odd" \\ ; -- ? 😀 \x1b[31m'
 numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def shared(server: EmbeddedServer) -> Iterator[ControlPlane]:
-    made = ControlPlane(server)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def plane(shared: ControlPlane) -> Iterator[ControlPlane]:
-    """Without the schedules of the test before."""
-    yield shared
+@pytest.fixture(autouse=True)
+def no_schedules_left(plane: ControlPlane) -> Iterator[None]:
+    yield
     for table in ("SCHEDULES", "SCHEDULE_FIRES", "RUN_QUEUE"):
-        shared.change(f"DELETE FROM {table} WHERE 1 = 1")
+        plane.change(f"DELETE FROM {table} WHERE 1 = 1")
 
 
 def new(plane: ControlPlane, **more: Any) -> ScheduleRow:

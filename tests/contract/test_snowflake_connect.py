@@ -1,49 +1,27 @@
-"""loadgen's own way into Snowflake against a real server: settings, errors and their kinds, and the command line."""
+"""loadgen's own way into Snowflake against a real server: settings, errors and their kinds."""
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from loadgen.errors import ConnectFailed, LoadgenError
 from loadgen.model.outcome import ErrorCategory
-from loadgen.snowflake import driver
 from loadgen.snowflake.connect import close, connect
-from loadgen.snowflake.failure import Failure, classify, describe
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, find_profile
-from loadgen.snowflake.probe import probe
+from loadgen.snowflake.failure import Failure, classify
 from loadgen.snowflake.profile import Profile
-from loadgen.snowflake.settings import Settings, control_settings, load_settings, probe_settings, query_tag
-from tests.embedded_server import ROOT, EmbeddedServer
-
-MAJOR = driver.major()
-PASSWORD = "planted-Passw0rd-7193"
-PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
-
-
-def profile_of(address: str, **overrides: str | None) -> Profile:
-    return find_profile("embedded", environ={EMBEDDED_ADDRESS: address}, overrides=overrides)
-
-
-def load_of(profile: Profile, **options: Any) -> Settings:
-    return load_settings(profile, major=MAJOR, **{"statement_limit_s": 20, "tag": "load", **options})
-
-
-def control_of(profile: Profile, **options: Any) -> Settings:
-    return control_settings(profile, major=MAJOR, **{"tag": "control", **options})
-
+from loadgen.snowflake.settings import Settings, probe_settings, query_tag
+from tests.contract.connection_builders import MAJOR, control_of, load_of, profile_of
+from tests.embedded_server import EmbeddedServer
+from tests.processes import PATIENCE_S, wait_until
 
 SETTINGS: dict[str, Callable[[Profile], Settings]] = {
     "load": load_of,
@@ -53,35 +31,12 @@ SETTINGS: dict[str, Callable[[Profile], Settings]] = {
 every_purpose = pytest.mark.parametrize("purpose", SETTINGS)
 
 
-@pytest.fixture
-def profile(server: EmbeddedServer, database: str) -> Profile:
-    return profile_of(server.address, database=database, schema="PUBLIC")
-
-
-@pytest.fixture
-def open_connection(profile: Profile) -> Iterator[Callable[..., Any]]:
-    opened: list[Any] = []
-
-    def open_one(settings: Settings | None = None) -> Any:
-        opened.append(connect(profile, settings or load_of(profile)))
-        return opened[-1]
-
-    yield open_one
-    for connection in opened:
-        close(connection)
-
-
-def failure_of(cursor: Any, sql: str, *binds: Any) -> Failure:
+def classified(cursor: Any, sql: str, *binds: Any) -> Failure:
     try:
         cursor.execute(sql, binds) if binds else cursor.execute(sql)
     except Exception as error:  # whatever the driver raises: classify() takes all of it
         return classify(error)
     raise AssertionError("the statement succeeded")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 # --- opening and closing ---------------------------------------------------------------------------------------------
@@ -133,7 +88,7 @@ def test_sessions_are_in_utc_whatever_the_account_says(open_connection):
     now, clock = open_connection().cursor().execute("SELECT CURRENT_TIMESTAMP(), SYSDATE()").fetchone()
 
     assert now.utcoffset().total_seconds() == 0
-    assert abs((now.replace(tzinfo=None) - clock).total_seconds()) < 1
+    assert abs((now.replace(tzinfo=None) - clock).total_seconds()) < 60  # other zones are half an hour away at least
 
 
 def test_the_tag_of_a_load_session_joins_the_history_to_the_run(server, open_connection, profile, database):
@@ -205,7 +160,7 @@ def test_an_error_of_the_server_is_classified_by_its_number(open_connection, sql
     cursor.execute("CREATE HYBRID TABLE H (K INTEGER NOT NULL PRIMARY KEY, V INTEGER)")
     cursor.execute("INSERT INTO H VALUES (1, 1)")
 
-    failure = failure_of(cursor, sql)
+    failure = classified(cursor, sql)
 
     assert (failure.code, failure.category) == (code, category)
     assert failure.query_id is not None
@@ -221,7 +176,7 @@ def test_a_unique_constraint_refuses_as_a_duplicate_key(open_connection):
     cursor.execute("CREATE HYBRID TABLE H (K INTEGER PRIMARY KEY, E VARCHAR(36), UNIQUE (E))")
     cursor.execute("INSERT INTO H VALUES (1, 'same')")
 
-    failure = failure_of(cursor, "INSERT INTO H VALUES (?, ?)", 2, "same")
+    failure = classified(cursor, "INSERT INTO H VALUES (?, ?)", 2, "same")
 
     assert failure.duplicate_key
     assert failure.category is ErrorCategory.SNOWFLAKE_ERROR
@@ -230,7 +185,7 @@ def test_a_unique_constraint_refuses_as_a_duplicate_key(open_connection):
 def test_the_statement_limit_ends_a_statement_as_a_timeout(open_connection, profile):
     cursor = open_connection(load_of(profile, statement_limit_s=1)).cursor()
 
-    failure = failure_of(cursor, "SELECT SYSTEM$WAIT(30)")
+    failure = classified(cursor, "SELECT SYSTEM$WAIT(240)")
 
     assert (failure.code, failure.category) == (630, ErrorCategory.QUERY_TIMEOUT)
     assert not failure.unknown_outcome
@@ -244,7 +199,7 @@ def test_a_lock_that_is_not_released_in_time_is_a_conflict(open_connection, prof
     holder.execute("UPDATE H SET V = 1 WHERE K = 1")
     waiter.execute("ALTER SESSION SET HYBRID_TABLE_LOCK_TIMEOUT = 1")
 
-    failure = failure_of(waiter, "UPDATE H SET V = 2 WHERE K = 1")
+    failure = classified(waiter, "UPDATE H SET V = 2 WHERE K = 1")
     holder.execute("ROLLBACK")
 
     assert failure.category is ErrorCategory.SNOWFLAKE_ERROR
@@ -257,16 +212,16 @@ def test_a_cancelled_statement_is_known_as_such(open_connection):
     victim, other = open_connection(), open_connection().cursor()
     caught: list[Failure] = []
     thread = threading.Thread(
-        target=lambda: caught.append(failure_of(victim.cursor(), "SELECT SYSTEM$WAIT(30)")), name="victim"
+        target=lambda: caught.append(classified(victim.cursor(), "SELECT SYSTEM$WAIT(240)")), name="victim"
     )
     thread.start()
-    pause = threading.Event()
-    for _ in range(400):
+
+    def cancelled() -> bool:
         answer = other.execute(f"SELECT SYSTEM$CANCEL_ALL_QUERIES({victim.session_id})").fetchone()
-        if not answer[0].startswith("0"):
-            break
-        pause.wait(0.05)
-    thread.join(20)
+        return not answer[0].startswith("0")
+
+    wait_until(cancelled, "it is cancelled")
+    thread.join(PATIENCE_S)
 
     (failure,) = caught
     assert failure.code == 604
@@ -274,14 +229,13 @@ def test_a_cancelled_statement_is_known_as_such(open_connection):
 
 
 @pytest.mark.parametrize("purpose", ["load", "probe", "control"])
-def test_a_port_where_nobody_listens_is_told_with_a_remedy(purpose):
-    port = free_port()
-    profile = profile_of(f"127.0.0.1:{port}")
+def test_a_port_where_nobody_listens_is_told_with_a_remedy(closed_port, purpose):
+    profile = profile_of(f"127.0.0.1:{closed_port}")
 
     with pytest.raises(ConnectFailed) as caught:
         connect(profile, SETTINGS[purpose](profile))
 
-    assert f"nothing listens at 127.0.0.1:{port}" in str(caught.value)
+    assert f"nothing listens at 127.0.0.1:{closed_port}" in str(caught.value)
     assert "loadgen embedded serve" in caught.value.remedy
     assert caught.value.exit_code == 3
     assert caught.value.__cause__ is not None
@@ -306,7 +260,7 @@ def test_a_server_that_is_killed_under_a_session_is_a_lost_connection():
         assert load.cursor().execute("SELECT 1").fetchall() == [(1,)]
         own.stop(signal.SIGKILL)
 
-        failures = [failure_of(connection.cursor(), "SELECT 1") for connection in (load, control)]
+        failures = [classified(connection.cursor(), "SELECT 1") for connection in (load, control)]
         for connection in (load, control):
             close(connection)
         with pytest.raises(ConnectFailed) as caught:
@@ -315,152 +269,6 @@ def test_a_server_that_is_killed_under_a_session_is_a_lost_connection():
     assert [failure.category for failure in failures] == [ErrorCategory.CONNECTION] * 2
     assert all(failure.retryable for failure in failures)
     assert "nothing listens" in str(caught.value)
-
-
-# --- the probe and the command line ----------------------------------------------------------------------------------
-
-
-def test_a_probe_says_who_we_are_and_how_far_it_is(profile, database):
-    found = probe(profile)
-
-    assert (found.user, found.database, found.schema, found.warehouse) == ("LOADGEN", database, "PUBLIC", "COMPUTE_WH")
-    assert found.server_version
-    assert found.account
-    assert len(found.round_trips_ms) == 5
-    assert all(value > 0 for value in found.round_trips_ms)
-
-
-class Shell:
-    """Runs `loadgen` in a process of its own, with a home of its own."""
-
-    def __init__(self, home: Path) -> None:
-        self.folder = home / ".snowflake"
-        self.folder.mkdir()
-        self.environ = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-
-    def write(self, text: str) -> None:
-        path = self.folder / "connections.toml"
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o600)
-
-    def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*PROGRAM, *words],
-            env={**self.environ, **variables},
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
-
-
-def test_the_command_line_tests_the_embedded_connection(shell, server):
-    done = shell.run("connections", "test", "-c", "embedded", **{EMBEDDED_ADDRESS: server.address})
-
-    facts = dict(line.split("  ", 1) for line in done.stdout.splitlines())
-    assert (done.returncode, done.stderr) == (0, "")
-    assert facts["host"].strip() == server.address
-    assert facts["user"].strip() == "LOADGEN"
-    assert facts["driver version"].strip() == driver.version()
-    assert facts["round trip"].strip().startswith("p50 ")
-
-
-def test_the_command_line_answers_in_json(shell, server):
-    done = shell.run("connections", "test", "-c", "embedded", "--format", "json", **{EMBEDDED_ADDRESS: server.address})
-
-    facts = json.loads(done.stdout)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (facts["connection"], facts["host"], facts["account"]) == ("embedded", server.address, "EMBEDDED")
-    assert len(facts["round_trip_ms"]["tries"]) == 5
-
-
-def test_a_section_of_the_users_file_connects_and_its_password_stays_secret(shell, server, database):
-    shell.write(
-        f'[mine]\naccount = "acct"\nuser = "ann"\npassword = "{PASSWORD}"\nhost = "127.0.0.1"\nport = {server.port}\n'
-        f'protocol = "http"\ndatabase = "{database}"\nschema = "PUBLIC"\nwarehouse = "BENCH_WH"\n'
-    )
-
-    good = shell.run("--debug", "connections", "test", "-c", "mine", "--format", "json")
-    server.fault(match="/session/v1/login-request", kind="error", errno=390100, sqlstate="28000",
-                 message=f"Incorrect username or password was specified: {PASSWORD}")  # fmt: skip
-    bad = shell.run("--debug", "connections", "test", "-c", "mine")
-
-    facts = json.loads(good.stdout)
-    assert good.returncode == 0
-    assert (facts["user"], facts["database"], facts["warehouse"]) == ("ANN", database, "BENCH_WH")
-    assert bad.returncode == 3
-    assert "do not fit" in bad.stderr
-    for output in (good.stdout, good.stderr, bad.stdout, bad.stderr):
-        assert PASSWORD not in output
-
-
-def test_a_server_that_is_gone_ends_the_command_with_3(shell):
-    done = shell.run("connections", "test", "-c", "embedded", **{EMBEDDED_ADDRESS: f"127.0.0.1:{free_port()}"})
-
-    assert done.returncode == 3
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: connection 'embedded': nothing listens at 127.0.0.1:")
-    assert "loadgen embedded serve" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
-
-
-def test_a_disturbance_while_testing_is_told_in_one_line(shell, server):
-    server.fault(match="CURRENT_VERSION", kind="http_status", status=503)
-
-    done = shell.run("connections", "test", "-c", "embedded", **{EMBEDDED_ADDRESS: server.address})
-
-    assert done.returncode == 3
-    assert "logged in, but the first statement failed" in done.stderr
-    assert "503" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_the_log_of_a_session_shows_no_password_no_sql_and_no_binds(shell, server):
-    """Below WARNING the driver 4.x writes statements and their values; loadgen does not let it."""
-    code = """
-import logging, sys
-logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
-from loadgen.snowflake import driver
-from loadgen.snowflake.connect import close, connect
-from loadgen.snowflake.lookup import find_profile
-from loadgen.snowflake.settings import load_settings
-profile = find_profile("mine")
-connection = connect(profile, load_settings(profile, major=driver.major(), statement_limit_s=20, tag="t"))
-print(connection.cursor().execute("SELECT ? AS PLANTED_SQL", ("planted-bind",)).fetchall())
-close(connection)
-"""
-    shell.write(
-        f'[mine]\naccount = "acct"\nuser = "ann"\npassword = "{PASSWORD}"\nhost = "127.0.0.1"\nport = {server.port}\n'
-        'protocol = "http"\n'
-    )
-
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], env=shell.environ, capture_output=True, text=True, timeout=60, check=False
-    )
-
-    assert (done.returncode, done.stdout) == (0, "[('planted-bind',)]\n")
-    for planted in (PASSWORD, "PLANTED_SQL", "planted-bind"):
-        assert planted not in done.stderr
-
-
-def test_no_description_of_a_failure_shows_a_secret(server, open_connection):
-    from loadgen.log import Secret
-
-    secret = Secret("planted-token-4711-abcdef")
-    cursor = open_connection().cursor()
-
-    try:
-        cursor.execute(f'SELECT 1 / 0 AS "{secret.reveal()}" FROM NO_SUCH_TABLE_{secret.reveal().replace("-", "_")}')
-    except Exception as error:
-        text = describe(error)
-
-    assert "planted-token" not in text
 
 
 # --- what the driver does for nobody ---------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
@@ -14,14 +14,8 @@ from loadgen.control.lease import LeaseTimes
 from loadgen.errors import Busy
 from orchestrator.warehouse_lease import Queue, Warehouse, alone_on
 from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import EmbeddedServer
 
-
-@pytest.fixture(scope="module")
-def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
-    made = ControlPlane(server)
-    yield made
-    made.close()
+pytestmark = pytest.mark.any_driver
 
 
 @pytest.fixture

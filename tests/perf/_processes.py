@@ -12,11 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.embedded_server import ROOT, EmbeddedServer
+from tests.embedded_server import EmbeddedServer
 from tests.perf._bare_loop import KEYS, POINT_SELECT
 from tests.perf._cores import Cores, on
 from tests.perf._ending import kill, with_children
 from tests.process.worker_driver import Stage
+from tests.processes import ROOT
 
 END_S = 60.0
 GET = {"name": "get", "kind": "read", "sql": POINT_SELECT, "params": [{"uniform": {"min": 1, "max": KEYS}}]}

@@ -10,7 +10,6 @@ import pty
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import threading
 from collections.abc import Mapping
@@ -20,14 +19,13 @@ from typing import Any, Self
 
 import psutil
 
-from tests.embedded_server import ROOT
 from tests.perf._cores import Cores, on
 from tests.perf._ending import kill, with_children
 from tests.perf._processes import GET
-from tests.process.worker_driver import Stage, wait_for
+from tests.process.worker_driver import Stage
+from tests.processes import PROGRAM, ROOT, wait_until
 
 WORKERS = 2
-PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 ROWS, COLUMNS = 40, 140
 SAID_BYTES_MAX = 20_000
 
@@ -111,7 +109,7 @@ class LoadgenRun:
 
     def wait_measuring(self) -> None:
         sql = "SELECT 1 FROM RUN_STATUS WHERE TEST_NAME = ? AND STATUS = 'RUNNING' AND PHASE = 'MEASUREMENT'"
-        wait_for(lambda: self._stage.plane.rows(sql, self._name), f"{self._name} measures", unless=self._gone)
+        wait_until(lambda: self._stage.plane.rows(sql, self._name), f"{self._name} measures", unless=self._gone)
 
     def _gone(self) -> str | None:
         return None if self.process.poll() is None else f"it ended with {self.process.returncode}: {self.said}"

@@ -12,9 +12,7 @@ from typing import Any
 
 from loadgen.control.run_leases import Term
 from tests.control_plane import ControlPlane
-from tests.embedded_server import ROOT
-
-PATIENCE_S = 100.0
+from tests.processes import PATIENCE_S, ROOT
 
 Emitted = tuple[int, str, int]
 Seen = tuple[int, str, int, str]

@@ -23,13 +23,11 @@ from loadgen.control.run_attempts import Attempt
 from loadgen.control.run_queue import NewQueued, Queued
 from loadgen.model.queue import AttemptStatus, QueueStatus
 from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import ROOT
 from tests.process import pool_stand_in
+from tests.processes import PATIENCE_S, PROGRAM, ROOT
 
-PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 LEASE_S = 4.0
 POLL_S = 0.3
-END_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +129,7 @@ class PoolBench:
                 pool.terminate()
         for number, pool in enumerate(self._pools):
             try:
-                pool.wait(END_S)
+                pool.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 pool.kill()
                 log = (self.folder / f"pool-{number}.log").read_text("utf-8", "replace")

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,10 +18,8 @@ import psutil
 
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
-from tests.process import REPOSITORY, alive, wait_until
+from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, wait_until
 
-PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
-END_S = 90.0
 MEASURES = "RUNNING MEASUREMENT"
 ONE = {"statements": [{"name": "one", "sql": "SELECT 1"}]}
 TIMING = {
@@ -48,8 +45,12 @@ class Program:
         return (self.folder / "stderr.txt").read_text("utf-8")
 
     @property
+    def out(self) -> str:
+        return (self.folder / "stdout.txt").read_text("utf-8")
+
+    @property
     def printed(self) -> Any:
-        return json.loads((self.folder / "stdout.txt").read_text("utf-8"))
+        return json.loads(self.out)
 
     @property
     def run_id(self) -> str:
@@ -68,6 +69,9 @@ class Program:
             self.pids |= {child.pid for child in psutil.Process(self.process.pid).children(recursive=True)}
         return alive(self.pids)
 
+    def worker(self, name: str) -> psutil.Process:
+        return next(one for one in map(psutil.Process, self.look()) if one.name() == name)
+
     def wait_for(self, text: str) -> None:
         def there() -> bool:
             self.look()
@@ -84,11 +88,11 @@ class Program:
     def kill(self) -> None:
         self.look()
         self.process.kill()
-        self.process.wait(END_S)
+        self.process.wait(PATIENCE_S)
 
     def ended(self) -> int:
         """Its exit code."""
-        return self.process.wait(END_S)
+        return self.process.wait(PATIENCE_S)
 
     def wait_alone(self) -> None:
         """Nothing that it started is left."""
@@ -107,7 +111,7 @@ class Bench:
         self.environ = {
             "HOME": str(home),
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": str(ROOT),
             EMBEDDED_ADDRESS: server.address,
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,16 @@ from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.result import merge
 from loadgen.metrics.tally import StatementTally, Tally, Times
 from loadgen.model.run import Phase, RunStatus
+from loadgen.report.client_health import ClientHealth
 from loadgen.report.summary import RunFacts, WorkerResult, summarize
-from loadgen.report.verdict import ClientHealth
 from loadgen.scenario.frozen import freeze, template_id
 from loadgen.scenario.read import parse_scenario
 from loadgen.scenario.scenario import Scenario
 from loadgen.scenario.workers import with_workers
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.rows import stored_window
-from orchestrator.service import result_row
+from orchestrator.results import result_row
 from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import EmbeddedServer
 from tests.unit.orchestrator_builders import window
 from tests.unit.warehouse_runs import second_row
 
@@ -41,6 +40,24 @@ connection: embedded
 target: {warehouse: %s, database: BENCH, schema: PUBLIC}
 workload: {statements: [{name: look, weight: 3, sql: SELECT 1}, {name: pay, weight: 1, kind: write, sql: SELECT 2}]}
 load: {connections: 8, workers: 2, warmup: 1s, duration: 20s}
+"""
+
+OTHER_SCENARIO = """
+version: 1
+name: rates
+connection: embedded
+target: {warehouse: %s, database: BENCH, schema: PUBLIC}
+workload: {statements: [{name: read, sql: SELECT 1}]}
+load: {mode: rate, rate: 50/s, max_connections: 64, workers: 2, warmup: 1s, duration: 30s}
+"""
+WIDE_SCENARIO = """
+version: 1
+name: orders
+seed: 7
+connection: embedded
+target: {warehouse: %s, database: BENCH, schema: OTHER, statement_timeout: 60s}
+workload: {statements: [{name: look, weight: 2, sql: SELECT 1}, {name: pay, weight: 1, kind: write, sql: SELECT 3}]}
+load: {connections: 16, workers: 2, warmup: 1s, duration: 30s}
 """
 
 
@@ -58,9 +75,19 @@ class Store:
         warehouse: str = "WH",
         invalid: tuple[str, ...] = (),
         ended: bool = True,
+        scenario: str = "",
     ) -> str:
+        text = scenario or SCENARIO % warehouse
+        return self._run(
+            run_id,
+            with_workers(parse_scenario(text, source="test", environ={}).scenario, 2),
+            slower,
+            invalid,
+            ended=ended,
+        )
+
+    def _run(self, run_id: str, scenario: Scenario, slower: float, invalid: tuple[str, ...], *, ended: bool) -> str:
         session = self.plane.session
-        scenario = with_workers(parse_scenario(SCENARIO % warehouse, source="test", environ={}).scenario, 2)
         run = NewRun(
             run_id=run_id,
             template_id=template_id(scenario),
@@ -80,7 +107,8 @@ class Store:
             worker = WorkerArguments(
                 run_id=run_id, worker_id=f"worker-{number}", worker_group_id=number, worker_group_count=2
             )
-            seconds = [tally_of(f"{run_id} {number} {at}", slower) for at in range(SECONDS + 1)]
+            names = [statement.name for statement in scenario.workload.statements]
+            seconds = [tally_of(f"{run_id} {number} {at}", slower, names) for at in range(SECONDS + 1)]
             rows += [second_row(run_id, worker.worker_id, 2.0 + at, tally) for at, tally in enumerate(seconds)]
             whole = sum(seconds[1:], seconds[0])
             windows.append([window(whole.statements, seconds=float(SECONDS))])
@@ -132,22 +160,14 @@ class Store:
         return code, json.loads(out)
 
 
-def tally_of(seed: str, slower: float) -> Tally:
+def tally_of(seed: str, slower: float, names: Sequence[str]) -> Tally:
     """One second of one worker."""
     rng = np.random.default_rng(list(seed.encode()))
     statements = {}
-    for name, count in (("look", 3 * PER_SECOND // 4), ("pay", PER_SECOND // 4)):
+    for name, count in zip(names, (3 * PER_SECOND // 4, PER_SECOND // 4), strict=False):
         times = Histogram.of(np.rint(slower * 2e7 * rng.lognormal(0.0, 0.25, count)).astype(np.int64))
         statements[name] = StatementTally(times={Outcome.SUCCEEDED: Times(times, times)})
     return Tally(statements=statements)
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with EmbeddedServer() as server:
-        made = ControlPlane(server)
-        yield made
-        made.close()
 
 
 @pytest.fixture
@@ -169,7 +189,7 @@ def test_runs_in_the_tables_are_compared_and_what_cannot_be_compared_is_told(sto
     code, out, errors = store.compare(first, again, "--html", str(page))
     assert (code, errors) == (0, "")
     assert out.startswith("EQUIVALENT  ")
-    assert "same scenario, same surroundings" in out
+    assert "same scenario, same environment" in out
     assert page.read_text("utf-8").startswith("<!doctype html>")
     code, data = store.json(first, again)
     assert (code, data["verdict"], data["exit_code"]) == (0, "equivalent", 0)
@@ -197,11 +217,44 @@ def test_runs_in_the_tables_are_compared_and_what_cannot_be_compared_is_told(sto
     assert (code, out) == (2, "")
     assert errors == (
         "error: not comparable: they differ in target.warehouse\n  target.warehouse: WH → BIG_WH\n"
-        "hint: If this difference is what you want to compare, add --vary 'target.warehouse'\n"
+        "hint: If this difference is what you want to compare, add --vary target.warehouse\n"
     )
     code, out, _ = store.compare(first, big, "--vary", "target.warehouse")
     assert code == 0
     assert "target.warehouse: WH → BIG_WH" in out
+    # another scenario: a short list in its own words
+    other = OTHER_SCENARIO % "WH"
+    foreign = store.run("20261116-0600-rates-gggg", scenario=other)
+    code, out, errors = store.compare(first, foreign)
+    assert (code, out) == (2, "")
+    message, *lines, hint = errors.splitlines()
+    assert message == (
+        "error: not comparable: A is a run of orders, B of rates; they have no statement in common;"
+        " response times of different load modes mean different things; they differ in 8 settings"
+    )
+    assert lines == [
+        "  load.mode: concurrency → rate",
+        "  load.connections: 8 → not set",
+        "  load.duration: 20s → 30s",
+        "  load.max_connections: not set → 64",
+        "  load.rate: not set → 50/s",
+        "  workload.statements.look: only in A",
+        "  workload.statements.pay: only in A",
+        "  workload.statements.read: only in B",
+    ]
+    assert hint == "hint: Compare runs of one scenario. `loadgen runs list` shows the runs there are."
+    code, data = store.json(first, foreign)
+    assert {one["key"] for one in data["configuration"] if one["matters"]} == {
+        line.split()[0].strip(":") for line in lines
+    }
+    wide = store.run("20261116-0700-orders-hhhh", scenario=WIDE_SCENARIO % "WH")
+    said, _, options = store.compare(first, wide)[2].splitlines()[-1].partition(", add ")
+    assert said == "hint: If this difference is what you want to compare"
+    assert options == "--vary load --vary workload --vary target --vary seed"
+    code, out, _ = store.compare(first, wide, *options.split())
+    assert code == 0
+    assert "load.duration: 20s → 30s" in out
+
     for other, why in ((bad, "is INVALID: worker lost: worker-1"), (begun, "is PREPARED, and not COMPLETED")):
         code, data = store.json(first, other)
         assert (code, data["verdict"]) == (2, "not comparable")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -35,20 +35,6 @@ from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 
 MOMENT = datetime(2026, 11, 20, 1, 2, 3, 456789)  # noqa: DTZ001  naive UTC, as the tables have it
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with EmbeddedServer() as server:
-        made = ControlPlane(server)
-        yield made
-        made.close()
-
-
-@pytest.fixture(autouse=True)
-def no_faults_left(plane: ControlPlane) -> Iterator[None]:
-    yield
-    plane.server.clear_faults()
 
 
 def patience(attempts: int = 15) -> Patience:

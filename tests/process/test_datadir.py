@@ -12,7 +12,7 @@ import pytest
 
 from loadgen.embedded.datadir import Address, DataDir, choose_data_dir, running_server
 from loadgen.errors import Busy, EmbeddedServerError
-from tests.process import VARIANTS, reachable_directory, run_as, server_process, wait_ready
+from tests.processes import VARIANTS, reachable_directory, run_as, server_process, wait_ready
 
 ADDRESS = Address(host="127.0.0.1", port=4711)
 STARTED_AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

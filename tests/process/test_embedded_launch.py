@@ -24,11 +24,10 @@ from loadgen.embedded.usage import IDLE_S, may_go
 from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError, LoadgenError
 from loadgen.scenario.scenario import Embedded, Engine
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
-from tests.embedded_server import ROOT, STOP_S, EmbeddedServer
-from tests.process import alive, reachable_directory, wait_until
+from tests.embedded_server import EmbeddedServer
+from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, reachable_directory, wait_until
 
 NULL = Embedded(engine=Engine.NULL)
-PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 SERVE = [*PROGRAM, "embedded", "serve", "--until-eof"]  # as a command starts it
 
 # A command: prints the address, does what it is told line by line, and ends when told nothing more.
@@ -99,7 +98,7 @@ class Command:
     def end(self) -> int:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(STOP_S)
+        return self.process.wait(PATIENCE_S)
 
     def __enter__(self) -> "Command":
         return self
@@ -190,7 +189,7 @@ def test_ctrl_c_reaches_the_command_and_not_its_server(environ):
         os.killpg(command.process.pid, signal.SIGINT)
 
         assert command.tell() == "interrupted"
-        assert command.process.wait(STOP_S) == 0
+        assert command.process.wait(PATIENCE_S) == 0
         assert alive(pids) == set()
 
 
@@ -250,7 +249,7 @@ def test_a_server_that_ends_because_its_starter_is_gone_lets_nobody_in(home, env
         os.close(writing)
         wait_until(lambda: is_claimed(home), "a server at its start")
         with embedded_server(environ=environ) as address:
-            dying.wait(STOP_S)
+            dying.wait(PATIENCE_S)
 
             assert Found(address).answers()
 
@@ -436,7 +435,7 @@ def abandoned(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], Found]]:
 
 def begin_statement(server: Found) -> tuple[http.client.HTTPConnection, dict[str, str]]:
     """Log in and send a statement; its answer is still to come. Connection, and the headers of the session."""
-    client = http.client.HTTPConnection(server.host, server.port, timeout=STOP_S)
+    client = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
     client.request("POST", "/session/v1/login-request", json.dumps({"data": {"LOGIN_NAME": "wire", "PASSWORD": "any"}}))
     token = json.loads(client.getresponse().read())["data"]["token"]
     headers = {"Authorization": f'Snowflake Token="{token}"'}
@@ -453,7 +452,7 @@ def test_a_client_that_waits_for_its_statement_gets_it_and_then_the_server_goes(
 
         assert json.loads(client.getresponse().read())["success"] is True
         client.request("POST", "/session?delete=true", headers=headers)
-        assert process.wait(STOP_S) == 0
+        assert process.wait(PATIENCE_S) == 0
         client.close()
 
 
@@ -464,4 +463,50 @@ def test_a_statement_whose_client_is_gone_keeps_no_server():
         assert process.stdin is not None
         process.stdin.close()
 
-        assert process.wait(STOP_S) == 0
+        assert process.wait(PATIENCE_S) == 0
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def said_by(environ: dict[str, str], *words: str) -> str:
+    return subprocess.run(
+        [*PROGRAM, *words], env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    ).stdout
+
+
+@pytest.mark.parametrize("words", [("connections", "test", "-c", "embedded"), ("runs", "list", "-c", "embedded")])
+def test_a_command_leaves_no_process_behind(home, environ, words):
+    """When it has ended, and not some time later."""
+    said_by(environ, "setup", "-c", "embedded")
+
+    said_by(environ, *words)
+
+    assert not is_claimed(home)
+    assert postgres_processes_in(home) == []
+
+
+def test_connections_list_shows_the_server_of_the_data_directory(home, environ):
+    def listed() -> dict[str, Any]:
+        rows = json.loads(said_by(environ, "connections", "list", "--format", "json"))["connections"]
+        return next(row for row in rows if row["name"] == "embedded")
+
+    before = listed()
+    with EmbeddedServer(data_dir=home) as server:
+        meanwhile = listed()
+        text = said_by(environ, "connections", "list")
+    afterwards = listed()
+
+    assert (meanwhile["host"], meanwhile["source"]) == (server.address, f"running on {home}")
+    assert server.address in text
+    assert "not running" not in text
+    assert before == afterwards
+    assert before["host"] is None
+    assert before["source"].startswith("not running")
+
+
+def test_connections_test_uses_the_running_server(home, environ):
+    with EmbeddedServer(data_dir=home) as server:
+        tested = json.loads(said_by(environ, "connections", "test", "-c", "embedded", "--format", "json"))
+
+    assert tested["host"] == server.address

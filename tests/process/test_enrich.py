@@ -29,7 +29,6 @@ from loadgen.scenario.scenario import Enrichment, Scenario
 from loadgen.snowflake.settings import query_tag
 from orchestrator.enrich import LOOKS_IN_VAIN, PAUSE_S, Effort, enrich_run
 from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import EmbeddedServer
 from tests.unit.orchestrator_builders import merged
 from tests.unit.report_builders import summary
 
@@ -50,19 +49,6 @@ workload:
 load: {connections: 1, workers: 1, warmup: 0s, duration: 1s}
 """
 COLUMNS = "ENRICHMENT_STATUS, SF_TOTAL_MS, SF_EXECUTION_MS, SF_QUEUED_OVERLOAD_MS, SF_COMPILE_MS, SF_CLUSTER"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
-    made = ControlPlane(server)
-    yield made
-    made.close()
 
 
 class Bench:

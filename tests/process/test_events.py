@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
-import pytest
-
-from tests.control_plane import ControlPlane
-from tests.embedded_server import EmbeddedServer
-from tests.process import wait_until
 from tests.process.event_processes import check, child, run_children
+from tests.processes import wait_until
 
 EMITTERS, EVENTS_EACH, READERS = 16, 125, 4
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with EmbeddedServer() as server:
-        made = ControlPlane(server)
-        yield made
-        made.close()
 
 
 def test_16_processes_emit_2000_events_and_4_read_them_all(plane):

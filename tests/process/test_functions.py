@@ -17,7 +17,7 @@ from loadgen.embedded.functions import FUNCTIONS, normal_unit, script
 from loadgen.embedded.functions.aggregates import AGGREGATES, WINDOWS
 from loadgen.embedded.functions.scalars import SCALARS
 from loadgen.embedded.postgres import Postgres
-from tests.process import reachable_directory
+from tests.processes import reachable_directory
 
 ROWS = Path(__file__).with_name("function_rows.txt")
 ROW = re.compile(r"(?P<expression>.+?) (?P<kind>=>|!>)(?: (?P<answer>.*))?")

@@ -27,21 +27,11 @@ from loadgen.control.session import ControlSession
 from loadgen.model.event import Start
 from loadgen.model.run import Phase, RunStatus
 from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import EmbeddedServer
-from tests.process import PATIENCE_S, wait_until
+from tests.processes import PATIENCE_S, wait_until
 
 TTL_S = 30.0
 SHORT = LeaseTimes(ttl_s=4, renew_s=0.3, margin_s=1)
 ROUNDS = 200
-END_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with EmbeddedServer() as server:
-        made = ControlPlane(server)
-        yield made
-        made.close()
 
 
 # --- at the same instant ---------------------------------------------------------------------------------------------
@@ -72,7 +62,7 @@ class Racers:
                 self._barrier.abort()
                 raise
             for race in racing:
-                race.result(END_S)
+                race.result(PATIENCE_S)
 
     def _race(self, number: int) -> None:
         session = self._plane.open(f"racer {number}")
@@ -189,7 +179,7 @@ class Holder:
 
     def end(self) -> int | None:
         self._pipe.send(None)
-        self.process.join(END_S)
+        self.process.join(PATIENCE_S)
         return self.process.exitcode
 
     @property
@@ -217,7 +207,7 @@ def holding(plane: ControlPlane) -> Iterator[Holder]:
         yield holder
     finally:
         holder.process.kill()
-        holder.process.join(END_S)
+        holder.process.join(PATIENCE_S)
 
 
 def test_a_holder_that_was_paused_past_its_term_does_nothing_any_more(plane):
@@ -256,7 +246,7 @@ def test_after_a_holder_was_killed_there_is_a_successor_when_its_term_is_old_eno
     with holding(plane) as holder:
         wait_until(lambda: holder.ask(RunStatus.PREPARED) == IN_CHARGE, "the holder trusts its term")
         holder.signal(signal.SIGKILL)
-        holder.process.join(END_S)
+        holder.process.join(PATIENCE_S)
         run_id = holder.run_id
 
         assert claim(plane.session, patience(), run_id, new_owner(), TTL_S) is None

@@ -19,14 +19,13 @@ from loadgen.cli.main import main
 from loadgen.cli.schedule_print import program
 from loadgen.model.cron import parse_cron
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
-from tests.embedded_server import ROOT, EmbeddedServer
-from tests.process import wait_until
+from tests.embedded_server import EmbeddedServer
+from tests.processes import PATIENCE_S, ROOT, wait_until
 
 NIGHTLY = ROOT / "examples" / "nightly"
-SERVICE_TIME = "lognormal(20ms,0.3)"  # what the scenarios ask for
+SERVICE_TIME = "lognormal(100ms,0.3)"  # what the scenarios ask for
 SETTING = re.compile(r"([A-Z_]+)=(.*)")
 ENTRY = re.compile(r"((?:\S+\s+){5})(\S.*)")
-END_S = 300.0
 FINISHED = (0, 5, 10)  # on a busy machine the client may have been the bottleneck, which is not the matter here
 
 
@@ -65,7 +64,7 @@ class Cron:
     def run(self, command: str) -> tuple[int, str]:
         """Exit code, and what cron would mail."""
         job = self.start(command)
-        said = "".join(job.communicate(timeout=END_S))
+        said = "".join(job.communicate(timeout=PATIENCE_S))
         return job.returncode, said
 
 
@@ -114,7 +113,7 @@ def test_three_nights_by_cron_and_one_that_overlaps(cron):
     saturday = cron.start(weekday)
     wait_until(lambda: len(list(cron.home.glob("loadgen-nights/runs/*"))) == 2, "the second night is under way")
     overlapping = cron.run(weekday)
-    saturday_said = "".join(saturday.communicate(timeout=END_S))
+    saturday_said = "".join(saturday.communicate(timeout=PATIENCE_S))
     last = cron.run(sunday)
 
     assert overlapping == (75, "skipped: the last night has not ended\n")

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.process import reachable_directory
-from tests.process.run_bench import MEASURES, PROGRAM, Bench, Program, benched, history, scenario
+from tests.process.run_bench import MEASURES, Bench, Program, benched, history, scenario
+from tests.processes import PROGRAM, reachable_directory
 
 VERDICTS = {"passed": 0, "invalid": 5}  # a busy machine makes a run INVALID; neither may be lost
 SHORT = {"warmup": "0s", "duration": "2s"}

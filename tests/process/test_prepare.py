@@ -10,7 +10,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,10 +19,10 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from tests.embedded_server import ROOT, EmbeddedServer, reachable_directory
-from tests.process import PATIENCE_S, wait_until
+from tests.embedded_server import EmbeddedServer, reachable_directory
+from tests.processes import PATIENCE_S, PROGRAM, ROOT, wait_until
 
-PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())", "prepare"]
+PREPARE = [*PROGRAM, "prepare"]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
 TABLE = "BENCH.PUBLIC.BULK"
 ROWS = 100_000
@@ -43,12 +42,6 @@ prepare:
 workload: {{statements: [{{name: s, sql: SELECT 1}}]}}
 """
 SHOW_CURSOR = b"\x1b[?25h"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
 
 
 @pytest.fixture
@@ -75,14 +68,14 @@ def environment(server: EmbeddedServer | None, **more: str) -> dict[str, str]:
 
 
 def prepare(server: EmbeddedServer | None, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
-    command = [*PROGRAM, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment(server, **more))
+    command = [*PREPARE, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, env=environment(server, **more))
 
 
 @contextmanager
 def preparing(server: EmbeddedServer, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [*PROGRAM, *map(str, arguments)],
+        [*PREPARE, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -228,7 +221,7 @@ def test_on_a_terminal_there_is_a_bar_and_ctrl_c_gives_the_terminal_back(server,
     slowly(server, ms=500)
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*PROGRAM, str(scenario)],
+        [*PREPARE, str(scenario)],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -274,7 +267,7 @@ def read_some(descriptor: int) -> bytes:
 def test_colours_and_cursor_movements_stay_away_from_a_dumb_terminal(server, cursor, scenario):
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*PROGRAM, str(scenario)], stdout=theirs, stderr=theirs, env=environment(server, TERM="dumb", NO_COLOR="1")
+        [*PREPARE, str(scenario)], stdout=theirs, stderr=theirs, env=environment(server, TERM="dumb", NO_COLOR="1")
     )
     os.close(theirs)
     shown = b""

@@ -7,30 +7,22 @@ INVALID when the client was the limit, and nothing else; counts, rows and states
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
-from tests.process import REPOSITORY, alive, wait_until
+from tests.process.run_bench import MEASURES, Bench, Program, benched
+from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, wait_until
 
-PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
-QUICKSTART = REPOSITORY / "examples" / "quickstart.yaml"
+QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 SHORT = ["--set", "load.warmup=1s", "--set", "load.duration=3s"]
 ENDLESS = ["--set", "load.warmup=1s", "--set", "load.duration=5m"]
-END_S = 90.0
-MEASURES = "RUNNING MEASUREMENT"
 TOTALS = ("skipped", "succeeded", "failed", "cancelled")
 RATE = """
 version: 1
@@ -65,105 +57,21 @@ workload: {statements: [{name: one, sql: SELECT 1}]}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer("--service-time", "lognormal(20ms,0.3)") as running:
+    with EmbeddedServer("--service-time", "lognormal(100ms,0.3)") as running:
         yield running
-
-
-@dataclass
-class Run:
-    """One process. Everything it started is known by its id, so that nothing of it can be left unseen."""
-
-    process: subprocess.Popen[str]
-    folder: Path
-    pids: set[int] = field(default_factory=set)
-    out: str = ""
-    err: str = ""
-
-    @property
-    def said(self) -> str:
-        return (self.folder / "stderr.txt").read_text("utf-8")
-
-    def wait_for(self, text: str) -> None:
-        def there() -> bool:
-            self.look()
-            assert self.process.poll() is None, self.said
-            return text in self.said
-
-        wait_until(there, f"it says {text!r}; it said {self.said}")
-
-    def look(self) -> list[psutil.Process]:
-        children: list[psutil.Process] = []
-        with suppress(psutil.NoSuchProcess):
-            children = psutil.Process(self.process.pid).children(recursive=True)
-        self.pids |= {child.pid for child in children}
-        return children
-
-    def worker(self, name: str) -> psutil.Process:
-        return next(child for child in self.look() if child.name() == name)
-
-    def ended(self) -> int:
-        self.out = self.process.communicate(timeout=END_S)[0]
-        self.err = self.said
-        return self.process.returncode
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """The file; stdout has to say the same."""
-        (file,) = self.folder.glob("runs/*/summary.json")
-        found: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        return found
-
-
-@dataclass
-class Bench:
-    server: EmbeddedServer
-    home: Path
-    runs: list[Run] = field(default_factory=list)
-
-    def start(self, *words: object, embedded: bool = True) -> Run:
-        folder = self.home / str(len(self.runs))
-        folder.mkdir()
-        address = {EMBEDDED_ADDRESS: self.server.address} if embedded else {}
-        environment = {"HOME": str(self.home), "PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY), **address}
-        with (folder / "stderr.txt").open("w") as errors:
-            process = subprocess.Popen(
-                [*PROGRAM, "run", *map(str, words)],
-                env=environment,
-                cwd=folder,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        self.runs.append(Run(process, folder))
-        return self.runs[-1]
-
-    def rows(self, sql: str, *binds: object) -> list[tuple[Any, ...]]:
-        with self.server.connect(database="LOADGEN", schema="CONTROL") as connection:
-            found: list[tuple[Any, ...]] = connection.cursor().execute(sql, binds).fetchall()
-            return found
-
-    def history(self, run_id: str) -> Counter[str]:
-        """What the server executed for the measurement of a run, by the first word of each statement."""
-        lines = self.server.ask(f"/__loadgen/history?tag={run_id}")
-        measured = [line for line in lines if json.loads(line["query_tag"])["phase"] == "MEASUREMENT"]
-        return Counter(line["sql_text"].split()[0] for line in measured if not line["sql_text"].startswith("ALTER"))
 
 
 @pytest.fixture
 def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(server, tmp_path)
-    try:
-        yield bench
-    finally:
-        for run in bench.runs:
-            run.look()
-            for pid in (run.process.pid, *run.pids):
-                with suppress(psutil.NoSuchProcess):
-                    if run.process.poll() is None or pid != run.process.pid:
-                        psutil.Process(pid).kill()
-            run.process.wait()
-            assert run.process.stdout is not None
-            run.process.stdout.close()
+    with benched(server, tmp_path) as made:
+        yield made
+
+
+def executed(server: EmbeddedServer, run_id: str) -> Counter[str]:
+    """What the server executed for the measurement of a run, by the first word of each statement."""
+    lines = server.ask(f"/__loadgen/history?tag={run_id}")
+    measured = [line for line in lines if json.loads(line["query_tag"])["phase"] == "MEASUREMENT"]
+    return Counter(line["sql_text"].split()[0] for line in measured if not line["sql_text"].startswith("ALTER"))
 
 
 def only_the_client_was_the_limit(summary: dict[str, Any]) -> bool:
@@ -171,7 +79,7 @@ def only_the_client_was_the_limit(summary: dict[str, Any]) -> bool:
     return bool(reasons) and all(reason.startswith("the client was the limit") for reason in reasons)
 
 
-def check_left_in_order(bench: Bench, run: Run, status: str, workers: int) -> None:
+def check_left_in_order(bench: Bench, run: Program, status: str, workers: int) -> None:
     """No process, no lease; one row for the run, and one for each worker that could still write."""
     summary = run.summary
     wait_until(lambda: not alive(run.pids), "every worker is gone")
@@ -193,16 +101,16 @@ def check_against_the_server(bench: Bench, summary: dict[str, Any]) -> None:
     totals, statements = summary["totals"], summary["statements"]
     assert totals["scheduled"] == sum(totals[name] for name in TOTALS)
     counted = {name: one["succeeded"] + one["failed"] for name, one in statements.items()}
-    served = bench.history(summary["run_id"])
+    served = executed(bench.server, summary["run_id"])
     assert {"point_lookup": served["SELECT"], "pay": served["UPDATE"]} == counted
     assert sum(counted.values()) == totals["succeeded"] + totals["failed"] == totals["reads"] + totals["writes"]
 
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_the_quickstart_and_what_it_leaves(bench: Bench, workers: int) -> None:
-    run = bench.start(QUICKSTART, *SHORT, "--set", f"load.workers={workers}", "--format", "json", "--quiet")
+    run = bench.start("run", QUICKSTART, *SHORT, "--set", f"load.workers={workers}", "--format", "json", "--quiet")
     code, summary = run.ended(), run.summary
-    assert run.err == ""  # --quiet
+    assert run.said == ""  # --quiet
     assert json.loads(run.out) == summary
     assert summary["exit_code"] == code
     assert code == 0 or (code == 5 and only_the_client_was_the_limit(summary)), run.out
@@ -220,9 +128,9 @@ def test_the_quickstart_and_what_it_leaves(bench: Bench, workers: int) -> None:
 
 
 def test_a_killed_worker_fails_the_run_and_what_was_measured_is_kept(bench: Bench) -> None:
-    run = bench.start(QUICKSTART, *ENDLESS, "--set", "load.workers=2")
+    run = bench.start("run", QUICKSTART, *ENDLESS, "--set", "load.workers=2")
     run.wait_for(MEASURES)
-    wait_until(lambda: bench.history(json_run_id(run))["SELECT"] > 50, "both have measured something")
+    wait_until(lambda: executed(bench.server, run.run_id)["SELECT"] > 50, "both have measured something")
     run.worker("worker-1").kill()
     assert run.ended() == 4
     summary = run.summary
@@ -237,12 +145,8 @@ def test_a_killed_worker_fails_the_run_and_what_was_measured_is_kept(bench: Benc
     assert bench.rows(sql, summary["run_id"]) == [("FAILED",)]  # it could not write its result any more
 
 
-def json_run_id(run: Run) -> str:
-    return next(path.name for path in run.folder.glob("runs/*"))
-
-
 def test_one_signal_ends_a_run_in_good_order(bench: Bench) -> None:
-    run = bench.start(QUICKSTART, *ENDLESS, "--format", "json")
+    run = bench.start("run", QUICKSTART, *ENDLESS, "--format", "json")
     run.wait_for(MEASURES)
     run.process.send_signal(signal.SIGINT)
     assert run.ended() == 130
@@ -258,7 +162,7 @@ def test_the_second_signal_cancels_what_is_under_way(bench: Bench, tmp_path: Pat
     """The statements sleep for a minute, and the drain would wait for them for twenty seconds."""
     path = tmp_path / "slow.yaml"
     path.write_text(SLOW, "utf-8")
-    run = bench.start(path, "--set", "load.warmup=0s", "--set", "load.duration=5m")
+    run = bench.start("run", path, "--set", "load.warmup=0s", "--set", "load.duration=5m")
     wait_until(lambda: run.look() and bench.server.ask("/__loadgen/stats")["running"] == 2, "both clients are busy")
     run.wait_for(MEASURES)
     run.process.send_signal(signal.SIGTERM)
@@ -274,24 +178,24 @@ def test_the_second_signal_cancels_what_is_under_way(bench: Bench, tmp_path: Pat
 def test_a_signal_before_there_is_a_run(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "bulk.yaml"
     path.write_text(BULK, "utf-8")
-    run = bench.start(path, "--format", "json")
+    run = bench.start("run", path, "--format", "json")
     run.wait_for("of 5,000,000 rows")
     run.process.send_signal(signal.SIGINT)
     assert run.ended() == 130
     assert json.loads(run.out)["error"]["exit_code"] == 130
-    assert "\nhint: " in run.err
+    assert "\nhint: " in run.said
     assert not list(run.folder.glob("runs/*"))
 
 
 def test_what_was_offered_is_delivered_and_a_missed_threshold_is_exit_code_10(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "rate.yaml"
     path.write_text(RATE, "utf-8")
-    run = bench.start(path, "--format", "json")
+    run = bench.start("run", path, "--format", "json")
     code, summary = run.ended(), run.summary
     assert json.loads(run.out) == summary
     totals = summary["totals"]
     assert (totals["scheduled"], totals["skipped"]) == (80, 0)
-    assert totals["succeeded"] + totals["failed"] == bench.history(summary["run_id"])["SELECT"] == 80
+    assert totals["succeeded"] + totals["failed"] == executed(bench.server, summary["run_id"])["SELECT"] == 80
     assert [check["passed"] for check in summary["thresholds"]] == [False, True]
     assert code == 10 or (code == 5 and only_the_client_was_the_limit(summary)), run.out
     assert summary["lag_ms"]["p50"] is not None
@@ -316,32 +220,34 @@ def connections_file(bench: Bench, name: str, port: int) -> None:
 def test_a_scenario_that_cannot_be(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(RATE.replace("rate: 20/s", "rote: 20/s"), "utf-8")
-    run = bench.start(path, "--format", "json")
+    run = bench.start("run", path, "--format", "json")
     assert run.ended() == 2
     assert json.loads(run.out)["error"]["exit_code"] == 2
-    assert "error: " in run.err
-    assert "rote" in run.err
+    assert "error: " in run.said
+    assert "rote" in run.said
 
 
 def test_nobody_answers(bench: Bench) -> None:
     connections_file(bench, "nowhere", 9)  # discard: nobody listens there
-    run = bench.start(QUICKSTART, *SHORT, "-c", "nowhere", "--format", "json", embedded=False)
-    assert run.ended() == 3, run.err
+    run = bench.start("run", QUICKSTART, *SHORT, "-c", "nowhere", "--format", "json")
+    assert run.ended() == 3, run.said
     assert json.loads(run.out)["error"]["exit_code"] == 3
-    assert "hint: " in run.err
+    assert "hint: " in run.said
     assert not list(run.folder.glob("runs/*"))
 
 
 def test_without_control_tables_the_hint_is_setup(bench: Bench) -> None:
     connections_file(bench, "account", bench.server.port)
-    run = bench.start(QUICKSTART, *SHORT, "-c", "account", "--set", "control.database=NOBODY_SET_UP")
-    assert run.ended() in (2, 3), run.err
-    assert "loadgen setup" in run.err.split("hint: ")[1]
+    run = bench.start("run", QUICKSTART, *SHORT, "-c", "account", "--set", "control.database=NOBODY_SET_UP")
+    assert run.ended() in (2, 3), run.said
+    assert "loadgen setup" in run.said.split("hint: ")[1]
 
 
 def test_a_reader_that_leaves_is_no_error(bench: Bench) -> None:
-    run = bench.start(QUICKSTART, "--dry-run")
-    assert run.process.stdout is not None
-    run.process.stdout.close()
-    assert run.process.wait(END_S) == 141
-    assert run.said == ""
+    words = [*PROGRAM, "run", str(QUICKSTART), "--dry-run"]
+    with subprocess.Popen(words, env=bench.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.wait(PATIENCE_S) == 141
+        assert process.stderr.read() == b""

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from loadgen.clock import FakeClock
@@ -22,8 +23,8 @@ from loadgen.control.run_status import Fenced
 from orchestrator.office import Office
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
-from tests.process import reachable_directory, wait_until
 from tests.process.run_bench import MEASURES, TIMING, Bench, Program, benched, history
+from tests.processes import reachable_directory, wait_until
 
 SLOTS = 16
 SLOW = {"statements": [{"name": "slow", "sql": "SELECT SYSTEM$WAIT(100)"}]}
@@ -109,6 +110,26 @@ def stored(bench: Bench, run: Program) -> dict[str, Any]:
     sql = "SELECT SUMMARY FROM TEST_RESULTS WHERE RUN_ID = ? AND WORKER_ID IS NULL"
     ((text,),) = bench.rows(sql, run.run_id)
     return dict(json.loads(text))
+
+
+# --- a worker is paused ----------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_was_paused_is_not_taken_for_a_slow_server(bench: Bench) -> None:
+    run = bench.run(load={"warmup": "0s", "duration": "8s"})
+    run.wait_for(MEASURES)
+    wait_until(lambda: history(bench.server, run.run_id)[None] > 20, "it has measured something")
+    worker = next(child for child in psutil.Process(run.process.pid).children() if child.name() == "worker-0")
+    worker.suspend()
+    sql = "SELECT COUNT(*) FROM WORKER_HEARTBEATS WHERE RUN_ID = ? AND LAST_HEARTBEAT < DATEADD(second, -2, SYSDATE())"
+    wait_until(lambda: bench.rows(sql, run.run_id) == [(1,)], "it has been silent for two seconds")
+    worker.resume()
+
+    assert run.ended() == 5, run.said
+    summary = run.summary
+    assert any("the client was the limit: worker-0 was paused for " in one for one in summary["validity"]["reasons"])
+    assert summary["client"]["saturated"]
+    assert 10.0 < summary["client"]["gap_percent"] < 90.0
 
 
 # --- the user is impatient -------------------------------------------------------------------------------------------
@@ -285,8 +306,8 @@ def test_the_maximum_that_a_server_of_sixteen_slots_can_take(bench: Bench) -> No
     assert bench.rows(sql, run.run_id) == told
     sql = "SELECT FIND_MAX_RESULT FROM TEST_RESULTS WHERE RUN_ID = ? AND WORKER_ID IS NULL"
     assert json.loads(bench.rows(sql, run.run_id)[0][0]) == found
-    decisive = [step for step in found["steps"] if step["target"] == found["max_concurrency"]][-1]
-    assert summary["totals"]["succeeded"] == history(bench.server, run.run_id)[decisive["step"]]
+    assert summary["connections"] == found["max_concurrency"]
+    assert summary["totals"]["succeeded"] == history(bench.server, run.run_id)[found["decisive_step"]]
     assert (found["qps"], found["p95_ms"]) == (summary["totals"]["qps"], summary["latency_ms"]["p95"])
 
 
@@ -314,7 +335,7 @@ def test_guardrails_thresholds_and_a_rate_that_is_too_high(bench: Bench) -> None
 
     assert offered.ended() == 5
     summary, totals = offered.summary, offered.summary["totals"]
-    assert any(reason.startswith("the offered rate was not delivered") for reason in summary["validity"]["reasons"])
+    assert any("because every connection was executing" in reason for reason in summary["validity"]["reasons"])
     assert (totals["scheduled"], totals["skipped"] > 0) == (450, True)
     assert summary["latency_ms"]["p50"] > 5 * summary["service_ms"]["p95"]  # waiting counts
     for run in (costly, warming, slow, offered):

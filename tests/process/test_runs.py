@@ -25,11 +25,8 @@ from loadgen.errors import UsageError
 from loadgen.model.run import Phase, RunStatus
 from orchestrator.recover import Left, recover
 from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import ROOT, EmbeddedServer
-from tests.process import alive, wait_until
+from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, wait_until
 
-PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
-END_S = 60.0
 COMPLETED = (0, 5)  # 5: on a busy machine the client may have been the bottleneck, which is not the matter here
 SHARED = "the warehouse was shared: other runs may have measured on it at the same time"
 SCENARIO = """
@@ -43,19 +40,6 @@ load: {connections: 2, workers: 1, warmup: 1s, duration: %s}
 timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms,
          drain_interrupt: 1s, terminate_after: 500ms, kill_after: 500ms}
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
-    made = ControlPlane(server)
-    yield made
-    made.close()
 
 
 class Bench:
@@ -135,7 +119,7 @@ def bench(
 
 
 def result(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, errors = process.communicate(timeout=END_S)
+    out, errors = process.communicate(timeout=PATIENCE_S)
     assert out, errors
     return dict(json.loads(out)) | {"code": process.returncode, "said": errors}
 
@@ -214,11 +198,13 @@ def test_a_run_is_seen_and_stopped_from_elsewhere_while_another_waits_for_its_wa
     assert "statements/s over" in text
     assert len(bench.json("runs", "logs", after["run_id"], "-n", "1")["lines"]) == 1
     lines = bench.ask("runs", "list")[1].splitlines()
-    assert [line.split()[:2] for line in lines[1:]] == [
-        [after["run_id"], "COMPLETED"],
-        [beside["run_id"], "COMPLETED"],
-        [run_id, "CANCELLED"],
+    assert [(line.split()[0], line.split()[-1]) for line in lines[1:]] == [
+        (one["run_id"], one["verdict"]) for one in (after, beside, ended)
     ]
+    for shown, summary in zip(bench.json("runs", "list")["runs"], (after, beside, ended), strict=True):
+        totals = summary["totals"]
+        assert (shown["operations"], shown["errors"]) == (totals["succeeded"] + totals["failed"], totals["failed"])
+        assert (shown["qps"], shown["p95_ms"]) == (totals["qps"], summary["latency_ms"]["p95"])
 
 
 def test_a_run_that_still_waits_for_its_workers_can_be_stopped(bench):
@@ -268,7 +254,7 @@ def test_a_worker_started_by_hand_with_the_command_that_was_printed(bench):
     worker = subprocess.Popen(["sh", "-c", f"exec {line.strip()}"], env=bare, cwd=bench.folder)
     try:
         ended = result(process)
-        code = worker.wait(END_S)
+        code = worker.wait(PATIENCE_S)
     finally:
         worker.kill()
         worker.wait()

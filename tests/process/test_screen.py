@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import codecs
 import fcntl
 import os
 import pty
@@ -10,18 +10,16 @@ import re
 import signal
 import struct
 import subprocess
-import sys
 import termios
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.control_plane import ControlPlane
-from tests.embedded_server import ROOT, EmbeddedServer
-from tests.process import wait_until
+from tests.processes import PATIENCE_S, PROGRAM, ROOT, wait_until
 
-PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 SCENARIO = """
 version: 1
 name: nap
@@ -34,15 +32,10 @@ timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, 
          drain_interrupt: 1s, terminate_after: 500ms, kill_after: 500ms}
 """
 ENTER, LEAVE, CURSOR, NO_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h", "\x1b[?25l"
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 COMPLETED = (0, 5)  # 5: on a busy machine the client may have been the bottleneck, which is not the matter here
 
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with EmbeddedServer() as server:
-        made = ControlPlane(server)
-        yield made
-        made.close()
+END_OF_TEST = b"\x00"  # no program writes it
 
 
 class Seat:
@@ -50,7 +43,6 @@ class Seat:
 
     def __init__(self, plane: ControlPlane, folder: Path, *words: str) -> None:
         self._master, slave = pty.openpty()
-        os.set_blocking(self._master, False)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self._before = termios.tcgetattr(slave)
         self._slave = slave
@@ -66,24 +58,32 @@ class Seat:
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
+        # As a terminal does, all the time: the program gives up on one that does not read.
+        self._reader = threading.Thread(target=self._read, name="terminal", daemon=True)
+        self._reader.start()
 
-    def read(self) -> str:
-        """Everything that was ever shown."""
-        with contextlib.suppress(BlockingIOError, OSError):
-            while part := os.read(self._master, 65_536):
-                self.seen += part.decode("utf-8", "replace")
-        return self.seen
+    def _read(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        while not (part := os.read(self._master, 65_536)).endswith(END_OF_TEST):
+            self.seen += decoder.decode(part)
+        self.seen += decoder.decode(part.removesuffix(END_OF_TEST))
 
     def wait_for(self, text: str) -> None:
-        wait_until(lambda: text in self.read(), f"the screen shows {text!r}; it showed {self.seen[-2000:]!r}")
+        wait_until(lambda: text in self.seen, f"the screen shows {text!r}")
 
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
     def ended(self) -> int:
-        wait_until(lambda: (self.read(), self.process.poll())[1] is not None, "it ends")
-        self.read()
-        return int(self.process.returncode)
+        """Its exit code, once everything it wrote was read."""
+        code = self.process.wait(PATIENCE_S)
+        self._stop_reading()
+        return code
+
+    def _stop_reading(self) -> None:
+        if self._reader.is_alive():
+            os.write(self._slave, END_OF_TEST)
+            self._reader.join(PATIENCE_S)
 
     @property
     def left(self) -> str:
@@ -94,11 +94,12 @@ class Seat:
         assert self.seen.count(ENTER) == self.seen.count(LEAVE)
         assert self.seen.rindex(CURSOR) > self.seen.rindex(NO_CURSOR)
         assert termios.tcgetattr(self._slave) == self._before
-        assert "\x1b" not in self.left
+        assert "\x1b" not in COLOUR.sub("", self.left)
 
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
+        self._stop_reading()
         os.close(self._slave)
         os.close(self._master)
 
@@ -135,6 +136,8 @@ def test_the_terminal_is_given_back_however_a_run_ends_and_whoever_watches(seats
     try:
         watcher.wait_for("q leave, the run goes on")
         watcher.wait_for("statement, measurement")
+        # The seconds before it was opened come from the tables, so the peak is known, and not only "at least".
+        wait_until(lambda: re.search(r"peak \d", watcher.seen), "the peak of the run is known")
         watcher.type("q")
         assert watcher.ended() == 0
         assert f"run {run_id} goes on: RUNNING MEASUREMENT" in watcher.left
@@ -142,7 +145,7 @@ def test_the_terminal_is_given_back_however_a_run_ends_and_whoever_watches(seats
         first = by_cron.stderr.readline()
 
         seats["KEY"].type("\x1a")  # Ctrl-Z: with no shell to continue it, it goes on by itself
-        wait_until(lambda: seats["KEY"].read().count(ENTER) == 2, "the screen is left and taken again")
+        wait_until(lambda: seats["KEY"].seen.count(ENTER) == 2, "the screen is left and taken again")
         seats["KEY"].type("q")
         seats["CTRL_C"].type("\x03")
         seats["TERM"].process.send_signal(signal.SIGTERM)
@@ -154,8 +157,11 @@ def test_the_terminal_is_given_back_however_a_run_ends_and_whoever_watches(seats
         for seat in (*seats.values(), watcher):
             seat.check_restored()
         for seat in seats.values():
-            assert "files: " in seat.left
-        said, told = by_cron.communicate(timeout=60)
+            left = COLOUR.sub("", seat.left).replace("\r", "").splitlines()
+            assert any(line.startswith("report: ") and line.endswith("/report.html") for line in left)
+            assert [line for line in left if len(line) > 80 and "/" not in line] == []
+            assert COLOUR.search(seat.left)
+        said, told = by_cron.communicate(timeout=PATIENCE_S)
         assert f"{run_id} RUNNING MEASUREMENT" in first
         assert "\x1b" not in first + told
         assert (by_cron.returncode, said.count("\n")) == (0, 1)

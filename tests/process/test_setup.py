@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,28 +13,14 @@ from loadgen.control.migrations import migrations
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
-from tests.process import REPOSITORY, reachable_directory
+from tests.processes import PATIENCE_S, PROGRAM, ROOT, reachable_directory
 
-PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
-END_S = 60.0
 VERSIONS = {migration.version for migration in migrations()}
 TABLES = sorted(["SCHEMA_VERSION", *(table for migration in migrations() for table, _ in migration.tables)])
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def no_faults_left(server: EmbeddedServer) -> Iterator[None]:
-    yield
-    server.clear_faults()
-
-
 def environ(home: Any, **more: str) -> dict[str, str]:
-    return {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY), **more}
+    return {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **more}
 
 
 def start(server: EmbeddedServer, home: Any, *words: str) -> subprocess.Popen[str]:
@@ -78,7 +62,7 @@ def test_two_at_once_both_succeed(server, tmp_path):
     server.fault(match="^CREATE", kind="latency", ms=150)
 
     both = [start(server, tmp_path, *setup_of("TWINS")) for _ in range(2)]
-    ends = [process.communicate(timeout=END_S) for process in both]
+    ends = [process.communicate(timeout=PATIENCE_S) for process in both]
 
     assert [process.returncode for process in both] == [0, 0], ends
     assert all(out.splitlines()[-1] == 'the control plane in "TWINS"."CONTROL" is ready' for out, _ in ends)
@@ -91,7 +75,7 @@ def test_what_was_killed_in_the_middle_is_completed_by_the_next(server, tmp_path
     read_until(first, "IF NOT EXISTS TEST_RESULTS")
 
     first.send_signal(signal.SIGKILL)
-    first.communicate(timeout=END_S)
+    first.communicate(timeout=PATIENCE_S)
 
     tables, versions = made(server, "KILLED")
     assert "TEST_RESULTS" in tables
@@ -99,7 +83,7 @@ def test_what_was_killed_in_the_middle_is_completed_by_the_next(server, tmp_path
     assert versions == set()
     server.clear_faults()
     second = start(server, tmp_path, *setup_of("KILLED"))
-    out, errors = second.communicate(timeout=END_S)
+    out, errors = second.communicate(timeout=PATIENCE_S)
     assert (second.returncode, errors) == (0, "")
     assert out.splitlines()[-1].endswith("is ready")
     assert made(server, "KILLED") == (TABLES, VERSIONS)
@@ -119,7 +103,7 @@ def test_ctrl_c_ends_it_at_once_and_without_noise(server, tmp_path, words, struc
     read_until(process, last)
 
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=END_S)
+    _, errors = process.communicate(timeout=PATIENCE_S)
 
     assert process.returncode == 130
     assert errors.strip() == "error: stopped"
@@ -132,7 +116,7 @@ def test_without_a_server_one_is_started(tmp_path):
             env=environ(tmp_path, **{DATA_DIR_VARIABLE: str(directory / "data")}),
             capture_output=True,
             text=True,
-            timeout=2 * END_S,
+            timeout=PATIENCE_S,
             check=False,
         )
 
@@ -154,7 +138,7 @@ def test_a_refused_connection_is_told_at_once(tmp_path):
         env=environ(tmp_path),
         capture_output=True,
         text=True,
-        timeout=END_S,
+        timeout=PATIENCE_S,
         check=False,
     )
 

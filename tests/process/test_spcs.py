@@ -19,11 +19,10 @@ from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
 from orchestrator.spawn.spcs import SpcsSpawner
 from orchestrator.spawn.spcs_job import Job
 from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import ROOT, EmbeddedServer
-from tests.process import alive, wait_until
-from tests.spcs_replicas import PROGRAM, Replicas
+from tests.embedded_server import EmbeddedServer
+from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, wait_until
+from tests.spcs_replicas import Replicas
 
-END_S = 90.0
 COMPLETED = (0, 5)  # 5: on a busy machine the client may have been the bottleneck, which is not the matter here
 IMAGE = "/bench_db/loadgen/images/loadgen:1.0"
 SCENARIO = """
@@ -46,12 +45,6 @@ host = "%s"
 port = %d
 protocol = "http"
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
 
 
 @pytest.fixture
@@ -118,7 +111,7 @@ def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
 
 
 def result(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, errors = process.communicate(timeout=END_S)
+    out, errors = process.communicate(timeout=PATIENCE_S)
     assert out, errors
     return {"status": None, **json.loads(out), "code": process.returncode, "said": errors}
 

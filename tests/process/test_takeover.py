@@ -16,8 +16,8 @@ import pytest
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
-from tests.process import wait_until
 from tests.process.run_bench import MEASURES, Bench, Program, benched, history
+from tests.processes import wait_until
 
 BY_HAND = {"control": {"connection": "plane"}, "spawner": {"kind": "external"}}
 

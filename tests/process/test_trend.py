@@ -52,6 +52,7 @@ class Nights:
         generation: str = "1",
         server: str = "10.1.0",
         name: str = "orders",
+        at_least: bool = False,
     ) -> dict[str, Any]:
         """Its summary."""
         self._count += 1
@@ -73,6 +74,10 @@ class Nights:
         stored = run_status.read(session, run_id)
         assert stored is not None
         summary = summary_of(run_id, p95, connections, driver, status, invalid, server)
+        if at_least:
+            summary["latency_ms"] |= {"p50": 26.0, "at_least": ["p95"]}
+            summary["totals"]["qps"] = 4_000 / 52
+            summary["statements"] = {name: {"latency_ms": {"p95": 52.0}} for name in ("look", "pay")}
         look = WarehousePoll(
             run_id=run_id,
             timestamp=stored.created_at,
@@ -143,12 +148,6 @@ def summary_of(
     }
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as made:
-        yield made
-
-
 @pytest.fixture
 def plane(server: EmbeddedServer) -> Iterator[ControlPlane]:
     made = ControlPlane(server)
@@ -183,7 +182,7 @@ def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_besi
     assert nights.json("orders")[1]["verdict"] == "learning"
     nights.run(1.0, invalid=("a worker was lost",), name="sick")
     nothing = nights.trend("sick")[1].splitlines()
-    assert nothing[0] == "LEARNING  sick has no run that counts: 1 are INVALID"
+    assert nothing[0] == "LEARNING  sick has no run that counts: 1 is INVALID; 6 comparable runs are needed"
     assert nothing[-1].endswith(") is INVALID: a worker was lost")
 
     # three nights, and what --baseline trend says on each
@@ -192,7 +191,7 @@ def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_besi
     assert (code, data["verdict"], data["runs_in_series"]) == (0, "suspected", NIGHTS + 1)
     assert data["left_out"] == {"are INVALID": 1, "are FAILED": 1}
     (other,) = data["other_series"]
-    assert {one["key"] for one in other["differs_in"]} == {"workload.concurrent_connections"}
+    assert {one["key"] for one in other["differs_in"]} == {"load.connections"}
     suspected = judged("trend", place, first)
     assert (suspected["exit_code"], suspected["baseline"]["verdict"]) == (0, "suspected")
     assert wants_second_run(suspected)
@@ -234,6 +233,19 @@ def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_besi
     assert (data["verdict"], data["runs_in_series"], data["series"]["driver_major"]) == ("learning", 1, "6")
     assert "environment.driver_major" in {one["key"] for one in data["other_series"][-1]["differs_in"]}
 
+    # a p95 of which only a lower bound is known
+    for _ in range(5):
+        nights.run(52.0, driver="6.0.0")
+    low = nights.run(30.0, driver="6.0.0", at_least=True)
+    code, data = nights.json("orders")
+    assert (code, data["verdict"]) == (0, "undecided")
+    assert data["reason"].startswith("p95 is at least 30.00 ms: statements were cancelled")
+    assert judged("trend", place, low)["baseline"]["verdict"] == "undecided"
+    nights.run(90.0, driver="6.0.0", at_least=True)
+    code, data = nights.json("orders")
+    assert (code, data["verdict"]) == (0, "suspected")
+    assert data["reason"].startswith("p95 at least +7")
+
     # what cannot be a baseline is told before the run
     assert check_baseline("trend", place) == "trend"
     for name, why in (
@@ -243,6 +255,20 @@ def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_besi
         with pytest.raises(UsageError, match="^" + why.replace("(", r"\(").replace(")", r"\)")) as raised:
             check_baseline(name, place)
         assert raised.value.remedy
+
+
+def test_an_unknown_name_is_answered_with_every_scenario_that_has_runs(nights: Nights) -> None:
+    names = [f"nightly-{letter}" for letter in "gfedcba"]
+    for name in names:
+        nights.run(40.0, name=name)
+
+    code, out, errors = nights.trend("nightly-h")
+
+    assert (code, out) == (2, "")
+    assert errors.splitlines()[0] == "error: scenario nightly-h has no run with a result"
+    hint = errors.splitlines()[1]
+    assert hint.startswith("hint: Did you mean nightly-")
+    assert hint.endswith(f"There are runs of {', '.join(sorted(names))}.")
 
 
 def test_a_run_is_set_beside_the_one_that_was_named(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:

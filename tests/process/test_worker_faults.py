@@ -18,16 +18,11 @@ from loadgen.control.worker_heartbeats import Beat
 from loadgen.metrics.outcome import Outcome
 from loadgen.model.run import Phase, RunStatus
 from tests.embedded_server import EmbeddedServer
-from tests.process.worker_driver import GET, Led, Stage, Worker, adds_up, staged, wait_for
+from tests.process.worker_driver import GET, Led, Stage, Worker, adds_up, staged
+from tests.processes import wait_until
 
 LOGIN = "/session/v1/login-request"
 LONG = {"name": "long", "kind": "read", "sql": "SELECT SYSTEM$WAIT(300)"}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +46,9 @@ def no_faults_left(server: EmbeddedServer, control: EmbeddedServer) -> Iterator[
 def _strike(server: EmbeddedServer, count: int, **rule: Any) -> None:
     """Put a fault in force, and wait until it has struck so often."""
     server.fault(count=count, **rule)
-    wait_for(lambda: server.ask("/__loadgen/faults")[-1]["fired"] == count, f"{rule['kind']} has struck {count} times")
+    wait_until(
+        lambda: server.ask("/__loadgen/faults")[-1]["fired"] == count, f"{rule['kind']} has struck {count} times"
+    )
 
 
 def _stopped(run: Led, worker: Worker) -> None:
@@ -79,7 +76,7 @@ def test_every_fault_of_the_target_is_one_failed_sample(stage: Stage, server: Em
         _strike(server, count, match="FROM KV WHERE", **rule)
         run.wait_ended(5, worker)
         expected += count
-    wait_for(lambda: run.beat().error_count >= expected, "every failure is in a beat")
+    wait_until(lambda: run.beat().error_count >= expected, "every failure is in a beat")
     _stopped(run, worker)
 
     window = run.seen().of(Phase.MEASUREMENT)
@@ -111,7 +108,9 @@ def test_sessions_that_end_are_replaced(stage: Stage, server: EmbeddedServer) ->
     expired.wait_ended(10, workers[0])
     _strike(server, 6, match="FROM KV WHERE", kind="expire_session")
     expired.wait_beat(lambda beat: beat.open_connections == 3, "its sessions are back", workers[0])
-    wait_for(lambda: len({line["session_id"] for line in old.history(Phase.MEASUREMENT)}) > 4, "old ones are replaced")
+    wait_until(
+        lambda: len({line["session_id"] for line in old.history(Phase.MEASUREMENT)}) > 4, "old ones are replaced"
+    )
     for run, worker in zip((expired, worn, old), workers, strict=True):
         run.wait_ended(30, worker)
         _stopped(run, worker)
@@ -128,13 +127,27 @@ def test_sessions_that_end_are_replaced(stage: Stage, server: EmbeddedServer) ->
     assert 0 < expired.seen().of(Phase.MEASUREMENT).counts.failed <= 6  # the driver renews, and tries once more
     assert worn.seen().of(Phase.MEASUREMENT).counts.failed == 0
     assert old.seen().of(Phase.MEASUREMENT).counts.failed == 0
+    assert _logins(worn)["reopened"]["max_statements"] >= len(per_session) - 2 > 0
+    assert _logins(old)["reopened"]["max_age"] > 2
+    assert _logins(expired)["reopened"]["session_lost"] == expired.seen().of(Phase.MEASUREMENT).counts.failed
+    for run in (worn, old):
+        time = run.seen().of(Phase.MEASUREMENT).connections
+        assert time is not None
+        assert 0 < time.logging_in_ms < time.delivered_ms <= time.planned_ms
+
+
+def _logins(run: Led) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads(run.seen().result.summary or "{}")
+    return dict(summary["logins"])
 
 
 def test_logins_that_fail_now_and_then_or_for_good(
     stage: Stage, server: EmbeddedServer, control: EmbeddedServer
 ) -> None:
     server.fault(match=LOGIN, kind="http_status", status=503, probability=0.3)
-    flaky = stage.run({"connections": 12}, connections={"max_age": "1s"}, timing={"start": "25s"})
+    flaky = stage.run(
+        {"connections": 12}, connections={"max_age": "1s"}, timing={"start": "50s", "no_connection": "3s"}
+    )
     worker = flaky.spawn()
     flaky.move(RunStatus.STARTING)
     assert flaky.wait_status("WAITING", worker).open_connections == 12
@@ -150,10 +163,11 @@ def test_logins_that_fail_now_and_then_or_for_good(
     outside = refused.spawn(worker_id="worker-outside")
 
     # Those who came too late; and one whose clients, each at the end of its connection's age, were refused in the end.
-    for one in (late, outside, worker):
-        assert one.exit_code() == 1, one.said
+    for one, code in ((late, 1), (outside, 1), (worker, 4)):
+        assert one.exit_code() == code, one.said
         assert "Incorrect username or password" in one.said
         assert "hint: " in one.said
+    assert "no client has been connected for" in flaky.wait_dead()
     control.clear_faults()
     window = flaky.seen().of(Phase.MEASUREMENT)
     assert adds_up(window)
@@ -219,7 +233,7 @@ def test_without_the_control_plane_the_measurement_goes_on(stage: Stage, control
     beats = run.beat().count
     _away(control)
     before = len(run.history(Phase.MEASUREMENT))
-    wait_for(lambda: len(run.history(Phase.MEASUREMENT)) > before + 200, "the load goes on", unless=worker.gone)
+    wait_until(lambda: len(run.history(Phase.MEASUREMENT)) > before + 200, "the load goes on", unless=worker.gone)
     control.clear_faults()
     run.wait_beat(lambda beat: beat.count > beats and beat.status == "RUNNING", "it beats again", worker)
     _stopped(run, worker)
@@ -309,7 +323,7 @@ def test_a_worker_that_was_stopped_for_a_while_says_so_in_its_times(stage: Stage
     run.wait_ended(20, worker)
     worker.signal(signal.SIGSTOP)
     stopped = server_time(stage.plane.session)
-    wait_for(lambda: (server_time(stage.plane.session) - stopped).total_seconds() >= 5, "five seconds have passed")
+    wait_until(lambda: (server_time(stage.plane.session) - stopped).total_seconds() >= 5, "five seconds have passed")
     beats = run.beat().count
     worker.signal(signal.SIGCONT)
     run.wait_beat(lambda beat: beat.count > beats + 3 and beat.status == "RUNNING", "it beats again", worker)
@@ -361,7 +375,7 @@ def test_what_does_not_end_is_cancelled_on_the_server(stage: Stage, server: Embe
     for run in (short, twice):
         codes = [str(line["error_code"]) for line in run.history(Phase.MEASUREMENT)]
         assert codes == ["604", "604"]
-    wait_for(lambda: server.ask("/__loadgen/stats")["open_sessions"] <= before + 1, "sessions are closed")
+    wait_until(lambda: server.ask("/__loadgen/stats")["open_sessions"] <= before + 1, "sessions are closed")
 
 
 def _executes(statements: int) -> Callable[[Beat], bool]:

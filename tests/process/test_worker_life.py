@@ -5,18 +5,26 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from functools import reduce
+from operator import add
 
 import psutil
 import pytest
 
+from loadgen.cli.run_record import worker_seconds
 from loadgen.control import run_status, worker_metrics_snapshots
 from loadgen.control.run_leases import Term
 from loadgen.control.run_status import Target
+from loadgen.control.worker_heartbeats import Beat
+from loadgen.metrics.histogram import EMPTY
+from loadgen.metrics.live import read_live
 from loadgen.model.event import Address, Scope, SetPhase, SetWorkerTarget, Start, Stop
 from loadgen.model.run import Phase, RunStatus
+from loadgen.tui.history import coarse
 from tests.control_plane import patience
 from tests.embedded_server import EmbeddedServer
-from tests.process.worker_driver import GET, NAP, Led, Stage, Worker, adds_up, staged, wait_for
+from tests.process.worker_driver import GET, NAP, Led, Stage, Worker, adds_up, staged
+from tests.processes import wait_until
 
 PUT = {
     "name": "put",
@@ -24,12 +32,6 @@ PUT = {
     "sql": "INSERT INTO KV (ID, V) VALUES (?, 'x')",
     "params": [{"sequence": {"start": 1000}}],
 }
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ def stage(server: EmbeddedServer) -> Iterator[Stage]:
 
 
 def test_a_run_from_start_to_end(stage: Stage) -> None:
-    before = wait_for(lambda: stage.server.ask("/__loadgen/stats")["open_sessions"], "the server answers")
+    before = wait_until(lambda: stage.server.ask("/__loadgen/stats")["open_sessions"], "the server answers")
     run = stage.run(
         {"connections": 4, "warmup": "30s", "duration": "30s"},
         statements=[GET | {"weight": 4}, PUT],
@@ -59,13 +61,13 @@ def test_a_run_from_start_to_end(stage: Stage) -> None:
     running = run.wait_status("RUNNING", worker)
     assert running.phase is Phase.WARMUP
     run.wait_ended(50, worker)
-    wait_for(lambda: run.seen().results and run.seen().result.status == "RUNNING", "its result has begun")
+    wait_until(lambda: run.seen().results and run.seen().result.status == "RUNNING", "its result has begun")
     run.emit(SetPhase(phase=Phase.MEASUREMENT, duration_ms=1_500, effective_at=run.soon(0.5)))
     run.move(RunStatus.RUNNING, Phase.MEASUREMENT)
     run.wait_beat(lambda beat: beat.phase is Phase.MEASUREMENT, "it measures", worker)
     # It closes its window by itself; STOP only confirms.
     run.wait_beat(lambda beat: beat.phase is Phase.COOLDOWN, "its window has closed", worker)
-    wait_for(lambda: run.totals().in_flight == 0, "everything that began in it has ended")
+    wait_until(lambda: run.totals().in_flight == 0, "everything that began in it has ended")
     name = psutil.Process(worker.process.pid).name()
     run.stop()
 
@@ -81,14 +83,29 @@ def test_a_run_from_start_to_end(stage: Stage) -> None:
         assert window.counts.failed == window.counts.cancelled == window.counts.skipped == 0
         assert window.counts.succeeded == len(run.history(phase)) > 0
     measured = seen.of(Phase.MEASUREMENT)
-    assert 0.0 < measured.seconds < 1.7  # on its own clock; a slow machine opens it late
+    began_ms = [line["start_ms"] for line in run.history(Phase.MEASUREMENT)]
+    assert measured.seconds * 1000 >= max(began_ms) - min(began_ms)  # a slow machine opens it late, and closes it late
     assert (seen.result.status, seen.result.total_operations) == ("COMPLETED", measured.counts.succeeded)
     assert seen.result.read_operations + seen.result.write_operations == measured.counts.succeeded
     assert run.executions() == sum(window.counts.scheduled for window in seen.windows)
+    _beat_tells_what_is_stored(run, last)
     assert not list(stage.spool.glob("*"))
     assert stage.plane.rows("SELECT COUNT(*) FROM TEST_RESULTS WHERE RUN_ID = ?", run.run_id) == [(1,)]
     _check_told(run)
     _nothing_is_left(worker, stage, before)
+
+
+def _beat_tells_what_is_stored(run: Led, beat: Beat) -> None:
+    """So a view that reads beats and one that reads the tables show the same seconds."""
+    told = read_live(beat.live_metrics or "").seconds
+    stored = {one.ended_at: one for one in worker_seconds(worker_metrics_snapshots.read(run.plane.session, run.run_id))}
+
+    assert told
+    for second in told:
+        row = coarse(stored[second.ended_at])
+        assert (row.seconds, row.phase) == (second.seconds, second.phase)
+        assert {name: row.statements[name] for name in second.statements} == second.statements
+        assert row.response == reduce(add, second.times.values(), EMPTY)
 
 
 def _check_told(run: Led) -> None:
@@ -110,7 +127,7 @@ def _nothing_is_left(worker: Worker, stage: Stage, sessions: int) -> None:
     assert not psutil.pid_exists(worker.process.pid) or worker.process.poll() is not None
     with pytest.raises(ProcessLookupError):
         os.killpg(worker.process.pid, 0)
-    wait_for(lambda: stage.server.ask("/__loadgen/stats")["open_sessions"] <= sessions, "its sessions are closed")
+    wait_until(lambda: stage.server.ask("/__loadgen/stats")["open_sessions"] <= sessions, "its sessions are closed")
 
 
 # --- 0: an orderly end, before there was any load --------------------------------------------------------------------
@@ -239,7 +256,7 @@ def test_a_late_process_takes_the_place_of_a_dead_one(stage: Stage) -> None:
     run.emit(SetPhase(phase=Phase.MEASUREMENT))
     run.move(RunStatus.RUNNING, Phase.MEASUREMENT)
     run.wait_beat(lambda beat: beat.phase is Phase.MEASUREMENT, "it measures", first)
-    wait_for(lambda: run.seen().windows, "its warm-up is stored")
+    wait_until(lambda: run.seen().windows, "its warm-up is stored")
     for one, led in ((first, run), (adds, adding)):
         one.signal(signal.SIGKILL)
         assert one.exit_code() == -signal.SIGKILL
@@ -311,7 +328,7 @@ def test_how_a_worker_starts(stage: Stage) -> None:
         assert [window.phase for window in windows[:-1]] in ([], [Phase.WARMUP])
         assert all(adds_up(window) for window in windows)
     assert [window.phase for window in late.seen().windows] == [Phase.MEASUREMENT]
-    assert late.seen().of(Phase.MEASUREMENT).seconds < 6
+    assert late.seen().of(Phase.MEASUREMENT).seconds < 300  # what was left of ten minutes that began long ago
 
 
 def test_how_many_connections_a_worker_opens(stage: Stage) -> None:
@@ -372,7 +389,7 @@ def test_targets_by_event_by_row_and_for_others(stage: Stage) -> None:
     last = run.emit(SetWorkerTarget(target_connections=6))
     _opened(run, worker, 6)
     assert run.beat().last_sequence_id == last
-    wait_for(lambda: any("DANCE" in line for line in run.logs("WARNING")), "the strange event is told")
+    wait_until(lambda: any("DANCE" in line for line in run.logs("WARNING")), "the strange event is told")
     # Events that never arrived: the row alone says it.
     unseen = run.emit(SetWorkerTarget(target_connections=7), Address(scope=Scope.WORKER, worker_id="worker-7"))
     run.targets = {"worker-0": Target(target_connections=5, sequence_id=unseen)}
@@ -380,7 +397,7 @@ def test_targets_by_event_by_row_and_for_others(stage: Stage) -> None:
     _opened(run, worker, 5)
     run.move(RunStatus.RUNNING, Phase.MEASUREMENT)
     run.wait_beat(lambda beat: beat.phase is Phase.MEASUREMENT, "the phase of the row is believed", worker)
-    wait_for(lambda: any("RUN_STATUS" in line for line in run.logs("WARNING")), "that is told")
+    wait_until(lambda: any("RUN_STATUS" in line for line in run.logs("WARNING")), "that is told")
     # A new leader has begun: what the old one says is ignored.
     stage.plane.expire(run.run_id, since_s=11)
     old, run.term = run.term, stage.plane.claim(run.run_id, ttl_s=600)
@@ -391,7 +408,7 @@ def test_targets_by_event_by_row_and_for_others(stage: Stage) -> None:
     _emit_late(stage, run, old, SetWorkerTarget(target_connections=1))
     run.emit(SetWorkerTarget(target_connections=3))
     _opened(run, worker, 3)
-    wait_for(lambda: any("of term 1" in line for line in run.logs("WARNING")), "the old term's event is told")
+    wait_until(lambda: any("of term 1" in line for line in run.logs("WARNING")), "the old term's event is told")
     run.stop()
 
     assert worker.exit_code() == 0, worker.said

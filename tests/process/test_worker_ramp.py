@@ -70,7 +70,7 @@ def test_clients_follow_the_line_up_and_down(stage: Stage) -> None:
     assert window.counts.succeeded == len(lines)
     assert all(not line["error_code"] and line["total_ms"] >= STATEMENT_MS * 0.95 for line in lines)
     _never_too_many(lines, up)
-    _nobody_leaves_early(lines, down)
+    _nobody_leaves_early(stage, lines, down)
     after = {line["session_id"] for line in lines if line["start_ms"] > down.reached_ms}
     assert len(after) <= 8
 
@@ -101,13 +101,15 @@ def _never_too_many(lines: list[Line], moved: Moved) -> None:
         assert running <= moved.at(moment_ms) + 1
 
 
-def _nobody_leaves_early(lines: list[Line], moved: Moved) -> None:
-    """The n-th client to leave ends its last statement no sooner than the line allows n to be gone."""
-    last_end: dict[int, float] = {}
-    for line in lines:
-        last_end[line["session_id"]] = max(last_end.get(line["session_id"], 0.0), line["end_ms"])
-    left = sorted(end_ms for end_ms in last_end.values() if moved.began_ms <= end_ms <= moved.reached_ms)
+def _nobody_leaves_early(stage: Stage, lines: list[Line], moved: Moved) -> None:
+    """The n-th client to leave closes its session no sooner than the ramp allows n to be gone."""
+    clients = {line["session_id"] for line in lines}
+    requests = stage.server.ask(f"/__loadgen/journal?path=/session&since={moved.began_ms}")
+    left = sorted(
+        one["at_ms"]
+        for one in requests
+        if one["path"] == "/session" and one["session_id"] in clients and one["at_ms"] <= moved.reached_ms
+    )
     assert len(left) >= moved.first - moved.last
-    for gone, end_ms in enumerate(left, start=1):
-        # It may have ended a statement just before it was told to leave.
-        assert moved.first - gone >= moved.at(end_ms + STATEMENT_MS) - 1
+    for gone, at_ms in enumerate(left, start=1):
+        assert moved.first - gone >= moved.at(at_ms) - 1

@@ -13,12 +13,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from loadgen.control import (
     query_executions,
@@ -44,10 +43,8 @@ from loadgen.scenario.read import read_scenario
 from loadgen.scenario.workers import with_workers
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.control_plane import ControlPlane, patience
-from tests.embedded_server import ROOT, EmbeddedServer
-
-HANG_S = 60.0  # nothing here takes so long, however busy the machine
-TICK_S = 0.1
+from tests.embedded_server import EmbeddedServer
+from tests.processes import PATIENCE_S, ROOT, wait_until
 
 QUICK = {
     "heartbeat": "200ms",
@@ -65,21 +62,6 @@ GET = {
 NAP = {"name": "nap", "kind": "read", "sql": "SELECT SYSTEM$WAIT(20, 'MILLISECONDS')"}
 
 _numbers = itertools.count(1)
-Value = TypeVar("Value")
-
-
-def wait_for(condition: Callable[[], Value | None], what: str, *, unless: Callable[[], Any] | None = None) -> Value:
-    """The condition's first true value."""
-    pause = threading.Event()
-    for _ in range(round(HANG_S / TICK_S)):
-        value = condition()
-        if value:
-            return value
-        told = unless() if unless is not None else None
-        if told:
-            raise AssertionError(f"while waiting until {what}: {told}")
-        pause.wait(TICK_S)
-    raise AssertionError(f"never: {what}")
 
 
 class Stage:
@@ -127,7 +109,7 @@ class Stage:
     def loadgen(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another command, in the environment of the workers."""
         command = [str(ROOT / "bin" / "loadgen"), *arguments]
-        return subprocess.run(command, env=self._own_environ(), capture_output=True, text=True, timeout=HANG_S)
+        return subprocess.run(command, env=self._own_environ(), capture_output=True, text=True, timeout=PATIENCE_S)
 
     @property
     def spool(self) -> Path:
@@ -182,13 +164,13 @@ class Worker:
 
     def exit_code(self) -> int:
         """Once it has ended by itself."""
-        return self.process.wait(HANG_S)
+        return self.process.wait(PATIENCE_S)
 
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
-        self.process.wait(HANG_S)
+        self.process.wait(PATIENCE_S)
 
     def gone(self) -> str | None:
         code = self.process.poll()
@@ -325,7 +307,7 @@ class Led:
             beat = self._beat(worker_id)
             return beat if beat is not None and condition(beat) else None
 
-        return wait_for(look, what, unless=None if worker is None else worker.gone)
+        return wait_until(look, what, unless=None if worker is None else worker.gone)
 
     def wait_status(self, status: str, worker: Worker | None = None, worker_id: str = "worker-0") -> Beat:
         return self.wait_beat(lambda beat: beat.status == status, f"{worker_id} is {status}", worker, worker_id)
@@ -337,7 +319,7 @@ class Led:
     def wait_ended(self, statements: int, worker: Worker | None = None, worker_id: str = "worker-0") -> None:
         """Until so many more statements than now have ended."""
         before = self.totals(worker_id).ended
-        wait_for(
+        wait_until(
             lambda: self.totals(worker_id).ended >= before + statements,
             f"{statements} statements have ended",
             unless=None if worker is None else worker.gone,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.control.worker_heartbeats import Beat, WorkerIdentity, WorkerRow
+from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.errors import ErrorKey, Errors
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.interval import Measured
@@ -77,6 +78,7 @@ def tally(
     lag_ms: tuple[float, ...] = (),
     service_ms: tuple[float, ...] | None = None,
     skipped: int = 0,
+    unsent_ms: tuple[float, ...] = (),
 ) -> StatementTally:
     response = times(*ms)
     ended = {Outcome.SUCCEEDED: Times(response, response if service_ms is None else times(*service_ms))}
@@ -86,7 +88,7 @@ def tally(
     if cancelled_ms:
         given_up = times(*cancelled_ms)
         ended[Outcome.CANCELLED] = Times(given_up, given_up)
-    return StatementTally(times=ended, lag=times(*lag_ms), skipped=skipped)
+    return StatementTally(times=ended, lag=times(*lag_ms), skipped=skipped, unsent=times(*unsent_ms))
 
 
 def window(
@@ -98,11 +100,14 @@ def window(
     window_id: int = 1,
     state: WindowState = WindowState.FINAL,
     example: str = "it failed",
+    connections: ConnectionTime | None = None,
 ) -> WindowResult:
     found = {"s": tally()} if statements is None else dict(statements)
     ended = sum((statement.ended for statement in found.values()), Counts())
-    errors: dict[ErrorKey, Errors] = {
-        (ErrorCategory.SNOWFLAKE_ERROR, 100_051): Errors(count=ended.failed, example=example)
+    errors = {
+        ErrorKey(ErrorCategory.SNOWFLAKE_ERROR, 100_051, name): Errors(count=statement.ended.failed, example=example)
+        for name, statement in found.items()
+        if statement.ended.failed
     }
     return WindowResult(
         window_id=window_id,
@@ -118,6 +123,7 @@ def window(
             cancelled=ended.cancelled,
         ),
         tally=Tally(statements=found, errors=errors if ended.failed else {}),
+        connections=connections,
     )
 
 

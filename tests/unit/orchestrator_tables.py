@@ -1,4 +1,4 @@
-"""The control plane in memory, for the simulation: the tables with the guards of their SQL, and wires that fail.
+"""The control plane in memory, for the simulation: the tables with the guards of their SQL.
 
 A statement is executed in two moments, as READ COMMITTED does: it begins, and sees the tables as they are; it commits,
 and the row it changes is looked at once more. Between the two lie up to 8 s, after which the server ends it. Whatever
@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Any
 
 from loadgen.control.queries import Query
 from loadgen.control.run_leases import TAKEOVER_MARGIN_S
-from loadgen.control.session import ControlFailed
 from loadgen.model.event import EventType
 from loadgen.model.outcome import ErrorCategory
 from loadgen.model.run import PHASES, STEPS, Phase, RunStatus
@@ -29,7 +27,6 @@ NO_ANSWER = Failure(category=ErrorCategory.CONNECTION, retryable=True, unknown_o
 DUPLICATE = Failure(category=ErrorCategory.SNOWFLAKE_ERROR, duplicate_key=True)
 EVENTS_MAX = 100  # rows per poll
 STATUS, COUNT = 2, 4  # their places in a row of beats
-
 Commit = Callable[[], int]
 
 
@@ -394,59 +391,3 @@ class Tables:
 
     def _test_results_read(self, _: str) -> list[tuple[Any, ...]]:
         return [(*row[:7], ZERO, *row[7:]) for row in self.results[:1]]
-
-
-# --- wires -----------------------------------------------------------------------------------------------------------
-
-
-class Fate(Enum):
-    """What becomes of a request."""
-
-    ANSWERED = "executed, and answered"
-    AWAY = "it does not arrive"
-    LOST = "executed, and the answer lost"
-    SLOW = "begun, no answer, and committed later"
-    LATE = "no answer, and begun later, and committed later still"
-
-
-class Wire:
-    """Stands where a process has its control session."""
-
-    def __init__(
-        self, tables: Tables, fate: Callable[[bool], Fate], later: Callable[[Fate, Callable[[], None]], None]
-    ) -> None:
-        """`fate` says what becomes of a request (True: a change); `later` does something when it is time for that."""
-        self._tables, self._fate, self._later = tables, fate, later
-
-    def fetch(self, query: Query, *binds: Any) -> list[tuple[Any, ...]]:
-        if self._fate(False) is not Fate.ANSWERED:
-            raise ControlFailed(f"no answer to {query.name}", NO_ANSWER)
-        return self._tables.fetch(query, binds)
-
-    def execute(self, query: Query, *binds: Any) -> int:
-        fate = self._fate(True)
-        if fate is Fate.LATE:
-            self._later(fate, lambda: self._begin(query, binds))
-        elif fate is Fate.SLOW:
-            self._begin(query, binds)
-        elif fate is not Fate.AWAY:
-            try:
-                touched = self._tables.begin(query, binds)()
-            except Taken as taken:
-                raise ControlFailed(f"{query.name}: duplicate key", DUPLICATE) from taken
-            if fate is Fate.ANSWERED:
-                return touched
-        raise ControlFailed(f"no answer to {query.name}", NO_ANSWER)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def _begin(self, query: Query, binds: tuple[Any, ...]) -> None:
-        """Nobody hears what comes of it."""
-        commit = self._tables.begin(query, binds)
-
-        def unheard() -> None:
-            with suppress(Taken):
-                commit()
-
-        self._later(Fate.SLOW, unheard)

@@ -27,8 +27,10 @@ from loadgen.worker.heartbeat import LAST_BEAT_S
 from orchestrator.course import CLOSING_S, STORING_S, Rules
 from orchestrator.plan import plan_run
 from orchestrator.recover import NEVER_LED_S, TERM_S, recover
-from tests.unit.orchestrator_processes import TIMING, Life, Orchestrator, Process
-from tests.unit.orchestrator_tables import STATUS, Broken, Fate, Rule, Tables, Violation
+from tests.unit.orchestrator_leaders import Orchestrator
+from tests.unit.orchestrator_processes import TIMING, Life, Process
+from tests.unit.orchestrator_tables import STATUS, Broken, Rule, Tables, Violation
+from tests.unit.orchestrator_wires import Fate
 from tests.unit.orchestrator_workers import SimulatedWorker
 
 HELD_UP_S = 40.0  # a request may be under way for so long before it begins

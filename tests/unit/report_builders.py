@@ -11,13 +11,14 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Merged
 from loadgen.model.counts import Counts
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
-from loadgen.report.record import LogLine, Machine, Mark, Poll, RunRecord, Step
-from loadgen.report.summary import RunFacts, WorkerResult, summarize
-from loadgen.report.timeline import WorkerSecond, merge_seconds
-from loadgen.report.verdict import Checked, ClientHealth
+from loadgen.report.client_health import ClientHealth
+from loadgen.report.record import EventKind, LogLine, Machine, Poll, RunEvent, RunRecord, Step
+from loadgen.report.summary import RunFacts, StageResult, WorkerResult, summarize
+from loadgen.report.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
+from loadgen.report.verdict import Checked
 from loadgen.scenario.frozen import freeze
 from loadgen.scenario.scenario import Load, Scenario
-from tests.unit.orchestrator_builders import MS, merged, tally
+from tests.unit.orchestrator_builders import MS, merged, tally, times
 
 START = datetime(2026, 11, 15, 2, 0, 0)  # noqa: DTZ001 (as the tables have it: naive UTC)
 MANY = tuple(10.0 + number / 100 for number in range(2_000))
@@ -69,6 +70,8 @@ def worker_second(
 
 def seconds(count: int, names: tuple[str, ...] = ("look", "pay")) -> list[WorkerSecond]:
     """Two workers; the first two seconds are warm-up."""
+    own = {name: times(*[20.0 + n + sample / 10 for sample in range(100 // len(names))])
+           for n, name in enumerate(names[:20])}  # fmt: skip
     return [
         worker_second(
             at + 1.02 + 0.3 * number,
@@ -77,10 +80,30 @@ def seconds(count: int, names: tuple[str, ...] = ("look", "pay")) -> list[Worker
             phase="WARMUP" if at < 2 else "MEASUREMENT",
             statements={name: Counts(succeeded=100 // len(names) + (100 % len(names) if not n else 0), failed=at % 3)
                         for n, name in enumerate(names)},
+            times=own,
         )
         for at in range(count)
         for number in range(2)
     ]  # fmt: skip
+
+
+def timeline(count: int, names: tuple[str, ...] = ("look", "pay")) -> dict[str, Any]:
+    """A run of so many seconds, as a record has it."""
+    kept = StatementTimes(span_for(count))
+    merged_seconds = merge_seconds(START, seconds(count, names), kept)
+    return {"seconds": merged_seconds, "span_s": kept.span_s, "point_times": kept.points}
+
+
+def stages(**more: Any) -> tuple[StageResult, ...]:
+    """A stage of 8 connections, and one of 100 statements a second in which two failed."""
+    levels: tuple[dict[str, Any], ...] = (
+        {"connections": 8, "rate_per_second": None, "merged": merged({"look": tally(MANY)}, seconds=20.0)},
+        {"connections": None, "rate_per_second": 100.0, "merged": merged({"look": tally(MANY, failed=2)}, seconds=4.0)},
+    )
+    return tuple(
+        StageResult(number=number, starts_s=20.0 * number - 10.0, **(level | more))
+        for number, level in enumerate(levels, start=1)
+    )
 
 
 def summary(measured: Merged, names: tuple[str, ...], **more: Any) -> dict[str, Any]:
@@ -125,7 +148,7 @@ def record(
         "enrichment_status": None,
         "config": freeze(run),
         "scenario": run,
-        "seconds": merge_seconds(START, seconds(length, names)),
+        **timeline(length, names),
         "merged": measured,
         "polls": tuple(
             Poll(at_s=at_s, running=8, queued=at_s // 5, started_clusters=1, size="X-Small")
@@ -134,6 +157,45 @@ def record(
         "machines": {"worker-0": Machine(hostname="build-7", version="0.1.0")},
     }
     return RunRecord(**(known | more))
+
+
+LONG_NAME = "point_lookup_of_an_order_by_its_primary_key"
+
+
+def full(**more: Any) -> RunRecord:
+    """A run with everything a report can show, long names among it, and nothing hostile."""
+    names = (LONG_NAME, "pay", "orders_of_customer")
+    found = {
+        "stages": stages(),
+        "checked": (
+            Checked(check="p95 < 25ms", value=29.0, passed=False),
+            Checked(check="p99 < 10s", value=29.0, passed=True),
+            Checked(check="qps > 150", value=400.0, passed=True),
+            Checked(check="error_rate < 1%", value=0.001, passed=True),
+            Checked(check="pay.p95 < 24ms", value=29.0, passed=False),
+        ),
+        "environment": {"loadgen": "0.1.0", "shared_warehouse": False, "platform": "Linux-6.18-x86_64-with-glibc2.36"},
+        "find_max": {
+            "max_concurrency": 8, "result": "TRUE_MAX", "reason": "12 did not hold", "failed_at": 12,
+            "failed_outcome": "DEGRADED", "qps": 200.0, "p95_ms": 9.0, "confidence": "high", "steps": [],
+        },
+    }  # fmt: skip
+    steps = tuple(
+        Step(number=number, target=4 * number, succeeded=100, failed=0, qps=100.0 * number, p50_ms=5.0, p95_ms=9.0,
+             p99_ms=None, error_rate=0.0, queue_seen=False, reason="p95 40.3 ms is more than 20 % above 29.4 ms",
+             outcome="STABLE" if number < 3 else "DEGRADED")
+        for number in (1, 2, 3)
+    )  # fmt: skip
+    events = (
+        RunEvent(at_s=0.0, label="START", text="START: 2 workers", kind=EventKind.START),
+        RunEvent(at_s=0.1, label="8 conn.", text="target 8 connections"),
+        RunEvent(at_s=2.0, label="stage 1", text="stage 1 begins"),
+        RunEvent(at_s=6.0, label="✓", text="step 1, 4 connections: STABLE, held", kind=EventKind.HELD),
+        RunEvent(at_s=6.2, label="stage 2, 100 conn.", text="stage 2 begins, target 100 connections"),
+        RunEvent(at_s=8.0, label="worker-1 lost", text="worker-1 was lost", kind=EventKind.LOST),
+        RunEvent(at_s=12.4, label="STOP", text="STOP: duration", kind=EventKind.STOP),
+    )
+    return record(names, facts=found, **({"steps": steps, "events": events} | more))
 
 
 def hostile(**more: Any) -> RunRecord:
@@ -147,6 +209,12 @@ def hostile(**more: Any) -> RunRecord:
             Checked(check="p99 < 1ms", value=None, passed=False),
         ),
         "environment": {"loadgen": HOSTILE_NAME, HOSTILE_NAME: HOSTILE_TEXT},
+        "logins": {
+            "opened": 1, "reopened": {HOSTILE_NAME: 1}, "refused": 1,
+            "last_refused": [
+                {"worker_id": HOSTILE_NAME, "at": HOSTILE_TEXT, "second": 1.0, "code": 1, "text": long}
+            ],
+        },
         "find_max": {
             "max_concurrency": 4, "result": HOSTILE_NAME, "reason": long, "failed_at": 8, "qps": 10.0, "p95_ms": 3.5,
             "failed_outcome": HOSTILE_NAME, "confidence": HOSTILE_NAME, "steps": [],
@@ -158,7 +226,7 @@ def hostile(**more: Any) -> RunRecord:
     known: dict[str, Any] = {
         "scenario": run,
         "config": freeze(run),
-        "marks": (Mark(at_s=5.0, label=HOSTILE_NAME),),
+        "events": (RunEvent(at_s=5.0, label=HOSTILE_NAME, text=HOSTILE_TEXT),),
         "steps": (step,),
         "polls": (Poll(at_s=1.0, running=1, queued=0, started_clusters=1, size=HOSTILE_NAME),),
         "machines": {"worker-0": Machine(hostname=HOSTILE_TEXT, version=HOSTILE_NAME)},

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from loadgen.control.queries import Query
@@ -16,6 +16,12 @@ from loadgen.model.queue import QueueStatus
 from loadgen.snowflake.failure import Failure
 
 DUPLICATE = Failure(category=ErrorCategory.SNOWFLAKE_ERROR, duplicate_key=True)
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
+ZONES = (
+    *("Europe/Berlin", "America/New_York", "Australia/Lord_Howe"),  # the last moves its clock by half an hour
+    *("Africa/Cairo", "America/Havana"),  # midnight is skipped, and repeated
+    *("UTC", "Asia/Kolkata"),  # without
+)
 
 
 class Died(BaseException):
@@ -159,3 +165,7 @@ class Wire:
 
     def _run_queue_find_key(self, key: str) -> list[tuple[Any, ...]]:
         return [(self.tables.queue[key],)] if key in self.tables.queue else []
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)

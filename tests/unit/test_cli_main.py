@@ -1,6 +1,7 @@
 """The program as a whole: help without imports, errors as text and exit codes, nothing but results on stdout."""
 
 import contextlib
+import io
 import json
 import logging
 import os
@@ -14,12 +15,14 @@ import pytest
 
 import loadgen
 import loadgen.cli.main as program
-from loadgen.cli.commands import COMMANDS, Entry
+from loadgen.cli.commands import COMMANDS, ELSEWHERE, FIRST_STEPS, SECTIONS, Entry
+from loadgen.cli.common import print_lines, terminal_width
 from loadgen.cli.main import cli, main
 from loadgen.errors import Busy, ConnectFailed
+from loadgen.report.text import Line
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ["snowflake.connector", "numpy", "pydantic", "sqlglot", "asyncpg", "rich", "ruamel.yaml", "asyncio", "uvicorn"]
+HEAVY = ["snowflake.connector", "numpy", "sqlglot", "asyncpg", "rich", "ruamel.yaml", "asyncio", "uvicorn"]
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +69,7 @@ def python(*arguments, **options):
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, **options)
 
 
-def test_help_imports_nothing_heavy_and_shows_every_command_with_an_example():
+def test_help_imports_nothing_heavy_and_shows_every_command():
     done = python(
         "-c",
         "import sys\nfrom loadgen.cli.main import main\nmain(['--help'])\n"
@@ -77,7 +80,11 @@ def test_help_imports_nothing_heavy_and_shows_every_command_with_an_example():
     for name, entry in COMMANDS.items():
         assert f"  {name} " in done.stdout
         assert entry.summary in " ".join(done.stdout.split())
-        assert entry.example in done.stdout
+    assert all(COMMANDS[name].example in done.stdout for name in FIRST_STEPS)
+
+
+def test_every_command_is_in_one_section_of_the_help():
+    assert sorted(name for names in SECTIONS.values() for name in names) == sorted(COMMANDS)
 
 
 def test_the_version_is_the_package_version(capfd):
@@ -191,7 +198,10 @@ def test_a_question_nobody_can_answer_is_bad_usage(run_command):
     ("arguments", "said"),
     [
         (["conections"], "no such command 'conections'; did you mean 'connections'?"),
-        (["zzz"], "no such command 'zzz'"),
+        (["wacth"], "no such command 'wacth'; did you mean 'watch'?"),
+        (["sched"], "no such command 'sched'; did you mean 'schedule'?"),
+        (["plan"], "no such command 'plan'; did you mean 'validate --plan'?"),
+        (["zzz"], "no such command 'zzz'\n"),
         (["--debgu"], "--debgu"),
         (["--log-level", "loud", "connections"], "loud"),
         (["--log-file", "/no/such/directory/x", "connections"], "/no/such/directory/x"),
@@ -261,19 +271,79 @@ def test_a_terminal_without_unicode_gets_escapes_instead_of_a_crash():
     assert "problem-\\u8868" in done.stderr
 
 
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environment", "colours"),
+    [
+        ({"TERM": "xterm-256color"}, True),
+        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, False),
+        ({"TERM": "xterm-256color", "NO_COLOR": ""}, True),  # as no-color.org has it: an empty value says nothing
+        ({"TERM": "dumb"}, False),
+        ({}, False),
+    ],
+)
+def test_results_have_colours_on_a_terminal_that_wants_them(monkeypatch, environment, colours):
+    for name in ("TERM", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+
+    print_lines([Line("PASSED  orders", "PASSED", "green"), Line("more")])
+
+    passed = "\x1b[32m\x1b[1mPASSED\x1b[0m" if colours else "PASSED"
+    assert screen.getvalue() == f"{passed}  orders\nmore\n"
+
+
+def test_a_pipe_gets_neither_colours_nor_a_width(monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+    print_lines([Line("PASSED  orders", "PASSED", "green")])
+
+    assert capsys.readouterr().out == "PASSED  orders\n"
+    assert terminal_width() is None
+
+
+def commands_below(command, path):
+    """The command and, of a group, everything below it."""
+    children = command.commands.items() if isinstance(command, click.Group) else ()
+    return [path, *(below for name, child in children for below in commands_below(child, [*path, name]))]
+
+
 @pytest.mark.parametrize("name", list(COMMANDS))
-def test_every_registered_command_loads_and_shows_an_example(name, capfd):
+def test_the_help_of_every_command_has_one_example_and_fits_80_columns_uncut(name, capfd, monkeypatch):
     pytest.importorskip(COMMANDS[name].target.partition(":")[0])
+    monkeypatch.setenv("COLUMNS", "80")
 
-    def leaves(command, path):
-        if isinstance(command, click.Group):
-            return [leaf for child in command.commands for leaf in leaves(command.commands[child], [*path, child])]
-        return [path]
-
-    command = cli.get_command(click.Context(cli), name)
-    for path in [[name], *leaves(command, [name])]:
+    for path in commands_below(cli.get_command(click.Context(cli), name), [name]):
         assert main([*path, "--help"]) == 0
-        assert f"loadgen {path[0]}" in capfd.readouterr().out.partition("xample")[2], f"no example for {path}"
+        usage, *lines = capfd.readouterr().out.splitlines()
+        assert lines.count("  Example:") + lines.count("  Examples:") == 1, f"{path} has no example, or two"
+        assert f"loadgen {path[0]}" in " ".join(lines[-3:]), f"no example for {path}"
+        assert [line for line in (usage, *lines) if len(line) > 80] == []
+        assert [line for line in lines if "..." in line] == []
+
+
+@pytest.mark.parametrize(("word", "meant"), [("plan", None), ("uplaod", "upload"), ("rnu", "run"), ("runner", None)])
+def test_only_a_near_spelling_is_suggested(word, meant):
+    assert program._near(word, COMMANDS) == meant
+
+
+def test_a_word_for_what_is_elsewhere_leads_to_a_command_that_exists():
+    for word, meant in ELSEWHERE.items():
+        assert word not in COMMANDS
+        name, *rest = meant.split()
+        if name in COMMANDS and rest and not rest[0].startswith("-"):
+            group = cli.get_command(click.Context(cli), name)
+            assert isinstance(group, click.Group)
+            assert rest[0] in group.commands
+        else:
+            assert name in COMMANDS or name == "--help"
 
 
 def test_the_errors_of_every_kind_are_described():

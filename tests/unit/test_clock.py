@@ -13,10 +13,10 @@ from loadgen.clock import Clock, FakeClock, SystemClock
 def test_an_event_that_is_set_ends_the_wait_at_once(clock: Clock):
     event = threading.Event()
     event.set()
-    before_ns = clock.monotonic_ns()
+    fake_ns = clock.monotonic_ns() if isinstance(clock, FakeClock) else None
 
     assert clock.wait(event, 3_600.0)
-    assert clock.monotonic_ns() - before_ns < 60e9
+    assert fake_ns in (None, clock.monotonic_ns())
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), FakeClock()])
@@ -32,7 +32,8 @@ def test_a_wait_that_is_already_over_returns_at_once(clock: Clock):
     before_ns = clock.boottime_ns()
 
     assert not clock.wait(threading.Event(), -5.0)
-    assert 0 <= clock.boottime_ns() - before_ns < 60e9
+    assert clock.boottime_ns() >= before_ns
+    assert not isinstance(clock, FakeClock) or clock.boottime_ns() == before_ns
 
 
 def test_the_system_clock_waits_even_for_absurdly_long():
@@ -43,10 +44,10 @@ def test_the_system_clock_waits_even_for_absurdly_long():
 
 
 def test_the_system_clock_is_aware_and_in_utc():
-    now = SystemClock().utc_now()
+    before, now, after = datetime.now(UTC), SystemClock().utc_now(), datetime.now(UTC)
 
     assert now.tzinfo is UTC
-    assert abs(now - datetime.now(UTC)) < timedelta(minutes=1)
+    assert before <= now <= after
 
 
 def test_where_no_clock_counts_suspend_the_monotonic_one_stands_in(monkeypatch):

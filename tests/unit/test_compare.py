@@ -6,9 +6,10 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from loadgen.control.worker_metrics_snapshots import Snapshot
 from loadgen.errors import UsageError
 from loadgen.metrics.tally import Tally
 from loadgen.model.run import Phase
+from loadgen.report import figures
 from loadgen.report.bootstrap import (
     Series,
     Span,
@@ -29,16 +31,23 @@ from loadgen.report.bootstrap import (
     quantile_span,
     share_difference,
 )
-from loadgen.report.compare import Verdict, compare, judge
+from loadgen.report.compare import Change, Verdict, compare, judge
 from loadgen.report.compare_html import comparison_html
 from loadgen.report.compare_json import comparison_data, refusal_data
-from loadgen.report.compare_text import comparison_text
+from loadgen.report.compare_text import comparison_text, differences_text, interval
 from loadgen.report.likeness import Difference, Setting, differences, unfit, unused
 from loadgen.report.limits import Limits, Measure, parse_limits
 from loadgen.report.seconds import series_of
+from loadgen.scenario.as_written import key_as_written
+from loadgen.scenario.frozen import freeze
+from loadgen.scenario.read import parse_scenario, read_scenario
 from tests.unit.orchestrator_builders import tally, times, window
 from tests.unit.warehouse_runs import run_of, second_row
 
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE_FOLDER = ROOT / "examples"
+EXAMPLES = sorted(EXAMPLE_FOLDER.glob("*.yaml"))
+SCHEMA = json.loads((ROOT / "schemas" / "scenario.schema.json").read_text("utf-8"))
 CONFIG = {
     "name": "orders",
     "target": {"warehouse": "WH", "session": {}},
@@ -194,9 +203,12 @@ def test_too_few_seconds_say_nothing():
     comparison = compare(run_of(1, seconds=8), run_of(2, seconds=60, slower=2.0), Limits())
 
     assert comparison.verdict is Verdict.INCONCLUSIVE
-    assert "only 8 whole seconds are known, 10 are needed" in comparison.reason
+    why = "only 8 full seconds of measurement in A, at least 10 are needed"
+    assert comparison.reason == f"qps, p50, p95, error_rate: {why}"
     assert {change.span for change in comparison.changes} == {None}
-    assert "only 8 whole seconds" in comparison_text(comparison)
+    (p95,) = [line for line in comparison_text(comparison).splitlines() if line.startswith("* p95")]
+    assert re.search(r"\+\d+\.\d %  not enough data ", p95)
+    assert comparison_text(comparison).count(why) == 2  # in the verdict, and below the table
     assert {entry["change"] for entry in comparison_data(comparison)["metrics"]} == {None}
 
 
@@ -211,6 +223,13 @@ def test_a_percentile_of_cancelled_statements_is_a_lower_bound_and_not_compared(
     by_name = {(change.statement, change.measure): change for change in comparison.changes}
     assert by_name["look", Measure.P95].why == "only a lower bound is known in B: statements were cancelled"
     assert by_name["pay", Measure.P95].span is not None
+    lines = comparison_text(comparison).splitlines()
+    shown = next(line for line in lines[lines.index("look") :] if line.startswith("  * p95"))
+    assert re.search(r" ms  ≥ [\d,.]+ ms +–  +cannot be bounded +10 %  inconclusive$", shown)
+    (entry,) = [
+        one for one in comparison_data(comparison)["metrics"] if (one["statement"], one["metric"]) == ("look", "p95")
+    ]
+    assert (entry["a_at_least"], entry["b_at_least"], entry["change"]) == (False, True, None)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +251,7 @@ def test_searches_are_compared_by_the_maximum_they_found(a, b, verdict, code):
 
     assert [change.measure for change in comparison.changes] == [Measure.MAX_CONCURRENCY]
     assert (comparison.verdict, comparison.exit_code) == (verdict, code)
-    assert "max_concurrency" in comparison_text(comparison)
+    assert re.search(r"max_concurrency +\d+ connections +\d+ connections", comparison_text(comparison))
     assert "<svg" in comparison_html(comparison)
     json.dumps(comparison_data(comparison), allow_nan=False)
 
@@ -255,7 +274,7 @@ def test_what_is_alike_has_no_differences():
         ({"config": CONFIG | {"target": {"warehouse": "WH", "session": {"X": 1}}}}, "target.session.X"),
         ({"environment": {**SETTING.environment, "driver": "4.8.1"}}, "environment.driver_major"),
         ({"environment": {**SETTING.environment, "cores": 2}}, "environment.cores"),
-        ({"workers": 3}, "workers"),
+        ({"workers": 3}, "load.workers"),
         ({"warehouse_sizes": ("X-Small", "Small")}, "warehouse.size"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -288,8 +307,138 @@ def test_members_of_lists_are_named():
 
     (found,) = differences(SETTING, varied(config=other))
 
-    assert (found.key, found.a, found.b) == ("workload.statements[pay].weight", 1, 5)
-    assert unused(["workload.statements", "targt"], [found]) == ["targt"]
+    assert (found.key, found.a, found.b) == ("workload.statements.pay.weight", 1, 5)
+    assert unused(["workload.statements", "workload.statements[pay]", "targt"], [found]) == ["targt"]
+
+
+# Stored beside another key that says the same, or read from elsewhere.
+TWICE = {"frozen_version", "scaling.worker_group_count"}
+
+
+def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Of a stored scenario: the key, and what holds the leaf."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, one in inner:
+        below = f"{key}.{name}" if key else str(name)
+        if isinstance(one, (dict, list)):
+            yield from leaves(one, below)
+        elif name != "name":
+            yield below, (value, name)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_setting_that_is_stored_is_compared_under_a_key_of_the_file(path):
+    text = freeze(read_scenario(path, environ={}).scenario)
+    searched = json.loads(text)["workload"]["load_mode"] == "FIND_MAX_CONCURRENCY"
+    for key, _ in leaves(json.loads(text)):
+        changed = json.loads(text)
+        holder, name = dict(leaves(changed))[key]
+        holder[name] = not holder[name] if isinstance(holder[name], bool) else "something else"
+
+        found = differences(replace(SETTING, config=json.loads(text)), replace(SETTING, config=changed))
+
+        if (
+            key in TWICE
+            or re.fullmatch(r"values\.\d+\.type", key)
+            or (searched and key == "workload.concurrent_connections")
+        ):
+            assert found == ()
+        else:
+            assert found, key
+            assert [one.key for one in found if not is_key_of_the_file(one.key)] == []
+
+
+def is_key_of_the_file(key: str) -> bool:
+    """Does the JSON Schema of scenarios have it? Names of the user's own stand for any."""
+    nodes = [SCHEMA]
+    for part in key.split("."):
+        nodes = [inner for node in nodes for inner in below(node, part)]
+    return bool(nodes)
+
+
+def below(node: Mapping[str, Any], part: str) -> Iterator[Mapping[str, Any]]:
+    if "$ref" in node:
+        yield from below(SCHEMA["$defs"][node["$ref"].rpartition("/")[2]], part)
+    for option in (*node.get("anyOf", ()), *node.get("oneOf", ()), *node.get("allOf", ())):
+        yield from below(option, part)
+    if part in node.get("properties", {}):
+        yield node["properties"][part]
+    if isinstance(node.get("additionalProperties"), dict):
+        yield node["additionalProperties"]
+    if "items" in node:
+        yield node["items"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "written"),
+    [
+        ("workload.concurrent_connections", "load.connections"),
+        ("workload.duration_seconds", "load.duration"),
+        ("workload.statements[pay].weight", "workload.statements.pay.weight"),
+        ("workload.seed", "seed"),
+        ("scaling.worker_group_count", "load.workers"),
+        ("find_max.step_duration_seconds", "load.find_max.step"),
+        ("workload", "workload"),
+        ("load.duration", "load.duration"),
+        ("target.warehouse", "target.warehouse"),
+    ],
+)
+def test_a_key_may_be_named_as_it_is_stored(stored, written):
+    assert key_as_written(stored) == written
+
+
+def written(text: str) -> Setting:
+    return replace(SETTING, config=json.loads(freeze(parse_scenario(text, source="test", environ={}).scenario)))
+
+
+ORDERS = """
+version: 1
+name: orders
+connection: embedded
+target: {warehouse: WH, database: BENCH, schema: PUBLIC}
+workload:
+  statements:
+    - {name: look, sql: SELECT 1, weight: 3}
+    - name: pay
+      kind: write
+      sql: UPDATE ORDERS SET STATUS = 'PAID' WHERE ID = ?
+      params: [{uniform: {min: 1, max: 9}}]
+load: {connections: 8, warmup: 1s, duration: 20s}
+"""
+
+
+def test_differences_are_told_in_the_words_of_the_scenario():
+    other = ORDERS.replace("connections: 8", "connections: 16").replace("duration: 20s", "duration: 1m")
+    other = other.replace("max: 9", "max: 99").replace("'PAID'", "'SENT'").replace("weight: 3", "weight: 4")
+
+    found = differences(written(ORDERS), written(other))
+
+    assert differences_text(found).splitlines() == [
+        "  load.connections: 8 → 16",
+        "  load.duration: 20s → 1m",
+        "  workload.statements.look.weight: 3 → 4",
+        "  workload.statements.pay.params changed",
+        "  workload.statements.pay.sql changed",
+    ]
+
+
+def test_what_only_one_run_has_is_one_line_and_a_long_list_is_cut():
+    quickstart, other = (
+        replace(SETTING, config=json.loads(freeze(read_scenario(path, environ={}).scenario)))
+        for path in (EXAMPLE_FOLDER / "quickstart.yaml", EXAMPLE_FOLDER / "oltp_mix.yaml")
+    )
+
+    found = [one for one in differences(quickstart, other) if one.forbids]
+    lines = differences_text(found).splitlines()
+
+    assert "  workload.statements.new_order: only in B" in lines
+    assert len(lines) <= 11
+    assert len(found) <= 30
+    many = [Difference(key=f"target.session.P{number}", a=None, b=1, matters=True) for number in range(13)]
+    assert differences_text(many).splitlines()[9:] == [
+        "  target.session.P9: not set → 1",
+        "  and 3 more; --format json lists all",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -395,7 +544,94 @@ def test_text_has_the_verdict_first_and_nothing_foreign_in_it_can_act():
     assert text.startswith("EQUIVALENT  every metric that counts is within its limit\n")
     assert "\x1b" not in text
     assert "\u202e" not in text
-    assert re.search(r"^\* qps +[\d.]+ +[\d.]+ +[+-][\d.]+ % +[+-][\d.]+ … [+-][\d.]+ % +5 % +equivalent$", text, re.M)
+    assert re.search(
+        r"^\* qps +[\d.]+/s +[\d.]+/s +[+-][\d.]+ % +[+-][\d.]+ … [+-][\d.]+ % +5 % +equivalent$", text, re.M
+    )
+
+
+def test_every_number_has_its_unit():
+    """A and B of every row, and no interval is infinite."""
+    comparison = compare(run_of(1, seconds=12), run_of(2, seconds=12), Limits())
+    lines = comparison_text(comparison).splitlines()
+    units = {"qps": "/s", "error_rate": " %"}
+
+    for change in comparison.changes:
+        shown = [figures.value_of(change.measure, value) for value in (change.a, change.b)]
+        assert all(text.endswith(units.get(change.measure.value, " ms")) for text in shown)
+        assert any(f"{shown[0]}  " in line and f" {shown[1]}  " in line for line in lines)
+    assert "∞" not in "".join(lines)
+    assert max(map(len, lines)) <= 110
+
+
+@pytest.mark.parametrize(
+    ("span", "shown"),
+    [
+        (Span(0.02, -0.01, 0.05), "-1.0 … +5.0 %"),
+        (Span(0.02, -math.inf, math.inf), "cannot be bounded"),
+        (Span(0.02, -0.01, math.inf), "at least -1.0 %"),
+        (Span(0.02, -math.inf, 0.05), "at most +5.0 %"),
+        (None, "not enough data"),
+    ],
+)
+def test_an_interval_without_an_end_is_told_in_words(span, shown):
+    change = Change(
+        statement="pay",
+        measure=Measure.P99,
+        a=1.0,
+        b=1.02,
+        span=span,
+        limit=0.15,
+        verdict=Verdict.INCONCLUSIVE,
+        counts=False,
+        certain=False,
+    )
+
+    assert interval(change) == shown
+
+
+def test_a_percentile_that_few_samples_cannot_bound_has_no_bound_in_any_format():
+    runs = [run_of(seed, seconds=12, clients=2, service="lognormal(150ms,0.6)") for seed in (1, 2)]
+
+    comparison = compare(runs[0], runs[1], Limits())
+
+    rows = [one for one in comparison.changes if (one.statement, one.measure) == ("pay", Measure.P95)]
+    assert [(row.span.low, row.span.high) for row in rows if row.span] == [(-math.inf, math.inf)]
+    assert rows[0].why == "there are too few samples to bound the change"
+    text, page = comparison_text(comparison), comparison_html(comparison)
+    for shown in (text, page):
+        assert "cannot be bounded" in shown
+        assert f"pay.p95: {rows[0].why}" in shown
+        assert "∞" not in shown
+        assert "-100.0" not in shown
+    (entry,) = [
+        one for one in comparison_data(comparison)["metrics"] if (one["statement"], one["metric"]) == ("pay", "p95")
+    ]
+    assert (entry["low"], entry["high"]) == (None, None)
+    assert Span(0.0, -math.inf, math.inf).relative() == Span(0.0, -math.inf, math.inf)
+
+
+def test_what_is_significant_alone_only_is_explained():
+    comparison = compare(run_of(1, seconds=12), run_of(2, seconds=12), Limits())
+    alone = replace(comparison.changes[0], verdict=Verdict.WORSE, certain=False)
+    doubtful = replace(comparison, changes=(alone, *comparison.changes[1:]))
+
+    for shown in (comparison_text(doubtful), comparison_html(doubtful)):
+        assert "worse (uncorrected)" in shown
+        assert "significant alone, not after correction for 8 comparisons (Bonferroni)" in shown
+    assert "uncorrected" not in comparison_text(comparison)
+
+
+def test_statements_of_one_run_alone_are_named():
+    a, b = run_of(1, seconds=12), run_of(2, seconds=12)
+    statements = {**b.merged.tally.statements, "refund": tally((5.0,) * 50)}
+    more = replace(b, merged=replace(b.merged, tally=Tally(statements=statements)))
+
+    comparison = compare(a, more, Limits())
+
+    assert "only in B, not compared: refund" in comparison_text(comparison)
+    assert "only in B, not compared: refund" in comparison_html(comparison)
+    data = comparison_data(comparison)
+    assert (data["only_in_a"], data["only_in_b"]) == ([], ["refund"])
 
 
 class Page(HTMLParser):

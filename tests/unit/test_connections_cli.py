@@ -1,54 +1,16 @@
 """`loadgen connections`: results on stdout, the rest on stderr, JSON on every exit code, secrets nowhere."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.processes import PATIENCE_S
+
 PASSWORD = "planted-Passw0rd-7193"
-PROGRAM = [sys.executable, "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
-ROOT = Path(__file__).resolve().parents[2]
-
-
-class Shell:
-    """Runs the program with a home folder and an environment of its own."""
-
-    def __init__(self, home: Path) -> None:
-        self.folder = home / ".snowflake"
-        self.folder.mkdir()
-        self.environ = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-
-    def write(self, text: str, mode: int = 0o600) -> Path:
-        path = self.folder / "connections.toml"
-        path.write_text(text, encoding="utf-8")
-        path.chmod(mode)
-        return path
-
-    def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        environ = {**self.environ, **variables}
-        return subprocess.run(
-            [*PROGRAM, *words], env=environ, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False
-        )
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*PROGRAM, *words],
-            env=self.environ,
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-
-@pytest.fixture
-def shell(tmp_path):
-    return Shell(tmp_path)
 
 
 def section(name: str, port: int = 1) -> str:
@@ -196,13 +158,14 @@ def test_ctrl_c_ends_a_test_that_gets_no_answer(shell):
         shell.write(section("prod", port=silent.getsockname()[1]))
         process = shell.start("connections", "test", "-c", "prod")
         try:
-            silent.settimeout(30)
-            silent.accept()  # the driver is connecting: it is inside a call now
-
-            process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=10)
+            silent.settimeout(PATIENCE_S)
+            accepted, _ = silent.accept()  # the driver is connecting: it is inside a call now
+            with accepted:
+                process.send_signal(signal.SIGINT)
+                _, errors = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
+            process.wait()
 
     assert process.returncode == 130
     assert errors.strip() == "error: stopped"

@@ -8,7 +8,7 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
-from tests.embedded_server import ROOT
+from tests.processes import ROOT
 
 LINES = [
     line for line in (ROOT / "Dockerfile").read_text("utf-8").replace("\\\n", " ").splitlines() if line[:1] not in "#"

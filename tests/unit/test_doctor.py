@@ -2,6 +2,7 @@
 
 import threading
 from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,6 +20,7 @@ from loadgen.scenario.read import Loaded, parse_scenario
 from loadgen.snowflake.ident import Ident
 from loadgen.snowflake.lookup import find_profile
 from loadgen.snowflake.probe import Probe
+from tests.processes import PATIENCE_S
 
 PASSWORD = "planted-Passw0rd-7193"
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -283,21 +285,18 @@ def check(name: str, look, *needs: str, **more) -> Check:
     return Check(section="s", name=name, look=lambda _: look(), needs=needs, **more)
 
 
-def run(*checks: Check, limit_s: float = 20.0) -> list[Examined]:
+def new_lane() -> Lane[Sessions]:
     subject = Subject(connection=None, place=ControlPlace())
-    return list(examine(checks, Lane(lambda: Sessions(subject, Facts()), name="test"), limit_s=limit_s))
+    return Lane(lambda: Sessions(subject, Facts()), name="test")
 
 
-def raising(error: Exception):
-    def look():
-        raise error
-
-    return look
+def run(*checks: Check) -> list[Examined]:
+    return list(examine(checks, new_lane(), limit_s=PATIENCE_S))
 
 
 def test_what_rests_on_a_failed_check_is_skipped_with_the_reason():
     found = run(
-        check("a", raising(ConfigurationError("broken", remedy="Mend it."))),
+        check("a", Mock(side_effect=ConfigurationError("broken", remedy="Mend it."))),
         check("b", lambda: [ok("fine")], "a"),
         check("c", lambda: [ok("fine")], "b"),
         check("d", lambda: [ok("fine")]),
@@ -313,17 +312,18 @@ def test_what_rests_on_a_failed_check_is_skipped_with_the_reason():
 
 
 def test_a_check_that_never_ends_is_given_up_and_the_next_one_runs():
-    never = threading.Event()
+    never, lane = threading.Event(), new_lane()
 
-    found = run(check("a", lambda: never.wait() and []), check("b", lambda: [ok("fine")]), limit_s=0.2)
-
-    assert [each.finding.mark for each in found] == ["failed", "ok"]
-    assert found[0].finding.said == "took too long: no answer within 0.2 s"
+    (first,) = examine([check("a", lambda: never.wait() and [])], lane, limit_s=0.2)
+    (second,) = examine([check("b", lambda: [ok("fine")])], lane, limit_s=PATIENCE_S)
     never.set()
+
+    assert (first.finding.mark, second.finding.mark) == ("failed", "ok")
+    assert first.finding.said == "took too long: no answer within 0.2 s"
 
 
 def test_a_bug_in_one_check_does_not_hide_the_others(caplog):
-    found = run(check("a", raising(ZeroDivisionError("oops"))), check("b", lambda: [ok("fine")]))
+    found = run(check("a", Mock(side_effect=ZeroDivisionError("oops"))), check("b", lambda: [ok("fine")]))
 
     assert [each.finding.mark for each in found] == ["failed", "ok"]
     assert "unexpected ZeroDivisionError: oops" in found[0].finding.said
@@ -346,18 +346,18 @@ def test_a_thread_left_behind_keeps_its_belongings_to_itself_and_closes_them_in_
     going_on = threading.Event()
     lane = Lane(Owned, name="test")
 
-    first = lane.do(lambda owned: owned, limit_s=20)
+    first = lane.do(lambda owned: owned, limit_s=PATIENCE_S)
     with pytest.raises(TookTooLong):
         lane.do(lambda _: going_on.wait(), limit_s=0.05)
-    second = lane.do(lambda owned: owned, limit_s=20)
+    second = lane.do(lambda owned: owned, limit_s=PATIENCE_S)
 
     assert len({first.made_by, second.made_by, threading.get_ident()}) == 3
     assert not first.is_closed.is_set()
     going_on.set()
-    assert first.is_closed.wait(20)
+    assert first.is_closed.wait(PATIENCE_S)
     assert first.closed_by == first.made_by
-    lane.close(limit_s=20)
-    lane.close(limit_s=20)
+    lane.close(limit_s=PATIENCE_S)
+    lane.close(limit_s=PATIENCE_S)
     assert second.closed_by == second.made_by
 
 
@@ -365,8 +365,8 @@ def test_an_own_timeout_of_a_look_is_no_time_out_of_the_lane():
     lane = Lane(Owned, name="test")
 
     with pytest.raises(TimeoutError, match="mine"):
-        lane.do(lambda _: raising(TimeoutError("mine"))(), limit_s=20)
-    assert lane.do(lambda _: 1, limit_s=20) == 1
+        lane.do(lambda _: Mock(side_effect=TimeoutError("mine"))(), limit_s=PATIENCE_S)
+    assert lane.do(lambda _: 1, limit_s=PATIENCE_S) == 1
 
 
 @pytest.mark.parametrize(

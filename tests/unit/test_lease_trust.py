@@ -170,11 +170,6 @@ def lost_answer() -> ControlFailed:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def script(clock: FakeClock) -> Script:
     return Script(clock)
 

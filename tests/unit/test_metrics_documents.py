@@ -4,19 +4,23 @@ import contextlib
 import json
 import re
 from dataclasses import replace
+from datetime import datetime
+from functools import reduce
+from operator import add
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.metrics.client_effect import ClientEffect
 from loadgen.metrics.document import WindowRow, dump, histogram_data, read_histogram, read_window, write_window
 from loadgen.metrics.edges import COARSENESSES
 from loadgen.metrics.fields import BadMetrics, Fields
 from loadgen.metrics.harvester import Harvester
-from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.interval import read_custom_metrics, write_custom_metrics
-from loadgen.metrics.live import LIMIT_BYTES, Live, read_live, write_live
+from loadgen.metrics.live import LIMIT_BYTES, Live, LiveSecond, read_live, write_live
 from loadgen.metrics.outcome import Failed, Outcome
 from loadgen.metrics.recorder import Sample
 from loadgen.metrics.result import EVERYTHING, WindowResult
@@ -26,6 +30,7 @@ from loadgen.model.run import Phase
 from tests.unit.metrics_builders import MS, histogram, sample, samples, statement, time_lists
 
 S = 10**9
+MOMENT = datetime.fromisoformat("2026-11-15T02:00:00.123456")
 NAMES = ["a", "b", 'c "√"']
 any_samples = st.booleans().flatmap(
     lambda open_loop: st.tuples(st.just(open_loop), st.lists(samples(open_loop=open_loop), max_size=40))
@@ -66,6 +71,30 @@ def test_a_histogram_is_read_as_it_was_written(times, coarseness):
     assert read_histogram(Fields(data, "it")) == made
 
 
+@pytest.mark.parametrize(
+    "effect",
+    [
+        None,
+        ClientEffect(),
+        ClientEffect(
+            elapsed_ms=1_000,
+            cpu_ms=412,
+            machine_cpu_ms=1_900,
+            cores=2,
+            gap_ms=550,
+            late=histogram([0, 7_000, 6 * 10**8]),
+        ),
+    ],
+)
+def test_what_the_client_did_to_a_window_is_read_as_it_was_written(effect):
+    live = live_of([])
+    made = replace(live, windows=tuple(replace(window, client=effect) for window in live.windows))
+    final = replace(made.windows[1], state=WindowState.FINAL)
+
+    assert read_live(write_live(made)).windows == made.windows
+    assert read_window(write_window(final)) == final
+
+
 def test_buckets_are_written_as_counts_in_a_row_with_their_gaps():
     made = histogram([1_000, 1_000, 1_030, 1_300])
 
@@ -84,7 +113,8 @@ def test_windows_beats_and_seconds_are_read_as_they_were_written(made):
     open_loop, many = made
     harvester = worker(many, open_loop=open_loop)
     interval = harvester.harvest(9 * S)
-    live = harvester.live(9 * S)
+    second = LiveSecond.of(interval, Phase.MEASUREMENT, ended_at=MOMENT, executing=3)
+    live = replace(harvester.live(9 * S), seconds=(second,))
 
     assert read_live(write_live(live)) == live
     for result in live.windows:
@@ -94,6 +124,26 @@ def test_windows_beats_and_seconds_are_read_as_they_were_written(made):
     whole = interval.tally.whole
     assert (custom.response, custom.lag, custom.seconds) == (whole.succeeded.response, whole.lag, interval.seconds)
     assert custom.statements == {name: tally.ended for name, tally in interval.tally.statements.items()}
+    assert second.statements == custom.statements  # the beat tells what the row will say
+    assert reduce(add, second.times.values(), EMPTY) == custom.response.coarse(3)
+    succeeded = {name: tally.succeeded.response for name, tally in interval.tally.statements.items()}
+    assert custom.times == {name: times for name, times in succeeded.items() if times.count}
+
+
+def test_times_of_a_second_are_stored_by_statement_for_those_that_are_asked_for():
+    interval = worker([sample(statement=number, window=2) for number in (0, 0, 1, 2)]).harvest(9 * S)
+
+    custom = read_custom_metrics(write_custom_metrics(interval, timed=["a", "b"]))
+
+    assert {name: times.count for name, times in custom.times.items()} == {"a": 2, "b": 1}
+    assert custom.response.count == 4
+
+
+def test_times_of_a_second_with_one_statement_are_stored_once():
+    interval = worker([sample(window=2)]).harvest(9 * S)
+
+    assert "response" not in json.loads(write_custom_metrics(interval))["statements"]["a"]
+    assert read_custom_metrics(write_custom_metrics(interval)).times == {"a": histogram([10 * MS])}
 
 
 def test_a_closed_loop_stores_each_time_once():
@@ -180,6 +230,36 @@ def test_a_beat_says_less_and_less_and_says_that_it_does():
     assert (3, False, 0) in steps  # totals are left
 
 
+def told(statements: int) -> tuple[LiveSecond, ...]:
+    """Ten seconds of so many statements."""
+    names = [f"statement_{n}" for n in range(statements)]
+    interval = worker(busy(statements, 100, windows=(3,)), open_loop=True, names=names).harvest(9 * S)
+    return (LiveSecond.of(interval, Phase.MEASUREMENT, ended_at=MOMENT, executing=3),) * 10
+
+
+def test_the_last_seconds_are_the_first_to_say_less():
+    live = replace(live_of(busy(6, 300), open_loop=True, names=list("abcdef")), seconds=told(6))
+    length = len(write_live(live, limit_bytes=10**9))
+
+    folded = read_live(write_live(live, limit_bytes=length - 1))
+    gone = read_live(write_live(live, limit_bytes=6_000))
+
+    assert (folded.windows, gone.seconds) == (live.windows, ())
+    assert [list(second.statements) for second in folded.seconds] == [[EVERYTHING]] * 10
+    assert folded.seconds[0].statements[EVERYTHING].succeeded == 600 == folded.seconds[0].times[EVERYTHING].count
+
+
+def test_seconds_of_many_statements_are_told_of_all_together():
+    assert len(told(8)[0].statements) == 8
+    assert list(told(9)[0].statements) == [EVERYTHING]
+    assert len(write_live(replace(live_of([]), seconds=told(9)))) < 6_000
+
+
+def test_a_beat_of_an_older_worker_has_no_seconds():
+    assert "seconds" not in json.loads(write_live(live_of([])))
+    assert read_live(write_live(live_of([]))).seconds == ()
+
+
 def test_what_is_folded_names_all_statements_at_once():
     live = live_of(busy(6, 300), open_loop=True, names=list("abcdef"))
 
@@ -204,7 +284,9 @@ def stored() -> tuple[WindowRow, str]:
         sample(window=2, statement=1, outcome=Outcome.CANCELLED),
         sample(window=2, statement=1, outcome=Failed(ErrorCategory.CONNECTION, 7, "reset")),
     ]
-    live = live_of(many, open_loop=True)
+    harvester = worker(many, open_loop=True)
+    second = LiveSecond.of(harvester.harvest(9 * S), Phase.MEASUREMENT, ended_at=MOMENT, executing=3)
+    live = replace(harvester.live(9 * S), seconds=(second,))
     return write_window(live.windows[1]), write_live(live)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from loadgen.metrics.batch import Batch
-from loadgen.metrics.errors import CODES_MAX, EXAMPLE_MAX, ErrorBook
+from loadgen.metrics.errors import CODES_MAX, EXAMPLE_MAX, NAMED_MAX, ErrorBook, ErrorKey, Errors, by_kind
 from loadgen.metrics.harvester import Harvester
 from loadgen.metrics.interval import Interval, Measured
 from loadgen.metrics.outcome import Failed, Outcome
@@ -27,6 +27,7 @@ from tests.unit.metrics_builders import MS, failures, histogram, outcomes, sampl
 S = 10**9
 NAMES = ["a", "b", "c"]
 REFUSED = Failed(ErrorCategory.SNOWFLAKE_ERROR, 625, "lock not released")
+REFUSED_KEY = ErrorKey(ErrorCategory.SNOWFLAKE_ERROR, 625)
 
 
 def harvested(*batches: list[Sample], open_loop: bool = False) -> Tally:
@@ -124,29 +125,45 @@ def test_categories_and_outcomes_have_the_same_names():
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.tuples(st.integers(1, 2), failures), max_size=200))
-def test_errors_are_counted_by_category_and_code_without_growing_for_ever(found):
+@given(st.lists(st.tuples(st.integers(1, 2), st.sampled_from("abc"), failures), max_size=200))
+def test_errors_are_counted_by_category_code_and_statement_without_growing_for_ever(found):
     groups = ErrorBook().group(found)
 
     for window in (1, 2):
-        own = Counter(failed.category for at, failed in found if at == window)
+        own = Counter(failed.category for at, _, failed in found if at == window)
         by_category: Counter[ErrorCategory] = Counter()
-        for (category, _), errors in groups.get(window, {}).items():
-            by_category[category] += errors.count
+        for key, errors in groups.get(window, {}).items():
+            by_category[key.category] += errors.count
             assert len(errors.example) <= EXAMPLE_MAX
         assert by_category == own
-    codes = {key for group in groups.values() for key in group if key[1] is not None}
+    keys = {key for group in groups.values() for key in group}
+    codes = {(key.category, key.code) for key in keys if key.code is not None}
     assert len(codes) <= CODES_MAX
-    assert codes <= {(failed.category, failed.code) for _, failed in found}
+    assert codes <= {(failed.category, failed.code) for _, _, failed in found}
+    named = {key for key in keys if key.statement is not None}
+    assert len(named) <= NAMED_MAX
+    assert {(key.category, key.statement) for key in named} <= {(failed.category, name) for _, name, failed in found}
 
 
 def test_codes_beyond_the_limit_are_counted_with_their_category():
-    found = [(1, Failed(ErrorCategory.SNOWFLAKE_ERROR, code, f"error {code}")) for code in range(CODES_MAX + 5)]
+    found = [(1, "a", Failed(ErrorCategory.SNOWFLAKE_ERROR, code, f"error {code}")) for code in range(CODES_MAX + 5)]
 
     errors = ErrorBook().group(found)[1]
 
     assert len(errors) == CODES_MAX + 1
-    assert errors[ErrorCategory.SNOWFLAKE_ERROR, None].count == 5
+    assert errors[ErrorKey(ErrorCategory.SNOWFLAKE_ERROR)].count == 5
+
+
+def test_groups_beyond_the_limit_are_counted_without_their_statement():
+    names = [f"statement {number}" for number in range(NAMED_MAX + 3)]
+    book = ErrorBook()
+
+    errors = book.group((1, name, REFUSED) for name in names)[1]
+
+    assert len(errors) == NAMED_MAX + 1
+    assert errors[REFUSED_KEY._replace(statement=names[0])].count == 1
+    assert errors[REFUSED_KEY].count == 3
+    assert by_kind(errors) == {REFUSED_KEY: Errors(NAMED_MAX + 3, REFUSED.text)}
 
 
 def test_an_error_keeps_the_first_text_without_what_could_harm_a_terminal():
@@ -154,9 +171,9 @@ def test_an_error_keeps_the_first_text_without_what_could_harm_a_terminal():
     texts = ["lock\x1b[2J not released \ud800", "another text"]
 
     for text in texts:
-        groups = book.group([(1, Failed(ErrorCategory.CONNECTION, 7, text))])
+        groups = book.group([(1, "a", Failed(ErrorCategory.CONNECTION, 7, text))])
 
-    assert groups[1][ErrorCategory.CONNECTION, 7].example == "lock[2J not released "
+    assert groups[1][ErrorKey(ErrorCategory.CONNECTION, 7, "a")].example == "lock[2J not released "
 
 
 # --- the harvester ---------------------------------------------------------------------------------------------------
@@ -173,16 +190,12 @@ def test_a_harvest_takes_what_is_there_and_says_what_happened_in_that_second():
     assert (interval.p50_ms, interval.p95_ms, interval.p99_ms) == (50.0, 95.0, 99.0)
     assert (interval.avg_ms, interval.min_ms, interval.max_ms) == (50.5, 1.0, 100.0)
     assert interval.measured == Measured(queries=101, reads=100, writes=1, errors=1)
-    assert interval.tally.errors == {(ErrorCategory.SNOWFLAKE_ERROR, 625): interval_error(1)}
+    assert interval.tally.errors == {REFUSED_KEY._replace(statement="b"): Errors(1, REFUSED.text)}
 
     idle = harvester.harvest(3 * S)
 
     assert (idle.qps, idle.p50_ms, idle.avg_ms, idle.max_ms, idle.tally) == (0.0, None, None, None, Tally())
     assert idle.measured == interval.measured
-
-
-def interval_error(count):
-    return ErrorBook().group([(1, REFUSED)] * count)[1][ErrorCategory.SNOWFLAKE_ERROR, 625]
 
 
 @settings(max_examples=60)

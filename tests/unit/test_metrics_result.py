@@ -1,10 +1,12 @@
 """Counts that add up, and many workers as one."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.errors import Errors
+from loadgen.metrics.errors import ErrorKey, Errors
 from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.result import WindowResult, merge, window_discrepancy
 from loadgen.metrics.tally import StatementTally, Tally, Times
@@ -29,7 +31,13 @@ all_counts = st.builds(
 
 
 def window(
-    *, window_id: int = 1, seconds: float = 10.0, times_ms: list[int], failed: int = 0, scheduled: int | None = None
+    *,
+    window_id: int = 1,
+    seconds: float = 10.0,
+    times_ms: list[int],
+    failed: int = 0,
+    scheduled: int | None = None,
+    state: WindowState = WindowState.FINAL,
 ) -> WindowResult:
     times = histogram([time_ms * MS for time_ms in times_ms])
     outcomes = {Outcome.SUCCEEDED: Times(times, times)}
@@ -41,12 +49,12 @@ def window(
         window_id=window_id,
         phase=Phase.MEASUREMENT,
         step_id=None,
-        state=WindowState.FINAL,
+        state=state,
         seconds=seconds,
         counts=Counts(scheduled=ended if scheduled is None else scheduled, succeeded=len(times_ms), failed=failed),
         tally=Tally(
             statements={"pay": StatementTally(times=outcomes)},
-            errors={(ErrorCategory.CONNECTION, 7): Errors(failed, "reset")} if failed else {},
+            errors={ErrorKey(ErrorCategory.CONNECTION, 7): Errors(failed, "reset")} if failed else {},
         ),
     )
 
@@ -91,7 +99,17 @@ def test_a_window_whose_parts_disagree_is_named():
     )
 
 
-def test_percentiles_of_a_run_come_from_merged_buckets_and_rates_from_each_workers_seconds():
+def test_no_more_arrivals_have_an_age_than_were_skipped():
+    old = histogram([MS] * 2)
+    statement = StatementTally(skipped=1, unsent=old)
+    bad = replace(
+        window(times_ms=[]), counts=Counts(scheduled=1, skipped=1), tally=Tally(statements={"pay": statement})
+    )
+
+    assert window_discrepancy(bad) == "window 1: pay: 1 were skipped, and the age of 2 is known"
+
+
+def test_percentiles_of_a_run_come_from_merged_buckets_and_rates_from_its_span():
     fast = window(times_ms=[10] * 90, seconds=10.0)
     slow = window(times_ms=[1_000] * 10, seconds=5.0)
 
@@ -103,9 +121,18 @@ def test_percentiles_of_a_run_come_from_merged_buckets_and_rates_from_each_worke
     assert p95 is not None
     assert p90.value_ns == pytest.approx(10 * MS, rel=0.01)  # the mean of the workers' p90 would say 505 ms
     assert p95.value_ns == pytest.approx(1_000 * MS, rel=0.01)
-    assert merged.qps == pytest.approx(90 / 10 + 10 / 5)
-    assert merged.statement_qps == {"pay": pytest.approx(11.0)}
+    assert merged.qps == pytest.approx(100 / 10)  # the slow one left after half of the span
+    assert merged.statement_qps == {"pay": pytest.approx(10.0)}
     assert (merged.counts.succeeded, merged.seconds) == (100, 10.0)
+
+
+def test_while_a_run_goes_on_beats_are_of_different_moments():
+    late = window(times_ms=[1] * 90, seconds=9.0, state=WindowState.OPEN)
+    fresh = window(times_ms=[1] * 100, seconds=10.0, state=WindowState.OPEN)
+    left = window(times_ms=[1] * 50, seconds=5.0)
+
+    assert merge([[late], [fresh], [left]], live=True).qps == pytest.approx(10 + 10 + 5)
+    assert merge([[late], [fresh], [left]]).qps == pytest.approx(240 / 10)
 
 
 def test_windows_of_one_worker_follow_one_another():
@@ -127,6 +154,6 @@ def test_the_example_of_an_error_is_the_same_in_whatever_order_workers_are_merge
 def test_errors_of_workers_are_put_together():
     merged = merge([[window(times_ms=[1], failed=2)], [window(times_ms=[1], failed=3)]])
 
-    assert merged.tally.errors == {(ErrorCategory.CONNECTION, 7): Errors(5, "reset")}
+    assert merged.tally.errors == {ErrorKey(ErrorCategory.CONNECTION, 7): Errors(5, "reset")}
     assert merged.counts.error_rate == pytest.approx(5 / 7)
     assert merged.tally.whole.failures[Outcome.CONNECTION].response.count == 5

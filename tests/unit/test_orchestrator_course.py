@@ -1,4 +1,4 @@
-"""What is done next with a run: every row of the decision, decided once, decided twice, and to the end."""
+"""What is done next with a run: every row of the decision, decided once and decided twice."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from loadgen.model.run import STEPS, Phase, RunStatus, advance
-from loadgen.model.worker import WorkerStatus
-from loadgen.scenario.scenario import Load, OnWorkerLoss, Timing
+from loadgen.scenario.scenario import OnWorkerLoss
 from orchestrator.course import (
     CLOSING_S,
     STORING_S,
@@ -21,42 +18,40 @@ from orchestrator.course import (
     Ending,
     EndWorkers,
     Finish,
-    Rules,
     SayStart,
     SayStop,
     Step,
     View,
-    carried_out,
     decide,
 )
-from orchestrator.crew import Health, WorkerView
-from orchestrator.plan import plan_run
+from orchestrator.crew import WorkerView
+from tests.unit.course_builders import (
+    CONNECTING,
+    DONE,
+    DONE_BY_PLAN,
+    DRAINING,
+    KILLED,
+    MISSING,
+    RULES,
+    RUNNING,
+    SAID_DEAD,
+    SILENT,
+    STALE,
+    STORING,
+    WAITING,
+    WISH,
+    H,
+    P,
+    R,
+    W,
+)
 from tests.unit.orchestrator_builders import end, view
 
-TIMING = Timing()
-RULES = Rules(
-    plan=plan_run(Load(connections=8), announce_s=TIMING.announce_s), timing=TIMING, on_worker_loss=OnWorkerLoss.FAIL
-)
 CONTINUE = replace(RULES, on_worker_loss=OnWorkerLoss.CONTINUE)
 ENDS_S = 70.0 + CLOSING_S
-R, P, W, H = RunStatus, Phase, WorkerStatus, Health
-
-MISSING = view(H.MISSING, None)
-CONNECTING = view(H.ALIVE, W.STARTING)
-WAITING = view(H.ALIVE, W.WAITING)
-RUNNING = view(H.ALIVE, W.RUNNING)
-STALE = view(H.STALE, W.RUNNING)
-DRAINING = view(H.ALIVE, W.DRAINING, active_connections=1)
-STORING = view(H.ALIVE, W.DRAINING)
-DONE = view(H.DONE, W.COMPLETED)
-KILLED = view(H.DEAD, W.RUNNING, ended=end())
 KILLED_AT_THE_END = view(H.DEAD, W.DRAINING, ended=end())
-SILENT = view(H.DEAD, W.RUNNING, silent_s=61)
-SAID_DEAD = view(H.DEAD, W.DEAD, last_error="no control plane")
-WISH = Ending(status=R.COMPLETED, reason="p95 < 5ms was not met", stop="threshold", drain_s=120.0)
 TOO_EXPENSIVE = Ending(status=R.FAILED, reason="too expensive", stop="guardrail", drain_s=20.0)
 CANCEL = Step(R.CANCELLING, P.MEASUREMENT, "stopped by the user")
-DONE_BY_PLAN = Ending(status=R.COMPLETED, reason="the plan is done", stop="duration", drain_s=120.0)
 BY_USER = Ending(status=R.CANCELLED, reason="stopped by the user", stop="cancelled", drain_s=20.0)
 
 
@@ -83,7 +78,6 @@ SAID = course(R.RUNNING, start_said=True)
 PREPARING: dict[str, Any] = {"phase": P.PREPARING}
 RUN: dict[str, Any] = {"zero_s": 0.0}
 WARM: dict[str, Any] = {"zero_s": 0.0, "phase": P.WARMUP}
-
 ROWS: list[tuple[str, Course, View, tuple[Action, ...]]] = [
     # --- before
     ("prepared", course(R.PREPARED), look(R.PREPARED, **PREPARING), ()),
@@ -368,124 +362,3 @@ def test_between_asking_and_ending_there_is_always_time_for_last_words() -> None
     soft, hard = EndWorkers(hard=False), EndWorkers(hard=True)
     assert ticks[:3] == [(0, soft), (1, soft), (4, hard)]
     assert ticks[3] == (7, Finish(BY_USER))
-
-
-# --- to the end ------------------------------------------------------------------------------------------------------
-
-
-class World:
-    """A run, its workers and a control plane that fails when it is told to."""
-
-    def __init__(self, workers: int) -> None:
-        self.now_s, self.status, self.phase = 0.0, R.STARTING, P.PREPARING
-        self.reason: str | None = None
-        self.course = Course(since_s=0.0, seen=R.PREPARED)
-        self.crew = [MISSING] * workers
-        self.zero_s: float | None = None
-        self.interrupts = 0
-        self.wish: Ending | None = None
-        self.ending: Ending | None = None
-        self.stops = 0
-
-    def tick(self, *, fails_at: int | None) -> None:
-        """One look; the action with this number, and those after it, fail."""
-        self.now_s += 1.0
-        seen = View(
-            now_s=self.now_s,
-            status=self.status,
-            phase=self.phase,
-            reason=self.reason,
-            crew=tuple(self.crew),
-            zero_s=self.zero_s,
-            interrupts=self.interrupts,
-            wish=self.wish,
-        )
-        self.course, actions = decide(self.course, seen, RULES)
-        for number, action in enumerate(actions):
-            if number == fails_at:
-                return
-            self.apply(action)
-            self.course = carried_out(self.course, action)
-
-    def apply(self, action: Action) -> None:
-        if isinstance(action, Announce) and self.zero_s is None:
-            self.zero_s = self.now_s
-        elif isinstance(action, Step):
-            advance(self.status, self.phase, action.to, action.to_phase)
-            self.status, self.phase = action.to, action.to_phase
-        elif isinstance(action, SayStop):
-            self.stops += 1
-        elif isinstance(action, EndWorkers) and action.hard:
-            self.crew = [worker if worker.is_over else KILLED for worker in self.crew]
-        elif isinstance(action, Finish):
-            self.ending = action.ending
-
-
-HAPPENINGS = st.lists(
-    st.tuples(
-        st.sampled_from([MISSING, CONNECTING, WAITING, RUNNING, STALE, DRAINING, DONE, KILLED, SILENT, SAID_DEAD]),
-        st.integers(0, 2),  # which worker
-        st.sampled_from([None, None, None, 0, 1, 2]),  # what fails
-        st.sampled_from(["", "", "", "", "interrupt", "wish", "cancel"]),
-        st.integers(0, 40),  # quiet seconds before
-    ),
-    max_size=25,
-)
-
-
-def happen(world: World, what: str) -> None:
-    if what == "interrupt":
-        world.interrupts += 1
-    elif what == "wish":
-        world.wish = WISH
-    elif what == "cancel" and R.CANCELLING in STEPS[world.status]:
-        world.status, world.reason = R.CANCELLING, "loadgen stop"
-
-
-@settings(deadline=None, max_examples=300)
-@given(HAPPENINGS, st.booleans())
-def test_every_run_comes_to_an_end(happenings: list[tuple[WorkerView, int, int | None, str, int]], ends: bool) -> None:
-    """Whatever happened before, in whatever order: when workers are over, or the time for them is."""
-    world = World(3)
-    for worker, number, fails_at, what, quiet_s in happenings:
-        for _ in range(quiet_s):
-            world.tick(fails_at=None)
-        if not world.crew[number].is_over:  # nobody comes back from the dead
-            world.crew[number] = worker
-        happen(world, what)
-        world.tick(fails_at=fails_at)
-    if ends:
-        world.crew = [worker if worker.is_over else DONE for worker in world.crew]
-    bound_s = 60 + 70 + 125 + 10 if not ends else 75
-    for _ in range(bound_s):
-        if world.ending is not None:
-            break
-        world.tick(fails_at=None)
-    assert world.ending is not None, (world.status, world.course)
-    assert world.ending.status in STEPS[world.status], "it could not be ended so"
-    assert world.ending.reason
-    assert world.stops >= 1
-
-
-def test_the_course_of_a_run_in_which_nothing_happens() -> None:
-    world = World(2)
-    story = []
-    for second in range(200):
-        if second == 3:
-            world.crew = [WAITING, WAITING]
-        if world.status is R.RUNNING:
-            world.crew = [RUNNING, RUNNING]
-        if world.status is R.STOPPING:
-            world.crew = [DONE, DONE]
-        before = (world.status, world.phase)
-        world.tick(fails_at=None)
-        if (world.status, world.phase) != before:
-            story.append((second, world.status, world.phase))
-        if world.ending is not None:
-            break
-    assert story == [
-        (3, R.RUNNING, P.WARMUP),
-        (13, R.RUNNING, P.MEASUREMENT),
-        (74, R.STOPPING, P.COOLDOWN),
-    ]
-    assert world.ending == DONE_BY_PLAN

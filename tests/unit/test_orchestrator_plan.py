@@ -10,9 +10,17 @@ from hypothesis import strategies as st
 
 from loadgen.model.event import Scope, SetPhase, SetWorkerTarget
 from loadgen.model.run import Phase
-from loadgen.scenario.scenario import FindMax, Load, LoadMode, Stage
+from loadgen.rules.find_max_step import FindMax
+from loadgen.scenario.scenario import Arrival, Load, LoadMode, Stage
 from orchestrator.commands import plan_events, target_events
-from orchestrator.plan import PlannedTarget, PlannedWindow, RunPlan, plan_run
+from orchestrator.plan import (
+    PlannedTarget,
+    PlannedWindow,
+    RunPlan,
+    plan_run,
+    planned_arrivals,
+    planned_connection_ms,
+)
 
 ANNOUNCE_S = 2.0
 ZERO = datetime.fromisoformat("2026-11-15T02:00:00")  # naive UTC, as the server says it
@@ -197,3 +205,52 @@ def test_the_same_beginning_gives_the_same_events() -> None:
     assert said == [(new.command, new.address) for new in plan_events(plan, WORKERS, ZERO)]
     later = plan_events(plan, WORKERS, ZERO + timedelta(seconds=1))
     assert said != [(new.command, new.address) for new in later]
+
+
+# --- what is to be delivered -----------------------------------------------------------------------------------------
+
+
+def connection_ms(load: Load, workers: int, until_s: float | None = None) -> dict[int | None, int]:
+    """Over all workers."""
+    plan, total = plan_run(load, announce_s=ANNOUNCE_S), dict[int | None, int]()
+    for worker in range(workers):
+        for step_id, planned_ms in planned_connection_ms(load, plan, worker, workers, until_s).items():
+            total[step_id] = total.get(step_id, 0) + planned_ms
+    return total
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_planned_connection_time_is_that_of_all_workers(workers: int) -> None:
+    assert connection_ms(Load(connections=8), workers) == {None: 8 * 60_000}
+    assert connection_ms(staged(up(2), up(8), up(4)), workers) == {1: 60_000, 2: 240_000, 3: 120_000}
+    ramped = connection_ms(staged(up(2), up(8, ramp_s=30.0)), workers)
+    assert ramped[1] == 60_000
+    assert 2 * 30_000 + 30_000 * 6 / 2 - workers * 30_000 <= ramped[2] <= 2 * 30_000 + 30_000 * 6 / 2
+
+
+def test_the_plan_of_a_run_that_was_aborted_ends_there() -> None:
+    load = staged(up(2), up(8), up(4))  # measured from 10 s on
+
+    assert connection_ms(load, 2, until_s=45.0) == {1: 60_000, 2: 8 * 5_000, 3: 0}
+    assert connection_ms(load, 2, until_s=5.0) == {1: 0, 2: 0, 3: 0}
+    assert connection_ms(load, 2, until_s=1_000.0) == connection_ms(load, 2)
+
+
+RATES = Load(mode=LoadMode.RATE, connections=8, rate_per_second=50.0, arrival=Arrival.UNIFORM)
+
+
+def arrivals(workers: int, until_s: float | None = None) -> list[int]:
+    plan = plan_run(RATES, announce_s=ANNOUNCE_S)
+    parts = [planned_arrivals(RATES, plan, worker, workers, seed=1, until_s=until_s) for worker in range(workers)]
+    return [part[None] for part in parts]
+
+
+def test_the_planned_arrivals_are_those_of_all_workers() -> None:
+    assert arrivals(1) == [3_000]
+    assert sum(arrivals(7)) == 3_000
+    assert max(arrivals(7)) - min(arrivals(7)) <= 1
+
+
+def test_the_planned_arrivals_of_a_run_that_was_aborted_are_those_that_were_due() -> None:
+    assert sum(arrivals(2, until_s=20.0)) == pytest.approx(500, abs=2)
+    assert arrivals(2, until_s=9.0) == [0, 0]

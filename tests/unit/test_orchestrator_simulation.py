@@ -43,6 +43,8 @@ NOTICED = {
     Broken.ORPHANS: {Rule.ALONE},
     Broken.RECOVERY: {Rule.END},
 }
+# Seeds that have shown it: the search begins with them.
+SHOWN_BY = {Broken.FENCING: 80, Broken.MARGIN: 333, Broken.PLACE: 129}
 
 
 LIVING_TERM = "WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE()"
@@ -94,7 +96,7 @@ def test_nothing_breaks_the_rules_whatever_happens(first: int) -> None:
 
 @pytest.mark.parametrize("broken", Broken, ids=lambda broken: broken.name)
 def test_what_is_broken_is_noticed(broken: Broken) -> None:
-    for seed in range(SEARCHED):
+    for seed in (SHOWN_BY.get(broken, 0), *range(SEARCHED)):
         history = history_of(seed, broken)
         if isinstance(history, Violation) and history.rule not in UNREPAIRED:
             assert history.rule in NOTICED[broken], f"seed {seed}: {history}"

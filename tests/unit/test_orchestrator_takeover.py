@@ -10,60 +10,13 @@ import pytest
 from loadgen.clock import FakeClock
 from loadgen.control.session import ControlSession
 from loadgen.control.warehouse_poll_snapshots import WarehousePoll
-from loadgen.metrics.result import WindowResult, merge
 from loadgen.model.run import Phase
-from loadgen.scenario.scenario import FindMax, Guardrails, Threshold, Timing
+from loadgen.scenario.scenario import Guardrails, Threshold, Timing
 from loadgen.scenario.threshold import parse_check
 from loadgen.snowflake.profile import Profile
 from orchestrator.limits import Limits
 from orchestrator.progress import Progress
-from orchestrator.seeker import Seeker, step_record
 from orchestrator.warehouse import WarehouseWatch
-from tests.unit.orchestrator_builders import live, tally, view, window
-from tests.unit.worker_builders import SERVER_TIME
-
-CONFIG = FindMax(start=5, increment=10, step_s=10.0, maximum=100, refine=False)
-CALM = tally((20.0,) * 500)
-UNCLEAR = tally((20.0,) * 90 + (30.0,) * 10)  # the bounds of its p95 are on both sides of the limit
-BAD = tally((99.0,) * 500)
-
-
-def searched(*shown: WindowResult) -> Seeker:
-    """A search that has judged these steps."""
-    seeker = Seeker(CONFIG, (), missing_s=30.0)
-    for step in shown:
-        seeker.look([view()], 0.0, queue_seen=False)  # asks for the step
-        judged, _ = seeker.look([view(live=live(step))], 1.0, queue_seen=False)
-        assert judged is not None
-    return seeker
-
-
-def test_a_search_that_is_led_on_knows_how_sure_its_steps_were() -> None:
-    steps = (
-        window({"s": CALM}, step_id=1, seconds=10.0),
-        window({"s": UNCLEAR}, step_id=2, seconds=30.0),
-        window({"s": BAD}, step_id=3, seconds=10.0),
-    )
-    before = searched(*steps)
-    rows = [step_record("run", judged, SERVER_TIME) for judged in before.search.steps]
-    successor = Seeker(CONFIG, (), missing_s=30.0)
-
-    unknown = successor.go_on(rows, lambda number: [[steps[number - 1]]])
-
-    assert unknown == ()
-    assert successor.search == before.search
-    assert [judged.low_confidence for judged in successor.search.steps] == [False, True, False]
-    decisive = merge([[steps[1]]])
-    assert successor.result(decisive) == before.result(decisive)
-
-
-def test_a_step_whose_measurement_is_lost_counts_as_unsure() -> None:
-    before = searched(window({"s": CALM}, step_id=1, seconds=10.0))
-    rows = [step_record("run", judged, SERVER_TIME) for judged in before.search.steps]
-    successor = Seeker(CONFIG, (), missing_s=30.0)
-
-    assert successor.go_on(rows, lambda number: []) == (1,)
-    assert [judged.low_confidence for judged in successor.search.steps] == [True]
 
 
 @pytest.mark.parametrize(

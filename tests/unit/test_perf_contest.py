@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.perf._contest import DRIVER_THREADS, Contest, Span, bounds, by_kind
-from tests.perf.find_max import Answer, Limit, right_figure
+from tests.perf.find_max import Answer, Limit, counts
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,29 @@ def test_throughput_is_compared_pair_by_pair() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "is_right", "met"), [(40, True, True), (32, True, True), (31, False, True), (23, False, False)]
+    ("found", "result", "wrong"),
+    [
+        (40, "TRUE_MAX", False),
+        (48, "TRUE_MAX", False),
+        (32, "TRUE_MAX", False),
+        (49, "TRUE_MAX", True),
+        (31, "TRUE_MAX", True),
+        (40, "BOUNDED_MAX", False),
+        (8, "BOUNDED_MAX", False),
+        (41, "BOUNDED_MAX", True),
+        (0, None, False),
+    ],
 )
-def test_an_answer_is_right_within_one_increment_and_never_out_by_more_than_two(
-    found: int, is_right: bool, met: bool
-) -> None:
+def test_an_answer_is_wrong_when_it_claims_what_is_not_so(found: int, result: str | None, wrong: bool) -> None:
     limit = Limit(name="40", server=(), truth=40, increment=8)
-    answer = Answer(limit=limit, run=1, found=found, reason="")
+    answer = Answer(limit=limit, run=1, found=found, result=result, reason="")
 
-    assert (answer.is_right, answer.figure().met) == (is_right, met)
-    assert right_figure([answer]).met is is_right
+    share, true, bounded = counts([answer], quiet=True)
+
+    assert (answer.is_wrong, answer.figure().met) == (wrong, not wrong)
+    assert share.met is (result == "TRUE_MAX")
+    assert counts([answer], quiet=False)[0].met
+    assert (true.value, bounded.value) == (
+        int(wrong and result == "TRUE_MAX"),
+        int(wrong and result == "BOUNDED_MAX"),
+    )

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from orchestrator.pool.child import RunnerChild
 from orchestrator.pool.decisions import MISSES_MAX, PING_S, PING_TIMEOUT_S, PoolRules
 from orchestrator.pool.manager import FAILURES_MAX, PoolFailed, PoolManager
 from orchestrator.pool.runner import RunnerState
+from tests.processes import PATIENCE_S, alive, wait_until
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 SILENT = [*PYTHON, "import sys; sys.stdin.read()"]
@@ -34,12 +35,6 @@ ANSWERS = [
     f"import sys\nfor line in sys.stdin: print({STATE!r} if line == 'ping\\n' else 'what?', flush=True)",
 ]
 CLAIM = Claim(queue_id="q", epoch=1, owner="o")
-END_S = 30.0
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
 
 
 @pytest.fixture
@@ -48,15 +43,6 @@ def children(clock: FakeClock) -> Iterator[list[RunnerChild]]:
     yield made
     for child in made:
         child.close()
-
-
-def until(happened: Callable[[], object]) -> None:
-    """Wait for what another process does."""
-    for _ in range(600):
-        if happened():
-            return
-        threading.Event().wait(0.05)
-    pytest.fail("did not happen")
 
 
 # --- pings -----------------------------------------------------------------------------------------------------------
@@ -70,7 +56,7 @@ def test_a_runner_that_answers_tells_its_state(clock, children):
         child.step()
         return child.state is not None
 
-    until(answered)
+    wait_until(answered, "it answers")
 
     assert child.state == RunnerState(registered=True, draining=False, queue_id=None, runs=3, idle_s=1.5)
     assert (child.view().misses, child.view().runs, child.view().idle_s) == (0, 3, 1.5)
@@ -116,7 +102,7 @@ def test_runners_that_end_before_they_begin_are_started_less_often_and_then_no_m
         clock.advance(60.0)
         manager.step()
         assert len(children) == number
-        until(lambda: children[-1].exit_code is not None)
+        wait_until(lambda: children[-1].exit_code is not None, "it has ended")
         if number < FAILURES_MAX:
             manager.step()  # it is seen to have ended, and its successor has to wait
             assert len(children) == number
@@ -136,7 +122,7 @@ def test_a_runner_that_does_not_answer_is_killed_and_another_takes_its_place(clo
         manager.step()
         clock.advance(PING_TIMEOUT_S)
 
-    until(lambda: children[0].exit_code is not None)
+    wait_until(lambda: children[0].exit_code is not None, "it is killed")
     clock.advance(60.0)
     manager.step()
     manager.step()
@@ -166,13 +152,13 @@ def test_a_runner_understands_what_its_pool_passes_on(share):
 # --- runs behind a leash ---------------------------------------------------------------------------------------------
 
 
-def started(folder: Path, code: str, *, stop_s: float = END_S) -> RunProcess:
+def started(folder: Path, code: str, *, stop_s: float = PATIENCE_S) -> RunProcess:
     wanted = Wanted(name="n", scenario="text", files={"a/b.csv": "k\r\n"}, connection="prod", attempts=1)
     return start_run(CLAIM, wanted, folder, ["--share-warehouse"], program=[*PYTHON, code], stop_s=stop_s)
 
 
 def ended(process: RunProcess) -> None:
-    until(lambda: process.exit_code is not None)
+    wait_until(lambda: process.exit_code is not None, "it has ended")
 
 
 def test_a_run_finds_its_files_and_leaves_its_own(tmp_path):
@@ -267,15 +253,15 @@ WAITS = "import signal, time, os, sys\n{}\nopen(os.path.dirname(sys.argv[2]) + '
 @pytest.mark.parametrize(
     ("handler", "stop_s", "code"),
     [
-        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))", END_S, 143),
-        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))", END_S, 0),
+        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))", PATIENCE_S, 143),
+        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))", PATIENCE_S, 0),
         ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", 0.2, 128 + signal.SIGKILL),
     ],
     ids=["obeys", "has a result", "does not obey"],
 )
 def test_a_run_is_asked_to_end_and_then_ended(tmp_path, handler, stop_s, code):
     process = started(tmp_path, WAITS.format(handler), stop_s=stop_s)
-    until(lambda: list(tmp_path.rglob("ready")))
+    wait_until(lambda: list(tmp_path.rglob("ready")), "it is ready")
 
     process.stop()
     ended(process)
@@ -294,13 +280,13 @@ def test_a_run_ends_when_its_runner_is_killed(tmp_path):
         " stdin=subprocess.PIPE, process_group=0)\nsignal.pause()"
     )
     killed = subprocess.Popen([*PYTHON, runner])
-    until(lambda: marks.exists() and marks.read_text().endswith("\n"))
+    wait_until(lambda: marks.exists() and marks.read_text().endswith("\n"), "the run has begun")
     pid = int(marks.read_text())
 
     killed.kill()
     killed.wait()
 
-    until(lambda: not Path(f"/proc/{pid}").exists())
+    wait_until(lambda: not alive({pid}), "the run has ended")
 
 
 # --- a runner and its manager ----------------------------------------------------------------------------------------

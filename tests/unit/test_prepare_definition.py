@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from loadgen.errors import RunFailed
 from loadgen.prepare.definition import Definition, Marker, differences, is_ours, shown
 from loadgen.prepare.statements import count_rows, create_table
-from loadgen.prepare.survey import Tally, beginning, tables_of
-from loadgen.scenario.read import parse_scenario
+from loadgen.prepare.survey import Tally, beginning
 from loadgen.snowflake.ident import Ident, QualifiedName
+from tests.unit.scenario_builders import only_table
 
 TABLE = """
       type: hybrid
@@ -28,10 +26,7 @@ def definition_of(table: str = TABLE, *, name: str = "T", seed: int = 1) -> Defi
         f"version: 1\nname: x\nseed: {seed}\nprepare:\n  tables:\n    - name: {name}{table}"
         "workload: {statements: [{name: s, sql: SELECT 1}]}\n"
     )
-    scenario = parse_scenario(text, source="x.yaml", folder=Path(), environ={}).scenario
-    ((_, definition),) = tables_of(scenario, Ident("D"), Ident("S"))
-    assert definition is not None
-    return definition
+    return only_table(text)
 
 
 def test_a_marker_is_read_back():

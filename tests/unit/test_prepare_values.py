@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
@@ -25,9 +24,7 @@ from loadgen.model.workload import (
 from loadgen.prepare.definition import Definition
 from loadgen.prepare.rows import BOUND_VALUES_MAX, BoundRows, rows_per_statement_max
 from loadgen.prepare.sqlvalue import SIZE_MAX, TOO_SHORT, Draws, _chance_of_fewer, _digests_for, literal, sql_value
-from loadgen.prepare.survey import tables_of
-from loadgen.scenario.read import parse_scenario
-from loadgen.snowflake.ident import Ident
+from tests.unit.scenario_builders import only_table
 
 DRAWS = Draws(seed=7, table=5, column=2)
 EARLY, LATE = datetime(2026, 1, 1), datetime(2026, 1, 2)  # noqa: DTZ001  naive, as all moments of scenarios
@@ -38,10 +35,7 @@ def definition_of(columns: str, *, kind: str = "hybrid", rows: int = 1000, name:
     text = (
         f"version: 1\nname: x\nprepare: {{tables: [{table}]}}\nworkload: {{statements: [{{name: s, sql: SELECT 1}}]}}\n"
     )
-    scenario = parse_scenario(text, source="x.yaml", folder=Path(), environ={}).scenario
-    ((_, definition),) = tables_of(scenario, Ident("D"), Ident("S"))
-    assert definition is not None
-    return definition
+    return only_table(text)
 
 
 KEY = "{name: ID, type: INTEGER, primary_key: true, generate: {sequence: {start: 1}}}"

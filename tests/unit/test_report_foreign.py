@@ -100,3 +100,15 @@ def test_the_worst_of_all_keeps_its_words() -> None:
         assert "[/dim]" in written
         assert "😀" in written
         assert "␛[31m red ␀" in written
+
+
+@given(anything)
+def test_a_name_may_be_broken_between_its_parts_and_is_otherwise_the_text(text: str) -> None:
+    shown = foreign.html_name(text)
+    shown = shown.removeprefix('<span class="long">').removesuffix("</span>") if len(text) > 16 else shown
+    assert shown.replace("<wbr>", "") == foreign.html(text)
+
+
+def test_a_name_is_broken_after_its_marks_only() -> None:
+    assert foreign.html_name("a_b.c") == "a_<wbr>b.<wbr>c"
+    assert foreign.html_name("<i>_'&x") == "&lt;i&gt;_&#x27;&amp;x"

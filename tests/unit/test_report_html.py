@@ -6,23 +6,41 @@ import base64
 import hashlib
 import json
 import re
+import xml.etree.ElementTree as ElementTree
+from collections import Counter as Count
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from loadgen.model.counts import Counts
 from loadgen.report import figures
 from loadgen.report.foreign import line
 from loadgen.report.html import report_html
+from loadgen.report.html_spread import RANGES_MAX, range_counts, range_edges_ms
 from loadgen.report.record import RunRecord, Step
 from loadgen.report.timeline import merge_seconds
 from loadgen.report.verdict import Checked
 from loadgen.scenario.scenario import Load, LoadMode
-from tests.unit.report_builders import HOSTILE_NAME, HOSTILE_TEXT, START, hostile, record, scenario, seconds
+from tests.unit.metrics_builders import histogram
+from tests.unit.report_builders import (
+    HOSTILE_NAME,
+    HOSTILE_TEXT,
+    LONG_NAME,
+    START,
+    full,
+    hostile,
+    record,
+    scenario,
+    timeline,
+    worker_second,
+)
 
 SIZE_MAX = 400_000
-VOID = {"meta"}
+VOID = {"meta", "wbr"}
 
 
 @dataclass
@@ -59,6 +77,10 @@ class Page(HTMLParser):
 
     def named(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.tags if name == tag]
+
+    @property
+    def charts(self) -> set[str | None]:
+        return {attributes["id"] for attributes in self.named("svg") if "id" in attributes}
 
     @property
     def words(self) -> str:
@@ -148,7 +170,7 @@ def test_what_is_missing_is_said_and_not_drawn() -> None:
     assert "cannot be drawn: a worker died" in words
     assert "The warehouse was not looked at" in words
     assert "its history has not been read" in words
-    assert not page(run).named("svg")
+    assert not page(run).charts
 
 
 def test_the_servers_times_are_shown_with_their_coverage() -> None:
@@ -180,7 +202,7 @@ def test_a_search_shows_its_answer_and_every_step() -> None:
     found = {"max_concurrency": 8, "result": "TRUE_MAX", "reason": "12 did not hold", "failed_at": 12,
              "failed_outcome": "DEGRADED", "qps": 200.0, "p95_ms": 9.0, "confidence": "high", "steps": []}  # fmt: skip
     read = page(record(facts={"find_max": found}, steps=steps))
-    assert {"steps", "steps-qps", "steps-p95"} <= {svg["id"] for svg in read.named("svg")}
+    assert {"steps", "steps-qps", "steps-p95"} <= read.charts
     assert "the limit itself was found" in read.words
     assert read.words.count("DEGRADED") >= 2
 
@@ -202,6 +224,154 @@ def test_the_command_that_repeats_it_has_the_settings_it_had(load: Load, expecte
     assert "loadgen report 20261115-0200-orders-7f3a9c --format html" in words
 
 
+# --- over time -------------------------------------------------------------------------------------------------------
+
+
+def drawing(run: RunRecord, chart: str) -> ElementTree.Element:
+    (found,) = re.findall(rf'<svg id="{chart}" .*?</svg>', report_html(run))
+    return ElementTree.fromstring(found)
+
+
+def lines(run: RunRecord, chart: str) -> dict[str, int]:
+    """How many pieces each line of a chart has, by its class."""
+    return Count(
+        (path.get("class") or "") for path in drawing(run, chart).iter("path") if "line" in path.attrib["class"]
+    )
+
+
+def texts(run: RunRecord, chart: str) -> list[str]:
+    return [text.text or "" for text in drawing(run, chart).iter("text")]
+
+
+def test_a_change_of_phase_makes_neither_a_hole_nor_a_dot() -> None:
+    phases = ["WARMUP"] * 3 + ["MEASUREMENT"] * 3 + ["WARMUP"] + ["MEASUREMENT"] * 4
+    own = [worker_second(at + 1.02, phase=phase) for at, phase in enumerate(phases)]
+    run = record(seconds=merge_seconds(START, own))
+    assert [second.qps is None for second in run.seconds].count(True) == 5
+    for chart in ("qps", "latency"):
+        assert set(lines(run, chart).values()) == {1}
+        assert not list(drawing(run, chart).iter("circle"))
+
+
+def test_a_line_is_interrupted_where_nothing_was_stored() -> None:
+    own = [worker_second(at + 1.02) for at in (*range(6), *range(12, 20))]
+    run = record(seconds=merge_seconds(START, own))
+    assert set(lines(run, "qps").values()) == {2}
+    assert lines(run, "latency")["line s1"] == 2
+
+
+def test_a_percentile_that_most_of_the_run_cannot_support_is_left_out() -> None:
+    own = [worker_second(at + 1.02, ms=(10.0,) * 3, statements={"look": Counts(succeeded=3)}) for at in range(30)]
+    run = record(seconds=merge_seconds(START, own))
+    assert set(lines(run, "latency")) == {"line s1", "line s2"}  # p50 and p95, and no p99
+    idle = [worker_second(at + 1.02, ms=()) for at in range(5)]
+    assert "latency" not in page(record(seconds=merge_seconds(START, idle))).charts
+
+
+def test_keys_are_drawn_as_their_lines_are() -> None:
+    text = report_html(full())
+    figures_of = re.findall(r'<figure data-chart="([^"]+)".*?</figure>', text)
+    assert {"qps", "latency", "statements-p95", "curve", "error-rate"} <= set(figures_of)
+    for figure in re.findall(r"<figure .*?</figure>", text):
+        legend, plot = figure.split('<div class="plot">')
+        keys = re.findall(r'<svg class="stroke".*?<path class="([^"]+)"', legend)
+        drawn = re.findall(r'<path class="(line [^"]+)"', plot)
+        assert set(keys) in (set(drawn), set()), figure[:80]  # a chart of steps has signs instead
+
+
+def test_a_threshold_is_a_line_in_the_chart_of_its_metric() -> None:
+    run = full()
+    assert "✗ p95 < 25ms" in texts(run, "latency")
+    assert "↑ ✓ p99 < 10s" in texts(run, "latency")  # far above what was measured
+    assert "✓ qps > 150" in texts(run, "qps")
+    assert "✓ error_rate < 1%" in texts(run, "error-rate")
+    assert "✗ pay.p95 < 24ms" in texts(run, "statements-p95")
+
+    def limits(chart: str) -> int:
+        return sum("limit" in (line.get("class") or "") for line in drawing(run, chart).iter("line"))
+
+    assert [limits(chart) for chart in ("latency", "qps", "error-rate", "statements-p95")] == [1, 1, 1, 1]
+    assert limits("statements-p50") == limits("connections") == 0
+
+
+def test_events_are_marks_in_every_chart_over_time_and_rows_of_a_table() -> None:
+    run = full()
+    for chart in ("qps", "latency", "connections", "statements-qps", "cpu"):
+        titles = [title.text or "" for title in drawing(run, chart).findall("g/title")]
+        assert [title.split(": ", 1)[1] for title in titles] == [event.text for event in run.events], chart
+    assert {"START", "STOP", "stage 1", "worker-1 lost"} <= set(texts(run, "qps"))
+    words = page(run).words
+    assert "12.4 s STOP: duration" in words
+    assert "8.0 s worker-1 was lost" in words
+
+
+def test_statements_have_throughput_and_percentiles_over_time() -> None:
+    run = full()
+    assert {"statements-qps", "statements-p50", "statements-p95", "statements-p99"} <= page(run).charts
+    assert len(lines(run, "statements-qps")) == len(lines(run, "statements-p95")) == 3
+    assert not page(record(("look",))).charts & {"statements-qps", "statements-p95"}
+    assert "Response times by statement were not stored" in page(record(point_times={})).words
+
+
+def test_names_are_whole_wherever_a_statement_is_named() -> None:
+    text = report_html(full()).replace("<wbr>", "")
+    for place in (r'<section id="statements".*?</section>', r'<figure data-chart="curve".*?</figure>'):
+        assert LONG_NAME in re.search(place, text, re.DOTALL)[0]  # type: ignore[index]
+    assert f"{LONG_NAME[:8]}…" not in text
+
+
+# --- parts of a run --------------------------------------------------------------------------------------------------
+
+
+def test_stages_have_a_table_when_there_are_any() -> None:
+    words = page(full()).words
+    assert "stage 1 8 connections 10.0 s to 30.0 s 2,000 0 % 100.0" in words
+    assert "stage 2 100.0/s 30.0 s to 34.0 s 2,000 0.10 % 500.0" in words
+    assert "Each stage by itself" not in page(record()).words
+
+
+def test_an_error_names_its_statement() -> None:
+    assert "pay SNOWFLAKE_ERROR 100051 2 it failed" in page(record()).words
+
+
+def test_reports_of_an_earlier_version_have_no_stages_and_no_statements_of_errors() -> None:
+    run = record()
+    earlier = {**run.summary, "errors": [{"category": "CHECK", "code": None, "count": 1, "example": "0 rows"}]}
+    del earlier["stages"]
+    assert "– CHECK – 1 0 rows" in page(record(summary=earlier, point_times={})).words
+
+
+def test_what_the_load_generator_ran_on_is_written_in_words() -> None:
+    words = page(full()).words
+    assert "shared warehouse no" in words
+    assert "shared_warehouse" not in words
+
+
+@given(st.floats(0.001, 3e6), st.floats(0.001, 3e6))
+def test_ranges_are_few_and_hold_every_time(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    edges = range_edges_ms(low, high)
+    assert edges[0] <= low * 1.000001
+    assert edges[-1] >= high
+    assert edges == sorted(set(edges))
+    assert 1 <= len(edges) - 1 <= RANGES_MAX
+
+
+def test_ranges_follow_a_scale_of_1_2_5() -> None:
+    assert range_edges_ms(7.0, 230.0) == [5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0]
+    assert range_edges_ms(21.0, 44.0) == [20.0, 25.0, 30.0, 35.0, 40.0, 45.0]
+    assert range_edges_ms(0.5, 60_000.0) == [0.1, 1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0]
+
+
+def test_every_sample_is_in_one_range() -> None:
+    times = histogram([int(ms * 1e6) for ms in (6, 7, 15, 15, 18, 30, 230)])
+    assert range_counts(times, [5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0]) == [2, 3, 1, 0, 0, 1]
+    words = page(record()).words
+    rows = re.findall(r"(\d+) ms to (\d+) ms ([\d,]+) \d", words)
+    assert [int(low) for low, _, _ in rows] == list(range(10, 30, 2))
+    assert sum(int(count.replace(",", "")) for _, _, count in rows) == 4_000
+
+
 # --- harmless --------------------------------------------------------------------------------------------------------
 
 
@@ -211,7 +381,7 @@ def test_foreign_text_shows_literally_and_is_never_an_element() -> None:
         *("html", "head", "meta", "title", "style", "body", "header", "div", "span", "h1", "h2", "p", "nav", "a"),
         *("main", "dl", "dt", "dd", "data", "small", "section", "table", "caption", "thead", "tbody", "tr", "th", "td"),
         *("code", "figure", "figcaption", "strong", "i", "b", "output", "details", "summary", "pre", "footer"),
-        *("script", "ul", "li"),
+        *("script", "ul", "li", "wbr"),
         *("svg", "desc", "line", "text", "rect", "path", "circle", "g"),
     }  # fmt: skip
     assert HOSTILE_NAME in read.words
@@ -251,9 +421,12 @@ def test_links_lead_to_sections_and_ids_are_unique() -> None:
 
 def test_an_hour_with_fifty_statements_stays_small_and_holds_every_sample() -> None:
     names = tuple(f"statement {number} with a long name" for number in range(50))
-    read = page(record(names, seconds=merge_seconds(START, seconds(3_600))))  # page() checks the size
+    read = page(record(names, **timeline(3_600, names[:8])))  # page() checks the size
     (data,) = [text for tag, text in read.texts if tag == "script" and text.startswith("{")]
     hover = json.loads(data)
-    assert len(hover["axes"]["time"]["px"]) <= 302
-    assert all(len(line) == len(hover["axes"]["time"]["px"]) for line in hover["charts"]["qps"]["values"])
+    for name in ("qps", "latency", "statements-qps", "statements-p95"):
+        chart = hover["charts"][name]
+        places = hover["axes"][chart["axis"]]["px"]
+        assert len(places) <= 302
+        assert all(len(line) == len(places) for line in chart["values"]), name
     assert "Each point joins up to 12 seconds." in read.words

@@ -11,7 +11,16 @@ import pytest
 
 from loadgen.model.counts import Counts
 from loadgen.report.intervals import COLUMNS, intervals_csv
-from loadgen.report.timeline import merge_seconds, spans, thin
+from loadgen.report.timeline import (
+    StatementTimes,
+    Stretch,
+    WorkerSecond,
+    merge_seconds,
+    percentile_line,
+    span_for,
+    spans,
+    thin,
+)
 from tests.unit.report_builders import HOSTILE_NAME, START, hostile, record, seconds, worker_second
 
 
@@ -68,7 +77,7 @@ def test_a_statement_that_hangs_at_the_end_is_not_left_out() -> None:
 
 def test_joined_seconds_hold_the_same_samples_and_keep_phases_apart() -> None:
     merged = merge_seconds(START, seconds(100))
-    joined = thin(merged, 20)
+    joined = thin(merged, 5)
     assert len(joined) <= 22
     assert sum(point.length_s for point in joined) == 100
     assert sum(point.response.count for point in joined) == sum(second.response.count for second in merged)
@@ -78,7 +87,50 @@ def test_joined_seconds_hold_the_same_samples_and_keep_phases_apart() -> None:
 
 def test_a_short_run_is_not_joined() -> None:
     merged = merge_seconds(START, seconds(10))
-    assert thin(merged, 300) == merged
+    assert thin(merged, span_for(len(merged))) == merged
+
+
+def test_times_by_statement_are_summed_up_for_each_point_of_a_chart_and_phase() -> None:
+    kept = StatementTimes(span_s=5)
+    merged = merge_seconds(START, seconds(100), kept)
+    joined = thin(merged, kept.span_s)
+    assert set(kept.points) == {(point.at_s // 5, point.phase) for point in joined}
+    assert kept.points[0, "WARMUP"]["pay"].count == 2 * 2 * 50
+    assert kept.points[3, "MEASUREMENT"]["pay"].count == 5 * 2 * 50
+
+
+def measured(*counts: int, first: int = 0, phase: str = "MEASUREMENT") -> list[WorkerSecond]:
+    """Seconds with so many samples of 10 ms, 20 ms and so on in them."""
+    return [
+        worker_second(at + 1.02, ms=tuple(10.0 * (number + 1) for number in range(count)), phase=phase)
+        for at, count in enumerate(counts, start=first)
+    ]
+
+
+def line_of(own: list[WorkerSecond], per_mille: int, reach_s: float = 100.0) -> tuple[Stretch, ...]:
+    points = merge_seconds(START, own)
+    return percentile_line(points, [point.response for point in points], per_mille, reach_s)
+
+
+def test_a_percentile_takes_as_many_points_as_it_needs() -> None:
+    p50, p95 = (line_of(measured(100, 100, 30, 12, 12, 30), per_mille) for per_mille in (500, 950))
+    assert [(one.first, one.last) for one in p50] == [(0, 1), (2, 2), (3, 3), (4, 4), (5, 5)]  # 0: measured in part
+    assert [(one.first, one.last) for one in p95] == [(0, 1), (2, 2), (3, 4), (5, 5)]
+    assert p95[2].value == pytest.approx(120.0, rel=0.02)
+    last = line_of(measured(100, 100, 30, 12), 950)[-1]
+    assert (last.first, last.last) == (2, 3)  # what is left joins the last
+    assert last.value == pytest.approx(280.0, rel=0.02)
+
+
+def test_a_percentile_is_not_stated_from_too_few_samples_and_not_over_too_long() -> None:
+    short = line_of(measured(*[3] * 8), 950, reach_s=4.0)
+    assert short == (Stretch(0, 3, None), Stretch(4, 7, None))
+    assert [one.value is not None for one in line_of(measured(*[3] * 8), 950)] == [True]
+
+
+def test_a_percentile_never_takes_samples_of_another_phase_or_from_beyond_a_gap() -> None:
+    own = [*measured(10, 10, phase="WARMUP"), *measured(10, 10, first=2), *measured(10, 10, first=9)]
+    assert [(one.first, one.last, one.value) for one in line_of(own, 990)] == [(0, 1, None), (2, 3, None), (4, 5, None)]
 
 
 def test_there_is_one_row_per_second_with_the_columns_that_were_promised() -> None:

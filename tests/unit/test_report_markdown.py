@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadgen.report import figures
 from loadgen.report.markdown import report_markdown
 from loadgen.report.verdict import Checked
-from tests.unit.report_builders import hostile, record
+from tests.unit.report_builders import hostile, record, stages
 
 LIMIT = 60_000  # characters; a comment may have 65,536
 
@@ -35,6 +35,13 @@ def test_percentiles_that_are_not_supported_are_dashes() -> None:
     run.summary["latency_ms"]["p999"] = None
     row = next(line for line in report_markdown(run).splitlines() if line.startswith("| **all**"))
     assert row.split(" | ")[7] == "–"
+
+
+def test_stages_and_the_statements_of_errors_are_there() -> None:
+    text = report_markdown(record(facts={"stages": stages()}))
+    assert "| `stage 1` | 8 connections | 10.0 s to 30.0 s | 2,000 | 100.0 | 0 % |" in text
+    assert "| `stage 2` | 100.0/s | 30.0 s to 34.0 s | 2,000 | 500.0 | 0.10 % |" in text
+    assert "| 2 | `look` | SNOWFLAKE_ERROR | 100051 | `it failed` |" in text
 
 
 def test_every_table_keeps_its_shape_whatever_the_texts_are() -> None:

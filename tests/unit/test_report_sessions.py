@@ -30,7 +30,6 @@ def row(sessions: SessionCounts | None) -> ResultRow:
         [],
         Measured(),
         ME,
-        client={},
         sessions=sessions,
         test_id="t",
         template_id="m",

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from loadgen.metrics.connections import Logins
 from loadgen.model.workload import StatementKind
+from loadgen.report.client_health import ClientHealth
+from loadgen.report.delivered import Delivered, Portion
 from loadgen.report.summary import RunFacts, WorkerResult, in_order, summarize, with_unstored
-from loadgen.report.verdict import Checked, ClientHealth
+from loadgen.report.verdict import Checked
 from tests.unit.metrics_builders import statement
 from tests.unit.orchestrator_builders import merged, tally
+from tests.unit.report_builders import stages
 
 LATENCY = ["p50", "p90", "p95", "p99", "p999", "avg", "min", "max"]
 # Names and types as design and README promise them; scripts rely on both.
@@ -48,7 +52,25 @@ SCHEMA: dict[str, Any] = {
         "look": {"succeeded": int, "failed": int, "qps": float, "latency_ms": dict.fromkeys(LATENCY, NUMBER)},
         "pay": {"succeeded": int, "failed": int, "qps": float, "latency_ms": dict.fromkeys(LATENCY, NUMBER)},
     },
-    "errors": [{"category": str, "code": int, "count": int, "example": str}],
+    "stages": [
+        {
+            "stage": int,
+            "name": str,
+            "starts_s": float,
+            "measured_seconds": float,
+            "connections": (int, type(None)),
+            "rate": (float, type(None)),
+            "scheduled": int,
+            "skipped": int,
+            "succeeded": int,
+            "failed": int,
+            "cancelled": int,
+            "qps": float,
+            "error_rate": float,
+            "latency_ms": dict.fromkeys(LATENCY, NUMBER),
+        }
+    ],
+    "errors": [{"statement": str, "category": str, "code": int, "count": int, "example": str}],
     "thresholds": [{"check": str, "value": float, "passed": bool}],
     "find_max": type(None),
     "worker_results": [
@@ -62,9 +84,34 @@ SCHEMA: dict[str, Any] = {
             "wakeup_p99_ms": float,
         }
     ],
+    "delivered": {
+        "planned_connection_seconds": float,
+        "delivered_connection_seconds": float,
+        "logging_in_connection_seconds": float,
+        "fraction": float,
+        "by_worker": {"worker-0": dict},
+        "by_window": [
+            {
+                "planned_connection_seconds": float,
+                "delivered_connection_seconds": float,
+                "logging_in_connection_seconds": float,
+                "fraction": float,
+                "step_id": int,
+            }
+        ],
+    },
     "client": {
+        "connections": {
+            "opened": int,
+            "reopened": {"error": int, "max_age": int, "max_statements": int, "session_lost": int},
+            "refused": int,
+            "last_refused": [{"worker_id": str, "code": int, "at": str, "second": float, "text": str}],
+        },
         "cpu_percent_of_core": float,
+        "wakeup_mean_ms": float,
         "wakeup_p99_ms": float,
+        "gap_percent": float,
+        "others_cores": float,
         "overhead_ms": type(None),
         "saturated": bool,
     },
@@ -91,7 +138,9 @@ def facts(**more: Any) -> RunFacts:
         "merged": merged(statements),
         "invalid": (),
         "checked": (Checked(check="p95 < 50ms", value=19.5, passed=True),),
-        "client": ClientHealth(cpu_percent_of_core=12.5, wakeup_p99_ms=0.25),
+        "client": ClientHealth(
+            cpu_percent_of_core=12.5, wakeup_mean_ms=0.1, wakeup_p99_ms=0.25, gap_percent=0.0, others_cores=0.5
+        ),
         "workers": (
             WorkerResult(
                 worker_id="worker-0",
@@ -104,6 +153,14 @@ def facts(**more: Any) -> RunFacts:
             ),
         ),
         "open_loop": True,
+        "stages": stages(),
+        "delivered": Delivered(portions={("worker-0", 1): Portion(planned=10_000, missing=7)}),
+        "logins": {
+            **Logins(opened=8, refused=1).counts(),
+            "last_refused": [
+                {"worker_id": "worker-0", "at": "2026-11-15T02:00:07.000Z", "second": 7, "code": 390_144, "text": "no"}
+            ],
+        },
     }
     return RunFacts(**(known | more))
 
@@ -209,13 +266,37 @@ def test_percentiles_among_cancelled_statements_are_marked_as_lower_bounds(
 
 
 def test_what_no_worker_said_is_null_and_not_zero() -> None:
-    client = summarize(facts(client=ClientHealth(cpu_percent_of_core=None, wakeup_p99_ms=None)))["client"]
-    assert client == {"cpu_percent_of_core": None, "wakeup_p99_ms": None, "overhead_ms": None, "saturated": False}
+    client = summarize(facts(client=ClientHealth()))["client"]
+    assert client.pop("connections") is not None
+    assert client.pop("saturated") is False
+    assert set(client.values()) == {None}
 
 
-def test_errors_are_listed_most_frequent_first() -> None:
-    errors = summarize(facts())["errors"]
-    assert errors == [{"category": "SNOWFLAKE_ERROR", "code": 100_051, "count": 4, "example": "it failed"}]
+def test_what_was_planned_and_is_not_known_is_null() -> None:
+    summary = summarize(facts(delivered=None, logins=None))
+
+    assert summary["delivered"] is None
+    assert summary["client"]["connections"] is None
+
+
+def test_errors_are_listed_most_frequent_first_each_with_its_statement() -> None:
+    failing = merged({"look": tally(failed=3), "pay": tally(failed=4)})
+    errors = summarize(facts(merged=failing))["errors"]
+    kind = {"category": "SNOWFLAKE_ERROR", "code": 100_051, "example": "it failed"}
+    assert errors == [{"statement": "pay", "count": 4, **kind}, {"statement": "look", "count": 3, **kind}]
+
+
+def test_a_stage_has_the_numbers_of_its_own_windows() -> None:
+    first, second = summarize(facts())["stages"]
+    assert (first["name"], first["connections"], first["rate"]) == ("stage 1", 8, None)
+    assert (first["starts_s"], first["measured_seconds"], first["qps"], first["error_rate"]) == (10.0, 20.0, 100.0, 0.0)
+    assert (second["connections"], second["rate"], second["qps"], second["failed"]) == (None, 100.0, 500.0, 2)
+    assert second["error_rate"] == 2 / 2_002
+    assert second["latency_ms"] == first["latency_ms"]  # the same samples, and no word of the other stage
+
+
+def test_a_run_without_stages_says_so() -> None:
+    assert summarize(facts(stages=()))["stages"] == []
 
 
 def test_an_invalid_run_says_why() -> None:

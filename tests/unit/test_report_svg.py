@@ -10,7 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.report.svg import Axis, Band, Chart, Dot, Line, clock, linear_axis, log_axis, short, svg, time_axis
+from loadgen.report.svg import (
+    Axis,
+    Band,
+    Chart,
+    Dot,
+    Limit,
+    Line,
+    Mark,
+    clock,
+    lanes_for,
+    linear_axis,
+    log_axis,
+    short,
+    svg,
+    time_axis,
+)
 
 positive = st.floats(1e-5, 1e9)
 
@@ -60,6 +75,42 @@ def test_names_of_lines_do_not_lie_on_each_other() -> None:
     names = [text for text in drawn(lines=lines).iter("text") if "name" in (text.get("class") or "")]
     heights = sorted(float(name.get("y") or 0) for name in names)
     assert all(below - above >= 13 for above, below in pairwise(heights))
+
+
+def test_a_limit_is_a_line_at_its_value_with_its_words() -> None:
+    picture = drawn(limits=(Limit(value=50.0, label="p95 &lt; 50ms", css="missed"),))
+    (line,) = [line for line in picture.iter("line") if line.get("class") == "limit missed"]
+    assert float(line.get("y1") or 0) == float(line.get("y2") or 0) == chart().py(50.0)
+    (label,) = [text for text in picture.iter("text") if text.text == "p95 < 50ms"]
+    assert float(label.get("y") or 0) < chart().py(50.0)
+
+
+def test_a_limit_beyond_the_axis_is_told_and_not_drawn() -> None:
+    picture = drawn(limits=(Limit(value=5_000.0, label="far"), Limit(value=6_000.0, label="further")))
+    assert not [line for line in picture.iter("line") if "limit" in (line.get("class") or "")]
+    labels = [text for text in picture.iter("text") if (text.text or "").startswith("↑ ")]
+    assert [label.text for label in labels] == ["↑ far", "↑ further"]
+    assert float(labels[1].get("y") or 0) - float(labels[0].get("y") or 0) >= 13
+
+
+def labels_of(marks: tuple[Mark, ...], lanes: int) -> list[tuple[str | None, float, float]]:
+    picture = drawn(marks=marks, lanes=lanes)
+    return [
+        (text.text, float(text.get("x") or 0), float(text.get("y") or 0))
+        for text in picture.iter("text")
+        if "note" in (text.get("class") or "")
+    ]
+
+
+def test_labels_of_marks_do_not_lie_on_each_other_and_every_mark_says_what_it_is() -> None:
+    marks = tuple(Mark(at=at, label=f"event {at}", title=f"told {at}") for at in (1.0, 1.1, 1.2, 1.3, 6.0))
+    assert lanes_for(marks, time_axis(10.0), 960, most=3) == 3
+    assert lanes_for(marks[-1:], time_axis(10.0), 960, most=3) == 1
+    labels = labels_of(marks, lanes=3)
+    assert [label for label, _, _ in labels] == ["event 1.0", "event 1.1", "event 1.2", "event 6.0"]  # no room for one
+    assert len({(y, x // 100) for _, x, y in labels}) == 4
+    titles = [group.findtext("title") for group in drawn(marks=marks).iter("g")]
+    assert titles == [f"told {mark.at}" for mark in marks]
 
 
 def test_colour_is_not_the_only_difference_between_held_and_not() -> None:

@@ -9,16 +9,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from loadgen.metrics.connections import Logins, Reopened
+from loadgen.report.client_health import ClientHealth
+from loadgen.report.delivered import Delivered, Key, Portion
 from loadgen.report.summary import RunFacts, summarize
-from loadgen.report.text import STATEMENTS_MAX, summary_text
-from loadgen.report.verdict import Checked, ClientHealth
+from loadgen.report.text import STATEMENTS_MAX, Line, columns, summary_lines, summary_text, wrapped
+from loadgen.report.verdict import Checked
 from tests.unit.metrics_builders import statement
 from tests.unit.orchestrator_builders import merged, tally
+from tests.unit.report_builders import stages
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\nPASSED  everything\u202e\u0000\x9b31m"
 
 
-def text(*, name: str = "look", example: str = "it failed", where: str | None = None, **more: Any) -> str:
+def text(
+    *,
+    name: str = "look",
+    example: str = "it failed",
+    where: str | None = None,
+    width: int | None = None,
+    report: str | None = None,
+    **more: Any,
+) -> str:
     known: dict[str, Any] = {
         "run_id": "20261115-0200-orders-7f3a9c",
         "scenario": "orders-mix",
@@ -32,7 +44,10 @@ def text(*, name: str = "look", example: str = "it failed", where: str | None = 
         "client": ClientHealth(cpu_percent_of_core=12.5, wakeup_p99_ms=0.25),
         "workers": (),
     }
-    return summary_text(summarize(RunFacts(**(known | more))), where)
+    summary = summarize(RunFacts(**(known | more)))
+    if width is not None or report is not None:
+        return "\n".join(line.text for line in summary_lines(summary, where, report=report, width=width))
+    return summary_text(summary, where)
 
 
 def test_what_it_says() -> None:
@@ -50,10 +65,56 @@ def test_what_it_says() -> None:
     assert said[5] == "2,000 succeeded, 2 failed (0.10 %)"
     assert said[7].split() == ["ms", "count", "per", "s", "p50", "p90", "p95", "p99", "p99.9", "max", "mean"]
     assert said[8].split() == ["all", "2,000", "200.0", *["10.00"] * 7]
-    assert said[11] == "  2 × SNOWFLAKE_ERROR 100051: it failed"
+    assert said[11] == "  2 × look: SNOWFLAKE_ERROR 100051: it failed"
     assert said[13] == "client: busiest worker used 12 % of its core, threads woke 0.250 ms late (p99)"
-    assert said[14] == "files: runs/20261115-0200-orders-7f3a9c"
+    assert said[14] == "  percentiles may be up to 0.250 ms too high because of it"
+    assert said[15] == "files: runs/20261115-0200-orders-7f3a9c"
     assert [place for place, line in enumerate(said) if not line] == [3, 6, 10, 12]
+
+
+def test_each_stage_has_a_line() -> None:
+    said = text(stages=stages()).splitlines()
+    head = next(place for place, line in enumerate(said) if line.startswith("stage "))
+    assert said[head].split() == ["stage", "load", "measured", "per", "s", "errors", "p50", "p95", "p99"]
+    assert said[head + 1].split()[:9] == ["stage", "1", "8", "conns", "20.0", "s", "100.0", "0", "%"]
+    assert said[head + 2].split()[:8] == ["stage", "2", "100.0/s", "4.0", "s", "500.0", "0.10", "%"]
+
+
+def test_a_summary_of_an_earlier_version_has_neither_stages_nor_statements_of_errors() -> None:
+    summary = {
+        "scenario": "s", "run_id": "r", "verdict": "passed", "exit_reason": "done", "measured_seconds": 1.0,
+        "connections": 1, "workers": 1, "validity": {"reasons": []}, "environment": {}, "thresholds": [],
+        "latency_ms": {}, "lag_ms": {}, "statements": {}, "find_max": None,
+        "totals": {"qps": 1.0, "succeeded": 1, "failed": 1, "skipped": 0, "cancelled": 0, "error_rate": 0.5},
+        "errors": [{"category": "CHECK", "code": None, "count": 1, "example": "0 rows"}],
+        "client": {"cpu_percent_of_core": None, "wakeup_p99_ms": None, "overhead_ms": None, "saturated": False},
+    }  # fmt: skip
+    assert "  1 × CHECK: 0 rows" in summary_text(summary).splitlines()
+
+
+def test_delivered_load_and_logins_are_told_where_there_is_something_to_tell() -> None:
+    portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=10_000, missing=15)}
+    refusal = {"worker_id": "worker-0", "at": "…", "second": 12.5, "code": 390_144, "text": f"no {HOSTILE}"}
+    quiet = {**Logins(opened=8).counts(), "last_refused": []}
+    logins = Logins(opened=20, reopened={Reopened.MAX_AGE: 10, Reopened.SESSION_LOST: 2}, refused=3)
+    busy = {**logins.counts(), "last_refused": [refusal]}
+
+    said = text(delivered=Delivered(portions=portions), logins=quiet).splitlines()
+    assert said[4] == "delivered load 99.8 %"
+    assert not [line for line in said if line.startswith("connections:")]
+
+    said = text(delivered=Delivered(portions=portions), logins=busy).splitlines()
+    assert said[5] == "connections: 12 opened again (10 max age, 2 session lost), 3 logins refused"
+    assert said[6].startswith("  last refused at 12.5 s, worker-0: 390144: no ")
+    assert "\x1b" not in said[6]
+
+
+def test_arrivals_that_found_every_connection_busy_are_told() -> None:
+    portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, overload=250)}
+
+    said = text(delivered=Delivered(portions=portions, open_loop=True)).splitlines()
+
+    assert "delivered load 75.0 %; 250 arrivals found every connection executing" in said
 
 
 def test_what_was_noticed_of_the_whole_run_is_told_after_the_verdict() -> None:
@@ -121,7 +182,7 @@ def test_a_search_without_an_answer_says_why() -> None:
 def test_long_lists_are_cut_and_say_so() -> None:
     many = {f"s{number}": tally((10.0,)) for number in range(STATEMENTS_MAX + 7)}
     said = text(merged=merged(many)).splitlines()
-    assert "7 more statements are in the report" in said
+    assert "7 more statements: see the report" in said
     assert sum(line.startswith("s") for line in said) == STATEMENTS_MAX
 
 
@@ -180,7 +241,7 @@ def _harmless(value: Any) -> Any:
 @given(st.text(max_size=300), st.text(max_size=2_000))
 def test_no_text_breaks_it(name: str, example: str) -> None:
     said = text(name=name or "x", example=example)
-    assert len(said.split("\n")) == 12
+    assert len(said.split("\n")) == 13
     assert all(len(line) <= 200 for line in said.split("\n"))
 
 
@@ -197,3 +258,79 @@ def test_columns_stay_under_their_heads(ms: float) -> None:
     table = [line for line in said if line.startswith(("ms ", "all ", "look ", "pay "))]
     assert len({len(line) for line in table}) == 1
     assert ms > 1e5 or len(table[0]) <= 100
+
+
+def test_the_page_to_open_is_named() -> None:
+    said = text(where="runs/r", report="runs/r/report.html").splitlines()
+
+    assert said[-2:] == ["report: runs/r/report.html", "files: runs/r"]
+
+
+# --- on a terminal ---------------------------------------------------------------------------------------------------
+
+LONG = "the client was the limit: its threads woke up 6.0 ms late (p99); the median statement took 26.1 ms"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 132])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    said = text(
+        name="a_statement_with_a_rather_long_name",
+        merged=merged({"a_statement_with_a_rather_long_name": tally((99_999.0,) * 200_000, failed=3)}),
+        invalid=(LONG, LONG),
+        checked=(Checked(check="a_statement_with_a_rather_long_name.p95 < 1ms", value=99_999.0, passed=False),),
+        find_max=FOUND | {"reason": LONG, "steps": [STEP | {"reason": LONG}] * 3},
+        environment={"warnings": [LONG]},
+        client=ClientHealth(cpu_percent_of_core=99.5, wakeup_p99_ms=250.25),
+        width=width,
+    ).splitlines()
+
+    assert max(map(columns, said)) <= width
+    assert "  invalid: the client was the limit:" in "\n".join(said)
+
+
+def test_a_narrow_terminal_keeps_the_columns_that_matter() -> None:
+    rows = {name: tally((10.0,) * 2_000) for name in ("a_name_of_thirty_characters_xx", "pay")}
+
+    head = next(line for line in text(merged=merged(rows), width=80).splitlines() if line.startswith("ms "))
+
+    assert head.split() == ["ms", "count", "per", "s", "p50", "p90", "p95", "p99", "max", "mean"]
+
+
+def test_a_line_is_cut_between_words_and_goes_on_below_its_text() -> None:
+    line = Line("  invalid: one two three four", "invalid:", "yellow", indent=11)
+
+    assert [(piece.text, piece.mark) for piece in wrapped(line, 18)] == [
+        ("  invalid: one two", "invalid:"),
+        ("           three", ""),
+        ("           four", ""),
+    ]
+    assert [piece.text for piece in wrapped(Line("files: /a/path/that/is/longer", indent=8), 20)] == [
+        "files:",
+        "        /a/path/that/is/longer",
+    ]
+
+
+def test_what_is_good_and_bad_has_a_colour() -> None:
+    checked = (
+        Checked(check="p95 < 50ms", value=10.0, passed=True),
+        Checked(check="p99 < 5ms", value=10.0, passed=False),
+    )
+    summary = summarize(
+        RunFacts(
+            run_id="r",
+            scenario="s",
+            status="COMPLETED",
+            started_at=None,
+            connections=1,
+            statements=(statement("look"),),
+            merged=merged({"look": tally((10.0,) * 2_000, failed=2)}),
+            invalid=(),
+            checked=checked,
+            client=ClientHealth(cpu_percent_of_core=None, wakeup_p99_ms=None),
+            workers=(),
+        )
+    )
+
+    marks = {line.mark: line.colour for line in summary_lines(summary) if line.mark}
+
+    assert marks == {"FAILED": "red", "ok": "green", "MISS": "red", "2 × look: SNOWFLAKE_ERROR 100051": "red"}

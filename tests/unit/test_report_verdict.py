@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.result import Merged
+from loadgen.report.client_health import ClientHealth, ClientVerdict
+from loadgen.report.delivered import Delivered, Portion
 from loadgen.report.summary import RunFacts, Verdict, verdict_of
 from loadgen.report.verdict import (
-    CPU_INVALID_PERCENT,
     Checked,
-    ClientHealth,
     Evidence,
     check_threshold,
     invalid_reasons,
@@ -23,11 +23,17 @@ from loadgen.scenario.threshold import Metric, parse_check
 from tests.unit.orchestrator_builders import merged, tally
 
 HUNDRED = tuple(float(value) for value in range(1, 101))  # 1 ms to 100 ms
-IDLE = ClientHealth(cpu_percent_of_core=20.0, wakeup_p99_ms=0.2)
+IDLE = ClientVerdict(health=ClientHealth(), invalid=(), warnings=())
+SATURATED = ClientVerdict(health=ClientHealth(saturated=True), invalid=("the client was the limit: …",), warnings=())
 
 
-def evidence(found: Merged | None = None, client: ClientHealth = IDLE, **more: Any) -> Evidence:
+def evidence(found: Merged | None = None, client: ClientVerdict = IDLE, **more: Any) -> Evidence:
     return Evidence(merged=merged() if found is None else found, client=client, **more)
+
+
+def short_of(fraction: float) -> Delivered:
+    missing = round(100_000 * (1 - fraction))
+    return Delivered(portions={("worker-0", None): Portion(planned=100_000, missing=missing)})
 
 
 # --- validity --------------------------------------------------------------------------------------------------------
@@ -40,11 +46,10 @@ def test_a_quiet_run_is_valid() -> None:
 @pytest.mark.parametrize(
     ("given_evidence", "said"),
     [
-        (evidence(client=ClientHealth(cpu_percent_of_core=85.0, wakeup_p99_ms=None)), "85 % of its core"),
-        (evidence(client=ClientHealth(cpu_percent_of_core=1.0, wakeup_p99_ms=5.1)), "woke up 5.1 ms late"),
+        (evidence(client=SATURATED), "the client was the limit"),
         (evidence(lost_workers=("worker-1 was killed by signal 9",)), "worker lost: worker-1 was killed by signal 9"),
         (evidence(gaps=("worker-0 measured nothing",)), "worker-0 measured nothing"),
-        (evidence(offered=102), "not delivered: 100 of 102 (98.0 %)"),
+        (evidence(delivered=short_of(0.98)), "delivered load was 98.0 %"),
         (evidence(merged({"s": tally((1.0,) * 19)})), "too few samples: 19"),
         (evidence(merged({})), "too few samples: 0"),
     ],
@@ -57,15 +62,9 @@ def test_reasons(given_evidence: Evidence, said: str) -> None:
 @pytest.mark.parametrize(
     "given_evidence",
     [
-        evidence(client=ClientHealth(cpu_percent_of_core=84.9, wakeup_p99_ms=None)),
-        evidence(client=ClientHealth(cpu_percent_of_core=None, wakeup_p99_ms=None)),
-        evidence(client=ClientHealth(cpu_percent_of_core=1.0, wakeup_p99_ms=5.0)),
-        # Late, but what it measures takes so long that it does not matter.
-        evidence(merged({"s": tally((80.0,) * 50)}), ClientHealth(cpu_percent_of_core=1.0, wakeup_p99_ms=7.0)),
-        evidence(offered=101),
-        evidence(offered=0),
+        evidence(delivered=short_of(0.99)),
+        evidence(delivered=None),
         evidence(merged({"s": tally((1.0,) * 20)})),
-        evidence(merged({"s": tally((1.0,) * 50, failed=51)}), offered=102),  # what failed was delivered as well
     ],
 )
 def test_what_is_no_reason(given_evidence: Evidence) -> None:
@@ -73,9 +72,10 @@ def test_what_is_no_reason(given_evidence: Evidence) -> None:
 
 
 def test_all_reasons_are_given() -> None:
-    client = ClientHealth(cpu_percent_of_core=CPU_INVALID_PERCENT, wakeup_p99_ms=None)
     found = invalid_reasons(
-        evidence(merged({"s": tally((1.0,) * 5)}), client, lost_workers=("a", "b"), gaps=("c",), offered=1_000)
+        evidence(
+            merged({"s": tally((1.0,) * 5)}), SATURATED, lost_workers=("a", "b"), gaps=("c",), delivered=short_of(0.96)
+        )
     )
     assert len(found) == 6
 
@@ -168,7 +168,7 @@ def facts(**more: Any) -> RunFacts:
         "merged": merged(),
         "invalid": (),
         "checked": (),
-        "client": IDLE,
+        "client": ClientHealth(),
         "workers": (),
     }
     return RunFacts(**(known | more))

@@ -32,7 +32,7 @@ def clock() -> FakeClock:
 
 def test_a_line_has_everything_in_one_order():
     assert line_of(MEASUREMENT, NOW_S) == (
-        "20261115-0200-nightly-7f3a RUNNING MEASUREMENT 01:42 of 05:00, 4/4 workers, 64/64 connections, "
+        "20261115-0200-nightly-7f3a RUNNING MEASUREMENT 01:42 of 05:00, 4 of 4 workers, 64 of 64 connections, "
         "812/s of 800/s, p50 41.2 p95 77.4 p99 121 ms, 17 of 82017 failed (0.021 %), client CPU 14 %"
     )
     assert "no news for 12 s" in line_of(STALE, NOW_S)
@@ -137,7 +137,7 @@ def test_the_last_line_of_a_run_is_its_verdict(clock, capsys):
     assert told == [
         "connecting",
         "starting workers of run r1",
-        "r1 RUNNING MEASUREMENT 00:02 of 01:00, 1/1 workers, 0/0 connections",
+        "r1 RUNNING MEASUREMENT 00:02 of 01:00, 1 of 1 worker, 0 of 0 connections",
         "stopping",
         "r1 FAILED, exit code 10: not met: p95 < 1ms",
     ]

@@ -21,14 +21,13 @@ from loadgen.cli.main import cli, main
 from loadgen.cli.prune import Pruned
 from loadgen.cli.prune import _as_json as pruned_json
 from loadgen.cli.prune import _as_text as pruned_text
-from loadgen.cli.run_view import Look, as_json, as_text
+from loadgen.cli.run_view import Look, as_json, as_lines, outcome
 from loadgen.cli.stop import Asked, _as_json, _as_text
 from loadgen.cli.who import who
 from loadgen.control import run_leases
-from loadgen.control.find_max_step_history import StepRecord
 from loadgen.control.prune import Found
 from loadgen.control.run_leases import Holder
-from loadgen.control.run_status import Run, Unfinished
+from loadgen.control.run_status import Run, RunFigures, Unfinished
 from loadgen.control.test_logs import LogRow
 from loadgen.control.worker_heartbeats import Beat, WorkerIdentity, WorkerRow
 from loadgen.model.run import Phase, RunStatus
@@ -37,14 +36,13 @@ from loadgen.snowflake.lookup import find_profile
 from loadgen.worker import main as worker_main
 from orchestrator.crew import Health
 from orchestrator.pool.attempt_folders import AttemptFolder
-from orchestrator.recover import NEVER_LED_S, best_step, obstacle, signs_of_life, silent_crew
+from orchestrator.recover import NEVER_LED_S, obstacle, signs_of_life, silent_crew
 from orchestrator.spawn import subprocess as programs
 from orchestrator.spawn.external import ExternalSpawner, worker_command
 from orchestrator.spawn.spawner import WorkerOrder, last_lines
 from orchestrator.spawn.subprocess import SubprocessSpawner, find_python
 from orchestrator.warehouse_lease import KEY_MAX, Warehouse, busy_text
-from tests.embedded_server import ROOT
-from tests.process import alive, wait_until
+from tests.processes import ROOT, alive, wait_until
 
 T0 = datetime(2026, 11, 16, 6, 0, 0)  # noqa: DTZ001  naive UTC, as the tables have it
 RUN = Run(
@@ -179,13 +177,17 @@ def test_wrong_usage_is_exit_code_2_in_text_and_json(words, capsys):
 # --- what is shown ---------------------------------------------------------------------------------------------------
 
 
+def as_text(seen: Look, width: int | None = None) -> str:
+    return "\n".join(line.text for line in as_lines(seen, width, result=True))
+
+
 def test_a_running_run_as_text():
     assert as_text(LOOK) == (
         "20261116-0600-orders-7f3a9c  RUNNING MEASUREMENT\n"
-        "  scenario orders, created 2026-11-16 06:00:00 UTC, running for 0:01:05\n"
+        "  scenario orders, started 2026-11-16 06:00:00 UTC, running for 1:05\n"
         "  led by build-7:4711:abc in term 1\n"
-        "  12,345 operations, 6 errors, 789.5/s now\n"
-        "  worker-0  RUNNING   MEASUREMENT 4/8 connections, 3 busy, heard 0.4 s ago, CPU 42 %\n"
+        "  12,345 statements, 6 errors, 789.5/s now\n"
+        "  worker-0  RUNNING MEASUREMENT, 4 of 8 connections, 3 busy, heard 0.4 s ago, CPU 42 %\n"
         "            it[2J hurt"
     )
 
@@ -194,10 +196,10 @@ def test_an_ended_run_as_text_has_its_reason_and_nobody_who_leads_it():
     text = as_text(replace(LOOK, run=ENDED, workers=()))
 
     assert text == (
-        "20261116-0600-orders-7f3a9c  FAILED MEASUREMENT  error\n"
-        "  scenario orders, created 2026-11-16 06:00:00 UTC, ended 06:01:15 after 0:01:15\n"
+        "20261116-0600-orders-7f3a9c  FAILED, error\n"
+        "  scenario orders, started 2026-11-16 06:00:00 UTC, took 1:15\n"
         "  reason: a[31m reason\n"
-        "  12,345 operations, 6 errors"
+        "  12,345 statements, 6 errors"
     )
 
 
@@ -219,13 +221,78 @@ def test_a_run_as_json():
     assert (shown["workers"][0]["worker_id"], shown["workers"][0]["beat_age_ms"]) == ("worker-0", 412)
 
 
-def test_the_list_of_runs_has_aligned_columns():
-    assert runs._table([RUN, ENDED], LOOK.now).splitlines() == [
-        "RUN                          STATUS   VERDICT   LASTED  OPERATIONS  ERRORS",
-        "20261116-0600-orders-7f3a9c  RUNNING  -        0:01:05      12,345       6",
-        "20261116-0600-orders-7f3a9c  FAILED   error    0:01:15      12,345       6",
+SUMMARY = {
+    "totals": {"succeeded": 12_990, "failed": 10, "qps": 216.5},
+    "latency_ms": {"p95": 38.25},
+}
+FIGURES = RunFigures(operations=13_000, errors=10, qps=216.5, p95_ms=38.25)
+
+
+def test_once_there_is_a_result_its_counts_are_shown_everywhere():
+    seen = replace(LOOK, run=ENDED, summary=SUMMARY)
+    state = "\n".join(line.text for line in as_lines(seen, None, result=False))
+
+    assert seen.figures == FIGURES
+    assert "13,000 statements, 10 errors, 216.5/s" in state
+    shown = as_json(seen)["run"]
+    assert [shown[key] for key in ("operations", "errors", "qps", "p95_ms", "duration_s")] == [
+        13_000, 10, 216.5, 38.25, 75.0
+    ]  # fmt: skip
+
+
+def listed(width: int | None, *found: tuple[Run, RunFigures | None]) -> list[str]:
+    return [line.text for line in runs._table(found, LOOK.now, width)]
+
+
+def test_the_list_of_runs_has_start_duration_throughput_p95_and_verdict():
+    assert listed(80, (RUN, None), (ENDED, FIGURES)) == [
+        "RUN                          START (UTC)  LASTED    QPS  P95 MS  VERDICT",
+        "20261116-0600-orders-7f3a9c  11-16 06:00    1:05  789.5       -  running",
+        "20261116-0600-orders-7f3a9c  11-16 06:00    1:15  216.5    38.2  error",
     ]
     assert run_view.lasted(replace(RUN, start_time=None), LOOK.now) == "-"
+    assert run_view.lasted(replace(RUN, start_time=T0 - timedelta(hours=2)), LOOK.now) == "2:01:05"
+
+
+def test_a_wide_terminal_and_a_pipe_show_more_of_each_run():
+    everything = [
+        "RUN                          SCENARIO  START (UTC)  LASTED    QPS  P95 MS  STATEMENTS  ERRORS  VERDICT",
+        "20261116-0600-orders-7f3a9c  orders    11-16 06:00    1:15  216.5    38.2      13,000      10  error",
+    ]
+
+    assert listed(None, (ENDED, FIGURES)) == listed(120, (ENDED, FIGURES)) == everything
+    assert "SCENARIO" not in listed(95, (ENDED, FIGURES))[0]
+    assert "ERRORS" in listed(95, (ENDED, FIGURES))[0]
+
+
+def test_the_list_of_the_longest_names_and_numbers_fits_80_columns():
+    longest = replace(
+        RUN,
+        run_id="20261116-0600-payments-for-al-7f3a9c",
+        status=RunStatus.COMPLETED,
+        verdict="cancelled",
+        start_time=T0 - timedelta(hours=9, minutes=59),
+        end_time=T0,
+    )
+    huge = RunFigures(operations=10**12, errors=10**9, qps=99_999.0, p95_ms=99_999.0)
+
+    lines = listed(80, (longest, huge), (replace(RUN, status=RunStatus.CANCELLING), None))
+
+    assert len(longest.run_id) == 36
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split() == [longest.run_id, "11-15", "20:01", "9:59:00", "99,999", "99,999", "cancelled"]
+    assert lines[2].endswith(" stopping")
+
+
+def test_the_state_of_a_run_fits_80_columns():
+    seen = replace(LOOK, run=replace(RUN, reason="a long reason " * 20, test_name="orders " * 10))
+
+    assert max(len(line.text) for line in as_lines(seen, 80, result=True)) <= 80
+
+
+def test_the_outcome_of_a_run_without_a_verdict_is_its_status():
+    assert outcome(replace(ENDED, verdict=None)) == "failed"
+    assert outcome(replace(RUN, status=RunStatus.STARTING)) == "starting"
 
 
 def test_a_line_of_the_log_is_safe_to_print():
@@ -346,39 +413,6 @@ def test_of_a_lost_run_only_workers_that_said_so_are_done():
 
     assert [worker.health for worker in silent_crew(RUN, [done])] == [Health.DONE, Health.MISSING]
     assert [worker.health for worker in silent_crew(RUN, [WORKER])] == [Health.DEAD, Health.MISSING]
-
-
-def step(number: int, target: int, outcome: str) -> StepRecord:
-    return StepRecord(
-        run_id="r",
-        step_number=number,
-        target_connections=target,
-        window_start_time=None,
-        window_end_time=None,
-        succeeded=1,
-        failed=0,
-        qps=1.0,
-        p50_latency_ms=1.0,
-        p95_latency_ms=1.0,
-        p99_latency_ms=1.0,
-        error_rate=0.0,
-        queue_seen=False,
-        outcome=outcome,
-        reason="",
-    )
-
-
-@pytest.mark.parametrize(
-    ("steps", "best"),
-    [
-        ([], 1),
-        ([step(1, 5, "SLO_FAILED")], 1),
-        ([step(1, 5, "STABLE"), step(2, 15, "STABLE"), step(3, 25, "DEGRADED"), step(4, 15, "STABLE")], 4),
-        ([step(1, 5, "STABLE"), step(2, 15, "STABLE"), step(3, 10, "STABLE")], 2),
-    ],
-)
-def test_the_numbers_of_a_lost_search_are_those_of_its_best_step(steps, best):
-    assert best_step(steps) == best
 
 
 # --- one run at a time on a warehouse --------------------------------------------------------------------------------

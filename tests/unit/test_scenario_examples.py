@@ -64,7 +64,7 @@ def test_the_quickstart_is_what_the_readme_promises():
     scenario = read_scenario(ROOT / "examples" / "quickstart.yaml", environ={}).scenario
 
     assert scenario.load.connections == 8
-    assert scenario.embedded.service_time == "lognormal(20ms,0.3)"
+    assert scenario.embedded.service_time == "lognormal(100ms,0.3)"
     assert scenario.prepare.tables[0].type == "hybrid"
     assert scenario.load.warmup_s + (scenario.load.duration_s or 0) < 45
 
@@ -115,7 +115,7 @@ def test_the_ycsb_mixes_are_the_published_ones(letter, weights):
         assert length.keys is not None
         assert (length.keys.low, length.keys.high) == (1, 101)
     if "insert" in statements:
-        assert statements["insert"].queries[0].parameters[0] == Sequence(start=100_001)
+        assert statements["insert"].queries[0].parameters[0] == Sequence(start=10_001)
     assert statements.get("read_modify_write", next(iter(statements.values()))).transaction == (letter == "f")
     assert scenario.load.mode is LoadMode.CONCURRENCY
 

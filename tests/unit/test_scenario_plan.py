@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from loadgen.scenario.findmax import find_max_cap
+from loadgen.rules.find_max import find_max_cap
+from loadgen.rules.find_max_step import FindMax
 from loadgen.scenario.plan import Plan, plan
 from loadgen.scenario.plan_text import plan_data, plan_text
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.scenario import FindMax
 from loadgen.workload.arrivals import window_schedules
 
 TEXT = """\
@@ -157,20 +157,22 @@ def test_a_search_has_a_cap_on_steps_and_time():
 
 
 @pytest.mark.parametrize(
-    ("config", "levels", "steps"),
+    ("config", "levels", "clear", "repeats"),
     [
-        (FindMax(start=4, increment=4, maximum=12, refine=False), (4, 8, 12), 3 + 2),
-        (FindMax(start=4, increment=4, maximum=12), (4, 8, 12), 3 + 2 + 2),
-        (FindMax(start=5, maximum=5), (5,), 1 + 1),
-        (FindMax(start=5, increment=10, maximum=20), (5, 15, 20), 3 + 2 + 4),
+        (FindMax(start=4, increment=4, maximum=12, refine=False), (4, 8, 12), 3 + 2, 6),
+        (FindMax(start=4, increment=4, maximum=12), (4, 8, 12), 3 + 2 + 2, 6),
+        (FindMax(start=5, maximum=5), (5,), 1 + 2, 6),
+        (FindMax(start=5, increment=10, maximum=20), (5, 15, 20), 3 + 2 + 4, 6),
+        (FindMax(start=40, increment=2, maximum=42), (40, 42), 2 + 2 + 1, 6),
+        (FindMax(start=1, increment=1, maximum=8), (1, 2, 3, 4, 5, 6, 7, 8), 8 + 2, 8),
     ],
 )
-def test_the_cap_counts_climbing_confirming_and_narrowing_down(config, levels, steps):
+def test_the_cap_counts_climbing_confirming_bisecting_and_repeats(config, levels, clear, repeats):
     cap = find_max_cap(config)
 
-    assert (cap.levels, cap.steps) == (levels, steps)
-    assert cap.steps_s == steps * 33
-    assert cap.longest_s == steps * 93
+    assert (cap.levels, cap.steps) == (levels, clear + repeats)
+    assert cap.steps_s == clear * 33
+    assert cap.longest_s == (clear + repeats) * 93
 
 
 def test_the_plan_is_data_too():

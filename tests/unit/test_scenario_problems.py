@@ -1,13 +1,13 @@
 """Mistakes in scenarios: all of them at once, each at its line and column, with the offending text and a remedy."""
 
-import os
+from __future__ import annotations
 
 import pytest
 
 from loadgen.errors import ScenarioInvalid
 from loadgen.log import redact
-from loadgen.scenario.problem import ScenarioProblems
 from loadgen.scenario.read import parse_scenario
+from tests.unit.scenario_builders import problems, problems_of
 
 TWELVE_MISTAKES = """\
 version: 1
@@ -37,34 +37,6 @@ load:
 thresholds:
   - p96 < 50ms
 """
-
-GOOD = """\
-version: 1
-name: good
-{top}
-workload:
-  statements:
-    - name: a
-      sql: SELECT ?
-      params: [{param}]
-{statement}
-load: {{{load}}}
-"""
-
-
-def problems(text, **options):
-    with pytest.raises(ScenarioProblems) as found:
-        parse_scenario(text, source="f.yaml", environ=options.pop("environ", {}), **options)
-    return [str(problem) for problem in found.value.problems]
-
-
-def problems_of(top="", param="{literal: 1}", load="", statement=""):
-    return problems(GOOD.format(top=top, param=param, load=load, statement=statement))
-
-
-def warnings_of(top="", param="{literal: 1}", load="", statement=""):
-    text = GOOD.format(top=top, param=param, load=load, statement=statement)
-    return [str(warning) for warning in parse_scenario(text, source="f.yaml", environ={}).warnings]
 
 
 def test_twelve_different_mistakes_give_twelve_messages_at_their_lines_and_columns():
@@ -154,6 +126,8 @@ def test_the_error_carries_the_problems_and_ends_with_exit_code_2():
         ("workers: 0", "must be from 1 to 1,000"),
         ("profile: process, workers: 2", "one worker per connection, that is 32"),
         ("profile: process, connections: 5000", "would start 5,000 processes"),
+        ("mode: find_max, profile: process", "process with mode find_max would start 500 processes at once"),
+        ("mode: find_max, profile: process, find_max: {maximum: 65}", "set load.find_max.maximum to 64 or less"),
         ("stages: [{duration: 1m}]", "load.stages.0.connections: is missing"),
         ("stages: [{duration: 1m, rate: 5/s, connections: 1}]", "load.stages.0.rate: does not belong to mode"),
         ("stages: [{duration: 1m, connections: 5}], duration: 5m", "load.duration: is said by the stages"),
@@ -318,136 +292,3 @@ def test_sections_that_cannot_be(top, words):
 
     assert len(found) == 1, found
     assert words in found[0]
-
-
-@pytest.mark.parametrize(
-    ("statement", "words"),
-    [
-        ("    - {name: a, sql: SELECT 1}", "workload.statements.1.name: is the name of another statement too"),
-        ("    - {name: b}", "workload.statements.1.sql: is missing"),
-        ("    - {sql: SELECT 1}", "workload.statements.1.name: is missing"),
-        ("    - {name: b, sql: SELECT 1, transaction: [{sql: SELECT 1}]}", "sql or transaction, not both"),
-        ("    - {name: b, transaction: []}", "workload.statements.1.transaction: is empty"),
-        ("    - {name: b, transaction: [{sql: SELECT 1}], expect: {rows: 1}}", "does not belong to a transaction"),
-        ("    - {name: b, transaction: [{sql: COMMIT}]}", "COMMIT leaves or begins a transaction"),
-        ("    - {name: b, transaction: [{sql: SELECT ?, params: [{previous: 0}]}]}", "no parameter comes before it"),
-        (
-            "    - {name: b, transaction: [{sql: 'SELECT ?, ?', params: [{literal: 1}, {previous: 1}]}]}",
-            "only parameters 0 to 0 come before it",
-        ),
-        ("    - {name: b, kind: read, sql: DELETE FROM T}", "is read, but DELETE writes"),
-        ("    - {name: b, sql: CALL P()}", "workload.statements.1.kind: is missing: CALL may read or write"),
-        ("    - {name: b, sql: 'SELECT ?, ?', params: [{literal: 1}]}", "2 ? are in the SQL, and 1 parameter is given"),
-        ("    - {name: b, sql: SELECT 1, params: [{literal: 1}]}", "0 ? are in the SQL, and 1 parameter is given"),
-        ("    - {name: b, sql: SELECT 1; SELECT 2}", "holds 2 statements"),
-        ("    - {name: b, sql: SELECT 1, weight: 999999}\n    - {name: c, sql: SELECT 1, weight: 9}", "make a cycle"),
-        (
-            "    - {name: b, sql: INSERT INTO T SELECT ?, params: [{sequence: {sharded: true}}]}\n"
-            "    - {name: c, sql: SELECT ?, params: [{latest: {min: 1, max: 9, follows: b}}]}\n"
-            "sharding: {enabled: true}",
-            "latest.follows: is a statement with a sharded sequence",
-        ),
-        (
-            "    - {name: b, sql: INSERT INTO T SELECT ?, params: [{sequence: {}}]}\n"
-            "    - {name: c, sql: SELECT ?, params: [{latest: {sharded: true, follows: b}}]}\n"
-            "sharding: {enabled: true}",
-            "latest.follows: does not go with sharded",
-        ),
-        (
-            "    - {name: b, sql: SELECT 1, weight: 0}\nthresholds: [b.p95 < 1s]",
-            "thresholds.0: is about a statement that is never sent",
-        ),
-        (
-            "    - {name: b, sql: SELECT ?, params: [{shard: }]}\nsharding: {enabled: true, key_range: [1, 1]}",
-            "key_range: has fewer keys than the 2 workers that may share it",  # 32 connections on two cores or more
-        ),
-        ("    - {name: ' b', sql: SELECT 1}", "nor begin or end with a space"),
-        ('    - {name: "b\\u202e\\n", sql: SELECT 1}', "nor begin or end with a space"),
-    ],
-)
-def test_statements_that_cannot_be(statement, words):
-    found = problems_of(statement=statement)
-
-    assert len(found) == 1, found
-    assert words in found[0]
-
-
-@pytest.mark.parametrize("key", ["window: 1s", "after: 1s", "abort: true"])
-def test_a_search_judges_each_step_as_a_whole(key):
-    found = problems_of(top=f"thresholds: [{{check: p95 < 1s, {key}}}]", load="mode: find_max")
-
-    assert len(found) == 1, found
-    assert f"thresholds.0.{key.split(':')[0]}: belongs to modes concurrency and rate" in found[0]
-
-
-def test_an_index_names_a_column_once():
-    found = problems_of(
-        top="prepare: {tables: [{name: T, columns: [{name: A, type: INT, primary_key: true}], "
-        "indexes: [{columns: [A, a]}]}]}"
-    )
-
-    assert found == [
-        "f.yaml:3:106 prepare.tables.0.indexes.0.columns.1: is in this index twice, got 'a'; name each column once"
-    ]
-
-
-def test_weights_of_zero_send_nothing():
-    found = problems("version: 1\nname: x\nworkload: {statements: [{name: a, sql: SELECT 1, weight: 0}]}\n")
-
-    assert found == [
-        "f.yaml:3:12 workload.statements: all weights are 0, so nothing would be sent; give one a weight",
-    ]
-
-
-def test_a_scenario_without_statements_has_nothing_to_send():
-    assert problems("version: 1\nname: x\n") == ["f.yaml:1:1 workload: is missing; add workload: …"]
-    assert "there is nothing to send" in problems("version: 1\nname: x\nworkload: {}\n")[0]
-
-
-def test_what_works_but_is_hardly_meant_is_a_warning():
-    assert "no parameter takes values" in warnings_of(top="values: {p: {query: SELECT 1}}")[0]
-    assert "never sent" in warnings_of(statement="    - {name: b, sql: SELECT 1, weight: 0}")[0]
-    assert "some will have none" in warnings_of(load="connections: 2, workers: 4")[0]
-    assert "some will have none" in warnings_of(load="mode: find_max, find_max: {maximum: 6}, workers: 7")[0]
-    assert "is read for connection embedded only" in warnings_of(top="connection: prod\nembedded: {slots: 4}")[0]
-    assert "begins below its level" in warnings_of(load="ramp: 20s")[0]
-
-
-def test_problems_of_one_part_do_not_hide_or_cause_those_of_another():
-    found = problems_of(
-        top="thresholds: [gone.p95 < 1ms]\nsharding: {enabled: maybe}",
-        load="connections: many, per_worker_connections: 3, workers: 5",
-        statement="    - {sql: SELECT ?}\n    - {name: c, sql: SELECT ?}",
-    )
-
-    assert [problem.split(" ")[1] for problem in found] == [
-        "sharding.enabled:",
-        "workload.statements.1.name:",
-        "workload.statements.1.sql:",
-        "workload.statements.2.sql:",
-        "load.connections:",
-    ]
-
-
-def test_elements_behind_one_that_was_wrong_keep_their_places():
-    found = problems_of(param="{literal: 1}, 5, {uniform: {min: 9, max: 1}}")
-
-    assert found[0].startswith("f.yaml:8:30 workload.statements.0.params.1: must name a generator")
-    assert found[1].startswith("f.yaml:8:57 workload.statements.0.params.2.uniform.max: is below min")
-
-
-def test_files_of_pools_are_looked_at(tmp_path):
-    (tmp_path / "regions.csv").write_text("NAME,CODE\nNorth,N\n")
-    text = GOOD.format(top="values: {r: {file: regions.csv, column: CODE}}", param="{pool: r}", load="", statement="")
-
-    parse_scenario(text, source="f.yaml", folder=tmp_path, environ={})
-
-    assert "is no column of the file" in problems(text.replace("CODE", "SIZE"), folder=tmp_path)[0]
-    assert "has 2 columns" in problems(text.replace(", column: CODE", ""), folder=tmp_path)[0]
-    assert "No such file" in problems(text.replace("regions.csv", "gone.csv"), folder=tmp_path)[0]
-    (tmp_path / "regions.csv").write_text("NAME, CODE ,SIZE,SIZE\nNorth,N,1,2\n")  # spaces are no part of a name
-    parse_scenario(text, source="f.yaml", folder=tmp_path, environ={})
-    assert "the name of several columns" in problems(text.replace("CODE", "SIZE"), folder=tmp_path)[0]
-    os.mkfifo(tmp_path / "pipe.csv")
-    for name in ("pipe.csv", "."):
-        assert "values.r.file: is not a file" in problems(text.replace("regions.csv", name), folder=tmp_path)[0]

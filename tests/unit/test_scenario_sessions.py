@@ -8,10 +8,10 @@ from loadgen.errors import ScenarioInvalid
 from loadgen.model.workload import Remembered, Uniform
 from loadgen.scenario.frozen import freeze, frozen_config, template_id, thaw
 from loadgen.scenario.plan import plan
-from loadgen.scenario.problem import ScenarioProblems
 from loadgen.scenario.read import parse_scenario
 from loadgen.scenario.scenario import Affinity, Sessions
 from loadgen.scenario.workers import with_workers
+from tests.unit.scenario_builders import problems, read
 
 CUSTOMER = "{remembered: customer, of: {uniform: {min: 1, max: 10k}}}"
 SCENARIO = """\
@@ -30,20 +30,14 @@ def text(sessions="sessions: {count: 8}", *, mark="session: true, ", param=CUSTO
     return SCENARIO.format(sessions=sessions, mark=mark, param=param, second=second)
 
 
-def read(written):
+def parsed(written):
     return parse_scenario(written, source="f.yaml", environ={})
-
-
-def problems(written):
-    with pytest.raises(ScenarioProblems) as found:
-        read(written)
-    return [str(problem) for problem in found.value.problems]
 
 
 def test_sessions_and_their_statements_are_read():
     section = "sessions: {count: 1k, affinity: strict, ttl: 10m, max: 2k, metadata: {team: checkout}}"
 
-    scenario = read(text(section)).scenario
+    scenario = read(text(section))
 
     assert scenario.sessions == Sessions(
         count=1_000, affinity=Affinity.STRICT, ttl_s=600.0, max=2_000, metadata={"team": "checkout"}
@@ -52,7 +46,7 @@ def test_sessions_and_their_statements_are_read():
 
 
 def test_a_name_stands_for_one_value_wherever_it_is_written():
-    statements = read(text()).scenario.workload.statements
+    statements = read(text()).workload.statements
 
     (first,), (second,) = (statement.queries[0].parameters for statement in statements)
     assert first == second
@@ -61,27 +55,27 @@ def test_a_name_stands_for_one_value_wherever_it_is_written():
 
 
 def test_what_is_stored_is_read_back():
-    scenario = with_workers(read(text("sessions: {count: 9, metadata: {a: b}}")).scenario, 2)
+    scenario = with_workers(read(text("sessions: {count: 9, metadata: {a: b}}")), 2)
 
     assert thaw(freeze(scenario), {}) == scenario
 
 
 def test_a_scenario_without_sessions_is_stored_as_it_always_was():
-    without = read(text("", mark="", param="{literal: 1}", second="{literal: 2}")).scenario
+    without = read(text("", mark="", param="{literal: 1}", second="{literal: 2}"))
 
     config = frozen_config(without)
 
     assert "sessions" not in config
     assert "session" not in json.dumps(config["workload"])
     assert thaw(freeze(without), {}) == without
-    assert template_id(without) != template_id(read(text()).scenario)
+    assert template_id(without) != template_id(read(text()))
 
 
 def test_the_plan_shows_them_only_where_they_have_an_effect():
-    shown = {setting.path for setting in plan(read(text()), cores=2).settings}
+    shown = {setting.path for setting in plan(parsed(text()), cores=2).settings}
     unused = {
         setting.path
-        for setting in plan(read(text("", mark="", param="{literal: 1}", second="{literal: 2}")), cores=2).settings
+        for setting in plan(parsed(text("", mark="", param="{literal: 1}", second="{literal: 2}")), cores=2).settings
     }
 
     assert {"sessions.count", "sessions.ttl", "workload.statements.0.session"} <= shown

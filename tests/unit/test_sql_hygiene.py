@@ -1,38 +1,60 @@
 """The SQL of the control plane, read as data: what Snowflake rejects, or takes and gets wrong, never gets in.
 
-That every statement really runs is shown by tests/contract/test_control_tables.py.
+That every statement really runs is shown by tests/contract/test_control_tables_workers.py.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlglot
 from sqlglot import exp
 
-from loadgen.control.migrations import migrations
-from loadgen.control.queries import Query, queries, tables
+from loadgen.control.queries import Query
+from tests.unit.sql_texts import MIGRATIONS, PRUNING, QUERIES, TABLES
 
-ROOT = Path(__file__).resolve().parents[2]
-QUERIES = [query for table in tables() for query in queries(table).values()]
-MIGRATIONS = [statement for migration in migrations() for statement in migration.statements]
 STATEMENTS = [*QUERIES, *MIGRATIONS]
 CREATES = [query for query in STATEMENTS if query.sql.startswith("CREATE")]
 CHANGES = [query for query in QUERIES if query not in CREATES]
-
 each_statement = pytest.mark.parametrize("query", STATEMENTS, ids=lambda query: query.name)
 each_change = pytest.mark.parametrize("query", CHANGES, ids=lambda query: query.name)
 
-# --- words -----------------------------------------------------------------------------------------------------------
 
+@cache
+def parsed(query: Query) -> Any:
+    """The statement as sqlglot reads it; it does not know hybrid tables, nor indexes inside of CREATE."""
+    text = query.sql.replace("CREATE HYBRID TABLE", "CREATE TABLE")
+    text = re.sub(r",\s*INDEX \w+ \([\w, ]+\)", "", text)
+    statements = sqlglot.parse(text, read="snowflake")
+    assert len(statements) == 1
+    assert statements[0] is not None
+    return statements[0]
+
+
+def reads_a_table(select: Any) -> bool:
+    source = select.args.get("from_") or select.args.get("from")
+    return source is not None and isinstance(source.this, exp.Table)
+
+
+def named_keys(select: Any) -> set[str]:
+    """Columns that must be equal to a bind for a row to be read."""
+    where = select.args.get("where")
+    conditions = (
+        [] if where is None else list(where.this.flatten() if isinstance(where.this, exp.And) else [where.this])
+    )
+    return {
+        condition.this.name
+        for condition in conditions
+        if isinstance(condition, exp.EQ) and isinstance(condition.expression, exp.Placeholder)
+    }
+
+
+HYBRID = {name for name, table in TABLES.items() if table.hybrid}
+# --- words -----------------------------------------------------------------------------------------------------------
 # rule: (pattern, a text that it must find)
 FORBIDDEN = {
     "SYSDATE() alone is UTC in every session": (
@@ -92,12 +114,17 @@ def test_an_insert_gives_each_named_column_one_value(query):
         assert len({column.name for column in columns}) == len(columns) == len(source.expressions)
 
 
+# Once per worker, at its end: a lock that others hold is not waited for, a row is appended instead.
+FINISHING = ("test_results.finish", "test_results.abandon")
+
+
 @each_change
 def test_only_rows_of_hybrid_tables_are_changed(query):
     statement = parsed(query)
 
     for change in (*statement.find_all(exp.Update), *statement.find_all(exp.Delete)):
-        alone = query.name in ENRICHING | ENDING or query.name.startswith(PRUNING)
+        alone = query.name in ENRICHING or query.name.startswith(PRUNING)
+        alone |= query.name in FINISHING
         assert alone or change.this.name in HYBRID, "an UPDATE of a standard table locks it as a whole"
         assert change.args.get("where") is not None
 
@@ -111,10 +138,6 @@ def test_the_row_count_of_an_update_is_a_count_of_rows(query):
         assert not list(update.this.find_all(exp.Join))
 
 
-# An administrator's deletions: over every table, of all old runs at once, and sent one after the other by one module.
-PRUNING = "prune."
-# Once at the end of each worker, which does not wait for a lock and appends a row instead; and once at that of the run.
-ENDING = {"test_results.finish", "test_results.abandon"}
 # Changes of a standard table, after the run: one writer, all rows with one statement. Their row counts are not used.
 ENRICHING = {
     "query_executions.enrich",
@@ -164,7 +187,7 @@ def test_readers_of_standard_tables_take_one_row_of_each_key():
 
     missing = [query.name for query in reads if "QUALIFY ROW_NUMBER() OVER (PARTITION BY" not in query.sql]
 
-    assert len(reads) == 9
+    assert len(reads) == 10
     assert missing == []
     for query in reads:
         partition = re.search(r"PARTITION BY ([\w, ]+) ORDER BY", query.sql)
@@ -173,15 +196,6 @@ def test_readers_of_standard_tables_take_one_row_of_each_key():
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class TableText:
-    name: str
-    hybrid: bool
-    columns: dict[str, str]  # name: type and constraints
-    key: tuple[str, ...]
-    indexed: frozenset[str]
 
 
 def test_every_table_is_made_once_and_only_when_it_is_not_there():
@@ -283,136 +297,3 @@ def test_what_is_array_bound_names_each_column_of_its_values(query):
     numbers = [int(number) for number in re.findall(r"\bcolumn(\d+)\b", query.sql)]
 
     assert numbers == list(range(1, query.binds + 1))
-
-
-# --- who uses it -----------------------------------------------------------------------------------------------------
-
-CONTROL = ROOT / "loadgen" / "control"
-SQL = re.compile(
-    r"\s*(SELECT|INSERT|UPDATE|DELETE|MERGE|CREATE|ALTER|DROP|USE|BEGIN|COMMIT|TRUNCATE|SHOW|CALL|COPY|GRANT)\s[^a-z]"
-)
-# Making databases, schemas, warehouses and grants: names cannot be bound, so these statements are put together.
-SETS_UP = {"migrations.py", "ground.py", "setup.py", "grants.py", "privileges.py"}
-TOUCHES_ROWS = re.compile(
-    r"\s*(SELECT\s.*\sFROM|INSERT\s+INTO|UPDATE\s+\w+\s+SET|DELETE\s+FROM|MERGE\s+INTO)\s", re.DOTALL
-)
-
-
-def test_every_query_is_used_by_exactly_one_module():
-    modules = [path for path in CONTROL.glob("*.py") if path.stem != "prune"]
-    users = Counter(name for path in modules for name in set(used_queries(path)))
-
-    assert users == Counter({query.name: 1 for query in QUERIES if not query.name.startswith(PRUNING)})
-
-
-def test_modules_of_the_control_plane_have_no_sql_of_their_own():
-    found = [(path.name, text) for path in CONTROL.glob("*.py") for text in texts(path) if SQL.match(text)]
-
-    assert [text for name, text in found if name not in SETS_UP or TOUCHES_ROWS.match(text)] == []
-    assert found, "the search finds nothing at all"
-
-
-def test_nobody_else_speaks_to_the_tables():
-    names = "|".join([*TABLES, "SCHEMA_VERSION"])
-    piece = rf"\b(?:FROM|INTO|UPDATE|JOIN|TABLE|EXISTS)\s+\"?(?:{names})\b"
-    whole = rf"(?i:\b(?:SELECT\s.*\sFROM|INSERT\s+INTO|UPDATE|DELETE\s+FROM|MERGE\s+INTO)\s+\"?(?:{names})\b)"
-    spoken = re.compile(f"{piece}|{whole}", re.DOTALL)
-    product = [path for folder in ("loadgen", "orchestrator") for path in (ROOT / folder).rglob("*.py")]
-    others = [path for path in product if CONTROL not in path.parents]
-
-    assert spoken.search("select status\nfrom run_status")
-    assert spoken.search("LEFT JOIN RUN_LEASES")
-    assert not spoken.search("the run has vanished from RUN_STATUS")
-    assert [str(path) for path in others for text in texts(path) if spoken.search(text)] == []
-
-
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-
-@cache
-def parsed(query: Query) -> Any:
-    """The statement as sqlglot reads it; it does not know hybrid tables, nor indexes inside of CREATE."""
-    text = query.sql.replace("CREATE HYBRID TABLE", "CREATE TABLE")
-    text = re.sub(r",\s*INDEX \w+ \([\w, ]+\)", "", text)
-    statements = sqlglot.parse(text, read="snowflake")
-    assert len(statements) == 1
-    assert statements[0] is not None
-    return statements[0]
-
-
-def reads_a_table(select: Any) -> bool:
-    source = select.args.get("from_") or select.args.get("from")
-    return source is not None and isinstance(source.this, exp.Table)
-
-
-def named_keys(select: Any) -> set[str]:
-    """Columns that must be equal to a bind for a row to be read."""
-    where = select.args.get("where")
-    conditions = (
-        [] if where is None else list(where.this.flatten() if isinstance(where.this, exp.And) else [where.this])
-    )
-    return {
-        condition.this.name
-        for condition in conditions
-        if isinstance(condition, exp.EQ) and isinstance(condition.expression, exp.Placeholder)
-    }
-
-
-def read_table(sql: str) -> TableText:
-    head, _, body = sql.partition("(\n")
-    columns, key, indexed = {}, (), set()
-    for line in body.rstrip(")").strip().splitlines():
-        entry = line.strip().rstrip(",")
-        listed = re.fullmatch(r"(PRIMARY KEY|UNIQUE|INDEX \w+) \(([\w, ]+)\)", entry)
-        if listed:
-            names = tuple(listed[2].split(", "))
-            indexed |= set(names)
-            key = names if listed[1] == "PRIMARY KEY" else key
-        else:
-            name, _, kind = entry.partition(" ")
-            columns[name.strip('"')] = " ".join(kind.split())
-    return TableText(head.split()[-1], "HYBRID" in head, columns, key, frozenset(indexed))
-
-
-TABLES = {table.name: table for table in (read_table(statement.sql) for statement in MIGRATIONS)}
-HYBRID = {name for name, table in TABLES.items() if table.hybrid}
-
-
-def used_queries(path: Path) -> Iterator[str]:
-    """table.verb of each query a module takes from its table. Handing on all of them is using `append` and `find`."""
-    tree = ast.parse(path.read_text("utf-8"))
-    owned = {
-        node.targets[0].id: str(node.value.args[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and isinstance(node.value, ast.Call)
-        and isinstance(node.value.func, ast.Name)
-        and node.value.func.id == "queries"
-        and isinstance(node.value.args[0], ast.Constant)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in owned:
-            assert isinstance(node.slice, ast.Constant)
-            yield f"{owned[node.value.id]}.{node.slice.value!s}"
-        elif isinstance(node, ast.Call):
-            for argument in node.args:
-                if isinstance(argument, ast.Name) and argument.id in owned:
-                    yield from (f"{owned[argument.id]}.append", f"{owned[argument.id]}.find")
-
-
-def texts(path: Path) -> Iterator[str]:
-    """Every text of a module that is no docstring; of a formatted one the fixed parts, joined."""
-    tree = ast.parse(path.read_text("utf-8"))
-    docstrings = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            yield node.value

@@ -4,7 +4,8 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,12 +16,30 @@ FOLDERS = ["loadgen", "orchestrator", "schemas", "bin", "tests", "examples", ".c
 Node = TypeVar("Node", bound=ast.AST)
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
+# Larger than that, until they are split. Nothing may be added here.
+STILL_LARGE = {
+    "tests/process/test_compare.py",
+    "tests/process/test_control_faults.py",
+    "tests/process/test_control_machine.py",
+    "tests/process/test_embedded_launch.py",
+    "tests/process/test_runs.py",
+    "tests/process/test_trend.py",
+    "tests/process/test_worker_faults.py",
+    "tests/process/test_worker_life.py",
+    "tests/unit/test_compare.py",
+    "tests/unit/test_find_max.py",
+    "tests/unit/test_metrics_documents.py",
+    "tests/unit/test_report_html.py",
+    "tests/unit/test_runs_cli.py",
+    "tests/unit/test_trend.py",
+    "tests/unit/test_tui_history.py",
+}
 
 # --- layers ----------------------------------------------------------------------------------------------------------
 
 FLOOR = {f"loadgen.{name}" for name in ("errors", "clock", "units", "log")}
 # Each may import the floor and what stands before it.
-LAYERS = ["model", "scenario", "workload", "metrics", "snowflake", "control", "report", "tui"]
+LAYERS = ["model", "rules", "scenario", "workload", "metrics", "snowflake", "control", "report", "tui"]
 STACK = [f"loadgen.{name}" for name in LAYERS]
 UP_TO_CONTROL = FLOOR | set(STACK[: STACK.index("loadgen.control") + 1])
 # Roles are processes. They meet in the tables, never in Python; the command line starts them.
@@ -28,8 +47,8 @@ ROLES = {"loadgen.worker", "loadgen.embedded", "orchestrator"}
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(FLOOR, FLOOR),
     **{part: FLOOR | set(STACK[:depth]) for depth, part in enumerate(STACK)},
-    "loadgen.prepare": FLOOR | {f"loadgen.{name}" for name in ("model", "scenario", "workload", "snowflake")},
-    "loadgen.doctor": FLOOR | {f"loadgen.{name}" for name in ("model", "scenario", "snowflake", "control")},
+    "loadgen.prepare": FLOOR | {f"loadgen.{name}" for name in ("model", "rules", "scenario", "workload", "snowflake")},
+    "loadgen.doctor": FLOOR | {f"loadgen.{name}" for name in ("model", "rules", "scenario", "snowflake", "control")},
     "loadgen.worker": UP_TO_CONTROL,
     "loadgen.embedded": FLOOR,
     "orchestrator": UP_TO_CONTROL | {"loadgen.report", "loadgen.prepare"},
@@ -89,17 +108,29 @@ def test_modules_are_imported_by_their_full_name():
 
 
 def test_modules_and_functions_stay_small():
-    wrong = []
-    for path, tree in product_modules():
-        lines = len(path.read_text("utf-8").splitlines())
-        if lines > MODULE_LINES_MAX:
-            wrong.append(f"{shown(path)}: {lines} lines, max {MODULE_LINES_MAX}")
-        functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-        for node in functions:
-            length = (node.end_lineno or node.lineno) - node.lineno + 1
-            if length > FUNCTION_LINES_MAX:
-                wrong.append(f"{shown(path)}:{node.lineno} {node.name}: {length} lines, max {FUNCTION_LINES_MAX}")
+    wrong: list[str] = []
+    fits = set(STILL_LARGE)
+    for path, tree in [*product_modules(), *modules_in("tests")]:
+        found = too_large(path, tree)
+        if found and shown(path) in STILL_LARGE:
+            fits.discard(shown(path))
+        else:
+            wrong += found
     report(wrong)
+    assert not fits, "not too large any more: take it out of STILL_LARGE"
+
+
+def too_large(path: Path, tree: ast.Module) -> list[str]:
+    wrong = []
+    lines = len(path.read_text("utf-8").splitlines())
+    if lines > MODULE_LINES_MAX:
+        wrong.append(f"{shown(path)}: {lines} lines, max {MODULE_LINES_MAX}")
+    functions = [node for node in all_nodes(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    for node in functions:
+        length = (node.end_lineno or node.lineno) - node.lineno + 1
+        if length > FUNCTION_LINES_MAX:
+            wrong.append(f"{shown(path)}:{node.lineno} {node.name}: {length} lines, max {FUNCTION_LINES_MAX}")
+    return wrong
 
 
 # --- banned calls and habits -----------------------------------------------------------------------------------------
@@ -132,6 +163,18 @@ def test_banned_calls_do_not_occur():
                 wrong.append(f"{shown(path)}:{call.lineno} shell=…: pass a list of words")
             if any(word.arg == "allow_pickle" and not is_constant(word.value, False) for word in call.keywords):
                 wrong.append(f"{shown(path)}:{call.lineno} allow_pickle=…: foreign pickles run code")
+    report(wrong)
+
+
+def test_tests_wait_for_events_and_not_for_time():
+    wrong = []
+    for path, tree in modules_in("tests"):
+        if path.parent.name not in ("unit", "contract"):
+            continue
+        origins = imported_names(tree)
+        for call in nodes(tree, ast.Call):
+            if called_name(call, origins) == "time.sleep":
+                wrong.append(f"{shown(path)}:{call.lineno} time.sleep: tests.processes.wait_until")
     report(wrong)
 
 
@@ -232,22 +275,27 @@ def test_relative_imports_are_resolved():
 # --- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def product_modules() -> Iterator[tuple[Path, ast.Module]]:
-    for folder in ("loadgen", "orchestrator", "schemas"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            yield path, ast.parse(path.read_text("utf-8"), str(path))
+def product_modules() -> list[tuple[Path, ast.Module]]:
+    return [module for folder in ("loadgen", "orchestrator", "schemas") for module in modules_in(folder)]
 
 
-def project_texts() -> Iterator[tuple[Path, str]]:
+@cache
+def modules_in(folder: str) -> tuple[tuple[Path, ast.Module], ...]:
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    return tuple((path, ast.parse(path.read_text("utf-8"), str(path))) for path in paths)
+
+
+@cache
+def project_texts() -> tuple[tuple[Path, str], ...]:
     """Every text file that belongs to the project, wherever the environments and caches may lie."""
+    texts = []
     paths = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]
     for folder in FOLDERS:
         paths += (path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     for path in sorted(paths):
-        try:
-            yield path, path.read_text("utf-8")
-        except UnicodeDecodeError:
-            continue
+        with suppress(UnicodeDecodeError):
+            texts.append((path, path.read_text("utf-8")))
+    return tuple(texts)
 
 
 def found(pattern: re.Pattern[str]) -> list[str]:
@@ -262,7 +310,7 @@ def found(pattern: re.Pattern[str]) -> list[str]:
 def imported(path: Path, tree: ast.Module) -> list[tuple[int, str]]:
     """(line, module) of every import, at whatever depth; relative ones spelled out."""
     names: list[tuple[int, str]] = []
-    for node in ast.walk(tree):
+    for node in all_nodes(tree):
         if isinstance(node, ast.Import):
             names += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -275,7 +323,7 @@ def imported(path: Path, tree: ast.Module) -> list[tuple[int, str]]:
 def imported_names(tree: ast.Module) -> dict[str, str]:
     """What a bare name in this module stands for: {'nap': 'time.sleep', 't': 'time'}."""
     origins = {}
-    for node in ast.walk(tree):
+    for node in all_nodes(tree):
         if isinstance(node, ast.Import):
             origins.update({alias.asname: alias.name for alias in node.names if alias.asname})
         elif isinstance(node, ast.ImportFrom):
@@ -295,7 +343,12 @@ def called_name(call: ast.Call, origins: dict[str, str]) -> str:
 
 
 def nodes(tree: ast.Module, kind: type[Node]) -> list[Node]:
-    return [node for node in ast.walk(tree) if isinstance(node, kind)]
+    return [node for node in all_nodes(tree) if isinstance(node, kind)]
+
+
+@cache
+def all_nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree))
 
 
 def names_everything(node: ast.expr) -> bool:

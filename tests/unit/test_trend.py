@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
+from loadgen.report import figures
+from loadgen.report.likeness import Difference
 from loadgen.report.limits import Measure
-from loadgen.report.shift import NIGHTS_MIN, FloatArray, course_of
-from loadgen.report.trend import Key, Night, OtherSeries, Subject, Trend, Verdict, series_of, trend_of, values_of
-from loadgen.report.trend_html import trend_html
+from loadgen.report.shift import NIGHTS_MIN, Course, FloatArray, course_of
+from loadgen.report.trend import (
+    RUNS_MIN,
+    Key,
+    Night,
+    OtherSeries,
+    Subject,
+    Trend,
+    Verdict,
+    series_of,
+    trend_of,
+    values_of,
+)
+from loadgen.report.trend_html import chart_of, trend_html
 from loadgen.report.trend_json import trend_data
 from loadgen.report.trend_text import bars, trend_text
 
@@ -29,10 +42,22 @@ def noise(seed: int, nights: int, spread: float = 0.05) -> FloatArray:
 
 
 def night(
-    number: int, values: Mapping[Subject, float], *, key: Key = KEY, facts: Mapping[str, str] | None = None
+    number: int,
+    values: Mapping[Subject, float],
+    *,
+    key: Key = KEY,
+    facts: Mapping[str, str] | None = None,
+    at_least: Collection[Subject] = (),
+    apart: timedelta = timedelta(days=1),
 ) -> Night:
-    moment = datetime(2026, 1, 1, 2) + timedelta(days=number)  # noqa: DTZ001 - naive UTC by design
-    return Night(run_id=f"night-{number:03d}", started=moment, key=key, values=values, facts=facts or {})
+    return Night(
+        run_id=f"night-{number:03d}",
+        started=datetime(2026, 1, 1, 2) + number * apart,  # noqa: DTZ001 - naive UTC by design
+        key=key,
+        values=values,
+        facts=facts or {},
+        at_least=frozenset(at_least),
+    )
 
 
 def nights_of(p95: Sequence[float]) -> list[Night]:
@@ -140,6 +165,88 @@ def test_after_a_step_the_new_level_is_the_usual_one_and_the_way_back_is_found()
     assert [(shift.start, round(math.exp(shift.size), 1)) for shift in shifts] == [(20, 1.5), (40, 0.7)]
 
 
+@pytest.mark.parametrize("gap", [1, 2, 3])
+def test_a_second_step_of_30_percent_soon_after_a_confirmed_one_is_found(gap):
+    """`gap` nights after the first was confirmed. The new level is known by two to four nights then."""
+    delays = []
+    for seed in range(SEEDS):
+        values = noise(2_000 + seed, 80)
+        values[60:] += math.log(1.3)
+        first = next(one for one in course_of(values, limit=LIMIT, usual=0.05).shifts if one.confirmed >= 60)
+        second = first.confirmed + gap
+        values[second:] += math.log(1.3)
+
+        shifts = course_of(values, limit=LIMIT, usual=0.05).shifts
+
+        found = [one for one in shifts if one.confirmed >= second and abs(one.start - second) <= 1 and one.size > 0.1]
+        delays.append(found[0].confirmed - second if found else 99)
+    assert sum(delay <= 7 for delay in delays) >= 0.95 * SEEDS
+    assert sum(delay <= 1 for delay in delays) >= 0.8 * SEEDS
+
+
+def test_a_second_step_after_quiet_nights_is_confirmed_on_its_second_night():
+    values = noise(5, 60, 0.02)
+    values[30:] += math.log(1.3)
+    values[33:] += math.log(1.3)
+
+    shifts = course_of(values, limit=LIMIT, usual=0.05).shifts
+
+    assert [(shift.start, shift.confirmed, round(math.exp(shift.size), 1)) for shift in shifts] == [
+        (30, 31, 1.3),
+        (33, 34, 1.3),
+    ]
+
+
+@pytest.mark.parametrize("step", [1.25, 1.5, 1 / 1.3])
+def test_the_nights_after_a_step_are_silent(step):
+    """Many looks at a level of which little is known: no second step is made of noise."""
+    again = 0
+    for seed in range(100):
+        values = noise(8_000 + seed, 80)
+        values[30:] += math.log(step)
+        again += sum(shift.confirmed >= 30 for shift in course_of(values, limit=LIMIT, usual=0.05).shifts) - 1
+
+    assert again <= 2
+
+
+def test_two_nights_of_another_level_are_a_step_there_and_a_step_back():
+    values = noise(5, 60, 0.02)
+    values[30:32] += math.log(1.5)
+
+    shifts = course_of(values, limit=LIMIT, usual=0.05).shifts
+
+    assert [(shift.start, shift.size > 0) for shift in shifts] == [(30, True), (32, False)]
+
+
+# --- lower bounds ----------------------------------------------------------------------------------------------------
+
+
+def bounded(values: Sequence[float], *at_least: int) -> Course:
+    return course_of(values, limit=LIMIT, usual=0.05, at_least=at_least)
+
+
+def test_a_lower_bound_above_the_range_is_suspected_and_one_below_says_nothing():
+    usual = list(noise(4, 20, 0.02))
+
+    assert bounded([*usual, 0.5], 20).suspected == (20,)
+    for nothing in (-0.5, 0.0, 0.05):
+        assert (bounded([*usual, nothing], 20).suspected, bounded([*usual, nothing], 20).shifts) == ((), ())
+
+
+def test_lower_bounds_confirm_a_step_but_are_no_part_of_a_baseline():
+    usual = list(noise(4, 20, 0.02))
+
+    (shift,) = bounded([*usual, 0.5, 0.6], 20, 21).shifts
+    assert (shift.start, shift.confirmed, shift.at_least) == (20, 21, True)
+
+    (mixed,) = bounded([*usual, 0.5, 0.0, 0.6], 21, 22).shifts  # the night between is not known
+    assert (mixed.start, mixed.confirmed, mixed.at_least) == (20, 22, True)
+
+    low = bounded([*usual, *[-2.0] * 10, 0.0], *range(20, 30))
+    assert low.baselines[30] == low.baselines[20]
+    assert (low.suspected, low.shifts) == ((), ())
+
+
 def test_many_series_looked_at_alike_share_the_chance_of_a_false_alarm():
     alone = course_of(noise(1, 30), limit=LIMIT, usual=0.05)
     shared = course_of(noise(1, 30), limit=LIMIT, usual=0.05, alike=20)
@@ -165,6 +272,66 @@ def test_a_regression_is_suspected_then_confirmed_then_known():
     assert "p95 +2" in verdicts[1].reason
     assert verdicts[2].reason.endswith("since night-030")
     assert "is known" in verdicts[3].reason
+
+
+def test_a_second_regression_within_three_nights_of_the_first_is_told_as_new():
+    for gap in (1, 2, 3):
+        values = [*QUIET, *[52.0] * (1 + gap), 67.6, 67.6]
+
+        before, found, after = trend(values[:-1]), trend(values), trend([*values, 67.6])
+
+        assert before.verdict is Verdict.SUSPECTED
+        assert (found.verdict, found.exit_code) == (Verdict.REGRESSION, 11)
+        assert found.reason.endswith(f"since night-{31 + gap:03d}")
+        assert after.verdict is Verdict.STEADY
+
+
+def test_a_second_step_that_another_metric_shows_a_night_later_is_told_once():
+    values = [*QUIET, 52.0, 52.0, 52.0, 67.6, 67.6, 67.6]
+    late = nights_of(values)
+    late[33] = night(33, {**late[33].values, (None, Measure.P50): 26.0})  # the median moved a night after p95
+
+    assert trend_of("orders", late[:-1], {}).verdict is Verdict.REGRESSION
+    assert any(step.start == 34 and step.confirmed == 35 for step in trend_of("orders", late, {}).steps)
+    assert trend_of("orders", late, {}).verdict is Verdict.STEADY
+
+
+def hung(p95: Sequence[float], last: int = 1) -> Trend:
+    """Statements of the last nights were cancelled: their p95 is at least what is known."""
+    nights = nights_of(p95)
+    for number in range(len(nights) - last, len(nights)):
+        usual = nights[0].values
+        values = {**usual, P95: p95[number]}  # all else is as ever
+        nights[number] = night(number, values, at_least=[P95])
+    return trend_of("orders", nights, {})
+
+
+def test_a_newest_p95_that_is_at_least_something_is_never_steady():
+    above, twice, below = hung([*QUIET, 80.0]), hung([*QUIET, 80.0, 90.0], 2), hung([*QUIET, 30.0])
+    within = hung([*QUIET, 44.5])  # beyond the limit, and not beyond chance
+
+    assert above.verdict is Verdict.SUSPECTED
+    assert above.reason.startswith("p95 at least +10")
+    assert (twice.verdict, twice.exit_code) == (Verdict.REGRESSION, 11)
+    assert twice.reason.startswith("p95 at least +1")
+    for undecided, value in ((below, "30.00"), (within, "44.50")):
+        assert (undecided.verdict, undecided.exit_code) == (Verdict.UNDECIDED, 0)
+        assert undecided.reason == (
+            f"p95 is at least {value} ms: statements were cancelled, so it may be as usual or worse"
+        )
+
+
+def test_lower_bounds_are_shown_as_such_everywhere():
+    found = hung([*QUIET, 30.0])
+
+    (line,) = [line for line in trend_text(found, 30).splitlines() if line.startswith("p95 ")]
+    assert "≥ 30.00 ms" in line
+    assert line.endswith("undecided")
+    (p95,) = [one for one in trend_data(found, 3)["metrics"] if (one["statement"], one["metric"]) == (None, "p95")]
+    assert (p95["at_least"], p95["state"]) == ([False, False, True], "undecided")
+    page = trend_html(found, 30)
+    assert page.count("≥ 30.00 ms") >= 2
+    assert "Triangles: at least this much" in page
 
 
 def test_an_improvement_is_told_and_is_no_failure():
@@ -198,6 +365,17 @@ def test_errors_are_judged_in_points():
 def test_few_runs_are_for_learning():
     assert trend(QUIET[:3]).verdict is Verdict.LEARNING
     assert trend_of("orders", [], {"are FAILED": 2}).verdict is Verdict.LEARNING
+    assert trend(QUIET[: RUNS_MIN - 1]).verdict is Verdict.LEARNING
+    assert trend(QUIET[:RUNS_MIN]).verdict is Verdict.STEADY
+
+
+def test_how_many_runs_are_needed_is_told():
+    found = trend(QUIET[:3])
+
+    assert found.reason == f"{RUNS_MIN} comparable runs are needed to judge the newest; 3 found"
+    assert (trend_data(found, 30)["runs_needed"], trend_data(found, 30)["runs_in_series"]) == (6, 3)
+    for shown in (trend_text(found, 30), trend_html(found, 30)):
+        assert found.reason in shown
 
 
 def test_noise_in_all_metrics_at_once_is_silent_too():
@@ -223,7 +401,7 @@ def test_another_key_is_another_series_and_the_newest_run_says_which_is_looked_a
     assert list(series_of(runs[:6])) == [KEY, other]
 
 
-def test_values_come_from_the_summary_and_lower_bounds_are_none():
+def test_values_come_from_the_summary_and_lower_bounds_are_marked():
     summary = {
         "find_max": None,
         "latency_ms": {"p50": 20.0, "p95": 40.0, "at_least": ["p95"]},
@@ -231,14 +409,17 @@ def test_values_come_from_the_summary_and_lower_bounds_are_none():
         "statements": {"a": {"latency_ms": {"p95": 30.0}}, "b": {"latency_ms": {"p95": None}}},
     }
 
-    assert values_of(summary) == {
+    values, at_least = values_of(summary)
+    assert values == {
+        P95: 40.0,
         (None, Measure.P50): 20.0,
         (None, Measure.QPS): 100.0,
         (None, Measure.ERROR_RATE): 0.0,
         ("a", Measure.P95): 30.0,
     }
+    assert at_least == {P95}
     searched = {**summary, "find_max": {"max_concurrency": 45}}
-    assert values_of(searched) == {(None, Measure.MAX_CONCURRENCY): 45.0}
+    assert values_of(searched) == ({(None, Measure.MAX_CONCURRENCY): 45.0}, frozenset())
 
 
 def test_what_else_changed_that_night_is_said():
@@ -265,9 +446,113 @@ def test_the_text_begins_with_the_verdict_and_shows_every_metric():
     assert "██" in p95
     assert any(line.startswith("pay.p95") for line in lines)
     assert trend_text(trend_of("orders", [], {"are FAILED": 2}), 10).splitlines() == [
-        "LEARNING  orders has no run that counts: 2 are FAILED",
+        "LEARNING  orders has no run that counts: 2 are FAILED; 6 comparable runs are needed",
         "  left out: 2 are FAILED",
     ]
+
+
+def test_the_text_has_no_columns_without_numbers():
+    one, few = (trend_text(trend(QUIET[:count]), 30).splitlines() for count in (1, 3))
+
+    assert [line.split() for line in one if line.startswith(("metric", "p95"))] == [
+        ["metric", "newest"],
+        ["p95", *figures.value_of(Measure.P95, QUIET[0]).split()],
+    ]
+    assert [line.split()[:4] for line in few if line.startswith("metric")] == [["metric", "oldest", "first", "newest"]]
+    assert "1 comparable run, night-000, of 2026-01-01 02:00 UTC" in "\n".join(one)
+
+
+def test_runs_that_are_not_comparable_are_told_in_the_words_of_the_scenario():
+    apart = (
+        Difference(key="load.connections", a=8, b=16, matters=True),
+        Difference(key="workload.statements.refund", a={"sql": "SELECT 1"}, b=None, matters=True),
+    )
+    runs = nights_of(QUIET[:2])
+    other = OtherSeries(key=KEY, runs=1, newest=runs[0], differences=apart)
+
+    found = trend_of("orders", runs, {"are INVALID": 1, "are FAILED": 2}, [other])
+
+    text = trend_text(found, 30)
+    assert (
+        "  not comparable: 1 run until 2026-01-01 02:00; load.connections: 8 → 16,"
+        " workload.statements.refund: only in those" in text
+    )
+    assert "  left out: 2 are FAILED, 1 is INVALID" in text
+    assert "load.connections: 8 → 16; workload.statements.refund: only in those" in trend_html(found, 30)
+
+
+class _Outline(HTMLParser):
+    """Headings, and the rows of every table."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.sections: list[str] = []
+        self.rows: list[int] = []
+        self._body = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "section":
+            self.sections.append(str(dict(attrs)["id"]))
+        if tag == "table":
+            self.rows.append(0)
+        self._body = tag == "tbody" or (self._body and tag != "thead")
+        if tag == "tr" and self._body:
+            self.rows[-1] += 1
+
+
+@pytest.mark.parametrize(
+    ("found", "sections"),
+    [
+        (trend_of("orders", [], {}), []),
+        (trend_of("orders", [], {"are INVALID": 1}), ["apart"]),
+        (trend_of("orders", nights_of([40.0]), {}), ["numbers", "runs"]),
+        (trend_of("orders", nights_of([40.0, 41.0]), {}), ["numbers", "pictures", "runs"]),
+    ],
+    ids=["nothing", "left-out", "one", "two"],
+)
+def test_the_page_has_no_empty_section_and_no_empty_table(found, sections):
+    outline = _Outline(trend_html(found, 30))
+
+    assert outline.sections == sections
+    assert all(outline.rows)
+
+
+def test_every_run_is_a_point_and_the_newest_has_a_ring():
+    found = trend([*QUIET, 80.0, 42.0, 50.0, 50.0])
+    track = found.tracks[0]
+
+    dots = chart_of(found, track, "c", 30).dots
+
+    rings = [dot for dot in dots if dot.ring]
+    assert len(dots) - len(rings) == 30
+    assert [(dot.x, dot.y) for dot in rings] == [(33.0, 50.0)]
+    assert rings[0].label == "newest: worse: night-033, 2026-02-03 02:00 UTC, 50.00 ms"
+    assert [dot.x for dot in dots if dot.cross] == [32.0, 33.0]
+    assert [dot.x for dot in dots if not dot.ring and not dot.cross and dot.radius == 5.0] == [30.0]  # suspected
+
+
+@pytest.mark.parametrize("count", [2, 5, 9, 30, 100])
+@pytest.mark.parametrize(
+    "apart",
+    [
+        timedelta(days=1),
+        timedelta(hours=7),
+        timedelta(minutes=3),
+        timedelta(seconds=9),
+        timedelta(days=366),
+        timedelta(),
+    ],
+    ids=str,
+)
+def test_labels_below_a_chart_differ(apart, count):
+    nights = [night(number, {P95: 40.0}, apart=apart) for number in range(count)]
+    found = trend_of("orders", nights, {})
+
+    labels = [label for _, label in chart_of(found, found.tracks[0], "c", 300).x.ticks]
+
+    assert len(set(labels)) == len(labels) > 1
+    assert len(labels) <= 8
 
 
 def test_bars_go_from_the_lowest_to_the_highest():

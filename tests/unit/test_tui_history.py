@@ -1,116 +1,231 @@
-"""From looks to a view: differences of totals, windows that are stored and forgotten, what is news and what is not."""
+"""From looks to a view: seconds of workers put together, windows that are stored and forgotten, what is news."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
+from functools import reduce
+from operator import add
+from typing import Any
 
 import pytest
 
 from loadgen.control.find_max_step_history import StepRecord
+from loadgen.metrics.connections import Logins, Refusal
+from loadgen.metrics.histogram import EMPTY
 from loadgen.metrics.interval import Measured
+from loadgen.metrics.live import LiveSecond
 from loadgen.model.run import Phase, RunStatus
-from loadgen.scenario.scenario import Arrival, FindMax, LoadMode, Stage
-from loadgen.tui.history import History
-from loadgen.tui.look import WorkerState
+from loadgen.report.timeline import WorkerSecond
+from loadgen.rules.find_max_step import FindMax
+from loadgen.scenario.scenario import Arrival, LoadMode, Stage
+from loadgen.tui.history import KEPT_S, History, Peak, coarse
+from loadgen.tui.look import Look, WorkerState
 from loadgen.tui.news import news
 from loadgen.tui.viewer import Viewer
-from loadgen.tui.words import clock, count, measured, ms, one_line, percent, rate, short_worker
+from loadgen.tui.words import clock, count, measured, ms, one_line, percent, rate, short, short_worker
 from tests.unit.orchestrator_builders import tally, window
-from tests.unit.tui_builders import look, run_row, scenario, worker
+from tests.unit.tui_builders import MOMENT, look, run_row, scenario, worker
 
 
-def sent(number: int, elapsed_s: float, samples: int, time_ms: float = 10.0, **more: object):
-    """A worker that has measured so many samples, all of the same time."""
-    measured = window({"s": tally((time_ms,) * samples)}, seconds=elapsed_s)
-    return worker(number, measured, elapsed_s=elapsed_s, succeeded=samples, **more)  # type: ignore[arg-type]
+def second(
+    end_s: float, *times_ms: float, phase: Phase = Phase.MEASUREMENT, **statements: tuple[float, ...]
+) -> LiveSecond:
+    """An interval of a worker that ended so long after the start of the run, with these response times."""
+    tallies = {name: tally(times) for name, times in (statements or {"s": times_ms}).items()}
+    return LiveSecond(
+        ended_at=MOMENT + timedelta(seconds=end_s),
+        seconds=1.0,
+        phase=phase,
+        executing=8,
+        statements={name: one.ended for name, one in tallies.items()},
+        times={name: one.succeeded.response.coarse(3) for name, one in tallies.items() if one.succeeded.response.count},
+    )
 
 
-# --- history ---------------------------------------------------------------------------------------------------------
+def stored(number: int, one: LiveSecond) -> WorkerSecond:
+    """The same as a row of the tables has it."""
+    return coarse(
+        WorkerSecond(
+            worker_id=f"worker-{number}",
+            ended_at=one.ended_at,
+            seconds=one.seconds,
+            phase=one.phase.value,
+            statements=one.statements,
+            response=reduce(add, one.times.values(), EMPTY),
+            executing=one.executing,
+        )
+    )
 
 
-def test_a_second_is_the_difference_of_two_beats_by_the_workers_own_clock():
+def telling(seen_s: float, *lives: Sequence[LiveSecond], **more: Any) -> Look:
+    """A look at workers whose beats carry these seconds."""
+    return look(seen_s, *(worker(number, seconds=tuple(live)) for number, live in enumerate(lives)), **more)
+
+
+def shown(history: History) -> list[tuple[int, float | None]]:
+    return [(one.at_s, one.qps) for one in history.seconds]
+
+
+# --- seconds ---------------------------------------------------------------------------------------------------------
+
+
+def test_seconds_of_all_workers_are_added_up_in_the_rows_of_the_run():
     history = History()
+    first = [second(number + 0.9, *[10.0] * 100) for number in range(4)]
+    other = [second(number + 1.1, *[20.0] * 50) for number in range(4)]
 
-    history.note(look(10.0, sent(0, 5.0, 500), sent(1, 7.0, 100)))
-    history.note(look(11.0, sent(0, 6.0, 650), sent(1, 9.0, 140)))
+    history.note(telling(5.0, first, other))
 
-    assert [second.qps for second in history.seconds] == [0.0, 150.0 + 20.0]
-    assert history.seconds[-1].p50_ms == pytest.approx(10.0, rel=0.01)
+    assert shown(history) == [(0, None), (1, 150.0), (2, 150.0), (3, 150.0)]  # of the first, a part is not known
+    assert history.seconds[-1].p50_ms == pytest.approx(10.0, rel=0.04)
+    assert history.seconds[-1].p95_ms == pytest.approx(20.0, rel=0.04)
 
 
-def test_what_was_there_before_the_view_was_opened_is_not_taken_for_the_last_second():
+def test_a_row_is_shown_once_every_working_worker_has_told_of_it():
     history = History()
+    seconds = [second(number + 1.0, *[10.0] * 10) for number in range(5)]
 
-    history.note(look(10.0, sent(0, 500.0, 100_000)))
+    history.note(telling(5.0, seconds, seconds[:3]))
+    assert [at_s for at_s, _ in shown(history)] == [0, 1, 2]
 
-    assert history.seconds[-1].qps == 0.0
-    assert history.seconds[-1].p95_ms is None
+    silent = worker(1, seconds=tuple(seconds[:3]), state=WorkerState.STALE)
+    history.note(look(6.0, worker(0, seconds=tuple(seconds)), silent))
+    assert shown(history)[-1] == (4, 10.0)
+
+    history.note(telling(7.0, seconds, seconds))
+    assert shown(history)[-1] == (4, 20.0)  # what it told later belongs to its second
 
 
-def test_percentiles_are_of_the_last_seconds_and_not_of_the_whole():
+def test_a_second_in_which_a_phase_begins_has_no_rate():
     history = History()
-    slow = window({"s": tally((100.0,) * 200)})
-    then_fast = window({"s": tally((100.0,) * 200 + (5.0,) * 200)})
+    warm = [second(number + 1.0, *[10.0] * 10, phase=Phase.WARMUP) for number in range(3)]
+    measured = [second(number + 4.0, *[10.0] * 30) for number in range(3)]
 
-    history.note(look(1.0, worker(0, slow, elapsed_s=1.0, succeeded=200)))
-    history.note(look(20.0, worker(0, then_fast, elapsed_s=20.0, succeeded=400)))
+    history.note(telling(6.0, [*warm, *measured]))
+
+    assert shown(history) == [(0, None), (1, 10.0), (2, 10.0), (3, None), (4, 30.0), (5, 30.0)]
+    assert [one.phase for one in history.seconds][2:4] == [Phase.WARMUP, Phase.MEASUREMENT]
+
+
+def test_a_beat_that_was_missed_costs_nothing_and_what_nobody_told_is_a_gap():
+    history = History()
+    seconds = [second(number + 1.0, *[10.0] * 10) for number in range(40)]
+
+    history.note(telling(3.0, seconds[:3]))
+    history.note(telling(9.0, seconds[:9]))
+    assert [at_s for at_s, _ in shown(history)] == list(range(9))
+
+    history.note(telling(30.0, seconds[20:30]))
+    assert [at_s for at_s, _ in shown(history)] == [*range(9), *range(20, 30)]
+
+
+def test_statements_have_seconds_of_their_own():
+    history = History()
+    history.note(telling(2.0, [second(1.0, s=(10.0,) * 9), second(2.0, s=(10.0,) * 90, rare=(50.0,) * 30)]))
+
+    statements = {one.name: one for one in history.seconds[-1].statements}
+
+    assert {name: one.qps for name, one in statements.items()} == {"s": 90.0, "rare": 30.0}
+    assert statements["rare"].p95_ms == pytest.approx(50.0, rel=0.04)
+
+
+def test_now_is_the_last_ten_seconds_of_this_phase():
+    history = History()
+    slow = [second(number + 1.0, *[500.0] * 100) for number in range(10)]
+    fast = [second(number + 11.0, *[5.0] * 100) for number in range(10)]
+
+    history.note(telling(20.0, [*slow, *fast]))
 
     assert history.recent is not None
-    assert history.recent.p99_ms == pytest.approx(5.0, rel=0.02)
+    assert history.recent.qps == 100.0
+    assert history.recent.p99_ms == pytest.approx(5.0, rel=0.04)
 
 
-def test_a_worker_between_two_beats_keeps_its_rate_for_a_moment_and_then_counts_as_nothing():
+def test_only_the_last_minutes_are_kept():
     history = History()
-    for moment, elapsed_s, samples in ((1.0, 1.0, 0), (2.0, 2.0, 100), (3.0, 2.0, 100), (9.0, 2.0, 100)):
-        history.note(look(moment, sent(0, elapsed_s, samples), sent(1, moment, 10 * round(moment))))
+    for number in range(KEPT_S + 50):
+        history.note(telling(float(number), [second(number + 1.0, *[10.0] * 10)]))
 
-    assert [second.qps for second in history.seconds] == [0.0, 100.0 + 10.0, 100.0 + 10.0, 10.0]
+    assert [one.at_s for one in history.seconds] == list(range(50, KEPT_S + 50))
 
 
-def test_a_look_between_two_beats_is_no_second_of_its_own_but_silence_is():
-    history = History()
-    for moment, elapsed_s, samples in (
-        (1.0, 1.0, 0),
-        (2.0, 2.0, 50),
-        (2.95, 2.0, 50),
-        (4.0, 4.0, 150),
-        (8.0, 4.0, 150),
-    ):
-        history.note(look(moment, sent(0, elapsed_s, samples)))
+# --- the run's own view and one from elsewhere -----------------------------------------------------------------------
 
-    assert [(second.qps, second.span_s) for second in history.seconds] == [
-        (0.0, 1.0),
-        (50.0, 1.0),
-        (50.0, 2.0),
-        (0.0, 4.0),
+
+def lives(number: int) -> list[LiveSecond]:
+    """Sixty seconds of a worker that harvests at moments of its own, a little early or late."""
+    draw = random.Random(number)
+    offset_s = draw.uniform(0.05, 0.95)
+    warm = [Phase.WARMUP] * 10 + [Phase.MEASUREMENT] * 50
+    return [
+        second(
+            at_s + offset_s + draw.uniform(-0.1, 0.1),
+            s=tuple(draw.uniform(5.0, 80.0) for _ in range(draw.randrange(20, 60))),
+            rare=tuple(draw.uniform(50.0, 90.0) for _ in range(draw.randrange(5))),
+            phase=warm[at_s],
+        )
+        for at_s in range(60)
     ]
 
 
-def test_a_worker_that_is_over_has_no_rate():
+@pytest.mark.parametrize("joined_s", [1, 4, 12, 30, 55])
+def test_a_view_that_was_opened_later_shows_the_same_numbers(joined_s):
+    """The run's own view looks every second. The other one is opened later, reads what is stored by then (the last few
+    seconds are not yet), looks at other moments, and now and then misses a beat."""
+    own, other = History(), History()
+    workers = [lives(number) for number in range(3)]
+
+    def told(moment_s: float) -> list[list[LiveSecond]]:
+        return [[one for one in live if one.ended_at <= MOMENT + timedelta(seconds=moment_s)][-10:] for live in workers]
+
+    rows = [
+        stored(number, one)
+        for number, live in enumerate(workers)
+        for one in live
+        if one.ended_at <= MOMENT + timedelta(seconds=joined_s - 6)
+    ]
+    rows.sort(key=lambda row: row.ended_at)
+    draw = random.Random(joined_s)
+    for moment_s in range(1, 62):
+        own.note(telling(float(moment_s), *told(moment_s), measures_s=10.0))
+        if moment_s >= joined_s and (draw.random() < 0.6 or moment_s == 61):
+            other.note(telling(moment_s + 0.4, *told(moment_s), measures_s=10.0, stored=tuple(rows)))
+
+    assert own.peak is not None
+    assert not own.peak.at_least
+    assert other.peak == own.peak
+    assert other.recent == own.recent
+    assert shown(other) == shown(own)
+    assert [(one.phase, one.p50_ms, one.p95_ms, one.p99_ms) for one in other.seconds] == [
+        (one.phase, one.p50_ms, one.p95_ms, one.p99_ms) for one in own.seconds
+    ]
+
+
+def test_a_peak_of_which_seconds_are_missing_is_said_to_be_at_least_that():
     history = History()
-    history.note(look(1.0, sent(0, 1.0, 0)))
-    history.note(look(2.0, sent(0, 2.0, 100)))
-    history.note(look(5.0, sent(0, 2.0, 100, state=WorkerState.DEAD)))
+    seconds = [second(number + 1.0, *[10.0] * 10) for number in range(40)]
 
-    assert history.seconds[-1].qps == 0.0
+    history.note(telling(40.0, seconds[30:]))
+
+    assert history.peak == Peak(qps=10.0, at_least=True)
 
 
-def test_a_worker_that_began_again_is_a_new_one():
+def test_the_peak_is_of_the_measurement_and_not_of_the_warm_up():
     history = History()
-    history.note(look(1.0, sent(0, 100.0, 5_000)))
-    history.note(look(2.0, sent(0, 1.0, 10)))
-    history.note(look(3.0, sent(0, 2.0, 30)))
+    warm = [second(number + 1.0, *[10.0] * 90, phase=Phase.WARMUP) for number in range(5)]
+    measured = [second(number + 6.0, *[10.0] * 30) for number in range(5)]
 
-    assert [second.qps for second in history.seconds] == [0.0, 0.0, 20.0]
+    history.note(telling(5.0, warm, measures_s=5.0))
+    assert history.peak == Peak(qps=90.0, at_least=False)
+
+    history.note(telling(10.0, [*warm, *measured], measures_s=5.0))
+    assert history.peak == Peak(qps=30.0, at_least=False)
 
 
-def test_looks_that_come_more_often_than_once_a_second_are_put_together():
-    history = History()
-    for tenths in range(0, 31, 2):
-        history.note(look(tenths / 10, sent(0, tenths / 10, tenths * 10)))
-
-    assert len(history.seconds) == 4
-    assert [round(second.qps) for second in history.seconds][1:] == [100, 100, 100]
+# --- windows and errors ----------------------------------------------------------------------------------------------
 
 
 def test_a_new_step_begins_with_empty_numbers_and_keeps_its_own_once_they_were_stored():
@@ -298,6 +413,21 @@ def test_workers_that_changed_alike_share_a_line():
     assert texts(stale, dead) == ["it was killed (and 4 more)"]
 
 
+def test_refused_logins_are_told_when_there_are_twice_as_many():
+    def after(refused: int, *, text: str = "the token has\nexpired"):
+        refusal = Refusal(at=MOMENT, code=390_144, text=text)
+        logins = Logins(refused=refused, last_refused=(refusal,) if refused else ())
+        one = worker(0)
+        assert one.live is not None
+        return look(1.0, replace(one, live=replace(one.live, logins=logins)), worker(1))
+
+    assert texts(after(0), after(0)) == []
+    assert texts(after(0), after(1)) == ["1 login refused, the last of worker-0: 390144: the token has expired"]
+    assert texts(after(2), after(3)) == []
+    assert texts(after(3), after(9)) == ["9 logins refused, the last of worker-0: 390144: the token has expired"]
+    assert all(line.bad for line in news(after(0), after(1)))
+
+
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
@@ -305,6 +435,9 @@ def test_numbers_are_short_and_never_round_to_nothing():
     assert [rate(value) for value in (0.0, 3.14159, 99.96, 1234.5)] == ["0.0", "3.1", "100.0", "1,234"]
     assert [ms(value) for value in (None, 0.4567, 12.34, 123.4, 12345.6)] == ["–", "0.46", "12.3", "123", "12,346"]
     assert ms(5.0, at_least=True) == "≥5.00"
+    assert [short(value) for value in (0.0, 0.25, 12.5, 840.0, 1250.0, 12_500.0, 150_000.0, 2.5e6)] == [
+        "0", "0.25", "12.5", "840", "1,250", "12.5k", "150k", "2.5M"
+    ]  # fmt: skip
     assert [percent(value) for value in (0.0, 0.00002, 0.015, 0.5)] == ["0 %", "0.002 %", "1.5 %", "50 %"]
     assert [count(value) for value in (999_999, 1_500_000, 2_500_000_000)] == ["999,999", "1.5M", "2.5G"]
     assert [clock(value) for value in (-1, 61, 3_661)] == ["00:00", "01:01", "1:01:01"]

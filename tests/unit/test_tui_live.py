@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import logging
 import os
 import pty
+import select
 import signal
 import struct
 import sys
@@ -24,18 +24,22 @@ from loadgen.clock import FakeClock
 from loadgen.scenario.scenario import Spawner, SpawnerKind
 from loadgen.tui.live import LiveScreen
 from loadgen.tui.terminal import is_usable
+from tests.processes import wait_until
 from tests.unit.tui_builders import MEASUREMENT, scenario
 
 ENTER, LEAVE, CURSOR, NO_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h", "\x1b[?25l"
 GOOD = {"TERM": "xterm-256color"}
+MARK = b"<read up to here>"
 
 
 class Pty:
-    """Both ends: `stream` is what a program has for stderr, the rest is what a person does."""
+    """Both ends: `stream` is what a program has for stderr, the rest is what a person does.
+
+    The kernel carries from one end to the other when it has the time.
+    """
 
     def __init__(self) -> None:
         self.master, self.slave = pty.openpty()
-        os.set_blocking(self.master, False)
         self.stream: TextIO = os.fdopen(os.dup(self.slave), "w", encoding="utf-8", buffering=1)
         self.resize(80, 24)
         self.before = self.settings
@@ -49,13 +53,17 @@ class Pty:
 
     def type(self, keys: str) -> None:
         os.write(self.master, keys.encode())
+        flags = termios.tcgetattr(self.slave)[3]
+        if not flags & termios.ICANON:  # else they are kept until the line ends
+            wait_until(lambda: select.select([self.slave], [], [], 0)[0], "the keys have arrived")
 
     def read(self) -> str:
+        """All that was written so far: up to a mark that is written now."""
+        os.write(self.slave, MARK)
         seen = b""
-        with contextlib.suppress(BlockingIOError):
-            while part := os.read(self.master, 65_536):
-                seen += part
-        return seen.decode()
+        while not seen.endswith(MARK):
+            seen += os.read(self.master, 65_536)
+        return seen.removesuffix(MARK).decode()
 
     def close(self) -> None:
         self.stream.close()
@@ -141,7 +149,7 @@ def test_a_resized_window_is_filled(tty, clock, screen):
     screen.show(MEASUREMENT)
     frame = tty.read()
     clock.advance(0.1)
-    while "under way" not in frame:  # it did not fit into the buffer
+    while "running statements" not in frame:  # it did not fit into the buffer
         screen.show(MEASUREMENT)
         frame += tty.read()
 

@@ -1,33 +1,17 @@
-"""The conductor: windows at their moments, clients along their line, every planned arrival accounted for."""
+"""The conductor: windows at their moments, clients along their line."""
+
+from __future__ import annotations
 
 import threading
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.result import window_discrepancy
-from loadgen.metrics.windows import WindowState
-from loadgen.model.event import SetPhase, SetWorkerTarget, Start, Stop
+from loadgen.model.event import Start, Stop
 from loadgen.model.run import Phase
-from loadgen.scenario.scenario import Arrival, FindMax, Load, LoadMode
-from loadgen.scenario.scenario import Stage as Level
-from loadgen.units import NS_PER_MS, NS_PER_S
-from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.conductor import LEFTOVERS_AT_ONCE
-from tests.unit.metrics_builders import sample
-from tests.unit.worker_builders import Stage, poll, statement
-
-WARMUP, MEASUREMENT = Phase.WARMUP, Phase.MEASUREMENT
-
-
-def phase(name: Phase, duration_s: float | None = None, step_id: int | None = None) -> SetPhase:
-    return SetPhase(phase=name, step_id=step_id, duration_ms=None if duration_s is None else duration_s * 1_000)
-
-
-def target(connections: int, *, ramp_s: float = 0.0, step_id: int | None = None) -> SetWorkerTarget:
-    return SetWorkerTarget(target_connections=connections, ramp_s=ramp_s, step_id=step_id)
-
+from loadgen.rules.find_max_step import FindMax
+from loadgen.scenario.scenario import Load, LoadMode
+from tests.unit.worker_builders import MEASUREMENT, WARMUP, Stage, phase, poll, target
 
 # --- windows ---------------------------------------------------------------------------------------------------------
 
@@ -301,6 +285,7 @@ def test_the_conductor_wakes_up_for_what_comes_next():
 
 # --- find_max --------------------------------------------------------------------------------------------------------
 
+
 FIND = Load(mode=LoadMode.FIND_MAX, connections=50, duration_s=None, find_max=FindMax(settle_s=3.0))
 
 
@@ -354,7 +339,7 @@ def test_a_connection_that_is_lost_begins_the_settling_anew():
 
 def test_a_target_that_is_never_reached_is_never_measured():
     stage = Stage(FIND)
-    stage.pool.resize = lambda wanted: None  # type: ignore[method-assign]
+    stage.pool.resize = lambda wanted, ahead=0: None  # type: ignore[method-assign]
     stage.say(target(5, step_id=1), at_s=0)
 
     stage.run_to(60)
@@ -403,277 +388,3 @@ def test_a_target_without_a_step_only_moves_clients():
 
     assert stage.pool.wanted == 5
     assert len(stage.spans()) == 1
-
-
-# --- open loop -------------------------------------------------------------------------------------------------------
-
-
-def rate(
-    level: float = 10.0,
-    *,
-    warmup_s: float = 0.0,
-    duration_s: float = 10.0,
-    levels: tuple[Level, ...] = (),
-    arrival: Arrival = Arrival.UNIFORM,
-) -> Load:
-    return Load(
-        mode=LoadMode.RATE,
-        connections=4,
-        warmup_s=warmup_s,
-        duration_s=duration_s,
-        rate_per_second=None if levels else level,
-        stages=levels,
-        arrival=arrival,
-    )
-
-
-class Client:
-    """Takes an arrival and sends it, as a client does; the test says when."""
-
-    def __init__(self, stage: Stage, number: int) -> None:
-        self.slot = stage.slots.get(number)
-        self.stage = stage
-        self.flying: list[tuple[int, int]] = []  # statement, window
-        self.sent: list[int] = []
-
-    def begin(self) -> None:
-        arrivals = self.stage.bench.arrivals
-        window = self.slot.recorder.begin()
-        index = arrivals.take() if arrivals is not None and window == arrivals.window_id else None
-        if index is None:
-            if window is not None:
-                self.slot.recorder.unbegin(window)
-            return
-        assert window is not None
-        self.sent.append(index)
-        self.flying.append((self.slot.drawer.draw(index)[0], window))
-
-    def end(self) -> None:
-        if self.flying:
-            number, window = self.flying.pop()
-            self.slot.recorder.append(sample(statement=number, window=window))
-
-
-def counts_of(stage: Stage) -> dict[int, tuple[int, int, int]]:
-    """Scheduled, skipped, succeeded of every window."""
-    return {
-        result.window_id: (result.counts.scheduled, result.counts.skipped, result.counts.succeeded)
-        for result in stage.results()
-    }
-
-
-def test_what_nobody_sent_is_skipped_once_and_the_window_becomes_final():
-    stage = Stage(rate())
-    stage.say(phase(MEASUREMENT, 10), at_s=0)
-    stage.run_to(5)
-    client = Client(stage, 0)
-    for _ in range(3):
-        client.begin()
-        client.end()
-    client.begin()
-
-    stage.run_to(12)
-    assert counts_of(stage) == {0: (100, 96, 3)}
-    assert stage.results()[0].state is WindowState.CLOSED
-    client.end()
-
-    assert counts_of(stage) == {0: (100, 96, 4)}
-    assert stage.results()[0].state is WindowState.FINAL
-
-
-def test_a_window_that_was_cut_short_has_skipped_what_was_due_until_then():
-    stage = Stage(rate())
-    stage.say(phase(MEASUREMENT, 10), at_s=0)
-    stage.run_to(3.05)
-
-    stage.conductor.finish()
-    stage.conductor.settle_all()
-    stage.conductor.settle_all()
-
-    assert counts_of(stage) == {0: (31, 31, 0)}
-    assert stage.results()[0].state is WindowState.FINAL
-
-
-def test_a_window_with_more_leftovers_than_are_counted_at_once():
-    stage = Stage(rate(2_500.0))
-    stage.say(phase(MEASUREMENT, 10), at_s=0)
-    stage.run_to(9)
-    stage.clock.advance(1)
-
-    assert stage.conductor.step() == 0.0
-    assert stage.results()[0].counts.skipped == LEFTOVERS_AT_ONCE
-    assert stage.results()[0].state is WindowState.CLOSED
-    stage.run_to(11)
-
-    assert counts_of(stage) == {0: (25_000, 25_000, 0)}
-    assert stage.results()[0].state is WindowState.FINAL
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(0, 900), min_size=1, max_size=4), st.sampled_from(Arrival), st.integers(0, 2))
-def test_however_late_the_conductor_is_every_planned_arrival_is_accounted_for(late_ms, arrival, worker):
-    """Windows open and close late by some milliseconds; none of the arrivals may fall into the cracks."""
-    levels = tuple(Level(duration_s=2.0, rate_per_second=7.0 * number) for number in range(1, len(late_ms) + 1))
-    me = WorkerArguments(run_id="r", worker_id="w", worker_group_id=worker, worker_group_count=3)
-    stage = Stage(rate(levels=levels, arrival=arrival), arguments=me)
-    for number in range(1, len(late_ms) + 1):
-        stage.say(phase(MEASUREMENT, 2, number), at_s=number * 2)
-    stage.conductor.begin(WARMUP, None)
-    for number, late in enumerate(late_ms, 1):
-        stage.clock.now_ns = stage.zero_ns + number * 2 * NS_PER_S + late * NS_PER_MS
-        stage.conductor.step()
-    stage.run_to(30)
-
-    scheduled = [counts[0] for window, counts in counts_of(stage).items() if window > 0]
-    planned = [schedule.end - schedule.first for schedule in stage.conductor._schedules[1:]]
-    assert scheduled == planned
-    assert all(result.state is WindowState.FINAL for result in stage.results())
-
-
-def test_due_times_count_from_the_announced_moment():
-    stage = Stage(rate())
-    stage.say(phase(MEASUREMENT, 10), at_s=1)
-    stage.conductor.begin(WARMUP, None)
-    stage.clock.advance(1.03)
-    stage.conductor.step()
-
-    arrivals = stage.bench.arrivals
-    assert arrivals is not None
-    number = arrivals.take()
-    assert number is not None
-    assert arrivals.due_ns(number) == stage.zero_ns + NS_PER_S
-
-
-def test_a_late_joiner_leaves_out_what_was_due_before_it_came():
-    levels = tuple(Level(duration_s=10.0, rate_per_second=10.0) for _ in range(2))
-    stage = Stage(rate(levels=levels))
-    stage.clock.advance(14.5)
-    stage.say(phase(MEASUREMENT, 10, 1), at_s=0)
-    stage.say(phase(MEASUREMENT, 10, 2), at_s=10)
-
-    stage.conductor.begin(MEASUREMENT, 20.0)
-    stage.run_to(30)
-
-    assert counts_of(stage) == {0: (0, 0, 0), 1: (55, 55, 0)}
-
-
-def test_a_worker_that_was_held_up_answers_for_what_it_missed():
-    levels = tuple(Level(duration_s=10.0, rate_per_second=10.0) for _ in range(2))
-    stage = Stage(rate(levels=levels))
-    stage.say(phase(MEASUREMENT, 10, 1), at_s=1)
-    stage.say(phase(MEASUREMENT, 10, 2), at_s=11)
-    stage.conductor.begin(WARMUP, None)
-
-    stage.clock.advance(16)
-    stage.run_to(40)
-
-    assert counts_of(stage) == {0: (0, 0, 0), 1: (100, 100, 0), 2: (100, 100, 0)}
-
-
-def test_a_warm_up_deals_nothing_that_is_due_in_the_measurement():
-    """A client that waits for an arrival of the warm-up would send it in the first second of the measurement."""
-    stage = Stage(rate(warmup_s=5.0))
-    stage.clock.advance(0.7)
-    stage.say(phase(MEASUREMENT, 10), at_s=5)
-    stage.conductor.begin(WARMUP, None)
-    arrivals = stage.bench.arrivals
-    assert arrivals is not None
-
-    dues_s = [(arrivals.due_ns(number) - stage.zero_ns) / NS_PER_S for number in iter(arrivals.take, None)]
-
-    assert len(dues_s) == 44
-    assert max(dues_s) <= 5.0
-
-
-def test_numbers_go_on_from_window_to_window():
-    levels = tuple(Level(duration_s=1.0, rate_per_second=5.0) for _ in range(2))
-    stage = Stage(rate(warmup_s=1.0, levels=levels))
-    stage.say(phase(MEASUREMENT, 1, 1), at_s=1)
-    stage.say(phase(MEASUREMENT, 1, 2), at_s=2)
-    stage.conductor.begin(WARMUP, None)
-    client = Client(stage, 0)
-    for tenth in range(35):
-        stage.run_to(tenth / 10)
-        client.begin()
-        client.end()
-
-    assert client.sent == sorted(set(client.sent))
-    assert client.sent[-1] == 14
-
-
-@pytest.mark.parametrize("step_id", [99, -1, -2])
-def test_a_stage_that_the_scenario_does_not_have_has_no_arrivals(step_id):
-    stage = Stage(rate())
-    stage.say(phase(MEASUREMENT, 10, step_id))
-    stage.run_to(5)
-
-    assert stage.bench.arrivals is None
-    assert stage.windows.current == 0
-
-
-moves = st.lists(
-    st.one_of(
-        st.tuples(st.just("pause"), st.integers(0, 3_000)),
-        st.tuples(st.just("phase"), st.integers(0, 5)),
-        st.tuples(st.just("ahead"), st.integers(0, 3_000)),
-        st.tuples(st.just("client"), st.integers(0, 2)),
-        st.tuples(st.just("end"), st.integers(0, 2)),
-        st.tuples(st.just("harvest"), st.just(0)),
-        st.tuples(st.just("target"), st.integers(0, 4)),
-    ),
-    max_size=40,
-)
-PHASES = [
-    phase(WARMUP),
-    phase(MEASUREMENT, 2.0, 1),
-    phase(MEASUREMENT, 1.0, 2),
-    phase(MEASUREMENT, None, 3),
-    phase(Phase.COOLDOWN),
-    phase(MEASUREMENT, 0.0, 1),
-]
-
-
-@settings(max_examples=100, deadline=None)
-@given(moves, st.sampled_from(Arrival))
-def test_the_identity_holds_for_any_course_of_windows_and_every_window_ends_final(course, arrival):
-    levels = tuple(Level(duration_s=1.0 + number, rate_per_second=20.0) for number in range(3))
-    stage = Stage(rate(warmup_s=1.0, levels=levels, arrival=arrival))
-    stage.conductor.begin(WARMUP, None)
-    clients = [Client(stage, number) for number in range(3)]
-    for what, value in course:
-        if what == "pause":
-            stage.clock.advance(value / 1_000)
-        elif what == "phase":
-            stage.say(PHASES[value])
-        elif what == "ahead":
-            stage.say(phase(MEASUREMENT, 1.5, 2), at_s=stage.now_s + value / 1_000)
-        elif what == "client":
-            clients[value].begin()
-        elif what == "end":
-            clients[value].end()
-        elif what == "target":
-            stage.say(target(value))
-        elif what == "harvest":
-            assert [window_discrepancy(result) for result in stage.results() if window_discrepancy(result)] == []
-            continue
-        stage.conductor.step()
-    stage.conductor.finish()
-    for client in clients:
-        while client.flying:
-            client.end()
-    stage.conductor.settle_all()
-
-    results = stage.results()
-    assert {result.state for result in results} <= {WindowState.FINAL}
-    assert [window_discrepancy(result) for result in results if window_discrepancy(result)] == []
-    assert sum(result.counts.succeeded for result in results) == sum(len(client.sent) for client in clients)
-    assert all(result.counts.in_flight == 0 for result in results)
-
-
-def test_leftovers_are_counted_by_statement():
-    stage = Stage(rate(), statements=(statement("a", weight=3), statement("b", weight=1)))
-    stage.say(phase(MEASUREMENT, 10), at_s=0)
-    stage.run_to(12)
-
-    (result,) = stage.results()
-    assert {name: tally.skipped for name, tally in result.tally.statements.items()} == {"a": 75, "b": 25}

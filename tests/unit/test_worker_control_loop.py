@@ -18,11 +18,13 @@ from loadgen.worker.agenda import Agenda
 from loadgen.worker.board import Board, Ending
 from loadgen.worker.control_loop import ControlLoop
 from loadgen.worker.silence import Silence
-from tests.unit.orchestrator_tables import EventRow, Fate, Lease, Tables, Wire
+from tests.unit.orchestrator_tables import EventRow, Lease, Tables
+from tests.unit.orchestrator_wires import Fate, Wire
 from tests.unit.orchestrator_workers import OneTurn
+from tests.unit.worker_builders import STOP
 
 TIMING = Timing()
-START, STOP = Start(expected_workers=1), Stop(reason="duration", drain_timeout_s=7.0)
+START = Start(expected_workers=1)
 R, P, X = RunStatus, Phase, WorkerExit
 
 

@@ -1,42 +1,156 @@
-"""How loaded a worker was, over its whole measurement."""
+"""How loaded a worker is: lateness of its own wake-ups, and what of it belongs to which window."""
 
 from __future__ import annotations
+
+import threading
 
 import pytest
 
 from loadgen.clock import FakeClock
-from loadgen.units import NS_PER_MS
-from loadgen.worker.gauges import ClientLoad, Gauge, Gauges
+from loadgen.metrics.windows import Windows
+from loadgen.model.run import Phase
+from loadgen.units import NS_PER_MS, NS_PER_S
+from loadgen.worker.gauges import ClientMeter, Gauge, Gauges, Wait
 
 
-def gauge(cpu_percent: float, seconds: float, *late_ms: float) -> Gauge:
-    late_ns = tuple(round(late * NS_PER_MS) for late in late_ms)
-    return Gauge(cpu_percent=cpu_percent, memory_percent=1.0, wakeup_p99_ms=None, seconds=seconds, late_ns=late_ns)
+class LateClock(FakeClock):
+    """Wakes up as much later as the script says, and stops the probe at its end; `during` happens in each wait."""
+
+    def __init__(self, *late_s: float) -> None:
+        super().__init__()
+        self._late_s = list(late_s)
+        self.during = lambda: None
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        if not self._late_s:
+            return True
+        late_s = self._late_s.pop(0)
+        self.advance(timeout_s + late_s / 2)
+        self.during()
+        self.advance(late_s / 2)
+        return False
 
 
-def test_the_share_of_a_core_is_weighted_by_time():
-    """A reading over a few milliseconds may say anything; it must not say much."""
-    load = ClientLoad()
-    load.add(gauge(50.0, 1.0))
-    load.add(gauge(383.0, 0.01))
-
-    assert load.document()["cpu_percent_of_core"] == pytest.approx((50.0 + 3.83) / 1.01)
+def ms(*waits: Wait) -> list[tuple[int, int, int]]:
+    return [(wait.from_ns // NS_PER_MS, wait.to_ns // NS_PER_MS, wait.late_ns // NS_PER_MS) for wait in waits]
 
 
-def test_lateness_is_that_of_all_wake_ups_together():
-    load = ClientLoad()
-    for _ in range(99):
-        load.add(gauge(10.0, 1.0, 0.1, 0.1))
-    load.add(gauge(10.0, 1.0, *[30.0] * 4))
-
-    assert load.document()["wakeup_p99_ms"] == pytest.approx(30.0, rel=0.011)
+# --- the probe -------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_measured_is_not_an_idle_client():
-    assert ClientLoad().document() == {"cpu_percent_of_core": None, "wakeup_p99_ms": None}
+def test_the_probe_notes_every_moment_and_how_late_its_end_was() -> None:
+    clock = LateClock(0.0, 0.01, 2.0)
+    gauges = Gauges(clock)
+
+    gauges.probe(threading.Event())
+    gauge = gauges.read()
+
+    assert ms(*gauge.waits) == [(0, 50, 0), (50, 110, 10), (110, 2160, 2000)]
+    assert (gauge.from_ns, gauge.to_ns) == (0, clock.now_ns)
+    assert gauge.wakeup_p99_ms == pytest.approx(2000.0)
+    assert gauge.cores >= 1
+    assert gauges.read().waits == ()
 
 
-def test_a_reading_that_follows_at_once_says_the_same_and_covers_nothing():
+def test_a_wait_that_should_have_ended_is_told_before_it_does() -> None:
+    """All threads of a process are paused together; the one that hands on results may be the first to run again."""
+    clock = LateClock(0.0, 10.0)
+    gauges = Gauges(clock)
+    told: list[Gauge] = []
+    clock.during = lambda: told.append(gauges.read())
+
+    gauges.probe(threading.Event())
+    told.append(gauges.read())
+
+    assert [ms(*gauge.waits) for gauge in told] == [
+        [],  # in the first wait, on time
+        [(0, 50, 0), (50, 5100, 5000)],  # in the second, half of it so far
+        [(5100, 10100, 10000)],  # the rest of it, as late as it was in the end
+    ]
+
+
+# --- windows ---------------------------------------------------------------------------------------------------------
+
+
+def second(number: int, *, cpu_ms: int = 0, machine_ms: int = 0, late_ms: int = 0) -> Gauge:
+    """The second before `number` seconds, with four waits of 250 ms."""
+    end_ns = number * NS_PER_S
+    waits = tuple(
+        Wait(end_ns - (part + 1) * 250 * NS_PER_MS, end_ns - part * 250 * NS_PER_MS, late_ms * NS_PER_MS)
+        for part in reversed(range(4))
+    )
+    return Gauge(
+        cpu_percent=0.0,
+        memory_percent=0.0,
+        wakeup_p99_ms=None,
+        from_ns=end_ns - NS_PER_S,
+        to_ns=end_ns,
+        cpu_ns=cpu_ms * NS_PER_MS,
+        machine_cpu_ns=machine_ms * NS_PER_MS,
+        cores=2,
+        waits=waits,
+    )
+
+
+def test_only_what_lies_inside_a_window_counts() -> None:
+    """Warm-up, what came between two windows, and the drain after the last are busy; the windows are not."""
+    windows, meter = Windows(), ClientMeter()
+    windows.open(0, phase=Phase.WARMUP, at_ns=0)
+    meter.add(second(1, cpu_ms=990, late_ms=90), windows.held())
+    windows.open(1, phase=Phase.MEASUREMENT, at_ns=NS_PER_S)
+    meter.add(second(2, cpu_ms=200, machine_ms=500, late_ms=1), windows.held())
+    windows.close(at_ns=2 * NS_PER_S)
+    meter.add(second(3, cpu_ms=990, late_ms=90), windows.held())
+
+    found = meter.effect(1)
+
+    assert found is not None
+    assert (found.elapsed_ms, found.cpu_ms, found.machine_cpu_ms, found.cores) == (1000, 200, 500, 2)
+    assert found.cpu_percent_of_core == pytest.approx(20.0)
+    assert found.others_cores == pytest.approx(0.3)
+    assert found.late_mean_ms == pytest.approx(1.0)
+    assert found.late.count == 1000
+    assert meter.effect(0) is None
+
+
+def test_a_second_is_shared_by_the_windows_it_is_part_of() -> None:
+    windows, meter = Windows(), ClientMeter()
+    windows.open(0, phase=Phase.MEASUREMENT, at_ns=0)
+    windows.open(1, phase=Phase.MEASUREMENT, at_ns=NS_PER_S // 4)
+    meter.add(second(1, cpu_ms=400, late_ms=8), windows.held())
+
+    first, other = meter.effect(0), meter.effect(1)
+
+    assert first is not None
+    assert other is not None
+    assert (first.elapsed_ms, first.cpu_ms, first.late.count) == (250, 100, 250)
+    assert (other.elapsed_ms, other.cpu_ms, other.late.count) == (750, 300, 750)
+
+
+def test_lateness_of_half_a_second_is_a_gap() -> None:
+    windows, meter = Windows(), ClientMeter()
+    windows.open(0, phase=Phase.MEASUREMENT, at_ns=0)
+    meter.add(second(1, late_ms=499), windows.held())
+    meter.add(second(2, late_ms=500), windows.held())
+
+    found = meter.effect(0)
+
+    assert found is not None
+    assert found.gap_ms == 1000
+    assert found.gap_percent == pytest.approx(50.0)
+
+
+def test_what_was_stored_is_forgotten() -> None:
+    windows, meter = Windows(), ClientMeter()
+    windows.open(0, phase=Phase.MEASUREMENT, at_ns=0)
+    meter.add(second(1), windows.held())
+
+    meter.forget(0)
+
+    assert meter.effect(0) is None
+
+
+def test_a_reading_that_follows_at_once_says_the_same():
     clock = FakeClock()
     gauges = Gauges(clock)
     clock.advance(1.0)
@@ -45,6 +159,6 @@ def test_a_reading_that_follows_at_once_says_the_same_and_covers_nothing():
     clock.advance(0.001)
     second = gauges.read()
 
-    assert (second.cpu_percent, second.seconds) == (first.cpu_percent, 0.0)
+    assert (second.cpu_percent, second.is_short) == (first.cpu_percent, True)
     clock.advance(1.0)
-    assert gauges.read().seconds == pytest.approx(1.001)
+    assert not gauges.read().is_short

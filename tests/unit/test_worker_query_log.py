@@ -1,11 +1,9 @@
 """The query log: what was kept comes back as it was, what was damaged does not come back at all."""
 
+from __future__ import annotations
+
 import itertools
-import math
-import os
-import stat
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,10 +12,7 @@ from hypothesis import strategies as st
 
 from loadgen.errors import RunFailed
 from loadgen.metrics.outcome import Failed, Outcome
-from loadgen.metrics.windows import Window
 from loadgen.model.outcome import ErrorCategory
-from loadgen.model.run import Phase
-from loadgen.model.workload import StatementKind
 from loadgen.scenario.scenario import QueryLog as Policy
 from loadgen.scenario.scenario import QueryLogMode
 from loadgen.worker import query_log
@@ -26,51 +21,13 @@ from loadgen.worker.query_log import (
     FACTS,
     RECORD_BYTES,
     RECORDS,
-    Entry,
-    LogHeader,
     QueryLog,
     Record,
-    SlotLog,
     SpoolReader,
 )
+from tests.unit.query_log_builders import EVERYTHING, HEADER, QUERY_ID, WINDOWS, entry, write
 
-QUERY_ID = "01b2c3d4-0000-1111-2222-333344445555"
-HEADER = LogHeader(
-    run_id="run",
-    worker_id="worker-0",
-    test_id="test",
-    statements=(("point lookup", StatementKind.READ), ("zahlen‽", StatementKind.WRITE)),
-    utc_at_zero=datetime(2026, 11, 15, 2, tzinfo=UTC),
-)
-WINDOWS = (
-    Window(window_id=0, phase=Phase.WARMUP, opened_ns=0),
-    Window(window_id=1, phase=Phase.MEASUREMENT, step_id=7, opened_ns=0),
-    Window(window_id=2**32 - 1, phase=Phase.MEASUREMENT, opened_ns=0),
-)
-EVERYTHING = Policy(mode=QueryLogMode.ALL)
 folders = itertools.count()
-
-
-def entry(
-    *,
-    query_id: str | None = QUERY_ID,
-    statement: int = 0,
-    window: int = 1,
-    due_ns: int = 1_000,
-    sent_ns: int = 2_000,
-    done_ns: int = 3_000,
-    rows: int | None = 1,
-    outcome: Outcome | Failed = Outcome.SUCCEEDED,
-) -> Entry:
-    return query_id, statement, window, due_ns, sent_ns, done_ns, rows, outcome
-
-
-def write(folder: Path, entries: Sequence[Entry], policy: Policy = EVERYTHING) -> QueryLog:
-    log = QueryLog(folder, HEADER, policy)
-    log.slot(0).entries.extend(entries)
-    log.keep(WINDOWS)
-    log.close()
-    return log
 
 
 def read(folder: Path) -> tuple[list[Record], int]:
@@ -307,125 +264,3 @@ def test_reading_twice_gives_the_same(tmp_path):
     reader = SpoolReader(tmp_path / "q")
 
     assert (len(list(reader.records())), reader.damaged) == (len(list(reader.records())), reader.damaged) == (1, 1)
-
-
-# --- the folder ------------------------------------------------------------------------------------------------------
-
-
-def test_the_files_are_for_their_owner_only(tmp_path):
-    write(tmp_path / "a" / "b", [entry()])
-
-    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
-    for name in (FACTS, RECORDS):
-        assert stat.S_IMODE((tmp_path / "a" / "b" / name).stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize("name", [FACTS, RECORDS])
-def test_a_link_that_lies_in_the_way_is_refused_and_not_followed(tmp_path, name):
-    folder, victim = tmp_path / "q", tmp_path / "victim"
-    folder.mkdir()
-    (folder / name).symlink_to(victim)
-
-    with pytest.raises(OSError, match="exists"):
-        QueryLog(folder, HEADER, EVERYTHING)
-
-    assert not victim.exists()
-
-
-def test_what_another_worker_left_is_not_overwritten(tmp_path):
-    write(tmp_path / "q", [entry()])
-    before = (tmp_path / "q" / RECORDS).read_bytes()
-
-    with pytest.raises(FileExistsError):
-        QueryLog(tmp_path / "q", HEADER, EVERYTHING)
-
-    assert (tmp_path / "q" / RECORDS).read_bytes() == before
-
-
-def test_an_existing_folder_is_used(tmp_path):
-    (tmp_path / "q").mkdir()
-
-    assert write(tmp_path / "q", [entry()]).kept == 1
-
-
-def test_a_disk_that_takes_no_more_is_told_by_keep_and_by_close_and_both_files_are_closed(tmp_path):
-    log = QueryLog(tmp_path / "q", HEADER, EVERYTHING)
-    records = log._records
-    with open(os.devnull, "rb") as unwritable:
-        os.dup2(unwritable.fileno(), records.fileno())
-    log.slot(0).entries.append(entry())
-
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        log.keep(WINDOWS)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        log.close()
-
-    assert records.closed
-    assert log._facts.closed
-    assert SpoolReader(tmp_path / "q").header == HEADER
-
-
-# --- which statements are kept ---------------------------------------------------------------------------------------
-
-
-def chosen(policy: Policy, seed: str, statements: int) -> list[int]:
-    slot = SlotLog(policy, seed)
-    return [n for n in range(statements) if slot.wants(Outcome.SUCCEEDED)]
-
-
-@pytest.mark.parametrize("rate", [0.5, 0.1, 0.01, 0.99])
-def test_a_sample_has_the_asked_rate(rate):
-    statements = 200_000
-
-    kept = len(chosen(Policy(sample_rate=rate), "seed", statements))
-
-    deviation = math.sqrt(statements * rate * (1 - rate))
-    assert abs(kept - statements * rate) < 5 * deviation  # one of two million seeds would fail
-
-
-def test_every_statement_has_the_same_chance():
-    """Over many clients each position is kept as often as the others, the first and the last included."""
-    clients, length, rate = 4_000, 20, 0.2
-    hits = [0] * length
-    for client in range(clients):
-        for n in chosen(Policy(sample_rate=rate), f"run/worker/{client}", length):
-            hits[n] += 1
-
-    deviation = math.sqrt(clients * rate * (1 - rate))
-    assert all(abs(count - clients * rate) < 5 * deviation for count in hits)
-
-
-def test_a_sample_depends_on_nothing_but_its_seed():
-    policy = Policy(sample_rate=0.05)
-
-    assert chosen(policy, "a", 5_000) == chosen(policy, "a", 5_000)
-    assert chosen(policy, "a", 5_000) != chosen(policy, "b", 5_000)
-
-
-def test_clients_and_workers_are_sampled_apart(tmp_path):
-    log = QueryLog(tmp_path / "q", HEADER, Policy(sample_rate=0.05))
-
-    picks = [tuple(n for n in range(5_000) if slot.wants(Outcome.SUCCEEDED)) for slot in map(log.slot, range(3))]
-
-    assert len(set(picks)) == 3
-    log.close()
-
-
-@pytest.mark.parametrize("rate", [1e-18, 1e-300, 5e-324])
-def test_a_rate_of_almost_nothing_keeps_nothing(rate):
-    assert chosen(Policy(sample_rate=rate), "seed", 1_000) == []
-
-
-def test_a_rate_of_one_and_mode_all_keep_everything():
-    everything = list(range(500))
-
-    assert chosen(Policy(sample_rate=1.0), "seed", 500) == everything
-    assert chosen(Policy(mode=QueryLogMode.ALL, sample_rate=0.01), "seed", 500) == everything
-
-
-def test_mode_errors_keeps_whatever_did_not_succeed():
-    slot = SlotLog(Policy(mode=QueryLogMode.ERRORS, sample_rate=0.01), "seed")
-
-    assert not any(slot.wants(Outcome.SUCCEEDED) for _ in range(1_000))
-    assert all(slot.wants(Failed(category, None, "")) for category in ErrorCategory)
-    assert slot.wants(Outcome.CANCELLED)

@@ -57,7 +57,6 @@ class Measuring:
             self.harvester.results(21 * NS_PER_S),
             self.harvester.measured,
             ME,
-            client={"cpu_percent_of_core": 12.5, "wakeup_p99_ms": 0.4},
             test_id="t",
             template_id="m",
             status=status,
@@ -203,7 +202,7 @@ def test_a_worker_that_measured_nothing_has_a_result_of_nothing():
 
 
 def test_a_worker_that_never_began_has_a_row_too():
-    row = result_row([], Measured(), ME, client={}, test_id="t", template_id="m", status="FAILED", created_at=MOMENT)
+    row = result_row([], Measured(), ME, test_id="t", template_id="m", status="FAILED", created_at=MOMENT)
 
     assert row.total_operations == 0
     assert row.avg_latency_ms is None

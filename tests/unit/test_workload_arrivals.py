@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.model.workload import Place, Query, Sequence, Statement, StatementKind, Workload
+from loadgen.rules.find_max_step import FindMax
 from loadgen.scenario.rates import RateStage, planned_arrivals, rate_windows
-from loadgen.scenario.scenario import Arrival, FindMax, Load, LoadMode, Stage
+from loadgen.scenario.scenario import Arrival, Load, LoadMode, Stage
 from loadgen.workload.arrivals import CHUNK_ARRIVALS, Schedule, window_schedules
 from loadgen.workload.draw import Drawer
 from tests.unit.workload_statistics import assert_cumulates, assert_follows

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.model.workload import CYCLE_MAX
+from loadgen.model.workload import CYCLE_MAX, Query, Statement, StatementKind, Workload
 from loadgen.workload.mix import Mix, Walk, walk_for
 
 weights_lists = st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(any)
@@ -121,3 +121,16 @@ def test_large_weights_with_a_common_factor_are_fine():
 def test_a_walk_cannot_begin_outside_the_cycle():
     with pytest.raises(ValueError):
         Walk(Mix([1, 1]), 2)
+
+
+def test_the_heaviest_statements_are_named_in_the_order_of_the_scenario():
+    weights = {"a": 1, "b": 5, "c": 1, "d": 9}
+    statements = tuple(
+        Statement(name=name, kind=StatementKind.READ, weight=weight, queries=(Query(sql="select 1"),))
+        for name, weight in weights.items()
+    )
+    workload = Workload(statements=statements, seed=1)
+
+    assert workload.heaviest(2) == ["b", "d"]
+    assert workload.heaviest(3) == ["a", "b", "d"]
+    assert workload.heaviest(9) == list("abcd")

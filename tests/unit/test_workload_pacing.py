@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.scenario.scenario import FindMax, Load, LoadMode, Stage
+from loadgen.rules.find_max_step import FindMax
+from loadgen.scenario.scenario import Load, LoadMode, Stage
 from loadgen.workload.pacing import ConnectionPlan, ConnectionStage, connection_plan, next_start_ns
 
 stages = st.builds(

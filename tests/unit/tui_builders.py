@@ -9,14 +9,14 @@ from typing import Any
 
 from loadgen.control.run_status import Run
 from loadgen.metrics.interval import Measured
-from loadgen.metrics.live import Live
+from loadgen.metrics.live import Live, LiveSecond
 from loadgen.metrics.result import WindowResult
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
 from loadgen.report.verdict import Checked
 from loadgen.scenario.scenario import Load, Scenario
-from loadgen.tui.history import Recent, Second
+from loadgen.tui.history import Peak, Recent, Second, StatementSecond
 from loadgen.tui.look import Look, WorkerLook, WorkerState
 from loadgen.tui.view import (
     ErrorGroup,
@@ -25,6 +25,7 @@ from loadgen.tui.view import (
     Offered,
     Rung,
     RunView,
+    Spread,
     StatementLine,
     Warehouse,
     Window,
@@ -37,16 +38,21 @@ NOW_S = 1_000.0
 
 
 def seconds(count: int, *, warm: int = 10, level: float = 800.0) -> tuple[Second, ...]:
-    """So many seconds before NOW_S, the first of them warm-up; the same wave every time."""
+    """So many seconds from the start of the run, the first of them warm-up; the same wave every time."""
     return tuple(
         Second(
-            at_s=NOW_S - 0.5 - (count - 1 - number),
-            span_s=1.0,
+            at_s=number,
             phase=Phase.WARMUP if number < warm else Phase.MEASUREMENT,
             qps=level * min(1.0, (number + 1) / 5) * (1 + 0.05 * math.sin(number)),
             p50_ms=40.0,
             p95_ms=70.0 + 8 * math.sin(number / 3),
             p99_ms=110.0 + 20 * math.sin(number / 2),
+            statements=tuple(
+                StatementSecond(
+                    name=name, qps=level * share * (1 + 0.1 * math.sin(number + share)), p95_ms=60.0 + number % 17
+                )
+                for name, share in (("point_lookup", 0.8), ("pay", 0.15), ("report", 0.05))
+            ),
         )
         for number in range(count)
     )
@@ -79,6 +85,12 @@ def statement(name: str, share: float, *, failed: int = 0) -> StatementLine:
     )
 
 
+SPREAD = Spread(
+    edges_ms=tuple(12.0 * 1.04**number for number in range(91)),
+    counts=tuple(round(4_000 * math.exp(-(((number - 30) / 12) ** 2))) + number % 3 for number in range(90)),
+    percentiles=(("p50", 38.2), ("p95", 70.4), ("p99", 110.3)),
+)
+
 WARMUP = RunView(
     scenario="nightly",
     place="prod, BENCH_WH",
@@ -93,6 +105,8 @@ WARMUP = RunView(
     window=Window(
         name="warm-up", seconds=5.0, qps=410.0, succeeded=2_050, statements=(statement("point_lookup", 0.8),)
     ),
+    peak=Peak(qps=655.0, at_least=False),
+    plan_s=310.0,
     recent=Recent(qps=640.0, p50_ms=40.1, p95_ms=76.9, p99_ms=None, max_ms=131.0),
     history=seconds(6),
     workers=cells(2),
@@ -120,7 +134,9 @@ MEASUREMENT = replace(
         failed=17,
         skipped=3,
         statements=(statement("point_lookup", 0.8), statement("pay", 0.15, failed=17), statement("report", 0.05)),
+        spread=SPREAD,
     ),
+    peak=Peak(qps=840.0, at_least=False),
     recent=Recent(qps=812.0, p50_ms=41.2, p95_ms=77.4, p99_ms=120.9, max_ms=410.2),
     history=seconds(112),
     tried=82_017,
@@ -168,6 +184,7 @@ FIND_MAX = replace(
     MEASUREMENT,
     doing="until the maximum is known",
     until_s=None,
+    plan_s=None,
     offered=Offered(target=35, open=35, busy=33),
     window=Window(
         name="step 5", seconds=12.0, qps=702.0, succeeded=8_424, statements=(statement("point_lookup", 0.87),)
@@ -242,6 +259,7 @@ def scenario(**load: object) -> Scenario:
 def run_row(status: RunStatus = RunStatus.RUNNING, phase: Phase = Phase.MEASUREMENT, **more: Any) -> Run:
     fields: dict[str, Any] = dict.fromkeys(Run.__slots__)
     fields |= {"run_id": "r", "template_id": "t", "test_name": "n", "created_at": MOMENT, "updated_at": MOMENT}
+    fields |= {"start_time": MOMENT}
     return Run(**(fields | {"status": status, "phase": phase} | more))
 
 
@@ -253,6 +271,7 @@ def worker(
     state: WorkerState = WorkerState.RUNNING,
     why: str = "",
     measured: Measured | None = None,
+    seconds: tuple[LiveSecond, ...] = (),
     **said: Any,
 ) -> WorkerLook:
     worker_id = f"worker-{number}"
@@ -265,6 +284,7 @@ def worker(
             totals=Counts(scheduled=succeeded, succeeded=succeeded),
             measured=measured or Measured(),
             windows=windows,
+            seconds=seconds,
         ),
         silent_s=0.5,
         why=why,

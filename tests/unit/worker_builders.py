@@ -1,26 +1,31 @@
 """Scenarios, events and polls for the tests of the worker; valid by default. And stand-ins for its own parts."""
 
+from __future__ import annotations
+
 import threading
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 
 from loadgen.clock import FakeClock
 from loadgen.control.run_control_events import Event
 from loadgen.control.run_status import RunPoll, Target
+from loadgen.metrics.connections import ConnectionMeter
 from loadgen.metrics.harvester import Harvester
 from loadgen.metrics.result import WindowResult
 from loadgen.metrics.windows import Windows
-from loadgen.model.event import EVERYBODY, Address, Command
+from loadgen.model.event import EVERYBODY, Address, Command, SetPhase, SetWorkerTarget, Stop
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
 from loadgen.scenario.scenario import Load, LoadMode, Scenario
 from loadgen.units import NS_PER_S
-from loadgen.worker.agenda import Agenda
+from loadgen.worker.agenda import Agenda, Due
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.bench import Bench, Slots
 from loadgen.worker.conductor import Conductor
 
 SERVER_TIME = datetime(2026, 11, 15, 2, 0, 0)  # noqa: DTZ001  as Snowflake has it: naive UTC
+WARMUP, MEASUREMENT = Phase.WARMUP, Phase.MEASUREMENT
+STOP = Stop(reason="duration", drain_timeout_s=7.0)
 ME = WorkerArguments(run_id="run", worker_id="worker-0", worker_group_id=0, worker_group_count=1)
 
 
@@ -72,21 +77,22 @@ class Pool:
     """As the conductor sees the clients: connections are open when the test says so."""
 
     def __init__(self) -> None:
-        self.wanted = 0
+        self.wanted = self.ahead = 0
         self.sizes: list[int] = []
         self.settled = True
         self.draining = False
 
-    def resize(self, wanted: int) -> None:
+    def resize(self, wanted: int, ahead: int = 0) -> None:
         if not self.draining:
-            self.wanted = wanted
-            self.sizes.append(wanted)
+            if wanted != self.wanted or not self.sizes:
+                self.sizes.append(wanted)
+            self.wanted, self.ahead = wanted, max(wanted, ahead)
 
     def reap(self) -> None:
         pass
 
     def drain(self) -> None:
-        self.draining, self.wanted = True, 0
+        self.draining, self.wanted, self.ahead = True, 0, 0
 
 
 class Sessions:
@@ -112,7 +118,14 @@ class Stage:
         self.scenario = scenario(load, statements)
         self.windows = Windows()
         open_loop = self.scenario.load.mode is LoadMode.RATE
-        self.harvester = Harvester(self.windows, statements, open_loop=open_loop, started_ns=self.clock.now_ns)
+        self.connections = ConnectionMeter()
+        self.harvester = Harvester(
+            self.windows,
+            statements,
+            open_loop=open_loop,
+            started_ns=self.clock.now_ns,
+            connections=self.connections,
+        )
         self.bench = Bench(
             scenario=self.scenario,
             windows=self.windows,
@@ -120,6 +133,8 @@ class Stage:
             runs=(),
             opening=threading.Semaphore(),
             failed=lambda *_: None,
+            connections=self.connections,
+            clock=self.clock,
         )
         self.slots = Slots(self.scenario, arguments, {}, self.harvester, None)
         self.pool = Pool()
@@ -177,3 +192,33 @@ class Stage:
 
     def _second(self, moment_ns: int) -> float:
         return round((moment_ns - self.zero_ns) / NS_PER_S, 6)
+
+
+def phase(name: Phase, duration_s: float | None = None, step_id: int | None = None) -> SetPhase:
+    return SetPhase(phase=name, step_id=step_id, duration_ms=None if duration_s is None else duration_s * 1_000)
+
+
+def target(number: int, **fields: object) -> SetWorkerTarget:
+    return SetWorkerTarget(target_connections=number, **fields)  # type: ignore[arg-type]
+
+
+def measure(step_id: int | None = None, **fields: object) -> SetPhase:
+    return SetPhase(phase=Phase.MEASUREMENT, step_id=step_id, **fields)  # type: ignore[arg-type]
+
+
+def stored(number: int, sequence_id: int | None, *, in_s: float | None = None, step_id: int | None = None) -> Target:
+    effective_at = None if in_s is None else (SERVER_TIME + timedelta(seconds=in_s)).isoformat(timespec="milliseconds")
+    return Target(target_connections=number, sequence_id=sequence_id, step_id=step_id, effective_at=effective_at)
+
+
+def receive_all(of: Agenda, events: Iterable[Event], now_ns: int = 0) -> None:
+    for one in events:
+        of.receive(one, now_ns)
+
+
+def numbers(taken: Iterable[Due]) -> list[int]:
+    return [due.sequence_id for due in taken]
+
+
+def connections(taken: Iterable[Due]) -> list[int]:
+    return [due.command.target_connections for due in taken if isinstance(due.command, SetWorkerTarget)]

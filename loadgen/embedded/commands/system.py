@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -97,10 +98,18 @@ async def demanded(engine: Engine, backend: Backend, session: Session, demand: D
 
 
 _TIMES = {"START_TIME", "END_TIME"}
+# PostgreSQL has no NUL and no half of a surrogate pair. A refused statement may have had one.
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def _history_row(row: Any) -> dict[str, Any]:
-    return {name: _instant(value) if name in _TIMES else value for (name, _), value in zip(COLUMNS, row, strict=True)}
+    return {name: _history_value(name, value) for (name, _), value in zip(COLUMNS, row, strict=True)}
+
+
+def _history_value(name: str, value: Any) -> Any:
+    if name in _TIMES:
+        return _instant(value)
+    return _UNSTORABLE.sub("\ufffd", value) if isinstance(value, str) else value
 
 
 def _instant(milliseconds: float) -> str:

@@ -1,0 +1,261 @@
+"""What stands above PostgreSQL: the engine and its guard, and HTTP in front of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import asyncpg
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from loadgen import __version__
+from loadgen.embedded import account, functions
+from loadgen.embedded.app import App
+from loadgen.embedded.backends import Backends
+from loadgen.embedded.catalog import META_DDL, Catalog
+from loadgen.embedded.datadir import Address, DataDir
+from loadgen.embedded.engine import Engine
+from loadgen.embedded.executor import Executor
+from loadgen.embedded.history import History
+from loadgen.embedded.null import NullEngine
+from loadgen.embedded.postgres import Postgres
+from loadgen.embedded.server import Options
+from loadgen.embedded.service_time import Alarm, ServiceTime, parse_service_time
+from loadgen.embedded.services import Services
+from loadgen.embedded.session import Sessions
+from loadgen.embedded.usage import Usage
+from loadgen.embedded.warehouse import Warehouses
+from loadgen.errors import EmbeddedServerError
+
+BACKENDS_MAX = 380
+BACKLOG = 1024
+HOUSEKEEPING_S = 5.0
+KEEP_ALIVE_S = 600
+FULL_S = 1.0  # how often a full disk is looked at
+RESTARTS_MAX = 5  # of PostgreSQL within a minute; then the server gives up
+
+
+async def serve_null(
+    options: Options, listener: socket.socket, stopping: asyncio.Event, ready: Callable[[Address], None]
+) -> None:
+    """Serve without a database, until `stopping`."""
+    alarm = Alarm(time.monotonic)
+    try:
+        await _serve_http(NullEngine(**_parts(options, alarm)), options, listener, stopping, ready)
+    finally:
+        alarm.close()
+
+
+async def serve_postgres(
+    options: Options,
+    data_dir: DataDir,
+    postgres: Postgres,
+    listener: socket.socket,
+    stopping: asyncio.Event,
+    ready: Callable[[Address], None],
+) -> None:
+    """Serve over a PostgreSQL that accepts connections, until `stopping`; it is kept alive meanwhile."""
+
+    def publish(address: Address) -> None:
+        data_dir.publish(address, started_at=datetime.now(UTC), version=__version__)
+        ready(address)
+
+    alarm = Alarm(time.monotonic)
+    backends = Backends(lambda: postgres.connect_kwargs, BACKENDS_MAX, data_dir.path)
+    guard: asyncio.Task[None] | None = None
+    try:
+        engine = Engine(catalog=Catalog(), backends=backends, **_parts(options, alarm))
+        await _prepare(engine)
+        await account.furnish(engine)
+        guard = asyncio.create_task(_guard(engine, postgres, stopping), name="postgres-guard")
+        await _serve_http(engine, options, listener, stopping, publish)
+    finally:
+        problem = await _ended(guard)
+        await backends.close()
+        alarm.close()
+        if problem is not None:
+            raise problem
+
+
+def _parts(options: Options, alarm: Alarm) -> dict[str, Any]:
+    spec = parse_service_time(options.service_time)
+    return {
+        "warehouses": Warehouses(monotonic_s=time.monotonic, now_ms=_now_ms, sleeper=alarm, slots=options.slots),
+        "history": History(now_ms=_now_ms, pid=os.getpid()),
+        "sessions": Sessions(),
+        "service_time": ServiceTime(spec, options.seed) if spec is not None else None,
+        "services": Services(),
+        "now_ms": _now_ms,
+    }
+
+
+def _now_ms() -> float:
+    """The server's clock: epoch milliseconds that only go forward."""
+    return _START_MS + (time.perf_counter() - _START_S) * 1000
+
+
+_START_MS, _START_S = time.time() * 1000, time.perf_counter()
+
+
+async def _ended(guard: asyncio.Task[None] | None) -> EmbeddedServerError | None:
+    """Stop the guard; what it could not mend is why the server stops."""
+    if guard is None:
+        return None
+    guard.cancel()
+    (problem,) = await asyncio.gather(guard, return_exceptions=True)
+    return problem if isinstance(problem, EmbeddedServerError) else None
+
+
+async def _prepare(engine: Engine) -> None:
+    """Bring a started PostgreSQL up to date: functions, catalogue."""
+    backend = await engine.backends.acquire("UTC", urgent=True)
+    try:
+        async with engine.catalog.changing:
+            await _load_functions(backend.connection)
+            await engine.catalog.load(backend.connection)
+    finally:
+        await engine.backends.release(backend)
+
+
+# A function cannot be replaced by one with other parameter names, nor dropped while a view or a default uses it. So the
+# names of an older library's parameters are taken away before the new one replaces them, in the same transaction.
+_UNNAME_PARAMETERS = """
+UPDATE pg_proc SET proargnames = CASE WHEN proargmodes IS NULL THEN NULL ELSE ARRAY(
+    SELECT CASE WHEN mode IN ('i', 'b', 'v') THEN '' ELSE name END
+    FROM unnest(proargnames, proargmodes) WITH ORDINALITY AS argument(name, mode, position) ORDER BY position) END
+WHERE pronamespace = 'sf'::regnamespace AND proargnames IS NOT NULL
+"""
+
+
+async def _load_functions(connection: Any) -> None:
+    """The library of SQL functions, run again only when it changed."""
+    text = functions.script()
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    await connection.execute(META_DDL)
+    known = await connection.fetchval("SELECT body FROM meta.object WHERE kind = 'functions' AND key = 'digest'")
+    if known == f'"{digest}"':
+        return
+    async with connection.transaction():
+        if known is not None:
+            await connection.execute(_UNNAME_PARAMETERS)
+        try:
+            await connection.execute(text)
+        except asyncpg.PostgresError as error:
+            what = f"the data directory was made by another version of loadgen ({error})"
+            raise EmbeddedServerError(what, remedy="Choose another directory with --data-dir, or remove it.") from None
+        await connection.execute(
+            "INSERT INTO meta.object VALUES ('functions', 'digest', $1)"
+            " ON CONFLICT (kind, key) DO UPDATE SET body = excluded.body",
+            f'"{digest}"',
+        )
+
+
+async def _guard(engine: Engine, postgres: Postgres, stopping: asyncio.Event) -> None:
+    """Restart PostgreSQL when it dies under us; end transactions that nobody has touched for long.
+
+    Raises EmbeddedServerError, and stops the server, when PostgreSQL cannot be kept alive.
+    """
+    restarts: list[float] = []
+    death = asyncio.create_task(postgres.wait_dead(), name="postgres-wait")
+    try:
+        while True:
+            done, _ = await asyncio.wait((death,), timeout=HOUSEKEEPING_S)
+            if not done:
+                await engine.reap_idle_transactions()
+                continue
+            engine.backends.up.clear()
+            await _lose_all(engine)
+            while not await _restarted(engine, postgres, restarts):
+                pass
+            death = asyncio.create_task(postgres.wait_dead(), name="postgres-wait")
+    finally:
+        death.cancel()
+        stopping.set()
+
+
+async def _lose_all(engine: Engine) -> None:
+    """Every open transaction is gone with the database; its session is told with its next statement."""
+    for session in engine.sessions.by_number.values():
+        if session.transaction is not None and not session.transaction.lost:
+            session.transaction.lost = True
+            engine.backends.discard(session.transaction.backend)
+    await engine.backends.close()
+
+
+async def _restarted(engine: Engine, postgres: Postgres, restarts: list[float]) -> bool:
+    """One attempt; statements wait until the database is back and the catalogue read. On a full disk it is put off:
+    statements are told of that."""
+    if engine.backends.disk_full() is not None:
+        await asyncio.sleep(FULL_S)
+        return False
+    now_s = time.monotonic()
+    restarts[:] = [moment for moment in restarts if moment > now_s - 60] + [now_s]
+    if len(restarts) > RESTARTS_MAX:
+        what = f"PostgreSQL died {len(restarts)} times within a minute"
+        raise EmbeddedServerError(what, remedy=f"Its log is {postgres.log_path}.")
+    try:
+        await postgres.restart()
+        await _prepare(engine)
+    except (EmbeddedServerError, asyncpg.PostgresError, OSError):
+        return False
+    engine.backends.up.set()
+    return True
+
+
+# --- HTTP ------------------------------------------------------------------------------------------------------------
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol, with the transport within reach: faults have to break connections."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {"loadgen.transport": {"transport": self.transport}}
+
+
+async def _serve_http(
+    executor: Executor,
+    options: Options,
+    listener: socket.socket,
+    stopping: asyncio.Event,
+    ready: Callable[[Address], None],
+) -> None:
+    """uvicorn's protocol without uvicorn's server, which looks for its end ten times a second."""
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # requests that end with the server are no news
+    usage = Usage(options.about)
+    config = uvicorn.Config(
+        App(executor, usage, now_ms=_now_ms, seed=options.seed), http=_Protocol, ws="none", lifespan="off",
+        log_config=None, access_log=False, server_header=False, date_header=False, timeout_keep_alive=KEEP_ALIVE_S,
+    )  # fmt: skip
+    config.load()
+    state = ServerState()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: _Protocol(config=config, server_state=state, app_state={}), sock=listener, backlog=BACKLOG
+    )
+    gc.freeze()  # what is there now stays; the collector need not look at it again
+    host, port = listener.getsockname()[:2]
+    ends: list[asyncio.Task[Any]] = [asyncio.create_task(stopping.wait(), name="stopping")]
+    if options.until_eof:
+        unused = usage.unused(executor, lambda: len(state.connections))
+        ends.append(asyncio.create_task(unused, name="unused"))
+    try:
+        ready(Address(host=host, port=port))  # raises when nobody can be told any more
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        usage.leaving = True  # from here on nobody is let in who would lose the server a moment later
+        for end in ends:
+            end.cancel()
+        server.close()
+        # Statements under way are not waited for: their client sees a lost connection.
+        for connection in list(state.connections):
+            connection.transport.abort()

@@ -1,0 +1,65 @@
+"""What the process of one worker did to a window itself: the CPU it used, and how late its threads woke up. They add.
+
+Lateness is weighted by time: each millisecond of the window counts with the lateness of the wake-up that ended it. So a
+process that was paused for ten seconds was late for ten seconds, and not once among a thousand wake-ups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.percentile import quantile
+from loadgen.units import NS_PER_MS
+
+GAP_NS = 500 * NS_PER_MS  # later than this is no busy machine any more: the process was paused
+_P99 = 990
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientEffect:
+    """One window of one worker, or several together."""
+
+    elapsed_ms: int = 0  # of the window, as far as it was watched
+    cpu_ms: int = 0  # of this process
+    machine_cpu_ms: int = 0  # of all processes of the machine, this one included
+    cores: int = 0  # of the machine
+    gap_ms: int = 0  # in which the process was paused
+    late: Histogram = EMPTY  # of each millisecond
+
+    def __add__(self, other: ClientEffect) -> ClientEffect:
+        return ClientEffect(
+            elapsed_ms=self.elapsed_ms + other.elapsed_ms,
+            cpu_ms=self.cpu_ms + other.cpu_ms,
+            machine_cpu_ms=self.machine_cpu_ms + other.machine_cpu_ms,
+            cores=max(self.cores, other.cores),
+            gap_ms=self.gap_ms + other.gap_ms,
+            late=self.late + other.late,
+        )
+
+    @property
+    def cpu_percent_of_core(self) -> float | None:
+        return 100.0 * self.cpu_ms / self.elapsed_ms if self.elapsed_ms else None
+
+    @property
+    def others_cores(self) -> float | None:
+        """How many cores all other processes of the machine used, on average."""
+        return max(0, self.machine_cpu_ms - self.cpu_ms) / self.elapsed_ms if self.elapsed_ms else None
+
+    @property
+    def late_mean_ms(self) -> float | None:
+        mean_ns = self.late.mean_ns
+        return None if mean_ns is None else mean_ns / NS_PER_MS
+
+    @property
+    def late_p99_ms(self) -> float | None:
+        found = quantile(_P99, self.late)
+        return None if found is None else found.value_ns / NS_PER_MS
+
+    @property
+    def late_max_ms(self) -> float | None:
+        return self.late.max_ns / NS_PER_MS if self.late.count else None
+
+    @property
+    def gap_percent(self) -> float | None:
+        return 100.0 * self.gap_ms / self.late.count if self.late.count else None

@@ -1,0 +1,308 @@
+"""The connections of one worker: how much of the planned connection time was there, and how its logins went.
+
+Connection time is counted by slot. At a moment the plan wants the first n slots; delivered are those of them whose
+connection is open, or is being opened again. So a connection beyond the plan never makes up for one that is missing,
+and nothing delivered in one second makes up for another.
+
+    open          delivered
+    logging in    delivered when the slot was open before, or was refused, unless this login is refused too
+    otherwise     missing: a first login, a refused one, the pause after it, waiting for a turn to log in
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from loadgen.log import plain
+from loadgen.metrics.fields import Fields
+from loadgen.units import NS_PER_MS
+from loadgen.workload.pacing import Ramp
+
+REFUSALS_KEPT = 5  # the newest
+TEXT_MAX = 200  # characters of one
+
+_ABSENT, _OPEN = 0, 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionTime:
+    """Connection-milliseconds of a window in one worker; they add."""
+
+    planned_ms: int = 0  # by the targets that the worker was given
+    delivered_ms: int = 0
+    logging_in_ms: int = 0  # of what was delivered
+
+    def __add__(self, other: ConnectionTime) -> ConnectionTime:
+        return ConnectionTime(
+            planned_ms=self.planned_ms + other.planned_ms,
+            delivered_ms=self.delivered_ms + other.delivered_ms,
+            logging_in_ms=self.logging_in_ms + other.logging_in_ms,
+        )
+
+
+class Reopened(StrEnum):
+    """Why a client logged in again."""
+
+    MAX_AGE = "max_age"
+    MAX_STATEMENTS = "max_statements"
+    SESSION_LOST = "session_lost"  # expired, or ended by the server
+    ERROR = "error"  # what it was in the middle of could not be undone, or never came back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A login that failed."""
+
+    at: datetime  # naive UTC, by the worker's clock
+    code: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logins:
+    """All logins of a worker so far. Driver retries are not among them: the driver has one attempt for each request."""
+
+    opened: int = 0  # logins that worked
+    reopened: Mapping[Reopened, int] = field(default_factory=dict)  # those of them that were not a slot's first
+    refused: int = 0  # login attempts that failed
+    last_refused: tuple[Refusal, ...] = ()  # oldest first
+
+    def __add__(self, other: Logins) -> Logins:
+        newest = sorted((*self.last_refused, *other.last_refused), key=lambda refusal: refusal.at)
+        return Logins(
+            opened=self.opened + other.opened,
+            reopened=Counter(self.reopened) + Counter(other.reopened),
+            refused=self.refused + other.refused,
+            last_refused=tuple(newest[-REFUSALS_KEPT:]),
+        )
+
+    def counts(self) -> dict[str, Any]:
+        """As snapshots and reports write it; every reason is there."""
+        reopened = {reason.value: self.reopened.get(reason, 0) for reason in Reopened}
+        return {"opened": self.opened, "reopened": reopened, "refused": self.refused}
+
+
+@dataclass(slots=True)
+class _Account:
+    """Connection-nanoseconds of one window."""
+
+    closes_ns: int | None
+    planned_ns: int = 0
+    open_ns: int = 0
+    logging_in_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Login:
+    """A slot that was open before, or refused, and is to be open again."""
+
+    running: bool = False  # False: it waits for its turn
+    spent_ns: Counter[int] = field(default_factory=Counter)  # by window
+
+
+class ConnectionMeter:
+    """Any thread. Clients tell what happens to their connections, the conductor what is planned; both say when."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards everything here
+        self._now_ns = 0  # everything before it is accounted for
+        self._line = Ramp(origin=0, target=0)
+        self._states = bytearray()  # by slot
+        self._logins: dict[int, _Login] = {}
+        self._began_ns: dict[int, int] = {}  # attempts under way, first ones too
+        self._accounts: dict[int, _Account] = {}
+        self._window: int | None = None
+        self._opened, self._refused = 0, 0
+        self._reopened: Counter[Reopened] = Counter()
+        self._last_refused: deque[Refusal] = deque(maxlen=REFUSALS_KEPT)
+        self.slowest_login_ns = 0
+
+    # --- what is planned ---------------------------------------------------------------------------------------------
+
+    def plan(self, line: Ramp, at_ns: int) -> None:
+        """From then on so many connections are wanted."""
+        with self._lock:
+            self._advance(at_ns)
+            self._line = line
+
+    def open(self, window_id: int, at_ns: int, closes_ns: int | None) -> None:
+        """A window begins, a moment ago perhaps; it takes the place of the one that is open."""
+        with self._lock:
+            self._advance(at_ns)
+            self._window = window_id
+            self._accounts[window_id] = _Account(closes_ns)
+            self._count(at_ns, self._now_ns)
+
+    def close(self, at_ns: int) -> None:
+        with self._lock:
+            self._advance(at_ns)
+            self._window = None
+
+    def time(self, window_id: int, now_ns: int) -> ConnectionTime:
+        """Of a window, until now. A login under way counts as if it will work."""
+        with self._lock:
+            self._advance(now_ns)
+            account = self._accounts.get(window_id) or _Account(None)
+            pending_ns = sum(login.spent_ns[window_id] for login in self._logins.values())
+            logging_in_ns = account.logging_in_ns + pending_ns
+            return ConnectionTime(
+                planned_ms=account.planned_ns // NS_PER_MS,
+                delivered_ms=(account.open_ns + logging_in_ns) // NS_PER_MS,
+                logging_in_ms=logging_in_ns // NS_PER_MS,
+            )
+
+    def forget(self, window_id: int) -> None:
+        with self._lock:
+            self._accounts.pop(window_id, None)
+
+    # --- what happens to a connection --------------------------------------------------------------------------------
+
+    def login_waits(self, slot: int, now_ns: int) -> None:
+        """It is not its turn yet: others log in."""
+        with self._lock:
+            self._advance(now_ns)
+            self._set(slot, _ABSENT)
+            self._began_ns.pop(slot, None)
+            if slot in self._logins:
+                self._logins[slot].running = False
+
+    def login_began(self, slot: int, now_ns: int, *, again: bool) -> None:
+        """`again`: the slot was open before, or the last attempt was refused."""
+        with self._lock:
+            self._advance(now_ns)
+            self._set(slot, _ABSENT)
+            self._began_ns[slot] = now_ns
+            if again:
+                self._logins.setdefault(slot, _Login()).running = True
+
+    def login_succeeded(self, slot: int, now_ns: int, why: Reopened | None) -> None:
+        """`why` it logged in again; None: for the first time."""
+        with self._lock:
+            self._advance(now_ns)
+            self._set(slot, _OPEN)
+            self._deliver(slot)
+            self.slowest_login_ns = max(self.slowest_login_ns, now_ns - self._began_ns.pop(slot, now_ns))
+            self._opened += 1
+            if why is not None:
+                self._reopened[why] += 1
+
+    def login_refused(self, slot: int, now_ns: int, refusal: Refusal) -> None:
+        with self._lock:
+            self._advance(now_ns)
+            self._set(slot, _ABSENT)
+            self._logins.pop(slot, None)  # and with it what it spent: it was missing
+            self._began_ns.pop(slot, None)
+            self._refused += 1
+            self._last_refused.append(refusal)
+
+    def gone(self, slot: int, now_ns: int) -> None:
+        """Its client has left."""
+        with self._lock:
+            self._advance(now_ns)
+            self._set(slot, _ABSENT)
+            self._deliver(slot)
+            self._began_ns.pop(slot, None)
+
+    # --- what it comes to --------------------------------------------------------------------------------------------
+
+    @property
+    def logins(self) -> Logins:
+        with self._lock:
+            return Logins(
+                opened=self._opened,
+                reopened=dict(self._reopened),
+                refused=self._refused,
+                last_refused=tuple(self._last_refused),
+            )
+
+    def is_complete(self, now_ns: int) -> bool:
+        """Is every connection that is planned at this moment open, or being opened again?"""
+        with self._lock:
+            planned = self._line.at(now_ns)
+            again = sum(login.running and slot < planned for slot, login in self._logins.items())
+            return self._states.count(_OPEN, 0, planned) + again == planned
+
+    # --- under the lock ----------------------------------------------------------------------------------------------
+
+    def _advance(self, to_ns: int) -> None:
+        """Account for the time until then, in which nothing changed."""
+        if to_ns > self._now_ns:
+            self._count(self._now_ns, to_ns)
+            self._now_ns = to_ns
+
+    def _count(self, from_ns: int, to_ns: int) -> None:
+        if self._window is None:
+            return
+        account = self._accounts[self._window]
+        end_ns = to_ns if account.closes_ns is None else min(to_ns, account.closes_ns)
+        for planned, length_ns in self._line.levels(from_ns, end_ns):
+            account.planned_ns += planned * length_ns
+            account.open_ns += self._states.count(_OPEN, 0, planned) * length_ns
+            for slot, login in self._logins.items():
+                if login.running and slot < planned:
+                    login.spent_ns[self._window] += length_ns
+
+    def _set(self, slot: int, state: int) -> None:
+        if slot >= len(self._states):
+            self._states.extend(bytes(slot + 1 - len(self._states)))
+        self._states[slot] = state
+
+    def _deliver(self, slot: int) -> None:
+        """What a login took, now that it is over."""
+        login = self._logins.pop(slot, None)
+        for window_id, spent_ns in login.spent_ns.items() if login is not None else ():
+            if window_id in self._accounts:
+                self._accounts[window_id].logging_in_ns += spent_ns
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def logins_data(logins: Logins) -> dict[str, Any]:
+    """For a beat, and for the result of a worker."""
+    last = [
+        {"at": refusal.at.isoformat(timespec="milliseconds"), "code": refusal.code, "text": refusal.text}
+        for refusal in logins.last_refused
+    ]
+    return {**logins.counts(), "last_refused": last}
+
+
+def read_logins(fields: Fields) -> Logins:
+    """Raises BadMetrics when it cannot be what was written."""
+    written = fields.part("reopened")
+    reopened = {reason: written.whole(reason) for reason in Reopened if written.has(reason)}
+    return Logins(
+        opened=fields.whole("opened"),
+        reopened={reason: count for reason, count in reopened.items() if count},
+        refused=fields.whole("refused"),
+        last_refused=tuple(map(_read_refusal, fields.parts("last_refused")))[-REFUSALS_KEPT:],
+    )
+
+
+def _read_refusal(fields: Fields) -> Refusal:
+    try:
+        at = datetime.fromisoformat(fields.text("at")).replace(tzinfo=None)
+    except ValueError:
+        fields.refuse("has an `at` that is not a moment")
+    return Refusal(at=at, code=fields.whole_or_none("code"), text=plain(fields.text("text"), TEXT_MAX))
+
+
+def time_data(time: ConnectionTime) -> dict[str, int]:
+    return {
+        "planned_ms": time.planned_ms,
+        "delivered_ms": time.delivered_ms,
+        "logging_in_ms": time.logging_in_ms,
+    }
+
+
+def read_time(fields: Fields) -> ConnectionTime:
+    time = ConnectionTime(**{name: fields.whole(name) for name in ConnectionTime.__slots__})
+    if not time.logging_in_ms <= time.delivered_ms <= time.planned_ms:
+        fields.refuse("has delivered more than was planned, or less than it logged in for")
+    return time

@@ -1,0 +1,184 @@
+"""Was it the client that was measured? The one rule for what a worker's own process does to a result. Pure.
+
+    CPU of a worker            warning from 60 % of a core on, INVALID from 85 %
+    lateness, mean over time   what the client adds to avg and takes from qps, at most. Above 3 % of the mean service
+                               time a warning, above 10 % and 1 ms INVALID
+    lateness, p99 over time    what percentiles can be off by, at most. A threshold that is missed by less is
+                               undecided: INVALID, not failed
+    gaps                       lateness of 500 ms or more: the process was paused. Above 1 % of the time INVALID
+
+Each worker is judged in each stage, or step of a search: a busy minute must not hide in an average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from loadgen.metrics.client_effect import ClientEffect
+from loadgen.scenario.threshold import Check, Metric, Operator
+
+CPU_WARN_PERCENT = 60.0  # of one core, per worker
+CPU_INVALID_PERCENT = 85.0
+LATE_WARN_FRACTION = 0.03  # of the mean service time
+LATE_INVALID_FRACTION = 0.10
+LATE_INVALID_MS = 1.0
+GAP_INVALID_PERCENT = 1.0  # of the time
+CORES_TAKEN = 0.5  # used by other processes; from here on they are named as the likely cause
+
+NAMED_MAX = 5  # workers, of those with the same trouble
+
+_AT_MOST, _AT_LEAST = (Operator.LT, Operator.LE), (Operator.GT, Operator.GE)
+_PERCENTILES = (Metric.P50, Metric.P90, Metric.P95, Metric.P99, Metric.P999, Metric.LAG_P99, Metric.SERVICE_P95)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientHealth:
+    """How loaded the load generator itself was; of several workers or windows, the worst of each. None: not known."""
+
+    cpu_percent_of_core: float | None = None
+    wakeup_mean_ms: float | None = None
+    wakeup_p99_ms: float | None = None  # how far percentiles may be off
+    wakeup_max_ms: float | None = None
+    gap_percent: float | None = None
+    others_cores: float | None = None  # used by other processes of the machine
+    cores: int | None = None  # that it has
+    saturated: bool = False  # it makes the result worthless
+
+    @classmethod
+    def of(cls, effect: ClientEffect | None) -> ClientHealth:
+        if effect is None:
+            return cls()
+        return cls(
+            cpu_percent_of_core=effect.cpu_percent_of_core,
+            wakeup_mean_ms=effect.late_mean_ms,
+            wakeup_p99_ms=effect.late_p99_ms,
+            wakeup_max_ms=effect.late_max_ms,
+            gap_percent=effect.gap_percent,
+            others_cores=effect.others_cores,
+            cores=effect.cores or None,
+        )
+
+    def saturation(self, service_mean_ms: float | None) -> str | None:
+        """Why the client, and not the server, may be what was measured; None: it was not."""
+        cpu_percent, gap_percent, late_ms = self.cpu_percent_of_core, self.gap_percent, self.wakeup_mean_ms
+        if cpu_percent is not None and cpu_percent >= CPU_INVALID_PERCENT:
+            return f"used {cpu_percent:.0f} % of its core (at most {CPU_INVALID_PERCENT:.0f} %)"
+        if gap_percent is not None and gap_percent > GAP_INVALID_PERCENT:
+            return f"was paused for {gap_percent:.1f} % of the time (at most {GAP_INVALID_PERCENT:.0f} %)"
+        fraction = self._late_fraction(service_mean_ms)
+        if late_ms is not None and late_ms > LATE_INVALID_MS and fraction > LATE_INVALID_FRACTION:
+            return (
+                f"woke up {late_ms:.1f} ms late on average, {100 * fraction:.0f} % of the mean service time"
+                f" (at most {100 * LATE_INVALID_FRACTION:.0f} %)"
+            )
+        return None
+
+    def warning(self, service_mean_ms: float | None) -> str | None:
+        """What the reader of a valid result should know."""
+        if self.cpu_percent_of_core is not None and self.cpu_percent_of_core >= CPU_WARN_PERCENT:
+            return f"uses more than {CPU_WARN_PERCENT:g} % of its core"
+        fraction = self._late_fraction(service_mean_ms)
+        if fraction > LATE_WARN_FRACTION:
+            added = f"{self.wakeup_mean_ms:.2g} ms to avg, {100 * fraction:.0f} % of the mean service time"
+            return f"may have added {added}"
+        return None
+
+    def _late_fraction(self, service_mean_ms: float | None) -> float:
+        return (self.wakeup_mean_ms or 0.0) / service_mean_ms if service_mean_ms else 0.0
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        if self.cpu_percent_of_core is not None and self.cpu_percent_of_core >= CPU_WARN_PERCENT:
+            return "more workers would be safer"
+        if self.others_cores is not None and self.others_cores >= CORES_TAKEN:
+            return (
+                f"other processes use this machine: {self.others_cores:.1f} of its {self.cores} cores;"
+                " end them, or run the workers elsewhere"
+            )
+        return "run fewer connections per worker, or the workers on another machine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientPart:
+    """One worker in one stage or step."""
+
+    where: str  # "worker-1", or "worker-1 in stage 2"
+    health: ClientHealth
+    service_mean_ms: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientVerdict:
+    """What the parts come to."""
+
+    health: ClientHealth
+    invalid: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def judge_client(parts: Sequence[ClientPart]) -> ClientVerdict:
+    """Judge every part by itself."""
+    invalid, warnings = [], []
+    for part in parts:
+        limit = part.health.saturation(part.service_mean_ms)
+        warning = part.health.warning(part.service_mean_ms)
+        if limit is not None:
+            invalid.append(f"the client was the limit: {part.where} {limit}; {part.health.advice}")
+        elif warning is not None:
+            warnings.append(f"{part.where} {warning}: {part.health.advice}")
+    health = replace(worst(part.health for part in parts), saturated=bool(invalid))
+    return ClientVerdict(health=health, invalid=_few(invalid), warnings=_few(warnings))
+
+
+def _few(texts: Sequence[str]) -> tuple[str, ...]:
+    more = len(texts) - NAMED_MAX
+    return (*texts[:NAMED_MAX], *([f"the client was like that {more} times more"] if more > 0 else []))
+
+
+def worst(healths: Iterable[ClientHealth]) -> ClientHealth:
+    """The worst of each."""
+    known = list(healths)
+
+    def most(name: str) -> float | None:
+        return max((value for health in known if (value := getattr(health, name)) is not None), default=None)
+
+    cores = most("cores")
+    return ClientHealth(
+        cpu_percent_of_core=most("cpu_percent_of_core"),
+        wakeup_mean_ms=most("wakeup_mean_ms"),
+        wakeup_p99_ms=most("wakeup_p99_ms"),
+        wakeup_max_ms=most("wakeup_max_ms"),
+        gap_percent=most("gap_percent"),
+        others_cores=most("others_cores"),
+        cores=None if cores is None else int(cores),
+        saturated=any(health.saturated for health in known),
+    )
+
+
+def client_share(
+    check: Check, value: float, health: ClientHealth, service_mean_ms: float | None, *, open_loop: bool
+) -> float | None:
+    """How much of a value may come from the client, when without it a missed threshold may have been met; else None."""
+    missed_by = value - check.limit if check.operator in _AT_MOST else check.limit - value
+    bound = _bound(check, value, health, service_mean_ms, open_loop=open_loop)
+    return bound if bound is not None and 0.0 <= missed_by < bound else None
+
+
+def _bound(
+    check: Check, value: float, health: ClientHealth, service_mean_ms: float | None, *, open_loop: bool
+) -> float | None:
+    """How much worse than the truth a value may be, in its unit; None: not at all."""
+    late_ms = health.wakeup_mean_ms
+    if check.metric is Metric.QPS and check.operator in _AT_LEAST:
+        if open_loop or late_ms is None or service_mean_ms is None or late_ms >= service_mean_ms:
+            return None
+        return value * late_ms / (service_mean_ms - late_ms)
+    if check.operator not in _AT_MOST:
+        return None
+    if check.metric in (Metric.AVG, Metric.MIN):
+        return late_ms
+    if check.metric is Metric.MAX:
+        return health.wakeup_max_ms
+    return health.wakeup_p99_ms if check.metric in _PERCENTILES else None

@@ -1,0 +1,222 @@
+"""Delivered load: how much of what was planned was there, by worker and by window, and what is missing. Pure.
+
+    closed loop   connection time: open, or being opened again after it was open or refused
+    open loop     arrivals that were sent. Those that were not, because every connection was executing, are the server's
+                  overload: thresholds judge them, by their age; where there is none, nobody would notice
+
+The plan is the run's, not what a worker lived to tell. What is missing is never made up for by what is too much
+elsewhere: the parts are added, not their balance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Any
+
+from loadgen.metrics.connections import ConnectionTime, Reopened
+from loadgen.metrics.result import WindowResult
+from loadgen.model.counts import Counts
+
+RUN_MIN_PERCENT = 99  # of the plan of a run, and of each of its windows
+WORKER_MIN_PERCENT = 95
+NAMED_MAX = 5  # windows, and workers
+
+Key = tuple[str, int | None]  # worker, and the number of the stage or step; None: there is one window only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portion:
+    """Connection-milliseconds, or arrivals, of a worker in a window; portions add."""
+
+    planned: int = 0
+    missing: int = 0
+    overload: int = 0  # arrivals that found every connection executing
+    logging_in: int = 0  # of the connection time that was delivered
+
+    def __add__(self, other: Portion) -> Portion:
+        return Portion(
+            planned=self.planned + other.planned,
+            missing=self.missing + other.missing,
+            overload=self.overload + other.overload,
+            logging_in=self.logging_in + other.logging_in,
+        )
+
+    @property
+    def delivered(self) -> int:
+        return self.planned - self.missing - self.overload
+
+    @property
+    def fraction(self) -> float | None:
+        """None: nothing was planned."""
+        return self.delivered / self.planned if self.planned else None
+
+    def is_short(self, percent: int) -> bool:
+        """Is more missing than may be? Overload is not."""
+        return 100 * self.missing > (100 - percent) * self.planned
+
+    def is_overloaded(self, percent: int) -> bool:
+        return self.overload > 0 and 100 * (self.missing + self.overload) > (100 - percent) * self.planned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    portions: Mapping[Key, Portion]
+    open_loop: bool = False
+    overload_is_judged: bool = False  # there is a threshold on times or errors
+    window_word: str = "stage"
+    because: str = ""  # what is known of why
+
+    @property
+    def run(self) -> Portion:
+        return reduce(add, self.portions.values(), Portion())
+
+    @property
+    def workers(self) -> dict[str, Portion]:
+        found: dict[str, Portion] = {}
+        for (worker_id, _), portion in self.portions.items():
+            found[worker_id] = found.get(worker_id, Portion()) + portion
+        return found
+
+    @property
+    def windows(self) -> dict[int | None, Portion]:
+        found: dict[int | None, Portion] = {}
+        for (_, step_id), portion in self.portions.items():
+            found[step_id] = found.get(step_id, Portion()) + portion
+        return found
+
+    def document(self) -> dict[str, Any]:
+        """As summary.json has it."""
+        return {
+            **self._document(self.run),
+            "by_worker": {worker_id: self._document(portion) for worker_id, portion in self.workers.items()},
+            "by_window": [{"step_id": step_id, **self._document(portion)} for step_id, portion in self.windows.items()],
+        }
+
+    def _document(self, portion: Portion) -> dict[str, Any]:
+        fraction = None if portion.fraction is None else round(portion.fraction, 6)
+        if self.open_loop:
+            return {
+                "planned_arrivals": portion.planned,
+                "sent_arrivals": portion.delivered,
+                "overload_arrivals": portion.overload,
+                "fraction": fraction,
+            }
+        return {
+            "planned_connection_seconds": portion.planned / 1_000,
+            "delivered_connection_seconds": portion.delivered / 1_000,
+            "logging_in_connection_seconds": portion.logging_in / 1_000,
+            "fraction": fraction,
+        }
+
+
+# --- what was measured, against the plan -----------------------------------------------------------------------------
+
+
+def delivered_connections(
+    windows: Mapping[str, Sequence[WindowResult]], planned: Mapping[Key, int] | None
+) -> dict[Key, Portion]:
+    """`planned` None: each worker's own plan counts, as in a search, whose windows open when they have settled."""
+    keys = _keys(windows) if planned is None else planned
+    found = {}
+    for worker_id, step_id in keys:
+        own = _time(windows.get(worker_id, ()), step_id)
+        plan_ms = own.planned_ms if planned is None else planned[worker_id, step_id]
+        missing_ms = own.planned_ms - own.delivered_ms + max(0, plan_ms - own.planned_ms)
+        found[worker_id, step_id] = Portion(
+            planned=plan_ms, missing=min(missing_ms, plan_ms), logging_in=own.logging_in_ms
+        )
+    return found
+
+
+def delivered_arrivals(windows: Mapping[str, Sequence[WindowResult]], planned: Mapping[Key, int]) -> dict[Key, Portion]:
+    found = {}
+    for (worker_id, step_id), due in planned.items():
+        own = [window for window in windows.get(worker_id, ()) if window.step_id == step_id]
+        counts = reduce(add, (window.counts for window in own), Counts())
+        overload = min(sum(window.tally.whole.unsent.count for window in own), due)
+        missing = counts.skipped - overload + max(0, due - counts.scheduled)
+        found[worker_id, step_id] = Portion(
+            planned=due, missing=min(max(0, missing), due - overload), overload=overload
+        )
+    return found
+
+
+def _keys(windows: Mapping[str, Sequence[WindowResult]]) -> dict[Key, None]:
+    return {(worker_id, window.step_id): None for worker_id, own in windows.items() for window in own}
+
+
+def _time(windows: Sequence[WindowResult], step_id: int | None) -> ConnectionTime:
+    """Of one window in one worker; a process that took another's place has measured its own part of it."""
+    times = (window.connections for window in windows if window.step_id == step_id)
+    return reduce(add, (time for time in times if time is not None), ConnectionTime())
+
+
+# --- is it enough? ---------------------------------------------------------------------------------------------------
+
+
+def shortfalls(delivered: Delivered | None) -> list[str]:
+    """Why a run is not valid for want of load: who, and how much. Empty: everything was delivered."""
+    if delivered is None:
+        return []
+    return [*_missing(delivered), *_overloaded(delivered)]
+
+
+def _missing(delivered: Delivered) -> Iterator[str]:
+    run, because = delivered.run, f"; {delivered.because}" if delivered.because else ""
+    if run.is_short(RUN_MIN_PERCENT):
+        yield f"delivered load was {_share(delivered, run)} of the plan{because}"
+    windows = {step_id: one for step_id, one in delivered.windows.items() if one.is_short(RUN_MIN_PERCENT)}
+    if len(delivered.windows) > 1:
+        named = [
+            f"{delivered.window_word} {step_id} had {_share(delivered, one)} of its planned load"
+            for step_id, one in windows.items()
+        ]
+        yield from _first(named, f"{delivered.window_word}s were short of load")
+    workers = {worker_id: one for worker_id, one in delivered.workers.items() if one.is_short(WORKER_MIN_PERCENT)}
+    named = [f"{worker_id} delivered {_share(delivered, one)} of its part" for worker_id, one in workers.items()]
+    yield from _first(named, "workers were short of their part")
+
+
+def _overloaded(delivered: Delivered) -> Iterator[str]:
+    every = (delivered.run, *delivered.windows.values())
+    if delivered.overload_is_judged or not any(one.is_overloaded(RUN_MIN_PERCENT) for one in every):
+        return
+    run = delivered.run
+    yield (
+        f"{run.overload:,} of {run.planned:,} arrivals were not sent, because every connection was executing, and no"
+        " threshold on times or errors judges that: add one, or raise max_connections"
+    )
+
+
+def _first(named: Sequence[str], others: str) -> Iterator[str]:
+    yield from named[:NAMED_MAX]
+    if len(named) > NAMED_MAX:
+        yield f"{len(named) - NAMED_MAX} more {others}"
+
+
+def _share(delivered: Delivered, portion: Portion) -> str:
+    if delivered.open_loop:
+        return f"{percent(portion.fraction)} ({portion.delivered:,} of {portion.planned:,} arrivals)"
+    amount = f"{portion.delivered / 1_000:,.1f} of {portion.planned / 1_000:,.1f} connection-seconds"
+    return f"{percent(portion.fraction)} ({amount})"
+
+
+def percent(fraction: float | None) -> str:
+    """Never rounded up to more than it was."""
+    return "–" if fraction is None else f"{math.floor(fraction * 1_000) / 10:.1f} %"
+
+
+def login_words(logins: Mapping[str, Any]) -> str:
+    """client.connections of summary.json in a few words; empty when every connection was opened once and never lost."""
+    counts = logins.get("reopened") or {}
+    reopened = {reason: counts[reason] for reason in Reopened if counts.get(reason)}
+    refused = logins.get("refused") or 0
+    if not reopened and not refused:
+        return ""
+    why = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in reopened.items())
+    again = f"{sum(reopened.values()):,} opened again ({why})" if reopened else "none opened again"
+    return f"{again}, {refused:,} {'login' if refused == 1 else 'logins'} refused"

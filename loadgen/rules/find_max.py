@@ -1,0 +1,307 @@
+"""The search for the largest number of connections that holds. `validate --plan` prints its cap, the leader runs it.
+
+    climb     start, then `increment` more, until a level fails or the maximum is reached
+    confirm   the best level once more, then the failed level once more
+    refine    bisect between the two, until they are neighbours or closer than 5 %
+
+A step gives its level one vote: held or failed. A level with votes of both kinds is measured again until one kind has
+two votes more. A step in which the client was the limit, or whose load was not delivered, has no vote and is measured
+once more; the same again, and the search does not go above that level: the answer is then a lower bound.
+
+What comes next depends on the judged steps and on nothing else, so a search can be continued from the stored steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+
+from loadgen.rules.find_max_step import EXTEND_MAX, FindMax, Observation, Outcome, Step, baseline, judge
+
+GAP_MIN = 0.05  # of the best level: refining ends below it
+MARGIN = 2  # votes: what a level needs at both ends of the gap, and the majority once it was judged both ways
+REPEATS_MIN = 6  # steps of the cap that are left for repeating others
+
+
+class Stage(StrEnum):
+    CLIMB = "climb"
+    CONFIRM = "confirm"  # the best level
+    VERIFY = "verify"  # the failed level
+    REFINE = "refine"
+    REPEAT = "repeat"  # a level that was judged both ways, or a step that says nothing about the server
+    DONE = "done"
+
+
+class Confidence(StrEnum):
+    HIGH = "high"
+    LOW = "low"
+
+
+# --- the cap ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindMaxCap:
+    """Limits that a search never exceeds."""
+
+    levels: tuple[int, ...]  # the climb, should every level hold
+    steps: int
+    steps_s: float  # without repeated and extended steps
+    longest_s: float  # every step allowed, each extended as far as possible
+
+
+@lru_cache(maxsize=16)
+def find_max_cap(config: FindMax) -> FindMaxCap:
+    """Climb, confirm both ends, bisect; and as many steps again for repeats as the climb has, six at least."""
+    levels = (*range(config.start, config.maximum, config.increment), config.maximum)
+    clear = len(levels) + 2
+    if config.refine:
+        clear += max((_bisections(low, high) for low, high in itertools.pairwise(levels)), default=0)
+    steps = clear + max(len(levels), REPEATS_MIN)
+    return FindMaxCap(
+        levels=levels,
+        steps=steps,
+        steps_s=clear * (config.settle_s + config.step_s),
+        longest_s=steps * (config.settle_s + EXTEND_MAX * config.step_s),
+    )
+
+
+def _bisections(low: int, high: int) -> int:
+    """Steps between two levels, whichever way they turn out."""
+    if not _is_gap(low, high):
+        return 0
+    middle = (low + high) // 2
+    return 1 + max(_bisections(low, middle), _bisections(middle, high))
+
+
+def _is_gap(low: int, high: int) -> bool:
+    """Is there something to find between a level that held and one that failed?"""
+    return high - low > 1 and high - low >= GAP_MIN * low
+
+
+# --- a level ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """All steps of one number of connections, in order."""
+
+    connections: int
+    steps: tuple[Step, ...]
+
+    @property
+    def votes(self) -> int:
+        return sum(step.held for step in self.steps)
+
+    @property
+    def against(self) -> int:
+        return sum(step.failed for step in self.steps)
+
+    @property
+    def is_limited(self) -> bool:
+        """Was the client the limit twice in a row?"""
+        last = [step.outcome for step in self.steps[-2:]]
+        return last == [Outcome.CLIENT_LIMIT] * 2
+
+    @property
+    def is_contradictory(self) -> bool:
+        """Was it judged both ways?"""
+        return self.votes > 0 and self.against > 0
+
+    @property
+    def is_undecided(self) -> bool:
+        """Was it judged both ways, and neither has two votes more?"""
+        return self.is_contradictory and abs(self.votes - self.against) < MARGIN
+
+    @property
+    def held(self) -> bool:
+        return self.votes > self.against and not self.is_undecided
+
+    @property
+    def failed(self) -> bool:
+        return self.against > self.votes and not self.is_undecided
+
+    @property
+    def last_held(self) -> Step:
+        return [step for step in self.steps if step.held][-1]
+
+    @property
+    def last_failed(self) -> Step:
+        return [step for step in self.steps if step.failed][-1]
+
+
+# --- the search ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a search has found so far. `best` None: no level held."""
+
+    best: Step | None  # the last that held at the best level
+    failed: Step | None  # the last that failed at the lowest level above it
+    limited: Step | None  # at the lowest level where the client was the limit
+    is_true_max: bool  # the level above the best one is known to fail
+    confidence: Confidence
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """The steps judged so far, and what follows from them."""
+
+    config: FindMax
+    steps: tuple[Step, ...] = ()
+    stopped: str | None = None  # why nothing more can be measured
+
+    def judge(self, shown: Observation) -> Step | None:
+        """The verdict of the step under way; None: it needs more time."""
+        return judge(self.config, self.steps, shown)
+
+    def after(self, step: Step) -> Search:
+        return replace(self, steps=(*self.steps, step))
+
+    @property
+    def baseline_p95_ms(self) -> float | None:
+        found = baseline(self.config, self.steps)
+        return None if found is None else found.value_ms
+
+    @property
+    def best(self) -> Step | None:
+        """The last that held at the highest level so far, confirmed or not."""
+        found = _best(self._levels())
+        return None if found is None else found.last_held
+
+    @property
+    def stage(self) -> Stage:
+        return self._next()[0]
+
+    @property
+    def target(self) -> int | None:
+        """The level of the step under way, or of the next one; None: the search is over."""
+        return self._next()[1]
+
+    # --- what comes next ---------------------------------------------------------------------------------------------
+
+    def _next(self) -> tuple[Stage, int | None]:
+        if self.stopped is not None or len(self.steps) >= find_max_cap(self.config).steps:
+            return _DONE
+        return self._wanted()
+
+    def _wanted(self) -> tuple[Stage, int | None]:
+        """What would come next, were any number of steps allowed."""
+        levels = self._levels()
+        if not levels:
+            return Stage.CLIMB, self.config.start
+        again = self._to_repeat(levels)
+        if again is not None:
+            return Stage.REPEAT, again
+        failed, limited = _lowest_failed(levels), _lowest_limited(levels)
+        best = _best([level for level in levels if self.config.is_climbed(level.connections)])
+        if best is None:
+            unsure = failed is not None and limited is None and failed.against < MARGIN
+            return (Stage.VERIFY, self.config.start) if unsure else _DONE
+        if failed is None and limited is None and best.connections < self.config.maximum:
+            return Stage.CLIMB, min(best.connections + self.config.increment, self.config.maximum)
+        if _support(levels, best) < MARGIN and not best.is_limited:
+            return Stage.CONFIRM, best.connections
+        if failed is None or (limited is not None and limited.connections < failed.connections):
+            return _DONE
+        return self._narrowed(levels, failed)
+
+    def _narrowed(self, levels: list[_Level], failed: _Level) -> tuple[Stage, int | None]:
+        """The best level of the climb is confirmed. A failed level between two of the climb needs no second vote: the
+        one above it has two."""
+        if self.config.is_climbed(failed.connections) and failed.against < MARGIN:
+            return Stage.VERIFY, failed.connections
+        best = _best(levels)
+        assert best is not None
+        if not self.config.refine or not _is_gap(best.connections, failed.connections):
+            return _DONE
+        return Stage.REFINE, (best.connections + failed.connections) // 2
+
+    def _to_repeat(self, levels: list[_Level]) -> int | None:
+        last = self.steps[-1]
+        for level in levels:
+            says_nothing = level.connections == last.target and last.outcome is Outcome.CLIENT_LIMIT
+            if not level.is_limited and (level.is_undecided or says_nothing):
+                return level.connections
+        return None
+
+    def _levels(self) -> list[_Level]:
+        targets = sorted({step.target for step in self.steps})
+        return [_Level(target, tuple(step for step in self.steps if step.target == target)) for target in targets]
+
+    # --- the answer --------------------------------------------------------------------------------------------------
+
+    def answer(self) -> Answer:
+        levels = self._levels()
+        failed, limited = _lowest_failed(levels), _lowest_limited(levels)
+        best = _best(levels)
+        is_complete = self._wanted() == _DONE
+        is_limited = limited is not None and (failed is None or limited.connections < failed.connections)
+        is_true_max = is_complete and best is not None and failed is not None and not is_limited
+        if not is_true_max:
+            best = _supported(levels, best)
+        sure = is_complete and not any(level.is_contradictory for level in levels)
+        if best is not None:
+            sure = sure and not best.last_held.low_confidence and (is_true_max or _support(levels, best) >= MARGIN)
+        if is_true_max:
+            assert failed is not None
+            sure = sure and not failed.last_failed.low_confidence
+        return Answer(
+            best=None if best is None else best.last_held,
+            failed=None if failed is None else failed.last_failed,
+            limited=limited.steps[-1] if limited is not None and is_limited else None,
+            is_true_max=is_true_max,
+            confidence=Confidence.HIGH if sure else Confidence.LOW,
+            reason=self._reason(best, failed, limited if is_limited else None, is_complete=is_complete),
+        )
+
+    def _reason(self, best: _Level | None, failed: _Level | None, limited: _Level | None, *, is_complete: bool) -> str:
+        """One sentence."""
+        why = self.stopped or f"the {len(self.steps)} steps allowed have run out"
+        if is_complete and limited is not None:
+            why = f"limited by the client at {limited.connections}: {limited.steps[-1].reason}"
+        if best is None:
+            if is_complete and failed is not None:
+                return f"not even {self.config.start} connections held: {failed.last_failed.reason}"
+            return f"no number of connections is known to hold: {why}"
+        if not is_complete or limited is not None:
+            return f"at least {best.connections} connections held: {why}"
+        if failed is None:
+            return f"{best.connections} connections held, and more were not tried"
+        return f"{best.connections} connections held; {failed.connections} did not: {failed.last_failed.reason}"
+
+
+_DONE: tuple[Stage, int | None] = (Stage.DONE, None)
+
+
+def _lowest_failed(levels: list[_Level]) -> _Level | None:
+    return next((level for level in levels if level.failed and not level.is_limited), None)
+
+
+def _lowest_limited(levels: list[_Level]) -> _Level | None:
+    return next((level for level in levels if level.is_limited), None)
+
+
+def _best(levels: list[_Level]) -> _Level | None:
+    """The highest that held, below all that failed, are undecided, or were limited by the client."""
+    below = list(itertools.takewhile(lambda level: level.held and not level.is_limited, levels))
+    if below:
+        return below[-1]
+    return levels[0] if levels and levels[0].held else None  # it held before the client became the limit
+
+
+def _supported(levels: list[_Level], best: _Level | None) -> _Level | None:
+    """The highest up to `best` for which two steps speak, its own or those of levels above it that held."""
+    if best is None:
+        return None
+    known = [level for level in levels if level.connections <= best.connections and _support(levels, level) >= MARGIN]
+    return known[-1] if known else levels[0]
+
+
+def _support(levels: list[_Level], least: _Level) -> int:
+    """Votes for a level: what holds with more connections holds with fewer."""
+    return sum(level.votes for level in levels if level.connections >= least.connections and level.held)

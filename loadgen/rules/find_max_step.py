@@ -1,0 +1,246 @@
+"""The verdict of one step of a search for the maximum.
+
+A step fails by the first of: a queue in front of the warehouse, too many errors, a threshold, latency or throughput
+worse than allowed, or a plateau (more connections, no more throughput). Percentiles are compared by their 95 % bounds:
+while they leave it open the step goes on, at most three times as long, then the point estimate decides.
+
+A step in which the client was the limit, or whose load was not delivered, says nothing about the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import reduce
+from operator import add
+from typing import Protocol, Self
+
+PLATEAU_GAIN = 0.02  # of throughput, over two steps of the climb
+EXTEND_MAX = 3  # times the length of a step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindMax:
+    """`load.find_max` of a scenario."""
+
+    start: int = 5
+    increment: int = 10
+    step_s: float = 30.0
+    settle_s: float = 3.0
+    maximum: int = 500
+    qps_stability_pct: float = 5.0
+    latency_stability_pct: float = 20.0
+    max_error_rate_pct: float = 1.0
+    stop_on_queue: bool = True
+    refine: bool = True
+
+    def is_climbed(self, level: int) -> bool:
+        """Is it a level of the climb, and not one between two of them?"""
+        return level == self.maximum or (level - self.start) % self.increment == 0
+
+
+class Outcome(StrEnum):
+    STABLE = "STABLE"
+    QUEUE_DETECTED = "QUEUE_DETECTED"
+    ERROR_THRESHOLD = "ERROR_THRESHOLD"
+    SLO_FAILED = "SLO_FAILED"
+    DEGRADED = "DEGRADED"
+    PLATEAU = "PLATEAU"
+    CLIENT_LIMIT = "CLIENT_LIMIT"  # neither held nor failed
+
+
+# --- what is known ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A percentile with its 95 % bounds; None: the samples set no bound on that side."""
+
+    value_ms: float
+    low_ms: float | None
+    high_ms: float | None
+
+
+class Latency(Protocol):
+    """Response times of a step. Those of several steps add up."""
+
+    @property
+    def p95(self) -> Estimate | None: ...  # None: too few samples
+
+    def __add__(self, other: Self, /) -> Self: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """The thresholds of the scenario, by what the step has shown."""
+
+    missed: str | None = None  # the first that is not met
+    sure: bool = True  # False: the bounds of a percentile leave it open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What a step has shown so far."""
+
+    target: int
+    seconds: float  # measured by every worker
+    succeeded: int  # statements
+    failed: int
+    qps: float
+    latency: Latency
+    slo: Slo = Slo()
+    queue_seen: bool = False
+    client_limit: str | None = None  # why it says nothing about the server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A judged step."""
+
+    number: int  # from 1
+    shown: Observation
+    outcome: Outcome
+    reason: str
+    low_confidence: bool = False  # the point estimate decided, not its bounds
+
+    @property
+    def target(self) -> int:
+        return self.shown.target
+
+    @property
+    def held(self) -> bool:
+        return self.outcome is Outcome.STABLE
+
+    @property
+    def failed(self) -> bool:
+        return not self.held and self.outcome is not Outcome.CLIENT_LIMIT
+
+
+# --- the verdict -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Finding:
+    outcome: Outcome
+    reason: str
+    sure: bool = True
+
+
+_HELD = _Finding(outcome=Outcome.STABLE, reason="held")
+
+
+def judge(config: FindMax, steps: Sequence[Step], shown: Observation) -> Step | None:
+    """The verdict of the step that follows these; None: it needs more time."""
+    number = len(steps) + 1
+    if shown.queue_seen and config.stop_on_queue and shown.client_limit is None:
+        reason = "statements queued in front of the warehouse"
+        return Step(number=number, shown=shown, outcome=Outcome.QUEUE_DETECTED, reason=reason)
+    if shown.seconds < config.step_s:
+        return None
+    if shown.client_limit is not None:
+        return client_limited(steps, shown, shown.client_limit)
+    last_chance = shown.seconds >= EXTEND_MAX * config.step_s
+    low_confidence = False
+    for finding in _findings(config, steps, shown):
+        if not finding.sure and not last_chance:
+            return None
+        low_confidence = low_confidence or not finding.sure
+        if finding.outcome is not Outcome.STABLE:
+            outcome, reason = finding.outcome, finding.reason
+            return Step(number=number, shown=shown, outcome=outcome, reason=reason, low_confidence=not finding.sure)
+    return Step(number=number, shown=shown, outcome=_HELD.outcome, reason=_HELD.reason, low_confidence=low_confidence)
+
+
+def client_limited(steps: Sequence[Step], shown: Observation, why: str) -> Step:
+    """The step that follows these says nothing about the server, however long it would go on."""
+    return Step(number=len(steps) + 1, shown=shown, outcome=Outcome.CLIENT_LIMIT, reason=why)
+
+
+def baseline(config: FindMax, steps: Sequence[Step]) -> Estimate | None:
+    """p95 of the first step that held at the first level. A step that held with clearly less, at any level, takes its
+    place: the first one was disturbed, since more connections make no server faster."""
+    first = next((step for step in steps if step.target == config.start and step.held), None)
+    lowest = None if first is None else first.shown.latency.p95
+    for step in steps:
+        other = step.shown.latency.p95 if step.held else None
+        if lowest is not None and other is not None and _is_at_most(other.high_ms, 1.0, lowest.low_ms):
+            lowest = other
+    return lowest
+
+
+def _findings(config: FindMax, steps: Sequence[Step], shown: Observation) -> Iterator[_Finding]:
+    """In the order in which they count."""
+    yield _errors(config, shown)
+    yield _slo(shown)
+    yield _latency(config, steps, shown)
+    yield _throughput(config, steps, shown)
+
+
+def _errors(config: FindMax, shown: Observation) -> _Finding:
+    ended, limit = shown.succeeded + shown.failed, config.max_error_rate_pct / 100
+    if not ended:
+        return _Finding(outcome=Outcome.ERROR_THRESHOLD, reason="nothing ended in this step")
+    rate = shown.failed / ended
+    if rate <= limit:
+        return _HELD
+    reason = f"{100 * rate:.2f} % of statements failed (limit {100 * limit:g} %)"
+    return _Finding(outcome=Outcome.ERROR_THRESHOLD, reason=reason)
+
+
+def _slo(shown: Observation) -> _Finding:
+    slo = shown.slo
+    if slo.missed is None:
+        return replace(_HELD, sure=slo.sure)
+    return _Finding(outcome=Outcome.SLO_FAILED, reason=f"{slo.missed} was not met", sure=slo.sure)
+
+
+def _latency(config: FindMax, steps: Sequence[Step], shown: Observation) -> _Finding:
+    """The step's own p95 says which way, the bounds of all steps of this level together say whether that is sure: one
+    disturbed step must not decide the next ones as well."""
+    lowest = baseline(config, steps)
+    if lowest is None and shown.target == config.start:
+        return _HELD  # it is the baseline
+    same = [step.shown.latency for step in steps if step.target == shown.target and (step.held or step.failed)]
+    own, pooled = shown.latency.p95, reduce(add, same, shown.latency).p95
+    if own is None or pooled is None or lowest is None:
+        return replace(_HELD, sure=False)
+    percent = config.latency_stability_pct
+    factor = 1 + percent / 100
+    if own.value_ms <= factor * lowest.value_ms:
+        sure = any(_is_at_most(one.high_ms, factor, lowest.low_ms) for one in (own, pooled))
+        return replace(_HELD, sure=sure)
+    reason = f"p95 {own.value_ms:.1f} ms is more than {percent:g} % above {lowest.value_ms:.1f} ms"
+    sure = pooled.low_ms is not None and lowest.high_ms is not None and pooled.low_ms > factor * lowest.high_ms
+    return _Finding(outcome=Outcome.DEGRADED, reason=reason, sure=sure)
+
+
+def _throughput(config: FindMax, steps: Sequence[Step], shown: Observation) -> _Finding:
+    held = [step for step in steps if step.held and step.target < shown.target]
+    if not held:
+        return _HELD
+    best_qps = max(step.shown.qps for step in held)
+    if shown.qps < best_qps * (1 - config.qps_stability_pct / 100):
+        reason = f"{shown.qps:,.1f}/s is more than {config.qps_stability_pct:g} % below {best_qps:,.1f}/s"
+        return _Finding(outcome=Outcome.DEGRADED, reason=reason)
+    if config.is_climbed(shown.target) and _is_plateau(config, held, shown):
+        reason = f"{shown.qps:,.1f}/s is hardly more than two steps before, and p95 rose"
+        return _Finding(outcome=Outcome.PLATEAU, reason=reason)
+    return _HELD
+
+
+def _is_plateau(config: FindMax, held: Sequence[Step], shown: Observation) -> bool:
+    """Throughput gained less than 2 % over two steps of the climb, and less than half of what connections did."""
+    climbed = {step.target: step.shown for step in held if config.is_climbed(step.target)}
+    if len(climbed) < 2:
+        return False
+    before = climbed[sorted(climbed)[-2]]
+    gained = shown.qps / before.qps - 1 if before.qps else 1.0
+    most = min(PLATEAU_GAIN, 0.5 * (shown.target / before.target - 1))
+    now_p95, before_p95 = shown.latency.p95, before.latency.p95
+    return gained < most and now_p95 is not None and before_p95 is not None and now_p95.value_ms > before_p95.value_ms
+
+
+def _is_at_most(bound_ms: float | None, factor: float, limit_ms: float | None) -> bool:
+    """Are both known, and the first is no more than so many times the second?"""
+    return bound_ms is not None and limit_ms is not None and bound_ms <= factor * limit_ms

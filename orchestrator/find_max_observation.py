@@ -1,0 +1,156 @@
+"""One step of a search for the maximum: from the windows of workers to an observation, and from a verdict to a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from loadgen.control.find_max_step_history import StepRecord
+from loadgen.metrics.percentile import PERCENTILES
+from loadgen.metrics.result import Merged, WindowResult, merge
+from loadgen.metrics.tally import StatementTally
+from loadgen.report.client_health import ClientHealth
+from loadgen.report.delivered import WORKER_MIN_PERCENT
+from loadgen.report.verdict import check_threshold
+from loadgen.rules.find_max_step import Estimate, Observation, Slo, Step
+from loadgen.scenario.scenario import Threshold
+from loadgen.units import NS_PER_MS
+from orchestrator.results import client_effect, service_mean_ms
+
+Windows = Sequence[Sequence[WindowResult]]  # of each worker
+
+
+@dataclass(frozen=True)
+class ResponseTimes:
+    """What p95 is compared by."""
+
+    tally: StatementTally
+
+    @cached_property
+    def p95(self) -> Estimate | None:
+        quantile, bounds = self.tally.response_at(950), self.tally.response_bounds(950)
+        if quantile is None:
+            return None
+        return Estimate(value_ms=quantile.value_ns / NS_PER_MS, low_ms=_ms(bounds.low_ns), high_ms=_ms(bounds.high_ns))
+
+    def __add__(self, other: ResponseTimes) -> ResponseTimes:
+        return ResponseTimes(self.tally + other.tally)
+
+
+def observe(
+    target: int,
+    windows: Windows,
+    thresholds: Sequence[Threshold] = (),
+    *,
+    queue_seen: bool = False,
+    client_limit: str | None = None,
+) -> tuple[Observation, Merged]:
+    """What the windows of a step show; none counts for longer than the worker that has measured least."""
+    merged = merge(windows, live=True)
+    shown = Observation(
+        target=target,
+        seconds=min((math.fsum(window.seconds for window in own) for own in windows), default=0.0),
+        succeeded=merged.counts.succeeded,
+        failed=merged.counts.failed,
+        qps=merged.qps,
+        latency=ResponseTimes(merged.tally.whole),
+        slo=_slo(merged, thresholds),
+        queue_seen=queue_seen,
+        client_limit=client_limit,
+    )
+    return shown, merged
+
+
+def client_limit(workers: Sequence[str], windows: Windows) -> str | None:
+    """Why a step says nothing about the server: the client was its limit, or the load was not there. None: it does."""
+    for worker_id, own in zip(workers, windows, strict=True):
+        health = ClientHealth.of(client_effect(own))
+        limit = health.saturation(service_mean_ms(own))
+        if limit is not None:
+            return f"the client was the limit: {worker_id} {limit}; {health.advice}"
+        times = [window.connections for window in own if window.connections is not None]
+        planned_ms = sum(one.planned_ms for one in times)
+        delivered_ms = sum(one.delivered_ms for one in times)
+        if 100 * delivered_ms < WORKER_MIN_PERCENT * planned_ms:
+            percent = 100 * delivered_ms / planned_ms
+            return f"the load was not delivered: {worker_id} had {percent:.0f} % of its connections open"
+    return None
+
+
+def step_record(run_id: str, step: Step, merged: Merged, now: datetime) -> StepRecord:
+    """A judged step, as a row. `now` is the server's time: its window is the time before it that was measured."""
+    return StepRecord(
+        run_id=run_id,
+        step_number=step.number,
+        target_connections=step.target,
+        window_start_time=now - timedelta(seconds=step.shown.seconds),
+        window_end_time=now,
+        succeeded=merged.counts.succeeded,
+        failed=merged.counts.failed,
+        qps=merged.qps,
+        p50_latency_ms=_at_ms(merged, 500),
+        p95_latency_ms=p95_ms(merged),
+        p99_latency_ms=_at_ms(merged, 990),
+        error_rate=merged.counts.error_rate,
+        queue_seen=step.shown.queue_seen,
+        outcome=step.outcome.value,
+        reason=step.reason,
+    )
+
+
+def _slo(merged: Merged, thresholds: Sequence[Threshold]) -> Slo:
+    """The first threshold that is not met decides; else the bounds of one may leave it open."""
+    sure = True
+    for threshold in thresholds:
+        checked = check_threshold(threshold.check, merged)
+        straddles = _straddles(merged, threshold)
+        if not checked.passed:
+            return Slo(missed=checked.check, sure=not straddles)
+        sure = sure and not straddles
+    return Slo(sure=sure)
+
+
+def _straddles(merged: Merged, threshold: Threshold) -> bool:
+    """Do the bounds of its percentile lie on both sides of the limit?"""
+    check = threshold.check
+    per_mille = PERCENTILES.get(check.metric.value)
+    statements = merged.tally.statements
+    tally = merged.tally.whole if check.statement is None else statements.get(check.statement)
+    if per_mille is None or tally is None:
+        return False
+    bounds = tally.response_bounds(per_mille)
+    low_ms, high_ms = _ms(bounds.low_ns), _ms(bounds.high_ns)
+    return (low_ms is None or low_ms <= check.limit) and (high_ms is None or high_ms >= check.limit)
+
+
+def step_document(step: Step) -> dict[str, Any]:
+    p95 = step.shown.latency.p95
+    return {
+        "step": step.number,
+        "target": step.target,
+        "outcome": step.outcome.value,
+        "reason": step.reason,
+        "seconds": round(step.shown.seconds, 3),
+        "qps": round(step.shown.qps, 3),
+        "p95_ms": None if p95 is None else p95.value_ms,
+        "failed": step.shown.failed,
+        "low_confidence": step.low_confidence,
+    }
+
+
+def p95_ms(merged: Merged) -> float | None:
+    """Of all statements; None: too few for it."""
+    return _at_ms(merged, 950)
+
+
+def _at_ms(merged: Merged, per_mille: int) -> float | None:
+    quantile = merged.tally.whole.response_at(per_mille)
+    return None if quantile is None else quantile.value_ns / NS_PER_MS
+
+
+def _ms(bound_ns: int | None) -> float | None:
+    return None if bound_ns is None else bound_ns / NS_PER_MS

@@ -1,0 +1,50 @@
+"""The command line in a process of its own, with a home folder and an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.processes import PATIENCE_S, PROGRAM, ROOT
+
+
+class Shell:
+    """Starts `loadgen` where only what was written here is known of connections."""
+
+    def __init__(self, home: Path) -> None:
+        self.folder = home / ".snowflake"
+        self.folder.mkdir()
+        self.environ = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+
+    def write(self, text: str, mode: int = 0o600) -> Path:
+        """connections.toml"""
+        path = self.folder / "connections.toml"
+        path.write_text(text, encoding="utf-8")
+        path.chmod(mode)
+        return path
+
+    def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return self.python(*PROGRAM[1:], *words, **variables)
+
+    def python(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *arguments],
+            env={**self.environ, **variables},
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*PROGRAM, *words],
+            env=self.environ,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )

@@ -1,0 +1,80 @@
+"""The run queue of a control plane."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from loadgen.control import pool_workers, run_attempts, run_claims, run_queue
+from loadgen.control.pool_workers import PoolWorkerIdentity
+from loadgen.control.run_claims import Claim, Result
+from loadgen.control.run_queue import NewQueued
+from loadgen.control.session import ControlSession
+from loadgen.model.queue import QueueStatus
+from tests.control_plane import ControlPlane, patience
+
+LEASE_S = 600.0
+NOT_ANSWERED: list[dict[str, Any]] = [{"kind": "drop_reply"}, {"kind": "reset"}, {"kind": "http_status", "status": 503}]
+each_fault = pytest.mark.parametrize("fault", NOT_ANSWERED, ids=[fault["kind"] for fault in NOT_ANSWERED])
+
+
+def register(plane: ControlPlane, me: PoolWorkerIdentity) -> None:
+    """A runner that is ONLINE, and does not fall silent however long the test takes."""
+    pool_workers.register(plane.session, patience(), me, draining=False, lease_s=LEASE_S)
+    plane.change(
+        "UPDATE POOL_WORKERS SET LAST_BEAT_AT = DATEADD(hour, 1, LAST_BEAT_AT) WHERE WORKER_ID = ?", me.worker_id
+    )
+
+
+class Queue:
+    """The queue of a control plane, emptied for each test."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.plane, self.session = plane, plane.session
+        for table in ("RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS"):
+            plane.change(f"DELETE FROM {table}")
+
+    def add(self, name: str = "orders", **more: Any) -> str:
+        wanted = NewQueued(**{"name": name, "scenario": "name: x", "files": {}} | more)
+        return run_queue.add(self.session, patience(), wanted).queue_id
+
+    def runner(self, *offers: str, **more: Any) -> str:
+        """A runner that is ONLINE. Its id."""
+        name = f"host-{uuid.uuid4()}"
+        fields: dict[str, Any] = {"hostname": name, "pid": 7, "version": "1", "task_queue": "Q", "labels": offers}
+        me = PoolWorkerIdentity(**{"worker_id": name, "capabilities": offers, **fields, **more})
+        register(self.plane, me)
+        return me.worker_id
+
+    def claim(self, owner: str, *offers: str, session: ControlSession | None = None) -> Claim | None:
+        return run_claims.claim(session or self.session, patience(), owner, offers, LEASE_S)
+
+    def claimed(self, owner: str) -> Claim:
+        got = self.claim(owner)
+        assert got is not None
+        return got
+
+    def row(self, queue_id: str) -> run_queue.Queued:
+        row = run_queue.read(self.session, queue_id)
+        assert row is not None
+        return row
+
+    def history(self, queue_id: str) -> list[tuple[int, str]]:
+        return [(one.epoch, one.status.value) for one in run_attempts.read(self.session, queue_id)]
+
+    def pass_time(self, queue_id: str, seconds: float = LEASE_S + 1) -> None:
+        """For this row: its lease, its pause."""
+        self.plane.change(
+            "UPDATE RUN_QUEUE SET AVAILABLE_AT = DATEADD(millisecond, ?, AVAILABLE_AT) WHERE QUEUE_ID = ?",
+            -round(seconds * 1000),
+            queue_id,
+        )
+
+    def finish(self, claim: Claim, status: QueueStatus = QueueStatus.COMPLETED, **result: Any) -> bool:
+        return run_claims.finish(self.session, patience(), claim, status, Result(**result))
+
+    def give_back(self, claim: Claim, *, counts: bool = True, pause_s: float = 0.0) -> bool:
+        failed = Result(exit_code=4, reason="no")
+        return run_claims.give_back(self.session, patience(), claim, failed, pause_s=pause_s, counts=counts)

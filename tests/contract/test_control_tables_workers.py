@@ -1,0 +1,234 @@
+"""What workers append, through the real driver: every column comes back as it was written."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import replace
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from loadgen.control import (
+    query_executions,
+    run_status,
+    test_logs,
+    value_pools,
+    warehouse_poll_snapshots,
+    window_results,
+    worker_metrics_snapshots,
+)
+from loadgen.control.queries import queries, tables
+from loadgen.control.session import ControlSession
+from loadgen.control.window_results import WindowResult
+from loadgen.control.worker_metrics_snapshots import Snapshot
+from loadgen.model.run import Phase
+from loadgen.workload.pools import CHUNK_BYTES_MAX, Pool, to_chunks
+from tests.contract.control_builders import HOSTILE, MOMENT, appends, raw_count
+from tests.control_plane import patience
+from tests.processes import wait_until
+
+# --- every statement -------------------------------------------------------------------------------------------------
+
+
+QUERIES = [query for name in tables() for query in queries(name).values()]
+BOUND = {"run_status.publish": 1, "run_leases.join": "2"}  # GREATEST takes no text; claim_first has the term 1 of run 1
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
+def test_every_named_query_is_accepted(session, query):
+    binds = [BOUND.get(query.name, "1")] * query.binds
+
+    if query.sql.startswith("SELECT"):
+        session.fetch(query, *binds)
+    elif "FROM VALUES" in query.sql:
+        session.append(query, [binds])
+    else:
+        session.execute(query, *binds)
+
+
+# --- window results --------------------------------------------------------------------------------------------------
+
+
+def window(**more: Any) -> WindowResult:
+    fields: dict[str, Any] = {
+        "worker_id": "w0",
+        "window_id": 1,
+        "epoch": 3,
+        "phase": Phase.MEASUREMENT,
+        "step_id": None,
+    }
+    fields |= {"seconds": 60.000123, "counts": '{"read":[1,2]}', "buckets": "{}"}
+    return WindowResult(**(fields | more))
+
+
+def test_windows_come_back_as_they_were_written(session, run_id):
+    windows = [
+        window(),
+        window(window_id=2, step_id=7, phase=Phase.WARMUP, seconds=0.1, buckets='{"é\'":"x"}'),
+        window(worker_id="w1", counts="x" * 500_000),
+    ]
+    for one in reversed(windows):
+        window_results.append(session, patience(), run_id, one)
+
+    assert window_results.read(session, run_id) == tuple(windows)
+    assert window_results.read(session, "another run") == ()
+
+
+def test_a_window_is_appended_once_whoever_tries_again(plane, session, run_id):
+    window_results.append(session, patience(), run_id, window())
+    window_results.append(session, patience(), run_id, window(seconds=99.0))
+
+    assert window_results.read(session, run_id) == (window(),)
+    assert raw_count(plane, "WINDOW_RESULTS", run_id) == 1
+
+
+def test_a_statement_that_is_executed_late_does_not_count_twice(plane, server, session):
+    """Its client has given up, looked, found nothing and sent it again; then the first one arrives after all."""
+    impatient = ControlSession(plane.place, role="test", environ=plane.environ, statement_limit_s=1)
+
+    def came_late() -> bool:
+        """Not so when we were slower than the request that is held."""
+        run_id, since_ms = str(uuid.uuid4()), server.now_ms()
+        server.fault(match="INSERT INTO WINDOW_RESULTS", kind="latency", ms=4_000, count=1)
+
+        window_results.append(impatient, patience(attempts=50), run_id, window())
+
+        requests = f"/__loadgen/journal?match=INSERT%20INTO%20WINDOW_RESULTS&since={since_ms}"
+        held = lambda: any(entry["outcome"] == "fault latency" for entry in server.ask(requests))  # noqa: E731
+        wait_until(held, "the first one has arrived")
+        assert window_results.read(session, run_id) == (window(),)
+        return raw_count(plane, "WINDOW_RESULTS", run_id) == 2
+
+    wait_until(came_late, "the first one arrives after the second")
+    impatient.close()
+
+
+# --- value pools -----------------------------------------------------------------------------------------------------
+
+
+SCALARS = (
+    *("text", "", HOSTILE, "NULL", "é😀", 0, -1, 2**70, 1.5, float("inf"), 1e-300, True, False, None),
+    *(Decimal("1.50"), Decimal("-1E+3"), b"", b"\x00\xff", datetime(2026, 1, 2, 3, 4, 5, 6)),  # noqa: DTZ001
+    *(datetime(2026, 1, 2, tzinfo=UTC), date(2026, 1, 2), time(1, 2, 3, 4)),
+)
+
+
+def test_a_pool_keeps_every_kind_of_value(session, run_id):
+    value_pools.store(session, patience(), run_id, Pool("all kinds", SCALARS))
+
+    loaded = value_pools.load(session, patience(), run_id)
+
+    assert list(loaded) == ["all kinds"]
+    assert loaded["all kinds"].values == SCALARS
+    assert [type(value) for value in loaded["all kinds"].values] == [type(value) for value in SCALARS]
+
+
+def test_a_large_pool_is_stored_in_chunks_and_only_once(plane, session, run_id):
+    large = Pool("large", tuple(f"{number:06d}" * 40 for number in range(9_000)))
+    small = Pool("a.small 'one'", (1, 2, 3))
+
+    for pool in (large, small, large):
+        value_pools.store(session, patience(), run_id, pool)
+
+    assert len(list(to_chunks(large))) == 3
+    assert raw_count(plane, "VALUE_POOLS", run_id) == 4
+    assert value_pools.load(session, patience(), run_id) == {"large": large, "a.small 'one'": small}
+    assert value_pools.load(session, patience(), "another run") == {}
+
+
+def test_a_value_as_large_as_a_chunk_can_be_stored(session, run_id):
+    pool = Pool("p", ("x" * (CHUNK_BYTES_MAX - 200), "y"))
+
+    value_pools.store(session, patience(), run_id, pool)
+
+    assert value_pools.load(session, patience(), run_id) == {"p": pool}
+
+
+# --- snapshots -------------------------------------------------------------------------------------------------------
+
+
+def snapshot(run_id: str, **more: Any) -> Snapshot:
+    fields: dict[str, Any] = {"run_id": run_id, "test_id": "t", "worker_id": "w0", "worker_group_id": 0}
+    fields |= {"worker_group_count": 2, "timestamp": MOMENT, "elapsed_seconds": 1.25, "phase": "WARMUP"}
+    fields |= {"total_queries": 5, "read_count": 3, "write_count": 2, "error_count": 0, "qps": 5.5}
+    fields |= {f"{name}_latency_ms": 0.125 for name in ("p50", "p95", "p99", "avg", "min", "max")}
+    fields |= {"active_connections": 4, "target_connections": 8, "cpu_percent": 12.5, "memory_percent": 3.25}
+    return Snapshot(**(fields | {"custom_metrics": '{"b":[1,2.5,null,"x"],"a":{"c":true}}'} | more))
+
+
+EMPTY = {f"{name}_latency_ms": None for name in ("p50", "p95", "p99", "avg", "min", "max")}
+
+EMPTY |= {"phase": None, "cpu_percent": None, "memory_percent": None, "custom_metrics": None}
+
+
+def alike(found: Snapshot, written: Snapshot) -> bool:
+    """A VARIANT comes back as JSON, not as the same text."""
+    metrics = [None if one.custom_metrics is None else json.loads(one.custom_metrics) for one in (found, written)]
+    return replace(found, custom_metrics=None) == replace(written, custom_metrics=None) and metrics[0] == metrics[1]
+
+
+def test_a_snapshot_comes_back_as_it_was_written(session, run_id):
+    written = snapshot(run_id)
+
+    worker_metrics_snapshots.append(session, patience(), [written])
+
+    (found,) = worker_metrics_snapshots.read(session, run_id)
+    assert alike(found, written)
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["NULL first", "NULL last"])
+def test_rows_with_and_without_values_share_a_batch(session, run_id, first):
+    """The driver gives a column of binds one type: nulls, and whole numbers among fractions, must not change it."""
+    pair = [
+        snapshot(run_id, **EMPTY, qps=0, elapsed_seconds=1),
+        snapshot(run_id, timestamp=MOMENT + timedelta(microseconds=1), qps=0.5, elapsed_seconds=1.75),
+    ]
+
+    worker_metrics_snapshots.append(session, patience(), pair if first == 0 else pair[::-1])
+
+    found = worker_metrics_snapshots.read(session, run_id)
+    assert all(alike(one, other) for one, other in zip(found, pair, strict=True))
+
+
+def test_2000_snapshots_are_four_statements(server, session, run_id):
+    written = [
+        snapshot(run_id, total_queries=number, timestamp=MOMENT + timedelta(seconds=number)) for number in range(2_000)
+    ]
+    before = appends(server, "WORKER_METRICS_SNAPSHOTS")
+
+    worker_metrics_snapshots.append(session, patience(), written)
+
+    found = worker_metrics_snapshots.read(session, run_id)
+    assert appends(server, "WORKER_METRICS_SNAPSHOTS") - before == 4
+    assert [one.snapshot_id for one in found] == [one.snapshot_id for one in written]
+    assert [one.total_queries for one in found] == list(range(2_000))
+
+
+def test_nothing_to_append_is_no_statement(session, run_id):
+    worker_metrics_snapshots.append(session, patience(), [])
+    warehouse_poll_snapshots.append(session, patience(), [])
+    test_logs.append(session, patience(), [])
+    query_executions.append(session, patience(), [])
+
+
+def test_metrics_that_json_cannot_hold_do_not_cost_the_batch(session, run_id):
+    odd = r'{"a":NaN,"b":"\u0000","c":"\ud800"}'
+
+    worker_metrics_snapshots.append(session, patience(), [snapshot(run_id, custom_metrics=odd), snapshot(run_id)])
+
+    found = worker_metrics_snapshots.read(session, run_id)
+    assert {"a": "nan", "b": "�", "c": "�"} in [json.loads(one.custom_metrics or "") for one in found]
+    assert len(found) == 2
+
+
+def test_the_newest_seconds_are_those_that_ended_within_some_time(session, run_id):
+    now = run_status.server_time(session)
+    written = [snapshot(run_id, timestamp=now - timedelta(seconds=age_s)) for age_s in (500, 90, 5)]
+    worker_metrics_snapshots.append(session, patience(), written)
+
+    found = worker_metrics_snapshots.newest(session, run_id, 300)
+
+    assert [one.timestamp for one in found] == [one.timestamp for one in written[1:]]

@@ -1,0 +1,87 @@
+"""The registry of runners: real SQL through both majors of the connector."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadgen.control import pool_workers
+from loadgen.model.pool_worker import PoolWorkerStatus
+from tests.contract.queue_builders import LEASE_S
+from tests.control_plane import patience
+
+pytestmark = pytest.mark.any_driver
+
+
+def test_a_beat_is_answered_with_the_wish_to_drain(queue):
+    runner = queue.runner()
+
+    def beat() -> pool_workers.Answer | None:
+        return pool_workers.beat(queue.session, runner, current_run="q", completed=3, failed=1, lease_s=LEASE_S)
+
+    before = beat()
+    assert pool_workers.drain(queue.session, patience(), runner)
+    after = beat()
+
+    assert before == pool_workers.Answer(beat_s=10.0, should_drain=False)
+    assert after == pool_workers.Answer(beat_s=10.0, should_drain=True)
+    seen = pool_workers.find(queue.session, patience(), runner)
+    assert (seen.status, seen.current_run, seen.completed, seen.failed) == (PoolWorkerStatus.DRAINING, "q", 3, 1)
+    assert pool_workers.totals(queue.session, patience()) == (3, 1)
+
+
+def test_a_silent_runner_is_offline_and_comes_back_by_registering_again(queue):
+    runner = queue.runner("zone=eu")
+    me = pool_workers.find(queue.session, patience(), runner).identity
+    queue.plane.change("UPDATE POOL_WORKERS SET LAST_BEAT_AT = DATEADD(second, -31, SYSDATE())")
+    assert pool_workers.find(queue.session, patience(), runner).status is PoolWorkerStatus.OFFLINE
+
+    assert pool_workers.silent_offline(queue.session, patience()) == 1
+    refused = pool_workers.beat(queue.session, runner, current_run=None, completed=0, failed=0, lease_s=LEASE_S)
+    pool_workers.register(queue.session, patience(), me, draining=False, lease_s=LEASE_S)
+
+    assert refused is None
+    assert pool_workers.find(queue.session, patience(), runner).status is PoolWorkerStatus.ONLINE
+    assert pool_workers.silent_offline(queue.session, patience()) == 0
+
+
+def test_who_had_the_same_host_and_process_id_is_gone(queue):
+    old = queue.runner(hostname="bench", pid=12)
+    beside = queue.runner(hostname="bench", pid=13)
+    new = queue.runner(hostname="bench", pid=12)
+
+    seen = {name: pool_workers.find(queue.session, patience(), name).status for name in (old, beside, new)}
+
+    assert seen == {old: "OFFLINE", beside: "ONLINE", new: "ONLINE"}
+
+
+def test_runners_that_have_been_gone_for_a_week_are_forgotten(queue):
+    gone, gone_lately, living = queue.runner(), queue.runner(), queue.runner()
+    for name, days in ((gone, 8), (gone_lately, 6)):
+        pool_workers.offline(queue.session, patience(), name)
+        queue.plane.change(
+            "UPDATE POOL_WORKERS SET LAST_BEAT_AT = DATEADD(day, ?, SYSDATE()) WHERE WORKER_ID = ?", -days, name
+        )
+
+    assert pool_workers.prune(queue.session, patience()) == 1
+
+    left = {worker.identity.worker_id for worker in pool_workers.page(queue.session, patience(), 100).workers}
+    assert left == {gone_lately, living}
+
+
+def test_runners_come_in_pages_filtered_by_status_and_label(queue):
+    eu = sorted(queue.runner("zone=eu", f"n={number}") for number in range(5))
+    queue.runner("zone=us")
+    pool_workers.drain(queue.session, patience(), eu[0])
+
+    pages: list[list[str]] = []
+    token: str | None = None
+    while not pages or token is not None:
+        page = pool_workers.page(queue.session, patience(), 2, token=token, labels=("zone=eu",))
+        pages.append([worker.identity.worker_id for worker in page.workers])
+        assert page.total == 5
+        token = page.next_token
+
+    assert pages == [eu[:2], eu[2:4], eu[4:]]
+    draining = pool_workers.page(queue.session, patience(), 10, status=PoolWorkerStatus.DRAINING)
+    assert [worker.identity.worker_id for worker in draining.workers] == [eu[0]]
+    assert draining.total == 1

@@ -1,0 +1,24 @@
+"""Directories for servers that tests start, stop and kill themselves."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.served import serving
+from tests.processes import reachable_directory
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    with reachable_directory() as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    """A data directory that has been served before; servers follow each other on it."""
+    with reachable_directory() as path:
+        with serving(path / "data"):
+            pass
+        yield path / "data"

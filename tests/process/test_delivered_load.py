@@ -1,0 +1,140 @@
+"""What was planned and not delivered makes a run INVALID, whatever took it away: workers that leave, logins that are
+refused. The server's own history says how many statements there were."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.embedded_server import EmbeddedServer
+from tests.process.run_bench import MEASURES, Bench, Program, benched, history
+from tests.processes import wait_until
+
+LOGIN = "/session/v1/login-request"
+TOKEN_EXPIRED = {"kind": "error", "errno": 390144, "message": "JWT token is invalid."}
+SLOTS = 16
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer("--slots", str(SLOTS), "--service-time", "20ms") as running:
+        yield running
+
+
+@pytest.fixture
+def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
+    with benched(server, tmp_path) as made:
+        yield made
+
+
+def worker_process(run: Program, worker_id: str) -> psutil.Process:
+    """By the name that a worker gives its process."""
+    (found,) = [process for pid in run.look() if (process := psutil.Process(pid)).name() == worker_id]
+    return found
+
+
+def measured(bench: Bench, run: Program, statements: int) -> None:
+    run.wait_for(MEASURES)
+    wait_until(lambda: history(bench.server, run.run_id)[None] >= statements, f"{statements} statements: {run.said}")
+
+
+def reasons(run: Program) -> str:
+    return "; ".join(run.summary["validity"]["reasons"])
+
+
+def test_a_worker_that_leaves_early_is_missed(bench: Bench) -> None:
+    run = bench.run(load={"connections": 4, "workers": 2, "duration": "10s"})
+    measured(bench, run, 100)
+    worker_process(run, "worker-1").send_signal(signal.SIGTERM)
+
+    assert run.ended() == 5, run.said
+
+    summary: dict[str, Any] = run.summary
+    assert summary["verdict"] == "invalid"
+    assert "worker-1 delivered" in reasons(run)
+    assert "worker-0 delivered" not in reasons(run)
+    assert summary["totals"]["succeeded"] == history(bench.server, run.run_id)[None]
+    assert summary["totals"]["qps"] == pytest.approx(
+        summary["totals"]["succeeded"] / summary["measured_seconds"], rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [TOKEN_EXPIRED, {"kind": "http_status", "status": 503}],
+    ids=["token expired", "service unavailable"],
+)
+def test_refused_logins_are_tried_again_counted_and_missed(bench: Bench, refusal: dict[str, Any]) -> None:
+    run = bench.run(load={"connections": 4, "duration": "20s"}, connections={"max_age": "2s"})
+    measured(bench, run, 20)
+    bench.server.fault(match=LOGIN, **refusal)
+    wait_until(lambda: bench.server.ask("/__loadgen/faults")[0]["fired"] >= 8, f"logins are tried again: {run.said}")
+    refused = bench.server.ask("/__loadgen/faults")[0]["fired"]
+    bench.server.clear_faults()
+    back = bench.server.ask("/__loadgen/stats")["statements"]
+    wait_until(lambda: bench.server.ask("/__loadgen/stats")["statements"] > back + 50, "clients are back")
+
+    assert run.ended() == 5, run.said
+
+    summary = run.summary
+    assert "delivered load" in reasons(run)
+    assert summary["totals"]["failed"] == 0
+    assert summary["delivered"]["fraction"] < 0.99
+    connections = summary["client"]["connections"]
+    assert connections["refused"] >= refused
+    assert connections["reopened"]["max_age"] >= 4
+    assert connections["last_refused"][-1]["worker_id"] == "worker-0"
+    assert connections["last_refused"][-1]["second"] > 0
+    assert re.search(r"[0-9]+ logins? refused, the last of worker-0: ", run.said), "it was told while the run went on"
+
+
+def test_a_worker_whose_logins_are_all_refused_ends_and_says_why(bench: Bench) -> None:
+    run = bench.run(connections={"max_age": "1s"}, timing={"no_connection": "4s"})
+    measured(bench, run, 20)
+    bench.server.fault(match=LOGIN, **TOKEN_EXPIRED)
+    wait_until(lambda: "no client has been connected" in run.said, f"the worker gives up: {run.said}")
+    bench.server.clear_faults()
+
+    assert run.ended() == 4, run.said
+
+    assert "JWT token is invalid" in run.summary["exit_reason"]
+    assert run.summary["client"]["connections"]["refused"] > 0
+    assert "worker-0 delivered" in reasons(run)
+
+
+def test_connections_of_a_higher_stage_are_open_before_it_begins(bench: Bench) -> None:
+    stages = [{"duration": "3s", "connections": 2}, {"duration": "3s", "connections": 8}]
+    bench.server.fault(match=LOGIN, kind="latency", ms=300)  # a login takes its time, as it does elsewhere
+    run = bench.run(load={"connections": None, "duration": None, "stages": stages})
+
+    run.ended()
+
+    delivered = run.summary["delivered"]
+    assert [one["step_id"] for one in delivered["by_window"]] == [1, 2]
+    assert [one["planned_connection_seconds"] for one in delivered["by_window"]] == [6.0, 24.0]
+    assert delivered["fraction"] >= 0.99, run.said
+    assert run.summary["client"]["connections"]["opened"] == 8
+    assert "load" not in reasons(run)
+
+
+def test_an_overloaded_server_is_judged_by_thresholds_and_an_aborted_plan_ends_at_the_abort(bench: Bench) -> None:
+    rate = {"mode": "rate", "rate": "300/s", "max_connections": 2, "connections": None, "duration": "4s"}
+    judged = bench.run(load=rate, thresholds=["p95 < 200ms"])
+    aborted = bench.run(
+        load=rate | {"duration": "60s"}, thresholds=[{"check": "p95 < 200ms", "window": "1s", "abort": True}]
+    )
+
+    for run in (judged, aborted):
+        run.ended()
+        delivered = run.summary["delivered"]
+        assert delivered["overload_arrivals"] > 0
+        assert not [reason for reason in run.summary["validity"]["reasons"] if "load" in reason or "arrivals" in reason]
+        assert not run.summary["thresholds"][0]["passed"]
+    assert judged.summary["delivered"]["planned_arrivals"] == judged.summary["totals"]["scheduled"] == 1_200
+    assert aborted.summary["delivered"]["planned_arrivals"] < 0.5 * 60 * 300

@@ -1,0 +1,86 @@
+"""Every example runs by the command that the README shows for it, and passes: shorter here, the rest as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.scenario.read import read_scenario
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from tests.processes import ROOT, reachable_directory
+
+PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
+EXAMPLES = [path.relative_to(ROOT) for path in sorted((ROOT / "examples").rglob("*.yaml"))]
+FIND_MAX = Path("examples/find_max.yaml")
+TIMING = (
+    "{tick: 200ms, heartbeat: 200ms, status_poll: 200ms, flush: 500ms, events_poll: 500ms, announce: 1s,"
+    " warehouse_poll: 400ms}"
+)
+SHORT = ["load.warmup=500ms", f"timing={TIMING}"]
+DURATION = ["load.duration=5s"]  # enough for a p99 of the slowest, and for a busy machine
+LENGTHS = {
+    FIND_MAX: ["load.find_max.step=2s", "load.find_max.settle=500ms"],
+    Path("examples/nightly.yaml"): [*DURATION, "thresholds.2.window=1s", "thresholds.2.after=1s"],
+    Path("examples/stages.yaml"): [
+        *(f"load.stages.{number}.duration=2s" for number in range(3)),
+        *("load.ramp=0s", "load.stages.1.ramp=1s"),
+    ],
+}
+END_S = 110
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    """One data directory, as a user has it: what one example prepared, the next one finds."""
+    with reachable_directory() as path:
+        yield path
+
+
+def run(example: Path, home: Path) -> dict[str, Any]:
+    """The result of `loadgen run EXAMPLE` with lengths of our own. It must have passed."""
+    output = home / example.with_suffix("").as_posix().replace("/", "-")
+    settings = [word for text in (*SHORT, *LENGTHS.get(example, DURATION)) for word in ("--set", text)]
+    environ = {name: value for name, value in os.environ.items() if name != EMBEDDED_ADDRESS}
+    environ |= {"PYTHONPATH": str(ROOT), "HOME": str(home), "LOADGEN_EMBEDDED_DATA_DIR": str(home / "data")}
+    done = subprocess.run(
+        [*PROGRAM, "run", str(example), "--quiet", "--output-dir", str(output), *settings],
+        env=environ,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (report,) = output.glob("*/report.html")
+    assert f"report: {report}" in done.stdout.splitlines()
+    found: dict[str, Any] = json.loads((report.parent / "summary.json").read_text("utf-8"))
+    return found
+
+
+@pytest.mark.parametrize("example", [path for path in EXAMPLES if path != FIND_MAX], ids=str)
+def test_every_example_passes(example: Path, home: Path) -> None:
+    summary = run(example, home)
+
+    assert summary["verdict"] == "passed"
+    assert summary["totals"]["failed"] == 0
+    assert all(statement["succeeded"] for statement in summary["statements"].values())
+
+
+def test_the_search_finds_what_its_comment_says(home: Path) -> None:
+    scenario = read_scenario(ROOT / FIND_MAX, environ={}).scenario
+    slots = scenario.embedded.slots
+    assert scenario.load.find_max is not None
+    assert f"the answer is {slots}." in (ROOT / FIND_MAX).read_text("utf-8")
+
+    found = run(FIND_MAX, home)["find_max"]
+
+    # Steps of two seconds may take one level for the next.
+    assert abs(found["max_concurrency"] - slots) <= scenario.load.find_max.increment

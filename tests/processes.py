@@ -1,0 +1,124 @@
+"""What tests of processes share: waiting for a state, directories that every account can reach, other accounts.
+
+No wait here is for a fixed time. Its limit is one that only a hang reaches, however busy the machine.
+"""
+
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import pytest
+
+from loadgen.embedded.datadir import account_of, first_closed, may, server_account
+
+ROOT = Path(__file__).resolve().parent.parent
+# The command line as a user types it; -P: no module of the current directory may stand in for one of ours.
+PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
+PATIENCE_S = 120.0
+LOOK_S = 0.02
+Value = TypeVar("Value")
+VARIANTS = ("root", "ordinary user")
+
+
+def wait_until(happened: Callable[[], Value | None], what: str, *, unless: Callable[[], object] | None = None) -> Value:
+    """The first true value of `happened`. Fails when it does not come, and at once when `unless` says why it cannot."""
+    never = threading.Event()
+    for _ in range(round(PATIENCE_S / LOOK_S)):
+        if value := happened():
+            return value
+        if unless is not None and (told := unless()):
+            pytest.fail(f"while waiting until {what}: {told}")
+        never.wait(LOOK_S)
+    pytest.fail(f"did not happen in {PATIENCE_S:.0f} s: {what}")
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those that still run; one may end while it is looked at."""
+    found = set()
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.add(pid)
+    return found
+
+
+@contextmanager
+def reachable_directory() -> Iterator[Path]:
+    """A fresh directory that the account of PostgreSQL can reach; pytest's own are closed to others."""
+    account = server_account(Path("/nonexistent"))
+    for parent in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):
+        if parent.is_dir() and (os.geteuid() != 0 or first_closed(parent, account) is None):
+            break
+    else:
+        pytest.skip(f"no temporary directory can be reached by user `{account.name}`")
+    path = Path(tempfile.mkdtemp(prefix="loadgen-test-", dir=parent)).resolve()
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def run_as(variant: str, parent: Path) -> list[str]:
+    """What to put before a command to run it as `variant`, who may then write to `parent`; skips what cannot be."""
+    if variant == "root":
+        if os.geteuid() != 0:
+            pytest.skip("needs root")
+        return []
+    if os.geteuid() != 0:
+        return []
+    try:
+        nobody = account_of(pwd.getpwnam("nobody").pw_uid)
+    except KeyError:
+        pytest.skip("there is no user `nobody`")
+    if shutil.which("setpriv") is None:
+        pytest.skip("there is no `setpriv` to become user `nobody` with")
+    os.chown(parent, nobody.uid, nobody.gid)
+    prefix = ["setpriv", f"--reuid={nobody.uid}", f"--regid={nobody.gid}", "--clear-groups"]
+    needed = [Path(sys.executable).resolve(), Path(sys.prefix), ROOT]
+    if any(first_closed(path.parent, nobody) or not may(path, nobody, stat.S_IXOTH) for path in needed):
+        # He may look into directories closed to him, so that he can run Python at all; he may still write to none.
+        prefix += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    if subprocess.run([*prefix, sys.executable, "-c", "pass"], capture_output=True).returncode != 0:
+        pytest.skip("user `nobody` cannot run this Python")
+    return prefix
+
+
+@contextmanager
+def server_process(script: str, data_dir: Path, prefix: list[str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs `script` on a data directory, says a line when it is ready, and ends when stdin does."""
+    command = [*(prefix or []), sys.executable, "-c", script, str(data_dir)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+
+@contextmanager
+def process_of_owner(path: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the user who owns `path`, with no tie to its parent's life."""
+    owner = path.stat()
+    identity: dict[str, Any] = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
+    process = subprocess.Popen(command, cwd="/", stderr=subprocess.DEVNULL, **(identity if os.geteuid() == 0 else {}))
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,51 @@
+"""Scenarios from texts, and the problems of those that are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.prepare.definition import Definition
+from loadgen.prepare.survey import tables_of
+from loadgen.scenario.problem import ScenarioProblems
+from loadgen.scenario.read import parse_scenario
+from loadgen.scenario.scenario import Scenario
+from loadgen.snowflake.ident import Ident
+
+MINIMAL = "version: 1\nname: x\nworkload: {statements: [{name: a, sql: SELECT 1}]}\n"
+# With places for mistakes.
+GOOD = """\
+version: 1
+name: good
+{top}
+workload:
+  statements:
+    - name: a
+      sql: SELECT ?
+      params: [{param}]
+{statement}
+load: {{{load}}}
+"""
+
+
+def read(text: str, environ: dict[str, str] | None = None, **options: Any) -> Scenario:
+    return parse_scenario(text, source="f.yaml", environ=environ or {}, **options).scenario
+
+
+def problems(text: str, environ: dict[str, str] | None = None, **options: Any) -> list[str]:
+    with pytest.raises(ScenarioProblems) as found:
+        read(text, environ, **options)
+    return [str(problem) for problem in found.value.problems]
+
+
+def problems_of(top="", param="{literal: 1}", load="", statement=""):
+    return problems(GOOD.format(top=top, param=param, load=load, statement=statement))
+
+
+def only_table(text: str) -> Definition:
+    """The definition of the one table that a scenario prepares."""
+    ((_, definition),) = tables_of(read(text, folder=Path()), Ident("D"), Ident("S"))
+    assert definition is not None
+    return definition

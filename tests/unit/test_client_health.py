@@ -1,0 +1,229 @@
+"""Was it the client that was measured? Every limit from both sides, and what is said about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from loadgen.metrics.client_effect import ClientEffect
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.result import WindowResult
+from loadgen.report.client_health import ClientHealth, ClientPart, judge_client, worst
+from loadgen.report.verdict import check_threshold, undecided
+from loadgen.scenario.scenario import Threshold
+from loadgen.scenario.threshold import parse_check
+from loadgen.units import NS_PER_MS
+from orchestrator.results import Gathered, client_parts
+from tests.unit.orchestrator_builders import merged, tally, window
+
+VALID, WARNED, INVALID = "valid", "warned", "invalid"
+
+
+def part(service_mean_ms: float | None = 20.0, where: str = "worker-0", **health: float) -> ClientPart:
+    return ClientPart(where=where, health=ClientHealth(**health), service_mean_ms=service_mean_ms)  # type: ignore[arg-type]
+
+
+def grade(*parts: ClientPart) -> str:
+    verdict = judge_client(parts)
+    assert verdict.health.saturated == bool(verdict.invalid)
+    return INVALID if verdict.invalid else WARNED if verdict.warnings else VALID
+
+
+@pytest.mark.parametrize(
+    ("judged", "expected"),
+    [
+        (part(), VALID),  # nobody said anything
+        (part(cpu_percent_of_core=59.9), VALID),
+        (part(cpu_percent_of_core=60.0), WARNED),
+        (part(cpu_percent_of_core=84.9), WARNED),
+        (part(cpu_percent_of_core=85.0), INVALID),
+        # 3 % of 20 ms is 0.6 ms, 10 % is 2 ms
+        (part(wakeup_mean_ms=0.6), VALID),
+        (part(wakeup_mean_ms=0.61), WARNED),
+        (part(wakeup_mean_ms=2.0), WARNED),
+        (part(wakeup_mean_ms=2.01), INVALID),
+        # more than a tenth, and less than a millisecond: nobody can do better
+        (part(service_mean_ms=5.0, wakeup_mean_ms=1.0), WARNED),
+        (part(service_mean_ms=5.0, wakeup_mean_ms=1.01), INVALID),
+        # statements that take long may wait for their client
+        (part(service_mean_ms=1_000.0, wakeup_mean_ms=29.0), VALID),
+        (part(service_mean_ms=None, wakeup_mean_ms=500.0), VALID),  # nothing was measured, and that is told elsewhere
+        (part(wakeup_p99_ms=400.0, wakeup_max_ms=499.0), VALID),  # a bound of percentiles, no reason by itself
+        (part(gap_percent=1.0), VALID),
+        (part(gap_percent=1.01), INVALID),
+    ],
+)
+def test_each_limit(judged: ClientPart, expected: str) -> None:
+    assert grade(judged) == expected
+
+
+def test_one_busy_stage_is_enough() -> None:
+    calm = part(where="worker-0 in stage 1", cpu_percent_of_core=10.0)
+    busy = part(where="worker-0 in stage 2", cpu_percent_of_core=90.0)
+
+    verdict = judge_client([calm, busy])
+
+    (reason,) = verdict.invalid
+    assert reason.startswith("the client was the limit: worker-0 in stage 2 used 90 % of its core (at most 85 %)")
+
+
+def test_lateness_is_judged_by_the_service_time_of_its_own_stage() -> None:
+    """5 ms are nothing beside 200 ms, and too much beside 10 ms; the mean of both stages would hide it."""
+    assert grade(part(200.0, wakeup_mean_ms=5.0)) == VALID
+    assert grade(part(200.0, wakeup_mean_ms=5.0), part(10.0, wakeup_mean_ms=5.0)) == INVALID
+
+
+@pytest.mark.parametrize(
+    ("judged", "advice"),
+    [
+        (part(cpu_percent_of_core=90.0, others_cores=1.0), "more workers would be safer"),
+        (
+            part(wakeup_mean_ms=9.0, others_cores=1.93, cores=2),
+            "other processes use this machine: 1.9 of its 2 cores; end them, or run the workers elsewhere",
+        ),
+        (part(wakeup_mean_ms=9.0, others_cores=0.1, cores=2), "run fewer connections per worker"),
+        (part(wakeup_mean_ms=9.0), "run fewer connections per worker"),
+        (part(gap_percent=33.0), "was paused for 33.0 % of the time (at most 1 %)"),
+    ],
+)
+def test_it_says_what_to_do(judged: ClientPart, advice: str) -> None:
+    (reason,) = judge_client([judged]).invalid
+    assert advice in reason
+
+
+def test_many_workers_with_the_same_trouble_are_not_all_listed() -> None:
+    verdict = judge_client([part(where=f"worker-{number}", cpu_percent_of_core=99.0) for number in range(100)])
+
+    assert len(verdict.invalid) == 6
+    assert verdict.invalid[-1] == "the client was like that 95 times more"
+
+
+def test_the_worst_of_each_is_shown() -> None:
+    one, other = ClientHealth(cpu_percent_of_core=10.0, wakeup_p99_ms=9.0), ClientHealth(cpu_percent_of_core=70.0)
+
+    assert worst([one, other, ClientHealth()]) == ClientHealth(cpu_percent_of_core=70.0, wakeup_p99_ms=9.0)
+    assert worst([]) == ClientHealth()
+
+
+# --- lateness over time ----------------------------------------------------------------------------------------------
+
+
+def effect(*waits: tuple[float, int], gap_ms: int = 0) -> ClientEffect:
+    """Of waits that were so late (ms) and took so long (ms)."""
+    late, weights = (np.array(column) for column in zip(*waits, strict=True))
+    histogram = Histogram.weighted((late * NS_PER_MS).astype(np.int64), weights.astype(np.int64))
+    return ClientEffect(elapsed_ms=int(weights.sum()), gap_ms=gap_ms, late=histogram)
+
+
+def test_a_pause_counts_for_as_long_as_it_took() -> None:
+    """20 of 60 s stopped: one wake-up among eight hundred, and a third of the time."""
+    paused = effect(*[(0.1, 50)] * 800, (20_000.0, 20_050), gap_ms=20_050)
+
+    health = ClientHealth.of(paused)
+
+    assert health.wakeup_mean_ms == pytest.approx(20_000 * 20_050 / 60_050, rel=0.01)
+    assert health.wakeup_p99_ms == pytest.approx(20_000, rel=0.011)
+    assert health.gap_percent == pytest.approx(100 * 20_050 / 60_050)
+    assert ClientHealth.of(effect(*[(0.1, 50)] * 1_200)).gap_percent == 0.0
+
+
+def test_effects_of_windows_add() -> None:
+    first, second = effect((1.0, 100)), effect((3.0, 300))
+
+    both = first + second
+
+    assert both.late_mean_ms == pytest.approx(2.5)
+    assert both.elapsed_ms == 400
+    assert ClientHealth.of(None) == ClientHealth.of(ClientEffect()) == ClientHealth()
+
+
+# --- thresholds that the client leaves open --------------------------------------------------------------------------
+
+LATE = ClientHealth(wakeup_mean_ms=2.0, wakeup_p99_ms=8.0, wakeup_max_ms=30.0)
+FIFTY = merged({"s": tally((50.0,) * 100)})  # 100 statements of 50 ms in ten seconds: 10/s
+
+
+def reasons(*texts: str, health: ClientHealth = LATE, open_loop: bool = False) -> list[str]:
+    thresholds = [Threshold(check=parse_check(text)) for text in texts]
+    checked = [check_threshold(threshold.check, FIFTY) for threshold in thresholds]
+    return undecided(thresholds, checked, health, FIFTY, open_loop=open_loop)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_open"),
+    [
+        ("p95 < 60ms", False),  # met
+        ("p95 < 49ms", True),
+        ("p95 < 42.1ms", True),
+        ("p95 < 41.9ms", False),  # missed by more than the client can have added
+        ("p50 <= 45ms", True),
+        ("s.p99 < 45ms", True),
+        ("service_p95 < 45ms", True),
+        ("max < 21ms", True),
+        ("max < 19ms", False),
+        ("avg < 48.1ms", True),
+        ("avg < 47.9ms", False),
+        ("qps > 10.4", True),  # 2 of 50 ms: without them 10.417/s
+        ("qps > 10.5", False),
+        ("p95 > 51ms", False),  # the client made it longer, and still it is too short
+        ("errors > 0", False),
+        ("queries >= 101", False),
+        ("lag_p99 < 1ms", False),  # nothing was measured
+    ],
+)
+def test_a_threshold_missed_by_less_than_the_client_may_have_added_is_undecided(text: str, is_open: bool) -> None:
+    found = reasons(text)
+
+    assert bool(found) == is_open
+    if is_open:
+        assert found[0].startswith(f"undecided: {text} was missed with ")
+
+
+def test_a_rate_of_arrivals_does_not_depend_on_the_client() -> None:
+    assert reasons("qps > 10.4", open_loop=True) == []
+
+
+def test_one_threshold_that_is_missed_for_certain_decides() -> None:
+    assert len(reasons("p95 < 49ms", "p99 < 48ms", "p50 < 1s")) == 2
+    assert reasons("p95 < 49ms", "p99 < 20ms") == []
+
+
+def test_a_client_of_which_nothing_is_known_leaves_nothing_open() -> None:
+    assert reasons("p95 < 49ms", health=ClientHealth()) == []
+
+
+# --- from the windows of workers -------------------------------------------------------------------------------------
+
+
+def measured(step_id: int | None, service_ms: float, late_ms: float, window_id: int = 1) -> WindowResult:
+    found = window({"s": tally((service_ms,) * 50)}, step_id=step_id, window_id=window_id)
+    return replace(found, client=effect((late_ms, 1_000)))
+
+
+def test_each_worker_is_judged_in_each_of_its_stages() -> None:
+    stages = (measured(1, 100.0, 1.0), measured(2, 10.0, 3.0, window_id=2))
+    gathered = Gathered(windows={"worker-0": stages, "worker-1": (measured(None, 50.0, 0.5),)}, gaps=())
+
+    parts = client_parts(gathered)
+
+    assert [(part.where, part.service_mean_ms, part.health.wakeup_mean_ms) for part in parts] == [
+        ("worker-0 in stage 1", 100.0, 1.0),
+        ("worker-0 in stage 2", 10.0, 3.0),
+        ("worker-1", 50.0, 0.5),
+    ]
+
+
+def test_of_a_search_only_the_steps_that_count_are_judged() -> None:
+    steps = (measured(1, 100.0, 1.0), measured(2, 10.0, 3.0, window_id=2))
+
+    (found,) = client_parts(Gathered(windows={"worker-0": steps}, gaps=()), {2})
+
+    assert found.where == "worker-0 in step 2"
+
+
+def test_a_worker_that_said_nothing_of_itself_is_not_an_idle_one() -> None:
+    (found,) = client_parts(Gathered(windows={"worker-0": (window(),)}, gaps=()))
+
+    assert found.health == ClientHealth()

@@ -1,0 +1,240 @@
+"""Delivered load from plan to verdict, in simulated time: the real plan, events, conductor, meter and verdict, and
+connections that are lost, refused and opened again, and workers that leave. The truth is counted beside it, slot by
+slot in steps of a tenth of a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.metrics.connections import Refusal, Reopened
+from loadgen.metrics.result import WindowResult
+from loadgen.model.event import SetPhase, SetWorkerTarget
+from loadgen.model.run import Phase
+from loadgen.model.split import share
+from loadgen.report.delivered import Delivered, delivered_connections, shortfalls
+from loadgen.scenario.scenario import Load
+from loadgen.scenario.scenario import Stage as Level
+from loadgen.units import NS_PER_S
+from loadgen.worker.arguments import WorkerArguments
+from orchestrator.commands import plan_events
+from orchestrator.plan import RunPlan, plan_run, planned_connection_ms
+from tests.unit.worker_builders import Pool, Stage
+
+ANNOUNCE_S = 2.0
+ZERO = datetime.fromisoformat("2026-11-15T02:00:00")
+NO = Refusal(at=ZERO, code=390_144, text="JWT token is invalid.")
+STEP_S = 0.1
+BAND = 0.005  # around a limit, that is left out
+
+
+@dataclass(frozen=True)
+class Outage:
+    """The connection of a slot is lost, and logging in again is refused until it works."""
+
+    slot: int
+    from_s: float
+    to_s: float
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What happens to one worker."""
+
+    outages: tuple[Outage, ...] = ()
+    leaves_s: float | None = None
+
+
+@dataclass
+class Connecting(Pool):
+    """Clients that are connected as soon as they are wanted, or a little later."""
+
+    stage: Stage | None = None
+    opened: set[int] = field(default_factory=set)
+    away: set[int] = field(default_factory=set)  # slots whose logins are refused
+
+    def __post_init__(self) -> None:
+        Pool.__init__(self)
+
+    def resize(self, wanted: int, ahead: int = 0) -> None:
+        super().resize(wanted, ahead)
+        assert self.stage is not None
+        meter, now_ns = self.stage.connections, self.stage.clock.now_ns
+        for slot in range(self.ahead):
+            if slot not in self.opened | self.away:
+                meter.login_began(slot, now_ns, again=False)
+                meter.login_succeeded(slot, now_ns + NS_PER_S // 2, None)
+                self.opened.add(slot)
+        for slot in [slot for slot in self.opened if slot >= self.ahead]:
+            meter.gone(slot, now_ns)
+            self.opened.discard(slot)
+
+
+def play(load: Load, plan: RunPlan, worker: int, workers: int, fate: Fate) -> list[WindowResult]:
+    """One worker's life; the windows it has measured."""
+    me = WorkerArguments(run_id="run", worker_id=f"worker-{worker}", worker_group_id=worker, worker_group_count=workers)
+    stage = Stage(load, arguments=me)
+    stage.pool = stage.conductor._pool = Connecting(stage=stage)  # type: ignore[assignment]
+    first = next(iter(planned_levels(load, plan, worker, workers)))[1]
+    stage.conductor.aim(first)
+    for new in plan_events(plan, [f"worker-{number}" for number in range(workers)], ZERO):
+        command = new.command
+        assert isinstance(command, (SetPhase, SetWorkerTarget))
+        assert command.effective_at is not None
+        if new.address.worker_id in (None, me.worker_id):
+            at_s = (datetime.fromisoformat(command.effective_at) - ZERO).total_seconds()
+            stage.say(command, at_s=at_s)
+    stage.conductor.begin(plan.first_phase, load.duration_s if plan.first_phase is Phase.MEASUREMENT else None)
+    assert plan.ends_s is not None
+    moments = [(outage.from_s, outage.slot, False) for outage in fate.outages]
+    moments += [(outage.to_s, outage.slot, True) for outage in fate.outages]
+    ends_s = plan.ends_s + 1.0 if fate.leaves_s is None else min(fate.leaves_s, plan.ends_s + 1.0)
+    for at_s, slot, back in sorted(moments):
+        if at_s < ends_s:
+            stage.run_to(at_s)
+            _strike(stage, slot, back=back)
+    stage.run_to(ends_s)
+    stage.conductor.finish()
+    return [window for window in stage.results() if window.phase is Phase.MEASUREMENT]
+
+
+def _strike(stage: Stage, slot: int, *, back: bool) -> None:
+    pool, meter, now_ns = stage.pool, stage.connections, stage.clock.now_ns
+    assert isinstance(pool, Connecting)
+    if back:
+        pool.away.discard(slot)
+    else:
+        pool.away.add(slot)
+        pool.opened.discard(slot)
+    if slot >= pool.ahead:
+        return
+    meter.login_began(slot, now_ns, again=True)
+    if back:
+        meter.login_succeeded(slot, now_ns, Reopened.SESSION_LOST)
+        pool.opened.add(slot)
+    else:
+        meter.login_refused(slot, now_ns, NO)
+
+
+def planned_levels(load: Load, plan: RunPlan, worker: int, workers: int) -> list[tuple[float, int]]:
+    """(second, connections) of a worker, in steps of the truth; written down apart from the product's own line."""
+    level = share(load.min_connections if load.ramp_s else load.levels[0].connections or 0, worker, workers)
+    lines = [(0.0, 0.0, level, level)]
+    for target in plan.targets:
+        goal = share(target.connections, worker, workers)
+        lines.append((target.at_s, target.ramp_s, lines[-1][3], goal))
+    assert plan.ends_s is not None
+    found = []
+    for tick in range(round((plan.ends_s + 1) / STEP_S)):
+        at_s = (tick + 0.5) * STEP_S
+        began_s, ramp_s, origin, goal = [line for line in lines if line[0] <= at_s][-1]
+        moved = 1.0 if not ramp_s else min(1.0, (at_s - began_s) / ramp_s)
+        found.append((at_s, int(origin + (goal - origin) * moved + 1e-9)))
+    return found
+
+
+def truth(load: Load, plan: RunPlan, fates: list[Fate]) -> dict[tuple[str, int | None], tuple[int, int]]:
+    """(planned, delivered) in steps, by worker and window."""
+    found: dict[tuple[str, int | None], tuple[int, int]] = {}
+    for number, fate in enumerate(fates):
+        for at_s, planned in planned_levels(load, plan, number, len(fates)):
+            inside = [one for one in plan.windows if one.starts_s <= at_s < one.starts_s + one.duration_s]
+            if not inside:
+                continue
+            away = {one.slot for one in fate.outages if one.from_s <= at_s < one.to_s}
+            there = planned - len([slot for slot in away if slot < planned])
+            there = 0 if fate.leaves_s is not None and at_s >= fate.leaves_s else there
+            key = (f"worker-{number}", inside[0].step_id)
+            before = found.get(key, (0, 0))
+            found[key] = before[0] + planned, before[1] + there
+    return found
+
+
+def judged(load: Load, plan: RunPlan, fates: list[Fate]) -> Delivered:
+    workers = len(fates)
+    windows = {f"worker-{number}": play(load, plan, number, workers, fate) for number, fate in enumerate(fates)}
+    planned = {
+        (f"worker-{number}", step_id): planned_ms
+        for number in range(workers)
+        for step_id, planned_ms in planned_connection_ms(load, plan, number, workers).items()
+    }
+    return Delivered(portions=delivered_connections(windows, planned))
+
+
+CONSTANT = Load(connections=4, warmup_s=0.0, duration_s=6.0)
+WARM = Load(connections=6, warmup_s=5.0, duration_s=10.0)
+RAMPED = Load(connections=8, min_connections=2, warmup_s=2.0, duration_s=10.0, ramp_s=6.0)
+STAGED = Load(
+    connections=8,
+    warmup_s=3.0,
+    duration_s=15.0,
+    stages=(
+        Level(duration_s=5.0, connections=2),
+        Level(duration_s=5.0, connections=8, ramp_s=2.0),
+        Level(duration_s=5.0, connections=4),
+    ),
+)
+LOADS = [CONSTANT, WARM, RAMPED, STAGED]
+
+
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_where_nothing_happens_everything_is_delivered(load: Load, workers: int) -> None:
+    """Connections of a higher level are open before it begins, and worker and orchestrator have the same plan."""
+    delivered = judged(load, plan_run(load, announce_s=ANNOUNCE_S), [Fate()] * workers)
+
+    assert shortfalls(delivered) == []
+    assert delivered.run.missing <= workers * 3  # milliseconds that were rounded off
+    assert delivered.run.planned > 0
+
+
+def test_a_worker_that_leaves_is_named_with_what_it_left_undone() -> None:
+    load = Load(connections=4, warmup_s=0.0, duration_s=60.0)
+
+    delivered = judged(load, plan_run(load, announce_s=ANNOUNCE_S), [Fate(), Fate(leaves_s=ANNOUNCE_S + 6.0)])
+
+    assert shortfalls(delivered) == [
+        "delivered load was 55.0 % (132.0 of 240.0 connection-seconds) of the plan",
+        "worker-1 delivered 10.0 % (12.0 of 120.0 connection-seconds) of its part",
+    ]
+
+
+tenths = st.integers(0, 200).map(lambda tenth: tenth / 10)
+outages = st.builds(
+    lambda slot, from_s, length_s: Outage(slot, from_s, from_s + length_s),
+    st.integers(0, 7),
+    tenths,
+    st.integers(1, 60).map(lambda tenth: tenth / 10),
+)
+fates = st.builds(
+    Fate,
+    outages=st.lists(outages, max_size=3, unique_by=lambda outage: outage.slot).map(tuple),
+    leaves_s=st.none() | tenths,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from(LOADS), st.lists(st.just(Fate()) | fates, min_size=1, max_size=3))
+def test_the_verdict_is_the_truth(load: Load, drawn: list[Fate]) -> None:
+    plan = plan_run(load, announce_s=ANNOUNCE_S)
+    true = truth(load, plan, drawn)
+
+    def fraction(*keys: tuple[str, int | None]) -> float:
+        planned, there = (sum(true[key][part] for key in keys) for part in (0, 1))
+        return there / planned if planned else 1.0
+
+    everything = fraction(*true)
+    windows = [fraction(*(key for key in true if key[1] == step)) for step in {key[1] for key in true}]
+    workers = [fraction(*(key for key in true if key[0] == one)) for one in {key[0] for key in true}]
+    margins = [everything - 0.99, *(part - 0.99 for part in windows), *(part - 0.95 for part in workers)]
+
+    said = shortfalls(judged(load, plan, drawn))
+
+    if min(margins) < -BAND:
+        assert said, f"{min(margins):.4f} below a limit, and nobody noticed"
+    elif min(margins) > BAND:
+        assert said == []

@@ -1,0 +1,324 @@
+"""A search that is led: what workers show becomes steps, whatever happens to the workers, and steps become a result."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from loadgen.cli.run_record import measured_windows
+from loadgen.control.find_max_step_history import StepRecord
+from loadgen.metrics.client_effect import ClientEffect
+from loadgen.metrics.connections import ConnectionTime
+from loadgen.metrics.result import WindowResult, merge
+from loadgen.metrics.tally import StatementTally
+from loadgen.rules.find_max_step import FindMax
+from loadgen.scenario.scenario import OnWorkerLoss
+from loadgen.worker.rows import stored_window
+from orchestrator.crew import Health, WorkerView
+from orchestrator.find_max import Blind, FindMaxController, NextStep, Order, Over
+from orchestrator.find_max_observation import step_record
+from tests.unit.orchestrator_builders import end, live, tally, view, window
+from tests.unit.worker_builders import ME, SERVER_TIME
+
+CONFIG = FindMax(start=5, increment=10, step_s=10.0, settle_s=2.0, maximum=100, refine=False)
+MISSING_S = 30.0
+CALM = tally((20.0,) * 500)
+UNCLEAR = tally((20.0,) * 45 + (30.0,) * 5)  # the bounds of its p95 are on both sides of the limit
+BAD = tally((99.0,) * 500)
+
+
+class Led:
+    """A search over two workers, and the time."""
+
+    def __init__(self, on_worker_loss: OnWorkerLoss = OnWorkerLoss.FAIL) -> None:
+        self.controller = FindMaxController(CONFIG, (), missing_s=MISSING_S, on_worker_loss=on_worker_loss)
+        self.now_s = 100.0
+        self.records: list[StepRecord] = []
+        self.windows: dict[int, list[list[WindowResult]]] = {}
+
+    def worker(
+        self, number: int, shown: StatementTally, seconds: float, health: Health = Health.ALIVE, **more: Any
+    ) -> WorkerView:
+        step = self.controller.number
+        elapsed_ms, cpu_percent, delivered = (
+            round(seconds * 1000),
+            more.pop("cpu_percent", 20),
+            more.pop("delivered", 1.0),
+        )
+        own = replace(
+            window({"s": shown}, step_id=step, seconds=seconds, window_id=step),
+            client=ClientEffect(elapsed_ms=elapsed_ms, cpu_ms=elapsed_ms * cpu_percent // 100),
+            connections=ConnectionTime(planned_ms=elapsed_ms, delivered_ms=round(elapsed_ms * delivered)),
+        )
+        return view(health, number=number, live=live(own), **more)
+
+    def look(self, *crew: WorkerView, later_s: float = 1.0) -> Order | None:
+        self.now_s += later_s
+        number = self.controller.number
+        judged, order = self.controller.look(crew, self.now_s, queue_seen=False)
+        if judged is not None:
+            step, measured = judged
+            self.records.append(step_record("run", step, measured, SERVER_TIME))
+            self.windows[number] = [list(worker.live.windows) for worker in crew if worker.live is not None]
+        return order
+
+    def step(self, shown: StatementTally = CALM, seconds: float = 10.0, **more: Any) -> Order | None:
+        """Ask for the step where nobody did, and judge it."""
+        if not self.records:
+            self.look(view(number=0), view(number=1))
+        self.look(*(self.worker(number, shown, 1.5, **more) for number in range(2)))
+        return self.look(*(self.worker(number, shown, seconds, **more) for number in range(2)))
+
+    @property
+    def outcomes(self) -> list[tuple[int, str]]:
+        return [(record.target_connections, record.outcome) for record in self.records]
+
+    def result(self, *, valid: bool = True) -> dict[str, Any]:
+        decisive = self.controller.decisive_step
+        found = self.controller.result(merge(self.windows.get(decisive or 0, [])), valid=valid)
+        json.dumps(found)
+        return found
+
+
+def searched() -> Led:
+    """5 holds and is confirmed; 15 fails, and fails again."""
+    led = Led()
+    for shown in (CALM, BAD, CALM, BAD):
+        order = led.step(shown)
+    assert isinstance(order, Over)
+    return led
+
+
+# --- the result ------------------------------------------------------------------------------------------------------
+
+
+def test_the_result_names_the_decisive_step() -> None:
+    led = searched()
+
+    found = led.result()
+
+    assert led.outcomes == [(5, "STABLE"), (15, "DEGRADED"), (5, "STABLE"), (15, "DEGRADED")]
+    assert (found["max_concurrency"], found["result"], found["confidence"]) == (5, "TRUE_MAX", "high")
+    assert (found["decisive_step"], found["failed_at"], found["failed_outcome"]) == (3, 15, "DEGRADED")
+    assert found["p95_ms"] == pytest.approx(20.0, rel=0.02)
+    assert [step["step"] for step in found["steps"]] == [1, 2, 3, 4]
+    assert led.controller.connections == 5
+    assert led.controller.obstacle is None
+
+
+def test_an_invalid_run_is_not_sure_of_its_maximum() -> None:
+    assert searched().result(valid=False)["confidence"] == "low"
+
+
+def test_a_report_is_made_of_the_windows_of_the_decisive_step() -> None:
+    """Not of another step at the same level with as many samples."""
+    led = searched()
+    stored = [
+        stored_window(own, replace(ME, worker_id=f"worker-{number}"), epoch=1)
+        for step in (1, 2, 3, 4)
+        for number, (own,) in enumerate(led.windows[step])
+    ]
+    summary = {"totals": {"succeeded": 1_000, "failed": 0}, "find_max": led.result()}
+
+    found, missing = measured_windows(summary, stored, [])
+    other, why = measured_windows(summary | {"totals": {"succeeded": 999, "failed": 0}}, stored, [])
+
+    assert missing is None
+    assert found is not None
+    assert found.counts.succeeded == 1_000
+    assert other is None
+    assert "have 1000 samples, and the result 999" in (why or "")
+
+
+def test_a_search_that_the_user_ends_says_so() -> None:
+    led = Led()
+    for _ in range(3):
+        led.step()
+    led.controller.stop("stopped by the user")
+    assert led.result()["reason"] == "at least 15 connections held: stopped by the user"
+
+
+def test_the_state_is_what_is_known_so_far() -> None:
+    led = Led()
+    assert led.controller.state() == {
+        "step": 1,
+        "target": 5,
+        "best": None,
+        "failed": None,
+        "baseline_p95_ms": None,
+        "next": "climb",
+        "reason": "",
+    }
+    led.step()
+    led.step()
+    state = led.controller.state()
+    assert (state["step"], state["target"], state["best"], state["next"]) == (3, 25, 15, "climb")
+
+
+# --- the client as the limit -----------------------------------------------------------------------------------------
+
+
+def test_a_step_with_a_saturated_client_is_repeated_and_then_bounds_the_search() -> None:
+    led = Led()
+    led.step()
+    led.step()
+    assert led.step(BAD, cpu_percent=97) == NextStep(number=4, target=25)
+    assert led.step(BAD, cpu_percent=97) == NextStep(number=5, target=15)
+    assert isinstance(led.step(), Over)
+    found = led.result()
+    assert led.outcomes[2:] == [(25, "CLIENT_LIMIT"), (25, "CLIENT_LIMIT"), (15, "STABLE")]
+    assert (found["max_concurrency"], found["result"], found["limited_at"]) == (15, "BOUNDED_MAX", 25)
+    assert found["confidence"] == "high"
+    assert "at least 15 connections held: limited by the client at 25" in found["reason"]
+    assert led.controller.obstacle is None, "the baseline and the best step are fine, and they are what counts"
+    assert [step.target for step in led.controller.deciding_steps] == [5, 15]
+
+
+def test_a_first_level_that_the_client_limits_makes_the_search_worthless() -> None:
+    led = Led()
+    led.step(cpu_percent=97)
+    assert isinstance(led.step(cpu_percent=97), Over)
+    assert led.result()["max_concurrency"] is None
+    assert "the client was the limit at 5 connections" in (led.controller.obstacle or "")
+
+
+def test_connections_that_are_not_open_are_load_that_was_not_delivered() -> None:
+    led = Led()
+    led.step()
+    assert led.step(delivered=0.6) == NextStep(number=3, target=15)
+    assert led.records[-1].outcome == "CLIENT_LIMIT"
+    assert "worker-0 had 60 % of its connections open" in led.records[-1].reason
+
+
+# --- workers that are lost -------------------------------------------------------------------------------------------
+
+
+def test_a_lost_worker_ends_the_search_with_what_is_known() -> None:
+    led = Led(OnWorkerLoss.CONTINUE)
+    for _ in range(3):
+        led.step()
+    gone = led.worker(1, CALM, 3.0, Health.DEAD, ended=end("worker-1"))
+
+    order = led.look(led.worker(0, CALM, 4.0), gone)
+
+    assert isinstance(order, Over)
+    assert "a worker was lost (worker-1" in order.reason
+    found = led.result()
+    assert (found["max_concurrency"], found["result"], found["confidence"]) == (15, "BOUNDED_MAX", "low")
+    assert led.controller.obstacle is not None
+    assert led.look(led.worker(0, CALM, 9.0), gone) == order, "it stays so"
+
+
+def test_a_worker_lost_after_the_last_step_changes_nothing() -> None:
+    led = searched()
+    gone = led.worker(1, CALM, 3.0, Health.DEAD, ended=end("worker-1"))
+
+    assert isinstance(led.look(led.worker(0, CALM, 4.0), gone), Over)
+    assert (led.result()["result"], led.result()["confidence"]) == ("TRUE_MAX", "high")
+
+
+@pytest.mark.parametrize(("on_worker_loss", "ends"), [(OnWorkerLoss.FAIL, True), (OnWorkerLoss.CONTINUE, False)])
+def test_a_silent_worker_is_waited_for_where_the_run_may_go_on_without_it(
+    on_worker_loss: OnWorkerLoss, ends: bool
+) -> None:
+    led = Led(on_worker_loss)
+    led.step()
+    led.look(led.worker(0, CALM, 3.0), led.worker(1, CALM, 3.0))
+
+    for passed in range(4, 60):
+        silent = led.worker(1, CALM, 3.0, Health.STALE, silent_s=float(passed))
+        order = led.look(led.worker(0, CALM, float(passed)), silent)
+        assert order is None or (ends and isinstance(order, Blind) and passed > MISSING_S)
+        if order is not None:
+            return
+    assert not ends
+    dead = led.worker(1, CALM, 3.0, Health.DEAD, silent_s=61.0)
+    assert isinstance(led.look(led.worker(0, CALM, 60.0), dead), Over)
+    assert led.result()["max_concurrency"] == 5
+
+
+@pytest.mark.parametrize("on_worker_loss", OnWorkerLoss)
+def test_when_nobody_is_heard_any_more_nothing_is_known(on_worker_loss: OnWorkerLoss) -> None:
+    led = Led(on_worker_loss)
+    led.step()
+    silent = [led.worker(number, CALM, 3.0, Health.STALE, silent_s=40.0) for number in range(2)]
+    led.look(*silent)
+    assert isinstance(led.look(*silent, later_s=MISSING_S + CONFIG.settle_s + 1), Blind)
+
+
+def test_a_worker_that_lives_but_does_not_get_to_its_level_has_not_delivered_it() -> None:
+    led = Led()
+    led.step()
+    ready, stuck = led.worker(0, CALM, 3.0), view(number=1, live=live())
+    assert led.look(ready, stuck) is None
+
+    order = led.look(led.worker(0, CALM, 40.0), stuck, later_s=MISSING_S + CONFIG.settle_s + 1)
+
+    assert order == NextStep(number=3, target=15)
+    assert led.outcomes[-1] == (15, "CLIENT_LIMIT")
+    assert "worker-1: the load of the step was not delivered for" in led.records[-1].reason
+
+
+# --- another leader --------------------------------------------------------------------------------------------------
+
+
+def test_a_search_that_is_led_on_knows_how_sure_its_steps_were() -> None:
+    before = Led()
+    for shown, seconds in ((CALM, 10.0), (UNCLEAR, 30.0), (CALM, 10.0), (BAD, 10.0)):
+        before.step(shown, seconds)
+    successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
+
+    unknown = successor.go_on(before.records, before.windows.__getitem__)
+
+    assert unknown == ()
+    assert successor.search == before.controller.search
+    assert [step.low_confidence for step in successor.search.steps] == [False, True, False, False]
+    decisive = merge(before.windows[before.controller.decisive_step or 0])
+    assert successor.result(decisive, valid=True) == before.result()
+
+
+def test_a_step_whose_measurement_is_lost_counts_as_unsure() -> None:
+    before = Led()
+    before.step()
+    successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
+
+    assert successor.go_on(before.records, lambda number: []) == (1,)
+    assert [step.low_confidence for step in successor.search.steps] == [True]
+
+
+def test_a_client_limit_that_another_leader_found_stands() -> None:
+    before = Led()
+    before.step()
+    before.step(cpu_percent=97)
+    before.step(cpu_percent=97)
+    successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
+
+    assert successor.go_on(before.records, before.windows.__getitem__) == ()
+    assert successor.search.target == before.controller.search.target == 5
+
+
+def test_a_search_whose_leader_was_lost_has_a_result_of_its_known_steps() -> None:
+    """As recovery makes it, when nobody is left to lead the run."""
+    before = Led()
+    for _ in range(3):
+        before.step()
+    successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
+    successor.go_on(before.records, before.windows.__getitem__)
+
+    successor.stop("its orchestrator was lost")
+
+    found = successor.result(merge(before.windows[successor.decisive_step or 0]), valid=False)
+    assert (found["max_concurrency"], found["result"], found["confidence"]) == (15, "BOUNDED_MAX", "low")
+    assert (found["decisive_step"], len(found["steps"])) == (2, 3)
+    assert found["reason"] == "at least 15 connections held: its orchestrator was lost"
+
+
+def test_a_search_that_measured_nothing_has_no_decisive_step() -> None:
+    controller = FindMaxController(CONFIG, (), missing_s=MISSING_S)
+    controller.stop("its orchestrator was lost")
+    found = controller.result(merge([]), valid=False)
+    assert (found["max_concurrency"], found["result"], found["decisive_step"]) == (None, None, None)
+    assert "its orchestrator was lost" in found["reason"]

@@ -1,0 +1,157 @@
+"""What is done next with a run, to its end, whatever happens."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.model.run import STEPS, advance
+from orchestrator.course import (
+    Action,
+    Announce,
+    Course,
+    Ending,
+    EndWorkers,
+    Finish,
+    SayStop,
+    Step,
+    View,
+    carried_out,
+    decide,
+)
+from orchestrator.crew import WorkerView
+from tests.unit.course_builders import (
+    CONNECTING,
+    DONE,
+    DONE_BY_PLAN,
+    DRAINING,
+    KILLED,
+    MISSING,
+    RULES,
+    RUNNING,
+    SAID_DEAD,
+    SILENT,
+    STALE,
+    WAITING,
+    WISH,
+    P,
+    R,
+)
+
+
+class World:
+    """A run, its workers and a control plane that fails when it is told to."""
+
+    def __init__(self, workers: int) -> None:
+        self.now_s, self.status, self.phase = 0.0, R.STARTING, P.PREPARING
+        self.reason: str | None = None
+        self.course = Course(since_s=0.0, seen=R.PREPARED)
+        self.crew = [MISSING] * workers
+        self.zero_s: float | None = None
+        self.interrupts = 0
+        self.wish: Ending | None = None
+        self.ending: Ending | None = None
+        self.stops = 0
+
+    def tick(self, *, fails_at: int | None) -> None:
+        """One look; the action with this number, and those after it, fail."""
+        self.now_s += 1.0
+        seen = View(
+            now_s=self.now_s,
+            status=self.status,
+            phase=self.phase,
+            reason=self.reason,
+            crew=tuple(self.crew),
+            zero_s=self.zero_s,
+            interrupts=self.interrupts,
+            wish=self.wish,
+        )
+        self.course, actions = decide(self.course, seen, RULES)
+        for number, action in enumerate(actions):
+            if number == fails_at:
+                return
+            self.apply(action)
+            self.course = carried_out(self.course, action)
+
+    def apply(self, action: Action) -> None:
+        if isinstance(action, Announce) and self.zero_s is None:
+            self.zero_s = self.now_s
+        elif isinstance(action, Step):
+            advance(self.status, self.phase, action.to, action.to_phase)
+            self.status, self.phase = action.to, action.to_phase
+        elif isinstance(action, SayStop):
+            self.stops += 1
+        elif isinstance(action, EndWorkers) and action.hard:
+            self.crew = [worker if worker.is_over else KILLED for worker in self.crew]
+        elif isinstance(action, Finish):
+            self.ending = action.ending
+
+
+HAPPENINGS = st.lists(
+    st.tuples(
+        st.sampled_from([MISSING, CONNECTING, WAITING, RUNNING, STALE, DRAINING, DONE, KILLED, SILENT, SAID_DEAD]),
+        st.integers(0, 2),  # which worker
+        st.sampled_from([None, None, None, 0, 1, 2]),  # what fails
+        st.sampled_from(["", "", "", "", "interrupt", "wish", "cancel"]),
+        st.integers(0, 40),  # quiet seconds before
+    ),
+    max_size=25,
+)
+
+
+def happen(world: World, what: str) -> None:
+    if what == "interrupt":
+        world.interrupts += 1
+    elif what == "wish":
+        world.wish = WISH
+    elif what == "cancel" and R.CANCELLING in STEPS[world.status]:
+        world.status, world.reason = R.CANCELLING, "loadgen stop"
+
+
+@settings(deadline=None, max_examples=300)
+@given(HAPPENINGS, st.booleans())
+def test_every_run_comes_to_an_end(happenings: list[tuple[WorkerView, int, int | None, str, int]], ends: bool) -> None:
+    """Whatever happened before, in whatever order: when workers are over, or the time for them is."""
+    world = World(3)
+    for worker, number, fails_at, what, quiet_s in happenings:
+        for _ in range(quiet_s):
+            world.tick(fails_at=None)
+        if not world.crew[number].is_over:  # nobody comes back from the dead
+            world.crew[number] = worker
+        happen(world, what)
+        world.tick(fails_at=fails_at)
+    if ends:
+        world.crew = [worker if worker.is_over else DONE for worker in world.crew]
+    bound_s = 60 + 70 + 125 + 10 if not ends else 75
+    for _ in range(bound_s):
+        if world.ending is not None:
+            break
+        world.tick(fails_at=None)
+    assert world.ending is not None, (world.status, world.course)
+    assert world.ending.status in STEPS[world.status], "it could not be ended so"
+    assert world.ending.reason
+    assert world.stops >= 1
+
+
+def test_the_course_of_a_run_in_which_nothing_happens() -> None:
+    world = World(2)
+    story = []
+    for second in range(200):
+        if second == 3:
+            world.crew = [WAITING, WAITING]
+        if world.status is R.RUNNING:
+            world.crew = [RUNNING, RUNNING]
+        if world.status is R.STOPPING:
+            world.crew = [DONE, DONE]
+        before = (world.status, world.phase)
+        world.tick(fails_at=None)
+        if (world.status, world.phase) != before:
+            story.append((second, world.status, world.phase))
+        if world.ending is not None:
+            break
+    assert story == [
+        (3, R.RUNNING, P.WARMUP),
+        (13, R.RUNNING, P.MEASUREMENT),
+        (74, R.STOPPING, P.COOLDOWN),
+    ]
+    assert world.ending == DONE_BY_PLAN

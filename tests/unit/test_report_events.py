@@ -1,0 +1,133 @@
+"""What happened in a run, as the tables tell it: events on the time axis, and when stages began."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from loadgen.cli.run_record import events_of
+from loadgen.control.find_max_step_history import StepRecord
+from loadgen.control.run_control_events import PastEvent
+from loadgen.model.event import EVERYBODY, Address, Command, Scope, SetPhase, SetWorkerTarget, Start, Stop
+from loadgen.model.run import Phase
+from loadgen.report.record import EventKind, RunEvent
+from loadgen.scenario.scenario import Stage
+from orchestrator.results import Gathered, stage_results, stage_starts
+from tests.unit.orchestrator_builders import tally, window
+from tests.unit.report_builders import START
+
+
+def said(at_s: float, command: Command, address: Address = EVERYBODY) -> PastEvent:
+    return PastEvent(command=command, address=address, created_at=START + timedelta(seconds=at_s))
+
+
+def moment(at_s: float) -> str:
+    return (START + timedelta(seconds=at_s)).isoformat(timespec="milliseconds")
+
+
+def target(at_s: float, worker: int, connections: int) -> PastEvent:
+    command = SetWorkerTarget(target_connections=connections, effective_at=moment(at_s))
+    return said(0.0, command, Address(scope=Scope.WORKER, worker_id=f"worker-{worker}"))
+
+
+def stage(at_s: float, number: int | None) -> PastEvent:
+    return said(0.0, SetPhase(phase=Phase.MEASUREMENT, step_id=number, effective_at=moment(at_s)))
+
+
+def step(number: int, outcome: str, **more: Any) -> StepRecord:
+    known: dict[str, Any] = {
+        "run_id": "r", "step_number": number, "target_connections": 4 * number,
+        "window_start_time": START, "window_end_time": START + timedelta(seconds=10 * number),
+        "succeeded": 1, "failed": 0, "qps": 1.0, "p50_latency_ms": None, "p95_latency_ms": None,
+        "p99_latency_ms": None, "error_rate": 0.0, "queue_seen": False, "outcome": outcome, "reason": "because",
+    }  # fmt: skip
+    return StepRecord(**(known | more))
+
+
+def labels(events: tuple[RunEvent, ...]) -> list[tuple[float, str, EventKind]]:
+    return [(event.at_s, event.label, event.kind) for event in events]
+
+
+def test_start_stop_and_levels_are_events_in_the_order_of_time() -> None:
+    commands = [
+        *(target(0.0, worker, 4) for worker in (0, 1)),
+        stage(4.0, 1),
+        *(target(12.0, worker, 16) for worker in (0, 1)),
+        stage(12.0, 2),
+        said(0.5, Start(expected_workers=2)),
+        said(24.5, Stop(reason="duration", drain_timeout_s=120.0)),
+    ]
+    events = events_of(commands, (), {}, START)
+    assert labels(events) == [
+        (0.0, "8 conn.", EventKind.LEVEL),
+        (0.5, "START", EventKind.START),
+        (4.0, "stage 1", EventKind.LEVEL),
+        (12.0, "stage 2, 32 conn.", EventKind.LEVEL),
+        (24.5, "STOP", EventKind.STOP),
+    ]
+    assert [event.text for event in events] == [
+        "target 8 connections",
+        "START: 2 workers",
+        "stage 1 begins",
+        "stage 2 begins, target 32 connections",
+        "STOP: duration",
+    ]
+
+
+def test_a_run_without_stages_has_a_measurement() -> None:
+    assert labels(events_of([stage(3.0, None)], (), {}, START)) == [(3.0, "measurement", EventKind.LEVEL)]
+
+
+def test_what_was_announced_for_a_moment_after_stop_never_happened() -> None:
+    stop = said(8.0, Stop(reason="cancelled", drain_timeout_s=20.0))
+    assert [event.label for event in events_of([stage(4.0, 1), stage(12.0, 2), stop], (), {}, START)] == [
+        "stage 1",
+        "STOP",
+    ]
+
+
+def test_judged_steps_are_events_with_their_outcome() -> None:
+    steps = [step(1, "STABLE"), step(2, "DEGRADED"), step(3, "STABLE", window_end_time=None)]
+    events = events_of([], steps, {}, START)
+    assert labels(events) == [(10.0, "✓", EventKind.HELD), (20.0, "✗", EventKind.BROKEN)]
+    assert events[1].text == "step 2, 8 connections: DEGRADED, because"
+
+
+def test_a_lost_worker_is_an_event_at_its_last_heartbeat() -> None:
+    (event,) = events_of([], (), {"worker-1": START + timedelta(seconds=7.5)}, START)
+    assert (event.at_s, event.label, event.kind) == (7.5, "worker-1 lost", EventKind.LOST)
+
+
+def test_what_came_a_moment_before_the_start_is_at_the_start() -> None:
+    (event,) = events_of([said(-0.2, Start(expected_workers=1))], (), {}, START)
+    assert (event.at_s, event.text) == (0.0, "START: 1 worker")
+
+
+# --- stages ----------------------------------------------------------------------------------------------------------
+
+
+def test_stages_are_merged_over_workers_each_with_its_own_windows() -> None:
+    def windows(*counts: int) -> tuple[Any, ...]:
+        return tuple(
+            window({"s": tally((10.0,) * count)}, seconds=4.0, step_id=number, window_id=number)
+            for number, count in enumerate(counts, start=1)
+        )
+
+    gathered = Gathered(windows={"worker-0": windows(100, 300), "worker-1": windows(100, 500)}, gaps=())
+    levels = (
+        Stage(duration_s=4.0, connections=8),
+        Stage(duration_s=4.0, connections=32),
+        Stage(duration_s=4.0, connections=4),
+    )
+    starts_s = stage_starts([stage(4.0, 1), stage(8.25, 2), stage(12.0, 3), stage(3.0, None)], START)
+    first, second = stage_results(levels, gathered, starts_s)  # the third was announced, and never measured
+    assert (first.number, first.starts_s, first.connections, first.merged.counts.succeeded) == (1, 4.0, 8, 200)
+    assert (second.number, second.starts_s, second.connections, second.merged.counts.succeeded) == (2, 8.25, 32, 800)
+    assert second.merged.qps == pytest.approx(200.0)
+
+
+def test_a_stage_that_was_never_announced_is_none() -> None:
+    gathered = Gathered(windows={"worker-0": (window(step_id=1),)}, gaps=())
+    assert stage_results((Stage(duration_s=4.0, connections=8),), gathered, {}) == ()

@@ -1,0 +1,253 @@
+"""Logins of clients: refused ones are tried again and counted, higher levels are connected ahead of their time, and a
+worker whose clients are all refused ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.clock import FakeClock, SystemClock
+from loadgen.errors import ConfigurationError, LoadgenError
+from loadgen.metrics.connections import ConnectionMeter, Logins, Refusal, Reopened
+from loadgen.metrics.harvester import Harvester
+from loadgen.metrics.windows import Windows
+from loadgen.model.outcome import ErrorCategory
+from loadgen.model.run import Phase
+from loadgen.model.worker import WorkerExit, WorkerStatus
+from loadgen.scenario.scenario import ConnectionPolicy, Load, Timing
+from loadgen.snowflake.driver import Cursor
+from loadgen.worker.bench import Bench, Slots
+from loadgen.worker.board import Board
+from loadgen.worker.client import Client
+from loadgen.worker.load_sessions import LOGIN_PAUSE_MAX_S, LoadSessions, login_pause_s
+from loadgen.worker.pool import ClientPool
+from loadgen.worker.silence import Disconnected
+from loadgen.workload.draw import Row
+from loadgen.workload.pacing import Ramp
+from tests.unit.worker_builders import ME, scenario
+
+HANG_S = 30.0
+
+
+class Connected:
+    """A connection that is there, and that only counts."""
+
+    session_id = 1
+    sfqid = None
+
+    def cursor(self) -> object:
+        return self
+
+    def execute(self, sql: str) -> None:
+        """QUERY_TAG is switched."""
+
+    def close(self) -> None:
+        pass
+
+
+class Door:
+    """Opens sessions, or refuses them, as it is told."""
+
+    def __init__(self, *refusals: LoadgenError) -> None:
+        self.refusals = list(refusals)
+        self.opened = 0
+
+    def tag(self, phase: Phase | None, step_id: int | None) -> str:
+        return f"{phase}/{step_id}"
+
+    def open(self, tag: str) -> Connected:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.opened += 1
+        return Connected()
+
+
+class Waits(FakeClock):
+    """Remembers how long it was waited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits_s: list[float] = []
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        self.waits_s.append(timeout_s)
+        return super().wait(event, timeout_s)
+
+
+class Bed:
+    """A bench for clients without a server: a window is open, statements call `statement`."""
+
+    def __init__(
+        self, door: Door, statement: Callable[[], None], policy: ConnectionPolicy | None = None, clock: Any = None
+    ) -> None:
+        self.failures: list[tuple[Any, ...]] = []
+        windows, self.clock, self.connections = Windows(), clock or SystemClock(), ConnectionMeter()
+        made = scenario(Load(connections=4))
+        self.harvester = Harvester(
+            windows, made.workload.statements, open_loop=False, started_ns=0, connections=self.connections
+        )
+
+        def run(cursor: Cursor, row: Row) -> int:
+            statement()
+            return 1
+
+        self.bench = Bench(
+            scenario=made if policy is None else replace(made, connections=policy),
+            windows=windows,
+            sessions=cast(LoadSessions, door),
+            runs=(run,),
+            opening=threading.Semaphore(4),
+            failed=lambda *what: self.failures.append(what),
+            connections=self.connections,
+            clock=self.clock,
+        )
+        self.slots = Slots(made, ME, {}, self.harvester, None)
+        windows.open(0, phase=Phase.MEASUREMENT, at_ns=self.clock.monotonic_ns())
+        self.connections.plan(Ramp(origin=4, target=4), self.clock.monotonic_ns())
+        self.connections.open(0, self.clock.monotonic_ns(), None)
+        self.bench.go.set()
+
+
+# --- a client --------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_is_refused_tries_again_for_longer_and_longer_and_is_counted() -> None:
+    clock = Waits()
+    door = Door(*[ConfigurationError("the token was refused: invalid or expired")] * 7)
+    bed = Bed(door, lambda: client.leave(), clock=clock)
+    client = Client(bed.slots.get(0), bed.bench)
+
+    client.run()
+
+    assert len(clock.waits_s) == 7
+    for number, wait_s in enumerate(clock.waits_s, start=1):
+        longest_s = min(2.0**number, LOGIN_PAUSE_MAX_S)
+        assert longest_s / 2 <= wait_s <= longest_s
+    assert door.opened == 1
+    assert client.error is None
+    assert client.refused is None, "it is connected"
+    logins = bed.connections.logins
+    assert (logins.opened, logins.refused, dict(logins.reopened)) == (1, 7, {})
+    assert logins.last_refused[-1].text == "the token was refused: invalid or expired"
+    assert [failure[1] for failure in bed.failures] == [ErrorCategory.CONFIGURATION] * 7
+    time = bed.connections.time(0, clock.now_ns)
+    assert time.planned_ms == pytest.approx(4 * sum(clock.waits_s) * 1_000, abs=10)
+    assert time.delivered_ms <= 10, "waits and refused logins are missing"
+
+
+def test_a_client_that_is_told_to_leave_does_not_wait_for_its_next_login() -> None:
+    bed = Bed(Door(*[ConfigurationError("no")] * 1_000), lambda: None)
+    client = Client(bed.slots.get(0), bed.bench)
+    thread = threading.Thread(target=client.run, name="client", daemon=True)
+    thread.start()
+    while not bed.connections.logins.refused:
+        client.ended.wait(0.01)
+
+    client.leave()
+
+    assert client.ended.wait(HANG_S)
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        (ConnectionPolicy(max_statements=2), Reopened.MAX_STATEMENTS),
+        (ConnectionPolicy(max_age_s=1e-9), Reopened.MAX_AGE),
+    ],
+)
+def test_why_a_client_logs_in_again_is_known(policy: ConnectionPolicy, why: Reopened) -> None:
+    done = iter(range(100))
+    bed = Bed(Door(), lambda: client.leave() if next(done) == 6 else None, policy)
+    client = Client(bed.slots.get(0), bed.bench)
+
+    client.run()
+
+    logins = bed.connections.logins
+    assert logins.opened > 3
+    assert logins.reopened == {why: logins.opened - 1}
+    assert logins.refused == 0
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1))
+def test_pauses_between_refused_logins_are_bounded(attempts: int, part: float) -> None:
+    assert 1.0 <= login_pause_s(attempts, part) <= LOGIN_PAUSE_MAX_S
+
+
+# --- clients ---------------------------------------------------------------------------------------------------------
+
+
+def test_clients_of_a_higher_level_are_connected_ahead_of_it_and_do_nothing() -> None:
+    done = threading.Semaphore(0)
+    bed = Bed(Door(), lambda: done.release())
+    pool = ClientPool(bed.bench, bed.slots, warn=lambda text: None)
+
+    pool.resize(1, ahead=3)
+    while pool.open < 3:
+        assert done.acquire(timeout=HANG_S)
+    for _ in range(10):
+        assert done.acquire(timeout=HANG_S)
+    assert [bed.slots.get(slot).k > 0 for slot in range(3)] == [True, False, False]
+
+    pool.resize(3, ahead=3)
+    while not all(bed.slots.get(slot).k for slot in range(3)):
+        assert done.acquire(timeout=HANG_S)
+    assert bed.connections.logins.opened == 3, "nobody connected again"
+
+    pool.resize(1)
+    while pool.open > 1:
+        assert done.acquire(timeout=HANG_S)
+    pool.drain()
+    while not pool.drained:
+        done.acquire(timeout=0.01)
+
+
+# --- a worker --------------------------------------------------------------------------------------------------------
+
+
+def working(status: WorkerStatus = WorkerStatus.RUNNING) -> Board:
+    return Board(clock=FakeClock(), status=status)
+
+
+REFUSED = Logins(
+    refused=9, last_refused=(Refusal(at=FakeClock().utc_now().replace(tzinfo=None), code=390_144, text="JWT is bad"),)
+)
+
+
+def test_a_worker_without_a_connection_ends_after_a_minute_and_says_why() -> None:
+    timing, disconnected = Timing(), Disconnected()
+    for _ in range(59):
+        disconnected.count(wanted=8, connected=0, awake_s=1.0)
+        assert disconnected.ending(working(), timing, REFUSED) is None
+    disconnected.count(wanted=8, connected=0, awake_s=1.0)
+
+    ending = disconnected.ending(working(), timing, REFUSED)
+
+    assert ending is not None
+    assert ending.code is WorkerExit.FATAL
+    assert ending.error == "no client has been connected for 60 s: JWT is bad"
+    assert ending.hint
+
+
+@pytest.mark.parametrize(("wanted", "connected"), [(8, 1), (0, 0)])
+def test_one_connection_is_enough_and_none_when_none_is_wanted(wanted: int, connected: int) -> None:
+    timing, disconnected = Timing(), Disconnected()
+    for _ in range(59):
+        disconnected.count(wanted=8, connected=0, awake_s=1.0)
+
+    disconnected.count(wanted=wanted, connected=connected, awake_s=1.0)
+    disconnected.count(wanted=8, connected=0, awake_s=1.0)
+
+    assert disconnected.ending(working(), timing, REFUSED) is None
+
+
+@pytest.mark.parametrize("status", [WorkerStatus.STARTING, WorkerStatus.DRAINING])
+def test_a_worker_that_is_not_ready_or_ends_is_not_ended_for_it(status: WorkerStatus) -> None:
+    disconnected = Disconnected(since_s=1_000.0)
+
+    assert disconnected.ending(working(status), Timing(), REFUSED) is None

@@ -1,0 +1,143 @@
+"""The query log: its folder, and which statements are kept."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+
+import pytest
+
+from loadgen.metrics.outcome import Failed, Outcome
+from loadgen.model.outcome import ErrorCategory
+from loadgen.scenario.scenario import QueryLog as Policy
+from loadgen.scenario.scenario import QueryLogMode
+from loadgen.worker.query_log import (
+    FACTS,
+    RECORDS,
+    QueryLog,
+    SlotLog,
+    SpoolReader,
+)
+from tests.unit.query_log_builders import EVERYTHING, HEADER, WINDOWS, entry, write
+
+# --- the folder ------------------------------------------------------------------------------------------------------
+
+
+def test_the_files_are_for_their_owner_only(tmp_path):
+    write(tmp_path / "a" / "b", [entry()])
+
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+    for name in (FACTS, RECORDS):
+        assert stat.S_IMODE((tmp_path / "a" / "b" / name).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", [FACTS, RECORDS])
+def test_a_link_that_lies_in_the_way_is_refused_and_not_followed(tmp_path, name):
+    folder, victim = tmp_path / "q", tmp_path / "victim"
+    folder.mkdir()
+    (folder / name).symlink_to(victim)
+
+    with pytest.raises(OSError, match="exists"):
+        QueryLog(folder, HEADER, EVERYTHING)
+
+    assert not victim.exists()
+
+
+def test_what_another_worker_left_is_not_overwritten(tmp_path):
+    write(tmp_path / "q", [entry()])
+    before = (tmp_path / "q" / RECORDS).read_bytes()
+
+    with pytest.raises(FileExistsError):
+        QueryLog(tmp_path / "q", HEADER, EVERYTHING)
+
+    assert (tmp_path / "q" / RECORDS).read_bytes() == before
+
+
+def test_an_existing_folder_is_used(tmp_path):
+    (tmp_path / "q").mkdir()
+
+    assert write(tmp_path / "q", [entry()]).kept == 1
+
+
+def test_a_disk_that_takes_no_more_is_told_by_keep_and_by_close_and_both_files_are_closed(tmp_path):
+    log = QueryLog(tmp_path / "q", HEADER, EVERYTHING)
+    records = log._records
+    with open(os.devnull, "rb") as unwritable:
+        os.dup2(unwritable.fileno(), records.fileno())
+    log.slot(0).entries.append(entry())
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        log.keep(WINDOWS)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        log.close()
+
+    assert records.closed
+    assert log._facts.closed
+    assert SpoolReader(tmp_path / "q").header == HEADER
+
+
+# --- which statements are kept ---------------------------------------------------------------------------------------
+
+
+def chosen(policy: Policy, seed: str, statements: int) -> list[int]:
+    slot = SlotLog(policy, seed)
+    return [n for n in range(statements) if slot.wants(Outcome.SUCCEEDED)]
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.1, 0.01, 0.99])
+def test_a_sample_has_the_asked_rate(rate):
+    statements = 200_000
+
+    kept = len(chosen(Policy(sample_rate=rate), "seed", statements))
+
+    deviation = math.sqrt(statements * rate * (1 - rate))
+    assert abs(kept - statements * rate) < 5 * deviation  # one of two million seeds would fail
+
+
+def test_every_statement_has_the_same_chance():
+    """Over many clients each position is kept as often as the others, the first and the last included."""
+    clients, length, rate = 4_000, 20, 0.2
+    hits = [0] * length
+    for client in range(clients):
+        for n in chosen(Policy(sample_rate=rate), f"run/worker/{client}", length):
+            hits[n] += 1
+
+    deviation = math.sqrt(clients * rate * (1 - rate))
+    assert all(abs(count - clients * rate) < 5 * deviation for count in hits)
+
+
+def test_a_sample_depends_on_nothing_but_its_seed():
+    policy = Policy(sample_rate=0.05)
+
+    assert chosen(policy, "a", 5_000) == chosen(policy, "a", 5_000)
+    assert chosen(policy, "a", 5_000) != chosen(policy, "b", 5_000)
+
+
+def test_clients_and_workers_are_sampled_apart(tmp_path):
+    log = QueryLog(tmp_path / "q", HEADER, Policy(sample_rate=0.05))
+
+    picks = [tuple(n for n in range(5_000) if slot.wants(Outcome.SUCCEEDED)) for slot in map(log.slot, range(3))]
+
+    assert len(set(picks)) == 3
+    log.close()
+
+
+@pytest.mark.parametrize("rate", [1e-18, 1e-300, 5e-324])
+def test_a_rate_of_almost_nothing_keeps_nothing(rate):
+    assert chosen(Policy(sample_rate=rate), "seed", 1_000) == []
+
+
+def test_a_rate_of_one_and_mode_all_keep_everything():
+    everything = list(range(500))
+
+    assert chosen(Policy(sample_rate=1.0), "seed", 500) == everything
+    assert chosen(Policy(mode=QueryLogMode.ALL, sample_rate=0.01), "seed", 500) == everything
+
+
+def test_mode_errors_keeps_whatever_did_not_succeed():
+    slot = SlotLog(Policy(mode=QueryLogMode.ERRORS, sample_rate=0.01), "seed")
+
+    assert not any(slot.wants(Outcome.SUCCEEDED) for _ in range(1_000))
+    assert all(slot.wants(Failed(category, None, "")) for category in ErrorCategory)
+    assert slot.wants(Outcome.CANCELLED)

@@ -59,10 +59,13 @@ class Pty:
 
     def read(self) -> str:
         """All that was written so far: up to a mark that is written now."""
-        os.write(self.slave, MARK)
-        seen = b""
+        seen, mark = b"", MARK
         while not seen.endswith(MARK):
-            seen += os.read(self.master, 65_536)
+            readable, writable, _ = select.select([self.master], [self.slave] if mark else [], [])
+            if writable:  # byte by byte: the terminal's buffer may be nearly full, and nobody else empties it
+                mark = mark[os.write(self.slave, mark[:1]) :]
+            if readable:
+                seen += os.read(self.master, 65_536)
         return seen.removesuffix(MARK).decode()
 
     def close(self) -> None:

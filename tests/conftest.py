@@ -38,6 +38,12 @@ _numbers = itertools.count(1)
 
 
 def pytest_configure() -> None:
+    restore_signals()
+    # Driver 5 runs lsb_release, a slow shell script, at every login, and a test run has thousands of them.
+    os.environ["PATH"] = f"{Path(__file__).with_name('bin')}{os.pathsep}{os.environ['PATH']}"
+
+
+def restore_signals() -> None:
     """Programs that tests start get the default dispositions, also when this was started by nohup or in the background.
 
     An ignored signal stays ignored in children; a handler does not.
@@ -52,11 +58,16 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order, and what one pytest process does: a file, so that its fixtures are made once, unless its tests say else."""
+
     def rank(item: pytest.Item) -> int:
         folder = item.nodeid.split("/")[1]
         return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
 
     items.sort(key=rank)
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
 
 
 @pytest.fixture(scope="session")

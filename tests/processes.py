@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # The command line as a user types it; -P: no module of the current directory may stand in for one of ours.
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 PATIENCE_S = 120.0
-LOOK_S = 0.02
+FIRST_LOOK_S, LOOK_S = 0.01, 0.2  # each look costs processor time that what is waited for needs
 Value = TypeVar("Value")
 VARIANTS = ("root", "ordinary user")
 
@@ -33,12 +33,14 @@ VARIANTS = ("root", "ordinary user")
 def wait_until(happened: Callable[[], Value | None], what: str, *, unless: Callable[[], object] | None = None) -> Value:
     """The first true value of `happened`. Fails when it does not come, and at once when `unless` says why it cannot."""
     never = threading.Event()
-    for _ in range(round(PATIENCE_S / LOOK_S)):
+    waited_s, pause_s = 0.0, FIRST_LOOK_S
+    while waited_s < PATIENCE_S:
         if value := happened():
             return value
         if unless is not None and (told := unless()):
             pytest.fail(f"while waiting until {what}: {told}")
-        never.wait(LOOK_S)
+        never.wait(pause_s)
+        waited_s, pause_s = waited_s + pause_s, min(2 * pause_s, LOOK_S)
     pytest.fail(f"did not happen in {PATIENCE_S:.0f} s: {what}")
 
 

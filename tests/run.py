@@ -99,8 +99,8 @@ def pytest_run(
         environ["LOADGEN_SERVER_PYTHON"] = sys.executable
         interpreter = str(ROOT / CONNECTOR_4 / "bin" / "python")
         marks += [] if options.slow or not parallel else ["not any_driver"]
-    # By file, so a module's fixtures are made once; in the order of tests/conftest.py, not by number of tests.
-    spread = ["-n", str(options.jobs), "--dist", "loadfile", "--no-loadscope-reorder"] if parallel else []
+    # In the groups and in the order of tests/conftest.py, not by number of tests.
+    spread = ["-n", str(options.jobs), "--dist", "loadgroup", "--no-loadscope-reorder"] if parallel else []
     return environ, [interpreter, "-m", "pytest", "-m", " and ".join(marks), *spread, *arguments]  # a later -m wins
 
 

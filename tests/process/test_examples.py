@@ -34,6 +34,7 @@ LENGTHS = {
     ],
 }
 END_S = 110
+GROUPS = 4  # of examples, for as many pytest processes
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,13 @@ def run(example: Path, home: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("example", [path for path in EXAMPLES if path != FIND_MAX], ids=str)
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(path, id=str(path), marks=pytest.mark.xdist_group(f"examples {number % GROUPS}"))
+        for number, path in enumerate(path for path in EXAMPLES if path != FIND_MAX)
+    ],
+)
 def test_every_example_passes(example: Path, home: Path) -> None:
     summary = run(example, home)
 

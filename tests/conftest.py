@@ -58,7 +58,7 @@ def restore_signals() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order; and one pytest process takes a whole file, so that its fixtures are made once, unless tests say else."""
+    """The order. One pytest process takes a whole file, so that its fixtures are made once, unless its tests differ."""
 
     def rank(item: pytest.Item) -> int:
         folder = item.nodeid.split("/")[1]

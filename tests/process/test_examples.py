@@ -14,11 +14,13 @@ import pytest
 
 from loadgen.scenario.read import read_scenario
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from tests.embedded_server import EmbeddedServer
 from tests.processes import ROOT, reachable_directory
 
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 EXAMPLES = [path.relative_to(ROOT) for path in sorted((ROOT / "examples").rglob("*.yaml"))]
-FIND_MAX = Path("examples/find_max.yaml")
+FIND_MAX, QUICKSTART = Path("examples/find_max.yaml"), Path("examples/quickstart.yaml")
+SERVICE_TIME = "lognormal(100ms,0.3)"  # of most examples
 TIMING = (
     "{tick: 200ms, heartbeat: 200ms, status_poll: 200ms, flush: 500ms, events_poll: 500ms, announce: 1s,"
     " warehouse_poll: 400ms}"
@@ -26,14 +28,14 @@ TIMING = (
 SHORT = ["load.warmup=500ms", f"timing={TIMING}"]
 DURATION = ["load.duration=5s"]  # enough for a p99 of the slowest, and for a busy machine
 LENGTHS = {
-    FIND_MAX: ["load.find_max.step=2s", "load.find_max.settle=500ms"],
+    FIND_MAX: ["load.find_max.start=12", "load.find_max.step=2s", "load.find_max.settle=500ms"],
     Path("examples/nightly.yaml"): [*DURATION, "thresholds.2.window=1s", "thresholds.2.after=1s"],
     Path("examples/stages.yaml"): [
         *(f"load.stages.{number}.duration=2s" for number in range(3)),
         *("load.ramp=0s", "load.stages.1.ramp=1s"),
     ],
 }
-END_S = 110
+END_S = 250  # only a hang takes longer
 GROUPS = 4  # of examples, for as many pytest processes
 
 
@@ -44,12 +46,19 @@ def home() -> Iterator[Path]:
         yield path
 
 
-def run(example: Path, home: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[EmbeddedServer]:
+    """For examples that want the same of a server; starting one for each would take longer than the runs."""
+    with EmbeddedServer("--service-time", SERVICE_TIME) as running:
+        yield running
+
+
+def run(example: Path, home: Path, **variables: str) -> dict[str, Any]:
     """The result of `loadgen run EXAMPLE` with lengths of our own. It must have passed."""
     output = home / example.with_suffix("").as_posix().replace("/", "-")
     settings = [word for text in (*SHORT, *LENGTHS.get(example, DURATION)) for word in ("--set", text)]
     environ = {name: value for name, value in os.environ.items() if name != EMBEDDED_ADDRESS}
-    environ |= {"PYTHONPATH": str(ROOT), "HOME": str(home), "LOADGEN_EMBEDDED_DATA_DIR": str(home / "data")}
+    environ |= {"PYTHONPATH": str(ROOT), "HOME": str(home), "LOADGEN_EMBEDDED_DATA_DIR": str(home / "data")} | variables
     done = subprocess.run(
         [*PROGRAM, "run", str(example), "--quiet", "--output-dir", str(output), *settings],
         env=environ,
@@ -73,8 +82,12 @@ def run(example: Path, home: Path) -> dict[str, Any]:
         for number, path in enumerate(path for path in EXAMPLES if path != FIND_MAX)
     ],
 )
-def test_every_example_passes(example: Path, home: Path) -> None:
-    summary = run(example, home)
+def test_every_example_passes(example: Path, home: Path, request: pytest.FixtureRequest) -> None:
+    embedded = read_scenario(ROOT / example, environ={}).scenario.embedded
+    alone = example == QUICKSTART or embedded.slots or str(embedded.service_time) != SERVICE_TIME
+    shared = {} if alone else {EMBEDDED_ADDRESS: request.getfixturevalue("shared_server").address}
+
+    summary = run(example, home, **shared)
 
     assert summary["verdict"] == "passed"
     assert summary["totals"]["failed"] == 0

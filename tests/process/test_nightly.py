@@ -26,7 +26,6 @@ NIGHTLY = ROOT / "examples" / "nightly"
 SERVICE_TIME = "lognormal(100ms,0.3)"  # what the scenarios ask for
 SETTING = re.compile(r"([A-Z_]+)=(.*)")
 ENTRY = re.compile(r"((?:\S+\s+){5})(\S.*)")
-FINISHED = (0, 5, 10)  # on a busy machine the client may have been the bottleneck, which is not the matter here
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,7 @@ def test_three_nights_by_cron_and_one_that_overlaps(cron):
 
     assert overlapping == (75, "skipped: the last night has not ended\n")
     for code, said in (friday, (saturday.returncode, saturday_said), last):
-        assert code in FINISHED, said
-        assert code != 0 or said == ""
+        assert (code, said) == (0, "")
     found = summaries(cron.home)
     names = ["nightly-payments", "nightly-point-reads", "nightly-point-reads"]
     assert sorted(str(summary["scenario"]) for summary in found) == names

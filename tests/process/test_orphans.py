@@ -28,12 +28,11 @@ from tests.processes import PROGRAM, alive, wait_until
 
 SLOW = {"statements": [{"name": "slow", "sql": "SELECT SYSTEM$WAIT(100)"}]}
 SHORT = {"warmup": "0s", "duration": "1s"}
-VERDICTS = (0, 5)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer("--service-time", "20ms") as running:
+    with EmbeddedServer("--service-time", "200ms") as running:
         yield running
 
 
@@ -106,7 +105,7 @@ def test_a_hang_up_that_is_ignored_stays_ignored(bench: Bench) -> None:
     run.wait_for(MEASURES)
     run.send(signal.SIGHUP)
 
-    assert run.ended() in VERDICTS, run.said
+    assert run.ended() == 0, run.said
     assert run.summary["status"] == "COMPLETED"
 
 
@@ -123,7 +122,7 @@ def test_a_run_that_was_ended_at_once_does_not_keep_its_warehouse(bench: Bench) 
 
     after = bench.run(load=SHORT, **on("ENDED_WH"))
 
-    assert after.ended() in VERDICTS, after.said
+    assert after.ended() == 0, after.said
     assert held == [(1,)] or "ended at once" not in run.said
 
 
@@ -141,7 +140,7 @@ def test_the_workers_of_a_dead_orchestrator_are_not_measured_beside(bench: Bench
     waiting.wait_for(f"waiting: run {run.run_id} is not led any more")
     worker.terminate()  # once more: it does not wait for its statements
 
-    assert waiting.ended() in VERDICTS, waiting.said
+    assert waiting.ended() == 0, waiting.said
     assert not alive(run.pids)
 
 
@@ -176,7 +175,7 @@ def test_workers_elsewhere_whose_orchestrator_died_are_not_measured_beside(bench
     assert refused.ended() == 75, refused.said
     assert f"run {run.run_id} is not led any more, and its workers still work there: worker-0" in refused.said
     shared = bench.run("--share-warehouse", load=SHORT, **on("EXTERNAL_WH"))
-    assert shared.ended() in VERDICTS, shared.said
+    assert shared.ended() == 0, shared.said
     worker.process.kill()
 
 

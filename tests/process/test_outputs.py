@@ -34,7 +34,7 @@ MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
 def write_scenario(folder: Path, number: int) -> Path:
     statements = [
         {"name": name, "sql": f"SELECT SYSTEM$WAIT({wait_ms}, 'MILLISECONDS')"}
-        for wait_ms, name in enumerate(NAMES, start=50)
+        for wait_ms, name in enumerate(NAMES, start=200)
     ]
     made = scenario(
         number,
@@ -92,7 +92,7 @@ def test_foreign_text_is_harmless_and_all_outputs_say_the_same(
 ) -> None:
     code, printed, screen = on_a_terminal(server, tmp_path)
 
-    assert code in (5, 10), screen  # 5: on a busy machine the client may have been the limit
+    assert code == 10, screen
     (folder,) = tmp_path.glob("runs/*")
     summary = json.loads(printed)
     assert (folder / "summary.json").read_text("utf-8") == printed

@@ -22,7 +22,6 @@ from tests.embedded_server import EmbeddedServer
 from tests.process.pool_bench import Disturbance, PoolBench, assert_all_is_well, assert_taken_in_order, wait_for
 
 RUNNERS, RUNS = 4, 24
-COMPLETED = (0, 5)  # 5: on a busy machine the client may have been the bottleneck, which is not the matter here
 SCENARIO = """
 version: 1
 name: pooled
@@ -146,7 +145,7 @@ def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
     assert busy.reason.startswith("warehouse POOL_WH is in use by another run")
     assert (shown["status"], shown["attempts"]) == ("COMPLETED", 1), shown["history"]
     assert {(one["status"], one["exit_code"]) for one in shown["history"][:-1]} == {("SKIPPED", 75)}
-    assert shown["exit_code"] in COMPLETED
+    assert shown["exit_code"] == 0
     run = run_status.read(bench.plane.session, shown["run_id"])
     assert run is not None
     assert run.status is RunStatus.COMPLETED

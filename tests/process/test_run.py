@@ -1,7 +1,7 @@
 """`loadgen run` as a user types it: real workers, real signals, and counts that the server confirms one by one.
 
-Whether a number is valid is judged by how busy this machine was as well. So where a test needs a verdict, it accepts
-INVALID when the client was the limit, and nothing else; counts, rows and states are never negotiable.
+Whether a number is valid is judged by how busy this machine was as well. So where a test needs a verdict, statements
+are long beside what a busy machine adds to them.
 """
 
 from __future__ import annotations
@@ -74,11 +74,6 @@ def executed(server: EmbeddedServer, run_id: str) -> Counter[str]:
     return Counter(line["sql_text"].split()[0] for line in measured if not line["sql_text"].startswith("ALTER"))
 
 
-def only_the_client_was_the_limit(summary: dict[str, Any]) -> bool:
-    reasons = summary["validity"]["reasons"]
-    return bool(reasons) and all(reason.startswith("the client was the limit") for reason in reasons)
-
-
 def check_left_in_order(bench: Bench, run: Program, status: str, workers: int) -> None:
     """No process, no lease; one row for the run, and one for each worker that could still write."""
     summary = run.summary
@@ -113,7 +108,7 @@ def test_the_quickstart_and_what_it_leaves(bench: Bench, workers: int) -> None:
     assert run.said == ""  # --quiet
     assert json.loads(run.out) == summary
     assert summary["exit_code"] == code
-    assert code == 0 or (code == 5 and only_the_client_was_the_limit(summary)), run.out
+    assert code == 0, run.out
     assert (summary["status"], summary["connections"], summary["workers"]) == ("COMPLETED", 8, workers)
     assert [check["passed"] for check in summary["thresholds"]] == [True, True]
     assert bench.rows("SELECT CURRENT_VERSION()") == [(summary["environment"]["server"],)]
@@ -197,7 +192,7 @@ def test_what_was_offered_is_delivered_and_a_missed_threshold_is_exit_code_10(be
     assert (totals["scheduled"], totals["skipped"]) == (80, 0)
     assert totals["succeeded"] + totals["failed"] == executed(bench.server, summary["run_id"])["SELECT"] == 80
     assert [check["passed"] for check in summary["thresholds"]] == [False, True]
-    assert code == 10 or (code == 5 and only_the_client_was_the_limit(summary)), run.out
+    assert code == 10, run.out
     assert summary["lag_ms"]["p50"] is not None
     check_left_in_order(bench, run, "COMPLETED", 2)
 

@@ -1,8 +1,8 @@
 """What may happen to a run, happens: its orchestrator is killed, its control plane goes away, its user is impatient,
 its limits are hit. Whatever it was, nothing is left running, the run ends, and every number is the server's own.
 
-Whether a number is valid is judged by how busy this machine was as well: where a test needs a verdict, it accepts
-INVALID when the client was the limit, and nothing else.
+Whether a number is valid is judged by how busy this machine was as well: where a test needs a verdict, its statements
+are long beside what a busy machine adds to them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tests.processes import reachable_directory, wait_until
 
 SLOTS = 16
 SLOW = {"statements": [{"name": "slow", "sql": "SELECT SYSTEM$WAIT(100)"}]}
+NAP = {"statements": [{"name": "nap", "sql": "SELECT SYSTEM$WAIT(200, 'MILLISECONDS')"}]}
 PATIENT = {"statement_timeout": "2m"}
 ENDS_SOON = {"warmup": "0s", "duration": "1s"}
 RESULTS_READ = "FROM TEST_RESULTS WHERE RUN_ID"  # by the orchestrator alone, when every worker is over
@@ -56,11 +57,6 @@ def left_open(server: EmbeddedServer, since_ms: float) -> set[int]:
         line["session_id"] for line in server.ask("/__loadgen/journal?path=/session") if line["path"] == "/session"
     }
     return used - closed
-
-
-def only_the_client_was_the_limit(summary: dict[str, Any]) -> bool:
-    reasons = summary["validity"]["reasons"]
-    return bool(reasons) and all(reason.startswith("the client was the limit") for reason in reasons)
 
 
 # --- the orchestrator is killed --------------------------------------------------------------------------------------
@@ -223,7 +219,8 @@ def test_a_control_plane_that_is_killed_and_comes_back_costs_no_worker_and_no_st
         run = bench.run(
             connection="account",
             control={"connection": "embedded"},
-            load={"workers": 2, "duration": "5s"},
+            workload=NAP,
+            load={"connections": 8, "workers": 2, "duration": "5s"},
             timing=timing,
         )
         run.wait_for(MEASURES)
@@ -238,7 +235,7 @@ def test_a_control_plane_that_is_killed_and_comes_back_costs_no_worker_and_no_st
             code, summary = run.ended(), run.summary
             run.wait_alone()
 
-            assert code in (0, 5), run.said
+            assert code == 0, run.said
             assert "another run" not in summary["exit_reason"]  # nobody could take the warehouse, and nobody did
             assert "term_regained" in run.said
             assert run.said.count("tick_missed") == run.said.count("control_plane_back missed_ticks=") > 0
@@ -318,7 +315,11 @@ def test_guardrails_thresholds_and_a_rate_that_is_too_high(bench: Bench) -> None
     polled = {"warehouse_poll": "200ms"}
     costly = bench.run(timing=polled, guardrails={"max_credits": 1e-9})
     warming = bench.run(timing=polled, load={"warmup": "60s"}, guardrails={"max_credits": 1e-4})
-    slow = bench.run(thresholds=[{"check": "p95 < 5ms", "window": "2s", "after": "1s", "abort": True}])
+    slow = bench.run(
+        workload=NAP,
+        load={"connections": 8},
+        thresholds=[{"check": "p95 < 5ms", "window": "2s", "after": "1s", "abort": True}],
+    )
     offered = bench.run(
         load={"mode": "rate", "rate": "150/s", "max_connections": 2, "connections": None, "duration": "3s"},
     )
@@ -331,7 +332,7 @@ def test_guardrails_thresholds_and_a_rate_that_is_too_high(bench: Bench) -> None
         assert run.summary["totals"]["scheduled"] == 0
         assert MEASURES not in run.said
 
-    assert slow.ended() == 10 or only_the_client_was_the_limit(slow.summary)
+    assert slow.ended() == 10, slow.said
     assert (slow.summary["status"], slow.summary["thresholds"][0]["passed"]) == ("COMPLETED", False)
     assert "p95 < 5ms was not met" in bench.state(slow.run_id)[2]
     assert slow.summary["measured_seconds"] < 60

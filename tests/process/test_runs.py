@@ -27,7 +27,6 @@ from orchestrator.recover import Left, recover
 from tests.control_plane import ControlPlane, patience
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, wait_until
 
-COMPLETED = (0, 5)  # 5: on a busy machine the client may have been the bottleneck, which is not the matter here
 SHARED = "the warehouse was shared: other runs may have measured on it at the same time"
 SCENARIO = """
 version: 1
@@ -35,7 +34,7 @@ name: nap
 connection: embedded
 control: {database: %s}
 target: {warehouse: %s, database: BENCH, schema: PUBLIC}
-workload: {statements: [{name: nap, sql: "SELECT SYSTEM$WAIT(20, 'MILLISECONDS')"}]}
+workload: {statements: [{name: nap, sql: "SELECT SYSTEM$WAIT(200, 'MILLISECONDS')"}]}
 load: {connections: 2, workers: 1, warmup: 1s, duration: %s}
 timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms,
          drain_interrupt: 1s, terminate_after: 500ms, kill_after: 500ms}
@@ -191,7 +190,7 @@ def test_a_run_is_seen_and_stopped_from_elsewhere_while_another_waits_for_its_wa
     assert bench.ask("stop", run_id)[1] == f"nothing to stop: run {run_id} is CANCELLED\n"
 
     after = result(waiting)
-    assert (after["code"] in COMPLETED, after["status"]) == (True, "COMPLETED"), after
+    assert (after["code"], after["status"]) == (0, "COMPLETED"), after
     assert bench.json("runs", "show", "latest")["run"]["run_id"] == after["run_id"]
     assert bench.json("runs", "show", "latest~2")["run"]["run_id"] == run_id
     code, text = bench.ask("runs", "show", after["run_id"])
@@ -237,7 +236,7 @@ def test_workers_as_programs_through_uv(bench):
 
     ended = result(bench.run("--set", "spawner.kind=subprocess", warehouse="UV_WH", duration="2s", **path))
 
-    assert (ended["code"] in COMPLETED, ended["status"]) == (True, "COMPLETED"), ended
+    assert (ended["code"], ended["status"]) == (0, "COMPLETED"), ended
     assert ended["totals"]["succeeded"] > 0
     assert mark.read_text("utf-8").count("once") == 2  # asked, then started
     assert (bench.folder / "runs" / ended["run_id"] / "logs" / "worker-0.log").exists()
@@ -259,7 +258,7 @@ def test_a_worker_started_by_hand_with_the_command_that_was_printed(bench):
         worker.kill()
         worker.wait()
 
-    assert (ended["code"] in COMPLETED, ended["status"]) == (True, "COMPLETED"), ended
+    assert (ended["code"], ended["status"]) == (0, "COMPLETED"), ended
     assert ended["totals"]["succeeded"] > 0
     assert code == 0
 

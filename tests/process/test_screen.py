@@ -26,14 +26,13 @@ name: nap
 connection: embedded
 control: {database: %s}
 target: {warehouse: %s, database: BENCH, schema: PUBLIC}
-workload: {statements: [{name: nap, sql: "SELECT SYSTEM$WAIT(20, 'MILLISECONDS')"}]}
+workload: {statements: [{name: nap, sql: "SELECT SYSTEM$WAIT(200, 'MILLISECONDS')"}]}
 load: {connections: 2, workers: 1, warmup: 1s, duration: %s}
 timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms,
          drain_interrupt: 1s, terminate_after: 500ms, kill_after: 500ms}
 """
 ENTER, LEAVE, CURSOR, NO_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h", "\x1b[?25l"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-COMPLETED = (0, 5)  # 5: on a busy machine the client may have been the bottleneck, which is not the matter here
 
 END_OF_TEST = b"\x00"  # no program writes it
 
@@ -150,7 +149,7 @@ def test_the_terminal_is_given_back_however_a_run_ends_and_whoever_watches(seats
         seats["CTRL_C"].type("\x03")
         seats["TERM"].process.send_signal(signal.SIGTERM)
 
-        assert seats["END"].ended() in COMPLETED
+        assert seats["END"].ended() == 0
         assert seats["KEY"].ended() == 130
         assert seats["CTRL_C"].ended() == 130
         assert seats["TERM"].ended() == 143

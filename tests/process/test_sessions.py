@@ -54,7 +54,10 @@ class Told:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
-    with EmbeddedServer() as server, benched(server, tmp_path_factory.mktemp("sessions")) as bench:
+    with (
+        EmbeddedServer("--service-time", "100ms") as server,
+        benched(server, tmp_path_factory.mktemp("sessions")) as bench,
+    ):
         program = bench.run(
             prepare={"tables": [{"name": "GUESTS", "type": "hybrid", "columns": COLUMNS}]},
             workload={"statements": [SIGN, LOOK, PLAIN]},
@@ -63,8 +66,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
             connections={"max_statements": RECYCLED_AFTER},
             query_log={"mode": "none"},
         )
-        code = program.ended()
-        assert code in (0, 5), program.said  # 5: a busy machine makes the client the limit
+        assert program.ended() == 0, program.said
         lines = server.ask(f"/__loadgen/history?tag={program.run_id}")
         with server.connect(database="BENCH", schema="PUBLIC") as connection:
             guests = connection.cursor().execute("SELECT WHO, VIA FROM GUESTS").fetchall()

@@ -23,14 +23,13 @@ from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, wait_until
 from tests.spcs_replicas import Replicas
 
-COMPLETED = (0, 5)  # 5: on a busy machine the client may have been the bottleneck, which is not the matter here
 IMAGE = "/bench_db/loadgen/images/loadgen:1.0"
 SCENARIO = """
 version: 1
 name: nap
 control: {database: %s}
 target: {warehouse: %s, database: BENCH, schema: PUBLIC}
-workload: {statements: [{name: nap, sql: "SELECT SYSTEM$WAIT(20, 'MILLISECONDS')"}]}
+workload: {statements: [{name: nap, sql: "SELECT SYSTEM$WAIT(200, 'MILLISECONDS')"}]}
 load: {connections: 2, workers: 2, warmup: 0s, duration: %s}
 spawner: {kind: spcs, compute_pool: bench_pool, image: %s}
 timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms,
@@ -119,7 +118,7 @@ def result(process: subprocess.Popen[str]) -> dict[str, Any]:
 def test_a_run_with_its_workers_in_containers(bench, replicas):
     ended = result(bench.run("bench", warehouse="SPCS_WH", duration="2s"))
 
-    assert (ended["code"] in COMPLETED, ended["status"]) == (True, "COMPLETED"), ended
+    assert (ended["code"], ended["status"]) == (0, "COMPLETED"), ended
     assert [one["worker_id"] for one in ended["worker_results"]] == ["worker-0", "worker-1"]
     assert ended["totals"]["succeeded"] > 0
     job = "LOADGEN_" + ended["run_id"].upper().replace("-", "_")

@@ -24,7 +24,7 @@ BY_HAND = {"control": {"connection": "plane"}, "spawner": {"kind": "external"}}
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer("--service-time", "20ms") as running:
+    with EmbeddedServer("--service-time", "200ms") as running:
         yield running
 
 
@@ -61,11 +61,10 @@ def recover(bench: Bench, *words: object) -> Program:
 
 
 def led_on(recovery: Program) -> dict[str, Any]:
-    """The summary of the one run that was led on; a busy machine may have made its number worthless."""
-    code = recovery.ended()
-    assert code in (0, 5), recovery.said
+    """The summary of the one run that was led on."""
+    assert recovery.ended() == 0, recovery.said
     (summary,) = recovery.printed["led_on"]
-    assert all(reason.startswith("the client was the limit") for reason in summary["validity"]["reasons"]), summary
+    assert summary["validity"]["reasons"] == []
     return dict(summary)
 
 
@@ -87,7 +86,7 @@ def test_a_run_is_led_on_in_the_middle_of_its_measurement(bench: Bench, target: 
 
     both = [recover(bench, run.run_id), recover(bench, run.run_id)]
 
-    assert [one.ended() in (0, 5) for one in both] == [True, True], [one.said for one in both]
+    assert [one.ended() for one in both] == [0, 0], [one.said for one in both]
     leading, waiting = sorted(both, key=lambda one: not one.printed["led_on"])
     summary = led_on(leading)
     assert (summary["status"], summary["exit_code"]) == ("COMPLETED", leading.ended())

@@ -113,6 +113,13 @@ class EmbeddedServer:
     def fault(self, **rule: Any) -> None:
         self.ask("/__loadgen/faults", method="POST", body=rule)
 
+    def strike(self, count: int, **rule: Any) -> None:
+        """Put a fault in force, and wait until it has struck so often."""
+        self.fault(count=count, **rule)
+        wait_until(
+            lambda: self.ask("/__loadgen/faults")[-1]["fired"] == count, f"{rule['kind']} has struck {count} times"
+        )
+
     def clear_faults(self) -> None:
         self.ask("/__loadgen/faults", method="DELETE")
 

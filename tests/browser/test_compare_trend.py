@@ -14,7 +14,7 @@ from loadgen.report.limits import Limits
 from loadgen.report.trend import OtherSeries, trend_of
 from loadgen.report.trend_html import trend_html
 from tests.browser.chromium import Chromium
-from tests.unit.test_trend import KEY, QUIET, hung, nights_of, trend
+from tests.unit.trend_builders import KEY, QUIET, hung, nights_of, trend
 from tests.unit.warehouse_runs import run_of
 
 APART = (

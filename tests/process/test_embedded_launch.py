@@ -1,114 +1,28 @@
 """Commands that need the embedded server: they find one or start one, share it, and leave nothing behind."""
 
 import contextlib
-import http.client
 import http.server
 import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from loadgen.cli.embedded_server import differences, embedded_server
 from loadgen.clock import FakeClock
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE, DataDir, is_claimed, running_server
 from loadgen.embedded.postgres import postgres_processes_in
-from loadgen.embedded.usage import IDLE_S, may_go
-from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError, LoadgenError
+from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError
 from loadgen.scenario.scenario import Embedded, Engine
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
+from tests.process.embedded_commands import NULL, SERVE, Command, Found, environ_of, pids_of, refusal_of
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, reachable_directory, wait_until
-
-NULL = Embedded(engine=Engine.NULL)
-SERVE = [*PROGRAM, "embedded", "serve", "--until-eof"]  # as a command starts it
-
-# A command: prints the address, does what it is told line by line, and ends when told nothing more.
-COMMAND = """
-import sys
-from loadgen.cli.embedded_server import embedded_server
-from tests.process.test_embedded_launch import Found
-
-kept = []
-with embedded_server() as address:
-    print(address, flush=True)
-    try:
-        for line in sys.stdin:
-            connection = Found(address).connect()
-            kept.append(connection)
-            print(connection.cursor().execute(line).fetchone()[0], flush=True)
-        for connection in kept:
-            connection.close()
-    except KeyboardInterrupt:
-        with Found(address).connect() as connection:
-            print(connection.cursor().execute("SELECT 'interrupted'").fetchone()[0], flush=True)
-"""
-
-
-class Found(EmbeddedServer):
-    """A server that somebody else started, for its `connect` and `ask`."""
-
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self.host, self.port = host, int(port)
-
-    def answers(self) -> bool:
-        with self.connect() as connection:
-            return bool(connection.cursor().execute("SELECT 41 + 1").fetchone() == (42,))
-
-    @property
-    def pid(self) -> int:
-        return int(self.ask("/__loadgen/stats")["options"]["pid"])
-
-
-class Command:
-    """A process that needs an embedded server."""
-
-    def __init__(self, environ: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environ,
-            start_new_session=True,
-        )
-
-    def tell(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
-
-    def execute(self, text: str) -> str:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{text}\n")
-        self.process.stdin.flush()
-        return self.tell()
-
-    @property
-    def servers(self) -> set[int]:
-        return {child.pid for child in psutil.Process(self.process.pid).children()}
-
-    def end(self) -> int:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        return self.process.wait(PATIENCE_S)
-
-    def __enter__(self) -> "Command":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
 
 
 @pytest.fixture(scope="module")
@@ -124,22 +38,6 @@ def home() -> Iterator[Path]:
 def environ(home: Path) -> Iterator[dict[str, str]]:
     yield environ_of(home)
     wait_until(lambda: not is_claimed(home) and not postgres_processes_in(home), "nothing left for the next test")
-
-
-def environ_of(data_dir: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != EMBEDDED_ADDRESS}
-    return kept | {DATA_DIR_VARIABLE: str(data_dir), "PYTHONPATH": str(ROOT)}
-
-
-def pids_of(address: str) -> set[int]:
-    server = psutil.Process(Found(address).pid)
-    return {server.pid, *(process.pid for process in server.children(recursive=True))}
-
-
-def refusal_of(wanted: Embedded | None, environ: dict[str, str], **how: Any) -> LoadgenError:
-    with pytest.raises(LoadgenError) as caught, embedded_server(wanted, environ, **how):
-        pass
-    return caught.value
 
 
 # --- a server of its own ---------------------------------------------------------------------------------------------
@@ -401,69 +299,6 @@ def test_missing_packages_are_named_with_the_way_to_get_them(environ, tmp_path):
     assert isinstance(refusal, EmbeddedServerError)
     assert "needs packages that are not installed (uvicorn is missing)" in str(refusal)
     assert refusal.remedy == "Install them: pip install 'loadgen[embedded]'."
-
-
-# --- when a server that nobody owns may go ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("holders", "sessions", "idle_s", "goes"),
-    [
-        (0, 0, 0.0, True),  # nobody there
-        (1, 0, IDLE_S * 9, False),  # a command that thinks for long still has it
-        (0, 1, IDLE_S / 2, False),  # a client between two statements
-        (0, 1, IDLE_S, True),  # a session that its killed client left behind
-    ],
-)
-def test_a_server_without_a_starter_goes_when_nobody_uses_it(holders, sessions, idle_s, goes):
-    assert may_go(holders=holders, sessions=sessions, idle_s=idle_s) is goes
-
-
-@contextlib.contextmanager
-def abandoned(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], Found]]:
-    """A null server as a command starts it; close its stdin to be the command's death."""
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(
-        [*SERVE, "--engine=null", *arguments], **pipes, env=os.environ | {"PYTHONPATH": str(ROOT)}
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield process, Found(process.stdout.readline().removeprefix("listening on ").strip())
-        finally:
-            process.kill()
-
-
-def begin_statement(server: Found) -> tuple[http.client.HTTPConnection, dict[str, str]]:
-    """Log in and send a statement; its answer is still to come. Connection, and the headers of the session."""
-    client = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
-    client.request("POST", "/session/v1/login-request", json.dumps({"data": {"LOGIN_NAME": "wire", "PASSWORD": "any"}}))
-    token = json.loads(client.getresponse().read())["data"]["token"]
-    headers = {"Authorization": f'Snowflake Token="{token}"'}
-    client.request("POST", "/queries/v1/query-request?requestId=1", json.dumps({"sqlText": "SELECT 1"}), headers)
-    wait_until(lambda: server.ask("/__loadgen/stats")["under_way"], "the statement under way")
-    return client, headers
-
-
-def test_a_client_that_waits_for_its_statement_gets_it_and_then_the_server_goes():
-    with abandoned(f"--service-time={IDLE_S + 1.5}s") as (process, server):
-        client, headers = begin_statement(server)
-        assert process.stdin is not None
-        process.stdin.close()
-
-        assert json.loads(client.getresponse().read())["success"] is True
-        client.request("POST", "/session?delete=true", headers=headers)
-        assert process.wait(PATIENCE_S) == 0
-        client.close()
-
-
-def test_a_statement_whose_client_is_gone_keeps_no_server():
-    with abandoned("--service-time=1h") as (process, server):
-        client, _ = begin_statement(server)
-        client.close()
-        assert process.stdin is not None
-        process.stdin.close()
-
-        assert process.wait(PATIENCE_S) == 0
 
 
 # --- commands --------------------------------------------------------------------------------------------------------

@@ -10,14 +10,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadgen.cli.main import main
 from loadgen.control import run_names, run_status, test_results
 from loadgen.control.run_status import Move, NewRun
 from loadgen.control.test_results import ResultRow
@@ -25,85 +24,10 @@ from loadgen.errors import UsageError
 from loadgen.model.run import Phase, RunStatus
 from orchestrator.recover import Left, recover
 from tests.control_plane import ControlPlane, patience
-from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, wait_until
+from tests.process.run_commands import Bench, read_until, result, script
+from tests.processes import PATIENCE_S, PROGRAM, alive, wait_until
 
 SHARED = "the warehouse was shared: other runs may have measured on it at the same time"
-SCENARIO = """
-version: 1
-name: nap
-connection: embedded
-control: {database: %s}
-target: {warehouse: %s, database: BENCH, schema: PUBLIC}
-workload: {statements: [{name: nap, sql: "SELECT SYSTEM$WAIT(200, 'MILLISECONDS')"}]}
-load: {connections: 2, workers: 1, warmup: 1s, duration: %s}
-timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms,
-         drain_interrupt: 1s, terminate_after: 500ms, kill_after: 500ms}
-"""
-
-
-class Bench:
-    """Starts runs, each in a process of its own, and asks for them in this one."""
-
-    def __init__(self, plane: ControlPlane, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.plane, self.folder, self._capsys = plane, folder, capsys
-        self._started: list[subprocess.Popen[str]] = []
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("LOADGEN_", "SNOWFLAKE_"))}
-        self.environ = kept | plane.environ | {"PYTHONPATH": str(ROOT), "HOME": str(folder)}
-
-    def run(self, *words: str, warehouse: str, duration: str = "60s", **environ: str) -> subprocess.Popen[str]:
-        file = self.folder / f"{warehouse}-{len(self._started)}.yaml"
-        file.write_text(SCENARIO % (self.plane.place.database, warehouse, duration), "utf-8")
-        process = subprocess.Popen(
-            [*PROGRAM, "run", str(file), "--format", "json", *words],
-            cwd=self.folder,
-            env=self.environ | environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._started.append(process)
-        return process
-
-    def ask(self, *words: str) -> tuple[int, str]:
-        """Exit code and stdout of a command."""
-        self._capsys.readouterr()
-        code = main([*words, "-c", "embedded", "--database", self.plane.place.database])
-        return code, self._capsys.readouterr().out
-
-    def json(self, *words: str) -> Any:
-        code, text = self.ask(*words, "--format", "json")
-        assert code == 0, text
-        return json.loads(text)
-
-    def newest(self) -> str:
-        rows = self.plane.rows("SELECT RUN_ID FROM RUN_STATUS ORDER BY CREATED_AT DESC LIMIT 1")
-        return str(rows[0][0]) if rows else ""
-
-    def state(self, run_id: str) -> tuple[str, str]:
-        rows = self.plane.rows("SELECT STATUS, PHASE FROM RUN_STATUS WHERE RUN_ID = ?", run_id)
-        return (rows[0][0], rows[0][1]) if rows else ("", "")
-
-    def wait_new(self, process: subprocess.Popen[str], before: str, *states: str) -> str:
-        """The id of the run that this process began, once it is in one of the states."""
-
-        def there() -> bool:
-            if process.poll() is not None:
-                pytest.fail(f"it ended with {process.returncode}: {process.communicate()}")
-            run_id = self.newest()
-            return run_id != before and not set(states).isdisjoint(self.state(run_id))
-
-        wait_until(there, f"a new run is {states}")
-        return self.newest()
-
-    def silence(self, run_id: str) -> None:
-        """Let the last beats of a run be old."""
-        sql = "UPDATE WORKER_HEARTBEATS SET LAST_HEARTBEAT = DATEADD(second, -100, LAST_HEARTBEAT) WHERE RUN_ID = ?"
-        self.plane.change(sql, run_id)
-
-    def close(self) -> None:
-        for process in self._started:
-            process.kill()
-            process.communicate()
 
 
 @pytest.fixture
@@ -115,29 +39,6 @@ def bench(
     made = Bench(plane, tmp_path, capsys)
     yield made
     made.close()
-
-
-def result(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, errors = process.communicate(timeout=PATIENCE_S)
-    assert out, errors
-    return dict(json.loads(out)) | {"code": process.returncode, "said": errors}
-
-
-def read_until(process: subprocess.Popen[str], found: Callable[[str], bool]) -> str:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if found(line):
-            return line
-    pytest.fail(f"it ended with {process.wait()} before it said so")
-
-
-def script(folder: Path, name: str, *lines: str) -> dict[str, str]:
-    """A program of that name, and a PATH that finds it first."""
-    file = folder / "bin" / name
-    file.parent.mkdir(exist_ok=True)
-    file.write_text("\n".join(["#!/bin/sh", *lines, ""]), "utf-8")
-    file.chmod(0o755)
-    return {"PATH": f"{file.parent}:{os.environ['PATH']}"}
 
 
 def test_a_run_is_seen_and_stopped_from_elsewhere_while_another_waits_for_its_warehouse(bench):
@@ -196,11 +97,16 @@ def test_a_run_is_seen_and_stopped_from_elsewhere_while_another_waits_for_its_wa
     code, text = bench.ask("runs", "show", after["run_id"])
     assert "statements/s over" in text
     assert len(bench.json("runs", "logs", after["run_id"], "-n", "1")["lines"]) == 1
+    check_listed(bench, after, beside, ended)
+
+
+def check_listed(bench: Bench, *summaries: dict[str, Any]) -> None:
+    """The list of runs has these, the newest first, with the numbers of their summaries."""
     lines = bench.ask("runs", "list")[1].splitlines()
     assert [(line.split()[0], line.split()[-1]) for line in lines[1:]] == [
-        (one["run_id"], one["verdict"]) for one in (after, beside, ended)
+        (one["run_id"], one["verdict"]) for one in summaries
     ]
-    for shown, summary in zip(bench.json("runs", "list")["runs"], (after, beside, ended), strict=True):
+    for shown, summary in zip(bench.json("runs", "list")["runs"], summaries, strict=True):
         totals = summary["totals"]
         assert (shown["operations"], shown["errors"]) == (totals["succeeded"] + totals["failed"], totals["failed"])
         assert (shown["qps"], shown["p95_ms"]) == (totals["qps"], summary["latency_ms"]["p95"])

@@ -2,17 +2,23 @@
 
 import contextlib
 import http.client
+import json
 import os
 import signal
+import subprocess
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psutil
 import pytest
 
 from loadgen.embedded.datadir import running_server
 from loadgen.embedded.postgres import postgres_processes_in
+from loadgen.embedded.usage import IDLE_S, may_go
+from tests.process.embedded_commands import SERVE, Found
 from tests.process.served import Refused, Server, Wire, serving
-from tests.processes import PATIENCE_S, VARIANTS, alive, run_as, wait_until
+from tests.processes import PATIENCE_S, ROOT, VARIANTS, alive, run_as, wait_until
 
 
 def test_it_says_where_it_listens_and_listens_nowhere_else(home):
@@ -142,3 +148,66 @@ def test_without_a_reader_for_its_address_it_ends_and_leaves_nothing(home):
 
         assert server.process.wait(PATIENCE_S) == 141
         assert postgres_processes_in(home) == []
+
+
+# --- when a server that nobody owns may go ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("holders", "sessions", "idle_s", "goes"),
+    [
+        (0, 0, 0.0, True),  # nobody there
+        (1, 0, IDLE_S * 9, False),  # a command that thinks for long still has it
+        (0, 1, IDLE_S / 2, False),  # a client between two statements
+        (0, 1, IDLE_S, True),  # a session that its killed client left behind
+    ],
+)
+def test_a_server_without_a_starter_goes_when_nobody_uses_it(holders, sessions, idle_s, goes):
+    assert may_go(holders=holders, sessions=sessions, idle_s=idle_s) is goes
+
+
+@contextlib.contextmanager
+def abandoned(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], Found]]:
+    """A null server as a command starts it; close its stdin to be the command's death."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(
+        [*SERVE, "--engine=null", *arguments], **pipes, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, Found(process.stdout.readline().removeprefix("listening on ").strip())
+        finally:
+            process.kill()
+
+
+def begin_statement(server: Found) -> tuple[http.client.HTTPConnection, dict[str, str]]:
+    """Log in and send a statement; its answer is still to come. Connection, and the headers of the session."""
+    client = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
+    client.request("POST", "/session/v1/login-request", json.dumps({"data": {"LOGIN_NAME": "wire", "PASSWORD": "any"}}))
+    token = json.loads(client.getresponse().read())["data"]["token"]
+    headers = {"Authorization": f'Snowflake Token="{token}"'}
+    client.request("POST", "/queries/v1/query-request?requestId=1", json.dumps({"sqlText": "SELECT 1"}), headers)
+    wait_until(lambda: server.ask("/__loadgen/stats")["under_way"], "the statement under way")
+    return client, headers
+
+
+def test_a_client_that_waits_for_its_statement_gets_it_and_then_the_server_goes():
+    with abandoned(f"--service-time={IDLE_S + 1.5}s") as (process, server):
+        client, headers = begin_statement(server)
+        assert process.stdin is not None
+        process.stdin.close()
+
+        assert json.loads(client.getresponse().read())["success"] is True
+        client.request("POST", "/session?delete=true", headers=headers)
+        assert process.wait(PATIENCE_S) == 0
+        client.close()
+
+
+def test_a_statement_whose_client_is_gone_keeps_no_server():
+    with abandoned("--service-time=1h") as (process, server):
+        client, _ = begin_statement(server)
+        client.close()
+        assert process.stdin is not None
+        process.stdin.close()
+
+        assert process.wait(PATIENCE_S) == 0

@@ -13,7 +13,7 @@ import pytest
 from loadgen.cli.baseline import check_baseline, judged, wants_second_run
 from loadgen.cli.main import main
 from loadgen.control import run_status, test_results, warehouse_poll_snapshots
-from loadgen.control.run_status import NewRun
+from loadgen.control.run_status import NewRun, Run
 from loadgen.control.test_results import ResultRow
 from loadgen.control.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import UsageError
@@ -22,7 +22,7 @@ from loadgen.scenario.read import parse_scenario
 from loadgen.scenario.workers import with_workers
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
-from tests.process.test_compare import Store
+from tests.process.stored_runs import Store
 
 NIGHTS = 12
 SCENARIO = """
@@ -88,26 +88,7 @@ class Nights:
             raw=json.dumps({"name": "WH", "generation": generation, "running": self._count}),
         )
         warehouse_poll_snapshots.append(session, patience(), [look])
-        row = ResultRow(
-            test_id=run_id,
-            run_id=run_id,
-            worker_id=None,
-            worker_group_id=None,
-            template_id=template,
-            status=status,
-            created_at=stored.created_at,
-            total_operations=1,
-            read_operations=1,
-            write_operations=0,
-            failed_operations=0,
-            p50_latency_ms=p95 / 2,
-            p95_latency_ms=p95,
-            p99_latency_ms=None,
-            avg_latency_ms=None,
-            find_max_result=None,
-            summary=json.dumps(summary),
-        )
-        test_results.append(session, patience(), row)
+        test_results.append(session, patience(), stored_result(stored, summary))
         return summary
 
     def trend(self, *words: str) -> tuple[int, str, str]:
@@ -119,6 +100,29 @@ class Nights:
     def json(self, *words: str) -> tuple[int, dict[str, Any]]:
         code, out, _ = self.trend(*words, "--format", "json")
         return code, json.loads(out)
+
+
+def stored_result(run: Run, summary: dict[str, Any]) -> ResultRow:
+    p95 = summary["latency_ms"]["p95"]
+    return ResultRow(
+        test_id=run.run_id,
+        run_id=run.run_id,
+        worker_id=None,
+        worker_group_id=None,
+        template_id=run.template_id,
+        status=summary["status"],
+        created_at=run.created_at,
+        total_operations=1,
+        read_operations=1,
+        write_operations=0,
+        failed_operations=0,
+        p50_latency_ms=p95 / 2,
+        p95_latency_ms=p95,
+        p99_latency_ms=None,
+        avg_latency_ms=None,
+        find_max_result=None,
+        summary=json.dumps(summary),
+    )
 
 
 def summary_of(
@@ -165,7 +169,17 @@ def nights(plane: ControlPlane, capsys: pytest.CaptureFixture[str], monkeypatch:
 def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_beside_like(
     nights: Nights, tmp_path: Path
 ) -> None:
-    place = nights.plane.place
+    check_no_runs(nights)
+    store_usual_nights(nights)
+    first = check_suspected(nights)
+    second = check_confirmed(nights, first, tmp_path / "trend.html")
+    check_known(nights, second)
+    check_new_series(nights)
+    check_lower_bounds(nights)
+    check_refused_baselines(nights)
+
+
+def check_no_runs(nights: Nights) -> None:
     code, out, errors = nights.trend("orders")
     assert (code, out) == (2, "")
     assert errors == (
@@ -173,6 +187,8 @@ def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_besi
         "hint: Name a scenario as its file does, in `name:`. There are no runs yet.\n"
     )
 
+
+def store_usual_nights(nights: Nights) -> None:
     usual = 40 * np.exp(np.random.default_rng(4).normal(0, 0.03, NIGHTS))
     for p95 in usual:
         nights.run(float(p95))
@@ -185,7 +201,10 @@ def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_besi
     assert nothing[0] == "LEARNING  sick has no run that counts: 1 is INVALID; 6 comparable runs are needed"
     assert nothing[-1].endswith(") is INVALID: a worker was lost")
 
-    # three nights, and what --baseline trend says on each
+
+def check_suspected(nights: Nights) -> dict[str, Any]:
+    """The first of three nights, and what --baseline trend says of it."""
+    place = nights.plane.place
     first = nights.run(52.0, driver="5.3.0", generation="2", server="10.2.0")
     code, data = nights.json("orders")
     assert (code, data["verdict"], data["runs_in_series"]) == (0, "suspected", NIGHTS + 1)
@@ -195,7 +214,11 @@ def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_besi
     suspected = judged("trend", place, first)
     assert (suspected["exit_code"], suspected["baseline"]["verdict"]) == (0, "suspected")
     assert wants_second_run(suspected)
+    return first
 
+
+def check_confirmed(nights: Nights, first: dict[str, Any], page: Path) -> dict[str, Any]:
+    place = nights.plane.place
     second = nights.run(52.0, driver="5.3.0", generation="2", server="10.2.0")
     code, data = nights.json("orders", "--last", "5")
     assert (code, data["verdict"], data["exit_code"]) == (11, "regression", 11)
@@ -215,25 +238,33 @@ def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_besi
     strange = judged("trend", place, {**second, "scenario": "renamed"})
     assert (strange["verdict"], strange["exit_code"]) == ("error", 2)
     assert strange["exit_reason"] == "trend: not judged: scenario renamed has no run with a result"
-    page = tmp_path / "trend.html"
     code, out, errors = nights.trend("orders", "--html", str(page))
     assert (code, errors) == (11, "")
     assert out.startswith("REGRESSION  p95 +")
     assert "environment.driver 5.2.0 → 5.3.0, environment.server 10.1.0 → 10.2.0, warehouse.generation 1 → 2" in out
     assert page.read_text("utf-8").startswith("<!doctype html>")
+    return second
 
+
+def check_known(nights: Nights, second: dict[str, Any]) -> None:
+    place = nights.plane.place
     nights.run(52.0, driver="5.3.0", generation="2", server="10.2.0")
     code, data = nights.json("orders")
     assert (code, data["verdict"]) == (0, "steady")
     assert judged("trend", place, second)["exit_code"] == 11  # as it was that night
 
-    # another driver: a new series
+
+def check_new_series(nights: Nights) -> None:
+    """Of another driver."""
     nights.run(52.0, driver="6.0.0")
-    code, data = nights.json("orders")
+    _, data = nights.json("orders")
     assert (data["verdict"], data["runs_in_series"], data["series"]["driver_major"]) == ("learning", 1, "6")
     assert "environment.driver_major" in {one["key"] for one in data["other_series"][-1]["differs_in"]}
 
-    # a p95 of which only a lower bound is known
+
+def check_lower_bounds(nights: Nights) -> None:
+    """A p95 of which only a lower bound is known."""
+    place = nights.plane.place
     for _ in range(5):
         nights.run(52.0, driver="6.0.0")
     low = nights.run(30.0, driver="6.0.0", at_least=True)
@@ -246,7 +277,10 @@ def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_besi
     assert (code, data["verdict"]) == (0, "suspected")
     assert data["reason"].startswith("p95 at least +7")
 
-    # what cannot be a baseline is told before the run
+
+def check_refused_baselines(nights: Nights) -> None:
+    """What cannot be a baseline is told before the run."""
+    place = nights.plane.place
     assert check_baseline("trend", place) == "trend"
     for name, why in (
         ("nosuchrun", "there is no run nosuchrun"),

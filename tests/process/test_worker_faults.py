@@ -9,7 +9,6 @@ import json
 import resource
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from loadgen.control.worker_heartbeats import Beat
 from loadgen.metrics.outcome import Outcome
 from loadgen.model.run import Phase, RunStatus
 from tests.embedded_server import EmbeddedServer
-from tests.process.worker_driver import GET, Led, Stage, Worker, adds_up, staged
+from tests.process.worker_driver import GET, Stage, adds_up, staged
 from tests.processes import wait_until
 
 LOGIN = "/session/v1/login-request"
@@ -43,19 +42,6 @@ def no_faults_left(server: EmbeddedServer, control: EmbeddedServer) -> Iterator[
     control.clear_faults()
 
 
-def _strike(server: EmbeddedServer, count: int, **rule: Any) -> None:
-    """Put a fault in force, and wait until it has struck so often."""
-    server.fault(count=count, **rule)
-    wait_until(
-        lambda: server.ask("/__loadgen/faults")[-1]["fired"] == count, f"{rule['kind']} has struck {count} times"
-    )
-
-
-def _stopped(run: Led, worker: Worker) -> None:
-    run.stop()
-    assert worker.exit_code() == 0, worker.said
-
-
 # --- the target ------------------------------------------------------------------------------------------------------
 
 
@@ -73,11 +59,11 @@ def test_every_fault_of_the_target_is_one_failed_sample(stage: Stage, server: Em
         (3, {"kind": "big_error"}),
         (1, {"kind": "hang"}),
     ):
-        _strike(server, count, match="FROM KV WHERE", **rule)
+        server.strike(count, match="FROM KV WHERE", **rule)
         run.wait_ended(5, worker)
         expected += count
     wait_until(lambda: run.beat().error_count >= expected, "every failure is in a beat")
-    _stopped(run, worker)
+    run.stopped(worker)
 
     window = run.seen().of(Phase.MEASUREMENT)
     assert adds_up(window)
@@ -106,14 +92,14 @@ def test_sessions_that_end_are_replaced(stage: Stage, server: EmbeddedServer) ->
         run.wait_status("WAITING", worker)
         run.start()
     expired.wait_ended(10, workers[0])
-    _strike(server, 6, match="FROM KV WHERE", kind="expire_session")
+    server.strike(6, match="FROM KV WHERE", kind="expire_session")
     expired.wait_beat(lambda beat: beat.open_connections == 3, "its sessions are back", workers[0])
     wait_until(
         lambda: len({line["session_id"] for line in old.history(Phase.MEASUREMENT)}) > 4, "old ones are replaced"
     )
     for run, worker in zip((expired, worn, old), workers, strict=True):
         run.wait_ended(30, worker)
-        _stopped(run, worker)
+        run.stopped(worker)
 
     for run in (expired, worn, old):
         window = run.seen().of(Phase.MEASUREMENT)
@@ -127,18 +113,13 @@ def test_sessions_that_end_are_replaced(stage: Stage, server: EmbeddedServer) ->
     assert 0 < expired.seen().of(Phase.MEASUREMENT).counts.failed <= 6  # the driver renews, and tries once more
     assert worn.seen().of(Phase.MEASUREMENT).counts.failed == 0
     assert old.seen().of(Phase.MEASUREMENT).counts.failed == 0
-    assert _logins(worn)["reopened"]["max_statements"] >= len(per_session) - 2 > 0
-    assert _logins(old)["reopened"]["max_age"] > 2
-    assert _logins(expired)["reopened"]["session_lost"] == expired.seen().of(Phase.MEASUREMENT).counts.failed
+    assert worn.seen().logins["reopened"]["max_statements"] >= len(per_session) - 2 > 0
+    assert old.seen().logins["reopened"]["max_age"] > 2
+    assert expired.seen().logins["reopened"]["session_lost"] == expired.seen().of(Phase.MEASUREMENT).counts.failed
     for run in (worn, old):
         time = run.seen().of(Phase.MEASUREMENT).connections
         assert time is not None
         assert 0 < time.logging_in_ms < time.delivered_ms <= time.planned_ms
-
-
-def _logins(run: Led) -> dict[str, Any]:
-    summary: dict[str, Any] = json.loads(run.seen().result.summary or "{}")
-    return dict(summary["logins"])
 
 
 def test_logins_that_fail_now_and_then_or_for_good(
@@ -201,7 +182,7 @@ def test_transactions_and_expectations(stage: Stage) -> None:
     run.wait_ended(40, worker)
     stage.sql("ALTER SESSION SET HYBRID_TABLE_LOCK_TIMEOUT = 10")
     stage.sql("UPDATE ACCOUNT SET V = V WHERE ID = 1")  # nobody holds its lock for longer than a transaction
-    _stopped(run, worker)
+    run.stopped(worker)
 
     window = run.seen().of(Phase.MEASUREMENT)
     assert adds_up(window)
@@ -236,7 +217,7 @@ def test_without_the_control_plane_the_measurement_goes_on(stage: Stage, control
     wait_until(lambda: len(run.history(Phase.MEASUREMENT)) > before + 200, "the load goes on", unless=worker.gone)
     control.clear_faults()
     run.wait_beat(lambda beat: beat.count > beats and beat.status == "RUNNING", "it beats again", worker)
-    _stopped(run, worker)
+    run.stopped(worker)
 
     window = run.seen().of(Phase.MEASUREMENT)
     assert adds_up(window)
@@ -299,7 +280,7 @@ def test_lost_answers_of_the_control_plane_store_nothing_twice(stage: Stage, con
     tables = "WINDOW_RESULTS|TEST_RESULTS|QUERY_EXECUTIONS|WORKER_METRICS_SNAPSHOTS|TEST_LOGS"
     for table in tables.split("|"):
         control.fault(match=f"INSERT INTO {table}", kind="drop_reply", count=1)
-    _stopped(run, worker)
+    run.stopped(worker)
 
     window = run.seen().of(Phase.MEASUREMENT)
     assert window.counts.succeeded == len(run.history(Phase.MEASUREMENT)) == run.executions()
@@ -328,7 +309,7 @@ def test_a_worker_that_was_stopped_for_a_while_says_so_in_its_times(stage: Stage
     worker.signal(signal.SIGCONT)
     run.wait_beat(lambda beat: beat.count > beats + 3 and beat.status == "RUNNING", "it beats again", worker)
     run.wait_ended(60, worker)
-    _stopped(run, worker)
+    run.stopped(worker)
 
     window = run.seen().of(Phase.MEASUREMENT)
     assert adds_up(window)
@@ -356,7 +337,7 @@ def test_what_does_not_end_is_cancelled_on_the_server(stage: Stage, server: Embe
         run.wait_status("WAITING", workers[name])
         run.start()
     stuck.wait_ended(5, workers["stuck"])
-    _strike(server, 1, match="FROM KV WHERE", kind="hang")
+    server.strike(1, match="FROM KV WHERE", kind="hang")
     for name, run, executing in (("short", short, 2), ("twice", twice, 2), ("stuck", stuck, 1)):
         run.wait_beat(_executes(executing), f"{name} executes", workers[name])
     short.stop(drain_s=0.3)
@@ -393,10 +374,10 @@ def test_how_much_of_the_query_log_is_kept(stage: Stage, server: EmbeddedServer)
         run.move(RunStatus.STARTING)
         run.wait_status("WAITING", worker)
         run.start()
-    _strike(server, 7, match="FROM KV WHERE", kind="error")
+    server.strike(7, match="FROM KV WHERE", kind="error")
     for run, worker in zip(runs, workers, strict=True):
         run.wait_ended(120, worker)
-        _stopped(run, worker)
+        run.stopped(worker)
 
     totals = [run.seen().of(Phase.MEASUREMENT).counts for run in runs]
     assert all(adds_up(run.seen().of(Phase.MEASUREMENT)) for run in runs)

@@ -190,6 +190,10 @@ class Seen:
         (row,) = self.results
         return row
 
+    @property
+    def logins(self) -> dict[str, Any]:
+        return dict(json.loads(self.result.summary or "{}")["logins"])
+
     def of(self, phase: Phase) -> WindowResult:
         """The one window of this phase."""
         (window,) = [window for window in self.windows if window.phase is phase]
@@ -279,6 +283,10 @@ class Led:
 
     def stop(self, drain_s: float = 20.0) -> None:
         self.emit(Stop(reason="done", drain_timeout_s=drain_s))
+
+    def stopped(self, worker: Worker) -> None:
+        self.stop()
+        assert worker.exit_code() == 0, worker.said
 
     def soon(self, seconds: float) -> str:
         """A moment of the server's clock."""

@@ -1,16 +1,25 @@
-"""Samples, statements and histograms for the tests of metrics; valid by default."""
+"""Samples, statements, histograms and workers that have measured, for the tests of metrics; valid by default."""
+
+from datetime import datetime
 
 import numpy as np
 from hypothesis import strategies as st
 
+from loadgen.metrics.harvester import Harvester
 from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.live import Live
 from loadgen.metrics.outcome import Failed, Outcome
 from loadgen.metrics.recorder import Sample
+from loadgen.metrics.windows import Windows
 from loadgen.model.outcome import ErrorCategory
+from loadgen.model.run import Phase
 from loadgen.model.workload import Query, Statement, StatementKind
 
 HOUR_NS = 3_600 * 10**9
 MS = 1_000_000
+S = 10**9
+MOMENT = datetime.fromisoformat("2026-11-15T02:00:00.123456")
+NAMES = ["a", "b", 'c "√"']
 
 # Whole nanoseconds from nothing to days: alike over the magnitudes, so that tails are heavy, and with edge cases.
 times_ns = st.one_of(
@@ -64,3 +73,25 @@ def samples(*, open_loop: bool) -> st.SearchStrategy[Sample]:
         st.integers(0, 2**45),
         outcomes,
     )
+
+
+def worker(many: list[Sample], *, open_loop: bool = False, names: list[str] = NAMES) -> Harvester:
+    """A worker with windows 1 (closed), 2 and 3, and these samples in them; one statement of window 1 is in flight."""
+    windows = Windows()
+    harvester = Harvester(windows, [statement(name) for name in names], open_loop=open_loop, started_ns=0)
+    recorder = harvester.recorder()
+    for window, phase in enumerate([Phase.WARMUP, Phase.MEASUREMENT, Phase.MEASUREMENT], 1):
+        windows.open(window, phase=phase, step_id=window if window > 1 else None, at_ns=window * S)
+        for one in many:
+            if one[1] == window:
+                recorder.begin()
+                recorder.append(one)
+        if window == 1:
+            harvester.recorder().begin()
+    return harvester
+
+
+def live_of(many: list[Sample], *, open_loop: bool = False, names: list[str] = NAMES) -> Live:
+    harvester = worker(many, open_loop=open_loop, names=names)
+    harvester.harvest(9 * S)
+    return harvester.live(9 * S)

@@ -1,8 +1,11 @@
-"""Records of runs for the tests of reports; valid by default, hostile where a test wants it."""
+"""Records of runs for the tests of reports; valid by default, hostile where a test wants it; and their page, parsed."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ from loadgen.metrics.result import Merged
 from loadgen.model.counts import Counts
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
 from loadgen.report.client_health import ClientHealth
+from loadgen.report.html import report_html
 from loadgen.report.record import EventKind, LogLine, Machine, Poll, RunEvent, RunRecord, Step
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult, summarize
 from loadgen.report.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
@@ -235,3 +239,61 @@ def hostile(**more: Any) -> RunRecord:
         "merged_missing": HOSTILE_TEXT,
     }
     return record((HOSTILE_NAME, long), facts=found, example=HOSTILE_TEXT, **(known | more))
+
+
+SIZE_MAX = 400_000
+VOID = {"meta", "wbr"}
+
+
+@dataclass
+class Page(HTMLParser):
+    """The page as a browser's parser reads it, roughly: elements that do not match are an error."""
+
+    tags: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
+    texts: list[tuple[str, str]] = field(default_factory=list)  # (element it is in, text), in order
+    data: list[tuple[float, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self._open: list[str] = []
+        self._value: float | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+        if tag == "data":
+            self._value = float(dict(attrs)["value"] or "nan")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag, f"</{tag}> does not match"
+
+    def handle_data(self, data: str) -> None:
+        inside = self._open[-1] if self._open else ""
+        self.texts.append((inside, data))
+        if inside == "data" and self._value is not None:
+            self.data.append((self._value, data))
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    @property
+    def charts(self) -> set[str | None]:
+        return {attributes["id"] for attributes in self.named("svg") if "id" in attributes}
+
+    @property
+    def words(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(text for tag, text in self.texts if tag not in ("script", "style")))
+
+
+def page(run: RunRecord) -> Page:
+    read = Page()
+    text = report_html(run)
+    read.feed(text)
+    read.close()
+    assert not read._open, f"never closed: {read._open}"
+    assert len(text.encode()) < SIZE_MAX
+    return read

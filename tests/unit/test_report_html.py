@@ -6,95 +6,21 @@ import base64
 import hashlib
 import json
 import re
-import xml.etree.ElementTree as ElementTree
-from collections import Counter as Count
-from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.model.counts import Counts
 from loadgen.report import figures
 from loadgen.report.foreign import line
 from loadgen.report.html import report_html
 from loadgen.report.html_spread import RANGES_MAX, range_counts, range_edges_ms
-from loadgen.report.record import RunRecord, Step
-from loadgen.report.timeline import merge_seconds
+from loadgen.report.record import Step
 from loadgen.report.verdict import Checked
 from loadgen.scenario.scenario import Load, LoadMode
 from tests.unit.metrics_builders import histogram
-from tests.unit.report_builders import (
-    HOSTILE_NAME,
-    HOSTILE_TEXT,
-    LONG_NAME,
-    START,
-    full,
-    hostile,
-    record,
-    scenario,
-    timeline,
-    worker_second,
-)
-
-SIZE_MAX = 400_000
-VOID = {"meta", "wbr"}
-
-
-@dataclass
-class Page(HTMLParser):
-    """The page as a browser's parser reads it, roughly: elements that do not match are an error."""
-
-    tags: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
-    texts: list[tuple[str, str]] = field(default_factory=list)  # (element it is in, text), in order
-    data: list[tuple[float, str]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self._open: list[str] = []
-        self._value: float | None = None
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-        if tag == "data":
-            self._value = float(dict(attrs)["value"] or "nan")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag, f"</{tag}> does not match"
-
-    def handle_data(self, data: str) -> None:
-        inside = self._open[-1] if self._open else ""
-        self.texts.append((inside, data))
-        if inside == "data" and self._value is not None:
-            self.data.append((self._value, data))
-
-    def named(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.tags if name == tag]
-
-    @property
-    def charts(self) -> set[str | None]:
-        return {attributes["id"] for attributes in self.named("svg") if "id" in attributes}
-
-    @property
-    def words(self) -> str:
-        return re.sub(r"\s+", " ", " ".join(text for tag, text in self.texts if tag not in ("script", "style")))
-
-
-def page(run: RunRecord) -> Page:
-    read = Page()
-    text = report_html(run)
-    read.feed(text)
-    read.close()
-    assert not read._open, f"never closed: {read._open}"
-    assert len(text.encode()) < SIZE_MAX
-    return read
+from tests.unit.report_builders import HOSTILE_NAME, HOSTILE_TEXT, full, hostile, page, record, scenario, timeline
 
 
 def _whole(value: float) -> float:
@@ -222,102 +148,6 @@ def test_the_command_that_repeats_it_has_the_settings_it_had(load: Load, expecte
     assert "loadgen run scenario.yaml -c embedded" in words
     assert expected in words
     assert "loadgen report 20261115-0200-orders-7f3a9c --format html" in words
-
-
-# --- over time -------------------------------------------------------------------------------------------------------
-
-
-def drawing(run: RunRecord, chart: str) -> ElementTree.Element:
-    (found,) = re.findall(rf'<svg id="{chart}" .*?</svg>', report_html(run))
-    return ElementTree.fromstring(found)
-
-
-def lines(run: RunRecord, chart: str) -> dict[str, int]:
-    """How many pieces each line of a chart has, by its class."""
-    return Count(
-        (path.get("class") or "") for path in drawing(run, chart).iter("path") if "line" in path.attrib["class"]
-    )
-
-
-def texts(run: RunRecord, chart: str) -> list[str]:
-    return [text.text or "" for text in drawing(run, chart).iter("text")]
-
-
-def test_a_change_of_phase_makes_neither_a_hole_nor_a_dot() -> None:
-    phases = ["WARMUP"] * 3 + ["MEASUREMENT"] * 3 + ["WARMUP"] + ["MEASUREMENT"] * 4
-    own = [worker_second(at + 1.02, phase=phase) for at, phase in enumerate(phases)]
-    run = record(seconds=merge_seconds(START, own))
-    assert [second.qps is None for second in run.seconds].count(True) == 5
-    for chart in ("qps", "latency"):
-        assert set(lines(run, chart).values()) == {1}
-        assert not list(drawing(run, chart).iter("circle"))
-
-
-def test_a_line_is_interrupted_where_nothing_was_stored() -> None:
-    own = [worker_second(at + 1.02) for at in (*range(6), *range(12, 20))]
-    run = record(seconds=merge_seconds(START, own))
-    assert set(lines(run, "qps").values()) == {2}
-    assert lines(run, "latency")["line s1"] == 2
-
-
-def test_a_percentile_that_most_of_the_run_cannot_support_is_left_out() -> None:
-    own = [worker_second(at + 1.02, ms=(10.0,) * 3, statements={"look": Counts(succeeded=3)}) for at in range(30)]
-    run = record(seconds=merge_seconds(START, own))
-    assert set(lines(run, "latency")) == {"line s1", "line s2"}  # p50 and p95, and no p99
-    idle = [worker_second(at + 1.02, ms=()) for at in range(5)]
-    assert "latency" not in page(record(seconds=merge_seconds(START, idle))).charts
-
-
-def test_keys_are_drawn_as_their_lines_are() -> None:
-    text = report_html(full())
-    figures_of = re.findall(r'<figure data-chart="([^"]+)".*?</figure>', text)
-    assert {"qps", "latency", "statements-p95", "curve", "error-rate"} <= set(figures_of)
-    for figure in re.findall(r"<figure .*?</figure>", text):
-        legend, plot = figure.split('<div class="plot">')
-        keys = re.findall(r'<svg class="stroke".*?<path class="([^"]+)"', legend)
-        drawn = re.findall(r'<path class="(line [^"]+)"', plot)
-        assert set(keys) in (set(drawn), set()), figure[:80]  # a chart of steps has signs instead
-
-
-def test_a_threshold_is_a_line_in_the_chart_of_its_metric() -> None:
-    run = full()
-    assert "✗ p95 < 25ms" in texts(run, "latency")
-    assert "↑ ✓ p99 < 10s" in texts(run, "latency")  # far above what was measured
-    assert "✓ qps > 150" in texts(run, "qps")
-    assert "✓ error_rate < 1%" in texts(run, "error-rate")
-    assert "✗ pay.p95 < 24ms" in texts(run, "statements-p95")
-
-    def limits(chart: str) -> int:
-        return sum("limit" in (line.get("class") or "") for line in drawing(run, chart).iter("line"))
-
-    assert [limits(chart) for chart in ("latency", "qps", "error-rate", "statements-p95")] == [1, 1, 1, 1]
-    assert limits("statements-p50") == limits("connections") == 0
-
-
-def test_events_are_marks_in_every_chart_over_time_and_rows_of_a_table() -> None:
-    run = full()
-    for chart in ("qps", "latency", "connections", "statements-qps", "cpu"):
-        titles = [title.text or "" for title in drawing(run, chart).findall("g/title")]
-        assert [title.split(": ", 1)[1] for title in titles] == [event.text for event in run.events], chart
-    assert {"START", "STOP", "stage 1", "worker-1 lost"} <= set(texts(run, "qps"))
-    words = page(run).words
-    assert "12.4 s STOP: duration" in words
-    assert "8.0 s worker-1 was lost" in words
-
-
-def test_statements_have_throughput_and_percentiles_over_time() -> None:
-    run = full()
-    assert {"statements-qps", "statements-p50", "statements-p95", "statements-p99"} <= page(run).charts
-    assert len(lines(run, "statements-qps")) == len(lines(run, "statements-p95")) == 3
-    assert not page(record(("look",))).charts & {"statements-qps", "statements-p95"}
-    assert "Response times by statement were not stored" in page(record(point_times={})).words
-
-
-def test_names_are_whole_wherever_a_statement_is_named() -> None:
-    text = report_html(full()).replace("<wbr>", "")
-    for place in (r'<section id="statements".*?</section>', r'<figure data-chart="curve".*?</figure>'):
-        assert LONG_NAME in re.search(place, text, re.DOTALL)[0]  # type: ignore[index]
-    assert f"{LONG_NAME[:8]}…" not in text
 
 
 # --- parts of a run --------------------------------------------------------------------------------------------------

@@ -56,6 +56,14 @@ def test_all_that_somebody_else_must_start_is_told():
     assert spawner.ended() == ()
 
 
+def test_whoever_starts_workers_is_told_which_secrets_they_need():
+    told: list[str] = []
+
+    ExternalSpawner({}, 600.0, told.append, ("A_TOKEN", "B_TOKEN")).start((ORDER,))
+
+    assert told[1] == "with these variables set there as they are here: A_TOKEN, B_TOKEN"
+
+
 def uv(folder: Path, *lines: str) -> dict[str, str]:
     file = folder / "uv"
     file.write_text("\n".join(["#!/bin/sh", *lines, ""]), "utf-8")

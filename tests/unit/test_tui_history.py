@@ -1,10 +1,9 @@
-"""From looks to a view: seconds of workers put together, windows that are stored and forgotten, what is news."""
+"""From looks to a history: seconds of workers put together, windows that are stored and forgotten."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from functools import reduce
 from operator import add
@@ -12,22 +11,14 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.find_max_step_history import StepRecord
-from loadgen.metrics.connections import Logins, Refusal
 from loadgen.metrics.histogram import EMPTY
-from loadgen.metrics.interval import Measured
 from loadgen.metrics.live import LiveSecond
-from loadgen.model.run import Phase, RunStatus
+from loadgen.model.run import Phase
 from loadgen.report.timeline import WorkerSecond
-from loadgen.rules.find_max_step import FindMax
-from loadgen.scenario.scenario import Arrival, LoadMode, Stage
 from loadgen.tui.history import KEPT_S, History, Peak, coarse
 from loadgen.tui.look import Look, WorkerState
-from loadgen.tui.news import news
-from loadgen.tui.viewer import Viewer
-from loadgen.tui.words import clock, count, measured, ms, one_line, percent, rate, short, short_worker
 from tests.unit.orchestrator_builders import tally, window
-from tests.unit.tui_builders import MOMENT, look, run_row, scenario, worker
+from tests.unit.tui_builders import MOMENT, look, worker
 
 
 def second(
@@ -258,198 +249,3 @@ def test_errors_of_the_warm_up_are_none_of_the_measurement():
     history.note(look(2.0, worker(0, warm, window({"s": tally(failed=1)}), elapsed_s=2.0), worker(1, warm)))
 
     assert [errors.count for errors in history.errors.values()] == [1]
-
-
-# --- viewer ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_countdown_is_of_the_local_clock_and_never_jumps_forth():
-    viewer = Viewer(scenario())
-    plan = {"measures_s": 10.0, "ends_s": 70.0}
-
-    first = viewer.look(look(100.0, elapsed_s=20.0, **plan))
-    late = viewer.look(look(101.6, elapsed_s=21.0, **plan))  # this look took longer to reach us
-
-    assert (first.since_s, first.until_s) == (90.0, 150.0)
-    assert (late.since_s, late.until_s) == (90.0, 150.0)
-
-
-def test_warm_up_lasts_until_the_measurement_and_a_search_has_no_end():
-    viewer = Viewer(scenario(mode=LoadMode.FIND_MAX, duration_s=None, find_max=FindMax()))
-
-    warm = viewer.look(look(5.0, run=run_row(phase=Phase.WARMUP), elapsed_s=5.0, measures_s=10.0))
-    measuring = viewer.look(look(15.0, elapsed_s=15.0, measures_s=10.0))
-
-    assert (warm.since_s, warm.until_s) == (0.0, 10.0)
-    assert (measuring.since_s, measuring.until_s) == (10.0, None)
-    assert measuring.doing == "until the maximum is known"
-
-
-def test_what_was_seen_stays_while_the_report_is_written():
-    viewer = Viewer(scenario())
-    assert viewer.doing("connecting", 1.0).status == ""
-    last = viewer.look(look(20.0, worker(0), elapsed_s=20.0))
-
-    after = viewer.doing("writing the report", 30.0, run_id=last.run_id)
-
-    assert (after.doing, after.seen_s, after.since_s, after.until_s) == ("writing the report", 30.0, 30.0, None)
-    assert (after.status, after.workers, after.errors) == (last.status, last.workers, last.errors)
-
-
-def test_the_planned_rate_follows_warm_up_stages_and_ramps():
-    load = scenario(
-        mode=LoadMode.RATE,
-        arrival=Arrival.POISSON,
-        warmup_s=10.0,
-        duration_s=40.0,
-        stages=(
-            Stage(duration_s=20.0, rate_per_second=100.0),
-            Stage(duration_s=20.0, rate_per_second=300.0, ramp_s=10.0),
-        ),
-    )
-    viewer = Viewer(load)
-
-    rates = [
-        viewer.look(look(at_s, elapsed_s=at_s, measures_s=10.0, ends_s=50.0)).offered.rate_per_s
-        for at_s in (1.0, 15.0, 35.0, 45.0)
-    ]
-
-    assert rates == [100.0, 100.0, 200.0, 300.0]
-
-
-def test_connections_are_those_of_living_workers_and_what_the_dead_should_have_is_missing():
-    alive = worker(0, target_connections=8, open_connections=6, active_connections=5)
-    dead = worker(1, state=WorkerState.DEAD, target_connections=8, open_connections=8, active_connections=8)
-
-    offered = Viewer(scenario()).look(look(1.0, alive, dead)).offered
-
-    assert (offered.target, offered.open, offered.busy, offered.rate_per_s) == (16, 6, 5, None)
-
-
-def test_the_mean_is_told_once_every_living_worker_has_begun():
-    begun = window({"s": tally()}, seconds=4.0)
-    viewer = Viewer(scenario())
-
-    first = viewer.look(look(1.0, worker(0, begun), worker(1)))
-    then = viewer.look(look(2.0, worker(0, begun), worker(1, state=WorkerState.DEAD)))
-
-    assert first.window is not None
-    assert then.window is not None
-    assert (first.window.seconds, then.window.seconds) == (0.0, 4.0)
-
-
-def test_statements_stand_in_the_order_of_their_weights():
-    measured = window({"rare": tally((1.0,) * 90), "s": tally((1.0,) * 10)})
-
-    view = Viewer(scenario()).look(look(1.0, worker(0, measured)))
-
-    assert view.window is not None
-    assert [line.name for line in view.window.statements] == ["s", "rare"]
-
-
-def test_totals_are_of_the_whole_measurement_also_when_windows_were_stored():
-    view = Viewer(scenario()).look(look(1.0, worker(0, measured=Measured(queries=50, reads=50, errors=2))))
-
-    assert (view.tried, view.failed) == (50, 2)
-
-
-def test_a_search_shows_its_state_and_what_comes_next():
-    state = '{"step": 3, "target": 25, "best": 15, "failed": null, "next": "climb", "reason": "held"}'
-    find = FindMax(start=5, increment=10, maximum=30)
-    viewer = Viewer(scenario(mode=LoadMode.FIND_MAX, duration_s=None, find_max=find))
-
-    ladder = viewer.look(look(1.0, run=run_row(find_max_state=state), steps=(step(1, 5), step(2, 15)))).ladder
-
-    assert ladder is not None
-    assert (ladder.step, ladder.target, ladder.best, ladder.failed) == (3, 25, 15, None)
-    assert ladder.next_if_held == 30
-    assert [(rung.target, rung.held) for rung in ladder.rungs] == [(5, True), (15, True)]
-
-
-@pytest.mark.parametrize("state", [None, "", "[1]", "{", '{"step": "many", "target": true}'])
-def test_a_state_of_the_search_that_cannot_be_read_is_no_obstacle(state):
-    viewer = Viewer(scenario(mode=LoadMode.FIND_MAX, duration_s=None, find_max=FindMax()))
-
-    ladder = viewer.look(look(1.0, run=run_row(find_max_state=state))).ladder
-
-    assert ladder is not None
-    assert (ladder.step, ladder.target) == (1, None)
-
-
-def step(number: int, target: int, outcome: str = "STABLE") -> StepRecord:
-    fields = dict.fromkeys(StepRecord.__slots__)
-    known = {"step_number": number, "target_connections": target, "outcome": outcome, "reason": "held"}
-    return StepRecord(**(fields | known))  # type: ignore[arg-type]
-
-
-# --- news ------------------------------------------------------------------------------------------------------------
-
-
-def texts(before, now):
-    return [line.text for line in news(before, now)]
-
-
-def test_a_change_is_told_once():
-    first = look(1.0, worker(0), run=run_row(RunStatus.STARTING, Phase.PREPARING))
-    second = look(2.0, worker(0), ending="threshold", warnings=("hot",), steps=(step(1, 5),))
-
-    assert texts(None, first) == ["STARTING PREPARING"]
-    assert texts(first, second) == [
-        "RUNNING MEASUREMENT",
-        "ending: threshold",
-        "step 1: 5 connections STABLE: held",
-        "hot",
-    ]
-    assert texts(second, second) == []
-
-
-def test_workers_that_changed_alike_share_a_line():
-    before = look(1.0, *(worker(number) for number in range(5)))
-    stale = look(2.0, *(replace(one, state=WorkerState.STALE) for one in before.workers))
-    dead = look(3.0, *(replace(one, state=WorkerState.DEAD, why="it was\nkilled") for one in before.workers))
-
-    assert texts(before, stale) == ["worker-0 is stale (and 4 more)"]
-    assert texts(stale, before) == ["worker-0 is back (and 4 more)"]
-    assert texts(stale, dead) == ["it was killed (and 4 more)"]
-
-
-def test_refused_logins_are_told_when_there_are_twice_as_many():
-    def after(refused: int, *, text: str = "the token has\nexpired"):
-        refusal = Refusal(at=MOMENT, code=390_144, text=text)
-        logins = Logins(refused=refused, last_refused=(refusal,) if refused else ())
-        one = worker(0)
-        assert one.live is not None
-        return look(1.0, replace(one, live=replace(one.live, logins=logins)), worker(1))
-
-    assert texts(after(0), after(0)) == []
-    assert texts(after(0), after(1)) == ["1 login refused, the last of worker-0: 390144: the token has expired"]
-    assert texts(after(2), after(3)) == []
-    assert texts(after(3), after(9)) == ["9 logins refused, the last of worker-0: 390144: the token has expired"]
-    assert all(line.bad for line in news(after(0), after(1)))
-
-
-# --- words -----------------------------------------------------------------------------------------------------------
-
-
-def test_numbers_are_short_and_never_round_to_nothing():
-    assert [rate(value) for value in (0.0, 3.14159, 99.96, 1234.5)] == ["0.0", "3.1", "100.0", "1,234"]
-    assert [ms(value) for value in (None, 0.4567, 12.34, 123.4, 12345.6)] == ["–", "0.46", "12.3", "123", "12,346"]
-    assert ms(5.0, at_least=True) == "≥5.00"
-    assert [short(value) for value in (0.0, 0.25, 12.5, 840.0, 1250.0, 12_500.0, 150_000.0, 2.5e6)] == [
-        "0", "0.25", "12.5", "840", "1,250", "12.5k", "150k", "2.5M"
-    ]  # fmt: skip
-    assert [percent(value) for value in (0.0, 0.00002, 0.015, 0.5)] == ["0 %", "0.002 %", "1.5 %", "50 %"]
-    assert [count(value) for value in (999_999, 1_500_000, 2_500_000_000)] == ["999,999", "1.5M", "2.5G"]
-    assert [clock(value) for value in (-1, 61, 3_661)] == ["00:00", "01:01", "1:01:01"]
-    assert [short_worker(value) for value in ("worker-12", "pod/a\x1b-1")] == ["w12", "pod/a-1"]
-
-
-def test_a_threshold_is_shown_in_its_own_unit():
-    checks = [("p95 < 250ms", 77.43), ("error_rate < 1%", 0.0332), ("qps > 5", 812.4), ("errors < 5", 4.0), ("?", 1.5)]
-
-    assert [measured(check, value) for check, value in checks] == ["77.4 ms", "3.3 %", "812/s", "4", "1.5"]
-
-
-def test_foreign_text_becomes_one_line():
-    assert one_line("a\n\x1b[31mb\u2028c\x00\t d") == "a [31mb c d"
-    assert len(one_line("x" * 10**6)) == 200

@@ -1,0 +1,223 @@
+"""Every table that is appended to: rows for it, how they are written in several calls, and how they are counted."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from loadgen.control import (
+    find_max_step_history,
+    query_executions,
+    test_logs,
+    test_results,
+    value_pools,
+    warehouse_poll_snapshots,
+    window_results,
+    worker_metrics_snapshots,
+)
+from loadgen.control.retry import Patience
+from loadgen.control.session import ControlSession
+from loadgen.model.run import Phase
+from loadgen.workload.pools import Pool
+from tests.control_plane import ControlPlane
+
+MOMENT = datetime(2026, 11, 20, 1, 2, 3, 456789)  # noqa: DTZ001  naive UTC, as the tables have it
+
+
+def patience(attempts: int = 15) -> Patience:
+    return Patience(stop=threading.Event(), attempts=attempts, first_pause_s=0.01)
+
+
+# --- what is written -------------------------------------------------------------------------------------------------
+
+
+def window(number: int) -> window_results.WindowResult:
+    return window_results.WindowResult(
+        worker_id=f"w{number % 3}",
+        window_id=number,
+        epoch=1,
+        phase=Phase.MEASUREMENT,
+        step_id=None,
+        seconds=1.5,
+        counts="{}",
+        buckets="{}",
+    )
+
+
+def snapshot(run_id: str, number: int) -> worker_metrics_snapshots.Snapshot:
+    numbers = ["total_queries", "read_count", "write_count", "error_count", "active_connections", "target_connections"]
+    times = [f"{name}_latency_ms" for name in ("p50", "p95", "p99", "avg", "min", "max")]
+    fields: dict[str, Any] = dict.fromkeys([*times, "phase", "cpu_percent", "memory_percent"]) | dict.fromkeys(
+        numbers, 1
+    )
+    fields |= {"run_id": run_id, "test_id": "t", "worker_id": "w0", "worker_group_id": 0, "worker_group_count": 1}
+    fields |= {"timestamp": MOMENT + timedelta(seconds=number), "elapsed_seconds": 1.0, "qps": 1.0}
+    return worker_metrics_snapshots.Snapshot(**fields, custom_metrics='{"a":1}')
+
+
+def execution(run_id: str, number: int) -> query_executions.Execution:
+    fields: dict[str, Any] = dict.fromkeys(
+        ["query_id", "step_id", "rows_affected", "error_category", "error_code", "error"]
+    )
+    fields |= {"run_id": run_id, "test_id": "t", "worker_id": "w0", "statement_name": "s", "query_kind": "READ"}
+    fields |= {"phase": "MEASUREMENT", "start_time": MOMENT, "due_lag_ms": 0.5, "duration_ms": 1.5, "success": True}
+    return query_executions.Execution(**fields, execution_id=str(uuid.uuid4()))
+
+
+def result(run_id: str, number: int) -> test_results.ResultRow:
+    times = ["p50_latency_ms", "p95_latency_ms", "p99_latency_ms", "avg_latency_ms", "find_max_result"]
+    fields: dict[str, Any] = dict.fromkeys(times) | {
+        f"{name}_operations": 1 for name in ("total", "read", "write", "failed")
+    }
+    fields |= {"run_id": run_id, "worker_id": f"w{number}", "worker_group_id": number, "template_id": "t"}
+    fields |= {"status": "COMPLETED", "created_at": MOMENT, "summary": '{"a":1}'}
+    return test_results.ResultRow(**fields, test_id=str(uuid.uuid4()))
+
+
+def log_row(run_id: str, number: int) -> test_logs.LogRow:
+    return test_logs.LogRow(
+        run_id=run_id,
+        test_id=None,
+        worker_id=None,
+        level="INFO",
+        message=f"line {number}",
+        details={"n": number},
+        timestamp=MOMENT + timedelta(seconds=number),
+    )
+
+
+def step(run_id: str, number: int) -> find_max_step_history.StepRecord:
+    times = [
+        "window_start_time",
+        "window_end_time",
+        "qps",
+        "p50_latency_ms",
+        "p95_latency_ms",
+        "p99_latency_ms",
+        "error_rate",
+    ]
+    fields: dict[str, Any] = dict.fromkeys(times) | {"run_id": run_id, "step_number": number, "target_connections": 1}
+    fields |= {"succeeded": 1, "failed": 0, "queue_seen": False, "outcome": "PASSED", "reason": "x"}
+    return find_max_step_history.StepRecord(**fields)
+
+
+def warehouse_poll(run_id: str, number: int) -> warehouse_poll_snapshots.WarehousePoll:
+    moment = MOMENT + timedelta(seconds=number)
+    return warehouse_poll_snapshots.WarehousePoll(
+        run_id=run_id, timestamp=moment, running=1, queued=0, started_clusters=1, size="X", raw="{}"
+    )
+
+
+def pool(number: int) -> Pool:
+    return Pool(f"p{number}", tuple("x" * 400_000 for _ in range(5)) if number == 0 else (number,))
+
+
+# --- how it is written, in so many calls -----------------------------------------------------------------------------
+
+CALLS = 20
+PER_CALL = 30
+Append = Callable[[ControlSession, Patience, Any], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One table: what to append call by call, and how many rows it must have then."""
+
+    table: str
+    key: str
+    make: Callable[[str], Sequence[Any]]  # the arguments of each call
+    append: Callable[[ControlSession, Patience, str, Any], None]
+    read: Callable[[ControlSession, str], int]
+    rows: int
+
+
+def batches(make: Callable[[str, int], Any]) -> Callable[[str], list[list[Any]]]:
+    return lambda run_id: [
+        [make(run_id, call * PER_CALL + number) for number in range(PER_CALL)] for call in range(CALLS)
+    ]
+
+
+def ones(make: Callable[[str, int], Any]) -> Callable[[str], list[Any]]:
+    return lambda run_id: [make(run_id, call) for call in range(CALLS)]
+
+
+KINDS = [
+    Kind(
+        table="WINDOW_RESULTS",
+        key="WORKER_ID, WINDOW_ID",
+        make=ones(lambda _, number: window(number)),
+        append=window_results.append,
+        read=lambda session, run_id: len(window_results.read(session, run_id)),
+        rows=CALLS,
+    ),
+    Kind(
+        table="VALUE_POOLS",
+        key="POOL, CHUNK",
+        make=ones(lambda _, number: pool(number)),
+        append=value_pools.store,
+        read=lambda session, run_id: len(value_pools.load(session, patience(), run_id)) + 2,
+        rows=CALLS + 2,  # the first pool has three chunks
+    ),
+    Kind(
+        table="TEST_RESULTS",
+        key="TEST_ID",
+        make=ones(result),
+        append=lambda session, patient, _, row: test_results.append(session, patient, row),
+        read=lambda session, run_id: len(test_results.read(session, run_id)),
+        rows=CALLS,
+    ),
+    Kind(
+        table="FIND_MAX_STEP_HISTORY",
+        key="STEP_NUMBER",
+        make=ones(step),
+        append=lambda session, patient, _, row: find_max_step_history.append(session, patient, row),
+        read=lambda session, run_id: len(find_max_step_history.read(session, run_id)),
+        rows=CALLS,
+    ),
+    Kind(
+        table="QUERY_EXECUTIONS",
+        key="EXECUTION_ID",
+        make=batches(execution),
+        append=lambda session, patient, _, rows: query_executions.append(session, patient, rows),
+        read=lambda session, run_id: len(query_executions.read(session, run_id, 10_000)),
+        rows=CALLS * PER_CALL,
+    ),
+    Kind(
+        table="WORKER_METRICS_SNAPSHOTS",
+        key="SNAPSHOT_ID",
+        make=batches(snapshot),
+        append=lambda session, patient, _, rows: worker_metrics_snapshots.append(session, patient, rows),
+        read=lambda session, run_id: len(worker_metrics_snapshots.read(session, run_id)),
+        rows=CALLS * PER_CALL,
+    ),
+    Kind(
+        table="TEST_LOGS",
+        key="LOG_ID",
+        make=batches(log_row),
+        append=lambda session, patient, _, rows: test_logs.append(session, patient, rows),
+        read=lambda session, run_id: len(test_logs.newest(session, run_id, 10_000)),
+        rows=CALLS * PER_CALL,
+    ),
+    Kind(
+        table="WAREHOUSE_POLL_SNAPSHOTS",
+        key="SNAPSHOT_ID",
+        make=batches(warehouse_poll),
+        append=lambda session, patient, _, rows: warehouse_poll_snapshots.append(session, patient, rows),
+        read=lambda session, run_id: len(warehouse_poll_snapshots.read(session, run_id)),
+        rows=CALLS * PER_CALL,
+    ),
+]
+
+
+def raw(plane: ControlPlane, kind: Kind, run_id: str) -> tuple[int, int]:
+    """(rows, keys) that are in the table."""
+    sql = (
+        f"SELECT COALESCE(SUM(N), 0), COUNT(*) FROM"
+        f" (SELECT COUNT(*) AS N FROM {kind.table} WHERE RUN_ID = ? GROUP BY {kind.key})"
+    )
+    rows, keys = plane.rows(sql, run_id)[0]
+    return int(rows), int(keys)

@@ -1,0 +1,119 @@
+"""Orchestrators whose requests pass through a network that loses, delays and repeats them."""
+
+from __future__ import annotations
+
+import copy
+import time
+from enum import Enum
+from typing import Any
+
+from loadgen.clock import FakeClock
+from loadgen.control.lease import LeaseKeeper, LeaseTimes
+from loadgen.control.queries import Query
+from loadgen.control.run_leases import Term
+from loadgen.control.run_status import Run
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.model.outcome import ErrorCategory
+from loadgen.snowflake.failure import Failure
+from tests.control_plane import ControlPlane
+from tests.embedded_server import EmbeddedServer
+
+TIMES = LeaseTimes()  # 30 s, trusted for 25
+NO_ANSWER = Failure(category=ErrorCategory.CONNECTION, retryable=True, unknown_outcome=True)
+
+
+class Fate(Enum):
+    """What becomes of the next change that an actor sends."""
+
+    ANSWERED = "executed, and answered"
+    LOST = "executed, and the answer lost: he looks, and tries again"
+    HELD = "held back on the way; he gives up, it may arrive later"
+    REPEATED = "held back on the way; he looks, tries again, and the first may arrive later"
+    COPIED = "executed, answered, and a copy may arrive later"
+
+
+class RunningClock(FakeClock):
+    """Moves when told, and by itself."""
+
+    def monotonic_ns(self) -> int:
+        return super().monotonic_ns() + time.monotonic_ns()
+
+    def boottime_ns(self) -> int:
+        return super().boottime_ns() + time.monotonic_ns()
+
+
+class ActorSession(ControlSession):
+    """Its requests pass through a network that can hold them back or keep a copy."""
+
+    fate = Fate.ANSWERED
+    network: list[tuple[Query, tuple[Any, ...]]]
+
+    def execute(self, query: Query, *binds: Any) -> int:
+        fate, self.fate = self.fate, Fate.ANSWERED
+        if fate in (Fate.HELD, Fate.REPEATED, Fate.COPIED):
+            self.network.append((query, binds))
+        if fate in (Fate.HELD, Fate.REPEATED):
+            raise ControlFailed("no answer", NO_ANSWER)
+        return super().execute(query, *binds)
+
+
+class Actor:
+    """An orchestrator: a connection, a clock, and perhaps a term with its keeper."""
+
+    def __init__(self, plane: ControlPlane, name: str) -> None:
+        self.session = ActorSession(plane.place, role=name, environ=plane.environ)
+        self.reset([])
+
+    def reset(self, network: list[tuple[Query, tuple[Any, ...]]]) -> None:
+        self.session.network = network
+        self.session.fate = Fate.ANSWERED
+        self.clock = RunningClock()
+        self.forget()
+
+    def forget(self) -> None:
+        self.keeper: LeaseKeeper | None = None
+        self.view: Run | None = None
+
+    def take(self, term: Term, begun_ns: int) -> None:
+        self.keeper = LeaseKeeper(self.session, term, TIMES, claimed_ns=begun_ns, clock=self.clock)
+
+    @property
+    def keeping(self) -> LeaseKeeper:
+        assert self.keeper is not None
+        return self.keeper
+
+    @property
+    def would_act(self) -> bool:
+        """Is he trusted? Asked of a copy, since being asked ends trust that is over."""
+        if self.keeper is None:
+            return False
+        same = copy.copy(self.keeper)
+        same._trust = copy.copy(same._trust)
+        return same.trusted
+
+
+class World:
+    """What outlives one example: the server, its tables, and the actors' connections."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self.server = server
+        self.plane = ControlPlane(server)
+        self.actors = [Actor(self.plane, f"actor {number}") for number in range(3)]
+
+    def close(self) -> None:
+        for actor in self.actors:
+            actor.session.close()
+        self.plane.close()
+
+
+class Taken(Exception):
+    """A key was there already."""
+
+
+def execute_late(session: ControlSession, query: Query, binds: tuple[Any, ...]) -> None:
+    try:
+        session.execute(query, *binds)
+    except ControlFailed as error:
+        if not error.failure.duplicate_key:
+            raise
+        raise Taken from error

@@ -75,8 +75,8 @@ def on_a_terminal(server: EmbeddedServer, folder: Path) -> tuple[int, str, str]:
     reader.start()
     try:
         wait_until(lambda: b"RUNNING WARMUP" in b"".join(seen), "it warms up")
-        server.fault(match=r"WAIT\(50,", kind="error", errno=100051, message=MESSAGE, probability=0.5)
-        server.fault(match=r"WAIT\(52,", kind="big_error", probability=0.5)
+        server.fault(match=r"WAIT\(200,", kind="error", errno=100051, message=MESSAGE, probability=0.5)
+        server.fault(match=r"WAIT\(202,", kind="big_error", probability=0.5)
         printed, _ = process.communicate(timeout=PATIENCE_S)
     finally:
         server.clear_faults()
@@ -148,7 +148,7 @@ def check_files(folder: Path, summary: dict[str, Any]) -> None:
 def test_a_failure_under_cron_is_told_in_lines(
     server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    server.fault(match=r"WAIT\(50,", kind="error", errno=100051, message=MESSAGE)
+    server.fault(match=r"WAIT\(200,", kind="error", errno=100051, message=MESSAGE)
     try:
         done = subprocess.run(
             [*PROGRAM, "run", str(write_scenario(tmp_path, 9_002)), "--format", "json"],

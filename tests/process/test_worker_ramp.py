@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from loadgen.model.event import SetWorkerTarget
 from loadgen.model.run import Phase
 from tests.embedded_server import EmbeddedServer
 from tests.process.worker_driver import Led, Stage, Worker, adds_up, staged
+from tests.processes import wait_until
 
 STATEMENT_MS = 300.0
 NAP = {"name": "nap", "kind": "read", "sql": f"SELECT SYSTEM$WAIT({STATEMENT_MS:.0f}, 'MILLISECONDS')"}
@@ -82,6 +83,9 @@ def _hold(run: Led, worker: Worker, clients: int) -> None:
 def _ramp(run: Led, worker: Worker, first: int, last: int) -> Moved:
     moment = run.soon(1.0)
     run.emit(SetWorkerTarget(target_connections=last, ramp_s=RAMP_S, effective_at=moment))
+    # Connections are open before they are needed: that says nothing about the line.
+    end = datetime.fromisoformat(moment) + timedelta(seconds=RAMP_S)
+    wait_until(lambda: server_time(run.plane.session) >= end, "the ramp is over", unless=worker.gone)
     _hold(run, worker, last)
     reached = server_time(run.plane.session)
     return Moved(first, last, _epoch_ms(datetime.fromisoformat(moment)), _epoch_ms(reached))

@@ -10,6 +10,7 @@ from loadgen.report.foreign import html
 from loadgen.report.html_parts import data, facts, figure, named, note, number, short, table, text
 from loadgen.report.record import RunRecord
 from loadgen.report.svg import Axis, Chart, Dot, Line, Point, linear_axis
+from loadgen.units import counted
 
 ROWS_MAX = 200
 WIDTH = 420
@@ -88,7 +89,7 @@ def _charts(record: RunRecord) -> str:
                 y=y,
                 css="s3" if step.outcome == "STABLE" else "s2",
                 cross=step.outcome != "STABLE",
-                label=html(f"step {step.number}, {step.target} connections: {y:,.1f}, {step.outcome}"),
+                label=html(f"step {step.number}, {counted(step.target, 'connection')}: {y:,.1f}, {step.outcome}"),
             )
             for step, x_at, y in known
         )

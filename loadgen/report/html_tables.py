@@ -16,7 +16,7 @@ from loadgen.report.foreign import html
 from loadgen.report.html_parts import code, data, details, facts, named, note, number, short, table, text
 from loadgen.report.record import RunEvent, RunRecord
 from loadgen.scenario.scenario import Load, LoadMode
-from loadgen.units import NS_PER_MS, format_duration_s, format_rate_per_second
+from loadgen.units import NS_PER_MS, counted, format_duration_s, format_rate_per_second
 
 ROWS_MAX = 200
 ERRORS_MAX = 50
@@ -105,13 +105,13 @@ def _fact(value: object) -> str:
 def _load(load: Load) -> str:
     warmup = f"warm-up {format_duration_s(load.warmup_s)}"
     if load.mode is LoadMode.FIND_MAX:
-        return f"search for the maximum, up to {load.connections} connections, {warmup}"
+        return f"search for the maximum, up to {counted(load.connections or 0, 'connection')}, {warmup}"
     length = "" if load.duration_s is None else f", {format_duration_s(load.duration_s)} measured"
-    stages = f", {len(load.stages)} stages" if load.stages else ""
+    stages = f", {counted(len(load.stages), 'stage')}" if load.stages else ""
     if load.mode is LoadMode.RATE:
         rate = "" if load.rate_per_second is None else f" {format_rate_per_second(load.rate_per_second)}"
         return f"open loop{rate} ({load.arrival.value} arrivals){stages}, {warmup}{length}"
-    return f"closed loop, {load.connections} connections{stages}, {warmup}{length}"
+    return f"closed loop, {counted(load.connections or 0, 'connection')}{stages}, {warmup}{length}"
 
 
 def totals(summary: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 from loadgen.rules.find_max_step import EXTEND_MAX, FindMax, Observation, Outcome, Step, baseline, judge
+from loadgen.units import counted
 
 GAP_MIN = 0.05  # of the best level: refining ends below it
 MARGIN = 2  # votes: what a level needs at both ends of the gap, and the majority once it was judged both ways
@@ -266,13 +267,15 @@ class Search:
             why = f"limited by the client at {limited.connections}: {limited.steps[-1].reason}"
         if best is None:
             if is_complete and failed is not None:
-                return f"not even {self.config.start} connections held: {failed.last_failed.reason}"
+                return f"not even {counted(self.config.start, 'connection')} held: {failed.last_failed.reason}"
             return f"no number of connections is known to hold: {why}"
         if not is_complete or limited is not None:
-            return f"at least {best.connections} connections held: {why}"
+            return f"at least {counted(best.connections, 'connection')} held: {why}"
         if failed is None:
-            return f"{best.connections} connections held, and more were not tried"
-        return f"{best.connections} connections held; {failed.connections} did not: {failed.last_failed.reason}"
+            return f"{counted(best.connections, 'connection')} held, and more were not tried"
+        return (
+            f"{counted(best.connections, 'connection')} held; {failed.connections} did not: {failed.last_failed.reason}"
+        )
 
 
 _DONE: tuple[Stage, int | None] = (Stage.DONE, None)

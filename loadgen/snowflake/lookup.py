@@ -145,7 +145,7 @@ def _embedded_at(address: str, origin: str) -> Profile:
 
 
 def _embedded_but_not_running() -> Profile:
-    where = "not running; start it with: loadgen embedded serve"
+    where = "starts when needed"
     fields = {"account": Field("embedded", where), "user": Field("loadgen", where)}
     return Profile(name=EMBEDDED, fields=MappingProxyType(fields))
 

@@ -113,7 +113,7 @@ class Leader:
         self.stopped_s: float | None = None  # when in the plan the end was decided; None: it never began, or is unknown
         self.crew: tuple[WorkerView, ...] = ()
         self.progress = Progress(scenario.thresholds)
-        self.limits = Limits(scenario.thresholds, scenario.guardrails, timing, self.progress)
+        self.limits = Limits(scenario.judged_thresholds, scenario.guardrails, timing, self.progress)
         self.find_max = find_max_controller(scenario)
         self._steps: list[StepRecord] = []  # of the search, judged
         self._stored = 0  # how many of them

@@ -275,7 +275,7 @@ def _make_result(
         statements=scenario.workload.statements,
         merged=merged,
         invalid=["its orchestrator was lost", *invalid_reasons(evidence)],
-        checked=check_thresholds(scenario.thresholds, merged),
+        checked=check_thresholds(scenario.judged_thresholds, merged),
         client=client.health,
         workers=worker_results(crew, gathered),
         open_loop=scenario.load.mode is LoadMode.RATE,

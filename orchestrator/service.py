@@ -255,7 +255,7 @@ class OrchestratorService:
         )
         invalid = [
             *invalid_reasons(evidence),
-            *undecided(scenario.thresholds, checked, client.health, merged, open_loop=open_loop),
+            *undecided(scenario.judged_thresholds, checked, client.health, merged, open_loop=open_loop),
         ]
         return RunFacts(
             run_id=run.run_id,

@@ -141,7 +141,7 @@ class _Looker:
         timing = scenario.timing
         self._plan = plan_run(scenario.load, announce_s=timing.announce_s)
         self._progress = Progress(scenario.thresholds)
-        self._limits = Limits(scenario.thresholds, scenario.guardrails, timing, self._progress)
+        self._limits = Limits(scenario.judged_thresholds, scenario.guardrails, timing, self._progress)
         self._slow_s: float | None = None  # when the slow tables were last read
         self._polls: tuple[WarehousePoll, ...] = ()
         self._steps: tuple[StepRecord, ...] = ()

@@ -50,8 +50,8 @@ def thresholds(summary: Mapping[str, Any]) -> str:
     rows = (
         (
             '<td class="ok">✓ met</td>' if one["passed"] else '<td class="miss">✗ missed</td>',
-            f"<td><code>{html(one['check'])}</code></td>",
-            number(one["value"], figures.measured(one["check"], one["value"])),
+            f"<td><code>{html(one['check'])}</code>{' (default)' if one.get('default') else ''}</td>",
+            number(one["value"], figures.judged(one)),
         )
         for one in summary["thresholds"][:ROWS_MAX]
     )

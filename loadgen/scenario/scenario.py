@@ -12,7 +12,7 @@ from enum import StrEnum
 from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.model.workload import Parameter, Scalar, Workload
 from loadgen.rules.find_max_step import FindMax
-from loadgen.scenario.threshold import Check
+from loadgen.scenario.threshold import Check, Metric, parse_check
 
 EMBEDDED = "embedded"  # the connection that needs no account
 
@@ -235,6 +235,9 @@ class Threshold:
     abort: bool = False
 
 
+DEFAULT_THRESHOLD = Threshold(check=parse_check("error_rate < 5%"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guardrails:
     max_cpu_percent: float = 90.0
@@ -326,3 +329,10 @@ class Scenario:
     notify: tuple[Notification, ...] = ()  # not stored with the run: only who started it tells
     timing: Timing = Timing()
     embedded: Embedded = Embedded()
+
+    @property
+    def judged_thresholds(self) -> tuple[Threshold, ...]:
+        """Those of the file. Without one on errors of all statements there is a default; a search has its own limit."""
+        errors = (Metric.ERROR_RATE, Metric.ERRORS)
+        given = any(one.check.metric in errors and one.check.statement is None for one in self.thresholds)
+        return self.thresholds if given or self.load.find_max is not None else (*self.thresholds, DEFAULT_THRESHOLD)

@@ -252,7 +252,10 @@ def test_percentiles_that_the_samples_cannot_support_are_null(samples: int, hidd
 
 @pytest.mark.parametrize(
     ("cancelled_ms", "at_least"),
-    [(30.0, ["p99", "p999"]), (1.5, ["p50", "p90", "p95", "p99", "p999"])],  # after all others ended, and early
+    [
+        (30.0, ["p99", "p999", "avg", "max"]),
+        (1.5, ["p50", "p90", "p95", "p99", "p999", "avg", "max"]),
+    ],  # after all others ended, and early
 )
 def test_percentiles_among_cancelled_statements_are_marked_as_lower_bounds(
     cancelled_ms: float, at_least: list[str]

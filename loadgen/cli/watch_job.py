@@ -200,6 +200,7 @@ class _Looker:
             snapshots = worker_metrics_snapshots.newest(session, run_id, within_s)
             with suppress(LoadgenError):  # of another version: there is no history then
                 self._stored = tuple(map(coarse, worker_seconds(snapshots)))
+            self._progress.seconds.add_stored(snapshots)
             for row in window_results.read(session, run_id):
                 with suppress(LoadgenError):  # what cannot be read is told by the run's own results
                     self._progress.remember(row.worker_id, [read_stored(row)])

@@ -15,6 +15,7 @@
     client_effect  CPU and lateness of the worker itself, in a window
     interval    one second of a worker, with exact percentiles
     result      a window in one worker; many merged
+    judged      seconds of a worker for thresholds over a span, counted from the run's common zero
 
     document    JSON of windows: the columns of WINDOW_RESULTS
     live        JSON of a beat: LIVE_METRICS, at most 64 KB

@@ -116,7 +116,7 @@ def _named(key: ErrorKey) -> dict[str, str]:
 
 
 def buckets_data(tally: Tally) -> dict[str, Any]:
-    return {name: _statement_data(statement) for name, statement in tally.statements.items()}
+    return {name: statement_data(statement) for name, statement in tally.statements.items()}
 
 
 def ended_data(counts: Counts) -> dict[str, int]:
@@ -139,7 +139,7 @@ def read_result(counts: Fields, buckets: Fields, **window: Any) -> WindowResult:
     statements = {}
     for name in written.names():
         ended = read_ended(written.part(name))
-        statements[name] = _read_statement(buckets.part(name), skipped=ended.skipped)
+        statements[name] = read_statement(buckets.part(name), skipped=ended.skipped)
         if statements[name].ended != ended:
             buckets.part(name).refuse("does not hold as many as were counted")
     tally = Tally(statements=statements, errors=_read_errors(counts))
@@ -163,7 +163,7 @@ def _read_errors(counts: Fields) -> Mapping[ErrorKey, Errors]:
     return errors
 
 
-def _statement_data(statement: StatementTally) -> dict[str, Any]:
+def statement_data(statement: StatementTally) -> dict[str, Any]:
     data: dict[str, Any] = {outcome.name: _times_data(times) for outcome, times in statement.times.items()}
     for name, histogram in ((_LAG, statement.lag), (_UNSENT, statement.unsent)):
         if histogram.count:
@@ -171,7 +171,7 @@ def _statement_data(statement: StatementTally) -> dict[str, Any]:
     return data
 
 
-def _read_statement(fields: Fields, *, skipped: int) -> StatementTally:
+def read_statement(fields: Fields, *, skipped: int) -> StatementTally:
     times, lag, unsent = {}, EMPTY, EMPTY
     for name in fields.names():
         if name == _LAG:

@@ -44,8 +44,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """What ended since the last harvest, of the windows in `phase`; times are exact. A statement that was cut off has at
-    least its time."""
+    """What ended since the last harvest, of the windows in `phase`; times are exact. A statement that was
+    cut off has at least its time."""
 
     phase: Phase | None  # None: no window has been opened yet
     seconds: float

@@ -8,10 +8,10 @@ a percentile is stated when at least one sample lies above it: p50 from 2 sample
 from 1,000. How much such a number is worth, the confidence bounds say.
 
 Censoring. They are over successful samples; a failure says nothing about how long success takes. A sample that was cut
-off (it timed out, or was cancelled) says something: it would have taken at least as long as it did. So these are counted
-in. Their true times lie anywhere above, and the percentile with them: it is at least what ranks say when each took no
-longer, and at most what they say when each took for ever. When the two agree it is stated as known, else as "at least"
-the lower one. A mean and a maximum with any cut-off sample are lower bounds as well.
+off (it timed out, or was cancelled) says something: it would have taken at least as long as it did. So these are
+counted in. Their true times lie anywhere above, and the percentile with them: it is at least what ranks say when each
+took no longer, and at most what they say when each took for ever. When the two agree it is stated as known, else as "at
+least" the lower one. A mean and a maximum with any cut-off sample are lower bounds as well.
 
 Confidence. The number of samples below the true percentile is binomial, whatever the distribution. So two ranks can
 be found between which the true percentile lies in 95 of 100 cases. Samples that depend on one another (and latencies

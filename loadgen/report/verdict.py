@@ -106,12 +106,16 @@ def check_threshold(check: Check, merged: Merged, *, default: bool = False) -> C
     value = measure(check, merged)
     if value is None:
         return Checked(check=check.text, value=None, passed=False, default=default)
-    holds = _COMPARE[check.operator](value, check.limit)
+    holds = compare(check, value)
     if not _is_lower_bound(check, merged):
         return Checked(check=check.text, value=value, passed=holds, default=default)
     passed = holds and check.operator in _OR_MORE
     undecided = not passed and (check.operator in _OR_MORE or holds or value < check.limit)
     return Checked(check=check.text, value=value, passed=passed, at_least=True, undecided=undecided, default=default)
+
+
+def compare(check: Check, value: float) -> bool:
+    return _COMPARE[check.operator](value, check.limit)
 
 
 def measure(check: Check, merged: Merged) -> float | None:

@@ -14,6 +14,8 @@ from loadgen.metrics.client_effect import ClientEffect
 from loadgen.metrics.connections import Logins, logins_data
 from loadgen.metrics.document import write_window
 from loadgen.metrics.interval import Interval, Measured, write_custom_metrics
+from loadgen.metrics.judged import KEY as JUDGED
+from loadgen.metrics.judged import JudgedSecond, judged_data
 from loadgen.metrics.percentile import PERCENTILES, Quantile, mean
 from loadgen.metrics.result import WindowResult, merge
 from loadgen.model.run import Phase
@@ -37,6 +39,7 @@ def snapshot_row(
     phase: Phase | None = None,
     sessions: SessionCounts | None = None,
     logins: Logins | None = None,
+    judged: JudgedSecond | None = None,
 ) -> Snapshot:
     """One second; `timed` are the statements whose times are kept one by one, None: all;
     `phase` where it is not that of its window."""
@@ -46,6 +49,8 @@ def snapshot_row(
         custom["logins"] = logins.counts()
     if sessions is not None:
         custom["sessions"] = sessions.document()
+    if judged is not None:
+        custom[JUDGED] = judged_data(judged)
     return Snapshot(
         run_id=arguments.run_id,
         test_id=test_id,

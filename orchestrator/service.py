@@ -23,6 +23,7 @@ from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
+from loadgen.metrics.stalls import stall_warnings
 from loadgen.model.run import STEPS, Phase, RunStatus
 from loadgen.report.client_health import judge_client
 from loadgen.report.delivered import Delivered
@@ -275,7 +276,9 @@ class OrchestratorService:
             open_loop=open_loop,
             stages=read_stages(session, patience, run, scenario, gathered),
             find_max=None if search is None else search.result(merged, valid=not invalid),
-            environment=_environment(leader, scenario, self._circumstances, client.warnings),
+            environment=_environment(
+                leader, scenario, self._circumstances, (*client.warnings, *stall_warnings(merged.stalls))
+            ),
             signal=self._signal,
             sessions=session_counts(rows) if scenario.sessions.count else None,
             delivered=delivered,
@@ -373,10 +376,10 @@ def _aborted_s(leader: Leader, ending: Ending, gathered: Gathered) -> float:
 
 
 def _environment(
-    leader: Leader, scenario: Scenario, circumstances: Circumstances, client_warnings: Sequence[str]
+    leader: Leader, scenario: Scenario, circumstances: Circumstances, seen: Sequence[str]
 ) -> dict[str, Any]:
     unstored = [f"{one.worker_id} could not store all: {one.said}" for one in leader.crew if one.left_rows]
-    warnings = list(dict.fromkeys([*leader.limits.warnings, *unstored, *client_warnings]))
+    warnings = list(dict.fromkeys([*leader.limits.warnings, *unstored, *seen]))
     if scenario.target.use_cached_result:
         warnings.append("target.use_cached_result is on: some answers may come from the result cache")
     if circumstances.shared_warehouse:

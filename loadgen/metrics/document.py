@@ -6,7 +6,7 @@ are those of groups of 3 (`edges`). A service time that equals the response time
 out.
 
     COUNTS    {"version", scheduled … in_flight, "statements": {name: {skipped … cancelled}}, "errors": [{…}],
-               "connections": {planned_ms, delivered_ms, logging_in_ms}}
+               "connections": {planned_ms, delivered_ms, logging_in_ms}, "client": {…}, "stalls": {…}}
     BUCKETS   {"version", "statements": {name: {OUTCOME: {"response": h, "service": h}, "lag": h, "unsent": h}}}
 
 Counts could be had from buckets; they are written for people, and so that a reader can tell when one of the two has
@@ -30,6 +30,7 @@ from loadgen.metrics.fields import COUNT_MAX, TIME_NS_MAX, Fields, is_whole, par
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.result import WindowResult, window_discrepancy
+from loadgen.metrics.stalls import read_stalls, stalls_data
 from loadgen.metrics.tally import StatementTally, Tally, Times
 from loadgen.metrics.windows import WindowState
 from loadgen.model.counts import Counts
@@ -108,6 +109,7 @@ def counts_data(result: WindowResult) -> dict[str, Any]:
         ],
         **({} if result.connections is None else {"connections": time_data(result.connections)}),
         **({} if result.client is None else {"client": _client_data(result.client)}),
+        **({} if result.stalls is None else {"stalls": stalls_data(result.stalls)}),
     }
 
 
@@ -145,7 +147,10 @@ def read_result(counts: Fields, buckets: Fields, **window: Any) -> WindowResult:
     tally = Tally(statements=statements, errors=_read_errors(counts))
     connections = read_time(counts.part("connections")) if counts.has("connections") else None
     client = _read_client(counts.part("client")) if counts.has("client") else None
-    result = WindowResult(counts=read_counts(counts), tally=tally, connections=connections, client=client, **window)
+    stalls = read_stalls(counts.part("stalls")) if counts.has("stalls") else None
+    result = WindowResult(
+        counts=read_counts(counts), tally=tally, connections=connections, client=client, stalls=stalls, **window
+    )
     problem = window_discrepancy(result)
     if problem:
         counts.refuse(f"does not add up: {problem}")

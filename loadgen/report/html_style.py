@@ -94,6 +94,7 @@ svg .note{fill:var(--soft);font-size:10px}
 .bar{fill:var(--s1);opacity:.75}
 .band{fill:var(--warmup);opacity:.14}
 .band.measured{opacity:0}
+.band.stall{fill:var(--bad);opacity:.22}
 .mark line{stroke:var(--soft);stroke-dasharray:2 3;opacity:.75}
 .mark.start line,.mark.stop line{stroke:var(--ink);stroke-dasharray:none}
 .mark.lost line,.mark.broken line{stroke:var(--bad)}

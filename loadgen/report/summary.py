@@ -11,6 +11,7 @@ from typing import Any
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.percentile import PERCENTILES, Quantile, maximum, mean, quantile
 from loadgen.metrics.result import Merged
+from loadgen.metrics.stalls import stalls_document
 from loadgen.metrics.tally import StatementTally
 from loadgen.model.sessions import SessionCounts
 from loadgen.model.workload import Statement, StatementKind
@@ -35,7 +36,18 @@ _ORDER = (
     *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "stages", "errors", "thresholds", "find_max"),
     *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds"),
     *("planned_arrivals", "sent_arrivals", "overload_arrivals", "fraction", "by_worker", "by_window", "step_id"),
-    *("worker_results", "delivered", "cpu_percent_of_core", "wakeup_mean_ms", "wakeup_p99_ms", "gap_percent"),
+    *(
+        "worker_results",
+        "delivered",
+        "stalls",
+        "longest_ms",
+        "total_ms",
+        "spans_s",
+        "cpu_percent_of_core",
+        "wakeup_mean_ms",
+        "wakeup_p99_ms",
+        "gap_percent",
+    ),
     *("others_cores", "overhead_ms", "saturated", "client"),
     *("opened", "reopened", "refused", "last_refused", "at", "second", "text"),
     *("created", "expired", "current", "sessions"),
@@ -47,7 +59,7 @@ _FRACTIONS = {
     *("rate", "starts_s"),
     *("cpu_percent_of_core", "wakeup_mean_ms", "wakeup_p99_ms", "gap_percent", "others_cores", "overhead_ms"),
     *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds", "fraction"),
-    "second",
+    *("second", "longest_ms", "total_ms"),
 }
 
 
@@ -171,6 +183,7 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
         "find_max": facts.find_max,
         "worker_results": [_worker(worker) for worker in facts.workers],
         "delivered": None if facts.delivered is None else facts.delivered.document(),
+        "stalls": stalls_document(merged.stalls),
         "client": _client(facts),
         **({} if facts.sessions is None else {"sessions": facts.sessions.document()}),
         "environment": dict(facts.environment),

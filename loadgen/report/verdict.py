@@ -120,6 +120,8 @@ def compare(check: Check, value: float) -> bool:
 
 def measure(check: Check, merged: Merged) -> float | None:
     """The value of a metric, in the unit of its limit; None when there is none."""
+    if check.metric is Metric.LONGEST_STALL:
+        return merged.longest_stall_ms
     qps = merged.qps if check.statement is None else merged.statement_qps.get(check.statement, 0.0)
     return _metric(check.metric, _tally_of(check, merged), qps)
 

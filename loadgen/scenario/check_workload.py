@@ -206,5 +206,12 @@ def _check_thresholds(checked: Checked, file: ScenarioFile) -> None:
             checked.problem(place, "is about a statement that does not exist", hint)
         elif check.statement in never_sent and checked.fine(_STATEMENTS):
             checked.problem(place, "is about a statement that is never sent", "give it a weight, or remove the check")
+        if check.metric is Metric.LONGEST_STALL:
+            if check.statement is not None and check.statement in names:
+                checked.problem(place, "a stall is one of all statements", "leave the statement out")
+            elif threshold.window is not None:
+                checked.problem(
+                    (*path, "window"), "a stall is one of the whole measurement", "leave it out", at_key=True
+                )
         if check.metric is Metric.LAG_P99 and file.load.mode is not LoadMode.RATE and checked.fine(("load", "mode")):
             checked.problem(place, "lag exists in mode rate only", "use p99, or write load.mode: rate")

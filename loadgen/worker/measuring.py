@@ -59,7 +59,7 @@ class Measuring:
             parts.harvester.forget(window_id)
             self._client.forget(window_id)
         self._client.add(gauge, parts.windows.held())
-        interval = parts.harvester.harvest(now_ns)
+        interval = parts.harvester.harvest(now_ns, parts.pool.flights)
         self._keep_log()
         phase = self._phase(interval)
         if phase is not None and not (phase is Phase.COOLDOWN and self._cooled and gauge.is_short):
@@ -156,7 +156,10 @@ class Measuring:
             self._flush.put_window(stored_window(result, self._arguments, self._parts.agenda.epoch), forget=final)
 
     def _with_client(self, result: WindowResult) -> WindowResult:
-        return replace(result, client=self._client.effect(result.window_id))
+        zero_ns, stalls = self._parts.conductor.zero_ns, None
+        if zero_ns is not None and result.phase is Phase.MEASUREMENT:
+            stalls = self._parts.harvester.stalls(result.window_id, zero_ns)
+        return replace(result, client=self._client.effect(result.window_id), stalls=stalls)
 
     def _sessions(self) -> SessionCounts | None:
         return None if self._parts.users is None else self._parts.users.counts

@@ -100,6 +100,7 @@ SCHEMA: dict[str, Any] = {
             }
         ],
     },
+    "stalls": type(None),
     "client": {
         "connections": {
             "opened": int,
@@ -279,6 +280,7 @@ def test_what_was_planned_and_is_not_known_is_null() -> None:
     summary = summarize(facts(delivered=None, logins=None))
 
     assert summary["delivered"] is None
+    assert summary["stalls"] is None
     assert summary["client"]["connections"] is None
 
 

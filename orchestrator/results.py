@@ -279,6 +279,18 @@ def read_stored(row: StoredWindow) -> WindowResult:
     return read_window(written)
 
 
+def driver_lightened(rows: Sequence[ResultRow]) -> bool | str | None:
+    """Of the workers' drivers: whether they were; "mixed": some were. None: no worker told."""
+    told = set()
+    for row in rows:
+        try:
+            said = json.loads(row.summary or "{}").get("driver_lightened") if row.worker_id is not None else None
+        except (ValueError, AttributeError):
+            continue
+        told |= {said} if isinstance(said, bool) else set()
+    return "mixed" if len(told) > 1 else next(iter(told), None)
+
+
 def session_counts(rows: Sequence[ResultRow]) -> SessionCounts:
     """User sessions over all workers that told."""
     return sum((_sessions(row) for row in rows if row.worker_id is not None), SessionCounts())

@@ -44,6 +44,7 @@ from orchestrator.results import (
     connections_document,
     delivered_load,
     delivered_steps,
+    driver_lightened,
     gather,
     login_counts,
     read_stages,
@@ -276,9 +277,12 @@ class OrchestratorService:
             open_loop=open_loop,
             stages=read_stages(session, patience, run, scenario, gathered),
             find_max=None if search is None else search.result(merged, valid=not invalid),
-            environment=_environment(
-                leader, scenario, self._circumstances, (*client.warnings, *stall_warnings(merged.stalls))
-            ),
+            environment={
+                **_environment(
+                    leader, scenario, self._circumstances, [*client.warnings, *stall_warnings(merged.stalls)]
+                ),
+                "driver_lightened": driver_lightened(rows),
+            },
             signal=self._signal,
             sessions=session_counts(rows) if scenario.sessions.count else None,
             delivered=delivered,
@@ -375,23 +379,21 @@ def _aborted_s(leader: Leader, ending: Ending, gathered: Gathered) -> float:
     return min(leader.stopped_s, measured_s) if ending.status is RunStatus.CANCELLED else leader.stopped_s
 
 
-def _environment(
-    leader: Leader, scenario: Scenario, circumstances: Circumstances, seen: Sequence[str]
-) -> dict[str, Any]:
+def _environment(leader: Leader, scenario: Scenario, known: Circumstances, seen: Sequence[str]) -> dict[str, Any]:
     unstored = [f"{one.worker_id} could not store all: {one.said}" for one in leader.crew if one.left_rows]
     warnings = list(dict.fromkeys([*leader.limits.warnings, *unstored, *seen]))
     if scenario.target.use_cached_result:
         warnings.append("target.use_cached_result is on: some answers may come from the result cache")
-    if circumstances.shared_warehouse:
+    if known.shared_warehouse:
         warnings.append("the warehouse was shared: other runs may have measured on it at the same time")
     return {
         "loadgen": __version__,
         "driver": driver.version(),
-        "server": circumstances.server,
+        "server": known.server,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "shared_warehouse": circumstances.shared_warehouse,
+        "shared_warehouse": known.shared_warehouse,
         "warnings": warnings,
         "credits": None if leader.watch is None or scenario.connection == EMBEDDED else round(leader.watch.credits, 6),
     }

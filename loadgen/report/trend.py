@@ -59,6 +59,7 @@ class Key:
     workers: int
     cores: int | None
     warehouse_size: str | None  # None: nobody looked
+    driver_lightened: bool | str = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from loadgen.metrics.percentile import PERCENTILES, Quantile, mean
 from loadgen.metrics.result import WindowResult, merge
 from loadgen.model.run import Phase
 from loadgen.model.sessions import SessionCounts
+from loadgen.snowflake import driver
 from loadgen.units import NS_PER_MS
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.gauges import Gauge
@@ -143,6 +144,7 @@ def result_row(
         "at_least": [name for name, found in times.items() if found is not None and found.at_least],
         **({} if sessions is None else {"sessions": sessions.document()}),
         **({} if logins is None else {"logins": logins_data(logins)}),
+        "driver_lightened": driver.is_lightened(),
     }
     return ResultRow(
         test_id=test_id,

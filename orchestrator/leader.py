@@ -113,7 +113,7 @@ class Leader:
         self._zero_s: float | None = None  # when the plan began
         self.stopped_s: float | None = None  # when in the plan the end was decided; None: it never began, or is unknown
         self.crew: tuple[WorkerView, ...] = ()
-        self.progress = Progress(scenario.thresholds)
+        self.progress = Progress(scenario.thresholds, scenario.judged_stages)
         self.stored_seconds = StoredSeconds(self.session, run_id, self.progress.seconds)
         self.limits = Limits(scenario.judged_thresholds, scenario.guardrails, timing, self.progress)
         self.find_max = find_max_controller(scenario)

@@ -78,9 +78,10 @@ class Limits:
             return None
         for threshold in self._thresholds:
             if threshold.abort and threshold.window_s is None and measured_s >= threshold.after_s:
-                if threshold.check.statement is not None and self._progress.folded:
+                subject, merged = threshold.check.statement, self._progress.merged
+                if subject is not None and subject not in merged.stages and self._progress.folded:
                     continue
-                checked = check_threshold(threshold.check, self._progress.merged)
+                checked = check_threshold(threshold.check, merged)
                 if _has_failed(checked):
                     return self._aborted(threshold, checked)
         waited = [worker.worker_id for worker in crew if not worker.is_over]

@@ -7,7 +7,7 @@ a span are judged by the seconds that beats bring.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from loadgen.metrics.result import EVERYTHING, Merged, WindowResult, merge
@@ -21,7 +21,9 @@ from orchestrator.sliding import RunSeconds
 class Progress:
     """note() every tick of the measurement. One thread."""
 
-    def __init__(self, thresholds: Iterable[Threshold]) -> None:
+    def __init__(self, thresholds: Iterable[Threshold], stages: Mapping[str, int] | None = None) -> None:
+        """`stages`: those that thresholds are about, and the numbers of their windows."""
+        self._stages = dict(stages or {})
         self._windows: dict[str, dict[int, WindowResult]] = {}
         self.seconds = RunSeconds(thresholds)
         self.merged: Merged = merge([])
@@ -39,7 +41,9 @@ class Progress:
             if worker.is_over:
                 own = self._windows.get(worker.worker_id, {})
                 own.update((number, replace(window, state=WindowState.CLOSED)) for number, window in own.items())
-        self.merged = merge([list(own.values()) for own in self._windows.values()], live=True)
+        stages = {name: merge(self.step(number), live=True) for name, number in self._stages.items()}
+        whole = merge([list(own.values()) for own in self._windows.values()], live=True)
+        self.merged = replace(whole, stages=stages)
 
     def measured_s(self, worker_id: str) -> float:
         """How long a worker has measured."""

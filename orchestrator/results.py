@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -32,7 +32,7 @@ from loadgen.model.sessions import SessionCounts
 from loadgen.report.client_health import ClientHealth, ClientPart
 from loadgen.report.delivered import Delivered, Key, delivered_arrivals, delivered_connections
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult
-from loadgen.scenario.scenario import LoadMode, Scenario, Stage
+from loadgen.scenario.scenario import LoadMode, Scenario, Stage, stage_name
 from loadgen.scenario.threshold import Metric
 from loadgen.units import NS_PER_MS
 from orchestrator.crew import WorkerView
@@ -55,6 +55,11 @@ class Gathered:
     @property
     def merged(self) -> Merged:
         return merge(self.windows.values())
+
+    def judged(self, scenario: Scenario) -> Merged:
+        """All, and the stages that thresholds are about."""
+        stages = {name: self.step(number) for name, number in scenario.judged_stages.items()}
+        return replace(self.merged, stages=stages)
 
     def step(self, step_id: int | None) -> Merged:
         """One stage or step."""
@@ -164,6 +169,7 @@ def stage_results(
     results = [
         StageResult(
             number=number,
+            name=stage.name or stage_name(number),
             starts_s=starts_s[number],
             connections=stage.connections,
             rate_per_second=stage.rate_per_second,

@@ -234,7 +234,7 @@ class OrchestratorService:
         rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
         gathered = gather(leader.crew, stored)
         open_loop = scenario.load.mode is LoadMode.RATE
-        search, merged, gaps, deciding = leader.find_max, gathered.merged, gathered.gaps, None
+        search, merged, gaps, deciding = leader.find_max, gathered.judged(scenario), gathered.gaps, None
         if search is not None:  # the steps that decide are what counts
             search.stop(ending.reason)
             merged = gathered.step(search.decisive_step)

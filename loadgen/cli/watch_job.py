@@ -140,7 +140,7 @@ class _Looker:
         self._session, self._scenario, self._run_id, self._clock = session, scenario, run_id, clock
         timing = scenario.timing
         self._plan = plan_run(scenario.load, announce_s=timing.announce_s)
-        self._progress = Progress(scenario.thresholds)
+        self._progress = Progress(scenario.thresholds, scenario.judged_stages)
         self._limits = Limits(scenario.judged_thresholds, scenario.guardrails, timing, self._progress)
         self._slow_s: float | None = None  # when the slow tables were last read
         self._polls: tuple[WarehousePoll, ...] = ()

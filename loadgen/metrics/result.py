@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
 
@@ -50,6 +50,7 @@ class Merged:
     qps: float  # succeeded samples per second
     statement_qps: Mapping[str, float]
     stalls: tuple[Span, ...] | None = None  # None: nobody measured it
+    stages: Mapping[str, Merged] = field(default_factory=dict)  # those that thresholds are about, by name
 
     @property
     def longest_stall_ms(self) -> float | None:

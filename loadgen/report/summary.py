@@ -89,6 +89,7 @@ class StageResult:
     """What was measured in one stage of the load, over all workers."""
 
     number: int  # from 1
+    name: str
     starts_s: float  # since the start of the run
     connections: int | None  # of a closed loop
     rate_per_second: float | None  # of an open loop
@@ -285,7 +286,7 @@ def _stage(stage: StageResult) -> dict[str, Any]:
     counts = stage.merged.counts
     return {
         "stage": stage.number,
-        "name": f"stage {stage.number}",
+        "name": stage.name,
         "starts_s": round(stage.starts_s, 3),
         "measured_seconds": round(stage.merged.seconds, 6),
         "connections": stage.connections,

@@ -120,15 +120,23 @@ def compare(check: Check, value: float) -> bool:
 
 def measure(check: Check, merged: Merged) -> float | None:
     """The value of a metric, in the unit of its limit; None when there is none."""
+    part, statement = _scope(check, merged)
     if check.metric is Metric.LONGEST_STALL:
-        return merged.longest_stall_ms
-    qps = merged.qps if check.statement is None else merged.statement_qps.get(check.statement, 0.0)
+        return part.longest_stall_ms
+    qps = part.qps if statement is None else part.statement_qps.get(statement, 0.0)
     return _metric(check.metric, _tally_of(check, merged), qps)
 
 
+def _scope(check: Check, merged: Merged) -> tuple[Merged, str | None]:
+    """What a check is about: the whole or one of its stages, and there one statement or all."""
+    if check.statement is not None and check.statement in merged.stages:
+        return merged.stages[check.statement], None
+    return merged, check.statement
+
+
 def _tally_of(check: Check, merged: Merged) -> StatementTally:
-    tallies = merged.tally.statements
-    return merged.tally.whole if check.statement is None else tallies.get(check.statement, StatementTally())
+    part, statement = _scope(check, merged)
+    return part.tally.whole if statement is None else part.tally.statements.get(statement, StatementTally())
 
 
 def _metric(metric: Metric, tally: StatementTally, qps: float) -> float | None:

@@ -161,6 +161,11 @@ class FilePool:
 Pool = QueryPool | FilePool
 
 
+def stage_name(number: int) -> str:
+    """Of a stage without a name, from 1."""
+    return f"stage {number}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """A part of the measurement with its own level, reached by a linear ramp from the level before."""
@@ -169,6 +174,7 @@ class Stage:
     connections: int | None = None  # mode concurrency
     rate_per_second: float | None = None  # mode rate
     ramp_s: float = 0.0
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,6 +335,13 @@ class Scenario:
     notify: tuple[Notification, ...] = ()  # not stored with the run: only who started it tells
     timing: Timing = Timing()
     embedded: Embedded = Embedded()
+
+    @property
+    def judged_stages(self) -> dict[str, int]:
+        """The numbers, from 1, of stages that thresholds are about, by name."""
+        subjects = {one.check.statement for one in self.thresholds}
+        named = {stage.name or stage_name(number): number for number, stage in enumerate(self.load.stages, 1)}
+        return {name: number for name, number in named.items() if name in subjects}
 
     @property
     def judged_thresholds(self) -> tuple[Threshold, ...]:

@@ -1,4 +1,4 @@
-"""Lightening the driver: only versions that were tested, only names that are what they were, and it can be switched off."""
+"""Lightening the driver: only in versions that were tested, only names that are what they were, and not when refused."""
 
 from __future__ import annotations
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from loadgen.metrics.document import read_window, write_window
 from loadgen.metrics.harvester import Harvester
 from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.result import WindowResult, merge
+from loadgen.metrics.result import merge
 from loadgen.metrics.stalls import Flight, Stalls, run_stalls, stall_warnings, stalls_document
 from loadgen.metrics.windows import Windows
 from loadgen.model.run import Phase
@@ -162,7 +164,7 @@ def test_stalls_are_stored_with_the_window_merged_and_judged():
     loop.send(0, 20 * S)
     found = loop.until(10)
     (result,) = loop.harvester.results(10 * S)
-    stored = read_window(write_window(WindowResult(**{**_fields(result), "stalls": found})))
+    stored = read_window(write_window(replace(result, stalls=found)))
 
     run = merge([[stored]])
 
@@ -177,10 +179,6 @@ def test_stalls_are_stored_with_the_window_merged_and_judged():
         "the server stalled for 7.0 s from second 3.0 of the measurement on:"
     )
     assert stall_warnings(((0, 500),)) == stall_warnings(()) == stall_warnings(None) == []
-
-
-def _fields(result: WindowResult) -> dict[str, object]:
-    return {name: getattr(result, name) for name in WindowResult.__slots__}
 
 
 @pytest.mark.parametrize(

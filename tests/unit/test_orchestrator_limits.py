@@ -382,3 +382,26 @@ def test_the_meter_counts_clusters_by_size_and_time():
     assert meter.until(9_000 * second_ns) == meter.credits
     assert meter.until(12_600 * second_ns) == pytest.approx(meter.credits + 1)  # as when it was last seen
     assert Meter().until(12_600 * second_ns) == 0.0
+
+
+# --- stages ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_threshold_of_a_stage_sees_its_windows_only():
+    thresholds = [threshold("calm.p95 < 50ms"), threshold("peak.p95 < 50ms", abort=True), threshold("p95 < 1s")]
+    progress = Progress(thresholds, {"calm": 1, "peak": 2})
+    watching = Limits(thresholds, Guardrails(), Timing(), progress)
+    calm = window({"s": tally(FAST)}, window_id=1, step_id=1)
+    crew = [view(live=live(calm))]
+    progress.note(crew)
+
+    assert watching.look(crew, 10.0) is None  # nothing is known of the other
+    assert [checked.passed for checked in watching.now()] == [True, False, True]
+
+    crew = [view(live=live(calm, window({"s": tally(SLOW)}, window_id=2, step_id=2)))]
+    progress.note(crew)
+
+    ending = watching.look(crew, 20.0)
+    assert ending is not None
+    assert ending.reason.startswith("peak.p95 < 50ms was not met")
+    assert [checked.passed for checked in watching.now()] == [True, False, True]

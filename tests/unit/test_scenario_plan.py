@@ -11,7 +11,7 @@ from loadgen.scenario.plan import Plan, plan
 from loadgen.scenario.plan_text import plan_data, plan_text
 from loadgen.scenario.read import parse_scenario
 from loadgen.workload.arrivals import window_schedules
-from tests.unit.scenario_builders import MINIMAL, read
+from tests.unit.scenario_builders import MINIMAL, problems, read
 
 TEXT = """\
 version: 1
@@ -200,3 +200,28 @@ def test_errors_of_all_statements_are_judged_by_default(thresholds, mode, judged
     said = [line for line in made(text).summary if "default error_rate" in line]
     assert bool(said) == ("error_rate < 5%" in judged)
     assert thaw(freeze(scenario), {}).judged_thresholds == scenario.judged_thresholds
+
+
+STAGED = MINIMAL + "load: {stages: [{duration: 5s, connections: 1}, {duration: 5s, connections: 2, name: peak}]}\n"
+
+
+def test_stages_have_names_that_thresholds_may_use():
+    scenario = read(STAGED + "thresholds: [peak.p95 < 50ms, stage 1.qps > 5, a.p95 < 1s, peak.longest_stall < 2s]\n")
+
+    assert scenario.judged_stages == {"stage 1": 1, "peak": 2}
+    assert thaw(freeze(scenario), {}).load.stages == scenario.load.stages
+    assert '"name"' not in freeze(read(STAGED.replace(", name: peak", ""))).partition('"stages"')[2].partition("]")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (STAGED + "thresholds: [peek.p95 < 50ms]\n", "did you mean peak?"),
+        (STAGED + "thresholds: [{check: peak.p95 < 50ms, window: 2s}]\n", "a stage is judged as a whole"),
+        (STAGED.replace("name: peak", "name: stage 1"), "is the name of another stage too"),
+        (STAGED.replace("name: peak", "name: a") + "thresholds: [a.p95 < 1s]\n", "of a statement and of a stage"),
+    ],
+)
+def test_names_of_stages_are_checked(text, what):
+    (problem,) = problems(text)
+    assert what in problem

@@ -212,12 +212,15 @@ _CLIENT = ("elapsed_ms", "cpu_ms", "machine_cpu_ms", "cores", "gap_ms")
 
 def _client_data(effect: ClientEffect) -> dict[str, Any]:
     data: dict[str, Any] = {name: getattr(effect, name) for name in _CLIENT}
+    if effect.minute_cpu_ms:
+        data["minute_cpu_ms"] = effect.minute_cpu_ms
     return {**data, "late": histogram_data(effect.late)} if effect.late.count else data
 
 
 def _read_client(fields: Fields) -> ClientEffect:
     late = read_histogram(fields.part("late")) if fields.has("late") else EMPTY
-    return ClientEffect(late=late, **{name: fields.whole(name) for name in _CLIENT})
+    minute_cpu_ms = fields.whole("minute_cpu_ms") if fields.has("minute_cpu_ms") else 0
+    return ClientEffect(late=late, minute_cpu_ms=minute_cpu_ms, **{name: fields.whole(name) for name in _CLIENT})
 
 
 # --- a histogram -----------------------------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ td.b{overflow-wrap:break-word;max-width:26em}
 tbody tr:hover{background:var(--card)}
 tr.all td{font-weight:650}
 td.ok{color:var(--ok);font-weight:600;white-space:nowrap}
+td.limited{color:var(--warn);font-weight:600;white-space:nowrap}
 td.miss{color:var(--bad);font-weight:600;white-space:nowrap}
 figure{margin:0 0 14px}
 .scroll+.scroll,.scroll+figure,.scroll+.pair,.facts+.scroll,.note+.pair{margin-top:16px}
@@ -100,8 +101,10 @@ svg .note{fill:var(--soft);font-size:10px}
 .mark.lost line,.mark.broken line{stroke:var(--bad)}
 .mark.lost line{stroke-width:2;stroke-dasharray:none}
 .mark.held line{stroke:var(--ok)}
+.mark.limited line{stroke:var(--warn)}
 svg .note.lost,svg .note.broken{fill:var(--bad)}
 svg .note.held{fill:var(--ok)}
+svg .note.limited{fill:var(--warn)}
 line.limit{stroke:currentColor;stroke-width:1.3;stroke-dasharray:9 4}
 svg text.limit{font-size:10.5px;font-weight:600;fill:currentColor}
 .plate{fill:var(--bg);opacity:.86}

@@ -44,6 +44,7 @@ _ORDER = (
         "total_ms",
         "spans_s",
         "cpu_percent_of_core",
+        "worst_minute_cpu_percent",
         "wakeup_mean_ms",
         "wakeup_p99_ms",
         "gap_percent",
@@ -57,7 +58,15 @@ _PLACES = {key: place for place, key in enumerate(_ORDER)}
 _FRACTIONS = {
     *("measured_seconds", "seconds", "value", "qps", "error_rate", "p95_ms", *PERCENTILES, "avg", "min", "max"),
     *("rate", "starts_s"),
-    *("cpu_percent_of_core", "wakeup_mean_ms", "wakeup_p99_ms", "gap_percent", "others_cores", "overhead_ms"),
+    *(
+        "cpu_percent_of_core",
+        "worst_minute_cpu_percent",
+        "wakeup_mean_ms",
+        "wakeup_p99_ms",
+        "gap_percent",
+        "others_cores",
+        "overhead_ms",
+    ),
     *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds", "fraction"),
     *("second", "longest_ms", "total_ms"),
 }
@@ -301,6 +310,7 @@ def _stage(stage: StageResult) -> dict[str, Any]:
 def _client(facts: RunFacts) -> dict[str, Any]:
     return {
         "cpu_percent_of_core": _rounded(facts.client.cpu_percent_of_core),
+        "worst_minute_cpu_percent": _rounded(facts.client.worst_cpu_percent),
         "wakeup_mean_ms": _rounded(facts.client.wakeup_mean_ms),
         "wakeup_p99_ms": _rounded(facts.client.wakeup_p99_ms),
         "gap_percent": _rounded(facts.client.gap_percent),

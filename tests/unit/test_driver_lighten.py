@@ -1,4 +1,4 @@
-"""Lightening the driver: only in versions that were tested, only names that are what they were, and not when refused."""
+"""Lightening the driver: tested versions only, while its names are what they were, unless it is switched off."""
 
 from __future__ import annotations
 

@@ -109,6 +109,7 @@ SCHEMA: dict[str, Any] = {
             "last_refused": [{"worker_id": str, "code": int, "at": str, "second": float, "text": str}],
         },
         "cpu_percent_of_core": float,
+        "worst_minute_cpu_percent": type(None),
         "wakeup_mean_ms": float,
         "wakeup_p99_ms": float,
         "gap_percent": float,

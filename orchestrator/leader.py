@@ -58,6 +58,7 @@ from orchestrator.office import Office
 from orchestrator.plan import RunPlan, plan_run
 from orchestrator.progress import Progress
 from orchestrator.results import read_stored
+from orchestrator.sliding import StoredSeconds
 from orchestrator.spawn.spawner import Spawner, WorkerEnd
 from orchestrator.tick import Tick
 from orchestrator.voice import Voice
@@ -112,8 +113,9 @@ class Leader:
         self._zero_s: float | None = None  # when the plan began
         self.stopped_s: float | None = None  # when in the plan the end was decided; None: it never began, or is unknown
         self.crew: tuple[WorkerView, ...] = ()
-        self.progress = Progress(scenario.thresholds)
-        self.limits = Limits(scenario.thresholds, scenario.guardrails, timing, self.progress)
+        self.progress = Progress(scenario.thresholds, scenario.judged_stages)
+        self.stored_seconds = StoredSeconds(self.session, run_id, self.progress.seconds)
+        self.limits = Limits(scenario.judged_thresholds, scenario.guardrails, timing, self.progress)
         self.find_max = find_max_controller(scenario)
         self._steps: list[StepRecord] = []  # of the search, judged
         self._stored = 0  # how many of them
@@ -160,10 +162,7 @@ class Leader:
         if self.find_max is not None:
             self._steps = list(find_max_step_history.read(self.session, self._run_id))
             self._stored = len(self._steps)
-            unknown = self.find_max.go_on(self._steps, self.progress.step)
-            self.limits.go_on(run.phase, unknown)
-        else:
-            self.limits.go_on(run.phase)
+            self.limits.go_on(self.find_max.go_on(self._steps, self.progress.step))
 
     def go_on_watching(self) -> None:
         """The same for the warehouse under test: what was seen of it is what it has cost."""
@@ -310,6 +309,7 @@ class Leader:
             return None
         measured_s = 0.0 if view.zero_s is None else view.now_s - view.zero_s - self._rules.plan.measures_s
         self.progress.note(view.crew)
+        self.stored_seconds.fill(view.crew, now_s=view.now_s, measured_s=measured_s)
         limit = self.limits.look(view.crew, measured_s)
         if limit is not None or self.find_max is None:
             return limit

@@ -1,7 +1,7 @@
 """Limits of a run: thresholds and the client's guardrails while it measures, the cost from its start on. Pure.
 
 A threshold with a `window` must hold in every such span of the measurement: the worst one counts, at the end as well.
-One without is judged by the whole measurement so far.
+One without is judged by the whole measurement so far. What is not decided yet ends no run.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadgen.metrics.result import Merged
-from loadgen.model.run import Phase, RunStatus
+from loadgen.model.run import RunStatus
 from loadgen.report.client_health import ClientHealth
-from loadgen.report.verdict import Checked, check_threshold
+from loadgen.report.verdict import Checked, check_threshold, check_thresholds, compare
 from loadgen.scenario.scenario import GuardrailAction, Guardrails, Threshold, Timing
-from loadgen.scenario.threshold import Operator
+from loadgen.scenario.threshold import Metric, Operator
 from orchestrator.course import Ending
 from orchestrator.crew import Health, WorkerView
 from orchestrator.progress import Progress
 
 UNSEEN_MAX_S = 60.0  # a warehouse may grow meanwhile, and nobody would see what it costs
 BREACHES = 3  # looks in a row; one busy second is no trend
-_BEFORE_MEASUREMENT = (Phase.PREPARING, Phase.WARMUP)
 MEASURED_MIN_S = 1.0  # by every worker, before anything is judged: a window that has just opened has no rate yet
 
 
@@ -53,11 +52,8 @@ class Limits:
             return self._ending(f"{why}, and guardrails.max_credits limits what it may cost")
         return None
 
-    def go_on(self, phase: Phase, unsure_steps: Sequence[int] = ()) -> None:
+    def go_on(self, unsure_steps: Sequence[int]) -> None:
         """Another leader has led the run so far: say what of its knowledge is lost."""
-        sliding = [] if phase in _BEFORE_MEASUREMENT else [one for one in self._thresholds if one.window_s is not None]
-        lost = "spans before the run was taken over were not judged again"
-        self._warn([f"{one.check.text} over {one.window_s:g} s: {lost}" for one in sliding])
         unsure = "was judged before the run was taken over; nobody knows how sure that was: it counts as low confidence"
         self._warn([f"step {number} {unsure}" for number in unsure_steps])
 
@@ -67,10 +63,12 @@ class Limits:
 
     def final(self, merged: Merged) -> tuple[Checked, ...]:
         """Every threshold: by its worst span where it has one, else by the whole."""
-        return tuple(
-            self._worst.get(number) or check_threshold(threshold.check, merged)
-            for number, threshold in enumerate(self._thresholds)
-        )
+        whole = check_thresholds(self._thresholds, merged)
+        return tuple(self._worst.get(number) or checked for number, checked in enumerate(whole))
+
+    def complete(self, measured_s: float) -> None:
+        """After the measurement: judge what is left of its spans, whoever is missing."""
+        self._judge_seconds(min(self._progress.seconds.reported, round(measured_s)))
 
     # --- thresholds --------------------------------------------------------------------------------------------------
 
@@ -78,29 +76,52 @@ class Limits:
         working = [worker.worker_id for worker in crew if worker.health is not Health.DEAD]
         if min(map(self._progress.measured_s, working), default=0.0) < MEASURED_MIN_S:
             return None
-        for number, threshold in enumerate(self._thresholds):
-            checked = self._checked(number, threshold) if measured_s >= threshold.after_s else None
-            if threshold.abort and checked is not None and not checked.passed:
-                found = "nothing ended" if checked.value is None else f"{checked.value:.6g}"
-                return Ending(
-                    status=RunStatus.COMPLETED,
-                    reason=f"{threshold.check.text} was not met ({found}), and aborts the run",
-                    stop="threshold",
-                    drain_s=self._timing.drain_s,
-                )
-        return None
+        for threshold in self._thresholds:
+            if threshold.abort and threshold.window_s is None and measured_s >= threshold.after_s:
+                subject, merged = threshold.check.statement, self._progress.merged
+                if subject is not None and subject not in merged.stages and self._progress.folded:
+                    continue
+                checked = check_threshold(threshold.check, merged)
+                if _has_failed(checked):
+                    return self._aborted(threshold, checked)
+        waited = [worker.worker_id for worker in crew if not worker.is_over]
+        return self._judge_seconds(self._progress.seconds.complete(waited))
 
-    def _checked(self, number: int, threshold: Threshold) -> Checked | None:
-        if threshold.window_s is None:
-            checked = check_threshold(threshold.check, self._progress.merged)
-            return None if checked.value is None else checked  # slow statements may not have ended yet
-        span = self._progress.last(threshold.window_s, threshold.check.statement)
+    def _judge_seconds(self, until: int) -> Ending | None:
+        """Every span that ends with a second up to this one, and was not judged before."""
+        seconds, ending = self._progress.seconds, None
+        sliding = [(number, one) for number, one in enumerate(self._thresholds) if one.window_s is not None]
+        while sliding and seconds.closed < until:
+            seconds.close(seconds.closed + 1)
+            for number, threshold in sliding:
+                checked = self._span(threshold) if seconds.closed >= threshold.after_s else None
+                if checked is None:
+                    continue
+                if _is_worse(checked, self._worst.get(number), threshold.check.operator):
+                    self._worst[number] = checked
+                if threshold.abort and ending is None and _has_failed(checked):
+                    ending = self._aborted(threshold, checked)
+        return ending
+
+    def _span(self, threshold: Threshold) -> Checked | None:
+        """The newest span; None: so much was not measured yet."""
+        assert threshold.window_s is not None
+        check = threshold.check
+        span = self._progress.seconds.span(threshold.window_s, check.statement)
         if span is None:
             return None
-        checked = check_threshold(threshold.check, span)
-        if _is_worse(checked, self._worst.get(number), threshold.check.operator):
-            self._worst[number] = checked
+        checked = check_threshold(check, span)
+        if checked.value is None and check.metric in (Metric.QPS, Metric.QUERIES):  # nothing ended: that is known
+            return Checked(check=check.text, value=0.0, passed=compare(check, 0.0))
         return checked
+
+    def _aborted(self, threshold: Threshold, checked: Checked) -> Ending:
+        return Ending(
+            status=RunStatus.COMPLETED,
+            reason=f"{threshold.check.text} was not met ({checked.value:.6g}), and aborts the run",
+            stop="threshold",
+            drain_s=self._timing.drain_s,
+        )
 
     # --- guardrails --------------------------------------------------------------------------------------------------
 
@@ -143,6 +164,11 @@ class Limits:
 
     def _warn(self, texts: list[str]) -> None:
         self.warnings += [text for text in texts if text not in self.warnings]
+
+
+def _has_failed(checked: Checked) -> bool:
+    """For certain. Where nothing has ended, slow statements may still be under way."""
+    return checked.value is not None and not checked.passed and not checked.undecided
 
 
 def _is_worse(checked: Checked, before: Checked | None, operator: Operator) -> bool:

@@ -254,7 +254,7 @@ def _make_result(
     rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
     crew = silent_crew(run, beats)
     gathered = gather(crew, stored)
-    merged, deciding = gathered.merged, None
+    merged, deciding = gathered.judged(scenario), None
     search = find_max_controller(scenario)
     if search is not None:
         steps = patience.call(lambda: find_max_step_history.read(session, run.run_id))
@@ -275,7 +275,7 @@ def _make_result(
         statements=scenario.workload.statements,
         merged=merged,
         invalid=["its orchestrator was lost", *invalid_reasons(evidence)],
-        checked=check_thresholds(scenario.thresholds, merged),
+        checked=check_thresholds(scenario.judged_thresholds, merged),
         client=client.health,
         workers=worker_results(crew, gathered),
         open_loop=scenario.load.mode is LoadMode.RATE,

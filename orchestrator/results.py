@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -32,7 +32,7 @@ from loadgen.model.sessions import SessionCounts
 from loadgen.report.client_health import ClientHealth, ClientPart
 from loadgen.report.delivered import Delivered, Key, delivered_arrivals, delivered_connections
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult
-from loadgen.scenario.scenario import LoadMode, Scenario, Stage
+from loadgen.scenario.scenario import LoadMode, Scenario, Stage, stage_name
 from loadgen.scenario.threshold import Metric
 from loadgen.units import NS_PER_MS
 from orchestrator.crew import WorkerView
@@ -55,6 +55,11 @@ class Gathered:
     @property
     def merged(self) -> Merged:
         return merge(self.windows.values())
+
+    def judged(self, scenario: Scenario) -> Merged:
+        """All, and the stages that thresholds are about."""
+        stages = {name: self.step(number) for name, number in scenario.judged_stages.items()}
+        return replace(self.merged, stages=stages)
 
     def step(self, step_id: int | None) -> Merged:
         """One stage or step."""
@@ -164,6 +169,7 @@ def stage_results(
     results = [
         StageResult(
             number=number,
+            name=stage.name or stage_name(number),
             starts_s=starts_s[number],
             connections=stage.connections,
             rate_per_second=stage.rate_per_second,
@@ -277,6 +283,18 @@ def read_stored(row: StoredWindow) -> WindowResult:
         buckets=row.buckets,
     )
     return read_window(written)
+
+
+def driver_lightened(rows: Sequence[ResultRow]) -> bool | str | None:
+    """Of the workers' drivers: whether they were; "mixed": some were. None: no worker told."""
+    told = set()
+    for row in rows:
+        try:
+            said = json.loads(row.summary or "{}").get("driver_lightened") if row.worker_id is not None else None
+        except (ValueError, AttributeError):
+            continue
+        told |= {said} if isinstance(said, bool) else set()
+    return "mixed" if len(told) > 1 else next(iter(told), None)
 
 
 def session_counts(rows: Sequence[ResultRow]) -> SessionCounts:

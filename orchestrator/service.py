@@ -23,6 +23,7 @@ from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
+from loadgen.metrics.stalls import stall_warnings
 from loadgen.model.run import STEPS, Phase, RunStatus
 from loadgen.report.client_health import judge_client
 from loadgen.report.delivered import Delivered
@@ -43,6 +44,7 @@ from orchestrator.results import (
     connections_document,
     delivered_load,
     delivered_steps,
+    driver_lightened,
     gather,
     login_counts,
     read_stages,
@@ -232,13 +234,15 @@ class OrchestratorService:
         rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
         gathered = gather(leader.crew, stored)
         open_loop = scenario.load.mode is LoadMode.RATE
-        search, merged, gaps, deciding = leader.find_max, gathered.merged, gathered.gaps, None
+        search, merged, gaps, deciding = leader.find_max, gathered.judged(scenario), gathered.gaps, None
         if search is not None:  # the steps that decide are what counts
             search.stop(ending.reason)
             merged = gathered.step(search.decisive_step)
             deciding = {step.number for step in search.deciding_steps}
             gaps += () if search.obstacle is None else (search.obstacle,)
         client = judge_client(client_parts(gathered, deciding))
+        leader.stored_seconds.fill_all(leader.crew, patience, merged.seconds)
+        leader.limits.complete(merged.seconds)
         checked = leader.limits.final(merged)
         connections = connections_document(login_counts(leader.crew, rows), run.start_time)
         delivered = _delivered(leader, scenario, ending, gathered, why_missing(connections))
@@ -255,7 +259,7 @@ class OrchestratorService:
         )
         invalid = [
             *invalid_reasons(evidence),
-            *undecided(scenario.thresholds, checked, client.health, merged, open_loop=open_loop),
+            *undecided(scenario.judged_thresholds, checked, client.health, merged, open_loop=open_loop),
         ]
         return RunFacts(
             run_id=run.run_id,
@@ -273,7 +277,12 @@ class OrchestratorService:
             open_loop=open_loop,
             stages=read_stages(session, patience, run, scenario, gathered),
             find_max=None if search is None else search.result(merged, valid=not invalid),
-            environment=_environment(leader, scenario, self._circumstances, client.warnings),
+            environment={
+                **_environment(
+                    leader, scenario, self._circumstances, [*client.warnings, *stall_warnings(merged.stalls)]
+                ),
+                "driver_lightened": driver_lightened(rows),
+            },
             signal=self._signal,
             sessions=session_counts(rows) if scenario.sessions.count else None,
             delivered=delivered,
@@ -370,23 +379,21 @@ def _aborted_s(leader: Leader, ending: Ending, gathered: Gathered) -> float:
     return min(leader.stopped_s, measured_s) if ending.status is RunStatus.CANCELLED else leader.stopped_s
 
 
-def _environment(
-    leader: Leader, scenario: Scenario, circumstances: Circumstances, client_warnings: Sequence[str]
-) -> dict[str, Any]:
+def _environment(leader: Leader, scenario: Scenario, known: Circumstances, seen: Sequence[str]) -> dict[str, Any]:
     unstored = [f"{one.worker_id} could not store all: {one.said}" for one in leader.crew if one.left_rows]
-    warnings = list(dict.fromkeys([*leader.limits.warnings, *unstored, *client_warnings]))
+    warnings = list(dict.fromkeys([*leader.limits.warnings, *unstored, *seen]))
     if scenario.target.use_cached_result:
         warnings.append("target.use_cached_result is on: some answers may come from the result cache")
-    if circumstances.shared_warehouse:
+    if known.shared_warehouse:
         warnings.append("the warehouse was shared: other runs may have measured on it at the same time")
     return {
         "loadgen": __version__,
         "driver": driver.version(),
-        "server": circumstances.server,
+        "server": known.server,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "shared_warehouse": circumstances.shared_warehouse,
+        "shared_warehouse": known.shared_warehouse,
         "warnings": warnings,
         "credits": None if leader.watch is None or scenario.connection == EMBEDDED else round(leader.watch.credits, 6),
     }

@@ -42,7 +42,8 @@ from loadgen.report.timeline import StatementTimes, WorkerSecond, merge_seconds,
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import Scenario
 
-STABLE = "STABLE"  # outcome of a step that held
+# How a judged step is marked, by its outcome; every other one is a level that did not hold.
+_JUDGED = {"STABLE": ("✓", EventKind.HELD), "CLIENT_LIMIT": ("○", EventKind.LIMITED)}
 DEAD = "DEAD"  # status of a worker that was lost
 LOGS_READ = 2_000  # the newest lines; warnings among them are shown
 WARNINGS = ("WARNING", "ERROR", "CRITICAL")
@@ -209,15 +210,11 @@ def events_of(
     found = [*commands, *(event for event in _levels(said, start) if event.at_s <= stopped_s)]
     for step in steps:
         if step.window_end_time is not None:
-            held = step.outcome == STABLE
+            label, kind = _JUDGED.get(step.outcome, ("✗", EventKind.BROKEN))
             level = f"step {int(step.step_number)}, {int(step.target_connections)} connections"
-            kind = EventKind.HELD if held else EventKind.BROKEN
             at_s = _since(start, step.window_end_time)
-            found.append(
-                RunEvent(
-                    at_s=at_s, label="✓" if held else "✗", text=f"{level}: {step.outcome}, {step.reason}", kind=kind
-                )
-            )
+            text = f"{level}: {step.outcome}, {step.reason}"
+            found.append(RunEvent(at_s=at_s, label=label, text=text, kind=kind))
     for worker_id, moment in lost.items():
         text = f"{worker_id} was lost: its last heartbeat; seconds before it may not have been stored"
         found.append(RunEvent(at_s=_since(start, moment), label=f"{worker_id} lost", text=text, kind=EventKind.LOST))

@@ -15,7 +15,7 @@ from loadgen.control.session import ControlSession
 from loadgen.control.test_results import ScenarioResult
 from loadgen.errors import UsageError
 from loadgen.log import plain
-from loadgen.report.likeness import Setting, differences, unfit
+from loadgen.report.likeness import DECISIVE, Setting, differences, driver_lightened, driver_major, unfit
 from loadgen.report.trend import Key, Night, OtherSeries, Trend, series_of, trend_of, values_of
 
 RUNS_MAX = 300  # the newest ones: a change counts as new or known whatever is shown of it
@@ -93,7 +93,8 @@ def _known(result: ScenarioResult, summary: Mapping[str, Any], size: str | None,
         started=result.created_at,
         key=Key(
             template_id=result.template_id,
-            driver_major=str(environment.get("driver")).partition(".")[0],
+            driver_major=driver_major(environment),
+            driver_lightened=driver_lightened(environment),
             workers=summary["workers"],
             cores=environment.get("cores"),
             warehouse_size=size,
@@ -110,7 +111,7 @@ def _other(nights: Sequence[Night], newest: Sequence[Night], known: Mapping[str,
     theirs, ours = known[nights[-1].run_id], known[newest[-1].run_id]
     found = differences(theirs.setting, ours.setting)
     apart = tuple(one for one in found if not one.key.startswith(("name", "description", "labels", "environment.")))
-    apart += tuple(one for one in found if one.key in ("environment.cores", "environment.driver_major"))
+    apart += tuple(one for one in found if one.key.removeprefix("environment.") in DECISIVE)
     return OtherSeries(key=nights[-1].key, runs=len(nights), newest=nights[-1], differences=apart)
 
 

@@ -140,8 +140,8 @@ class _Looker:
         self._session, self._scenario, self._run_id, self._clock = session, scenario, run_id, clock
         timing = scenario.timing
         self._plan = plan_run(scenario.load, announce_s=timing.announce_s)
-        self._progress = Progress(scenario.thresholds)
-        self._limits = Limits(scenario.thresholds, scenario.guardrails, timing, self._progress)
+        self._progress = Progress(scenario.thresholds, scenario.judged_stages)
+        self._limits = Limits(scenario.judged_thresholds, scenario.guardrails, timing, self._progress)
         self._slow_s: float | None = None  # when the slow tables were last read
         self._polls: tuple[WarehousePoll, ...] = ()
         self._steps: tuple[StepRecord, ...] = ()
@@ -200,6 +200,7 @@ class _Looker:
             snapshots = worker_metrics_snapshots.newest(session, run_id, within_s)
             with suppress(LoadgenError):  # of another version: there is no history then
                 self._stored = tuple(map(coarse, worker_seconds(snapshots)))
+            self._progress.seconds.add_stored(snapshots)
             for row in window_results.read(session, run_id):
                 with suppress(LoadgenError):  # what cannot be read is told by the run's own results
                     self._progress.remember(row.worker_id, [read_stored(row)])

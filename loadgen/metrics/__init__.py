@@ -13,8 +13,10 @@
     errors      failures by category and code, with an example
     connections connection time against its plan; logins
     client_effect  CPU and lateness of the worker itself, in a window
+    stalls      spans in which everything in flight was overdue
     interval    one second of a worker, with exact percentiles
     result      a window in one worker; many merged
+    judged      seconds of a worker for thresholds over a span, counted from the run's common zero
 
     document    JSON of windows: the columns of WINDOW_RESULTS
     live        JSON of a beat: LIVE_METRICS, at most 64 KB

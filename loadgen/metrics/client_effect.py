@@ -13,6 +13,7 @@ from loadgen.metrics.percentile import quantile
 from loadgen.units import NS_PER_MS
 
 GAP_NS = 500 * NS_PER_MS  # later than this is no busy machine any more: the process was paused
+MINUTE_MS = 60_000
 _P99 = 990
 
 
@@ -26,6 +27,7 @@ class ClientEffect:
     cores: int = 0  # of the machine
     gap_ms: int = 0  # in which the process was paused
     late: Histogram = EMPTY  # of each millisecond
+    minute_cpu_ms: int = 0  # the most CPU of a minute; 0: it did not last for one, or that is not known
 
     def __add__(self, other: ClientEffect) -> ClientEffect:
         return ClientEffect(
@@ -35,11 +37,18 @@ class ClientEffect:
             cores=max(self.cores, other.cores),
             gap_ms=self.gap_ms + other.gap_ms,
             late=self.late + other.late,
+            minute_cpu_ms=max(self.minute_cpu_ms, other.minute_cpu_ms),
         )
 
     @property
     def cpu_percent_of_core(self) -> float | None:
         return 100.0 * self.cpu_ms / self.elapsed_ms if self.elapsed_ms else None
+
+    @property
+    def worst_cpu_percent(self) -> float | None:
+        """Of the busiest minute, which must not hide in the average; of the whole where that was shorter."""
+        mean = self.cpu_percent_of_core
+        return None if mean is None else max(mean, 100.0 * self.minute_cpu_ms / MINUTE_MS)
 
     @property
     def others_cores(self) -> float | None:

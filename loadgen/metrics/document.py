@@ -6,7 +6,7 @@ are those of groups of 3 (`edges`). A service time that equals the response time
 out.
 
     COUNTS    {"version", scheduled … in_flight, "statements": {name: {skipped … cancelled}}, "errors": [{…}],
-               "connections": {planned_ms, delivered_ms, logging_in_ms}}
+               "connections": {planned_ms, delivered_ms, logging_in_ms}, "client": {…}, "stalls": {…}}
     BUCKETS   {"version", "statements": {name: {OUTCOME: {"response": h, "service": h}, "lag": h, "unsent": h}}}
 
 Counts could be had from buckets; they are written for people, and so that a reader can tell when one of the two has
@@ -30,6 +30,7 @@ from loadgen.metrics.fields import COUNT_MAX, TIME_NS_MAX, Fields, is_whole, par
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.result import WindowResult, window_discrepancy
+from loadgen.metrics.stalls import read_stalls, stalls_data
 from loadgen.metrics.tally import StatementTally, Tally, Times
 from loadgen.metrics.windows import WindowState
 from loadgen.model.counts import Counts
@@ -108,6 +109,7 @@ def counts_data(result: WindowResult) -> dict[str, Any]:
         ],
         **({} if result.connections is None else {"connections": time_data(result.connections)}),
         **({} if result.client is None else {"client": _client_data(result.client)}),
+        **({} if result.stalls is None else {"stalls": stalls_data(result.stalls)}),
     }
 
 
@@ -116,7 +118,7 @@ def _named(key: ErrorKey) -> dict[str, str]:
 
 
 def buckets_data(tally: Tally) -> dict[str, Any]:
-    return {name: _statement_data(statement) for name, statement in tally.statements.items()}
+    return {name: statement_data(statement) for name, statement in tally.statements.items()}
 
 
 def ended_data(counts: Counts) -> dict[str, int]:
@@ -139,13 +141,16 @@ def read_result(counts: Fields, buckets: Fields, **window: Any) -> WindowResult:
     statements = {}
     for name in written.names():
         ended = read_ended(written.part(name))
-        statements[name] = _read_statement(buckets.part(name), skipped=ended.skipped)
+        statements[name] = read_statement(buckets.part(name), skipped=ended.skipped)
         if statements[name].ended != ended:
             buckets.part(name).refuse("does not hold as many as were counted")
     tally = Tally(statements=statements, errors=_read_errors(counts))
     connections = read_time(counts.part("connections")) if counts.has("connections") else None
     client = _read_client(counts.part("client")) if counts.has("client") else None
-    result = WindowResult(counts=read_counts(counts), tally=tally, connections=connections, client=client, **window)
+    stalls = read_stalls(counts.part("stalls")) if counts.has("stalls") else None
+    result = WindowResult(
+        counts=read_counts(counts), tally=tally, connections=connections, client=client, stalls=stalls, **window
+    )
     problem = window_discrepancy(result)
     if problem:
         counts.refuse(f"does not add up: {problem}")
@@ -163,7 +168,7 @@ def _read_errors(counts: Fields) -> Mapping[ErrorKey, Errors]:
     return errors
 
 
-def _statement_data(statement: StatementTally) -> dict[str, Any]:
+def statement_data(statement: StatementTally) -> dict[str, Any]:
     data: dict[str, Any] = {outcome.name: _times_data(times) for outcome, times in statement.times.items()}
     for name, histogram in ((_LAG, statement.lag), (_UNSENT, statement.unsent)):
         if histogram.count:
@@ -171,7 +176,7 @@ def _statement_data(statement: StatementTally) -> dict[str, Any]:
     return data
 
 
-def _read_statement(fields: Fields, *, skipped: int) -> StatementTally:
+def read_statement(fields: Fields, *, skipped: int) -> StatementTally:
     times, lag, unsent = {}, EMPTY, EMPTY
     for name in fields.names():
         if name == _LAG:
@@ -207,12 +212,15 @@ _CLIENT = ("elapsed_ms", "cpu_ms", "machine_cpu_ms", "cores", "gap_ms")
 
 def _client_data(effect: ClientEffect) -> dict[str, Any]:
     data: dict[str, Any] = {name: getattr(effect, name) for name in _CLIENT}
+    if effect.minute_cpu_ms:
+        data["minute_cpu_ms"] = effect.minute_cpu_ms
     return {**data, "late": histogram_data(effect.late)} if effect.late.count else data
 
 
 def _read_client(fields: Fields) -> ClientEffect:
     late = read_histogram(fields.part("late")) if fields.has("late") else EMPTY
-    return ClientEffect(late=late, **{name: fields.whole(name) for name in _CLIENT})
+    minute_cpu_ms = fields.whole("minute_cpu_ms") if fields.has("minute_cpu_ms") else 0
+    return ClientEffect(late=late, minute_cpu_ms=minute_cpu_ms, **{name: fields.whole(name) for name in _CLIENT})
 
 
 # --- a histogram -----------------------------------------------------------------------------------------------------

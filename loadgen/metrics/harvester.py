@@ -20,6 +20,7 @@ from loadgen.metrics.live import Live
 from loadgen.metrics.outcome import Failed, Outcome
 from loadgen.metrics.recorder import Recorder
 from loadgen.metrics.result import WindowResult
+from loadgen.metrics.stalls import Flight, StallMeter, Stalls
 from loadgen.metrics.tally import Tally
 from loadgen.metrics.windows import Window, Windows, WindowState
 from loadgen.model.counts import Counts
@@ -48,6 +49,7 @@ class Harvester:
         self._recorders: list[Recorder] = []
         self._tallies: dict[int, Tally] = {}  # of the windows that are held
         self._book = ErrorBook()
+        self._stalls = StallMeter(self._names)
         self._measured = Measured()
         self._stored = Counts()  # of the windows that are not held any more
         self._started_ns = self._harvested_ns = started_ns
@@ -58,8 +60,8 @@ class Harvester:
         self._recorders.append(recorder)
         return recorder
 
-    def harvest(self, now_ns: int) -> Interval:
-        """Take every sample that is there, and say what came since the last time."""
+    def harvest(self, now_ns: int, flights: Sequence[Flight] = ()) -> Interval:
+        """Take every sample that is there, and say what came since the last time. `flights`: what was in flight."""
         closed = [window for window in self._windows.held() if window.state is WindowState.CLOSED]
         samples = [sample for recorder in tuple(self._recorders) for sample in recorder.take()]
         batch = Batch.of(samples, open_loop=self._open_loop)
@@ -69,6 +71,7 @@ class Harvester:
         )
         news = batch.tallies(self._names, errors)
         self._add(news)
+        self._stalls.add(samples, flights, news.values(), from_ns=self._harvested_ns, now_ns=now_ns)
         for window in closed:  # closed before their samples were taken, and begun() is asked after: see Windows.settle
             if self._begun(window) == self._ended(window).ended:
                 self._windows.settle(window.window_id)
@@ -85,6 +88,12 @@ class Harvester:
         self._tallies.pop(window_id, None)
         if self._connections is not None:
             self._connections.forget(window_id)
+
+    def stalls(self, window_id: int, zero_ns: int) -> Stalls | None:
+        """Of a window that is held, as of the last harvest."""
+        held = (window for window in self._windows.held() if window.window_id == window_id)
+        window = next(held, None)
+        return None if window is None else self._stalls.of(window, zero_ns, self._harvested_ns)
 
     @property
     def measured(self) -> Measured:

@@ -12,7 +12,7 @@ from loadgen.metrics.batch import Batch
 from loadgen.metrics.document import VERSION, dump, ended_data, histogram_data, read_ended, read_histogram
 from loadgen.metrics.fields import Fields, parse
 from loadgen.metrics.histogram import EMPTY, Histogram
-from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.outcome import CUT_OFF, Outcome
 from loadgen.metrics.percentile import exact_quantile_ns
 from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.model.counts import Counts
@@ -44,7 +44,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """What ended since the last harvest, of the windows in `phase`; times are exact, of successful samples."""
+    """What ended since the last harvest, of the windows in `phase`; times are exact. A statement that was
+    cut off has at least its time."""
 
     phase: Phase | None  # None: no window has been opened yet
     seconds: float
@@ -63,15 +64,15 @@ class Interval:
         cls, batch: Batch, windows: set[int], *, phase: Phase | None, seconds: float, tally: Tally, measured: Measured
     ) -> Interval:
         """`windows` are those of the phase, `tally` is theirs."""
-        succeeded = (batch.outcome == Outcome.SUCCEEDED) & np.isin(batch.window, list(windows))
-        times_ns = np.sort(batch.response_ns[succeeded])
+        inside = np.isin(batch.window, list(windows))
+        times_ns = np.sort(batch.response_ns[inside & np.isin(batch.outcome, (Outcome.SUCCEEDED, *CUT_OFF))])
         p50_ns, p95_ns, p99_ns = (exact_quantile_ns(per_mille, times_ns) for per_mille in (500, 950, 990))
         some = bool(len(times_ns))
         return cls(
             phase=phase,
             seconds=seconds,
             measured=measured,
-            qps=len(times_ns) / seconds if seconds > 0.0 else 0.0,
+            qps=int((inside & (batch.outcome == Outcome.SUCCEEDED)).sum()) / seconds if seconds > 0.0 else 0.0,
             p50_ms=_ms(p50_ns),
             p95_ms=_ms(p95_ns),
             p99_ms=_ms(p99_ns),

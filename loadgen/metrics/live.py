@@ -5,7 +5,7 @@ A beat has at most LIMIT_BYTES. When it would be longer, it says less, in this o
     1. the statements of the last seconds are put together    as one named "*"
     2. buckets are joined by three, then by seven             every histogram has its "coarseness": an error of 3 or 7 %
     3. the statements of a window are put together            as one named "*", first by three and then by seven
-    4. the last seconds are left out
+    4. the last seconds are left out, the newest at last      what thresholds over a span need of them is stored too
     5. the oldest windows are left out                        their ids are in "left_out"
 
 Counts and totals are always exact. Stored results (WINDOW_RESULTS) are never shortened.
@@ -38,6 +38,8 @@ from loadgen.metrics.errors import by_kind
 from loadgen.metrics.fields import COUNT_MAX, Fields, is_whole, parse
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.interval import Interval, Measured
+from loadgen.metrics.judged import KEY as JUDGED
+from loadgen.metrics.judged import JudgedSecond, judged_data, read_judged
 from loadgen.metrics.result import EVERYTHING, WindowResult
 from loadgen.metrics.tally import StatementTally, Tally, Times
 from loadgen.metrics.windows import WindowState
@@ -59,9 +61,18 @@ class LiveSecond:
     executing: int
     statements: Mapping[str, Counts]  # what ended
     times: Mapping[str, Histogram]  # response of successful samples
+    judged: JudgedSecond | None = None  # for thresholds over a span; None: there are none, or it was not measured
 
     @classmethod
-    def of(cls, interval: Interval, phase: Phase, *, ended_at: datetime, executing: int) -> LiveSecond:
+    def of(
+        cls,
+        interval: Interval,
+        phase: Phase,
+        *,
+        ended_at: datetime,
+        executing: int,
+        judged: JudgedSecond | None = None,
+    ) -> LiveSecond:
         """With many statements, of all of them together: every beat carries some seconds."""
         statements = interval.tally.statements
         second = cls(
@@ -75,6 +86,7 @@ class LiveSecond:
                 for name, statement in statements.items()
                 if statement.succeeded.response.count
             },
+            judged=judged,
         )
         return second if len(statements) <= SECONDS_STATEMENTS_MAX else second.folded
 
@@ -172,6 +184,7 @@ def _second_data(second: LiveSecond) -> dict[str, Any]:
         "statements": {
             name: ended_data(counts) | times.get(name, {}) for name, counts in second.statements.items() if counts.ended
         },
+        **({} if second.judged is None else {JUDGED: judged_data(second.judged)}),
     }
 
 
@@ -196,6 +209,7 @@ def _read_second(fields: Fields) -> LiveSecond:
         executing=fields.whole("executing"),
         statements=statements,
         times=times,
+        judged=read_judged(fields.part(JUDGED)) if fields.has(JUDGED) else None,
     )
 
 
@@ -230,6 +244,7 @@ def _ever_shorter(live: Live) -> Iterator[Live]:
         for coarseness in COARSENESSES:
             windows = tuple(_shorter(window, coarseness, fold=fold) for window in live.windows)
             yield replace(live, windows=windows)
+    yield replace(live, windows=windows, seconds=live.seconds[-1:])
     live = replace(live, seconds=())
     for left_out in range(len(windows) + 1):
         ids = tuple(window.window_id for window in windows[:left_out])

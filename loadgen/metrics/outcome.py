@@ -26,6 +26,8 @@ class Outcome(IntEnum):
         return self >= Outcome.CONNECTION
 
 
+CUT_OFF = (Outcome.CANCELLED, Outcome.QUERY_TIMEOUT)  # their times are lower bounds
+
 _BY_CATEGORY = {category: Outcome[category.name] for category in ErrorCategory}
 
 

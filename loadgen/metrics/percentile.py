@@ -7,10 +7,11 @@ Support. With fewer than 1 / (1 - p) samples that rank is n: the "percentile" wo
 a percentile is stated when at least one sample lies above it: p50 from 2 samples on, p95 from 20, p99 from 100, p999
 from 1,000. How much such a number is worth, the confidence bounds say.
 
-Censoring. They are over successful samples; a failure says nothing about how long success takes. A cancelled sample
-says something: it would have taken at least as long as it did. So cancelled ones are counted in. Their true times lie
-anywhere above, and the percentile with them: it is at least what ranks say when each took no longer, and at most what
-they say when each took for ever. When the two agree it is stated as known, else as "at least" the lower one.
+Censoring. They are over successful samples; a failure says nothing about how long success takes. A sample that was cut
+off (it timed out, or was cancelled) says something: it would have taken at least as long as it did. So these are
+counted in. Their true times lie anywhere above, and the percentile with them: it is at least what ranks say when each
+took no longer, and at most what they say when each took for ever. When the two agree it is stated as known, else as "at
+least" the lower one. A mean and a maximum with any cut-off sample are lower bounds as well.
 
 Confidence. The number of samples below the true percentile is binomial, whatever the distribution. So two ranks can
 be found between which the true percentile lies in 95 of 100 cases. Samples that depend on one another (and latencies
@@ -33,6 +34,8 @@ _TAIL = 0.025  # on each side
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile:
+    """A percentile; a mean or a maximum too, wherever it may be a lower bound."""
+
     value_ns: int
     at_least: bool = False  # it is this or more, and nobody knows how much more
 
@@ -55,9 +58,9 @@ def is_supported(per_mille: int, count: int) -> bool:
     return 0 < rank_of(per_mille, count) < count
 
 
-def quantile(per_mille: int, succeeded: Histogram, cancelled: Histogram = EMPTY) -> Quantile | None:
+def quantile(per_mille: int, succeeded: Histogram, cut_off: Histogram = EMPTY) -> Quantile | None:
     """The percentile, right to `error_max` of the histograms; None when there are too few samples."""
-    everything = succeeded + cancelled
+    everything = succeeded + cut_off
     if not is_supported(per_mille, everything.count):
         return None
     rank = rank_of(per_mille, everything.count)
@@ -69,15 +72,25 @@ def quantile(per_mille: int, succeeded: Histogram, cancelled: Histogram = EMPTY)
     return Quantile(value_ns=low_ns, at_least=True)
 
 
+def mean(succeeded: Histogram, cut_off: Histogram = EMPTY) -> Quantile | None:
+    mean_ns = (succeeded + cut_off).mean_ns
+    return None if mean_ns is None else Quantile(value_ns=round(mean_ns), at_least=bool(cut_off.count))
+
+
+def maximum(succeeded: Histogram, cut_off: Histogram = EMPTY) -> Quantile | None:
+    everything = succeeded + cut_off
+    return Quantile(value_ns=everything.max_ns, at_least=bool(cut_off.count)) if everything.count else None
+
+
 def _middle_ns(low_ns: int, high_ns: int) -> int:
     """As far from the one as from the other, in proportion: the error is half of what a bucket spans."""
     middle_ns = round(2 * low_ns * high_ns / (low_ns + high_ns)) if high_ns else 0
     return min(max(middle_ns, low_ns), high_ns)
 
 
-def quantile_bounds(per_mille: int, succeeded: Histogram, cancelled: Histogram = EMPTY) -> Bounds:
+def quantile_bounds(per_mille: int, succeeded: Histogram, cut_off: Histogram = EMPTY) -> Bounds:
     """The 95 % confidence bounds of a percentile, at the outer edges of their buckets: never too narrow."""
-    everything = succeeded + cancelled
+    everything = succeeded + cut_off
     low_rank, high_rank = bound_ranks(per_mille, everything.count)
     low_ns = high_ns = None
     if low_rank >= 1:

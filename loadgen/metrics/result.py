@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
 
 from loadgen.metrics.client_effect import ClientEffect
 from loadgen.metrics.connections import ConnectionTime
+from loadgen.metrics.stalls import Span, Stalls, run_stalls
 from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.windows import WindowState
 from loadgen.model.counts import Counts, discrepancy
@@ -31,6 +32,7 @@ class WindowResult:
     tally: Tally
     connections: ConnectionTime | None = None  # None: nobody measured it
     client: ClientEffect | None = None  # None: nobody measured it
+    stalls: Stalls | None = None  # None: nobody measured it
 
     @property
     def folded(self) -> bool:
@@ -47,6 +49,14 @@ class Merged:
     tally: Tally
     qps: float  # succeeded samples per second
     statement_qps: Mapping[str, float]
+    stalls: tuple[Span, ...] | None = None  # None: nobody measured it
+    stages: Mapping[str, Merged] = field(default_factory=dict)  # those that thresholds are about, by name
+
+    @property
+    def longest_stall_ms(self) -> float | None:
+        if self.stalls is None:
+            return None
+        return float(max((end - start for start, end in self.stalls), default=0))
 
 
 def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> Merged:
@@ -73,6 +83,7 @@ def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> M
         tally=tally,
         qps=math.fsum(statement_qps.values()),
         statement_qps=statement_qps,
+        stalls=run_stalls([window.stalls for window in windows] for windows in known),
     )
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from loadgen.metrics.errors import ErrorKey, Errors
 from loadgen.metrics.histogram import EMPTY, Histogram
-from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.outcome import CUT_OFF, Outcome
 from loadgen.metrics.percentile import Bounds, Quantile, quantile, quantile_bounds
 from loadgen.model.counts import Counts
 
@@ -79,17 +79,36 @@ class StatementTally:
             cancelled=self.cancelled.response.count,
         )
 
+    @property
+    def cut_off(self) -> Times:
+        """Of what timed out or was cancelled: it would have taken at least as long."""
+        return reduce(add, (self.times.get(outcome, NO_TIMES) for outcome in CUT_OFF))
+
+    @property
+    def responses(self) -> tuple[Histogram, Histogram]:
+        """Response times that are known, and those that are lower bounds: of statements cut off, or never sent."""
+        return self.succeeded.response, self.cut_off.response + self.unsent
+
+    @property
+    def every_response(self) -> Histogram:
+        known, at_least = self.responses
+        return known + at_least
+
+    @property
+    def services(self) -> tuple[Histogram, Histogram]:
+        return self.succeeded.service, self.cut_off.service
+
     def response_at(self, per_mille: int) -> Quantile | None:
-        return quantile(per_mille, self.succeeded.response, self.cancelled.response + self.unsent)
+        return quantile(per_mille, *self.responses)
 
     def service_at(self, per_mille: int) -> Quantile | None:
-        return quantile(per_mille, self.succeeded.service, self.cancelled.service)
+        return quantile(per_mille, *self.services)
 
     def lag_at(self, per_mille: int) -> Quantile | None:
         return quantile(per_mille, self.lag)
 
     def response_bounds(self, per_mille: int) -> Bounds:
-        return quantile_bounds(per_mille, self.succeeded.response, self.cancelled.response + self.unsent)
+        return quantile_bounds(per_mille, *self.responses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Was it the client that was measured? The one rule for what a worker's own process does to a result. Pure.
 
-    CPU of a worker            warning from 60 % of a core on, INVALID from 85 %
+    CPU of a worker            warning from 60 % of a core on, INVALID from 85 %; in its busiest minute
     lateness, mean over time   what the client adds to avg and takes from qps, at most. Above 3 % of the mean service
                                time a warning, above 10 % and 1 ms INVALID
     lateness, p99 over time    what percentiles can be off by, at most. A threshold that is missed by less is
@@ -37,6 +37,7 @@ class ClientHealth:
     """How loaded the load generator itself was; of several workers or windows, the worst of each. None: not known."""
 
     cpu_percent_of_core: float | None = None
+    worst_cpu_percent: float | None = None  # of a core, in the busiest minute
     wakeup_mean_ms: float | None = None
     wakeup_p99_ms: float | None = None  # how far percentiles may be off
     wakeup_max_ms: float | None = None
@@ -51,6 +52,7 @@ class ClientHealth:
             return cls()
         return cls(
             cpu_percent_of_core=effect.cpu_percent_of_core,
+            worst_cpu_percent=effect.worst_cpu_percent,
             wakeup_mean_ms=effect.late_mean_ms,
             wakeup_p99_ms=effect.late_p99_ms,
             wakeup_max_ms=effect.late_max_ms,
@@ -61,9 +63,10 @@ class ClientHealth:
 
     def saturation(self, service_mean_ms: float | None) -> str | None:
         """Why the client, and not the server, may be what was measured; None: it was not."""
-        cpu_percent, gap_percent, late_ms = self.cpu_percent_of_core, self.gap_percent, self.wakeup_mean_ms
-        if cpu_percent is not None and cpu_percent >= CPU_INVALID_PERCENT:
-            return f"used {cpu_percent:.0f} % of its core (at most {CPU_INVALID_PERCENT:.0f} %)"
+        cpu_percent, gap_percent, late_ms = self._busiest_percent, self.gap_percent, self.wakeup_mean_ms
+        if cpu_percent >= CPU_INVALID_PERCENT:
+            when = "" if cpu_percent == self.cpu_percent_of_core else " in its busiest minute"
+            return f"used {cpu_percent:.0f} % of its core{when} (at most {CPU_INVALID_PERCENT:.0f} %)"
         if gap_percent is not None and gap_percent > GAP_INVALID_PERCENT:
             return f"was paused for {gap_percent:.1f} % of the time (at most {GAP_INVALID_PERCENT:.0f} %)"
         fraction = self._late_fraction(service_mean_ms)
@@ -76,7 +79,7 @@ class ClientHealth:
 
     def warning(self, service_mean_ms: float | None) -> str | None:
         """What the reader of a valid result should know."""
-        if self.cpu_percent_of_core is not None and self.cpu_percent_of_core >= CPU_WARN_PERCENT:
+        if self._busiest_percent >= CPU_WARN_PERCENT:
             return f"uses more than {CPU_WARN_PERCENT:g} % of its core"
         fraction = self._late_fraction(service_mean_ms)
         if fraction > LATE_WARN_FRACTION:
@@ -88,9 +91,13 @@ class ClientHealth:
         return (self.wakeup_mean_ms or 0.0) / service_mean_ms if service_mean_ms else 0.0
 
     @property
+    def _busiest_percent(self) -> float:
+        return max(self.cpu_percent_of_core or 0.0, self.worst_cpu_percent or 0.0)
+
+    @property
     def advice(self) -> str:
         """What to do about it."""
-        if self.cpu_percent_of_core is not None and self.cpu_percent_of_core >= CPU_WARN_PERCENT:
+        if self._busiest_percent >= CPU_WARN_PERCENT:
             return "more workers would be safer"
         if self.others_cores is not None and self.others_cores >= CORES_TAKEN:
             return (
@@ -147,6 +154,7 @@ def worst(healths: Iterable[ClientHealth]) -> ClientHealth:
     cores = most("cores")
     return ClientHealth(
         cpu_percent_of_core=most("cpu_percent_of_core"),
+        worst_cpu_percent=most("worst_cpu_percent"),
         wakeup_mean_ms=most("wakeup_mean_ms"),
         wakeup_p99_ms=most("wakeup_p99_ms"),
         wakeup_max_ms=most("wakeup_max_ms"),

@@ -28,6 +28,7 @@ from typing import Any
 
 from loadgen.errors import UsageError
 from loadgen.log import plain
+from loadgen.metrics.percentile import Quantile, mean
 from loadgen.metrics.result import Merged
 from loadgen.metrics.tally import StatementTally
 from loadgen.report.bootstrap import (
@@ -92,7 +93,7 @@ class Change:
     counts: bool  # toward the verdict over all
     certain: bool  # the verdict holds for the widened interval too
     why: str = ""
-    at_least: tuple[bool, bool] = (False, False)  # a, b: statements were cancelled, the value is not below
+    at_least: tuple[bool, bool] = (False, False)  # a, b: statements were cut off, the value is not below
 
     @property
     def point(self) -> float | None:
@@ -308,9 +309,7 @@ class _Pair:
         """How much less each run's samples are worth because they depend on one another."""
         if per_mille not in self._effects:
             self._effects[per_mille] = [
-                design_effect(
-                    run.merged.tally.whole.succeeded.response.counts, per_mille, drawn.log_quantile(per_mille)
-                )
+                design_effect(run.merged.tally.whole.every_response.counts, per_mille, drawn.log_quantile(per_mille))
                 for run, drawn in zip(self.runs, self._drawn, strict=True)
             ]
         return self._effects[per_mille]
@@ -338,7 +337,7 @@ def _change(pair: _Pair, name: str | None, measure: Measure) -> _Found:
         span = hull(difference(b - a, *pair.deviations(measure, name)), share_difference(failed, tried))
     elif measure.per_mille is not None and name is not None:
         spans = [
-            quantile_span(tally.succeeded.response.counts, measure.per_mille, effect)
+            quantile_span(tally.every_response.counts, measure.per_mille, effect)
             for tally, effect in zip(tallies, pair.effects(measure.per_mille), strict=True)
         ]
         span = quantile_difference(*spans)
@@ -349,25 +348,28 @@ def _change(pair: _Pair, name: str | None, measure: Measure) -> _Found:
 
 def _value(run: Measured, tally: StatementTally, name: str | None, measure: Measure) -> float | None:
     """Over the whole measurement. Percentiles are interpolated inside their bucket: steps of 2 % would hide changes."""
-    times = tally.succeeded.response
     tried = tally.ended.succeeded + tally.ended.failed
     if measure is Measure.QPS:
         return run.merged.qps if name is None else run.merged.statement_qps.get(name, 0.0)
     if measure is Measure.ERROR_RATE:
         return tally.ended.failed / tried if tried else None
+    known = _known(tally, measure)
+    if known is None or known.at_least or measure.per_mille is None:
+        return None if known is None else known.value_ns / NS_PER_MS
+    return math.exp(log_quantile(tally.every_response.counts, measure.per_mille)) / NS_PER_MS
+
+
+def _known(tally: StatementTally, measure: Measure) -> Quantile | None:
+    """A percentile or the mean."""
     if measure is Measure.AVG:
-        return None if times.mean_ns is None else times.mean_ns / NS_PER_MS
-    assert measure.per_mille is not None
-    quantile = tally.response_at(measure.per_mille)
-    if quantile is None or quantile.at_least:
-        return None if quantile is None else quantile.value_ns / NS_PER_MS
-    return math.exp(log_quantile(times.counts, measure.per_mille)) / NS_PER_MS
+        return mean(*tally.responses)
+    return None if measure.per_mille is None else tally.response_at(measure.per_mille)
 
 
 def _is_bound(tally: StatementTally, measure: Measure) -> bool:
-    """Is a percentile only known to be at least its value?"""
-    quantile = None if measure.per_mille is None else tally.response_at(measure.per_mille)
-    return quantile is not None and quantile.at_least
+    """Is it only known to be at least its value?"""
+    known = _known(tally, measure)
+    return known is not None and known.at_least
 
 
 def _obstacle(measure: Measure, values: Sequence[float | None], bounds: Sequence[bool]) -> str:
@@ -376,7 +378,7 @@ def _obstacle(measure: Measure, values: Sequence[float | None], bounds: Sequence
         if value is None or (measure is not Measure.ERROR_RATE and value <= 0):
             return f"too few samples in {run}"
         if bound:
-            return f"only a lower bound is known in {run}: statements were cancelled"
+            return f"only a lower bound is known in {run}: statements timed out or were cancelled"
     return ""
 
 

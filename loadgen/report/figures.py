@@ -69,13 +69,13 @@ def span(stage: Mapping[str, Any]) -> str:
 
 
 def time_of(times: Mapping[str, Any], name: str) -> str:
-    """A percentile of summary.json; "≥" when statements were cancelled, so that it is at least this."""
+    """A percentile of summary.json; "≥" when statements were cut off, so that it is at least this."""
     value = times.get(name)
     return f"≥ {ms(value)}" if value is not None and name in times.get("at_least", ()) else ms(value)
 
 
 def value_of(measure: Measure, value: float | None, *, at_least: bool = False) -> str:
-    """A metric with its unit; "≥" when statements were cancelled, so that it is at least this."""
+    """A metric with its unit; "≥" when statements were cut off, so that it is at least this."""
     if value is None:
         return NONE
     match measure:
@@ -95,6 +95,17 @@ def exact(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:d}" if isinstance(value, int) else f"{int(value):d}" if value.is_integer() else repr(value)
+
+
+def check(threshold: Mapping[str, Any]) -> str:
+    """The text of a threshold of summary.json; the default one is marked."""
+    return f"{threshold['check']} (default)" if threshold.get("default") else str(threshold["check"])
+
+
+def judged(threshold: Mapping[str, Any]) -> str:
+    """What a threshold of summary.json was compared with."""
+    value = measured(threshold["check"], threshold["value"])
+    return f"≥ {value}" if threshold.get("at_least") else value
 
 
 def measured(check: str, value: float | None) -> str:

@@ -116,7 +116,8 @@ class Timeline:
         self._end_s = max([float(last.end_s), *(event.at_s for event in self.events)])
         self._reach_s = max(REACH_PARTS * record.span_s, self._end_s / REACH_PARTS)
         self._axis = time_axis(self._end_s)
-        self._bands = _bands(self.points, [event.at_s for event in self.events if event.kind is EventKind.LEVEL])
+        levels = [event.at_s for event in self.events if event.kind is EventKind.LEVEL]
+        self._bands = (*_bands(self.points, levels), *_stalls(record.summary, self.points, levels))
 
     @property
     def joined_s(self) -> int:
@@ -281,17 +282,30 @@ def _moment(point: Second) -> str:
     return f"at {clock(point.at_s)}{end}, {_phase(point.phase or '', False)}"
 
 
+def _stalls(summary: Mapping[str, Any], points: Sequence[Second], levels: Sequence[float]) -> tuple[Band, ...]:
+    """Spans in which everything in flight was overdue; they are counted from the start of the measurement."""
+    known = (summary.get("stalls") or {}).get("spans_s", ())
+    began_s = next((_exact(start, levels) for phase, start, _ in spans(points) if phase == MEASUREMENT), None)
+    if began_s is None:
+        return ()
+    return tuple(
+        Band(start=began_s + start, end=began_s + end, label=f"stall {figures.seconds(end - start)}", css="stall")
+        for start, end in known
+    )
+
+
+def _exact(edge: float, levels: Sequence[float]) -> float:
+    """Seconds know their phase as a whole; where it was commanded for a moment, that counts."""
+    return min((level for level in levels if abs(level - edge) <= 1.0), key=lambda at: abs(at - edge), default=edge)
+
+
 def _bands(points: Sequence[Second], levels: Sequence[float]) -> tuple[Band, ...]:
-    """What was not measured. Seconds know their phase as a whole; where it was commanded for a moment, that counts."""
-
-    def exact(edge: float) -> float:
-        return min((level for level in levels if abs(level - edge) <= 1.0), key=lambda at: abs(at - edge), default=edge)
-
+    """What was not measured."""
     bands, measured = [], False
     for phase, start, end in spans(points):
         if phase != MEASUREMENT:
             label = html(_phase(phase, measured), 40)
-            bands.append(Band(start=exact(start), end=exact(end), label=label, css="warmup"))
+            bands.append(Band(start=_exact(start, levels), end=_exact(end, levels), label=label, css="warmup"))
         measured = measured or phase == MEASUREMENT
     return tuple(bands)
 

@@ -28,16 +28,13 @@ def percentile_curve(record: RunRecord) -> str:
     """How long the fastest 50, 90, 99 … percent took at most: the tail is drawn out."""
     assert record.merged is not None
     whole, statements = record.merged.tally.whole, record.merged.tally.statements
-    curves = [
-        ("all" if len(statements) > 1 else "response", _curve(whole.succeeded.response, whole.cancelled.response))
-    ]
+    curves = [("all" if len(statements) > 1 else "response", _curve(*whole.responses))]
     if record.summary["lag_ms"]:
-        curves.append(("service", _curve(whole.succeeded.service, whole.cancelled.service)))
+        curves.append(("service", _curve(*whole.services)))
     elif len(statements) > 1:
         busiest = sorted(statements, key=lambda name: (-statements[name].succeeded.response.count, name))[:CURVES_MAX]
         for name in (name for name in record.statement_names() if name in busiest):
-            times = statements[name]
-            curves.append((name, _curve(times.succeeded.response, times.cancelled.response)))
+            curves.append((name, _curve(*statements[name].responses)))
     points = [point for _, curve in curves for point in curve]
     if not points:
         return ""
@@ -59,11 +56,11 @@ def percentile_curve(record: RunRecord) -> str:
     return figure(chart, [(f"s{number}", html_name(name, 200), "") for number, (name, _) in enumerate(curves, 1)])
 
 
-def _curve(succeeded: Histogram, cancelled: Histogram) -> tuple[Point, ...]:
-    """As far as a sample lies above it, and none below it was cancelled: what is beyond, nobody knows."""
-    everything, done, points = succeeded + cancelled, 0, []
+def _curve(succeeded: Histogram, cut_off: Histogram) -> tuple[Point, ...]:
+    """As far as a sample lies above it, and none below it was cut off: what is beyond is not known."""
+    everything, done, points = succeeded + cut_off, 0, []
     for bucket in np.flatnonzero(everything.counts).tolist():
-        if cancelled.counts[bucket]:
+        if cut_off.counts[bucket]:
             break
         low_ns, high_ns = everything.span_ns(bucket)
         value_ms = (low_ns + high_ns) / 2 / NS_PER_MS

@@ -15,6 +15,8 @@ from loadgen.units import counted
 ROWS_MAX = 200
 WIDTH = 420
 SIGNS = '<span class="s3">● held</span><span class="s2">✕ did not</span>'
+LIMITED = '<span class="s5">○ limited by the client</span>'
+HELD, CLIENT_LIMIT = "STABLE", "CLIENT_LIMIT"  # outcomes; every other one is a failure of the level
 
 
 def stages(record: RunRecord) -> str:
@@ -33,6 +35,9 @@ def stages(record: RunRecord) -> str:
     )
     head = ("stage", "load", "measured", "succeeded", "error rate", "per s", *figures.TIMES.values())
     return table("Each stage by itself; times in milliseconds", head, rows, words=3)
+
+
+_CELLS = {HELD: "ok", CLIENT_LIMIT: "limited"}
 
 
 def find_max(record: RunRecord) -> str:
@@ -63,7 +68,7 @@ def find_max(record: RunRecord) -> str:
             number(step.p50_ms, figures.ms(step.p50_ms)),
             number(step.p95_ms, figures.ms(step.p95_ms)),
             number(step.p99_ms, figures.ms(step.p99_ms)),
-            f'<td class="{"ok" if step.outcome == "STABLE" else "miss"}">{html(step.outcome)}</td>',
+            f'<td class="{_CELLS.get(step.outcome, "miss")}">{html(step.outcome)}</td>',
             text(step.reason),
         )
         for step in record.steps[:ROWS_MAX]
@@ -80,6 +85,7 @@ def _charts(record: RunRecord) -> str:
     if not steps:
         return ""
     connections = linear_axis(max(step.target for step in steps), ticks=6)
+    signs = SIGNS + (LIMITED if any(step.outcome == CLIENT_LIMIT for step in steps) else "")
 
     def chart(chart_id: str, title: str, x: Axis, places: Sequence[Point], **more: Any) -> str:
         known = [(step, x_at, y) for step, (x_at, y) in zip(steps, places, strict=True) if y is not None]
@@ -87,8 +93,9 @@ def _charts(record: RunRecord) -> str:
             Dot(
                 x=x_at,
                 y=y,
-                css="s3" if step.outcome == "STABLE" else "s2",
-                cross=step.outcome != "STABLE",
+                css={HELD: "s3", CLIENT_LIMIT: "s5"}.get(step.outcome, "s2"),
+                cross=step.outcome not in (HELD, CLIENT_LIMIT),
+                ring=step.outcome == CLIENT_LIMIT,
                 label=html(f"step {step.number}, {counted(step.target, 'connection')}: {y:,.1f}, {step.outcome}"),
             )
             for step, x_at, y in known
@@ -105,7 +112,7 @@ def _charts(record: RunRecord) -> str:
             height=240,
             **more,
         )
-        return figure(drawn, [], signs=SIGNS)
+        return figure(drawn, [], signs=signs)
 
     numbers = linear_axis(steps[-1].number + 0.5, ticks=6)
     climb = tuple((float(step.number), float(step.target)) for step in steps)

@@ -64,6 +64,7 @@ td.b{overflow-wrap:break-word;max-width:26em}
 tbody tr:hover{background:var(--card)}
 tr.all td{font-weight:650}
 td.ok{color:var(--ok);font-weight:600;white-space:nowrap}
+td.limited{color:var(--warn);font-weight:600;white-space:nowrap}
 td.miss{color:var(--bad);font-weight:600;white-space:nowrap}
 figure{margin:0 0 14px}
 .scroll+.scroll,.scroll+figure,.scroll+.pair,.facts+.scroll,.note+.pair{margin-top:16px}
@@ -94,13 +95,16 @@ svg .note{fill:var(--soft);font-size:10px}
 .bar{fill:var(--s1);opacity:.75}
 .band{fill:var(--warmup);opacity:.14}
 .band.measured{opacity:0}
+.band.stall{fill:var(--bad);opacity:.22}
 .mark line{stroke:var(--soft);stroke-dasharray:2 3;opacity:.75}
 .mark.start line,.mark.stop line{stroke:var(--ink);stroke-dasharray:none}
 .mark.lost line,.mark.broken line{stroke:var(--bad)}
 .mark.lost line{stroke-width:2;stroke-dasharray:none}
 .mark.held line{stroke:var(--ok)}
+.mark.limited line{stroke:var(--warn)}
 svg .note.lost,svg .note.broken{fill:var(--bad)}
 svg .note.held{fill:var(--ok)}
+svg .note.limited{fill:var(--warn)}
 line.limit{stroke:currentColor;stroke-width:1.3;stroke-dasharray:9 4}
 svg text.limit{font-size:10.5px;font-weight:600;fill:currentColor}
 .plate{fill:var(--bg);opacity:.86}

@@ -50,8 +50,8 @@ def thresholds(summary: Mapping[str, Any]) -> str:
     rows = (
         (
             '<td class="ok">✓ met</td>' if one["passed"] else '<td class="miss">✗ missed</td>',
-            f"<td><code>{html(one['check'])}</code></td>",
-            number(one["value"], figures.measured(one["check"], one["value"])),
+            f"<td><code>{html(one['check'])}</code>{' (default)' if one.get('default') else ''}</td>",
+            number(one["value"], figures.judged(one)),
         )
         for one in summary["thresholds"][:ROWS_MAX]
     )
@@ -151,7 +151,9 @@ def times(record: RunRecord) -> str:
     said = table("Milliseconds, of what succeeded", ("", *columns.values()), rows)
     if summary["lag_ms"]:
         said += note("Response counts from when a statement was due, service from when it was sent; lag lies between.")
-    return said + note("A dash: too few samples to state it. ≥: at least this, because statements were cancelled.")
+    return said + note(
+        "A dash: too few samples to state it. ≥: at least this, because statements timed out or were cancelled."
+    )
 
 
 def _bounds(record: RunRecord, name: str) -> str:

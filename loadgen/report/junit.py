@@ -65,7 +65,7 @@ def _validity_case(summary: Mapping[str, Any]) -> ElementTree.Element:
 def _threshold_case(threshold: Mapping[str, Any]) -> ElementTree.Element:
     case = ElementTree.Element("testcase", name=foreign.xml(threshold["check"]), time="0")
     if not threshold["passed"]:
-        _say(case, "failure", "threshold", f"measured {figures.measured(threshold['check'], threshold['value'])}")
+        _say(case, "failure", "threshold", f"measured {figures.judged(threshold)}")
     return case
 
 

@@ -1,10 +1,10 @@
 """May two runs be compared at all? What differs between them, and which difference forbids it. Pure.
 
 A comparison blames every change on what the user changed. So whatever else may change a number must be alike: the
-scenario but for names and thresholds, the size of the warehouse, the driver's major version, the number of workers and
-of cores. A difference that is the point of the comparison is named by the user (`--vary target.warehouse`), together
-with everything below that key. Keys are those of a scenario file; what was found around a run is `environment.…` and
-`warehouse.size`.
+scenario but for names and thresholds, the size of the warehouse, the driver's major version and whether it was
+lightened, the number of workers and of cores. A difference that is the point of the comparison is named by the user
+(`--vary target.warehouse`), together with everything below that key. Keys are those of a scenario file; what was found
+around a run is `environment.…` and `warehouse.size`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from loadgen.scenario.as_written import ONE_VALUE, as_written, key_as_written
 # Parts of a stored scenario that do not change what is measured.
 _NO_MATTER = ("name", "description", "labels", "thresholds", "control", "enrichment", "notify")
 _NOTED = ("loadgen", "python", "platform", "server", "shared_warehouse")  # of the environment: shown when they differ
+DECISIVE = ("cores", "driver_major", "driver_lightened")  # of the environment: they forbid a comparison
 _FIRST = (
     "load.mode",
     "load",
@@ -90,10 +91,21 @@ def _settings(setting: Setting) -> dict[str, Any]:
         "load": {**written["load"], "workers": setting.workers},
         "environment": {
             **{name: environment.get(name) for name in (*_NOTED, "cores", "driver")},
-            "driver_major": str(environment.get("driver")).partition(".")[0],
+            "driver_major": driver_major(environment),
+            "driver_lightened": driver_lightened(environment),
         },
         "warehouse": {"size": ", ".join(setting.warehouse_sizes) or None},
     }
+
+
+def driver_major(environment: Mapping[str, Any]) -> str:
+    return str(environment.get("driver")).partition(".")[0]
+
+
+def driver_lightened(environment: Mapping[str, Any]) -> bool | str:
+    """Runs that do not say so are older: their driver was, if it was one that could be."""
+    known: bool | str | None = environment.get("driver_lightened")
+    return driver_major(environment) == "5" if known is None else known
 
 
 def _apart(key: str, a: Any, b: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -119,7 +131,7 @@ def _rank(key: str) -> int:
 def _matters(key: str) -> bool:
     head = key.partition(".")[0]
     if head == "environment":
-        return key.partition(".")[2] in ("cores", "driver_major")
+        return key.partition(".")[2] in DECISIVE
     return head not in _NO_MATTER
 
 

@@ -52,8 +52,8 @@ def _thresholds(summary: Mapping[str, Any]) -> Iterator[str]:
     rows = [
         (
             "✅ met" if one["passed"] else "❌ missed",
-            markdown(one["check"], NAME_MAX),
-            figures.measured(one["check"], one["value"]),
+            markdown(figures.check(one), NAME_MAX),
+            figures.judged(one),
         )
         for one in summary["thresholds"][:STATEMENTS_MAX]
     ]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.percentile import PERCENTILES, Quantile
+from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.percentile import PERCENTILES, Quantile, maximum, mean, quantile
 from loadgen.metrics.result import Merged
+from loadgen.metrics.stalls import stalls_document
 from loadgen.metrics.tally import StatementTally
 from loadgen.model.sessions import SessionCounts
 from loadgen.model.workload import Statement, StatementKind
@@ -35,7 +36,19 @@ _ORDER = (
     *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "stages", "errors", "thresholds", "find_max"),
     *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds"),
     *("planned_arrivals", "sent_arrivals", "overload_arrivals", "fraction", "by_worker", "by_window", "step_id"),
-    *("worker_results", "delivered", "cpu_percent_of_core", "wakeup_mean_ms", "wakeup_p99_ms", "gap_percent"),
+    *(
+        "worker_results",
+        "delivered",
+        "stalls",
+        "longest_ms",
+        "total_ms",
+        "spans_s",
+        "cpu_percent_of_core",
+        "worst_minute_cpu_percent",
+        "wakeup_mean_ms",
+        "wakeup_p99_ms",
+        "gap_percent",
+    ),
     *("others_cores", "overhead_ms", "saturated", "client"),
     *("opened", "reopened", "refused", "last_refused", "at", "second", "text"),
     *("created", "expired", "current", "sessions"),
@@ -45,9 +58,17 @@ _PLACES = {key: place for place, key in enumerate(_ORDER)}
 _FRACTIONS = {
     *("measured_seconds", "seconds", "value", "qps", "error_rate", "p95_ms", *PERCENTILES, "avg", "min", "max"),
     *("rate", "starts_s"),
-    *("cpu_percent_of_core", "wakeup_mean_ms", "wakeup_p99_ms", "gap_percent", "others_cores", "overhead_ms"),
+    *(
+        "cpu_percent_of_core",
+        "worst_minute_cpu_percent",
+        "wakeup_mean_ms",
+        "wakeup_p99_ms",
+        "gap_percent",
+        "others_cores",
+        "overhead_ms",
+    ),
     *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds", "fraction"),
-    "second",
+    *("second", "longest_ms", "total_ms"),
 }
 
 
@@ -77,6 +98,7 @@ class StageResult:
     """What was measured in one stage of the load, over all workers."""
 
     number: int  # from 1
+    name: str
     starts_s: float  # since the start of the run
     connections: int | None  # of a closed loop
     rate_per_second: float | None  # of an open loop
@@ -123,12 +145,17 @@ def verdict_of(facts: RunFacts) -> tuple[Verdict, int, str]:
         return Verdict.CANCELLED, 128 + facts.signal, f"stopped by {name} after the measurement ({facts.reason})"
     if facts.invalid:
         return Verdict.INVALID, 5, "; ".join(facts.invalid)
-    missed = [checked.check for checked in facts.checked if not checked.passed]
+    missed = [_missed(checked) for checked in facts.checked if not checked.passed]
     if missed:
         return Verdict.FAILED, 10, f"not met: {', '.join(missed)}"
     if facts.find_max is not None and facts.find_max["max_concurrency"] is None:
         return Verdict.FAILED, 10, str(facts.find_max["reason"])
     return Verdict.PASSED, 0, "every threshold was met" if facts.checked else "done"
+
+
+def _missed(checked: Checked) -> str:
+    marks = [*(["default"] if checked.default else []), *(["only a lower bound is known"] if checked.undecided else [])]
+    return f"{checked.check} ({', '.join(marks)})" if marks else checked.check
 
 
 def summarize(facts: RunFacts) -> dict[str, Any]:
@@ -154,12 +181,19 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
         "stages": [_stage(stage) for stage in facts.stages],
         "errors": _errors(merged),
         "thresholds": [
-            {"check": checked.check, "value": _rounded(checked.value), "passed": checked.passed}
+            {
+                "check": checked.check,
+                "value": _rounded(checked.value),
+                "passed": checked.passed,
+                **({"at_least": True} if checked.at_least else {}),
+                **({"default": True} if checked.default else {}),
+            }
             for checked in facts.checked
         ],
         "find_max": facts.find_max,
         "worker_results": [_worker(worker) for worker in facts.workers],
         "delivered": None if facts.delivered is None else facts.delivered.document(),
+        "stalls": stalls_document(merged.stalls),
         "client": _client(facts),
         **({} if facts.sessions is None else {"sessions": facts.sessions.document()}),
         "environment": dict(facts.environment),
@@ -227,8 +261,7 @@ def _times(whole: StatementTally, *, open_loop: bool) -> dict[str, Any]:
     response = latency_ms(whole)
     if not open_loop:
         return {"latency_ms": response, "service_ms": response, "lag_ms": {}}
-    service = _times_ms(whole.succeeded.service, whole.service_at)
-    return {"latency_ms": response, "service_ms": service, "lag_ms": _times_ms(whole.lag, whole.lag_at)}
+    return {"latency_ms": response, "service_ms": _times_ms(*whole.services), "lag_ms": _times_ms(whole.lag)}
 
 
 def _statements(merged: Merged) -> dict[str, Any]:
@@ -262,7 +295,7 @@ def _stage(stage: StageResult) -> dict[str, Any]:
     counts = stage.merged.counts
     return {
         "stage": stage.number,
-        "name": f"stage {stage.number}",
+        "name": stage.name,
         "starts_s": round(stage.starts_s, 3),
         "measured_seconds": round(stage.merged.seconds, 6),
         "connections": stage.connections,
@@ -277,6 +310,7 @@ def _stage(stage: StageResult) -> dict[str, Any]:
 def _client(facts: RunFacts) -> dict[str, Any]:
     return {
         "cpu_percent_of_core": _rounded(facts.client.cpu_percent_of_core),
+        "worst_minute_cpu_percent": _rounded(facts.client.worst_cpu_percent),
         "wakeup_mean_ms": _rounded(facts.client.wakeup_mean_ms),
         "wakeup_p99_ms": _rounded(facts.client.wakeup_p99_ms),
         "gap_percent": _rounded(facts.client.gap_percent),
@@ -288,19 +322,17 @@ def _client(facts: RunFacts) -> dict[str, Any]:
 
 
 def latency_ms(tally: StatementTally) -> dict[str, Any]:
-    """Response times of what succeeded. None: the samples cannot support it. `at_least` is there when some are only
-    lower bounds: statements that were cancelled would have taken longer."""
-    return _times_ms(tally.succeeded.response, tally.response_at)
+    """Response times. None: the samples cannot support it. `at_least` is there when some are only lower bounds:
+    statements that timed out or were cancelled would have taken longer."""
+    return _times_ms(*tally.responses)
 
 
-def _times_ms(times: Histogram, at: Callable[[int], Quantile | None]) -> dict[str, Any]:
-    found = {name: at(per_mille) for name, per_mille in PERCENTILES.items()}
-    values: dict[str, Any] = {name: _ms(quantile) for name, quantile in found.items()}
-    some = bool(times.count)
-    values["avg"] = _rounded(times.sum_ns / times.count / NS_PER_MS) if some else None
-    values["min"] = _rounded(times.min_ns / NS_PER_MS) if some else None
-    values["max"] = _rounded(times.max_ns / NS_PER_MS) if some else None
-    at_least = [name for name, quantile in found.items() if quantile is not None and quantile.at_least]
+def _times_ms(times: Histogram, cut_off: Histogram = EMPTY) -> dict[str, Any]:
+    found = {name: quantile(per_mille, times, cut_off) for name, per_mille in PERCENTILES.items()}
+    found |= {"avg": mean(times, cut_off), "max": maximum(times, cut_off)}
+    values: dict[str, Any] = {name: _ms(known) for name, known in found.items()}
+    values["min"] = _rounded(times.min_ns / NS_PER_MS) if times.count else None
+    at_least = [name for name, known in found.items() if known is not None and known.at_least]
     return {**values, "at_least": at_least} if at_least else values
 
 
@@ -328,8 +360,8 @@ def _worker(worker: WorkerResult) -> dict[str, Any]:
     }
 
 
-def _ms(quantile: Quantile | None) -> float | None:
-    return None if quantile is None else _rounded(quantile.value_ns / NS_PER_MS)
+def _ms(known: Quantile | None) -> float | None:
+    return None if known is None else _rounded(known.value_ns / NS_PER_MS)
 
 
 def _rounded(value: float | None) -> float | None:

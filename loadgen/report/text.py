@@ -101,8 +101,8 @@ def _verdict(summary: Mapping[str, Any]) -> Iterator[Line]:
 
 def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
     for threshold in thresholds:
-        (mark, colour), check = ("ok", "green") if threshold["passed"] else ("MISS", "red"), threshold["check"]
-        said = f"{_line(check, 80)}: measured {figures.measured(check, threshold['value'])}"
+        mark, colour = ("ok", "green") if threshold["passed"] else ("MISS", "red")
+        said = f"{_line(figures.check(threshold), 80)}: measured {figures.judged(threshold)}"
         yield Line(f"  {mark:<4} {said}", mark, colour, indent=7)
 
 

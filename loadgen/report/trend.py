@@ -59,6 +59,7 @@ class Key:
     workers: int
     cores: int | None
     warehouse_size: str | None  # None: nobody looked
+    driver_lightened: bool | str = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ class Night:
     key: Key
     values: Mapping[Subject, float]  # ms, per second, a share, or a number of connections
     facts: Mapping[str, str]  # what may explain a change
-    at_least: frozenset[Subject] = frozenset()  # those of the values that are lower bounds: statements were cancelled
+    at_least: frozenset[Subject] = frozenset()  # those of the values that are lower bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,10 +205,14 @@ def series_of(nights: Sequence[Night]) -> dict[Key, list[Night]]:
 
 
 def values_of(summary: Mapping[str, Any]) -> tuple[dict[Subject, float], frozenset[Subject]]:
-    """The metrics of a summary.json, and which of them are lower bounds, because statements were cancelled."""
+    """The metrics of a summary.json, and which of them are lower bounds: statements were cut off, or a search was
+    limited by the client."""
     searched = summary.get("find_max")
     if searched:
-        return {(None, Measure.MAX_CONCURRENCY): float(searched["max_concurrency"])}, frozenset()
+        subject = (None, Measure.MAX_CONCURRENCY)
+        # A ceiling that was reached is the scenario's own, and the same every night; a limit of the client is not.
+        limited = searched.get("limited_at") is not None
+        return {subject: float(searched["max_concurrency"])}, frozenset({subject} if limited else ())
     times: dict[str | None, Mapping[str, Any]] = {None: summary["latency_ms"]}
     if len(summary["statements"]) > 1:
         times |= {name: one["latency_ms"] for name, one in summary["statements"].items()}
@@ -364,7 +369,9 @@ def _reason(
             said = ", ".join(
                 f"{track.name} is at least {figures.value_of(track.measure, track.values[-1])}" for track in bounds
             )
-            return f"{said}: statements were cancelled, so it may be as usual or worse"
+            if all(track.measure is Measure.MAX_CONCURRENCY for track in bounds):
+                return f"{said}: the client was the limit, so it may be as usual or worse"
+            return f"{said}: statements timed out or were cancelled, so it may be as usual or worse"
         case Verdict.SUSPECTED:
             said = ", ".join(
                 f"{track.name} {amount(track.measure, change, at_least=track.newest_at_least)}"

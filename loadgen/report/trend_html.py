@@ -121,7 +121,9 @@ def _legend(trend: Trend) -> str:
     if trend.steps:
         parts.append("Vertical lines and crosses: confirmed changes, from their first run on.")
     if any(track.at_least for track in tracks):
-        parts.append("Triangles: at least this much; statements were cancelled.")
+        parts.append(
+            "Triangles: at least this much; statements timed out or were cancelled, or the client was the limit."
+        )
     return " ".join(parts)
 
 

@@ -78,7 +78,7 @@ def key_text(trend: Trend) -> str:
     key = trend.nights[-1].key
     parts = [
         "same settings",
-        f"driver {key.driver_major}.x",
+        f"driver {key.driver_major}.x{'' if key.driver_lightened else ', not lightened'}",
         f"{key.workers} worker{'s' if key.workers > 1 else ''}",
         f"{key.cores} cores" if key.cores else "cores not known",
         *([f"warehouse {_line(key.warehouse_size, 40)}"] if key.warehouse_size else []),

@@ -9,11 +9,12 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from loadgen.metrics.percentile import PERCENTILES, Quantile
+from loadgen.metrics.percentile import PERCENTILES, Quantile, maximum, mean
 from loadgen.metrics.result import Merged
 from loadgen.metrics.tally import StatementTally
 from loadgen.report.client_health import ClientHealth, ClientVerdict, client_share
 from loadgen.report.delivered import Delivered, shortfalls
+from loadgen.scenario.scenario import DEFAULT_THRESHOLD as DEFAULT
 from loadgen.scenario.scenario import Threshold
 from loadgen.scenario.threshold import Check, Metric, Operator
 from loadgen.units import NS_PER_MS
@@ -37,6 +38,9 @@ class Checked:
     check: str
     value: float | None
     passed: bool
+    at_least: bool = False  # the value is this or more: statements were cut off
+    undecided: bool = False  # so the threshold may have been met all the same; it is not passed
+    default: bool = False  # the scenario has none on errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,28 +98,45 @@ def undecided(
 
 
 def check_thresholds(thresholds: Sequence[Threshold], merged: Merged) -> tuple[Checked, ...]:
-    return tuple(check_threshold(threshold.check, merged) for threshold in thresholds)
+    return tuple(check_threshold(threshold.check, merged, default=threshold == DEFAULT) for threshold in thresholds)
 
 
-def check_threshold(check: Check, merged: Merged) -> Checked:
-    """Compare. An empty series fails: nobody knows whether it would have held. So does "at least so much" where a
-    limit must not be exceeded."""
+def check_threshold(check: Check, merged: Merged, *, default: bool = False) -> Checked:
+    """Compare. An empty series fails: nothing says that it would have held. A lower bound passes only if it decides."""
     value = measure(check, merged)
-    passed = value is not None and _COMPARE[check.operator](value, check.limit)
-    if passed and check.operator not in _OR_MORE and _is_lower_bound(check, merged):
-        passed = False
-    return Checked(check=check.text, value=value, passed=passed)
+    if value is None:
+        return Checked(check=check.text, value=None, passed=False, default=default)
+    holds = compare(check, value)
+    if not _is_lower_bound(check, merged):
+        return Checked(check=check.text, value=value, passed=holds, default=default)
+    passed = holds and check.operator in _OR_MORE
+    undecided = not passed and (check.operator in _OR_MORE or holds or value < check.limit)
+    return Checked(check=check.text, value=value, passed=passed, at_least=True, undecided=undecided, default=default)
+
+
+def compare(check: Check, value: float) -> bool:
+    return _COMPARE[check.operator](value, check.limit)
 
 
 def measure(check: Check, merged: Merged) -> float | None:
     """The value of a metric, in the unit of its limit; None when there is none."""
-    qps = merged.qps if check.statement is None else merged.statement_qps.get(check.statement, 0.0)
+    part, statement = _scope(check, merged)
+    if check.metric is Metric.LONGEST_STALL:
+        return part.longest_stall_ms
+    qps = part.qps if statement is None else part.statement_qps.get(statement, 0.0)
     return _metric(check.metric, _tally_of(check, merged), qps)
 
 
+def _scope(check: Check, merged: Merged) -> tuple[Merged, str | None]:
+    """What a check is about: the whole or one of its stages, and there one statement or all."""
+    if check.statement is not None and check.statement in merged.stages:
+        return merged.stages[check.statement], None
+    return merged, check.statement
+
+
 def _tally_of(check: Check, merged: Merged) -> StatementTally:
-    tallies = merged.tally.statements
-    return merged.tally.whole if check.statement is None else tallies.get(check.statement, StatementTally())
+    part, statement = _scope(check, merged)
+    return part.tally.whole if statement is None else part.tally.statements.get(statement, StatementTally())
 
 
 def _metric(metric: Metric, tally: StatementTally, qps: float) -> float | None:
@@ -132,26 +153,28 @@ def _metric(metric: Metric, tally: StatementTally, qps: float) -> float | None:
             return float(tried)
         case Metric.ERROR_RATE:
             return ended.failed / tried
-        case Metric.AVG:
-            return times.sum_ns / times.count / NS_PER_MS if times.count else None
         case Metric.MIN:
             return times.min_ns / NS_PER_MS if times.count else None
+    known = _known(metric, tally)
+    return None if known is None else known.value_ns / NS_PER_MS
+
+
+def _known(metric: Metric, tally: StatementTally) -> Quantile | None:
+    """A time that may be a lower bound."""
+    match metric:
+        case Metric.AVG:
+            return mean(*tally.responses)
         case Metric.MAX:
-            return times.max_ns / NS_PER_MS if times.count else None
-    quantile = _quantile(metric, tally)
-    return None if quantile is None else quantile.value_ns / NS_PER_MS
-
-
-def _quantile(metric: Metric, tally: StatementTally) -> Quantile | None:
-    if metric is Metric.SERVICE_P95:
-        return tally.service_at(950)
-    if metric is Metric.LAG_P99:
-        return tally.lag_at(990)
+            return maximum(*tally.responses)
+        case Metric.SERVICE_P95:
+            return tally.service_at(950)
+        case Metric.LAG_P99:
+            return tally.lag_at(990)
     per_mille = PERCENTILES.get(metric.value)
     return None if per_mille is None else tally.response_at(per_mille)
 
 
 def _is_lower_bound(check: Check, merged: Merged) -> bool:
-    """Is all that is known that it was at least so much? Statements that were cancelled might have taken longer."""
-    quantile = _quantile(check.metric, _tally_of(check, merged))
-    return quantile is not None and quantile.at_least
+    """Is all that is known that it was at least so much? Statements that were cut off would have taken longer."""
+    known = _known(check.metric, _tally_of(check, merged))
+    return known is not None and known.at_least

@@ -137,7 +137,11 @@ def load_of(load: LoadSection) -> typed.Load:
     is_rate, is_search = load.mode is typed.LoadMode.RATE, load.mode is typed.LoadMode.FIND_MAX
     stages = tuple(
         typed.Stage(
-            duration_s=stage.duration, connections=stage.connections, rate_per_second=stage.rate, ramp_s=stage.ramp
+            duration_s=stage.duration,
+            connections=stage.connections,
+            rate_per_second=stage.rate,
+            ramp_s=stage.ramp,
+            name=stage.name,
         )
         for stage in load.stages
     )

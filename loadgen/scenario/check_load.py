@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadgen.model.workload import ARRIVALS_MAX
 from loadgen.scenario.load_section import KEYS_OF_MODE, LoadSection
 from loadgen.scenario.problem import KeyPath
-from loadgen.scenario.scenario import LoadMode, Profile
+from loadgen.scenario.scenario import LoadMode, Profile, stage_name
 from loadgen.scenario.validation import Checked
 
 _LOAD: KeyPath = ("load",)
@@ -59,12 +59,16 @@ def _check_stages(checked: Checked, load: LoadSection) -> None:
         if checked.given((*_LOAD, key)) and key in KEYS_OF_MODE[load.mode]:
             checked.problem((*_LOAD, key), "is said by the stages", "remove it, or the stages", at_key=True)
     wanted, foreign = ("connections", "rate") if load.mode is LoadMode.CONCURRENCY else ("rate", "connections")
+    seen: set[str] = set()
     for number, stage in enumerate(load.stages):
         path: KeyPath = (*_LOAD, "stages", number)
         if not checked.given((*path, wanted)) and checked.fine((*path, wanted)):
             checked.problem((*path, wanted), f"is missing: each stage of mode {load.mode} needs it", f"add {wanted}: …")
         if checked.given((*path, foreign)):
             checked.problem((*path, foreign), f"does not belong to mode {load.mode}", "remove it", at_key=True)
+        if stage.name in seen and checked.fine((*path, "name")):
+            checked.problem((*path, "name"), "is the name of another stage too", "names tell them apart in results")
+        seen.add(stage.name or stage_name(number + 1))
         if number == 0 and stage.ramp and (load.warmup or load.ramp) and checked.fine((*path, "ramp")):
             what = "the first level is reached in the warm-up" if load.warmup else "load.ramp says it"
             checked.problem((*path, "ramp"), what, "write load.ramp instead", at_key=True)

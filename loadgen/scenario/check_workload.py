@@ -13,7 +13,7 @@ from loadgen.scenario.check_generator import Surroundings, check_generator, is_s
 from loadgen.scenario.file import ScenarioFile, StatementSection
 from loadgen.scenario.generator import PoolGenerator, RememberedGenerator, SequenceGenerator
 from loadgen.scenario.problem import KeyPath
-from loadgen.scenario.scenario import LoadMode
+from loadgen.scenario.scenario import LoadMode, stage_name
 from loadgen.scenario.sql import SqlShape, refusal, shape_of
 from loadgen.scenario.threshold import Metric
 from loadgen.scenario.validation import Checked
@@ -196,15 +196,30 @@ def _check_thresholds(checked: Checked, file: ScenarioFile) -> None:
     names = [statement.name for statement in file.workload.statements]
     never_sent = {statement.name for statement in file.workload.statements if statement.weight == 0}
     written = [checked.written((*_STATEMENTS, number, "name")) for number in range(len(names))]
+    stages = [stage.name or stage_name(number) for number, stage in enumerate(file.load.stages, 1)]
     for number, threshold in enumerate(file.thresholds):
         path: KeyPath = ("thresholds", number)
         check = threshold.check
         place: KeyPath = (*path, "check") if checked.given((*path, "check")) else path
-        if check.statement is not None and check.statement not in names and checked.fine(_STATEMENTS):
-            near = difflib.get_close_matches(check.statement, written, n=1)
+        if check.statement is not None and check.statement in stages and checked.fine(("load", "stages")):
+            if check.statement in names:
+                checked.problem(place, "is the name of a statement and of a stage", "give one of them another name")
+            elif threshold.window is not None:
+                what = "a stage is judged as a whole"
+                checked.problem((*path, "window"), what, "leave it out", at_key=True)
+        elif check.statement is not None and check.statement not in names and checked.fine(_STATEMENTS):
+            near = difflib.get_close_matches(check.statement, [*written, *stages], n=1)
             hint = f"did you mean {near[0]}?" if near else f"statements are {', '.join(written[:10])}"
-            checked.problem(place, "is about a statement that does not exist", hint)
+            kinds = "a statement or stage" if stages else "a statement"
+            checked.problem(place, f"is about {kinds} that does not exist", hint)
         elif check.statement in never_sent and checked.fine(_STATEMENTS):
             checked.problem(place, "is about a statement that is never sent", "give it a weight, or remove the check")
+        if check.metric is Metric.LONGEST_STALL:
+            if check.statement is not None and check.statement in names:
+                checked.problem(place, "a stall is one of all statements", "leave the statement out")
+            elif threshold.window is not None:
+                checked.problem(
+                    (*path, "window"), "a stall is one of the whole measurement", "leave it out", at_key=True
+                )
         if check.metric is Metric.LAG_P99 and file.load.mode is not LoadMode.RATE and checked.fine(("load", "mode")):
             checked.problem(place, "lag exists in mode rate only", "use p99, or write load.mode: rate")

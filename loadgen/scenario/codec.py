@@ -33,7 +33,7 @@ _RENAMED: dict[type, dict[str, str]] = {
 }
 # Fields that are left out while they have their default, so that scenarios without them keep their stored form, and
 # with it what their runs are compared by.
-_OPTIONAL: dict[type, frozenset[str]] = {Statement: frozenset({"session"})}
+_OPTIONAL: dict[type, frozenset[str]] = {Statement: frozenset({"session"}), Stage: frozenset({"name"})}
 
 
 class BadConfig(ConfigurationError):

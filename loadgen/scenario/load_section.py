@@ -3,7 +3,7 @@
 from typing import Annotated, ClassVar
 
 from loadgen.scenario.base import Section, key
-from loadgen.scenario.field import Duration, Flag, JsonSchema, Kind, Number, OneOf, Rate, Whole, Wrong
+from loadgen.scenario.field import Duration, Flag, JsonSchema, Kind, Number, OneOf, Rate, Whole, Word, Wrong
 from loadgen.scenario.scenario import Arrival, LoadMode, Pin, Profile
 
 CONNECTIONS_MAX = 10_000
@@ -41,6 +41,9 @@ class StageSection(Section):
     connections: MaybeConnections = key(default=None, description="Mode concurrency: how many connections.")
     rate: Annotated[float | None, Rate(nullable=True)] = key(default=None, description="Mode rate: 200/s.")
     ramp: Ramp = key(default="0s", description="Part of the duration in which the level changes linearly.")
+    name: Annotated[str | None, Word(nullable=True)] = key(
+        default=None, description="For results and thresholds (peak.p95 < 50ms); null: stage 1, stage 2 …"
+    )
 
 
 class FindMaxSection(Section):

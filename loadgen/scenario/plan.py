@@ -13,6 +13,7 @@ from loadgen.scenario.problem import KeyPath
 from loadgen.scenario.rates import planned_arrivals, rate_windows
 from loadgen.scenario.read import Loaded
 from loadgen.scenario.scenario import (
+    DEFAULT_THRESHOLD,
     EMBEDDED,
     Load,
     LoadMode,
@@ -161,9 +162,16 @@ def _summary(scenario: Scenario, cap: FindMaxCap | None) -> list[str]:
     where = scenario.target.warehouse or "the connection's own warehouse"
     connection = scenario.connection or "the default connection"
     second = f"Runs against {connection}, warehouse {where}."
-    thresholds = counted(len(scenario.thresholds), "threshold")
-    third = f"Passes if {thresholds} {'holds' if len(scenario.thresholds) == 1 else 'hold'}."
-    return [first, second, third if scenario.thresholds else "Has no thresholds: any valid result passes."]
+    return [first, second, _demands(scenario)]
+
+
+def _demands(scenario: Scenario) -> str:
+    judged = scenario.judged_thresholds
+    if not judged:
+        return "Has no thresholds: any valid result passes."
+    default = f", with the default {DEFAULT_THRESHOLD.check.text}" if DEFAULT_THRESHOLD in judged else ""
+    holds = "holds" if len(judged) == 1 else "hold"
+    return f"Passes if {counted(len(judged), 'threshold')} {holds}{default}."
 
 
 def _phases(load: Load, cap: FindMaxCap | None) -> list[Phase]:

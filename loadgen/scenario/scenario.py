@@ -12,7 +12,7 @@ from enum import StrEnum
 from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.model.workload import Parameter, Scalar, Workload
 from loadgen.rules.find_max_step import FindMax
-from loadgen.scenario.threshold import Check
+from loadgen.scenario.threshold import Check, Metric, parse_check
 
 EMBEDDED = "embedded"  # the connection that needs no account
 
@@ -161,6 +161,11 @@ class FilePool:
 Pool = QueryPool | FilePool
 
 
+def stage_name(number: int) -> str:
+    """Of a stage without a name, from 1."""
+    return f"stage {number}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """A part of the measurement with its own level, reached by a linear ramp from the level before."""
@@ -169,6 +174,7 @@ class Stage:
     connections: int | None = None  # mode concurrency
     rate_per_second: float | None = None  # mode rate
     ramp_s: float = 0.0
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +239,9 @@ class Threshold:
     window_s: float | None = None
     after_s: float = 0.0
     abort: bool = False
+
+
+DEFAULT_THRESHOLD = Threshold(check=parse_check("error_rate < 5%"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,3 +335,17 @@ class Scenario:
     notify: tuple[Notification, ...] = ()  # not stored with the run: only who started it tells
     timing: Timing = Timing()
     embedded: Embedded = Embedded()
+
+    @property
+    def judged_stages(self) -> dict[str, int]:
+        """The numbers, from 1, of stages that thresholds are about, by name."""
+        subjects = {one.check.statement for one in self.thresholds}
+        named = {stage.name or stage_name(number): number for number, stage in enumerate(self.load.stages, 1)}
+        return {name: number for name, number in named.items() if name in subjects}
+
+    @property
+    def judged_thresholds(self) -> tuple[Threshold, ...]:
+        """Those of the file. Without one on errors of all statements there is a default; a search has its own limit."""
+        errors = (Metric.ERROR_RATE, Metric.ERRORS)
+        given = any(one.check.metric in errors and one.check.statement is None for one in self.thresholds)
+        return self.thresholds if given or self.load.find_max is not None else (*self.thresholds, DEFAULT_THRESHOLD)

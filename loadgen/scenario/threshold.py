@@ -2,6 +2,7 @@
 
 metric                                                unit of the limit, as written      and inside
 p50 p90 p95 p99 p999 avg min max lag_p99 service_p95  a duration: 50ms, 0.2s             milliseconds
+longest_stall                                         a duration; of all statements      milliseconds
 error_rate                                            percent: 1%                        a fraction
 qps                                                   a number or a rate: 500, 10k/m     per second
 errors queries                                        a count: 0, 10k                    the same
@@ -38,6 +39,7 @@ class Metric(StrEnum):
     QUERIES = "queries"
     LAG_P99 = "lag_p99"
     SERVICE_P95 = "service_p95"
+    LONGEST_STALL = "longest_stall"
 
 
 class Operator(StrEnum):

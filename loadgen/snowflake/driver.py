@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from functools import cache
 from importlib import metadata
 from importlib.abc import MetaPathFinder
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Protocol
 
 from loadgen.errors import ConfigurationError, LoadgenError
@@ -33,6 +33,10 @@ _UNTRACKED = ContextVar("loadgen_untracked", default=False)
 _CORE_LEVELS = {0: logging.ERROR, 1: logging.WARNING}
 _LOOPBACK = "127.0.0.1,localhost,::1"
 
+LIGHTEN_VARIABLE = "LOADGEN_DRIVER_LIGHTEN"
+_LIGHTENED_VERSIONS = (("5", "2"),)
+_LEVEL_TYPES = (FunctionType, BuiltinFunctionType)  # as it comes, and as lighten() leaves it
+_lightened = False
 _import_lock = threading.Lock()
 _forked = False  # this process is a fork of one that had the driver
 
@@ -152,19 +156,30 @@ def quieten() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"snowflake\.connector")
 
 
-def lighten() -> None:
-    """Leave out what driver 5 does for nobody: without it a core sends a sixth more statements.
+def lighten(environ: Mapping[str, str] = os.environ) -> bool:
+    """Leave out what driver 5 does for nobody: without it a core sends a sixth more statements. Whether it was done.
 
     It looks at the arguments of every call, and asks for a session parameter, to report them by telemetry, which all
     our sessions have switched off; and it hands some twenty events per statement to Python, where quieten() drops them.
-    These names are the driver's own: one that is gone leaves it as it is, and a contract test says so.
+    These names are the driver's own: they are touched in versions that were tested, and only if they are what they were
+    there. LOADGEN_DRIVER_LIGHTEN=0 leaves the driver as it is. Runs with and without it are not compared.
     """
+    global _lightened
     calls = sys.modules.get(f"{_MODULE}._internal.decorators")
-    if hasattr(calls, "_TRACKING"):
-        calls._TRACKING = _UNTRACKED  # type: ignore[union-attr]
     events = sys.modules.get(f"{_MODULE}._internal.api_client")
-    if hasattr(events, "_sf_core_level_to_python"):  # None drops an event: of the core's levels only these two are kept
-        events._sf_core_level_to_python = _CORE_LEVELS.get  # type: ignore[union-attr]
+    wanted = environ.get(LIGHTEN_VARIABLE, "1").strip().lower() not in ("0", "false", "no", "off")
+    tested = tuple(version().split(".")[:2]) in _LIGHTENED_VERSIONS
+    tracking, level = getattr(calls, "_TRACKING", None), getattr(events, "_sf_core_level_to_python", None)
+    if wanted and tested and isinstance(tracking, ContextVar) and isinstance(level, _LEVEL_TYPES):
+        calls._TRACKING = _UNTRACKED  # type: ignore[union-attr]
+        events._sf_core_level_to_python = _CORE_LEVELS.get  # type: ignore[union-attr]  # None drops an event
+        _lightened = True
+    return _lightened
+
+
+def is_lightened() -> bool:
+    """Was the driver of this process lightened? False before it was loaded."""
+    return _lightened
 
 
 def _proxy_variables(environ: Mapping[str, str]) -> list[str]:

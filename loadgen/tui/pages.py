@@ -22,7 +22,7 @@ _HELP = """
              the client is the limit, and the run will be INVALID
  thresholds  ✓ met so far  ✗ MISSED so far  ○ nothing to judge yet
  –           too few samples to say
- ≥           at least: statements were cancelled, or seconds are missing
+ ≥           at least: statements were cut off, or seconds are missing
  no news     for how long nothing was heard: all numbers are that old, and the
              countdown is the plan's
  log         the last lines; times are UTC

@@ -227,7 +227,9 @@ def _lamp(checked: Checked) -> Text:
     check = one_line(checked.check, 60)
     if checked.value is None:
         return Text(f"○ {check} not yet", style="dim")
-    value = measured(checked.check, checked.value)
+    value = f"{'≥ ' if checked.at_least else ''}{measured(checked.check, checked.value)}"
+    if checked.undecided:
+        return Text(f"○ {check} {value}, undecided", style="dim")
     if checked.passed:
         return Text.assemble(("✓ ", "green"), check, (f" {value}", "dim"))
     return Text.assemble(("✗ ", "bold red"), (check, "red"), (f" MISSED: {value}", "bold red"))

@@ -37,7 +37,7 @@ class Offered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementLine:
-    """None: too few samples. `at_least`: statements were cancelled, so the three may be more."""
+    """None: too few samples. `at_least`: statements were cut off, so the three may be more."""
 
     name: str
     qps: float

@@ -63,7 +63,7 @@ class Viewer:
         self._log: deque[LogLine] = deque(maxlen=LOG_KEPT)
         self._doing_s: tuple[str, float] = ("", 0.0)
         self._checked = tuple(
-            Checked(check=threshold.check.text, value=None, passed=False) for threshold in scenario.thresholds
+            Checked(check=threshold.check.text, value=None, passed=False) for threshold in scenario.judged_thresholds
         )
         weighty = sorted(scenario.workload.statements, key=lambda statement: -statement.weight)
         self._order = {statement.name: place for place, statement in enumerate(weighty)}  # rows must not jump

@@ -19,6 +19,7 @@ from loadgen.errors import LoadgenError
 from loadgen.log import plain
 from loadgen.metrics.connections import TEXT_MAX, Refusal, Reopened
 from loadgen.metrics.outcome import Failed, Outcome
+from loadgen.metrics.stalls import Flight
 from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake.connect import close
 from loadgen.snowflake.driver import Connection, Cursor
@@ -26,7 +27,7 @@ from loadgen.snowflake.failure import Failure, classify, describe
 from loadgen.units import NS_PER_S
 from loadgen.worker.bench import Bench, Slot
 from loadgen.worker.load_sessions import login_pause_s
-from loadgen.worker.statements import CheckFailed, RollbackFailed
+from loadgen.worker.statements import CheckFailed, RollbackFailed, with_tag
 from loadgen.workload.draw import Row
 
 log = logging.getLogger(__name__)
@@ -37,8 +38,6 @@ PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 15.0  # between statements that fail for want
 NOWHERE = -1  # no window, and no draw, has this number
 SUCCEEDED = Outcome.SUCCEEDED
 FATAL_MAX = 10  # failures in a row that are bugs of ours: then the client gives up
-
-Flight = tuple[int, int, int, int]  # statement, window, due_ns, sent_ns
 
 
 class Client:
@@ -163,18 +162,20 @@ class Client:
         bench, slot = self._bench, self.slot
         begin, draw = slot.recorder.begin, slot.drawer.draw
         max_lag_s = bench.scenario.load.max_lag_s
-        cursor, left = self._cursor(), self._most
+        cursor, left, tagged = (bare := self._cursor()), self._most, NOWHERE
         while not self._told_to_leave and not self._lost:
-            if not self._is_tagged(cursor):
-                continue
             arrivals = bench.arrivals
             if arrivals is None:
                 self._idle()
                 continue
             window = begin()  # first, so that no window is final from which an arrival may still be taken
-            if window is None or not window == arrivals.window_id == self._tagged:
+            if window is None or window != arrivals.window_id:
                 self._unbegin(window)
                 continue
+            if window != tagged:  # what it has is due already: statements bring their tag, without a round trip before
+                tagged, tag = window, bench.tag(window)
+                slot.tagged(tag)
+                cursor = bare if window == self._tagged else with_tag(bare, tag)
             index = arrivals.take()
             if index is None:
                 self._unbegin(window)

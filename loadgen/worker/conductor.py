@@ -82,6 +82,7 @@ class Conductor:
         self._ramp = Ramp(origin=0, target=0)
         self._window_id = first_window - 1
         self._started_ns: int | None = None  # when START was heard
+        self._zero_ns: int | None = None  # when the measurement was to begin, once it has
         self._joined_ns: int | None = None  # when the first window opened
         self._closes_ns: int | None = None
         self._leftovers: list[_Leftovers] = []
@@ -96,6 +97,13 @@ class Conductor:
     @property
     def target(self) -> int:
         return self._ramp.target
+
+    @property
+    def zero_ns(self) -> int | None:
+        """The moment for which the measurement was announced, in all workers; None: it is not known yet."""
+        with self._lock:
+            at_ns, ahead = self._agenda.next_phase() or (None, None)
+            return at_ns if self._zero_ns is None and ahead is Phase.MEASUREMENT else self._zero_ns
 
     def aim(self, target: int) -> None:
         """The first target, before START: connections are opened for it."""
@@ -188,6 +196,8 @@ class Conductor:
 
     def _enter(self, phase: Phase, step_id: int | None, at_ns: int, now_ns: int, closes_ns: int | None) -> None:
         """Begin a phase of the run, with a window of its own; find_max measures nothing but its steps."""
+        if phase is Phase.MEASUREMENT and self._zero_ns is None:
+            self._zero_ns = at_ns
         if self._find_max is None or phase is not Phase.MEASUREMENT:
             self._open(phase, step_id, at_ns, now_ns, closes_ns)
         elif self._bench.windows.current is None:

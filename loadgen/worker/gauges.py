@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 
 from loadgen.clock import Clock
-from loadgen.metrics.client_effect import GAP_NS, ClientEffect
+from loadgen.metrics.client_effect import GAP_NS, MINUTE_MS, ClientEffect
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.windows import Window
 from loadgen.model.run import Phase
@@ -147,6 +147,9 @@ class _Account:
     gap_ns: int = 0
     cores: int = 0
     late: Histogram = EMPTY
+    minute_ns: int = 0  # of the minute under way: how much of it has passed
+    minute_cpu_ns: int = 0
+    worst_cpu_ms: int = 0  # of a minute that has passed
 
     def add(self, gauge: Gauge, window: Window) -> None:
         inside_ns = _overlap_ns(gauge.from_ns, gauge.to_ns, window)
@@ -155,12 +158,21 @@ class _Account:
         self.cpu_ns += round(share * gauge.cpu_ns)
         self.machine_cpu_ns += round(share * gauge.machine_cpu_ns)
         self.cores = gauge.cores
+        self._add_minute(inside_ns, round(share * gauge.cpu_ns))
         inside = [_overlap_ns(wait.from_ns, wait.to_ns, window) for wait in gauge.waits]
         for wait, part_ns in zip(gauge.waits, inside, strict=True):
             if wait.late_ns >= GAP_NS:
                 self.gap_ns += part_ns
         late_ns = np.array([wait.late_ns for wait in gauge.waits], np.int64)
         self.late += Histogram.weighted(late_ns, np.array([round(part / NS_PER_MS) for part in inside], np.int64))
+
+    def _add_minute(self, inside_ns: int, cpu_ns: int) -> None:
+        self.minute_ns += inside_ns
+        self.minute_cpu_ns += cpu_ns
+        if self.minute_ns >= MINUTE_MS * NS_PER_MS:
+            cpu_ms = self.minute_cpu_ns * MINUTE_MS // self.minute_ns  # it may be a moment longer
+            self.worst_cpu_ms = max(self.worst_cpu_ms, cpu_ms)
+            self.minute_ns = self.minute_cpu_ns = 0
 
     def effect(self) -> ClientEffect:
         return ClientEffect(
@@ -170,6 +182,7 @@ class _Account:
             cores=self.cores,
             gap_ms=self.gap_ns // NS_PER_MS,
             late=self.late,
+            minute_cpu_ms=self.worst_cpu_ms,
         )
 
 

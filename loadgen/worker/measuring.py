@@ -10,6 +10,7 @@ from pathlib import Path
 from loadgen.clock import Clock
 from loadgen.control.test_results import ResultRow
 from loadgen.metrics.interval import Interval
+from loadgen.metrics.judged import JudgedSecond, subjects_of
 from loadgen.metrics.live import LiveSecond, write_live
 from loadgen.metrics.result import WindowResult
 from loadgen.metrics.windows import WindowState
@@ -45,6 +46,7 @@ class Measuring:
         self._log_failed = False
         self._client = ClientMeter()
         self._timed = frozenset(parts.scenario.workload.heaviest(TIMED_MAX))
+        self._subjects = subjects_of(parts.scenario.thresholds)
         self._disconnected = Disconnected()
         self._seconds: deque[LiveSecond] = deque(maxlen=SECONDS_TOLD)
         self._closed = False  # the windows were, at the last look
@@ -57,13 +59,14 @@ class Measuring:
             parts.harvester.forget(window_id)
             self._client.forget(window_id)
         self._client.add(gauge, parts.windows.held())
-        interval = parts.harvester.harvest(now_ns)
+        interval = parts.harvester.harvest(now_ns, parts.pool.flights)
         self._keep_log()
         phase = self._phase(interval)
         if phase is not None and not (phase is Phase.COOLDOWN and self._cooled and gauge.is_short):
             self._cooled = phase is Phase.COOLDOWN
             ended_at, executing = self._clock.utc_now().replace(tzinfo=None), parts.pool.executing
-            self._seconds.append(LiveSecond.of(interval, phase, ended_at=ended_at, executing=executing))
+            judged = self._judged(interval, now_ns)
+            self._seconds.append(LiveSecond.of(interval, phase, ended_at=ended_at, executing=executing, judged=judged))
             self._flush.put_snapshot(
                 snapshot_row(
                     interval,
@@ -78,6 +81,7 @@ class Measuring:
                     phase=phase,
                     sessions=self._sessions(),
                     logins=parts.harvester.logins,
+                    judged=judged,
                 )
             )
         self.hand_on()
@@ -85,6 +89,19 @@ class Measuring:
         live = parts.harvester.live(now_ns)
         windows = tuple(map(self._with_client, live.windows))
         self._board.live_metrics = write_live(replace(live, windows=windows, seconds=tuple(self._seconds)))
+
+    def _judged(self, interval: Interval, now_ns: int) -> JudgedSecond | None:
+        """For thresholds over a span: the part of the interval that was measured."""
+        zero_ns, newest = self._parts.conductor.zero_ns, self._parts.windows.newest
+        if not self._subjects or zero_ns is None or newest is None or newest.phase is not Phase.MEASUREMENT:
+            return None
+        held = (one for one in self._parts.windows.held() if one.window_id == newest.window_id)
+        closed_ns = [one.closed_ns for one in held if one.closed_ns is not None]
+        from_s = (now_ns - zero_ns) / NS_PER_S - interval.seconds
+        until_s = (min([now_ns, *closed_ns]) - zero_ns) / NS_PER_S
+        if until_s <= max(0.0, from_s):
+            return None
+        return JudgedSecond.of(interval.tally, self._subjects, from_s=from_s, until_s=until_s)
 
     def _give_up(self, seconds: float) -> None:
         """End the worker when none of its clients has a value to send, or none has been connected for long."""
@@ -139,7 +156,10 @@ class Measuring:
             self._flush.put_window(stored_window(result, self._arguments, self._parts.agenda.epoch), forget=final)
 
     def _with_client(self, result: WindowResult) -> WindowResult:
-        return replace(result, client=self._client.effect(result.window_id))
+        zero_ns, stalls = self._parts.conductor.zero_ns, None
+        if zero_ns is not None and result.phase is Phase.MEASUREMENT:
+            stalls = self._parts.harvester.stalls(result.window_id, zero_ns)
+        return replace(result, client=self._client.effect(result.window_id), stalls=stalls)
 
     def _sessions(self) -> SessionCounts | None:
         return None if self._parts.users is None else self._parts.users.counts
@@ -155,7 +175,8 @@ class Measuring:
     def tell_unstored(self, folder: Path) -> None:
         """The last beat says what is left in the spool."""
         live = self._parts.harvester.live(self._clock.monotonic_ns())
-        self._board.live_metrics = write_live(replace(live, unstored=contents(folder)))
+        seconds = tuple(self._seconds)
+        self._board.live_metrics = write_live(replace(live, unstored=contents(folder), seconds=seconds))
 
     def result(self, status: str, created_at: datetime, template_id: str) -> ResultRow:
         """The worker's row in TEST_RESULTS, once everything was handed on."""

@@ -14,6 +14,7 @@ from time import monotonic_ns
 
 from loadgen.errors import LoadgenError
 from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.stalls import Flight
 from loadgen.worker.bench import CLIENTS_MAX, Bench, Slots
 from loadgen.worker.client import Client
 
@@ -78,6 +79,11 @@ class ClientPool:
     @property
     def executing(self) -> int:
         return sum(len(client.flight) for client in self._all())
+
+    @property
+    def flights(self) -> list[Flight]:
+        """What is being executed."""
+        return [flight for client in self._all() for flight in tuple(client.flight)]
 
     def refused(self) -> LoadgenError | None:
         """Why the login of a client failed, if one did that need not be worth another."""

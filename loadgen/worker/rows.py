@@ -14,10 +14,13 @@ from loadgen.metrics.client_effect import ClientEffect
 from loadgen.metrics.connections import Logins, logins_data
 from loadgen.metrics.document import write_window
 from loadgen.metrics.interval import Interval, Measured, write_custom_metrics
-from loadgen.metrics.percentile import PERCENTILES, Quantile
+from loadgen.metrics.judged import KEY as JUDGED
+from loadgen.metrics.judged import JudgedSecond, judged_data
+from loadgen.metrics.percentile import PERCENTILES, Quantile, mean
 from loadgen.metrics.result import WindowResult, merge
 from loadgen.model.run import Phase
 from loadgen.model.sessions import SessionCounts
+from loadgen.snowflake import driver
 from loadgen.units import NS_PER_MS
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.gauges import Gauge
@@ -37,6 +40,7 @@ def snapshot_row(
     phase: Phase | None = None,
     sessions: SessionCounts | None = None,
     logins: Logins | None = None,
+    judged: JudgedSecond | None = None,
 ) -> Snapshot:
     """One second; `timed` are the statements whose times are kept one by one, None: all;
     `phase` where it is not that of its window."""
@@ -46,6 +50,8 @@ def snapshot_row(
         custom["logins"] = logins.counts()
     if sessions is not None:
         custom["sessions"] = sessions.document()
+    if judged is not None:
+        custom[JUDGED] = judged_data(judged)
     return Snapshot(
         run_id=arguments.run_id,
         test_id=test_id,
@@ -127,17 +133,18 @@ def result_row(
     measured_windows = [window for window in windows if window.phase is Phase.MEASUREMENT]
     merged = merge([measured_windows])
     whole = merged.tally.whole
-    times = whole.succeeded.response
-    percentiles = {name: whole.response_at(PERCENTILES[name]) for name in ("p50", "p95", "p99")}
+    times = {name: whole.response_at(PERCENTILES[name]) for name in ("p50", "p95", "p99")}
+    times["avg"] = mean(*whole.responses)
     summary = {
         "counts": asdict(merged.counts),
         "qps": merged.qps,
         "seconds": merged.seconds,
         "client": _client(measured_windows),
-        # Columns have no room for "or more", which is all that is known when cancelled samples lie above.
-        "at_least": [name for name, found in percentiles.items() if found is not None and found.at_least],
+        # Columns have no room for "or more", which is all that is known when samples were cut off.
+        "at_least": [name for name, found in times.items() if found is not None and found.at_least],
         **({} if sessions is None else {"sessions": sessions.document()}),
         **({} if logins is None else {"logins": logins_data(logins)}),
+        "driver_lightened": driver.is_lightened(),
     }
     return ResultRow(
         test_id=test_id,
@@ -151,10 +158,10 @@ def result_row(
         read_operations=measured.reads,
         write_operations=measured.writes,
         failed_operations=merged.counts.failed,
-        p50_latency_ms=_ms(percentiles["p50"]),
-        p95_latency_ms=_ms(percentiles["p95"]),
-        p99_latency_ms=_ms(percentiles["p99"]),
-        avg_latency_ms=times.sum_ns / times.count / NS_PER_MS if times.count else None,
+        p50_latency_ms=_ms(times["p50"]),
+        p95_latency_ms=_ms(times["p95"]),
+        p99_latency_ms=_ms(times["p99"]),
+        avg_latency_ms=_ms(times["avg"]),
         find_max_result=None,
         summary=json.dumps(summary),
     )

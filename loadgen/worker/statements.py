@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from loadgen.model.workload import Query, Statement
 from loadgen.scenario.sql import shape_of
@@ -100,3 +100,32 @@ def _fetch_all(cursor: Any) -> int:
 
 def _touched(cursor: Any) -> int:
     return int(cursor.rowcount or 0)
+
+
+def with_tag(cursor: Cursor, tag: str) -> Cursor:
+    """The same cursor for statements, each of which brings this QUERY_TAG."""
+    return cast("Cursor", TaggedCursor(cursor, tag))
+
+
+class TaggedCursor:
+    """What statements use of a cursor; each gets this QUERY_TAG by itself, and the connection keeps its own."""
+
+    __slots__ = ("_cursor", "_parameters")
+
+    def __init__(self, cursor: Any, tag: str) -> None:
+        self._cursor: Cursor = cursor._cursor if isinstance(cursor, TaggedCursor) else cursor
+        self._parameters = {"QUERY_TAG": tag}
+
+    def execute(self, command: str, parameters: Sequence[Any] | None = None, /) -> None:
+        self._cursor.execute(command, parameters, _statement_params=self._parameters)
+
+    def fetchmany(self, size: int, /) -> list[Any]:
+        return self._cursor.fetchmany(size)
+
+    @property
+    def rowcount(self) -> int | None:
+        return self._cursor.rowcount
+
+    @property
+    def sfqid(self) -> str | None:
+        return self._cursor.sfqid

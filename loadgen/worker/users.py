@@ -25,7 +25,7 @@ from loadgen.scenario.scenario import Affinity, Scenario
 from loadgen.snowflake.driver import Cursor
 from loadgen.snowflake.settings import session_tag
 from loadgen.units import NS_PER_S
-from loadgen.worker.statements import Run
+from loadgen.worker.statements import Run, with_tag
 from loadgen.workload.draw import Drawer, Row
 from loadgen.workload.memory import Blanks, Memory
 from loadgen.workload.pools import Pool
@@ -148,7 +148,7 @@ class Seat:
         book, clock = self.book, self._clock
         while not book.begin(drawn.session, clock.monotonic_ns()):
             drawn = self._drawn(drawn.session.user, drawn.bare, drawn.blanks)
-        tagged: Any = _Tagged(cursor, self.tag[:-1] + drawn.session.tag)
+        tagged = with_tag(cursor, self.tag[:-1] + drawn.session.tag)
         try:
             return run(tagged, drawn.row)
         finally:
@@ -167,22 +167,3 @@ def in_session(run: Run) -> Run:
         return seat.execute(run, cursor, drawn)
 
     return execute
-
-
-class _Tagged:
-    """What statements use of a cursor; each gets the session's tag, and the connection keeps its own."""
-
-    __slots__ = ("_cursor", "_parameters")
-
-    def __init__(self, cursor: Cursor, tag: str) -> None:
-        self._cursor, self._parameters = cursor, {"QUERY_TAG": tag}
-
-    def execute(self, command: str, parameters: Sequence[Any] | None = None, /) -> None:
-        self._cursor.execute(command, parameters, _statement_params=self._parameters)
-
-    def fetchmany(self, size: int, /) -> list[Any]:
-        return self._cursor.fetchmany(size)
-
-    @property
-    def rowcount(self) -> int | None:
-        return self._cursor.rowcount

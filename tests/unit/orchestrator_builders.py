@@ -79,15 +79,16 @@ def tally(
     service_ms: tuple[float, ...] | None = None,
     skipped: int = 0,
     unsent_ms: tuple[float, ...] = (),
+    timed_out_ms: tuple[float, ...] = (),
 ) -> StatementTally:
     response = times(*ms)
     ended = {Outcome.SUCCEEDED: Times(response, response if service_ms is None else times(*service_ms))}
     if failed:
         wrong = times(*[1.0] * failed)
         ended[Outcome.SNOWFLAKE_ERROR] = Times(wrong, wrong)
-    if cancelled_ms:
-        given_up = times(*cancelled_ms)
-        ended[Outcome.CANCELLED] = Times(given_up, given_up)
+    for outcome, cut_off_ms in ((Outcome.CANCELLED, cancelled_ms), (Outcome.QUERY_TIMEOUT, timed_out_ms)):
+        if cut_off_ms:
+            ended[outcome] = Times(times(*cut_off_ms), times(*cut_off_ms))
     return StatementTally(times=ended, lag=times(*lag_ms), skipped=skipped, unsent=times(*unsent_ms))
 
 

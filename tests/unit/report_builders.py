@@ -105,7 +105,7 @@ def stages(**more: Any) -> tuple[StageResult, ...]:
         {"connections": None, "rate_per_second": 100.0, "merged": merged({"look": tally(MANY, failed=2)}, seconds=4.0)},
     )
     return tuple(
-        StageResult(number=number, starts_s=20.0 * number - 10.0, **(level | more))
+        StageResult(number=number, name=f"stage {number}", starts_s=20.0 * number - 10.0, **(level | more))
         for number, level in enumerate(levels, start=1)
     )
 

@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.metrics.client_effect import ClientEffect
-from loadgen.metrics.document import dump, histogram_data, read_histogram, read_window, write_window
+from loadgen.metrics.document import VERSION, dump, histogram_data, read_histogram, read_window, write_window
 from loadgen.metrics.edges import COARSENESSES
 from loadgen.metrics.fields import Fields
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.interval import read_custom_metrics, write_custom_metrics
+from loadgen.metrics.judged import KEY as JUDGED
+from loadgen.metrics.judged import JudgedSecond, judged_data, stored_judged
 from loadgen.metrics.live import LIMIT_BYTES, Live, LiveSecond, read_live, write_live
 from loadgen.metrics.recorder import Sample
 from loadgen.metrics.result import EVERYTHING
@@ -211,7 +213,7 @@ def test_the_last_seconds_are_the_first_to_say_less():
     length = len(write_live(live, limit_bytes=10**9))
 
     folded = read_live(write_live(live, limit_bytes=length - 1))
-    gone = read_live(write_live(live, limit_bytes=6_000))
+    gone = read_live(write_live(live, limit_bytes=3_000))
 
     assert (folded.windows, gone.seconds) == (live.windows, ())
     assert [list(second.statements) for second in folded.seconds] == [[EVERYTHING]] * 10
@@ -255,3 +257,36 @@ def test_the_texts_are_ascii_so_that_bytes_are_characters():
 
     assert text.isascii()
     assert dump(json.loads(text)) == text
+
+
+# --- seconds for thresholds over a span ------------------------------------------------------------------------------
+
+
+def judged_second() -> JudgedSecond:
+    interval = worker(busy(3, 100, windows=(3,)), open_loop=True, names=list("abc")).harvest(9 * S)
+    return JudgedSecond.of(interval.tally, {EVERYTHING, "a", "never"}, from_s=-0.4, until_s=0.7)
+
+
+def test_seconds_of_thresholds_are_read_as_they_were_written_in_beats_and_snapshots():
+    second = judged_second()
+    (told_second,) = told(40)[:1]
+    live = replace(live_of([]), seconds=(replace(told_second, judged=second),))
+
+    (read,) = read_live(write_live(live)).seconds
+
+    assert read.judged == second == stored_judged(dump({"version": VERSION, JUDGED: judged_data(second)}))
+    assert (second.number, second.from_s, second.seconds) == (1, 0.0, 0.7)  # the part that was measured
+    assert second.tallies["a"].ended.succeeded == 100
+    assert second.tallies[EVERYTHING].ended.succeeded == 300
+    assert stored_judged('{"version": 1}') is None
+
+
+def test_a_beat_with_many_statements_still_has_the_seconds_of_thresholds():
+    names = [f"statement_{n}" for n in range(250)]
+    live = live_of(busy(250, 40), open_loop=True, names=names)
+    seconds = tuple(replace(one, judged=judged_second()) for one in told(250))
+
+    read = read_live(write_live(replace(live, seconds=seconds)))
+
+    assert read.windows[-1].folded
+    assert read.seconds[-1].judged == judged_second()

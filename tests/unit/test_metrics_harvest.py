@@ -182,13 +182,13 @@ def test_an_error_keeps_the_first_text_without_what_could_harm_a_terminal():
 def test_a_harvest_takes_what_is_there_and_says_what_happened_in_that_second():
     _, harvester, recorder = started()
     record(recorder, *(sample(service_ns=ms * MS) for ms in range(1, 101)))
-    record(recorder, sample(statement=1, outcome=REFUSED), sample(outcome=Outcome.CANCELLED))
+    record(recorder, sample(statement=1, outcome=REFUSED), sample(service_ns=101 * MS, outcome=Outcome.CANCELLED))
 
     interval = harvester.harvest(2 * S)
 
     assert (interval.phase, interval.seconds, interval.qps) == (Phase.MEASUREMENT, 2.0, 50.0)
-    assert (interval.p50_ms, interval.p95_ms, interval.p99_ms) == (50.0, 95.0, 99.0)
-    assert (interval.avg_ms, interval.min_ms, interval.max_ms) == (50.5, 1.0, 100.0)
+    assert (interval.p50_ms, interval.p95_ms, interval.p99_ms) == (51.0, 96.0, 100.0)  # cut off: at least its time
+    assert (interval.avg_ms, interval.min_ms, interval.max_ms) == (51.0, 1.0, 101.0)
     assert interval.measured == Measured(queries=101, reads=100, writes=1, errors=1)
     assert interval.tally.errors == {REFUSED_KEY._replace(statement="b"): Errors(1, REFUSED.text)}
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
 
+from loadgen.control.worker_metrics_snapshots import Snapshot
+from loadgen.metrics.document import VERSION, dump
+from loadgen.metrics.judged import KEY as JUDGED
+from loadgen.metrics.judged import JudgedSecond, judged_data
+from loadgen.metrics.live import Live, LiveSecond
+from loadgen.metrics.result import EVERYTHING
+from loadgen.metrics.tally import StatementTally, Tally
+from loadgen.metrics.windows import WindowState
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
 from loadgen.scenario.scenario import GuardrailAction, Guardrails, Threshold, Timing
@@ -16,6 +26,7 @@ from orchestrator.crew import Health, WorkerView
 from orchestrator.limits import BREACHES, UNSEEN_MAX_S, Limits
 from orchestrator.meter import Meter
 from orchestrator.progress import Progress
+from orchestrator.sliding import RunSeconds
 from tests.unit.orchestrator_builders import end, live, tally, view, window
 
 FAST, SLOW = (10.0,) * 50, (90.0,) * 50  # a second of statements
@@ -30,9 +41,26 @@ def threshold(text: str, **more: Any) -> Threshold:
     return Threshold(check=parse_check(text), **more)
 
 
-def second(number: int, ms: Sequence[float], *, name: str = "s", **said: Any) -> WorkerView:
-    """A worker after so many seconds; everything so far took `ms`."""
-    return view(live=live(window({name: tally(tuple(ms))}, seconds=float(number))), **said)
+def told(number: int, statements: Mapping[str, StatementTally], length_s: float = 1.0) -> LiveSecond:
+    """What a beat says of a second, for thresholds over a span."""
+    counted = Tally(statements=statements)
+    names = {EVERYTHING, *statements}
+    judged = JudgedSecond.of(counted, names, from_s=number - length_s, until_s=float(number))
+    return LiveSecond(
+        ended_at=datetime.fromisoformat("2026-11-17T02:00:00"),
+        seconds=length_s,
+        phase=Phase.MEASUREMENT,
+        executing=1,
+        statements={},
+        times={},
+        judged=judged,
+    )
+
+
+def second(number: int, ms: Sequence[float], last: Sequence[float] = (), *, name: str = "s", **said: Any) -> WorkerView:
+    """A worker after so many seconds; everything so far took `ms`, what ended in the last second `last`."""
+    now = live(window({name: tally(tuple(ms))}, seconds=float(number)))
+    return view(live=replace(now, seconds=(told(number, {name: tally(tuple(last))}),)), **said)
 
 
 def led(thresholds: Sequence[Threshold], seconds: Sequence[tuple[float, ...]], **more: Any) -> tuple[Limits, list[int]]:
@@ -42,7 +70,7 @@ def led(thresholds: Sequence[Threshold], seconds: Sequence[tuple[float, ...]], *
     ended = []
     for number, ms in enumerate(seconds, start=1):
         so_far += ms
-        crew = [second(number, so_far)]
+        crew = [second(number, so_far, ms)]
         progress.note(crew)
         if watching.look(crew, float(number)) is not None:
             ended.append(number)
@@ -95,15 +123,166 @@ def test_a_span_longer_than_the_measurement_is_judged_by_the_whole_at_the_end():
 
 
 def test_a_threshold_of_one_statement_slides_too():
-    progress = Progress([threshold("a.p50 < 50ms", window_s=1.0)])
+    seconds = RunSeconds([threshold("a.p50 < 50ms", window_s=1.0)])
     for number, ms in enumerate((FAST, FAST + SLOW), start=1):
-        statements = {"a": tally(ms), "b": tally(FAST * number)}
-        progress.note([view(live=live(window(statements, seconds=float(number))))])
+        seconds.note([view(live=replace(live(), seconds=(told(number, {"a": tally(ms), "b": tally()}),)))])
+        seconds.close(number)
 
-    found = progress.last(1.0, "a")
+    found = seconds.span(1.0, "a")
 
     assert found is not None
-    assert (found.counts.succeeded, found.statement_qps) == (50, {"a": 50.0})
+    assert (found.counts.succeeded, found.statement_qps) == (100, {"a": 100.0})
+
+
+# --- seconds of several workers --------------------------------------------------------------------------------------
+
+
+class Fleet:
+    """Workers that measure so many statements in each second; some of what they say is lost on the way."""
+
+    def __init__(self, *thresholds: Threshold, workers: int = 2) -> None:
+        self.limits, self.progress = limits(*thresholds)
+        self.names = [f"worker-{number}" for number in range(workers)]
+        self.seconds: dict[str, list[LiveSecond]] = {name: [] for name in self.names}
+        self.heard: dict[str, Live] = {name: live() for name in self.names}
+
+    def measure(self, ms: Sequence[float], length_s: float = 1.0) -> None:
+        for own in self.seconds.values():
+            number = round(sum(one.seconds for one in own) + length_s)
+            own.append(told(number, {"s": tally(tuple(ms))}, length_s))
+
+    def tick(self, silent: Sequence[str] = (), lost: Sequence[str] = ()) -> Ending | None:
+        """One look: beats carry the last ten seconds, those of silent workers none."""
+        for name in set(self.names) - set(silent):
+            known = self.seconds[name]
+            ms = [10.0] * 50
+            whole = window({"s": tally(tuple(ms) * len(known))}, seconds=float(len(known)), state=WindowState.OPEN)
+            self.heard[name] = replace(live(whole), seconds=tuple(known[-10:]))
+        crew = [
+            view(Health.DEAD if name in lost else Health.ALIVE, number=number, live=self.heard[name])
+            for number, name in enumerate(self.names)
+        ]
+        self.progress.note(crew)
+        return self.limits.look(crew, float(len(self.seconds[self.names[0]])))
+
+    def store(self) -> None:
+        """All that was measured, in the snapshots."""
+        self.progress.seconds.add_stored(
+            [
+                snapshot(name, dump({"version": VERSION, JUDGED: judged_data(one.judged)}))
+                for name, own in self.seconds.items()
+                for one in own
+                if one.judged is not None
+            ]
+        )
+
+
+def snapshot(worker_id: str, custom: str) -> Snapshot:
+    columns: dict[str, Any] = dict.fromkeys(Snapshot.__slots__)
+    return Snapshot(**{**columns, "snapshot_id": "s", "worker_id": worker_id, "custom_metrics": custom})
+
+
+def test_a_worker_whose_beats_hang_lowers_no_rate():
+    fleet = Fleet(threshold("qps > 80", window_s=5.0, abort=True))
+
+    for number in range(1, 31):
+        fleet.measure((10.0,) * 50)
+        assert fleet.tick(silent=["worker-1"] if 10 <= number < 18 else ()) is None
+
+    (checked,) = fleet.limits.final(fleet.progress.merged)
+    assert checked.value == pytest.approx(100.0)
+    assert fleet.progress.seconds.closed == 30
+
+
+def test_a_second_is_judged_when_every_worker_has_reported_it_or_was_lost():
+    fleet = Fleet(threshold("qps > 80", window_s=5.0, abort=True))
+    for _ in range(10):
+        fleet.measure((10.0,) * 50)
+        fleet.tick()
+    for _ in range(5):
+        fleet.measure((10.0,) * 50)
+        assert fleet.tick(silent=["worker-1"]) is None
+    assert fleet.progress.seconds.closed == 10
+
+    ending = fleet.tick(silent=["worker-1"], lost=["worker-1"])
+
+    assert ending is not None  # half of the load is not there
+    assert fleet.progress.seconds.closed == 15
+
+
+def test_what_happened_while_the_control_plane_was_away_is_judged_by_the_snapshots():
+    fleet = Fleet(threshold("p50 < 50ms", window_s=5.0, abort=True))
+    for _ in range(5):
+        fleet.measure(FAST)
+        assert fleet.tick() is None
+    for number in range(25):
+        fleet.measure(SLOW if 4 <= number < 11 else FAST)
+    assert fleet.tick() is None  # beats bring the last ten seconds: nothing is decided about those before
+    assert fleet.progress.seconds.missing_since_s(fleet.names) == 5.0
+
+    fleet.store()
+
+    ending = fleet.tick()
+    assert ending is not None
+    assert ending.reason.startswith("p50 < 50ms was not met (89.9")
+    (checked,) = fleet.limits.final(fleet.progress.merged)
+    assert not checked.passed
+
+
+def test_what_was_never_stored_stops_no_judging():
+    fleet = Fleet(threshold("qps > 10", window_s=2.0, abort=True))
+    for name, own in fleet.seconds.items():
+        own.extend(told(number, {"s": tally()}) for number in range(1, 21) if name == "worker-0" or number > 3)
+
+    fleet.store()
+
+    assert fleet.tick() is None
+    assert fleet.progress.seconds.closed == 20
+
+
+def test_the_last_seconds_are_judged_after_the_end():
+    fleet = Fleet(threshold("p50 < 50ms", window_s=3.0))
+    for ms in (FAST, FAST, FAST, SLOW, SLOW, SLOW):
+        fleet.measure(ms)
+    fleet.tick(silent=["worker-1"])
+
+    fleet.store()
+    fleet.limits.complete(6.0)
+
+    assert [checked.passed for checked in fleet.limits.final(fleet.progress.merged)] == [False]
+
+
+def test_a_second_that_took_longer_is_divided_by_its_length():
+    fleet = Fleet(threshold("qps > 80", window_s=4.0, abort=True), workers=1)
+    for _ in range(4):
+        fleet.measure((10.0,) * 100)
+        assert fleet.tick() is None
+    fleet.measure((10.0,) * 300, length_s=3.0)
+    for _ in range(4):
+        fleet.measure((10.0,) * 100)
+        assert fleet.tick() is None
+
+    (checked,) = fleet.limits.final(fleet.progress.merged)
+    assert checked.value == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("text", ["slow.p95 < 1s", "slow.error_rate < 1%", "slow.qps > 1"])
+def test_a_statement_that_a_beat_had_no_room_for_aborts_nothing(text):
+    watching, progress = limits(threshold(text, abort=True))
+    crew = [view(live=live(window({EVERYTHING: tally()}, seconds=20.0, state=WindowState.OPEN)))]
+    progress.note(crew)
+
+    assert watching.look(crew, 20.0) is None
+
+
+def test_a_lower_bound_that_decides_nothing_aborts_nothing():
+    watching, progress = limits(threshold("max < 1m", abort=True), threshold("p95 < 50s", abort=True))
+    slow = {"s": tally((10.0,) * 10, timed_out_ms=(30_000.0,) * 10)}
+    crew = [view(live=live(window(slow, seconds=20.0, state=WindowState.OPEN)))]
+    progress.note(crew)
+
+    assert watching.look(crew, 20.0) is None
+    assert [checked.passed for checked in watching.now()] == [False, False]
 
 
 def test_stored_windows_are_remembered():
@@ -203,3 +382,26 @@ def test_the_meter_counts_clusters_by_size_and_time():
     assert meter.until(9_000 * second_ns) == meter.credits
     assert meter.until(12_600 * second_ns) == pytest.approx(meter.credits + 1)  # as when it was last seen
     assert Meter().until(12_600 * second_ns) == 0.0
+
+
+# --- stages ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_threshold_of_a_stage_sees_its_windows_only():
+    thresholds = [threshold("calm.p95 < 50ms"), threshold("peak.p95 < 50ms", abort=True), threshold("p95 < 1s")]
+    progress = Progress(thresholds, {"calm": 1, "peak": 2})
+    watching = Limits(thresholds, Guardrails(), Timing(), progress)
+    calm = window({"s": tally(FAST)}, window_id=1, step_id=1)
+    crew = [view(live=live(calm))]
+    progress.note(crew)
+
+    assert watching.look(crew, 10.0) is None  # nothing is known of the other
+    assert [checked.passed for checked in watching.now()] == [True, False, True]
+
+    crew = [view(live=live(calm, window({"s": tally(SLOW)}, window_id=2, step_id=2)))]
+    progress.note(crew)
+
+    ending = watching.look(crew, 20.0)
+    assert ending is not None
+    assert ending.reason.startswith("peak.p95 < 50ms was not met")
+    assert [checked.passed for checked in watching.now()] == [True, False, True]

@@ -10,29 +10,20 @@ import pytest
 from loadgen.clock import FakeClock
 from loadgen.control.session import ControlSession
 from loadgen.control.warehouse_poll_snapshots import WarehousePoll
-from loadgen.model.run import Phase
-from loadgen.scenario.scenario import Guardrails, Threshold, Timing
-from loadgen.scenario.threshold import parse_check
+from loadgen.scenario.scenario import Guardrails, Timing
 from loadgen.snowflake.profile import Profile
 from orchestrator.limits import Limits
 from orchestrator.progress import Progress
 from orchestrator.warehouse import WarehouseWatch
 
 
-@pytest.mark.parametrize(
-    ("phase", "told"),
-    [(Phase.PREPARING, 0), (Phase.WARMUP, 0), (Phase.MEASUREMENT, 1), (Phase.COOLDOWN, 1), (Phase.PROCESSING, 1)],
-)
-def test_spans_that_nobody_judges_again_are_named(phase: Phase, told: int) -> None:
-    thresholds = [Threshold(check=parse_check("p95 < 50ms"), window_s=10.0), Threshold(check=parse_check("qps > 1"))]
-    limits = Limits(thresholds, Guardrails(), Timing(), Progress(thresholds))
+def test_steps_of_a_search_that_another_leader_judged_are_named() -> None:
+    limits = Limits((), Guardrails(), Timing(), Progress(()))
 
-    limits.go_on(phase, unsure_steps=(7,))
+    limits.go_on((7,))
 
-    text = "p95 < 50ms over 10 s: spans before the run was taken over were not judged again"
-    assert limits.warnings.count(text) == told
+    assert len(limits.warnings) == 1
     assert "step 7" in limits.warnings[-1]
-    assert len(limits.warnings) == told + 1
 
 
 def test_what_the_warehouse_has_cost_so_far_is_known_from_the_looks_at_it() -> None:

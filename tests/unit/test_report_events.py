@@ -131,3 +131,9 @@ def test_stages_are_merged_over_workers_each_with_its_own_windows() -> None:
 def test_a_stage_that_was_never_announced_is_none() -> None:
     gathered = Gathered(windows={"worker-0": (window(step_id=1),)}, gaps=())
     assert stage_results((Stage(duration_s=4.0, connections=8),), gathered, {}) == ()
+
+
+def test_a_step_that_the_client_limited_is_neither_held_nor_broken():
+    (event,) = [one for one in events_of([], [step(4, "CLIENT_LIMIT")], {}, START) if "step" in one.text]
+
+    assert (event.kind, event.label) == (EventKind.LIMITED, "○")

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -131,6 +132,20 @@ def test_a_search_shows_its_answer_and_every_step() -> None:
     assert {"steps", "steps-qps", "steps-p95"} <= read.charts
     assert "the limit itself was found" in read.words
     assert read.words.count("DEGRADED") >= 2
+    assert "limited by the client" not in read.words
+
+    limited = page(record(facts={"find_max": found}, steps=(*steps[:2], replace(steps[2], outcome="CLIENT_LIMIT"))))
+    assert "○ limited by the client" in limited.words
+    assert limited.words.count("✕ did not") == 3  # the legend of each chart
+
+
+def test_stalls_are_drawn_where_they_were() -> None:
+    quiet = record()
+    assert quiet.merged is not None
+    stalled = record(facts={"merged": replace(quiet.merged, stalls=((1_000, 3_500),))})
+    assert stalled.summary["stalls"]["spans_s"] == [[1.0, 3.5]]
+    assert "<title>stall 2.5 s</title>" in report_html(stalled)
+    assert "<title>stall" not in report_html(quiet)
 
 
 @pytest.mark.parametrize(

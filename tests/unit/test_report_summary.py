@@ -100,6 +100,7 @@ SCHEMA: dict[str, Any] = {
             }
         ],
     },
+    "stalls": type(None),
     "client": {
         "connections": {
             "opened": int,
@@ -108,6 +109,7 @@ SCHEMA: dict[str, Any] = {
             "last_refused": [{"worker_id": str, "code": int, "at": str, "second": float, "text": str}],
         },
         "cpu_percent_of_core": float,
+        "worst_minute_cpu_percent": type(None),
         "wakeup_mean_ms": float,
         "wakeup_p99_ms": float,
         "gap_percent": float,
@@ -252,7 +254,10 @@ def test_percentiles_that_the_samples_cannot_support_are_null(samples: int, hidd
 
 @pytest.mark.parametrize(
     ("cancelled_ms", "at_least"),
-    [(30.0, ["p99", "p999"]), (1.5, ["p50", "p90", "p95", "p99", "p999"])],  # after all others ended, and early
+    [
+        (30.0, ["p99", "p999", "avg", "max"]),
+        (1.5, ["p50", "p90", "p95", "p99", "p999", "avg", "max"]),
+    ],  # after all others ended, and early
 )
 def test_percentiles_among_cancelled_statements_are_marked_as_lower_bounds(
     cancelled_ms: float, at_least: list[str]
@@ -276,6 +281,7 @@ def test_what_was_planned_and_is_not_known_is_null() -> None:
     summary = summarize(facts(delivered=None, logins=None))
 
     assert summary["delivered"] is None
+    assert summary["stalls"] is None
     assert summary["client"]["connections"] is None
 
 

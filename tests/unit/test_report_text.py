@@ -334,3 +334,13 @@ def test_what_is_good_and_bad_has_a_colour() -> None:
     marks = {line.mark: line.colour for line in summary_lines(summary) if line.mark}
 
     assert marks == {"FAILED": "red", "ok": "green", "MISS": "red", "2 × look: SNOWFLAKE_ERROR 100051": "red"}
+
+
+def test_a_lower_bound_and_the_default_threshold_are_marked() -> None:
+    checked = (
+        Checked(check="p95 < 50ms", value=30_000.0, passed=False, at_least=True),
+        Checked(check="error_rate < 5%", value=0.98, passed=False, default=True),
+    )
+    said = text(checked=checked).splitlines()
+    assert "  MISS p95 < 50ms: measured ≥ 30,000 ms" in said
+    assert "  MISS error_rate < 5% (default): measured 98.00 %" in said

@@ -102,6 +102,7 @@ MEASURED = [
     ("never.p50 < 1h", None, False),
     ("never.qps < 10", None, False),
     ("never.errors < 10", None, False),
+    ("longest_stall < 1s", None, False),  # nobody measured it
 ]
 
 
@@ -142,6 +143,45 @@ def test_at_least_so_much_does_not_pass_an_upper_limit() -> None:
     assert not check_threshold(parse_check("s.p95 <= 1h"), found).passed
     assert check_threshold(parse_check("p95 > 50ms"), found).passed
     assert check_threshold(parse_check("min < 2ms"), found).passed
+
+
+TIMED_OUT = merged({"s": tally((10.0,) * 88, timed_out_ms=(30_000.0,) * 12)})
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "passed", "undecided"),
+    [
+        ("p95 < 50ms", 30_000.0, False, False),  # the bound is above it
+        ("p95 < 1m", 30_000.0, False, True),
+        ("p95 > 20s", 30_000.0, True, False),
+        ("p95 > 1m", 30_000.0, False, True),
+        ("service_p95 < 50ms", 30_000.0, False, False),
+        ("max <= 30s", 30_000.0, False, True),
+        ("max < 20s", 30_000.0, False, False),
+        ("avg < 3s", 3_608.8, False, False),
+        ("avg < 4s", 3_608.8, False, True),
+        ("avg == 1s", 3_608.8, False, False),
+    ],
+)
+def test_a_statement_that_timed_out_took_at_least_that_long(
+    text: str, value: float, passed: bool, undecided: bool
+) -> None:
+    found = check_threshold(parse_check(text), TIMED_OUT)
+    assert found.value == pytest.approx(value, rel=0.011)
+    assert (found.passed, found.at_least, found.undecided) == (passed, True, undecided)
+
+
+def test_what_lies_below_the_statements_cut_off_is_known() -> None:
+    for text in ("p50 < 50ms", "min < 50ms"):
+        found = check_threshold(parse_check(text), TIMED_OUT)
+        assert (found.passed, found.at_least) == (True, False)
+
+
+def test_arrivals_that_were_never_sent_took_at_least_their_age() -> None:
+    found = merged({"s": tally((10.0,) * 90, skipped=10, unsent_ms=(5_000.0,) * 10)})
+    for text in ("avg < 100ms", "max < 1s", "p95 < 1s"):
+        checked = check_threshold(parse_check(text), found)
+        assert (checked.passed, checked.at_least, checked.undecided) == (False, True, False)
 
 
 @given(st.floats(0.1, 1e4), st.sampled_from(["<", "<=", ">", ">=", "=="]))

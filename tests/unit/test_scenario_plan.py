@@ -6,10 +6,12 @@ import pytest
 
 from loadgen.rules.find_max import find_max_cap
 from loadgen.rules.find_max_step import FindMax
+from loadgen.scenario.frozen import freeze, thaw
 from loadgen.scenario.plan import Plan, plan
 from loadgen.scenario.plan_text import plan_data, plan_text
 from loadgen.scenario.read import parse_scenario
 from loadgen.workload.arrivals import window_schedules
+from tests.unit.scenario_builders import MINIMAL, problems, read
 
 TEXT = """\
 version: 1
@@ -39,7 +41,7 @@ f.yaml: orders-mix
 
   Keeps up to 33 connections busy in 2 stages, for 2m 30s, after a warm-up of 10s.
   Runs against prod, warehouse BENCH_WH.
-  Passes if 1 threshold holds.
+  Passes if 2 thresholds hold, with the default error_rate < 5%.
 
 Timeline
   at 0s      warm-up  for 10s     16 connections, reached in 5s, not measured
@@ -178,3 +180,48 @@ def test_the_cap_counts_climbing_confirming_bisecting_and_repeats(config, levels
 def test_the_plan_is_data_too():
     assert plan_data(made())["workers"] == 2
     assert plan_data(made()) == dataclasses.asdict(made())
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "mode", "judged"),
+    [
+        ("[]", "concurrency", ["error_rate < 5%"]),
+        ("[p95 < 1s, a.errors == 0]", "rate, rate: 10/s", ["p95 < 1s", "a.errors == 0", "error_rate < 5%"]),
+        ("[error_rate <= 100%]", "concurrency", ["error_rate <= 100%"]),
+        ("[errors < 10]", "concurrency", ["errors < 10"]),
+        ("[]", "find_max", []),
+    ],
+)
+def test_errors_of_all_statements_are_judged_by_default(thresholds, mode, judged):
+    text = MINIMAL + f"thresholds: {thresholds}\nload: {{mode: {mode}}}\n"
+    scenario = read(text)
+
+    assert [one.check.text for one in scenario.judged_thresholds] == judged
+    said = [line for line in made(text).summary if "default error_rate" in line]
+    assert bool(said) == ("error_rate < 5%" in judged)
+    assert thaw(freeze(scenario), {}).judged_thresholds == scenario.judged_thresholds
+
+
+STAGED = MINIMAL + "load: {stages: [{duration: 5s, connections: 1}, {duration: 5s, connections: 2, name: peak}]}\n"
+
+
+def test_stages_have_names_that_thresholds_may_use():
+    scenario = read(STAGED + "thresholds: [peak.p95 < 50ms, stage 1.qps > 5, a.p95 < 1s, peak.longest_stall < 2s]\n")
+
+    assert scenario.judged_stages == {"stage 1": 1, "peak": 2}
+    assert thaw(freeze(scenario), {}).load.stages == scenario.load.stages
+    assert '"name"' not in freeze(read(STAGED.replace(", name: peak", ""))).partition('"stages"')[2].partition("]")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (STAGED + "thresholds: [peek.p95 < 50ms]\n", "did you mean peak?"),
+        (STAGED + "thresholds: [{check: peak.p95 < 50ms, window: 2s}]\n", "a stage is judged as a whole"),
+        (STAGED.replace("name: peak", "name: stage 1"), "is the name of another stage too"),
+        (STAGED.replace("name: peak", "name: a") + "thresholds: [a.p95 < 1s]\n", "of a statement and of a stage"),
+    ],
+)
+def test_names_of_stages_are_checked(text, what):
+    (problem,) = problems(text)
+    assert what in problem

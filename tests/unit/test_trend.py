@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from loadgen.report.limits import Measure
 from loadgen.report.trend import RUNS_MIN, Key, Verdict, series_of, trend_of, values_of
@@ -62,7 +63,7 @@ def test_a_newest_p95_that_is_at_least_something_is_never_steady():
     for undecided, value in ((below, "30.00"), (within, "44.50")):
         assert (undecided.verdict, undecided.exit_code) == (Verdict.UNDECIDED, 0)
         assert undecided.reason == (
-            f"p95 is at least {value} ms: statements were cancelled, so it may be as usual or worse"
+            f"p95 is at least {value} ms: statements timed out or were cancelled, so it may be as usual or worse"
         )
 
 
@@ -177,3 +178,19 @@ def test_what_else_changed_that_night_is_said():
 
     assert found.changed_at(30) == {"environment.driver": ("5.1.0", "5.2.0")}
     assert "with it changed: environment.driver 5.1.0 → 5.2.0" in trend_text(found, 30)
+
+
+@pytest.mark.parametrize(
+    ("found", "bound"),
+    [
+        ({"max_concurrency": 16, "result": "TRUE_MAX", "limited_at": None}, False),
+        ({"max_concurrency": 500, "result": "BOUNDED_MAX", "limited_at": None}, False),  # the ceiling of the scenario
+        ({"max_concurrency": 12, "result": "BOUNDED_MAX", "limited_at": 14}, True),
+        ({"max_concurrency": 12, "result": "BOUNDED_MAX"}, False),  # of an older run
+    ],
+)
+def test_a_maximum_that_the_client_bounded_is_a_lower_bound(found, bound):
+    values, at_least = values_of({"find_max": found})
+
+    assert values == {(None, Measure.MAX_CONCURRENCY): float(found["max_concurrency"])}
+    assert at_least == ({(None, Measure.MAX_CONCURRENCY)} if bound else set())

@@ -9,6 +9,7 @@ import pytest
 from loadgen.clock import FakeClock
 from loadgen.metrics.windows import Windows
 from loadgen.model.run import Phase
+from loadgen.report.client_health import ClientHealth, ClientPart, judge_client
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.worker.gauges import ClientMeter, Gauge, Gauges, Wait
 
@@ -162,3 +163,19 @@ def test_a_reading_that_follows_at_once_says_the_same():
     assert (second.cpu_percent, second.is_short) == (first.cpu_percent, True)
     clock.advance(1.0)
     assert not gauges.read().is_short
+
+
+def test_a_busy_minute_does_not_hide_in_the_average() -> None:
+    windows, meter = Windows(), ClientMeter()
+    windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)
+    for number in range(1, 601):
+        meter.add(second(number, cpu_ms=950 if 120 < number <= 180 else 100), windows.held())
+
+    effect = meter.effect(1)
+
+    assert effect is not None
+    assert effect.cpu_percent_of_core == pytest.approx(18.5)
+    assert effect.worst_cpu_percent == pytest.approx(95.0)
+    verdict = judge_client([ClientPart(where="worker-0", health=ClientHealth.of(effect), service_mean_ms=100.0)])
+    assert verdict.health.saturated
+    assert "worker-0 used 95 % of its core in its busiest minute (at most 85 %)" in verdict.invalid[0]

@@ -1,0 +1,225 @@
+"""Stalls: statements are in flight, and each of them has run for more than 1 s and 10 × its own statement's median.
+
+A closed loop sends nothing while it waits, so a server that answers nobody leaves few slow samples behind. Slow queries
+have a slow median, think time and low rates have nothing in flight: none of these is a stall.
+
+A worker finds the spans in which each of its statements was overdue, and those in which it had none in flight. The run
+was stalled where one worker was and no other had a statement that was not overdue. Spans are milliseconds since the
+common zero of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.metrics.fields import COUNT_MAX, Fields, is_whole
+from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.percentile import quantile
+from loadgen.metrics.recorder import Sample
+from loadgen.metrics.tally import Tally
+from loadgen.metrics.windows import Window
+from loadgen.units import NS_PER_MS, NS_PER_S
+
+OVERDUE_NS = NS_PER_S
+OVERDUE_MEDIANS = 10
+MEDIAN_SAMPLES_MIN = 10  # before that a statement's median says nothing, and it is never overdue
+SHORTEST_MS = 100  # what is shorter is not told
+WARN_S = 1.0
+SPANS_MAX = 100  # of a window; the longest are told
+KEPT_MAX = 2_000  # of a worker
+
+Span = tuple[int, int]
+Flight = tuple[int, int, int, int]  # statement, window, due_ns, sent_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stalls:
+    """Of one window of one worker."""
+
+    from_ms: int
+    until_ms: int
+    stalled: tuple[Span, ...] = ()
+    idle: tuple[Span, ...] = ()  # nothing was in flight
+
+
+class StallMeter:
+    """add() with every harvest. One thread."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._times: dict[str, Histogram] = {}  # service of what succeeded
+        self._stalled: list[Span] = []  # of the monotonic clock, in order
+        self._idle: list[Span] = []
+        self._was_idle = True
+
+    def add(
+        self, samples: Sequence[Sample], flights: Sequence[Flight], news: Iterable[Tally], *, from_ns: int, now_ns: int
+    ) -> None:
+        """What ended since `from_ns`, and what is in flight now; `news` is the tally of the samples."""
+        news, idle = list(news), not samples and not flights
+        if idle and self._was_idle:
+            _append(self._idle, (from_ns, now_ns))
+        self._was_idle = idle
+        longest = [
+            times.service.max_ns for one in news for name in one.statements.values() for times in name.times.values()
+        ]
+        if max([*longest, *(now_ns - flight[3] for flight in flights)], default=0) > OVERDUE_NS:
+            executed = [(one[0], one[3], one[4]) for one in samples if one[5] is not Outcome.SKIPPED]
+            executed += [(number, sent_ns, now_ns) for number, _, _, sent_ns in flights]
+            for span in self._overdue(executed, from_ns, now_ns):
+                _append(self._stalled, span)
+        for tally in news:
+            for name, statement in tally.statements.items():
+                self._times[name] = self._times.get(name, EMPTY) + statement.succeeded.service
+
+    def of(self, window: Window, zero_ns: int, now_ns: int) -> Stalls:
+        """Those inside a window."""
+        inside = (window.opened_ns, now_ns if window.closed_ns is None else window.closed_ns)
+        stalled, idle = (
+            tuple(_longest(_in_ms(common(spans, [inside]), zero_ns))) for spans in (self._stalled, self._idle)
+        )
+        ((from_ms, until_ms),) = _in_ms([inside], zero_ns)
+        return Stalls(from_ms=from_ms, until_ms=until_ms, stalled=stalled, idle=idle)
+
+    def _overdue(self, executed: Sequence[tuple[int, int, int]], from_ns: int, now_ns: int) -> list[Span]:
+        """Spans in which something was in flight, and all of it overdue."""
+        limits = {number: self._limit_ns(number) for number in {number for number, _, _ in executed}}
+        late, fine = [], []
+        for number, sent_ns, done_ns in executed:
+            limit_ns = limits[number]
+            due_ns = done_ns if limit_ns is None else min(done_ns, sent_ns + limit_ns)
+            fine.append((sent_ns, due_ns))
+            late.append((due_ns, done_ns))
+        return without(common(merged(late), [(from_ns, now_ns)]), merged(fine))
+
+    def _limit_ns(self, number: int) -> int | None:
+        times = self._times.get(self._names[number], EMPTY)
+        if times.count < MEDIAN_SAMPLES_MIN:
+            return None
+        median = quantile(500, times)
+        return None if median is None else max(OVERDUE_NS, OVERDUE_MEDIANS * median.value_ns)
+
+
+def run_stalls(workers: Iterable[Iterable[Stalls | None]]) -> tuple[Span, ...] | None:
+    """Of all workers together; None: none of them measured it. Outside its windows a worker has nothing in flight."""
+    known = [[one for one in own if one is not None] for own in workers]
+    known = [own for own in known if own]
+    if not known:
+        return None
+    start_ms = min(one.from_ms for own in known for one in own)
+    end_ms = max(one.until_ms for own in known for one in own)
+    stalled = merged(span for own in known for one in own for span in one.stalled)
+    for own in known:
+        quiet = merged(span for one in own for span in (*one.stalled, *one.idle))
+        measured = merged((one.from_ms, one.until_ms) for one in own)
+        stalled = common(stalled, merged([*quiet, *without([(start_ms, end_ms)], measured)]))
+    return tuple((start, end) for start, end in stalled if end - start >= SHORTEST_MS)
+
+
+def stalls_document(spans: Sequence[Span] | None) -> dict[str, Any] | None:
+    """summary.json's `stalls`; None: not measured."""
+    if spans is None:
+        return None
+    lengths = [end - start for start, end in spans]
+    return {
+        "count": len(spans),
+        "longest_ms": float(max(lengths, default=0)),
+        "total_ms": float(sum(lengths)),
+        "spans_s": [[start / 1_000, end / 1_000] for start, end in spans],
+    }
+
+
+def stall_warnings(spans: Sequence[Span] | None) -> list[str]:
+    """What the reader of a result should know."""
+    longest = max(spans or (), key=lambda span: span[1] - span[0], default=(0, 0))
+    length_s = (longest[1] - longest[0]) / 1_000
+    if not spans or length_s < WARN_S:
+        return []
+    others = f", and {len(spans) - 1} times more" if len(spans) > 1 else ""
+    return [
+        f"the server stalled for {length_s:.1f} s from second {longest[0] / 1_000:.1f} of the measurement on{others}:"
+        " every statement in flight took more than 10 times its median"
+    ]
+
+
+# --- spans, in order and apart from each other -----------------------------------------------------------------------
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Those that touch are one."""
+    found: list[Span] = []
+    for start, end in sorted(span for span in spans if span[0] < span[1]):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def _append(spans: list[Span], span: Span) -> None:
+    """One that is not before the others."""
+    if spans and span[0] <= spans[-1][1]:
+        spans[-1] = (spans[-1][0], max(spans[-1][1], span[1]))
+    else:
+        spans.append(span)
+    del spans[:-KEPT_MAX]
+
+
+def common(left: Sequence[Span], right: Sequence[Span]) -> list[Span]:
+    both = ((max(a[0], b[0]), min(a[1], b[1])) for a in left for b in right)
+    return [span for span in both if span[0] < span[1]]
+
+
+def without(spans: Sequence[Span], taken: Sequence[Span]) -> list[Span]:
+    left: list[Span] = []
+    for start, end in spans:
+        for taken_start, taken_end in taken:
+            if taken_end <= start or taken_start >= end:
+                continue
+            if taken_start > start:
+                left.append((start, taken_start))
+            start = max(start, taken_end)
+        if start < end:
+            left.append((start, end))
+    return left
+
+
+def _in_ms(spans: Iterable[Span], zero_ns: int) -> list[Span]:
+    return [((start - zero_ns) // NS_PER_MS, (end - zero_ns) // NS_PER_MS) for start, end in spans]
+
+
+def _longest(spans: Iterable[Span]) -> list[Span]:
+    told = [span for span in spans if span[1] - span[0] >= SHORTEST_MS]
+    return sorted(sorted(told, key=lambda span: span[0] - span[1])[:SPANS_MAX])
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def stalls_data(stalls: Stalls) -> dict[str, Any]:
+    spans: Mapping[str, tuple[Span, ...]] = {"stalled": stalls.stalled, "idle": stalls.idle}
+    return {
+        "from_ms": stalls.from_ms,
+        "until_ms": stalls.until_ms,
+        **{name: [list(span) for span in known] for name, known in spans.items() if known},
+    }
+
+
+def read_stalls(fields: Fields) -> Stalls:
+    return Stalls(
+        from_ms=fields.whole("from_ms", low=-COUNT_MAX),
+        until_ms=fields.whole("until_ms", low=-COUNT_MAX),
+        stalled=_read_spans(fields, "stalled"),
+        idle=_read_spans(fields, "idle"),
+    )
+
+
+def _read_spans(fields: Fields, name: str) -> tuple[Span, ...]:
+    items = fields.items(name) if fields.has(name) else []
+    for item in items:
+        if not (isinstance(item, list) and len(item) == 2 and all(map(is_whole, item)) and item[0] <= item[1]):
+            fields.refuse(f"has {name} spans that are none")
+    return tuple((start, end) for start, end in items)

@@ -1,0 +1,107 @@
+"""Lightening the driver: tested versions only, while its names are what they were, unless it is switched off."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from loadgen.report.likeness import differences
+from loadgen.snowflake import driver
+from orchestrator.results import driver_lightened
+from tests.unit.test_compare_settings import SETTING
+from tests.unit.test_worker_rows import Measuring
+
+
+@pytest.fixture
+def internals(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
+    """Modules that look like those of the driver."""
+    calls, events = ModuleType("decorators"), ModuleType("api_client")
+    calls._TRACKING = ContextVar("tracking", default=True)  # type: ignore[attr-defined]
+    events._sf_core_level_to_python = lambda level: level  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "snowflake.connector._internal.decorators", calls)
+    monkeypatch.setitem(sys.modules, "snowflake.connector._internal.api_client", events)
+    monkeypatch.setattr(driver, "version", lambda: "5.2.7")
+    monkeypatch.setattr(driver, "_lightened", False)
+    return calls, events
+
+
+def test_a_tested_driver_is_lightened_and_says_so(internals: tuple[Any, Any]) -> None:
+    calls, events = internals
+
+    assert not driver.is_lightened()
+    assert driver.lighten({})
+    assert driver.is_lightened()
+    assert calls._TRACKING.get() is False
+    assert events._sf_core_level_to_python(5) is None
+    assert driver.lighten({})  # again
+
+
+@pytest.mark.parametrize("version", ["5.3.0", "5.20.0", "4.8.1", "6.0.0"])
+def test_a_version_that_was_not_tested_is_left_as_it_is(
+    internals: tuple[Any, Any], version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "version", lambda: version)
+
+    assert not driver.lighten({})
+    assert internals[0]._TRACKING.get() is True
+
+
+@pytest.mark.parametrize("value", ["0", "false", "NO", "off"])
+def test_it_can_be_switched_off(internals: tuple[Any, Any], value: str) -> None:
+    assert not driver.lighten({"LOADGEN_DRIVER_LIGHTEN": value})
+    assert internals[0]._TRACKING.get() is True
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "value"),
+    [
+        (0, "_TRACKING", True),
+        (0, "_TRACKING", None),
+        (1, "_sf_core_level_to_python", {}),
+        (1, "_sf_core_level_to_python", 7),
+    ],
+)
+def test_names_that_are_something_else_by_now_are_left_alone(
+    internals: tuple[Any, Any], module: int, name: str, value: object
+) -> None:
+    setattr(internals[module], name, value)
+
+    assert not driver.lighten({})
+    assert getattr(internals[module], name) is value
+
+
+def test_workers_tell_and_the_run_says_what_they_have_in_common() -> None:
+    measuring = Measuring()
+    row = measuring.result()
+    assert json.loads(row.summary)["driver_lightened"] is driver.is_lightened()
+
+    def rows(*told: object) -> list[Any]:
+        return [type(row)(**{**_fields(row), "summary": json.dumps({"driver_lightened": one})}) for one in told]
+
+    assert driver_lightened(rows(True, True)) is True
+    assert driver_lightened(rows(False)) is False
+    assert driver_lightened(rows(True, False)) == "mixed"
+    assert driver_lightened(rows(None)) is None
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in type(row).__slots__}
+
+
+def test_runs_with_and_without_it_are_not_compared() -> None:
+    def setting(**environment: object) -> Any:
+        return type(SETTING)(
+            config=SETTING.config,
+            environment={**SETTING.environment, "driver": "5.2.0", **environment},
+            workers=SETTING.workers,
+            warehouse_sizes=SETTING.warehouse_sizes,
+        )
+
+    assert not differences(setting(), setting(driver_lightened=True))  # older runs do not say so
+    (found,) = differences(setting(), setting(driver_lightened=False))
+    assert (found.key, found.forbids) == ("environment.driver_lightened", True)

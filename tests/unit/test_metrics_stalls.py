@@ -1,0 +1,194 @@
+"""Stalls: what a worker finds, what a run of several workers makes of it, and what is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from loadgen.metrics.document import read_window, write_window
+from loadgen.metrics.harvester import Harvester
+from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.result import merge
+from loadgen.metrics.stalls import Flight, Stalls, run_stalls, stall_warnings, stalls_document
+from loadgen.metrics.windows import Windows
+from loadgen.model.run import Phase
+from loadgen.report.verdict import check_threshold
+from loadgen.scenario.threshold import parse_check
+from tests.unit.metrics_builders import MS, statement
+from tests.unit.scenario_builders import problems_of
+
+S = 1_000 * MS
+
+
+class Loop:
+    """A worker whose clients send statements that take so long; harvested every second, from 0 on."""
+
+    def __init__(self, clients: int = 1, names: tuple[str, ...] = ("a",)) -> None:
+        self.windows = Windows()
+        self.harvester = Harvester(self.windows, [statement(name) for name in names], open_loop=False, started_ns=0)
+        self.recorder = self.harvester.recorder()
+        self.free_ns = [0] * clients
+        self.flights: list[Flight] = []
+        self.harvested_s = 0
+        self.windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)
+
+    def send(self, client: int, service_ns: int, *, number: int = 0, think_ns: int = 0) -> None:
+        sent_ns = self.free_ns[client] + think_ns
+        self.free_ns[client] = sent_ns + service_ns
+        self.flights.append((number, 1, sent_ns, sent_ns + service_ns))
+
+    def until(self, end_s: int) -> Stalls:
+        while self.harvested_s < end_s:
+            self.harvested_s += 1
+            self._harvest(self.harvested_s * S)
+        found = self.harvester.stalls(1, 0)
+        assert found is not None
+        return found
+
+    def _harvest(self, now_ns: int) -> None:
+        for number, window, sent_ns, done_ns in [one for one in self.flights if one[3] <= now_ns]:
+            self.recorder.begin()
+            self.recorder.append((number, window, sent_ns, sent_ns, done_ns, Outcome.SUCCEEDED))
+        self.flights = [one for one in self.flights if one[3] > now_ns]
+        flying = [
+            (number, window, sent_ns, sent_ns) for number, window, sent_ns, _ in self.flights if sent_ns <= now_ns
+        ]
+        self.harvester.harvest(now_ns, flying)
+
+
+def busy(loop: Loop, until_s: float, service_ns: int) -> None:
+    for client in range(len(loop.free_ns)):
+        while loop.free_ns[client] < until_s * S:
+            loop.send(client, service_ns)
+
+
+def test_a_server_that_answers_nobody_is_stalled_from_the_limit_until_the_first_answer():
+    loop = Loop(clients=8)
+    busy(loop, 5.0, 50 * MS)
+    for client in range(8):
+        loop.send(client, 23 * S)
+
+    assert loop.until(20).stalled == ((6_000, 20_000),)  # while it goes on
+    busy(loop, 32.0, 50 * MS)
+    assert loop.until(31).stalled == ((6_000, 28_000),)
+
+
+def test_while_one_statement_answers_in_time_nothing_is_stalled():
+    loop = Loop(clients=2)
+    busy(loop, 5.0, 50 * MS)
+    loop.send(0, 20 * S)
+    while loop.free_ns[1] < 30 * S:
+        loop.send(1, 50 * MS)
+
+    assert loop.until(29).stalled == ()
+
+
+@pytest.mark.parametrize("service_ns", [2 * S, 900 * MS])
+def test_slow_statements_are_no_stall(service_ns):
+    loop = Loop(clients=2)
+    busy(loop, 60.0, service_ns)
+    loop.send(0, 5 * service_ns)  # a rather slow one
+    loop.send(1, 5 * service_ns)
+
+    assert loop.until(80).stalled == ()
+
+
+def test_think_time_and_low_rates_are_no_stall():
+    loop = Loop()
+    for _ in range(12):
+        loop.send(0, 20 * MS, think_ns=5 * S)
+
+    found = loop.until(60)
+
+    assert found.stalled == ()
+    assert found.idle  # nothing was in flight
+
+
+def test_without_a_median_nothing_is_overdue():
+    loop = Loop()
+    for _ in range(5):
+        loop.send(0, 10 * MS)
+    loop.send(0, 20 * S)
+
+    assert loop.until(15).stalled == ()
+
+
+def test_each_statement_is_held_against_its_own_median():
+    loop = Loop(clients=2, names=("fast", "slow"))
+    for _ in range(20):
+        loop.send(0, 50 * MS)
+        loop.send(1, 500 * MS, number=1)
+    loop.free_ns = [10 * S, 10 * S]
+    loop.send(0, 10 * S)  # overdue after 1 s
+    loop.send(1, 10 * S, number=1)  # after 5 s
+
+    assert loop.until(20).stalled == ((15_000, 20_000),)
+
+
+def test_a_stall_belongs_to_the_window_in_which_it_was():
+    loop = Loop()
+    busy(loop, 2.0, 50 * MS)
+    loop.send(0, 20 * S)
+    loop.until(10)
+    loop.windows.close(at_ns=10 * S)
+
+    assert loop.until(15).stalled == ((3_000, 10_000),)
+
+
+def stalls(*stalled: tuple[int, int], idle: tuple[tuple[int, int], ...] = (), until_ms: int = 60_000) -> Stalls:
+    return Stalls(from_ms=0, until_ms=until_ms, stalled=stalled, idle=idle)
+
+
+@pytest.mark.parametrize(
+    ("workers", "expected"),
+    [
+        ([[stalls((5_000, 20_000))]], ((5_000, 20_000),)),
+        ([[stalls((5_000, 20_000))], [stalls((8_000, 30_000))]], ((8_000, 20_000),)),
+        ([[stalls((5_000, 20_000))], [stalls()]], ()),  # the other worker was answered
+        ([[stalls((5_000, 20_000))], [stalls(idle=((0, 60_000),))]], ((5_000, 20_000),)),  # it had nothing in flight
+        ([[stalls((5_000, 20_000))], [stalls(until_ms=10_000)]], ((10_000, 20_000),)),  # it had left
+        ([[stalls((5_000, 20_000))], [None]], ((5_000, 20_000),)),  # of an older version
+        ([[stalls((5_000, 5_050))]], ()),
+        ([[stalls(until_ms=0)], [stalls((5_000, 20_000))]], ((5_000, 20_000),)),  # it has just opened its window
+        ([[None], []], None),
+    ],
+)
+def test_a_run_is_stalled_where_no_worker_was_answered(workers, expected):
+    assert run_stalls(workers) == expected
+
+
+def test_stalls_are_stored_with_the_window_merged_and_judged():
+    loop = Loop()
+    busy(loop, 2.0, 50 * MS)
+    loop.send(0, 20 * S)
+    found = loop.until(10)
+    (result,) = loop.harvester.results(10 * S)
+    stored = read_window(write_window(replace(result, stalls=found)))
+
+    run = merge([[stored]])
+
+    assert stored.stalls == found
+    assert run.longest_stall_ms == 7_000.0
+    assert not check_threshold(parse_check("longest_stall < 5s"), run).passed
+    assert check_threshold(parse_check("longest_stall <= 7s"), run).passed
+    assert stalls_document(run.stalls) == {
+        "count": 1, "longest_ms": 7_000.0, "total_ms": 7_000.0, "spans_s": [[3.0, 10.0]],
+    }  # fmt: skip
+    assert stall_warnings(run.stalls)[0].startswith(
+        "the server stalled for 7.0 s from second 3.0 of the measurement on:"
+    )
+    assert stall_warnings(((0, 500),)) == stall_warnings(()) == stall_warnings(None) == []
+
+
+@pytest.mark.parametrize(
+    ("threshold", "what"),
+    [
+        ("a.longest_stall < 5s", "a stall is one of all statements"),
+        ("{check: longest_stall < 5s, window: 10s}", "a stall is one of the whole measurement"),
+        ("longest_stall < 5", "has a limit that does not fit longest_stall"),
+    ],
+)
+def test_a_threshold_on_stalls_is_one_of_the_whole_run(threshold, what):
+    (problem,) = problems_of(top=f"thresholds: [{threshold}]")
+    assert what in problem

@@ -53,7 +53,10 @@ def _happening(world: World, kind: str, lasts_s: float, dice: float) -> Callable
 
 
 def _away(world: World, lasts_s: float) -> None:
-    world.away_until_s = max(world.away_until_s, world.scheduler.now_s + lasts_s)
+    now_s, until_s = world.scheduler.now_s, world.scheduler.now_s + lasts_s
+    if until_s > world.away_until_s:
+        world.outages.append((max(now_s, world.away_until_s), until_s))
+        world.away_until_s = until_s
 
 
 def _trouble(world: World, lasts_s: float) -> None:

@@ -17,6 +17,7 @@ from loadgen.worker.worker import Worker
 from orchestrator.service import OrchestratorService
 from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
 from orchestrator.tick import Tick
+from tests.unit.simulation.rules import Broken
 from tests.unit.simulation.scheduler import Killed
 from tests.unit.simulation.standard_tables import ZERO
 from tests.unit.simulation.wires import Fate, Wire
@@ -159,7 +160,8 @@ class SimulatedGauges:
 
     def read(self) -> Gauge:
         from_ns, now_ns = self._told_ns, self._clock.monotonic_ns()
-        pauses = self._clock.process.pauses[self._paused :]
+        process = self._clock.process
+        pauses = [] if process.world.broken is Broken.PAUSES else process.pauses[self._paused :]
         self._paused += len(pauses)
         waits, at_ns = [], from_ns
         for since_ns, until_ns in pauses:
@@ -312,7 +314,7 @@ class OrchestratorProcess(Process):
                 self._children.orphan()
 
     def _told(self, tick: Tick) -> None:
-        self.world.seen_by(self, tick)
+        self.world.seen_by(tick)
 
     def _live(self) -> None:
         super()._live()

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
+from typing import Any
+
+from loadgen.metrics.connections import ConnectionMeter
+from loadgen.report.delivered import Portion
+from loadgen.scenario.scenario import OnWorkerLoss
+from orchestrator import leader, results
+from orchestrator.course import Course, Rules
+from orchestrator.crew import Liveness
 
 
 class Rule(StrEnum):
@@ -34,16 +43,62 @@ class Broken(StrEnum):
     MEMORY = "a leader forgets what was carried out"
     LIVENESS = "time without an observation counts as silence"
     LOSS = "a leader misses that a worker was lost"
-    ORPHANS = "workers do not notice that their run is not led"
     RECOVERY = "no orphan is ended"
-    LOGINS = "refused logins count as delivered"
+    CONNECTIONS = "connections that are missing count as open"
     PAUSES = "a pause of a worker's process is not noticed"
-    ARRIVALS = "arrivals that were not sent are not counted"
-    PLAN = "the plan is what workers lived to tell"
-    STRICT = "no run is good enough"
+    LIMITS = "load that is missing has no effect on the verdict"
+    PLAN = "what a worker did not live to measure was not planned"
+    STRICT = "no run has load enough"
+
+
+def breakage(broken: Broken | None) -> list[tuple[Any, str, Any]]:
+    """What is replaced in the product for it: (where, name, by what). The tables break what is theirs themselves."""
+    return _BREAKAGE.get(broken, [])
+
+
+def _forgets(course: Course, _: object) -> Course:
+    return course
+
+
+def _never_quiet(*, longest_gap_s: float) -> Liveness:
+    return Liveness(longest_gap_s=1e9 * longest_gap_s)
+
+
+def _careless(**rules: Any) -> Rules:
+    return replace(Rules(**rules), on_worker_loss=OnWorkerLoss.CONTINUE)
+
+
+def _all_open(meter: ConnectionMeter, from_ns: int, to_ns: int) -> None:
+    account = None if meter._window is None else meter._accounts[meter._window]
+    if account is not None:
+        end_ns = to_ns if account.closes_ns is None else min(to_ns, account.closes_ns)
+        for planned, length_ns in meter._line.levels(from_ns, end_ns):
+            account.planned_ns += planned * length_ns
+            account.open_ns += planned * length_ns
+
+
+def _own_plan(windows: Any, _: object) -> Any:
+    return _DELIVERED(windows, None)
+
+
+_DELIVERED = results.delivered_connections
+_BREAKAGE: dict[Broken | None, list[tuple[Any, str, Any]]] = {
+    Broken.MEMORY: [(leader, "carried_out", _forgets)],
+    Broken.LIVENESS: [(leader, "Liveness", _never_quiet)],
+    Broken.LOSS: [(leader, "Rules", _careless)],
+    Broken.CONNECTIONS: [(ConnectionMeter, "_count", _all_open)],
+    Broken.LIMITS: [(Portion, "is_short", lambda *_: False)],
+    Broken.PLAN: [(results, "delivered_connections", _own_plan)],
+    Broken.STRICT: [(Portion, "is_short", lambda *_: True)],
+}
 
 
 class Violation(AssertionError):
+    """The first one counts, also where the product catches it."""
+
+    first: Violation | None = None
+
     def __init__(self, rule: Rule, what: str) -> None:
         super().__init__(f"{rule}: {what}")
         self.rule = rule
+        Violation.first = Violation.first or self

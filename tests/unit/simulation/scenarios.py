@@ -41,7 +41,7 @@ QUICK = Timing(
 
 
 def random_scenario(rng: random.Random) -> Scenario:
-    workers = rng.choice((1, 1, 2, 2, 3))
+    workers = rng.choice((1, 1, 1, 2, 2, 3))
     return replace(
         _BASE,
         load=_load(rng, workers),
@@ -56,15 +56,15 @@ def random_scenario(rng: random.Random) -> Scenario:
 
 
 def _load(rng: random.Random, workers: int) -> Load:
-    warmup_s, kind = rng.choice((0.0, 2.0, 4.0)), rng.choice(("flat", "stages", "rate", "rates"))
+    warmup_s, kind = rng.choice((0.0, 1.0, 3.0)), rng.choice(("flat", "stages", "rate", "rates"))
     if kind == "flat":
-        connections, duration_s = workers * rng.randint(1, 3), rng.choice((6.0, 10.0, 16.0))
+        connections, duration_s = workers * rng.randint(1, 3), rng.choice((5.0, 8.0, 12.0))
         return Load(connections=connections, workers=workers, warmup_s=warmup_s, duration_s=duration_s)
     if kind == "stages":
-        levels = [max(workers, rng.randint(1, 3) * workers) for _ in range(rng.randint(2, 3))]
+        levels = [max(workers, rng.randint(1, 3) * workers) for _ in range(rng.choice((2, 2, 3)))]
         ramps = [rng.choice((0.0, 0.0, 2.0)) for _ in levels]
         stages = tuple(
-            Stage(duration_s=rng.choice((5.0, 8.0)), connections=level, ramp_s=ramp)
+            Stage(duration_s=rng.choice((4.0, 6.0)), connections=level, ramp_s=ramp)
             for level, ramp in zip(levels, ramps, strict=True)
         )
         return Load(
@@ -74,14 +74,14 @@ def _load(rng: random.Random, workers: int) -> Load:
             duration_s=sum(stage.duration_s for stage in stages),
             stages=stages,
         )
-    rate, arrival = rng.choice((4.0, 8.0)), rng.choice((Arrival.POISSON, Arrival.UNIFORM))
-    rates = tuple(Stage(duration_s=rng.choice((5.0, 8.0)), rate_per_second=rng.choice((4.0, 8.0))) for _ in range(2))
+    rate, arrival = rng.choice((4.0, 6.0)), rng.choice((Arrival.POISSON, Arrival.UNIFORM))
+    rates = tuple(Stage(duration_s=rng.choice((4.0, 6.0)), rate_per_second=rng.choice((4.0, 6.0))) for _ in range(2))
     return Load(
         mode=LoadMode.RATE,
-        connections=6 * workers,
+        connections=4 + workers,
         workers=workers,
         warmup_s=warmup_s,
-        duration_s=sum(stage.duration_s for stage in rates) if kind == "rates" else rng.choice((8.0, 12.0)),
+        duration_s=sum(stage.duration_s for stage in rates) if kind == "rates" else rng.choice((6.0, 10.0)),
         rate_per_second=None if kind == "rates" else rate,
         stages=rates if kind == "rates" else (),
         arrival=arrival,

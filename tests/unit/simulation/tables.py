@@ -8,6 +8,7 @@ is written is checked against rules that know nothing of the guards, so a guard 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -57,6 +58,7 @@ class Tables(StandardTables):
         self.events: list[EventRow] = []
         self.beats: dict[str, list[Any]] = {}
         self.beaten_s: dict[str, float] = {}
+        self.longest_silence_s: Counter[str] = Counter()
         self.created: tuple[Any, ...] = ()
         self.enrichment: str | None = None
         self.status, self.phase = RunStatus.PREPARED, Phase.PREPARING
@@ -179,7 +181,7 @@ class Tables(StandardTables):
         return [(key, template_id, name, *is_at, *knows, *said, ZERO, self._moment(self.updated_s))]
 
     def _run_status_poll(self, _: str, __: str) -> list[tuple[Any, ...]]:
-        over_s = None if self.broken is Broken.ORPHANS else self.lease_over_s
+        over_s = self.lease_over_s
         over_ms = None if over_s is None else round(over_s * 1000)
         moment = self._moment(self.now_s)
         return [(self.status, self.phase, self.next_sequence_id, self.lease_epoch, self.targets, moment, over_ms)]
@@ -335,6 +337,8 @@ class Tables(StandardTables):
             if row[12:14] != [host, pid] or row[COUNT] >= count:
                 return 0
             row[2:12], row[16:18] = [status, phase, *said], [cpu, memory]
+            silent_s = self.now_s - self.beaten_s[worker_id]
+            self.longest_silence_s[worker_id] = max(self.longest_silence_s[worker_id], silent_s)
             self.beaten_s[worker_id] = self.now_s
             return 1
 

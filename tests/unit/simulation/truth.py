@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.metrics.client_effect import GAP_NS
 from loadgen.model.event import EventType, SetPhase, decode
-from loadgen.model.run import Phase
+from loadgen.model.run import Phase, RunStatus
 from loadgen.model.split import share
 from loadgen.model.worker import WorkerStatus
 from loadgen.report.client_health import GAP_INVALID_PERCENT
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tests.unit.simulation.world import World
 
 BAND = 0.005  # around a limit, where either verdict may be right
+SILENCE_MARGIN_S = 4.0  # leaders look once a second, and beats come every two
 SHIFT_MAX_S = 0.3  # the longest way of an answer
 
 Part = tuple[str, int | None]  # worker, stage
@@ -175,6 +176,12 @@ def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[s
         beat = world.tables.beats.get(worker.worker_id)
         if beat is None or beat[STATUS] != WorkerStatus.COMPLETED:
             leaves_open.append(f"the last beat of {worker.name} did not arrive")
+        if world.tables.longest_silence_s[worker.worker_id] > world.scenario.timing.dead_s - SILENCE_MARGIN_S:
+            leaves_open.append(f"{worker.name} was silent for as long as a dead worker is")
+    if world.tables.status is RunStatus.CANCELLED:
+        leaves_open.append("it was cancelled")
+    if world.seen["recovered"]:
+        leaves_open.append("its orchestrator was lost")
     if len(world.workers) > (world.scenario.load.workers or 1):
         leaves_open.append("a worker was replaced")
     windows = [] if zero_s is None else plan_run(world.scenario.load, announce_s=world.scenario.timing.announce_s).windows

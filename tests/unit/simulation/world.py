@@ -15,20 +15,24 @@ from unittest.mock import patch
 from loadgen.control.retry import Patience
 from loadgen.control.worker_heartbeats import WorkerIdentity
 from loadgen.errors import LoadgenError
+from loadgen.model.event import EventType
 from loadgen.model.run import RunStatus
+from loadgen.model.worker import WorkerStatus
+from loadgen.scenario.scenario import OnWorkerLoss
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from loadgen.worker import client, load_sessions, measuring, pool, ready, worker
 from loadgen.worker.heartbeat import identity_of
 from loadgen.worker.upload import SPOOL_VARIABLE
+from orchestrator.crew import Health
 from orchestrator.recover import recover
 from orchestrator.spawn.spawner import WorkerOrder
 from orchestrator.tick import Tick
 from tests.unit.simulation.faults import plan_faults
 from tests.unit.simulation.processes import OrchestratorProcess, Process, SimulatedGauges, WorkerProcess
-from tests.unit.simulation.rules import Broken, Rule, Violation
+from tests.unit.simulation.rules import Broken, Rule, Violation, breakage
 from tests.unit.simulation.scenarios import random_scenario
 from tests.unit.simulation.scheduler import Scheduler, here, simulated
-from tests.unit.simulation.tables import Tables
+from tests.unit.simulation.tables import STATUS, Tables
 from tests.unit.simulation.target import Target
 from tests.unit.simulation.truth import BAND, Truth, other_reasons, plan_zero_s, truth_of
 from tests.unit.simulation.wires import Fate
@@ -75,6 +79,7 @@ class World:
         self.trouble = 0.0
         self.trouble_until_s = 0.0
         self.away_until_s = 0.0
+        self.outages: list[tuple[float, float]] = []
         self.calm_s = 0.0  # nothing fails any more from then on
         self.workers: list[WorkerProcess] = []
         self.orchestrators: list[OrchestratorProcess] = []
@@ -102,8 +107,16 @@ class World:
         process.begin(self.rng.uniform(0.1, 1.0))
         return process
 
-    def seen_by(self, orchestrator: OrchestratorProcess, tick: Tick) -> None:
-        """A leader has looked at its run."""
+    def seen_by(self, tick: Tick) -> None:
+        """A leader has looked at its run: who is dead by silence was silent while it could have been heard."""
+        now_s, timing = self.scheduler.now_s, self.scenario.timing
+        for view in tick.crew:
+            by_silence = view.end is None and view.status not in (WorkerStatus.DEAD, WorkerStatus.COMPLETED, None)
+            if view.health is Health.DEAD and by_silence:
+                beaten_s = self.tables.beaten_s[view.worker_id]
+                away_s = sum(max(0.0, min(to_s, now_s) - max(from_s, beaten_s)) for from_s, to_s in self.outages)
+                if now_s - beaten_s - away_s < timing.dead_s - 2 * timing.tick_s:
+                    raise Violation(Rule.OUTAGE, f"{view.worker_id} was taken for dead after {now_s - beaten_s:.0f} s")
 
     def process_ended(self, process: Process) -> None:
         self._look()
@@ -117,15 +130,19 @@ class World:
 
     def run(self) -> History:
         random.seed(self.seed)
+        Violation.first = None
         with self._simulated():
             first = OrchestratorProcess(self, "orchestrator-0", begun=False)
             self.orchestrators.append(first)
             first.begin()
-            Recoverer(self).begin(RECOVER_S)
+            if self.broken is not Broken.RECOVERY:
+                Recoverer(self).begin(RECOVER_S)
             plan_faults(self)
             self._check()
             self.scheduler.run()
-        return self._history()
+        if Violation.first is not None:
+            raise Violation.first
+        return self._judged(self._history())
 
     def take_over(self) -> None:
         """Somebody leads the run on, unless somebody does already."""
@@ -134,6 +151,13 @@ class World:
             self.note("takes over", process.name)
             self.orchestrators.append(process)
             process.begin()
+
+    def check_recovered(self) -> None:
+        """Somebody has ended the run: no worker of it was alive, as far as others can see."""
+        for worker_id, beat in self.tables.beats.items():
+            silent_s = self.scheduler.now_s - self.tables.beaten_s[worker_id]
+            if not WorkerStatus(beat[STATUS]).is_terminal and silent_s < self.scenario.timing.dead_s:
+                raise Violation(Rule.COLLEAGUE, f"{worker_id} was heard {silent_s:.0f} s before")
 
     def _check(self) -> None:
         self._look()
@@ -149,7 +173,17 @@ class World:
         if self.tables.status.is_terminal or not self.tables.created:
             self.scheduler.stopped = True
 
+    def _judged(self, history: History) -> History:
+        """The verdict is what the truth allows."""
+        above, reasons = history.truth.lowest(), (history.summary.get("validity") or {}).get("reasons")
+        if history.valid and (above < -BAND or history.forbids):
+            raise Violation(Rule.SHORT, f"{above:.4f} above the limit, {history.forbids}, and it is VALID")
+        if not history.valid and above > BAND and not history.forbids and not history.leaves_open:
+            raise Violation(Rule.WHOLE, f"{above:.4f} above the limit, and it is {history.status}: {reasons}")
+        return history
+
     def _history(self) -> History:
+        self._check_end()
         row = self.tables.run_result()
         summary = json.loads(row[17]) if row is not None else {}
         zero_s = plan_zero_s(self.scenario, self.tables.events)
@@ -167,6 +201,19 @@ class World:
             seen=self.seen,
         )
 
+    def _check_end(self) -> None:
+        tables, first_s = self.tables, self.target.first_sent_s
+        began_s = min((event.created_s for event in tables.events if event.kind == EventType.START), default=None)
+        began_s = tables.started_s if began_s is None else began_s
+        if first_s is not None and (began_s is None or first_s < began_s):
+            raise Violation(Rule.LOAD, f"a statement was sent at {first_s:.3f} s")
+        stopping_s = tables.stopping_s or 0.0
+        lost = [one.name for one in self.workers if one.code and one.ended_s is not None and one.ended_s < stopping_s]
+        is_replaced = len(self.workers) > (self.scenario.load.workers or 1)
+        must_fail = self.scenario.on_worker_loss is OnWorkerLoss.FAIL and not is_replaced
+        if lost and must_fail and tables.status is RunStatus.COMPLETED:
+            raise Violation(Rule.LOSS, ", ".join(lost))
+
     @contextmanager
     def _simulated(self) -> Iterator[None]:
         def now_ns() -> int:
@@ -179,6 +226,9 @@ class World:
             assert isinstance(process, WorkerProcess)
             return replace(identity_of(*arguments), pid=process.pid)
 
+        def died(_: worker.Worker, thread: str, error: Exception) -> None:
+            self.scheduler.failure = self.scheduler.failure or error
+
         with simulated(), ExitStack() as stack:
             for module, name, value in (
                 (client, "monotonic_ns", now_ns),
@@ -187,12 +237,14 @@ class World:
                 (pool, "ThreadPoolExecutor", Executor),
                 (load_sessions, "connect", self.target.connect),
                 (ready, "gc", SimpleNamespace(collect=lambda: None, freeze=lambda: None)),
+                (worker.Worker, "_died", died),  # a bug that ends one of its threads ends the simulation
                 (worker, "Gauges", SimulatedGauges),
                 (worker, "HARVEST_S", 2.0),  # paces: half as many steps, and the same history otherwise
                 (measuring, "SECONDS_TOLD", 1),
                 (client, "IDLE_S", 1.0),
                 (client, "EXHAUSTED_S", 0.1),
                 (worker, "identity_of", identity),
+                *breakage(self.broken),
             ):
                 stack.enter_context(patch.object(module, name, value))
             yield
@@ -224,6 +276,7 @@ class Recoverer(Process):
                 done, left = recover(session, patience, by="somebody")
                 for one in done:
                     self.world.note("recovered", one.status)
+                    self.world.check_recovered()
                 if any(one.living for one in left):
                     self.world.take_over()
             except LoadgenError as error:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BEGINS_S = 3.0  # workers are ready by then, mostly
 
 KINDS = (
-    *("term", "kill", "restart", "pause", "pause", "drop", "drop", "refuse", "refuse", "refuse", "stall"),
+    *("term", "kill", "restart", "pause", "pause", "drop", "drop", "refuse", "refuse", "refuse", "stall", "unanswered"),
     *("mute", "cut off", "away", "trouble", "leader killed", "leader killed", "leader paused", "leader cut off"),
     *("lease", "cancel", "interrupt"),
 )
@@ -110,6 +110,11 @@ def _refuse(world: World, process: WorkerProcess, lasts_s: float) -> None:
     world.target.drop(process.worker_id, world.rng.choice((1, 2, None)))
 
 
+def _unanswered(world: World, process: WorkerProcess, lasts_s: float) -> None:
+    now_s = world.scheduler.now_s
+    world.target.silences.append(Span(now_s, now_s + lasts_s, frozenset([process.worker_id])))
+
+
 def _drop(world: World, process: WorkerProcess, _: float) -> None:
     world.target.drop(process.worker_id, world.rng.choice((1, None)))
 
@@ -129,6 +134,7 @@ _OF_WORKERS: dict[str, Callable[[World, WorkerProcess, float], None]] = {
     "pause": lambda _, process, lasts_s: process.pause(lasts_s),
     "drop": _drop,
     "refuse": _refuse,
+    "unanswered": _unanswered,
     "mute": _mute,
     "cut off": _cut_off,
 }

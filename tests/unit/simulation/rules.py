@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from loadgen.metrics.connections import ConnectionMeter
+from loadgen.metrics.windows import Window
 from loadgen.report.delivered import Portion
 from loadgen.scenario.scenario import OnWorkerLoss
 from orchestrator import leader, results
@@ -46,6 +47,8 @@ class Broken(StrEnum):
     RECOVERY = "no orphan is ended"
     CONNECTIONS = "connections that are missing count as open"
     PAUSES = "a pause of a worker's process is not noticed"
+    LATE = "a pause that keeps a window from opening is none of its gaps"
+    WAITS = "clients that pause after failures count as open"
     LIMITS = "load that is missing has no effect on the verdict"
     PLAN = "what a worker did not live to measure was not planned"
     STRICT = "no run has load enough"
@@ -87,6 +90,8 @@ _BREAKAGE: dict[Broken | None, list[tuple[Any, str, Any]]] = {
     Broken.LIVENESS: [(leader, "Liveness", _never_quiet)],
     Broken.LOSS: [(leader, "Rules", _careless)],
     Broken.CONNECTIONS: [(ConnectionMeter, "_count", _all_open)],
+    Broken.LATE: [(Window, "begins_ns", property(lambda window: window.opened_ns))],
+    Broken.WAITS: [(ConnectionMeter, "paused", lambda *_: None)],
     Broken.LIMITS: [(Portion, "is_short", lambda *_: False)],
     Broken.PLAN: [(results, "delivered_connections", _own_plan)],
     Broken.STRICT: [(Portion, "is_short", lambda *_: True)],

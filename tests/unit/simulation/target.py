@@ -58,6 +58,7 @@ class Target:
         self.records: defaultdict[Place, Record] = defaultdict(Record)
         self.refusals: list[Span] = []
         self.stalls: list[Span] = []
+        self.silences: list[Span] = []  # statements get no answer
         self._open: dict[int, Connection] = {}
         self._numbers = count(1)
         self.first_sent_s: float | None = None
@@ -91,13 +92,16 @@ class Target:
             self.first_sent_s = began_s if self.first_sent_s is None else self.first_sent_s
             self.last_sent_s = began_s
             record.sent[connection.window] += 1
-        takes_s = self._takes_s(connection.place[0], began_s) if is_load else TAG_S
+        silent = is_load and any(span.holds(began_s, connection.place[0]) for span in self.silences)
+        takes_s = self._takes_s(connection.place[0], began_s) if is_load and not silent else TAG_S
         place = len(record.executions)
         record.executions.append((began_s, began_s + takes_s))
         lost = connection.lost.wait(takes_s)
         record.executions[place] = (began_s, scheduler.now_s)
         if lost:
             raise OperationalError("session gone", errno=390111)
+        if silent:
+            raise OperationalError("no answer", errno=250003)
         if is_load:
             record.succeeded[connection.window] += 1
         elif sql.startswith("ALTER"):

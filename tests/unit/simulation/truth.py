@@ -57,12 +57,15 @@ class Truth:
         return sum(self.delivered[part] for part in parts) / planned if planned else 1.0
 
 
-def truth_of(scenario: Scenario, target: Target, zero_s: float | None) -> Truth:
-    """`zero_s`: when the plan began, by the server's clock; None: it never did. The way of an answer shifts all windows
-    of a worker, and cuts none: the best of such shifts counts."""
+def truth_of(scenario: Scenario, target: Target, zero_s: float | None) -> tuple[Truth, Truth]:
+    """What was there at least, and at most. `zero_s`: when the plan began, by the server's clock; None: it never did.
+
+    The way of an answer shifts all windows of a worker, and cuts none. How long it was the target does not know: the
+    least is without a shift, the most with the best.
+    """
     found = _truth(scenario, target, zero_s, {})
     if zero_s is None or scenario.load.mode is LoadMode.RATE or found.lowest() >= BAND:
-        return found
+        return found, found
     shifts = {}
     for worker_id in {part[0] for part in found.planned}:
         own = {part: amount for part, amount in found.planned.items() if part[0] == worker_id}
@@ -72,7 +75,7 @@ def truth_of(scenario: Scenario, target: Target, zero_s: float | None) -> Truth:
                 _truth(scenario, target, zero_s, {worker_id: shift_s}).delivered[part] for part in own
             ),
         )
-    return _truth(scenario, target, zero_s, shifts)
+    return found, _truth(scenario, target, zero_s, shifts)
 
 
 def _begins(target: Target, worker_id: str, planned_s: float) -> list[float]:

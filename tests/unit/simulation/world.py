@@ -49,7 +49,8 @@ class History:
 
     status: RunStatus | None  # None: there never was a run
     valid: bool
-    truth: Truth
+    least: Truth  # what was delivered
+    most: Truth
     forbids: tuple[str, ...]
     leaves_open: tuple[str, ...]
     summary: Mapping[str, Any]
@@ -112,8 +113,8 @@ class World:
         now_s, timing = self.scheduler.now_s, self.scenario.timing
         for view in tick.crew:
             by_silence = view.end is None and view.status not in (WorkerStatus.DEAD, WorkerStatus.COMPLETED, None)
-            if view.health is Health.DEAD and by_silence:
-                beaten_s = self.tables.beaten_s[view.worker_id]
+            if view.health is Health.DEAD and by_silence and view.row is not None:
+                beaten_s = now_s - view.row.age_ms / 1_000
                 away_s = sum(max(0.0, min(to_s, now_s) - max(from_s, beaten_s)) for from_s, to_s in self.outages)
                 if now_s - beaten_s - away_s < timing.dead_s - 2 * timing.tick_s:
                     raise Violation(Rule.OUTAGE, f"{view.worker_id} was taken for dead after {now_s - beaten_s:.0f} s")
@@ -175,11 +176,12 @@ class World:
 
     def _judged(self, history: History) -> History:
         """The verdict is what the truth allows."""
-        above, reasons = history.truth.lowest(), (history.summary.get("validity") or {}).get("reasons")
-        if history.valid and (above < -BAND or history.forbids):
-            raise Violation(Rule.SHORT, f"{above:.4f} above the limit, {history.forbids}, and it is VALID")
-        if not history.valid and above > BAND and not history.forbids and not history.leaves_open:
-            raise Violation(Rule.WHOLE, f"{above:.4f} above the limit, and it is {history.status}: {reasons}")
+        least, most = history.least.lowest(), history.most.lowest()
+        if history.valid and (most < -BAND or history.forbids):
+            raise Violation(Rule.SHORT, f"{most:.4f} above the limit, {history.forbids}, and it is VALID")
+        if not history.valid and least > BAND and not history.forbids and not history.leaves_open:
+            reasons = (history.summary.get("validity") or {}).get("reasons")
+            raise Violation(Rule.WHOLE, f"{least:.4f} above the limit, and it is {history.status}: {reasons}")
         return history
 
     def _history(self) -> History:
@@ -189,10 +191,12 @@ class World:
         zero_s = plan_zero_s(self.scenario, self.tables.events)
         forbids, leaves_open = other_reasons(self, zero_s)
         status = self.tables.status if self.tables.created else None
+        least, most = truth_of(self.scenario, self.target, zero_s)
         return History(
             status=status,
             valid=status is RunStatus.COMPLETED and bool(summary["validity"]["valid"]),
-            truth=truth_of(self.scenario, self.target, zero_s),
+            least=least,
+            most=most,
             forbids=tuple(forbids),
             leaves_open=tuple(leaves_open),
             summary=summary,
@@ -203,8 +207,9 @@ class World:
 
     def _check_end(self) -> None:
         tables, first_s = self.tables, self.target.first_sent_s
-        began_s = min((event.created_s for event in tables.events if event.kind == EventType.START), default=None)
-        began_s = tables.started_s if began_s is None else began_s
+        said_s = [event.created_s for event in tables.events if event.kind == EventType.START]
+        said_s += [] if tables.started_s is None else [tables.started_s]
+        began_s = min(said_s, default=None)
         if first_s is not None and (began_s is None or first_s < began_s):
             raise Violation(Rule.LOAD, f"a statement was sent at {first_s:.3f} s")
         stopping_s = tables.stopping_s or 0.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -24,11 +24,10 @@ from loadgen.control import (
 )
 from loadgen.control.find_max_step_history import StepRecord
 from loadgen.control.lease import LeaseTimes
-from loadgen.control.place import ControlPlace
 from loadgen.control.retry import Patience
 from loadgen.control.run_control_events import NewEvent
 from loadgen.control.run_status import Fenced, Move, Rollup, Run
-from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.session import ControlFailed, OpenSession
 from loadgen.errors import RunFailed
 from loadgen.log import event
 from loadgen.model.event import Start, Stop
@@ -76,13 +75,12 @@ class Leader:
 
     def __init__(
         self,
-        place: ControlPlace,
         run_id: str,
         scenario: Scenario,
         spawner: Spawner,
         *,
+        open_session: OpenSession,
         clock: Clock,
-        environ: Mapping[str, str],
         told: Callable[[Tick], None] = lambda _: None,
     ) -> None:
         self._run_id, self._spawner = run_id, spawner
@@ -100,8 +98,10 @@ class Leader:
         self._woken = threading.Event()
         # Never stopped: whoever will not wait for the control plane any longer ends the process.
         self.patience = Patience(stop=threading.Event(), clock=clock, first_pause_s=0.5)
-        self.session = ControlSession(place, role="orchestrator", environ=environ)
-        self._office = Office(place, run_id, times, self.session, self.patience, clock=clock, environ=environ)
+        self.session = open_session("orchestrator")
+        self._office = Office(
+            run_id, times, self.session, self.patience, lease_session=lambda: open_session("lease"), clock=clock
+        )
         self._voice = Voice(self.session, self.patience, self._office, self.worker_ids)
         self._liveness = Liveness(longest_gap_s=2 * timing.tick_s)
         self.succession = Succession()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from loadgen.clock import Clock
 from loadgen.control import run_leases
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
-from loadgen.control.place import ControlPlace
 from loadgen.control.retry import Patience
 from loadgen.control.run_leases import Term
 from loadgen.control.run_status import Fenced
@@ -27,18 +26,18 @@ class Office:
 
     def __init__(
         self,
-        place: ControlPlace,
         run_id: str,
         times: LeaseTimes,
         session: ControlSession,
         patience: Patience,
         *,
+        lease_session: Callable[[], ControlSession],
         clock: Clock,
-        environ: Mapping[str, str],
     ) -> None:
-        self._place, self._run_id, self._times = place, run_id, times
+        """`lease_session` makes the session on which a lease is renewed, one for each."""
+        self._run_id, self._times = run_id, times
         self._session, self._patience = session, patience
-        self._clock, self._environ = clock, environ
+        self._lease_session, self._clock = lease_session, clock
         self._keeper: LeaseKeeper | None = None
 
     @property
@@ -85,7 +84,6 @@ class Office:
         term = run_leases.claim(self._session, self._patience, self._run_id, owner, self._times.ttl_s)
         if term is None:
             return False
-        session = ControlSession(self._place, role="lease", environ=self._environ)
-        self._keeper = LeaseKeeper(session, term, self._times, claimed_ns=claimed_ns, clock=self._clock)
+        self._keeper = LeaseKeeper(self._lease_session(), term, self._times, claimed_ns=claimed_ns, clock=self._clock)
         self._keeper.start()
         return True

@@ -19,7 +19,7 @@ from loadgen.control import run_status, test_results, value_pools, window_result
 from loadgen.control.place import ControlPlace
 from loadgen.control.retry import Patience
 from loadgen.control.run_status import NewRun, Run
-from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.session import ControlFailed, ControlSession, OpenSession
 from loadgen.control.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
@@ -101,10 +101,12 @@ class OrchestratorService:
         circumstances: Circumstances | None = None,
         environ: Mapping[str, str] = os.environ,
         clock: Clock | None = None,
+        open_session: OpenSession | None = None,
     ) -> None:
         """`make_spawner` is needed to lead runs; `alone` says whether no other run was on the warehouse."""
+        self._open_session = open_session or (lambda role: ControlSession(place, role=role, environ=environ))
         self._alone, self._circumstances = alone, circumstances or Circumstances()
-        self._place, self._make_spawner, self._environ = place, make_spawner, environ
+        self._make_spawner, self._environ = make_spawner, environ
         self._clock = clock or SystemClock()
         self._stop = threading.Event()
         self._patience = Patience(stop=self._stop, clock=self._clock)
@@ -144,7 +146,7 @@ class OrchestratorService:
 
     def _lead(self, run_id: str, spawner: Spawner, told: Callable[[Tick], None], *, begun: bool) -> Finished:
         scenario = self._scenario(run_id)
-        leader = Leader(self._place, run_id, scenario, spawner, clock=self._clock, environ=self._environ, told=told)
+        leader = Leader(run_id, scenario, spawner, open_session=self._open_session, clock=self._clock, told=told)
         with self._lock:
             self._leader = leader
             for _ in range(self._interrupts):
@@ -311,7 +313,7 @@ class OrchestratorService:
             profile,
             warehouse,
             run_id,
-            ControlSession(self._place, role="warehouse-poll", environ=self._environ),
+            self._open_session("warehouse-poll"),
             clock=self._clock,
             period_s=scenario.timing.warehouse_poll_s,
             environ=self._environ,
@@ -336,7 +338,7 @@ class OrchestratorService:
 
     @contextmanager
     def _session(self) -> Iterator[ControlSession]:
-        session = ControlSession(self._place, role="orchestrator", environ=self._environ)
+        session = self._open_session("orchestrator")
         try:
             yield session
         finally:

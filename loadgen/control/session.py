@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -121,6 +121,8 @@ class ControlSession:
             self._owner = me
         assert self._owner == me, "a control session belongs to one thread"
 
+
+OpenSession = Callable[[str], ControlSession]  # makes a session for a role, the name of which is in its QUERY_TAG
 
 _BAD_CONFIGURATION = Failure(category=ErrorCategory.CONFIGURATION)
 

@@ -6,7 +6,8 @@ and nothing delivered in one second makes up for another.
 
     open          delivered
     logging in    delivered when the slot was open before, or was refused, unless this login is refused too
-    otherwise     missing: a first login, a refused one, the pause after it, waiting for a turn to log in
+    otherwise     missing: a first login, a refused one, the pause after it, waiting for a turn to log in, the pause
+                  after statements that got no answer
 """
 
 from __future__ import annotations
@@ -200,6 +201,18 @@ class ConnectionMeter:
             self._began_ns.pop(slot, None)
             self._refused += 1
             self._last_refused.append(refusal)
+
+    def paused(self, slot: int, now_ns: int) -> None:
+        """Its connection is open, and its client sends nothing for a while."""
+        with self._lock:
+            self._advance(now_ns)
+            self._set(slot, _ABSENT)
+
+    def resumed(self, slot: int, now_ns: int) -> None:
+        """The pause is over, and the connection still of use."""
+        with self._lock:
+            self._advance(now_ns)
+            self._set(slot, _OPEN)
 
     def gone(self, slot: int, now_ns: int) -> None:
         """Its client has left."""

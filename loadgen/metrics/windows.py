@@ -30,8 +30,14 @@ class Window:
     phase: Phase
     step_id: int | None = None
     opened_ns: int
+    due_ns: int | None = None  # when it was meant to open, where that was earlier: a process that is paused is late
     closed_ns: int | None = None
     state: WindowState = WindowState.OPEN
+
+    @property
+    def begins_ns(self) -> int:
+        """From when on its time is accounted for."""
+        return self.opened_ns if self.due_ns is None else min(self.due_ns, self.opened_ns)
 
     def seconds(self, now_ns: int) -> float:
         """What a rate is divided by: its length, up to now while it is open."""
@@ -49,9 +55,11 @@ class Windows:
         self._opened: set[int] = set()  # opened twice, a window would be stored twice
         self.newest: Window | None = None  # as it was opened
 
-    def open(self, window_id: int, *, phase: Phase, at_ns: int, step_id: int | None = None) -> Window:
-        """Open a window now, `at_ns`; the one that was open closes in the same moment."""
-        window = Window(window_id=window_id, phase=phase, step_id=step_id, opened_ns=at_ns)
+    def open(
+        self, window_id: int, *, phase: Phase, at_ns: int, step_id: int | None = None, due_ns: int | None = None
+    ) -> Window:
+        """Open a window now, `at_ns`, that was due then; the one that was open closes in the same moment."""
+        window = Window(window_id=window_id, phase=phase, step_id=step_id, opened_ns=at_ns, due_ns=due_ns)
         with self._lock:
             if window_id in self._opened:
                 raise ValueError(f"window {window_id} has been opened before")

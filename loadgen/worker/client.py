@@ -64,8 +64,7 @@ class Client:
         self._most = 0  # statements that a connection may have
         self._first_k = 0  # the first of them
         self._expires_ns = 0
-        self._failures = 0  # of the network, in a row
-        self._fatal = 0
+        self._failures = self._fatal = 0  # in a row: of the network, and inside of loadgen
         self._failed_k = NOWHERE  # the draw that failed last
         self._reopened: Reopened | None = None  # why it connects again; None: it is its first connection
         self._lost: Reopened | None = None  # why the session must not be used again
@@ -276,9 +275,13 @@ class Client:
         return classify(error), describe(error)
 
     def _pause(self, failures: int) -> None:
-        """Longer with every failure, and random, so that clients do not come back all at once."""
+        """Longer with every failure, and random, so that clients do not come back all at once. It delivers nothing."""
+        meter, now_ns = self._bench.connections, self._bench.clock.monotonic_ns
         longest_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(failures, 20))
+        meter.paused(self.slot.number, now_ns())
         self._wait_until(monotonic() + random.uniform(longest_s / 2, longest_s))
+        if not self._lost:
+            meter.resumed(self.slot.number, now_ns())
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 
@@ -316,9 +319,8 @@ class Client:
                 self._note_refused(error)
                 bench.clock.wait(self._leaving, login_pause_s(attempts, random.random()))
                 continue
-            self._connection, self._tagged = connection, window
+            self._connection, self._tagged, self.session_id = connection, window, connection.session_id
             self.slot.tagged(tag)
-            self.session_id = connection.session_id
             self._be_new()
             meter.login_succeeded(number, now_ns(), self._reopened)
             self.connected.set()
@@ -332,8 +334,7 @@ class Client:
         failure = classify(error.__cause__) if error.__cause__ is not None else None
         code, hopeless = None if failure is None else failure.code, failure is None or not failure.retryable
         self.refused = error if hopeless else None
-        at = bench.clock.utc_now().replace(tzinfo=None)
-        refusal = Refusal(at=at, code=code, text=plain(text, TEXT_MAX))
+        refusal = Refusal(at=bench.clock.utc_now().replace(tzinfo=None), code=code, text=plain(text, TEXT_MAX))
         bench.connections.login_refused(self.slot.number, bench.clock.monotonic_ns(), refusal)
         bench.failed("", ErrorCategory.CONFIGURATION if hopeless else ErrorCategory.CONNECTION, code, text)
 

@@ -213,10 +213,10 @@ class Conductor:
         arrivals = self._arrivals(phase, step_id, at_ns, closes_ns)
         held = self._hold()
         bench.arrivals = arrivals
-        bench.windows.open(self._window_id, phase=phase, at_ns=now_ns, step_id=step_id)
         # Connections were there since the moment it was meant for, unless this worker was not.
-        since_ns = now_ns if self._started_ns is None else max(at_ns, self._started_ns)
-        bench.connections.open(self._window_id, min(since_ns, now_ns), closes_ns)
+        since_ns = min(now_ns, now_ns if self._started_ns is None else max(at_ns, self._started_ns))
+        bench.windows.open(self._window_id, phase=phase, at_ns=now_ns, step_id=step_id, due_ns=since_ns)
+        bench.connections.open(self._window_id, since_ns, closes_ns)
         self._let_go(held, now_ns)
         self.phase, self.step_id, self._closes_ns = phase, step_id, closes_ns
         bench.go.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS, NS_PER_S
 
 SHORTEST_S = 0.2  # the kernel counts CPU time in steps: over less, a share of a core may be anything
+GAPS_KEPT = 100  # the newest
 PROBE_S = 0.05  # each wake-up takes the interpreter from a client, and a hundred a second are felt
 _PROBE_NS = round(PROBE_S * NS_PER_S)
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -121,12 +122,18 @@ class ClientMeter:
 
     def __init__(self) -> None:
         self._accounts: dict[int, _Account] = {}
+        self._gaps: deque[Wait] = deque(maxlen=GAPS_KEPT)  # told before: a pause may keep a window from opening
 
     def add(self, gauge: Gauge, windows: Iterable[Window]) -> None:
         """Share the last second out among the windows it was part of."""
         for window in windows:
-            if window.phase is Phase.MEASUREMENT:
-                self._accounts.setdefault(window.window_id, _Account()).add(gauge, window)
+            if window.phase is not Phase.MEASUREMENT:
+                continue
+            if window.window_id not in self._accounts:
+                self._accounts[window.window_id] = _Account()
+                self._accounts[window.window_id].held_up(self._gaps, window)
+            self._accounts[window.window_id].add(gauge, window)
+        self._gaps.extend(wait for wait in gauge.waits if wait.late_ns >= GAP_NS)
 
     def effect(self, window_id: int) -> ClientEffect | None:
         """Of a window so far; None: it is none of the measurement, or has not been watched yet."""
@@ -159,11 +166,19 @@ class _Account:
         self.machine_cpu_ns += round(share * gauge.machine_cpu_ns)
         self.cores = gauge.cores
         self._add_minute(inside_ns, round(share * gauge.cpu_ns))
-        inside = [_overlap_ns(wait.from_ns, wait.to_ns, window) for wait in gauge.waits]
-        for wait, part_ns in zip(gauge.waits, inside, strict=True):
-            if wait.late_ns >= GAP_NS:
-                self.gap_ns += part_ns
-        late_ns = np.array([wait.late_ns for wait in gauge.waits], np.int64)
+        self._wait(gauge.waits, window)
+
+    def held_up(self, gaps: Sequence[Wait], window: Window) -> None:
+        """Pauses that were over when the window opened, and not when it should have."""
+        late = [gap for gap in gaps if gap.to_ns > window.begins_ns]
+        if late:
+            self.elapsed_ns += sum(_overlap_ns(gap.from_ns, gap.to_ns, window) for gap in late)
+            self._wait(late, window)
+
+    def _wait(self, waits: Sequence[Wait], window: Window) -> None:
+        inside = [_overlap_ns(wait.from_ns, wait.to_ns, window) for wait in waits]
+        self.gap_ns += sum(part for wait, part in zip(waits, inside, strict=True) if wait.late_ns >= GAP_NS)
+        late_ns = np.array([wait.late_ns for wait in waits], np.int64)
         self.late += Histogram.weighted(late_ns, np.array([round(part / NS_PER_MS) for part in inside], np.int64))
 
     def _add_minute(self, inside_ns: int, cpu_ns: int) -> None:
@@ -189,7 +204,7 @@ class _Account:
 def _overlap_ns(from_ns: int, to_ns: int, window: Window) -> int:
     """How much of a span lies inside the window."""
     end_ns = to_ns if window.closed_ns is None else min(to_ns, window.closed_ns)
-    return max(0, end_ns - max(from_ns, window.opened_ns))
+    return max(0, end_ns - max(from_ns, window.begins_ns))
 
 
 def _machine_cpu_ns() -> int:

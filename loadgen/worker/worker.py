@@ -24,7 +24,7 @@ from loadgen.clock import Clock, SystemClock
 from loadgen.control import run_status, value_pools, window_results
 from loadgen.control.place import ControlPlace
 from loadgen.control.retry import Patience
-from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.session import ControlFailed, ControlSession, OpenSession
 from loadgen.control.test_results import ResultRow
 from loadgen.errors import LoadgenError
 from loadgen.log import event
@@ -60,9 +60,16 @@ class Worker:
     """run() is the main thread's; methods that begin with `_` and end in `_thread` are the other threads' work."""
 
     def __init__(
-        self, arguments: WorkerArguments, place: ControlPlace, *, environ: Mapping[str, str], clock: Clock | None = None
+        self,
+        arguments: WorkerArguments,
+        place: ControlPlace,
+        *,
+        environ: Mapping[str, str],
+        clock: Clock | None = None,
+        open_session: OpenSession | None = None,
     ) -> None:
-        self._arguments, self._place, self._environ = arguments, place, environ
+        self._arguments, self._environ = arguments, environ
+        self._open_session = open_session or (lambda role: ControlSession(place, role=role, environ=environ))
         self._clock = clock or SystemClock()
         self._test_id = str(uuid.uuid4())
         self._board = Board(clock=self._clock)
@@ -370,7 +377,7 @@ class Worker:
     # --- small things ------------------------------------------------------------------------------------------------
 
     def _session(self, role: str) -> ControlSession:
-        return ControlSession(self._place, role=f"{self._arguments.worker_id}/{role}", environ=self._environ)
+        return self._open_session(f"{self._arguments.worker_id}/{role}")
 
     def _flush(self, session: ControlSession, period_s: float) -> Flush:
         return Flush(session, self._arguments, self._test_id, self._board, self._clock, period_s=period_s)

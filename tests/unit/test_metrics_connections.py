@@ -22,7 +22,7 @@ from loadgen.metrics.connections import (
     time_data,
 )
 from loadgen.metrics.fields import BadMetrics, Fields
-from loadgen.units import NS_PER_MS
+from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.workload.pacing import Ramp
 
 MOMENT = datetime(2026, 11, 15, 2, 0, 0)  # noqa: DTZ001 (naive UTC, as everywhere in results)
@@ -99,6 +99,18 @@ def test_a_login_that_is_under_way_when_its_window_closes_counts_until_it_is_ref
 
     slots.refused(0, 1_600)
     assert slots.time(1_700) == (1_000, 900, 0)
+
+
+def test_the_pause_after_statements_without_an_answer_is_missing() -> None:
+    meter = ConnectionMeter()
+    meter.plan(Ramp(origin=1, target=1), 0)
+    meter.login_succeeded(0, 0, None)
+    meter.open(0, 0, None)
+    meter.paused(0, 2 * NS_PER_S)
+    meter.resumed(0, 5 * NS_PER_S)
+
+    assert meter.is_complete(5 * NS_PER_S)
+    assert meter.time(0, 6 * NS_PER_S) == ConnectionTime(planned_ms=6_000, delivered_ms=3_000)
 
 
 def test_waiting_for_a_turn_to_log_in_is_missing() -> None:

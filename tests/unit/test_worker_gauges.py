@@ -141,6 +141,23 @@ def test_lateness_of_half_a_second_is_a_gap() -> None:
     assert found.gap_percent == pytest.approx(50.0)
 
 
+@pytest.mark.parametrize("seen_before", [True, False], ids=["told before it opened", "told after it opened"])
+def test_a_pause_that_kept_a_window_from_opening_is_a_gap_of_it(seen_before: bool) -> None:
+    windows, meter = Windows(), ClientMeter()
+    pause = second(2, late_ms=700)
+    if seen_before:
+        meter.add(pause, windows.held())
+    windows.open(0, phase=Phase.MEASUREMENT, at_ns=2 * NS_PER_S, due_ns=3 * NS_PER_S // 2)
+    if not seen_before:
+        meter.add(pause, windows.held())
+    meter.add(second(3), windows.held())
+
+    found = meter.effect(0)
+
+    assert found is not None
+    assert (found.gap_ms, found.elapsed_ms) == (500, 1500)
+
+
 def test_what_was_stored_is_forgotten() -> None:
     windows, meter = Windows(), ClientMeter()
     windows.open(0, phase=Phase.MEASUREMENT, at_ns=0)

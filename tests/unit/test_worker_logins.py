@@ -141,6 +141,29 @@ def test_a_client_that_is_refused_tries_again_for_longer_and_longer_and_is_count
     assert time.delivered_ms <= 10, "waits and refused logins are missing"
 
 
+def test_a_client_that_pauses_after_failures_delivers_nothing() -> None:
+    paused: list[int] = []
+
+    def no_answer() -> None:
+        paused.append(bed.connections.is_complete(0))
+        if len(paused) == 4:
+            client.leave()
+        raise OSError("no answer")
+
+    bed = Bed(Door(), no_answer)
+    bed.connections.plan(Ramp(origin=1, target=1), 0)
+    client = Client(bed.slots.get(0), bed.bench)
+    told: list[str] = []
+    for name in ("paused", "resumed"):
+        meant = getattr(bed.connections, name)
+        setattr(bed.connections, name, lambda *when, name=name, meant=meant: (told.append(name), meant(*when)))
+
+    client.run()
+
+    assert paused == [True] * 4, "while it executes its connection counts"
+    assert told == ["paused", "resumed"] * 3
+
+
 def test_a_client_that_is_told_to_leave_does_not_wait_for_its_next_login() -> None:
     bed = Bed(Door(*[ConfigurationError("no")] * 1_000), lambda: None)
     client = Client(bed.slots.get(0), bed.bench)

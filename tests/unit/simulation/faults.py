@@ -1,0 +1,151 @@
+"""What goes wrong in a world, and when: drawn before the run begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from loadgen.control import run_status
+from loadgen.control.retry import Patience
+from loadgen.errors import LoadgenError
+from tests.unit.simulation.processes import OrchestratorProcess, Process, WorkerProcess
+from tests.unit.simulation.target import Span
+
+if TYPE_CHECKING:
+    from tests.unit.simulation.world import World
+
+BEGINS_S = 3.0  # workers are ready by then, mostly
+
+KINDS = (
+    *("term", "kill", "restart", "pause", "pause", "drop", "drop", "refuse", "refuse", "refuse", "stall", "unanswered"),
+    *("mute", "cut off", "away", "trouble", "leader killed", "leader killed", "leader paused", "leader cut off"),
+    *("lease", "cancel", "interrupt"),
+)
+
+
+def plan_faults(world: World) -> None:
+    rng, load = world.rng, world.scenario.load
+    assert load.duration_s is not None
+    ends_s = BEGINS_S + 3.0 + load.warmup_s + load.duration_s
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3))):
+        at_s, lasts_s = rng.uniform(0.0, ends_s), rng.choice((0.1, 0.3, 0.6, 1.5, 4.0, 9.0, 20.0))
+        kind = rng.choice(KINDS)
+        world.calm_s = max(world.calm_s, at_s + lasts_s)
+        world.scheduler.at(at_s, _happening(world, kind, lasts_s, rng.random()))
+
+
+def _happening(world: World, kind: str, lasts_s: float, dice: float) -> Callable[[], None]:
+    def happen() -> None:
+        world.note(kind, f"{lasts_s:g} s")
+        workers = [process for process in world.workers if not process.gone]
+        leaders = [process for process in world.orchestrators if not process.gone]
+        if kind in _OF_ALL:
+            _OF_ALL[kind](world, lasts_s)
+        elif kind in _OF_WORKERS and workers:
+            _OF_WORKERS[kind](world, workers[int(dice * len(workers))], lasts_s)
+        elif kind in _OF_LEADERS and leaders:
+            _OF_LEADERS[kind](world, leaders[-1], lasts_s)
+
+    return happen
+
+
+# --- everybody -------------------------------------------------------------------------------------------------------
+
+
+def _away(world: World, lasts_s: float) -> None:
+    now_s, until_s = world.scheduler.now_s, world.scheduler.now_s + lasts_s
+    if until_s > world.away_until_s:
+        world.outages.append((max(now_s, world.away_until_s), until_s))
+        world.away_until_s = until_s
+
+
+def _trouble(world: World, lasts_s: float) -> None:
+    world.trouble, world.trouble_until_s = world.rng.choice((0.05, 0.3)), world.scheduler.now_s + lasts_s
+
+
+def _stall(world: World, lasts_s: float) -> None:
+    now_s, everybody = world.scheduler.now_s, frozenset(process.worker_id for process in world.workers)
+    world.target.stalls.append(Span(now_s, now_s + min(lasts_s, 4.0), everybody))
+
+
+def _cancel(world: World, _: float) -> None:
+    User(world).begin()
+
+
+class User(Process):
+    """Somebody types `loadgen stop`."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, "user")
+
+    def main(self) -> int:
+        session, patience = self.open_session("stop"), Patience(stop=self.never, clock=self.clock, attempts=3)
+        try:
+            run_status.cancel(session, patience, self.world.run_id, "enough")
+        except LoadgenError as error:
+            self.world.note("not cancelled", str(error))
+        return 0
+
+
+_OF_ALL = {"away": _away, "trouble": _trouble, "stall": _stall, "cancel": _cancel}
+
+# --- a worker --------------------------------------------------------------------------------------------------------
+
+
+def _restart(world: World, process: WorkerProcess, lasts_s: float) -> None:
+    """Killed, and started again by whoever looks after it."""
+    process.kill()
+
+    def again() -> None:
+        if world.elsewhere and not world.tables.status.is_terminal:
+            world.start_worker(process.order)
+
+    world.scheduler.at(world.scheduler.now_s + lasts_s, again)
+
+
+def _refuse(world: World, process: WorkerProcess, lasts_s: float) -> None:
+    """Sessions end, and for a while no login is accepted."""
+    now_s = world.scheduler.now_s
+    world.target.refusals.append(Span(now_s, now_s + lasts_s, frozenset([process.worker_id])))
+    world.target.drop(process.worker_id, world.rng.choice((1, 2, None)))
+
+
+def _unanswered(world: World, process: WorkerProcess, lasts_s: float) -> None:
+    now_s = world.scheduler.now_s
+    world.target.silences.append(Span(now_s, now_s + lasts_s, frozenset([process.worker_id])))
+
+
+def _drop(world: World, process: WorkerProcess, _: float) -> None:
+    world.target.drop(process.worker_id, world.rng.choice((1, None)))
+
+
+def _mute(world: World, process: Process, lasts_s: float) -> None:
+    process.mute_until_s = world.scheduler.now_s + lasts_s
+
+
+def _cut_off(world: World, process: Process, lasts_s: float) -> None:
+    process.cut_off_until_s = world.scheduler.now_s + lasts_s
+
+
+_OF_WORKERS: dict[str, Callable[[World, WorkerProcess, float], None]] = {
+    "term": lambda _, process, __: process.terminate(),
+    "kill": lambda _, process, __: process.kill(),
+    "restart": _restart,
+    "pause": lambda _, process, lasts_s: process.pause(lasts_s),
+    "drop": _drop,
+    "refuse": _refuse,
+    "unanswered": _unanswered,
+    "mute": _mute,
+    "cut off": _cut_off,
+}
+
+# --- a leader --------------------------------------------------------------------------------------------------------
+
+
+_OF_LEADERS: dict[str, Callable[[World, OrchestratorProcess, float], None]] = {
+    "leader killed": lambda _, process, __: process.kill(),
+    "leader paused": lambda _, process, lasts_s: process.pause(lasts_s),
+    "leader cut off": _cut_off,
+    "lease": _mute,
+    "interrupt": lambda _, process, __: process.interrupt(),
+}

@@ -1,0 +1,322 @@
+"""Worker and orchestrator processes: the real ones, on clocks of the simulation; they are paused, and killed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, cast
+
+from loadgen.control.place import ControlPlace
+from loadgen.control.session import ControlSession
+from loadgen.errors import LoadgenError
+from loadgen.units import NS_PER_S
+from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.gauges import PROBE_S, Gauge, Wait
+from loadgen.worker.worker import Worker
+from orchestrator.service import OrchestratorService
+from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
+from orchestrator.tick import Tick
+from tests.unit.simulation.rules import Broken
+from tests.unit.simulation.scheduler import Killed
+from tests.unit.simulation.standard_tables import ZERO
+from tests.unit.simulation.wires import Fate, Wire
+
+if TYPE_CHECKING:
+    from tests.unit.simulation.world import World
+
+PLACE = ControlPlace(connection="embedded")
+_PROBE_NS = round(PROBE_S * NS_PER_S)
+
+
+class ProcessClock:
+    """The clocks of a process. The monotonic one stands still while its machine is suspended."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.suspended_ns = 0
+
+    def monotonic_ns(self) -> int:
+        return self.process.world.scheduler.now_ns - self.suspended_ns
+
+    def boottime_ns(self) -> int:
+        return self.process.world.scheduler.now_ns
+
+    def utc_now(self) -> datetime:
+        return ZERO.replace(tzinfo=UTC) + timedelta(microseconds=self.boottime_ns() // 1_000)
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.wait(timeout_s)
+
+
+class Process:
+    """Something that runs, is paused, and ends."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.clock = ProcessClock(self)
+        self.gone = False
+        self.never = threading.Event()
+        self.ended_s: float | None = None
+        self.code: int | None = None
+        self.paused_until_ns = 0
+        self.pauses: list[tuple[int, int]] = []  # by its own monotonic clock
+        self.cut_off_until_s = 0.0  # from the control plane
+        self.mute_until_s = 0.0  # its beats, or its renewals, do not arrive
+
+    def begin(self, after_s: float = 0.0) -> None:
+        def start() -> None:
+            if not self.gone:
+                self.world.scheduler.spawn(self, self._live, self.name)
+
+        scheduler = self.world.scheduler
+        scheduler.at(scheduler.now_s + after_s, start)
+
+    def pause(self, seconds: float) -> None:
+        """Stopped by a signal, or by the machine."""
+        now_ns = self.world.scheduler.now_ns
+        until_ns = now_ns + round(seconds * NS_PER_S)
+        if until_ns > self.paused_until_ns:
+            since_ns = max(now_ns, self.paused_until_ns)
+            self.pauses.append((since_ns - self.clock.suspended_ns, until_ns - self.clock.suspended_ns))
+            self.paused_until_ns = until_ns
+
+    def kill(self) -> None:
+        self._exit(-9)
+
+    @property
+    def is_running(self) -> bool:
+        return not self.gone
+
+    def _live(self) -> None:
+        code = self.main()
+        if not self.gone:
+            self._exit(code)
+
+    def main(self) -> int:
+        raise NotImplementedError
+
+    def _exit(self, code: int) -> None:
+        if not self.gone:
+            scheduler = self.world.scheduler
+            self.gone, self.code, self.ended_s = True, code, scheduler.now_s
+            self.world.note("exit", self.name, str(code))
+            scheduler.wake(self)
+            self.world.process_ended(self)
+
+    def open_session(self, role: str) -> ControlSession:
+        return cast(ControlSession, Wire(self.world.tables, SessionWeather(self, role)))
+
+    def soon(self, work: Callable[[], object], name: str) -> None:
+        """A thread of this process does something, as a signal's does."""
+        if not self.gone:
+            self.world.scheduler.spawn(self, work, name)
+
+
+class SessionWeather:
+    """What becomes of the statements of one session."""
+
+    def __init__(self, process: Process, role: str) -> None:
+        self._process, self._world = process, process.world
+        self._mutable = role.endswith(("heartbeat", "lease"))
+
+    def fate(self, *, changes: bool) -> Fate:
+        world, process = self._world, self._process
+        if process.gone:
+            raise Killed
+        now_s = world.scheduler.now_s
+        if now_s < world.away_until_s:
+            return Fate.AWAY
+        if now_s < process.cut_off_until_s or (self._mutable and now_s < process.mute_until_s):
+            return Fate.LATE if changes and world.rng.random() < 0.3 else Fate.AWAY
+        return world.fate(changes=changes)
+
+    def latency_s(self) -> float:
+        return self._world.latency_s()
+
+    def silence_s(self) -> float:
+        return self._world.rng.choice((0.01, 0.2, 2.0, 8.0))
+
+    def later(self, fate: Fate, happens: Callable[[], None]) -> None:
+        self._world.later(fate, happens)
+
+    def sleep(self, seconds: float) -> None:
+        if seconds > 0.0:
+            self._world.scheduler.sleep(seconds)
+        elif self._process.gone:
+            raise Killed
+
+
+class SimulatedGauges:
+    """How loaded a worker is: not at all; and how late its threads woke up, which follows from its pauses."""
+
+    def __init__(self, clock: ProcessClock) -> None:
+        self._clock = clock
+        self._told_ns = clock.monotonic_ns()
+        self._paused = 0  # how many pauses were told
+
+    def probe(self, stopping: threading.Event) -> None:
+        stopping.wait()
+
+    def read(self) -> Gauge:
+        from_ns, now_ns = self._told_ns, self._clock.monotonic_ns()
+        process = self._clock.process
+        pauses = [] if process.world.broken is Broken.PAUSES else process.pauses[self._paused :]
+        self._paused += len(pauses)
+        waits, at_ns = [], from_ns
+        for since_ns, until_ns in pauses:
+            if since_ns > at_ns:
+                waits.append(Wait(at_ns, since_ns, 0))
+            begun_ns = max(at_ns, since_ns - _PROBE_NS // 2)
+            waits.append(Wait(begun_ns, until_ns, max(0, until_ns - begun_ns - _PROBE_NS)))
+            at_ns = until_ns
+        waits.append(Wait(at_ns, now_ns, 0))
+        self._told_ns = now_ns
+        return Gauge(
+            cpu_percent=1.0,
+            memory_percent=1.0,
+            wakeup_p99_ms=0.0,
+            from_ns=from_ns,
+            to_ns=now_ns,
+            cores=2,
+            waits=tuple(wait for wait in waits if wait.to_ns > wait.from_ns),
+        )
+
+
+class WorkerProcess(Process):
+    """`loadgen worker`."""
+
+    def __init__(self, world: World, order: WorkerOrder, pid: int) -> None:
+        super().__init__(world, f"{order.worker_id}:{pid}")
+        self.worker_id, self.pid, self.order = order.worker_id, pid, order
+        self._worker: Worker | None = None
+
+    def main(self) -> int:
+        order = self.order
+        arguments = WorkerArguments(
+            run_id=order.run_id,
+            worker_id=order.worker_id,
+            worker_group_id=order.worker_group_id,
+            worker_group_count=order.worker_group_count,
+        )
+        self._worker = Worker(
+            arguments, PLACE, environ=self.world.environ, clock=self.clock, open_session=self.open_session
+        )
+        return self._worker.run()
+
+    def terminate(self) -> None:
+        """SIGTERM. Before there is a handler it ends the process."""
+        if self._worker is None:
+            self._exit(-15)
+        else:
+            worker = self._worker
+            self.soon(lambda: worker.stop("SIGTERM"), "signals")
+
+    def orphaned(self) -> None:
+        if self._worker is not None:
+            worker = self._worker
+            self.soon(lambda: worker.orphaned("the parent process is gone"), "parent-watch")
+        else:
+            self._exit(4)
+
+
+class Children:
+    """A Spawner whose workers are children: it sees their ends, and they notice the end of their parent."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._children: list[WorkerProcess] = []
+
+    def start(self, orders: tuple[WorkerOrder, ...]) -> None:
+        self._children = [self._world.start_worker(order) for order in orders]
+
+    def ended(self) -> tuple[WorkerEnd, ...]:
+        return tuple(
+            WorkerEnd(worker_id=child.worker_id, code=child.code or 0) for child in self._children if child.gone
+        )
+
+    def running(self) -> int:
+        return sum(not child.gone for child in self._children)
+
+    def terminate(self, *, hard: bool) -> None:
+        for child in self._children:
+            if not child.gone:
+                child.kill() if hard else child.terminate()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def orphan(self) -> None:
+        for child in self._children:
+            child.orphaned()
+
+
+class Elsewhere:
+    """A Spawner whose workers run on other machines: only their beats are seen."""
+
+    def __init__(self, world: World, *, starts: bool) -> None:
+        self._world, self._starts = world, starts
+
+    def start(self, orders: tuple[WorkerOrder, ...]) -> None:
+        for order in orders if self._starts else ():
+            self._world.start_worker(order)
+
+    def ended(self) -> tuple[WorkerEnd, ...]:
+        return ()
+
+    def running(self) -> int:
+        return 0
+
+    def terminate(self, *, hard: bool) -> None:
+        """Out of reach."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class OrchestratorProcess(Process):
+    """`loadgen run`, or `loadgen runs recover`, which takes over a run that lost its leader."""
+
+    def __init__(self, world: World, name: str, *, begun: bool) -> None:
+        super().__init__(world, name)
+        self._begun = begun
+        self._children = Children(world) if not world.elsewhere and not begun else None
+        self.service = OrchestratorService(
+            PLACE,
+            lambda _: self._children or Elsewhere(world, starts=not begun),
+            environ=world.environ,
+            clock=self.clock,
+            open_session=self.open_session,
+        )
+        self.summary: Mapping[str, object] | None = None
+
+    def main(self) -> int:
+        world = self.world
+        try:
+            if not self._begun:
+                self.service.create_run(world.scenario, run_id=world.run_id)
+            lead = self.service.take_over if self._begun else self.service.start_run
+            self.summary = lead(world.run_id, self._told).summary
+        except LoadgenError as error:
+            world.note("gave up", self.name, str(error))
+            return error.exit_code
+        return 0
+
+    def interrupt(self) -> None:
+        if not self.gone:
+            self.world.note("interrupt", self.name)
+            self.service.interrupt()
+
+    def kill(self) -> None:
+        if not self.gone:
+            super().kill()
+            if self._children is not None:
+                self._children.orphan()
+
+    def _told(self, tick: Tick) -> None:
+        self.world.seen_by(tick)
+
+    def _live(self) -> None:
+        super()._live()
+        if self._children is not None:
+            self._children.orphan()

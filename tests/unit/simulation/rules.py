@@ -1,0 +1,109 @@
+"""What must hold in every history, and what can be broken on purpose to see that it is noticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any
+
+from loadgen.metrics.connections import ConnectionMeter
+from loadgen.metrics.windows import Window
+from loadgen.report.delivered import Portion
+from loadgen.scenario.scenario import OnWorkerLoss
+from orchestrator import leader, results
+from orchestrator.course import Course, Rules
+from orchestrator.crew import Liveness
+
+
+class Rule(StrEnum):
+    """What holds at every step, whatever happens."""
+
+    STEPS = "a run takes only the steps that it may take, and ends once"
+    TERMS = "there is one term at a time, and one that is over does not come back"
+    FENCE = "nothing of a term is written once its successor has begun"
+    NUMBERS = "events have numbers without gaps, and each is there once"
+    RESULT = "the result of a run is there once, as far as readers see, and is what the run says"
+    ONCE = "a leader that knows it was heard does not repeat itself"
+    LOAD = "load begins after START, and not after the end of the run"
+    OUTAGE = "an outage of the control plane kills no worker"
+    LOSS = "a run that lost a worker before it began to stop is not completed"
+    COLLEAGUE = "a run is recovered only when none of its workers is alive"
+    END = "every run and every worker ends in time"
+    SHORT = "a run is not VALID when less load was delivered than its plan asks for"
+    WHOLE = "a run is VALID when its load was delivered, and nothing else is wrong"
+
+
+class Broken(StrEnum):
+    """What can be broken on purpose."""
+
+    FENCING = "writes are taken from terms that are over"
+    MARGIN = "a successor does not wait for statements under way"
+    RENEWAL = "a term that is over can be renewed"
+    PLACE = "a run is moved from wherever it is"
+    NUMBERS = "neither the number nor the id of an event is a key"
+    MEMORY = "a leader forgets what was carried out"
+    LIVENESS = "time without an observation counts as silence"
+    LOSS = "a leader misses that a worker was lost"
+    RECOVERY = "no orphan is ended"
+    CONNECTIONS = "connections that are missing count as open"
+    PAUSES = "a pause of a worker's process is not noticed"
+    LATE = "a pause that keeps a window from opening is none of its gaps"
+    WAITS = "clients that pause after failures count as open"
+    LIMITS = "load that is missing has no effect on the verdict"
+    PLAN = "what a worker did not live to measure was not planned"
+    STRICT = "no run has load enough"
+
+
+def breakage(broken: Broken | None) -> list[tuple[Any, str, Any]]:
+    """What is replaced in the product for it: (where, name, by what). The tables break what is theirs themselves."""
+    return _BREAKAGE.get(broken, [])
+
+
+def _forgets(course: Course, _: object) -> Course:
+    return course
+
+
+def _never_quiet(*, longest_gap_s: float) -> Liveness:
+    return Liveness(longest_gap_s=1e9 * longest_gap_s)
+
+
+def _careless(**rules: Any) -> Rules:
+    return replace(Rules(**rules), on_worker_loss=OnWorkerLoss.CONTINUE)
+
+
+def _all_open(meter: ConnectionMeter, from_ns: int, to_ns: int) -> None:
+    account = None if meter._window is None else meter._accounts[meter._window]
+    if account is not None:
+        end_ns = to_ns if account.closes_ns is None else min(to_ns, account.closes_ns)
+        for planned, length_ns in meter._line.levels(from_ns, end_ns):
+            account.planned_ns += planned * length_ns
+            account.open_ns += planned * length_ns
+
+
+def _own_plan(windows: Any, _: object) -> Any:
+    return _DELIVERED(windows, None)
+
+
+_DELIVERED = results.delivered_connections
+_BREAKAGE: dict[Broken | None, list[tuple[Any, str, Any]]] = {
+    Broken.MEMORY: [(leader, "carried_out", _forgets)],
+    Broken.LIVENESS: [(leader, "Liveness", _never_quiet)],
+    Broken.LOSS: [(leader, "Rules", _careless)],
+    Broken.CONNECTIONS: [(ConnectionMeter, "_count", _all_open)],
+    Broken.LATE: [(Window, "begins_ns", property(lambda window: window.opened_ns))],
+    Broken.WAITS: [(ConnectionMeter, "paused", lambda *_: None)],
+    Broken.LIMITS: [(Portion, "is_short", lambda *_: False)],
+    Broken.PLAN: [(results, "delivered_connections", _own_plan)],
+    Broken.STRICT: [(Portion, "is_short", lambda *_: True)],
+}
+
+
+class Violation(AssertionError):
+    """The first one counts, also where the product catches it."""
+
+    first: Violation | None = None
+
+    def __init__(self, rule: Rule, what: str) -> None:
+        super().__init__(f"{rule}: {what}")
+        self.rule = rule
+        Violation.first = Violation.first or self

@@ -1,0 +1,88 @@
+"""Random scenarios: closed loops, stages and rates, small enough to be simulated by the thousand."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from loadgen.scenario.read import parse_scenario
+from loadgen.scenario.scenario import Arrival, ConnectionPolicy, Load, LoadMode, OnWorkerLoss, Scenario, Stage, Timing
+
+_BASE = parse_scenario(
+    """
+version: 1
+name: simulated
+connection: embedded
+workload: {statements: [{name: read, sql: SELECT 1}]}
+query_log: {mode: none}
+enrichment: {enabled: false}
+""",
+    source="simulated.yaml",
+    environ={},
+).scenario
+
+# Everything that waits for the dead waits less: the same histories, and fewer seconds in which nothing happens.
+QUICK = Timing(
+    tick_s=1.0,
+    heartbeat_s=2.0,
+    flush_s=60.0,
+    registration_s=20.0,
+    start_s=30.0,
+    stale_s=6.0,
+    dead_s=12.0,
+    no_connection_s=12.0,
+    orchestrator_lost_s=30.0,
+    drain_s=10.0,
+    drain_interrupt_s=5.0,
+    lease_ttl_s=8.0,
+    lease_renew_s=2.0,
+    lease_margin_s=2.0,
+)
+
+
+def random_scenario(rng: random.Random) -> Scenario:
+    workers = rng.choice((1, 1, 1, 2, 2, 3))
+    return replace(
+        _BASE,
+        load=_load(rng, workers),
+        timing=QUICK,
+        connections=ConnectionPolicy(
+            open_parallel=rng.choice((1, 4, 16)),
+            max_age_s=rng.choice((None, None, 5.0)),
+            max_statements=rng.choice((None, None, 15)),
+        ),
+        on_worker_loss=rng.choice((OnWorkerLoss.FAIL, OnWorkerLoss.CONTINUE)),
+    )
+
+
+def _load(rng: random.Random, workers: int) -> Load:
+    warmup_s, kind = rng.choice((0.0, 1.0, 3.0)), rng.choice(("flat", "stages", "rate", "rates"))
+    if kind == "flat":
+        connections, duration_s = workers * rng.randint(1, 3), rng.choice((5.0, 8.0, 12.0))
+        return Load(connections=connections, workers=workers, warmup_s=warmup_s, duration_s=duration_s)
+    if kind == "stages":
+        levels = [max(workers, rng.randint(1, 3) * workers) for _ in range(rng.choice((2, 2, 3)))]
+        ramps = [rng.choice((0.0, 0.0, 2.0)) for _ in levels]
+        stages = tuple(
+            Stage(duration_s=rng.choice((4.0, 6.0)), connections=level, ramp_s=ramp)
+            for level, ramp in zip(levels, ramps, strict=True)
+        )
+        return Load(
+            connections=max(levels),
+            workers=workers,
+            warmup_s=warmup_s,
+            duration_s=sum(stage.duration_s for stage in stages),
+            stages=stages,
+        )
+    rate, arrival = rng.choice((4.0, 6.0)), rng.choice((Arrival.POISSON, Arrival.UNIFORM))
+    rates = tuple(Stage(duration_s=rng.choice((4.0, 6.0)), rate_per_second=rng.choice((4.0, 6.0))) for _ in range(2))
+    return Load(
+        mode=LoadMode.RATE,
+        connections=4 + workers,
+        workers=workers,
+        warmup_s=warmup_s,
+        duration_s=sum(stage.duration_s for stage in rates) if kind == "rates" else rng.choice((6.0, 10.0)),
+        rate_per_second=None if kind == "rates" else rate,
+        stages=rates if kind == "rates" else (),
+        arrival=arrival,
+    )

@@ -1,0 +1,154 @@
+"""The system under test: logins and statements take time, sessions are lost, logins refused. It keeps the record of
+what really happened, which is the truth that verdicts are compared with.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from snowflake.connector.errors import OperationalError
+
+from loadgen.errors import ConnectFailed
+from loadgen.snowflake.profile import Profile
+from loadgen.snowflake.settings import Settings
+from loadgen.worker.client import Client
+from tests.unit.simulation.scheduler import here
+
+TAG_S = 0.005  # setting QUERY_TAG
+LOGIN_GIVEN_UP_S = 0.3  # until a refused login is told
+
+Place = tuple[str, int]  # worker, slot
+Window = tuple[str | None, int | None]  # phase and stage, as QUERY_TAG has them
+_TAG = re.compile(r'"phase":(?:"(\w+)"|null),"step":(?:(\d+)|null)')
+
+
+@dataclass(slots=True)
+class Record:
+    """What one slot really did, in seconds: logins that worked, executions, and statements of the load by window."""
+
+    logins: list[tuple[float, float]] = field(default_factory=list)
+    executions: list[tuple[float, float]] = field(default_factory=list)
+    sent: Counter[Window] = field(default_factory=Counter)
+    succeeded: Counter[Window] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something is the case for some workers, for a while."""
+
+    from_s: float
+    to_s: float
+    workers: frozenset[str]
+
+    def holds(self, now_s: float, worker_id: str) -> bool:
+        return self.from_s <= now_s < self.to_s and worker_id in self.workers
+
+
+class Target:
+    """One account. Every load connection of every worker is here."""
+
+    def __init__(self, service_s: Callable[[], float], login_s: Callable[[], float]) -> None:
+        self._service_s, self._login_s = service_s, login_s
+        self.records: defaultdict[Place, Record] = defaultdict(Record)
+        self.refusals: list[Span] = []
+        self.stalls: list[Span] = []
+        self.silences: list[Span] = []  # statements get no answer
+        self._open: dict[int, Connection] = {}
+        self._numbers = count(1)
+        self.first_sent_s: float | None = None
+        self.last_sent_s = 0.0
+
+    def connect(self, _: Profile, settings: Settings, **__: Any) -> Connection:
+        """Stands where loadgen.snowflake.connect is called for load sessions."""
+        scheduler, place = here(), _place()
+        began_s = scheduler.now_s
+        if any(span.holds(began_s, place[0]) for span in self.refusals):
+            scheduler.sleep(LOGIN_GIVEN_UP_S)
+            raise ConnectFailed("no more sessions") from OperationalError("no more sessions", errno=251011)
+        scheduler.sleep(self._login_s())
+        session: Any = settings.arguments["session_parameters"]
+        connection = Connection(self, place, next(self._numbers), _window(session["QUERY_TAG"]))
+        self._open[connection.session_id] = connection
+        self.records[place].logins.append((began_s, scheduler.now_s))
+        return connection
+
+    def drop(self, worker_id: str, most: int | None = None) -> None:
+        """Sessions of a worker end, up to `most` of them."""
+        found = [one for one in self._open.values() if one.place[0] == worker_id and one.place[1] >= 0]
+        for connection in found[:most]:
+            connection.lost.set()
+
+    def executed(self, connection: Connection, sql: str) -> None:
+        scheduler, record = here(), self.records[connection.place]
+        began_s = scheduler.now_s
+        is_load = not sql.startswith(("ALTER", "SELECT SYSTEM"))
+        if is_load:
+            self.first_sent_s = began_s if self.first_sent_s is None else self.first_sent_s
+            self.last_sent_s = began_s
+            record.sent[connection.window] += 1
+        silent = is_load and any(span.holds(began_s, connection.place[0]) for span in self.silences)
+        takes_s = self._takes_s(connection.place[0], began_s) if is_load and not silent else TAG_S
+        place = len(record.executions)
+        record.executions.append((began_s, began_s + takes_s))
+        lost = connection.lost.wait(takes_s)
+        record.executions[place] = (began_s, scheduler.now_s)
+        if lost:
+            raise OperationalError("session gone", errno=390111)
+        if silent:
+            raise OperationalError("no answer", errno=250003)
+        if is_load:
+            record.succeeded[connection.window] += 1
+        elif sql.startswith("ALTER"):
+            connection.window = _window(sql)
+
+    def closed(self, connection: Connection) -> None:
+        self._open.pop(connection.session_id, None)
+
+    def _takes_s(self, worker_id: str, now_s: float) -> float:
+        takes_s = self._service_s()
+        return takes_s + sum(span.to_s - now_s for span in self.stalls if span.holds(now_s, worker_id))
+
+
+class Connection:
+    """As much of the driver's connection, and of its cursor, as a client uses."""
+
+    def __init__(self, target: Target, place: Place, number: int, window: Window) -> None:
+        self._target, self.place, self.session_id, self.window = target, place, number, window
+        self.lost = threading.Event()
+        self.rowcount, self.sfqid = 1, None
+
+    def cursor(self) -> Connection:
+        return self
+
+    def execute(self, sql: str, _: Any = ()) -> Connection:
+        self._target.executed(self, sql)
+        return self
+
+    def fetchmany(self, _: int) -> list[tuple[int]]:
+        return [(1,)]
+
+    def describe(self, sql: str, _: Any) -> None:
+        """Every statement is known here."""
+
+    def close(self) -> None:
+        self._target.closed(self)
+
+
+def _window(tag: str) -> Window:
+    found = _TAG.search(tag)
+    assert found is not None, tag
+    return found[1], None if found[2] is None else int(found[2])
+
+
+def _place() -> Place:
+    """Whose connection it is: the worker, and the slot of the client; -1: none of a client."""
+    task = here().current
+    client = getattr(task.work, "__self__", None)
+    worker_id: str = task.owner.worker_id  # type: ignore[union-attr]
+    return worker_id, client.slot.number if isinstance(client, Client) else -1

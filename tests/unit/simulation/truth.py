@@ -1,0 +1,220 @@
+"""What was delivered in truth, by the record of the target, and which verdicts that allows.
+
+The plan is the scenario's, at the moments that the leader announced by the server's clock. Closed loop: of the
+connections that the plan wants at a moment, those that execute a statement or log in again. Open loop: arrivals that
+reached the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from loadgen.metrics.client_effect import GAP_NS
+from loadgen.model.event import EventType, SetPhase, decode
+from loadgen.model.run import Phase, RunStatus
+from loadgen.model.split import share
+from loadgen.model.worker import WorkerStatus
+from loadgen.report.client_health import GAP_INVALID_PERCENT
+from loadgen.report.delivered import RUN_MIN_PERCENT, WORKER_MIN_PERCENT
+from loadgen.report.verdict import SAMPLES_MIN
+from loadgen.scenario.scenario import LoadMode, Scenario
+from loadgen.units import NS_PER_S
+from loadgen.workload.pacing import Ramp, follow, initial_connections
+from orchestrator.plan import PlannedWindow, RunPlan, plan_run, planned_arrivals
+
+from tests.unit.simulation.tables import STATUS, EventRow
+
+if TYPE_CHECKING:
+    from tests.unit.simulation.target import Record, Target
+    from tests.unit.simulation.world import World
+
+BAND = 0.005  # around a limit, where either verdict may be right
+SILENCE_MARGIN_S = 4.0  # leaders look once a second, and beats come every two
+SHIFT_MAX_S = 0.3  # the longest way of an answer
+
+Part = tuple[str, int | None]  # worker, stage
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Of every worker in every window: what was planned, and what was there."""
+
+    planned: Mapping[Part, float]
+    delivered: Mapping[Part, float]
+
+    def lowest(self) -> float:
+        """By how much the scarcest of run, windows and workers is above its limit; below 0: it is short."""
+        workers, windows = {part[0] for part in self.planned}, {part[1] for part in self.planned}
+        groups = [(list(self.planned), RUN_MIN_PERCENT)]
+        groups += [([part for part in self.planned if part[1] == step], RUN_MIN_PERCENT) for step in windows]
+        groups += [([part for part in self.planned if part[0] == worker], WORKER_MIN_PERCENT) for worker in workers]
+        return min(self._fraction(parts) - percent / 100 for parts, percent in groups)
+
+    def _fraction(self, parts: Sequence[Part]) -> float:
+        planned = sum(self.planned[part] for part in parts)
+        return sum(self.delivered[part] for part in parts) / planned if planned else 1.0
+
+
+def truth_of(scenario: Scenario, target: Target, zero_s: float | None) -> tuple[Truth, Truth]:
+    """What was there at least, and at most. `zero_s`: when the plan began, by the server's clock; None: it never did.
+
+    The way of an answer shifts all windows of a worker, and cuts none. How long it was the target does not know: the
+    least is without a shift, the most with the best.
+    """
+    found = _truth(scenario, target, zero_s, {})
+    if zero_s is None or scenario.load.mode is LoadMode.RATE or found.lowest() >= BAND:
+        return found, found
+    shifts = {}
+    for worker_id in {part[0] for part in found.planned}:
+        own = {part: amount for part, amount in found.planned.items() if part[0] == worker_id}
+        shifts[worker_id] = max(
+            _begins(
+                target, worker_id, zero_s + plan_run(scenario.load, announce_s=scenario.timing.announce_s).measures_s
+            ),
+            key=lambda shift_s: sum(
+                _truth(scenario, target, zero_s, {worker_id: shift_s}).delivered[part] for part in own
+            ),
+        )
+    return found, _truth(scenario, target, zero_s, shifts)
+
+
+def _begins(target: Target, worker_id: str, planned_s: float) -> list[float]:
+    """How late a worker may have begun its first window, by what it executed."""
+    late_s = [
+        begin_s - planned_s
+        for place, one in target.records.items()
+        if place[0] == worker_id
+        for begin_s, _ in one.executions
+    ]
+    return [0.0, *(shift_s for shift_s in late_s if 0.0 < shift_s <= SHIFT_MAX_S)]
+
+
+def _truth(scenario: Scenario, target: Target, zero_s: float | None, shifts: Mapping[str, float]) -> Truth:
+    load, workers = scenario.load, scenario.load.workers or 1
+    plan = plan_run(load, announce_s=scenario.timing.announce_s)
+    planned: dict[Part, float] = {}
+    delivered: dict[Part, float] = {}
+    for number in range(workers):
+        worker_id = f"worker-{number}"
+        records = [record for place, record in sorted(target.records.items()) if place[0] == worker_id if place[1] >= 0]
+        due = (
+            planned_arrivals(load, plan, number, workers, seed=scenario.workload.seed)
+            if load.mode is LoadMode.RATE
+            else {}
+        )
+        for window in plan.windows:
+            part = (worker_id, window.step_id)
+            if load.mode is LoadMode.RATE:
+                planned[part], delivered[part] = due[window.step_id], _sent(records, window)
+            else:
+                begun_s = None if zero_s is None else zero_s + shifts.get(worker_id, 0.0)
+                planned[part], delivered[part] = _connected(scenario, plan, window, number, records, begun_s)
+    return Truth(planned, delivered)
+
+
+def plan_zero_s(scenario: Scenario, events: Sequence[EventRow]) -> float | None:
+    """When the plan began: its first window was announced for a moment."""
+    for row in events:
+        command, _ = decode(row.kind, row.data)
+        if row.kind == EventType.SET_PHASE and isinstance(command, SetPhase) and command.phase is Phase.MEASUREMENT:
+            assert row.due_s is not None
+            return row.due_s - plan_run(scenario.load, announce_s=scenario.timing.announce_s).measures_s
+    return None
+
+
+def _sent(records: Sequence[Record], window: PlannedWindow) -> int:
+    return sum(record.sent[window.phase.value, window.step_id] for record in records)
+
+
+def _connected(
+    scenario: Scenario,
+    plan: RunPlan,
+    window: PlannedWindow,
+    number: int,
+    records: Sequence[Record],
+    zero_s: float | None,
+) -> tuple[float, float]:
+    """Connection-seconds that the plan wants in a window, and those that were there."""
+    workers = scenario.load.workers or 1
+    level = share(initial_connections(scenario.load), number, workers)
+    targets = sorted(plan.targets, key=lambda target: target.at_s)
+    steps = ((_ns(one.at_s), share(one.connections, number, workers), one.ramp_s) for one in targets)
+    lines = follow(Ramp(origin=level, target=level), steps)
+    planned = delivered = 0.0
+    for at_s, length_s, wanted in _staircase(lines, window.starts_s, window.starts_s + window.duration_s):
+        planned += wanted * length_s
+        if zero_s is not None:
+            span = (zero_s + at_s, zero_s + at_s + length_s)
+            delivered += sum(_overlap_s(_working(record), span) for record in records[:wanted])
+    return planned, delivered
+
+
+def _staircase(lines: Sequence[Ramp], from_s: float, to_s: float) -> list[tuple[float, float, int]]:
+    """(since, for how long, how many connections are wanted)."""
+    found, ends = [], [*(line.began_ns for line in lines[1:]), _ns(to_s)]
+    for place, (line, end_ns) in enumerate(zip(lines, ends, strict=True)):
+        at_ns = max(line.began_ns if place else 0, _ns(from_s))
+        for wanted, length_ns in line.levels(at_ns, min(end_ns, _ns(to_s))):
+            found.append((at_ns / NS_PER_S, length_ns / NS_PER_S, wanted))
+            at_ns += length_ns
+    return found
+
+
+def _working(record: Record) -> list[tuple[float, float]]:
+    """Executing, or logging in again."""
+    return [*record.executions, *record.logins[1:]]
+
+
+def _overlap_s(spans: Sequence[tuple[float, float]], within: tuple[float, float]) -> float:
+    return sum(max(0.0, min(end_s, within[1]) - max(begin_s, within[0])) for begin_s, end_s in spans)
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * NS_PER_S)
+
+
+# --- which verdicts are right ----------------------------------------------------------------------------------------
+
+
+def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[str]]:
+    """What, besides the load, forbids VALID; and what leaves it open."""
+    forbids, leaves_open = [], []
+    counts = [record.succeeded for record in world.target.records.values()]
+    if sum(count for one in counts for (phase, _), count in one.items() if phase == Phase.MEASUREMENT) < SAMPLES_MIN:
+        forbids.append("too few samples")
+    for worker in world.workers:
+        if worker.code != 0:
+            leaves_open.append(f"{worker.name} ended with {worker.code}")
+        beat = world.tables.beats.get(worker.worker_id)
+        if beat is None or beat[STATUS] != WorkerStatus.COMPLETED:
+            leaves_open.append(f"the last beat of {worker.name} did not arrive")
+        if world.tables.longest_silence_s[worker.worker_id] > world.scenario.timing.dead_s - SILENCE_MARGIN_S:
+            leaves_open.append(f"{worker.name} was silent for as long as a dead worker is")
+    if world.tables.status is RunStatus.CANCELLED:
+        leaves_open.append("it was cancelled")
+    if world.seen["recovered"]:
+        leaves_open.append("its orchestrator was lost")
+    if len(world.workers) > (world.scenario.load.workers or 1):
+        leaves_open.append("a worker was replaced")
+    windows = (
+        [] if zero_s is None else plan_run(world.scenario.load, announce_s=world.scenario.timing.announce_s).windows
+    )
+    for window in windows:
+        assert zero_s is not None
+        span = (zero_s + window.starts_s, zero_s + window.starts_s + window.duration_s)
+        for worker in world.workers:
+            paused_s = _paused_s(worker.pauses, span)
+            if paused_s > (GAP_INVALID_PERCENT / 100 + BAND) * window.duration_s:
+                forbids.append(f"{worker.name} was paused for {paused_s:.2f} s")
+            if worker.pauses and _paused_s(worker.pauses, span, shortest_ns=0) > 0:
+                leaves_open.append(f"{worker.name} was paused")
+    return forbids, leaves_open
+
+
+def _paused_s(
+    pauses: Sequence[tuple[int, int]], span: tuple[float, float], shortest_ns: int = GAP_NS * 11 // 10
+) -> float:
+    gaps = [(since / NS_PER_S, until / NS_PER_S) for since, until in pauses if until - since >= shortest_ns]
+    return _overlap_s(gaps, span)

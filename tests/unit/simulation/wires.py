@@ -1,0 +1,113 @@
+"""Control sessions of simulated processes: their statements reach the tables at once, late, lost, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import Any, Protocol
+
+from loadgen.control.queries import Query
+from loadgen.control.session import ControlFailed
+from loadgen.model.outcome import ErrorCategory
+from loadgen.snowflake.failure import Failure
+from tests.unit.simulation.tables import Commit, Tables, Taken
+
+NO_ANSWER = Failure(category=ErrorCategory.CONNECTION, retryable=True, unknown_outcome=True)
+DUPLICATE = Failure(category=ErrorCategory.SNOWFLAKE_ERROR, duplicate_key=True)
+AT_ONCE_S = 0.05  # an answer that takes no longer is one step of the simulation, not two
+
+
+class Fate(Enum):
+    """What becomes of a request."""
+
+    ANSWERED = "executed, and answered"
+    AWAY = "it does not arrive"
+    LOST = "executed, and the answer lost"
+    SLOW = "begun, no answer, and committed later"
+    LATE = "no answer, and begun later, and committed later still"
+
+
+class Weather(Protocol):
+    """What the control plane is like at the moment, for one session."""
+
+    def fate(self, *, changes: bool) -> Fate: ...
+
+    def latency_s(self) -> float: ...
+
+    def silence_s(self) -> float:
+        """How long one waits for an answer that does not come."""
+
+    def later(self, fate: Fate, happens: Callable[[], None]) -> None:
+        """Have something happen that nobody waits for any more."""
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class Wire:
+    """Stands where a process has a ControlSession."""
+
+    def __init__(self, tables: Tables, weather: Weather) -> None:
+        self._tables, self._weather = tables, weather
+
+    def fetch(self, query: Query, *binds: Any) -> list[tuple[Any, ...]]:
+        if self._weather.fate(changes=False) is not Fate.ANSWERED:
+            self._no_answer(query)
+        rest_s = self._arrive()
+        rows = self._tables.fetch(query, tuple(map(_plain, binds)))
+        self._weather.sleep(rest_s)
+        return rows
+
+    def execute(self, query: Query, *binds: Any) -> int:
+        bound = tuple(map(_plain, binds))
+        return self._change(query, lambda: self._tables.begin(query, bound))
+
+    def append(self, query: Query, rows: Sequence[Sequence[Any]]) -> int:
+        bound = [tuple(map(_plain, row)) for row in rows]
+        return self._change(query, lambda: self._tables.begin_many(query, bound))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _change(self, query: Query, begin: Callable[[], Commit]) -> int:
+        weather = self._weather
+        fate = weather.fate(changes=True)
+        if fate is Fate.LATE:
+            weather.later(fate, lambda: self._begin(begin))
+        elif fate is Fate.SLOW:
+            self._begin(begin)
+        elif fate is not Fate.AWAY:
+            rest_s = self._arrive()
+            try:
+                touched = begin()()
+            except Taken as taken:
+                raise ControlFailed(f"{query.name}: duplicate key", DUPLICATE) from taken
+            if fate is Fate.ANSWERED:
+                weather.sleep(rest_s)
+                return touched
+        return self._no_answer(query)
+
+    def _arrive(self) -> float:
+        """The way there. How long the way back takes."""
+        latency_s = self._weather.latency_s()
+        rest_s = latency_s / 2 if latency_s > AT_ONCE_S else 0.0
+        self._weather.sleep(latency_s - rest_s)
+        return rest_s
+
+    def _no_answer(self, query: Query) -> int:
+        self._weather.sleep(self._weather.silence_s())
+        raise ControlFailed(f"no answer to {query.name}", NO_ANSWER)
+
+    def _begin(self, begin: Callable[[], Commit]) -> None:
+        """Nobody hears what comes of it."""
+        commit = begin()
+
+        def unheard() -> None:
+            with suppress(Taken):
+                commit()
+
+        self._weather.later(Fate.SLOW, unheard)
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value

@@ -1,0 +1,289 @@
+"""One run of a random scenario in a world where everything fails. The same seed gives the same history."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from loadgen.control.retry import Patience
+from loadgen.control.worker_heartbeats import WorkerIdentity
+from loadgen.errors import LoadgenError
+from loadgen.model.event import EventType
+from loadgen.model.run import RunStatus
+from loadgen.model.worker import WorkerStatus
+from loadgen.scenario.scenario import OnWorkerLoss
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.worker import client, load_sessions, measuring, pool, ready, worker
+from loadgen.worker.heartbeat import identity_of
+from loadgen.worker.upload import SPOOL_VARIABLE
+from orchestrator.crew import Health
+from orchestrator.recover import recover
+from orchestrator.spawn.spawner import WorkerOrder
+from orchestrator.tick import Tick
+from tests.unit.simulation.faults import plan_faults
+from tests.unit.simulation.processes import OrchestratorProcess, Process, SimulatedGauges, WorkerProcess
+from tests.unit.simulation.rules import Broken, Rule, Violation, breakage
+from tests.unit.simulation.scenarios import random_scenario
+from tests.unit.simulation.scheduler import Scheduler, here, simulated
+from tests.unit.simulation.tables import STATUS, Tables
+from tests.unit.simulation.target import Target
+from tests.unit.simulation.truth import BAND, Truth, other_reasons, plan_zero_s, truth_of
+from tests.unit.simulation.wires import Fate
+
+RECOVER_S = 5.0  # somebody looks for orphans so often
+HELD_UP_S = 20.0  # a request may be under way for so long before it begins
+EXECUTES_S = 8.0  # and be executed for so long
+CHECK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What came of it."""
+
+    status: RunStatus | None  # None: there never was a run
+    valid: bool
+    least: Truth  # what was delivered
+    most: Truth
+    forbids: tuple[str, ...]
+    leaves_open: tuple[str, ...]
+    summary: Mapping[str, Any]
+    terms: int
+    ended_s: float
+    seen: Counter[str]
+
+
+class World:
+    """run() is the whole history."""
+
+    def __init__(self, seed: int, spool: str, broken: Broken | None = None, trace: Callable[[str], None] | None = None):
+        self.rng, self.broken, self._trace = random.Random(seed), broken, trace
+        self.seed = seed
+        self.scheduler = Scheduler()
+        self.tables = Tables(lambda: self.scheduler.now_s, broken)
+        self.run_id = "run"
+        self.environ = {EMBEDDED_ADDRESS: "127.0.0.1:1", SPOOL_VARIABLE: spool}
+        self.seen: Counter[str] = Counter()
+        rng = self.rng
+        self.scenario = random_scenario(rng)
+        self.elsewhere = rng.random() < 0.5
+        service_s = rng.choice((0.15, 0.3, 0.6))
+        login_s = rng.choice((0.05, 0.2, 0.5))
+        self.target = Target(lambda: service_s * rng.uniform(0.7, 1.3), lambda: login_s * rng.uniform(0.5, 1.5))
+        self._latency_s = rng.choice((0.002, 0.005, 0.02, 0.1, 0.3))
+        self.trouble = 0.0
+        self.trouble_until_s = 0.0
+        self.away_until_s = 0.0
+        self.outages: list[tuple[float, float]] = []
+        self.calm_s = 0.0  # nothing fails any more from then on
+        self.workers: list[WorkerProcess] = []
+        self.orchestrators: list[OrchestratorProcess] = []
+
+    # --- for processes -----------------------------------------------------------------------------------------------
+
+    def latency_s(self) -> float:
+        return self._latency_s * self.rng.uniform(0.5, 1.5)
+
+    def fate(self, *, changes: bool) -> Fate:
+        if self.scheduler.now_s >= self.trouble_until_s or self.rng.random() >= self.trouble:
+            return Fate.ANSWERED
+        fate = self.rng.choice((Fate.AWAY, Fate.LOST, Fate.LATE, Fate.SLOW)) if changes else Fate.AWAY
+        self.seen[fate.name] += 1
+        return fate
+
+    def later(self, fate: Fate, happens: Callable[[], None]) -> None:
+        at_s = self.scheduler.now_s + self.rng.uniform(0.0, EXECUTES_S if fate is Fate.SLOW else HELD_UP_S)
+        self.calm_s = max(self.calm_s, at_s)
+        self.scheduler.at(at_s, happens)
+
+    def start_worker(self, order: WorkerOrder) -> WorkerProcess:
+        process = WorkerProcess(self, order, pid=100 + len(self.workers))
+        self.workers.append(process)
+        process.begin(self.rng.uniform(0.1, 1.0))
+        return process
+
+    def seen_by(self, tick: Tick) -> None:
+        """A leader has looked at its run: who is dead by silence was silent while it could have been heard."""
+        now_s, timing = self.scheduler.now_s, self.scenario.timing
+        for view in tick.crew:
+            by_silence = view.end is None and view.status not in (WorkerStatus.DEAD, WorkerStatus.COMPLETED, None)
+            if view.health is Health.DEAD and by_silence and view.row is not None:
+                beaten_s = now_s - view.row.age_ms / 1_000
+                away_s = sum(max(0.0, min(to_s, now_s) - max(from_s, beaten_s)) for from_s, to_s in self.outages)
+                if now_s - beaten_s - away_s < timing.dead_s - 2 * timing.tick_s:
+                    raise Violation(Rule.OUTAGE, f"{view.worker_id} was taken for dead after {now_s - beaten_s:.0f} s")
+
+    def process_ended(self, process: Process) -> None:
+        self._look()
+
+    def note(self, what: str, *facts: str) -> None:
+        self.seen[what] += 1
+        if self._trace is not None:
+            self._trace(f"{self.scheduler.now_s:8.3f} {what} {' '.join(facts)}")
+
+    # --- to the end --------------------------------------------------------------------------------------------------
+
+    def run(self) -> History:
+        random.seed(self.seed)
+        Violation.first = None
+        with self._simulated():
+            first = OrchestratorProcess(self, "orchestrator-0", begun=False)
+            self.orchestrators.append(first)
+            first.begin()
+            if self.broken is not Broken.RECOVERY:
+                Recoverer(self).begin(RECOVER_S)
+            plan_faults(self)
+            self._check()
+            self.scheduler.run()
+        if Violation.first is not None:
+            raise Violation.first
+        return self._judged(self._history())
+
+    def take_over(self) -> None:
+        """Somebody leads the run on, unless somebody does already."""
+        if all(orchestrator.gone for orchestrator in self.orchestrators):
+            process = OrchestratorProcess(self, f"orchestrator-{len(self.orchestrators)}", begun=True)
+            self.note("takes over", process.name)
+            self.orchestrators.append(process)
+            process.begin()
+
+    def check_recovered(self) -> None:
+        """Somebody has ended the run: no worker of it was alive, as far as others can see."""
+        for worker_id, beat in self.tables.beats.items():
+            silent_s = self.scheduler.now_s - self.tables.beaten_s[worker_id]
+            if not WorkerStatus(beat[STATUS]).is_terminal and silent_s < self.scenario.timing.dead_s:
+                raise Violation(Rule.COLLEAGUE, f"{worker_id} was heard {silent_s:.0f} s before")
+
+    def _check(self) -> None:
+        self._look()
+        self.scheduler.at(self.scheduler.now_s + CHECK_S, self._check)
+
+    def _look(self) -> None:
+        """Is it over?"""
+        if self.scheduler.now_s > max(self.calm_s, 60.0) + 900.0:
+            there = [process.name for process in (*self.workers, *self.orchestrators) if not process.gone]
+            raise Violation(Rule.END, f"{self.tables.status}/{self.tables.phase}, and {there} are there")
+        if not all(process.gone for process in (*self.workers, *self.orchestrators)) or not self.orchestrators:
+            return
+        if self.tables.status.is_terminal or not self.tables.created:
+            self.scheduler.stopped = True
+
+    def _judged(self, history: History) -> History:
+        """The verdict is what the truth allows."""
+        least, most = history.least.lowest(), history.most.lowest()
+        if history.valid and (most < -BAND or history.forbids):
+            raise Violation(Rule.SHORT, f"{most:.4f} above the limit, {history.forbids}, and it is VALID")
+        if not history.valid and least > BAND and not history.forbids and not history.leaves_open:
+            reasons = (history.summary.get("validity") or {}).get("reasons")
+            raise Violation(Rule.WHOLE, f"{least:.4f} above the limit, and it is {history.status}: {reasons}")
+        return history
+
+    def _history(self) -> History:
+        self._check_end()
+        row = self.tables.run_result()
+        summary = json.loads(row[17]) if row is not None else {}
+        zero_s = plan_zero_s(self.scenario, self.tables.events)
+        forbids, leaves_open = other_reasons(self, zero_s)
+        status = self.tables.status if self.tables.created else None
+        least, most = truth_of(self.scenario, self.target, zero_s)
+        return History(
+            status=status,
+            valid=status is RunStatus.COMPLETED and bool(summary["validity"]["valid"]),
+            least=least,
+            most=most,
+            forbids=tuple(forbids),
+            leaves_open=tuple(leaves_open),
+            summary=summary,
+            terms=len(self.tables.leases),
+            ended_s=self.scheduler.now_s,
+            seen=self.seen,
+        )
+
+    def _check_end(self) -> None:
+        tables, first_s = self.tables, self.target.first_sent_s
+        said_s = [event.created_s for event in tables.events if event.kind == EventType.START]
+        said_s += [] if tables.started_s is None else [tables.started_s]
+        began_s = min(said_s, default=None)
+        if first_s is not None and (began_s is None or first_s < began_s):
+            raise Violation(Rule.LOAD, f"a statement was sent at {first_s:.3f} s")
+        stopping_s = tables.stopping_s or 0.0
+        lost = [one.name for one in self.workers if one.code and one.ended_s is not None and one.ended_s < stopping_s]
+        is_replaced = len(self.workers) > (self.scenario.load.workers or 1)
+        must_fail = self.scenario.on_worker_loss is OnWorkerLoss.FAIL and not is_replaced
+        if lost and must_fail and tables.status is RunStatus.COMPLETED:
+            raise Violation(Rule.LOSS, ", ".join(lost))
+
+    @contextmanager
+    def _simulated(self) -> Iterator[None]:
+        def now_ns() -> int:
+            process = here().current.owner
+            assert isinstance(process, Process)
+            return process.clock.monotonic_ns()
+
+        def identity(*arguments: Any) -> WorkerIdentity:
+            process = here().current.owner
+            assert isinstance(process, WorkerProcess)
+            return replace(identity_of(*arguments), pid=process.pid)
+
+        def died(_: worker.Worker, thread: str, error: Exception) -> None:
+            self.scheduler.failure = self.scheduler.failure or error
+
+        with simulated(), ExitStack() as stack:
+            for module, name, value in (
+                (client, "monotonic_ns", now_ns),
+                (client, "monotonic", lambda: now_ns() / 1e9),
+                (pool, "monotonic_ns", now_ns),
+                (pool, "ThreadPoolExecutor", Executor),
+                (load_sessions, "connect", self.target.connect),
+                (ready, "gc", SimpleNamespace(collect=lambda: None, freeze=lambda: None)),
+                (worker.Worker, "_died", died),  # a bug that ends one of its threads ends the simulation
+                (worker, "Gauges", SimulatedGauges),
+                (worker, "HARVEST_S", 2.0),  # paces: half as many steps, and the same history otherwise
+                (measuring, "SECONDS_TOLD", 1),
+                (client, "IDLE_S", 1.0),
+                (client, "EXHAUSTED_S", 0.1),
+                (worker, "identity_of", identity),
+                *breakage(self.broken),
+            ):
+                stack.enter_context(patch.object(module, name, value))
+            yield
+
+
+class Executor:
+    """A task for each client."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """As many as are wanted."""
+
+    def submit(self, work: Callable[[], None]) -> None:
+        scheduler = here()
+        assert scheduler.current.owner is not None
+        scheduler.spawn(scheduler.current.owner, work, "client")
+
+
+class Recoverer(Process):
+    """Somebody types `loadgen runs recover` now and then."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, "recoverer")
+
+    def main(self) -> int:
+        session = self.open_session("recover")
+        patience = Patience(stop=self.never, clock=self.clock, attempts=3)
+        while True:
+            try:
+                done, left = recover(session, patience, by="somebody")
+                for one in done:
+                    self.world.note("recovered", one.status)
+                    self.world.check_recovered()
+                if any(one.living for one in left):
+                    self.world.take_over()
+            except LoadgenError as error:
+                self.world.note("recovery failed", str(error))
+            self.world.scheduler.sleep(RECOVER_S)

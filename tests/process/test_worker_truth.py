@@ -16,7 +16,8 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.percentile import PERCENTILES, exact_quantile_ns, quantile
 from loadgen.metrics.result import WindowResult, merge
 from loadgen.metrics.tally import StatementTally
-from loadgen.model.run import Phase
+from loadgen.model.event import SetPhase
+from loadgen.model.run import Phase, RunStatus
 from loadgen.units import NS_PER_MS, NS_PER_S
 from tests.embedded_server import EmbeddedServer
 from tests.process.worker_driver import GET, Led, Stage, adds_up, staged
@@ -149,3 +150,22 @@ def in_order(times_ns: dict[str, int]) -> IntArray:
 def longer_than(histogram: Histogram, limit_ns: int) -> int:
     """How many are in buckets that lie above the limit."""
     return int(histogram.counts[limit_ns <= LOWEST_NS].sum())
+
+
+def test_the_tag_of_a_window_costs_its_arrivals_no_round_trip(stage: Stage) -> None:
+    """What is due when a window opens must not wait for ALTER SESSION: each statement brings its tag."""
+    load = {"mode": "rate", "rate": f"{RATE}/s", "arrival": "uniform", "max_connections": CLIENTS}
+    led = Led(stage, {**load, "warmup": "2s", "duration": "60s"}, 1, {"statements": [GET]})
+    worker = led.started()
+    led.wait_ended(RATE // 2, worker)
+    led.move(RunStatus.RUNNING, Phase.MEASUREMENT)
+    led.emit(SetPhase(phase=Phase.MEASUREMENT, effective_at=led.soon(1.0)))
+    led.wait_beat(lambda beat: beat.phase is Phase.MEASUREMENT, "the measurement has begun", worker)
+    led.wait_ended(RATE, worker)
+    led.stop()
+    assert worker.exit_code() == 0, worker.said
+
+    assert adds_up(window := led.seen().of(Phase.MEASUREMENT))
+    assert len(led.history(Phase.MEASUREMENT)) == window.counts.succeeded > 0
+    sent = [line["sql_text"] for line in stage.server.ask(f"/__loadgen/history?tag={led.run_id}")]
+    assert not [text for text in sent if text.startswith("ALTER SESSION")]

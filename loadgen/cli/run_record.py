@@ -182,7 +182,7 @@ def worker_seconds(snapshots: Sequence[Snapshot]) -> Iterator[WorkerSecond]:
             seconds=metrics.seconds,
             phase=row.phase,
             statements=metrics.statements,
-            response=metrics.response,
+            response=metrics.response + metrics.cut_off,
             lag=metrics.lag,
             times=metrics.times,
             executing=int(row.active_connections),

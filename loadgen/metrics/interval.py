@@ -90,6 +90,7 @@ class CustomMetrics:
     seconds: float
     response: Histogram  # of successful samples
     lag: Histogram
+    cut_off: Histogram  # response of statements that timed out or were cancelled: at least so long
     statements: Mapping[str, Counts]  # what ended; nothing is known here of what began
     times: Mapping[str, Histogram]  # response of successful samples, for each statement whose times were kept
 
@@ -100,7 +101,7 @@ def write_custom_metrics(interval: Interval, timed: Collection[str] | None = Non
     Where only one statement succeeded, all times are its own and are written once.
     """
     whole = interval.tally.whole
-    histograms = {"response": whole.succeeded.response, "lag": whole.lag}
+    histograms = {"response": whole.succeeded.response, "lag": whole.lag, "cut_off": whole.cut_off.response}
     statements = interval.tally.statements
     several = sum(bool(statement.succeeded.response.count) for statement in statements.values()) > 1
     return dump(
@@ -125,7 +126,9 @@ def _statement_data(statement: StatementTally, *, with_times: bool) -> dict[str,
 def read_custom_metrics(text: str) -> CustomMetrics:
     """What was written; raises BadMetrics when it cannot be that."""
     fields = parse(text, "CUSTOM_METRICS", version=VERSION)
-    response, lag = (read_histogram(fields.part(name)) if fields.has(name) else EMPTY for name in ("response", "lag"))
+    response, lag, cut_off = (
+        read_histogram(fields.part(name)) if fields.has(name) else EMPTY for name in ("response", "lag", "cut_off")
+    )
     written = fields.part("statements")
     statements = {name: read_ended(written.part(name)) for name in written.names()}
     if sum(counts.succeeded for counts in statements.values()) != response.count:
@@ -137,7 +140,12 @@ def read_custom_metrics(text: str) -> CustomMetrics:
     if any(histogram.count != statements[name].succeeded for name, histogram in times.items()):
         written.refuse("has other times than were counted")
     return CustomMetrics(
-        seconds=fields.number("seconds"), response=response, lag=lag, statements=statements, times=times
+        seconds=fields.number("seconds"),
+        response=response,
+        lag=lag,
+        cut_off=cut_off,
+        statements=statements,
+        times=times,
     )
 
 

@@ -61,6 +61,7 @@ class LiveSecond:
     executing: int
     statements: Mapping[str, Counts]  # what ended
     times: Mapping[str, Histogram]  # response of successful samples
+    cut_off: Histogram = EMPTY  # response of all that timed out or were cancelled: at least so long
     judged: JudgedSecond | None = None  # for thresholds over a span; None: there are none, or it was not measured
 
     @classmethod
@@ -86,6 +87,7 @@ class LiveSecond:
                 for name, statement in statements.items()
                 if statement.succeeded.response.count
             },
+            cut_off=interval.tally.whole.cut_off.response.coarse(SECONDS_COARSENESS),
             judged=judged,
         )
         return second if len(statements) <= SECONDS_STATEMENTS_MAX else second.folded
@@ -184,6 +186,7 @@ def _second_data(second: LiveSecond) -> dict[str, Any]:
         "statements": {
             name: ended_data(counts) | times.get(name, {}) for name, counts in second.statements.items() if counts.ended
         },
+        **({"cut_off": histogram_data(second.cut_off)} if second.cut_off.count else {}),
         **({} if second.judged is None else {JUDGED: judged_data(second.judged)}),
     }
 
@@ -209,6 +212,7 @@ def _read_second(fields: Fields) -> LiveSecond:
         executing=fields.whole("executing"),
         statements=statements,
         times=times,
+        cut_off=read_histogram(fields.part("cut_off")) if fields.has("cut_off") else EMPTY,
         judged=read_judged(fields.part(JUDGED)) if fields.has(JUDGED) else None,
     )
 

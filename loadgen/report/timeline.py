@@ -41,7 +41,7 @@ class WorkerSecond:
     seconds: float
     phase: str | None
     statements: Mapping[str, Counts] = field(default_factory=dict)  # what ended
-    response: Histogram = EMPTY  # of successful samples
+    response: Histogram = EMPTY  # of samples that succeeded; those cut off are in it with the time they took at least
     lag: Histogram = EMPTY
     times: Mapping[str, Histogram] = field(default_factory=dict)  # response by statement, as far as it was stored
     executing: int = 0

@@ -21,6 +21,7 @@ from loadgen.scenario.scenario import (
     QueryPool,
     Scenario,
     Stage,
+    stage_name,
 )
 from loadgen.scenario.workers import CONNECTIONS_PER_WORKER, workers_of
 from loadgen.units import counted, format_duration_s, format_rate_per_second
@@ -189,7 +190,7 @@ def _phases(load: Load, cap: FindMaxCap | None) -> list[Phase]:
         level = f"steps {', '.join(map(str, cap.levels[:4]))}{' …' if len(cap.levels) > 4 else ''} connections"
         phases.append(Phase(name="search", start_s=now_s, duration_s=cap.longest_s, level=f"{level}; at the longest"))
     for number, stage in enumerate(levels, 1):
-        name = f"stage {number}" if load.stages else "measurement"
+        name = stage.name or stage_name(number) if load.stages else "measurement"
         ramp_s = stage.ramp_s or (load.ramp_s if number == 1 and not load.warmup_s else 0.0)
         ramp = f", reached in {span(ramp_s)}" if ramp_s else ""
         phases.append(Phase(name=name, start_s=now_s, duration_s=stage.duration_s, level=f"{_level(stage)}{ramp}"))

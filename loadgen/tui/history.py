@@ -236,7 +236,7 @@ def _of_beat(worker_id: str, second: LiveSecond) -> WorkerSecond:
         seconds=second.seconds,
         phase=second.phase.value,
         statements=second.statements,
-        response=reduce(add, second.times.values(), EMPTY),
+        response=reduce(add, second.times.values(), second.cut_off),
         times=second.times,
         executing=second.executing,
     )

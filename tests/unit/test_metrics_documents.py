@@ -290,3 +290,17 @@ def test_a_beat_with_many_statements_still_has_the_seconds_of_thresholds():
 
     assert read.windows[-1].folded
     assert read.seconds[-1].judged == judged_second()
+
+
+def test_a_second_tells_of_statements_that_were_cut_off():
+    late = sample(window=3, service_ns=30 * S, outcome=Failed(ErrorCategory.QUERY_TIMEOUT, 630, "too slow"))
+    interval = worker([sample(window=3), late], names=list("a")).harvest(99 * S)
+    second = LiveSecond.of(interval, Phase.MEASUREMENT, ended_at=MOMENT, executing=3)
+
+    (read,) = read_live(write_live(replace(live_of([]), seconds=(second,)))).seconds
+    stored = read_custom_metrics(write_custom_metrics(interval))
+
+    assert (read.cut_off.count, stored.cut_off.count, stored.response.count) == (1, 1, 1)
+    assert stored.cut_off.max_ns == 30 * S
+    assert interval.max_ms == 30_000.0
+    assert (interval.qps * interval.seconds, interval.measured.errors) == (1.0, 1)

@@ -55,6 +55,13 @@ def random_scenario(rng: random.Random) -> Scenario:
     )
 
 
+def contested_scenario(rng: random.Random) -> Scenario:
+    """As small as a run can be."""
+    workers = rng.choice((1, 1, 2))
+    load = Load(connections=workers, workers=workers, warmup_s=rng.choice((0.0, 3.0)), duration_s=rng.choice((5.0, 25.0)))
+    return replace(_BASE, load=load, timing=QUICK)
+
+
 def _load(rng: random.Random, workers: int) -> Load:
     warmup_s, kind = rng.choice((0.0, 1.0, 3.0)), rng.choice(("flat", "stages", "rate", "rates"))
     if kind == "flat":

@@ -17,12 +17,36 @@ if TYPE_CHECKING:
 BEGINS_S = 3.0  # workers are ready by then, mostly
 
 KINDS = (
-    *("term", "kill", "restart", "pause", "pause", "drop", "drop", "refuse", "refuse", "refuse", "stall", "unanswered"),
+    *(
+        "term",
+        "kill",
+        "restart",
+        "pause",
+        "pause",
+        "drop",
+        "drop",
+        "refuse",
+        "refuse",
+        "refuse",
+        "stall",
+        "unanswered",
+        "unanswered",
+    ),
     *("mute", "cut off", "away", "trouble", "leader killed", "leader killed", "leader paused", "leader cut off"),
     *("lease", "cancel", "interrupt"),
 )
 
-LEADERS = ("leader killed", "leader paused", "leader paused", "leader cut off", "lease", "away", "mute", "cut off", "cancel")
+LEADERS = (
+    "leader killed",
+    "leader paused",
+    "leader paused",
+    "leader cut off",
+    "lease",
+    "away",
+    "mute",
+    "cut off",
+    "cancel",
+)
 
 
 def plan_faults(world: World) -> None:

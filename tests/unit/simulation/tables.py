@@ -170,7 +170,9 @@ class Tables(StandardTables):
 
     def _run_status_created(self, *binds: Any) -> list[tuple[Any, ...]]:
         run_id, template_id, config = binds
-        return [(int(bool(self.created) and (self.created[0], *self.created[2::2][:2]) == (run_id, template_id, config)),)]
+        return [
+            (int(bool(self.created) and (self.created[0], *self.created[2::2][:2]) == (run_id, template_id, config)),)
+        ]
 
     def _run_status_read(self, key: str) -> list[tuple[Any, ...]]:
         if not self.created:

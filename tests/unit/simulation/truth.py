@@ -23,7 +23,6 @@ from loadgen.scenario.scenario import LoadMode, Scenario
 from loadgen.units import NS_PER_S
 from loadgen.workload.pacing import Ramp, follow, initial_connections
 from orchestrator.plan import PlannedWindow, RunPlan, plan_run, planned_arrivals
-
 from tests.unit.simulation.tables import STATUS, EventRow
 
 if TYPE_CHECKING:
@@ -70,7 +69,9 @@ def truth_of(scenario: Scenario, target: Target, zero_s: float | None) -> tuple[
     for worker_id in {part[0] for part in found.planned}:
         own = {part: amount for part, amount in found.planned.items() if part[0] == worker_id}
         shifts[worker_id] = max(
-            _begins(target, worker_id, zero_s + plan_run(scenario.load, announce_s=scenario.timing.announce_s).measures_s),
+            _begins(
+                target, worker_id, zero_s + plan_run(scenario.load, announce_s=scenario.timing.announce_s).measures_s
+            ),
             key=lambda shift_s: sum(
                 _truth(scenario, target, zero_s, {worker_id: shift_s}).delivered[part] for part in own
             ),
@@ -80,7 +81,12 @@ def truth_of(scenario: Scenario, target: Target, zero_s: float | None) -> tuple[
 
 def _begins(target: Target, worker_id: str, planned_s: float) -> list[float]:
     """How late a worker may have begun its first window, by what it executed."""
-    late_s = [begin_s - planned_s for place, one in target.records.items() if place[0] == worker_id for begin_s, _ in one.executions]
+    late_s = [
+        begin_s - planned_s
+        for place, one in target.records.items()
+        if place[0] == worker_id
+        for begin_s, _ in one.executions
+    ]
     return [0.0, *(shift_s for shift_s in late_s if 0.0 < shift_s <= SHIFT_MAX_S)]
 
 
@@ -92,7 +98,11 @@ def _truth(scenario: Scenario, target: Target, zero_s: float | None, shifts: Map
     for number in range(workers):
         worker_id = f"worker-{number}"
         records = [record for place, record in sorted(target.records.items()) if place[0] == worker_id if place[1] >= 0]
-        due = planned_arrivals(load, plan, number, workers, seed=scenario.workload.seed) if load.mode is LoadMode.RATE else {}
+        due = (
+            planned_arrivals(load, plan, number, workers, seed=scenario.workload.seed)
+            if load.mode is LoadMode.RATE
+            else {}
+        )
         for window in plan.windows:
             part = (worker_id, window.step_id)
             if load.mode is LoadMode.RATE:
@@ -187,7 +197,9 @@ def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[s
         leaves_open.append("its orchestrator was lost")
     if len(world.workers) > (world.scenario.load.workers or 1):
         leaves_open.append("a worker was replaced")
-    windows = [] if zero_s is None else plan_run(world.scenario.load, announce_s=world.scenario.timing.announce_s).windows
+    windows = (
+        [] if zero_s is None else plan_run(world.scenario.load, announce_s=world.scenario.timing.announce_s).windows
+    )
     for window in windows:
         assert zero_s is not None
         span = (zero_s + window.starts_s, zero_s + window.starts_s + window.duration_s)
@@ -200,6 +212,8 @@ def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[s
     return forbids, leaves_open
 
 
-def _paused_s(pauses: Sequence[tuple[int, int]], span: tuple[float, float], shortest_ns: int = GAP_NS * 11 // 10) -> float:
+def _paused_s(
+    pauses: Sequence[tuple[int, int]], span: tuple[float, float], shortest_ns: int = GAP_NS * 11 // 10
+) -> float:
     gaps = [(since / NS_PER_S, until / NS_PER_S) for since, until in pauses if until - since >= shortest_ns]
     return _overlap_s(gaps, span)

@@ -26,9 +26,16 @@ from orchestrator.recover import Recovered
 from orchestrator.spawn.spawner import WorkerOrder
 from orchestrator.tick import Tick
 from tests.unit.simulation.faults import plan_faults
-from tests.unit.simulation.processes import RECOVER_S, OrchestratorProcess, Process, SimulatedGauges, StandBy, WorkerProcess
+from tests.unit.simulation.processes import (
+    RECOVER_S,
+    OrchestratorProcess,
+    Process,
+    SimulatedGauges,
+    StandBy,
+    WorkerProcess,
+)
 from tests.unit.simulation.rules import Broken, Rule, Violation, breakage
-from tests.unit.simulation.scenarios import contested_scenario, random_scenario
+from tests.unit.simulation.scenarios import Kind, contested_scenario, random_scenario
 from tests.unit.simulation.scheduler import Scheduler, here, simulated
 from tests.unit.simulation.tables import STATUS, Tables
 from tests.unit.simulation.target import Target
@@ -65,10 +72,12 @@ class World:
         spool: str,
         broken: Broken | None = None,
         *,
+        kind: Kind | None = None,
         contested: bool = False,
         trace: Callable[[str], None] | None = None,
     ) -> None:
-        """`contested`: a small run, and three orchestrators want to lead it over a control plane that is in trouble."""
+        """`kind` of its load, None: any. `contested`: a small run, and four orchestrators want to lead it over a
+        control plane that is in trouble."""
         self.rng, self.broken, self._trace, self.contested = random.Random(seed), broken, trace, contested
         self.seed = seed
         self.scheduler = Scheduler()
@@ -77,7 +86,7 @@ class World:
         self.environ = {EMBEDDED_ADDRESS: "127.0.0.1:1", SPOOL_VARIABLE: spool}
         self.seen: Counter[str] = Counter()
         rng = self.rng
-        self.scenario = contested_scenario(rng) if contested else random_scenario(rng)
+        self.scenario = contested_scenario(rng) if contested else random_scenario(rng, kind or rng.choice(tuple(Kind)))
         self.elsewhere = contested or rng.random() < 0.5
         service_s = rng.choice((0.15, 0.3, 0.6))
         login_s = rng.choice((0.05, 0.2, 0.5))
@@ -274,4 +283,3 @@ class Executor:
         scheduler = here()
         assert scheduler.current.owner is not None
         scheduler.spawn(scheduler.current.owner, work, "client")
-

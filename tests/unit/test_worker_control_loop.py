@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -18,9 +19,8 @@ from loadgen.worker.agenda import Agenda
 from loadgen.worker.board import Board, Ending
 from loadgen.worker.control_loop import ControlLoop
 from loadgen.worker.silence import Silence
-from tests.unit.orchestrator_tables import EventRow, Lease, Tables
-from tests.unit.orchestrator_wires import Fate, Wire
-from tests.unit.orchestrator_workers import OneTurn
+from tests.unit.simulation.tables import EventRow, Lease, Tables
+from tests.unit.simulation.wires import Fate, Wire
 from tests.unit.worker_builders import STOP
 
 TIMING = Timing()
@@ -28,12 +28,44 @@ START = Start(expected_workers=1)
 R, P, X = RunStatus, Phase, WorkerExit
 
 
+class OneTurn(threading.Event):
+    """Lets a thread's loop go round once."""
+
+    turns = 0
+
+    def is_set(self) -> bool:
+        self.turns += 1
+        return self.turns > 1
+
+
+class Weather:
+    """Every statement has the fate that the test says, at once."""
+
+    def __init__(self, fate: Callable[[], Fate]) -> None:
+        self._fate = fate
+
+    def fate(self, *, changes: bool) -> Fate:
+        return self._fate()
+
+    def latency_s(self) -> float:
+        return 0.0
+
+    def silence_s(self) -> float:
+        return 0.0
+
+    def later(self, fate: Fate, happens: Callable[[], None]) -> None:
+        """Nothing is under way here."""
+
+    def sleep(self, seconds: float) -> None:
+        """Nothing takes time here."""
+
+
 class Follower:
     """A control loop on tables that the test fills."""
 
     def __init__(self, status: RunStatus, phase: Phase, *said: Command, lease_over_s: float | None) -> None:
         self.clock = FakeClock()
-        self.tables = Tables(workers=1)
+        self.tables = Tables(lambda: 0.0)
         self.tables.status, self.tables.phase = status, phase
         if lease_over_s is not None:
             self.tables.leases.append(Lease(1, "leader", -lease_over_s))
@@ -43,7 +75,7 @@ class Follower:
         self.fate = Fate.ANSWERED
         self.board = Board(clock=self.clock)
         self.begun: list[Phase | None] = []
-        session = cast(ControlSession, Wire(self.tables, lambda changes: self.fate, lambda fate, happens: None))
+        session = cast(ControlSession, Wire(self.tables, Weather(lambda: self.fate)))
         agenda = Agenda(
             "worker-0",
             0,

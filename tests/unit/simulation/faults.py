@@ -17,9 +17,35 @@ if TYPE_CHECKING:
 BEGINS_S = 3.0  # workers are ready by then, mostly
 
 KINDS = (
-    *("term", "kill", "restart", "pause", "pause", "drop", "drop", "refuse", "refuse", "refuse", "stall", "unanswered"),
+    *(
+        "term",
+        "kill",
+        "restart",
+        "pause",
+        "pause",
+        "drop",
+        "drop",
+        "refuse",
+        "refuse",
+        "refuse",
+        "stall",
+        "unanswered",
+        "unanswered",
+    ),
     *("mute", "cut off", "away", "trouble", "leader killed", "leader killed", "leader paused", "leader cut off"),
     *("lease", "cancel", "interrupt"),
+)
+
+LEADERS = (
+    "leader killed",
+    "leader paused",
+    "leader paused",
+    "leader cut off",
+    "lease",
+    "away",
+    "mute",
+    "cut off",
+    "cancel",
 )
 
 
@@ -27,9 +53,14 @@ def plan_faults(world: World) -> None:
     rng, load = world.rng, world.scenario.load
     assert load.duration_s is not None
     ends_s = BEGINS_S + 3.0 + load.warmup_s + load.duration_s
-    for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3))):
-        at_s, lasts_s = rng.uniform(0.0, ends_s), rng.choice((0.1, 0.3, 0.6, 1.5, 4.0, 9.0, 20.0))
-        kind = rng.choice(KINDS)
+    kinds, lasting_s = KINDS, (0.1, 0.3, 0.6, 1.5, 4.0, 9.0, 20.0)
+    times = rng.choice((0, 1, 1, 1, 2, 2, 3))
+    if world.contested:
+        kinds, lasting_s, times = LEADERS, (4.0, 7.0, 9.0, 12.0, 17.0, 30.0), rng.randint(2, 5)
+        world.trouble, world.trouble_until_s = rng.choice((0.0, 0.05, 0.2)), ends_s
+        world.calm_s = ends_s
+    for _ in range(times):
+        at_s, lasts_s, kind = rng.uniform(0.0, ends_s), rng.choice(lasting_s), rng.choice(kinds)
         world.calm_s = max(world.calm_s, at_s + lasts_s)
         world.scheduler.at(at_s, _happening(world, kind, lasts_s, rng.random()))
 
@@ -38,13 +69,13 @@ def _happening(world: World, kind: str, lasts_s: float, dice: float) -> Callable
     def happen() -> None:
         world.note(kind, f"{lasts_s:g} s")
         workers = [process for process in world.workers if not process.gone]
-        leaders = [process for process in world.orchestrators if not process.gone]
+        leaders = [process for process in world.orchestrators if not process.gone and process.is_leading]
         if kind in _OF_ALL:
             _OF_ALL[kind](world, lasts_s)
         elif kind in _OF_WORKERS and workers:
             _OF_WORKERS[kind](world, workers[int(dice * len(workers))], lasts_s)
         elif kind in _OF_LEADERS and leaders:
-            _OF_LEADERS[kind](world, leaders[-1], lasts_s)
+            _OF_LEADERS[kind](world, leaders[int(dice * len(leaders))], lasts_s)
 
     return happen
 

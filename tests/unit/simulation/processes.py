@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
 from loadgen.control.place import ControlPlace
+from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
 from loadgen.errors import LoadgenError
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.gauges import PROBE_S, Gauge, Wait
 from loadgen.worker.worker import Worker
+from orchestrator.recover import recover
 from orchestrator.service import OrchestratorService
 from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
 from orchestrator.tick import Tick
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from tests.unit.simulation.world import World
 
 PLACE = ControlPlace(connection="embedded")
+RECOVER_S = 5.0  # whoever stands by looks for orphans so often
 _PROBE_NS = round(PROBE_S * NS_PER_S)
 
 
@@ -288,18 +291,21 @@ class OrchestratorProcess(Process):
             clock=self.clock,
             open_session=self.open_session,
         )
-        self.summary: Mapping[str, object] | None = None
+        self.is_leading = not begun
 
     def main(self) -> int:
         world = self.world
+        self.is_leading = True
         try:
             if not self._begun:
                 self.service.create_run(world.scenario, run_id=world.run_id)
             lead = self.service.take_over if self._begun else self.service.start_run
-            self.summary = lead(world.run_id, self._told).summary
+            lead(world.run_id, self._told)
         except LoadgenError as error:
             world.note("gave up", self.name, str(error))
             return error.exit_code
+        finally:
+            self.is_leading = not self._begun
         return 0
 
     def interrupt(self) -> None:
@@ -320,3 +326,22 @@ class OrchestratorProcess(Process):
         super()._live()
         if self._children is not None:
             self._children.orphan()
+
+
+class StandBy(OrchestratorProcess):
+    """Somebody types `loadgen runs recover` again and again: ends an orphan, leads a run on that nobody leads."""
+
+    def main(self) -> int:
+        session = self.open_session("recover")
+        patience = Patience(stop=self.never, clock=self.clock, attempts=3)
+        while not self.world.tables.status.is_terminal:
+            try:
+                done, left = recover(session, patience, by="somebody")
+                for one in done:
+                    self.world.recovered(one)
+                if any(one.living for one in left) and self.world.may_lead(self) and super().main() == 0:
+                    return 0
+            except LoadgenError as error:
+                self.world.note("recovery failed", str(error))
+            self.world.scheduler.sleep(RECOVER_S)
+        return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from enum import StrEnum
 
 from loadgen.scenario.read import parse_scenario
 from loadgen.scenario.scenario import Arrival, ConnectionPolicy, Load, LoadMode, OnWorkerLoss, Scenario, Stage, Timing
@@ -40,11 +41,17 @@ QUICK = Timing(
 )
 
 
-def random_scenario(rng: random.Random) -> Scenario:
+class Kind(StrEnum):
+    FLAT = "a closed loop with one level"
+    STAGES = "a closed loop with several"
+    RATE = "an open loop"
+
+
+def random_scenario(rng: random.Random, kind: Kind) -> Scenario:
     workers = rng.choice((1, 1, 1, 2, 2, 3))
     return replace(
         _BASE,
-        load=_load(rng, workers),
+        load=_load(rng, kind, workers),
         timing=QUICK,
         connections=ConnectionPolicy(
             open_parallel=rng.choice((1, 4, 16)),
@@ -55,12 +62,21 @@ def random_scenario(rng: random.Random) -> Scenario:
     )
 
 
-def _load(rng: random.Random, workers: int) -> Load:
-    warmup_s, kind = rng.choice((0.0, 1.0, 3.0)), rng.choice(("flat", "stages", "rate", "rates"))
-    if kind == "flat":
+def contested_scenario(rng: random.Random) -> Scenario:
+    """As small as a run can be."""
+    workers = rng.choice((1, 1, 2))
+    load = Load(
+        connections=workers, workers=workers, warmup_s=rng.choice((0.0, 3.0)), duration_s=rng.choice((5.0, 25.0))
+    )
+    return replace(_BASE, load=load, timing=QUICK)
+
+
+def _load(rng: random.Random, kind: Kind, workers: int) -> Load:
+    warmup_s = rng.choice((0.0, 1.0, 3.0))
+    if kind is Kind.FLAT:
         connections, duration_s = workers * rng.randint(1, 3), rng.choice((5.0, 8.0, 12.0))
         return Load(connections=connections, workers=workers, warmup_s=warmup_s, duration_s=duration_s)
-    if kind == "stages":
+    if kind is Kind.STAGES:
         levels = [max(workers, rng.randint(1, 3) * workers) for _ in range(rng.choice((2, 2, 3)))]
         ramps = [rng.choice((0.0, 0.0, 2.0)) for _ in levels]
         stages = tuple(
@@ -74,15 +90,15 @@ def _load(rng: random.Random, workers: int) -> Load:
             duration_s=sum(stage.duration_s for stage in stages),
             stages=stages,
         )
-    rate, arrival = rng.choice((4.0, 6.0)), rng.choice((Arrival.POISSON, Arrival.UNIFORM))
+    is_flat, arrival = rng.random() < 0.5, rng.choice((Arrival.POISSON, Arrival.UNIFORM))
     rates = tuple(Stage(duration_s=rng.choice((4.0, 6.0)), rate_per_second=rng.choice((4.0, 6.0))) for _ in range(2))
     return Load(
         mode=LoadMode.RATE,
         connections=4 + workers,
         workers=workers,
         warmup_s=warmup_s,
-        duration_s=sum(stage.duration_s for stage in rates) if kind == "rates" else rng.choice((6.0, 10.0)),
-        rate_per_second=None if kind == "rates" else rate,
-        stages=rates if kind == "rates" else (),
+        duration_s=rng.choice((6.0, 10.0)) if is_flat else sum(stage.duration_s for stage in rates),
+        rate_per_second=rng.choice((4.0, 6.0)) if is_flat else None,
+        stages=() if is_flat else rates,
         arrival=arrival,
     )

@@ -35,6 +35,7 @@ class Lease:
     epoch: int
     owner: str
     expires_s: float
+    claimed_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Tables(StandardTables):
         def commit() -> int:
             if self.leases:
                 raise Taken
-            self.leases.append(Lease(1, owner, expires_s))
+            self.leases.append(Lease(1, owner, expires_s, self.now_s))
             return 1
 
         return commit
@@ -124,7 +125,7 @@ class Tables(StandardTables):
                 raise Taken
             if self.leases[-1].expires_s > self.now_s:
                 raise Violation(Rule.TERMS, f"term {epoch + 1} began before term {epoch} was over")
-            self.leases.append(Lease(epoch + 1, owner, expires_s))
+            self.leases.append(Lease(epoch + 1, owner, expires_s, self.now_s))
             return 1
 
         return commit

@@ -23,7 +23,6 @@ from loadgen.scenario.scenario import LoadMode, Scenario
 from loadgen.units import NS_PER_S
 from loadgen.workload.pacing import Ramp, follow, initial_connections
 from orchestrator.plan import PlannedWindow, RunPlan, plan_run, planned_arrivals
-
 from tests.unit.simulation.tables import STATUS, EventRow
 
 if TYPE_CHECKING:

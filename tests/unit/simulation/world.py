@@ -12,9 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from loadgen.control.retry import Patience
 from loadgen.control.worker_heartbeats import WorkerIdentity
-from loadgen.errors import LoadgenError
 from loadgen.model.event import EventType
 from loadgen.model.run import RunStatus
 from loadgen.model.worker import WorkerStatus
@@ -24,20 +22,26 @@ from loadgen.worker import client, load_sessions, measuring, pool, ready, worker
 from loadgen.worker.heartbeat import identity_of
 from loadgen.worker.upload import SPOOL_VARIABLE
 from orchestrator.crew import Health
-from orchestrator.recover import recover
+from orchestrator.recover import Recovered
 from orchestrator.spawn.spawner import WorkerOrder
 from orchestrator.tick import Tick
 from tests.unit.simulation.faults import plan_faults
-from tests.unit.simulation.processes import OrchestratorProcess, Process, SimulatedGauges, WorkerProcess
+from tests.unit.simulation.processes import (
+    RECOVER_S,
+    OrchestratorProcess,
+    Process,
+    SimulatedGauges,
+    StandBy,
+    WorkerProcess,
+)
 from tests.unit.simulation.rules import Broken, Rule, Violation, breakage
-from tests.unit.simulation.scenarios import random_scenario
+from tests.unit.simulation.scenarios import Kind, contested_scenario, random_scenario
 from tests.unit.simulation.scheduler import Scheduler, here, simulated
 from tests.unit.simulation.tables import STATUS, Tables
 from tests.unit.simulation.target import Target
 from tests.unit.simulation.truth import BAND, Truth, other_reasons, plan_zero_s, truth_of
 from tests.unit.simulation.wires import Fate
 
-RECOVER_S = 5.0  # somebody looks for orphans so often
 HELD_UP_S = 20.0  # a request may be under way for so long before it begins
 EXECUTES_S = 8.0  # and be executed for so long
 CHECK_S = 1.0
@@ -62,8 +66,19 @@ class History:
 class World:
     """run() is the whole history."""
 
-    def __init__(self, seed: int, spool: str, broken: Broken | None = None, trace: Callable[[str], None] | None = None):
-        self.rng, self.broken, self._trace = random.Random(seed), broken, trace
+    def __init__(
+        self,
+        seed: int,
+        spool: str,
+        broken: Broken | None = None,
+        *,
+        kind: Kind | None = None,
+        contested: bool = False,
+        trace: Callable[[str], None] | None = None,
+    ) -> None:
+        """`kind` of its load, None: any. `contested`: a small run, and four orchestrators want to lead it over a
+        control plane that is in trouble."""
+        self.rng, self.broken, self._trace, self.contested = random.Random(seed), broken, trace, contested
         self.seed = seed
         self.scheduler = Scheduler()
         self.tables = Tables(lambda: self.scheduler.now_s, broken)
@@ -71,8 +86,8 @@ class World:
         self.environ = {EMBEDDED_ADDRESS: "127.0.0.1:1", SPOOL_VARIABLE: spool}
         self.seen: Counter[str] = Counter()
         rng = self.rng
-        self.scenario = random_scenario(rng)
-        self.elsewhere = rng.random() < 0.5
+        self.scenario = contested_scenario(rng) if contested else random_scenario(rng, kind or rng.choice(tuple(Kind)))
+        self.elsewhere = contested or rng.random() < 0.5
         service_s = rng.choice((0.15, 0.3, 0.6))
         login_s = rng.choice((0.05, 0.2, 0.5))
         self.target = Target(lambda: service_s * rng.uniform(0.7, 1.3), lambda: login_s * rng.uniform(0.5, 1.5))
@@ -136,8 +151,9 @@ class World:
             first = OrchestratorProcess(self, "orchestrator-0", begun=False)
             self.orchestrators.append(first)
             first.begin()
-            if self.broken is not Broken.RECOVERY:
-                Recoverer(self).begin(RECOVER_S)
+            for number in range(1, 1 if self.broken is Broken.RECOVERY else 4 if self.contested else 2):
+                self.orchestrators.append(StandBy(self, f"orchestrator-{number}", begun=True))
+                self.orchestrators[-1].begin(RECOVER_S * self.rng.uniform(1.0, 2.0))
             plan_faults(self)
             self._check()
             self.scheduler.run()
@@ -145,19 +161,20 @@ class World:
             raise Violation.first
         return self._judged(self._history())
 
-    def take_over(self) -> None:
-        """Somebody leads the run on, unless somebody does already."""
-        if all(orchestrator.gone for orchestrator in self.orchestrators):
-            process = OrchestratorProcess(self, f"orchestrator-{len(self.orchestrators)}", begun=True)
-            self.note("takes over", process.name)
-            self.orchestrators.append(process)
-            process.begin()
+    def may_lead(self, process: OrchestratorProcess) -> bool:
+        """Somebody is about to lead the run on; one at a time, unless it is contested."""
+        others = [one for one in self.orchestrators if one is not process and not isinstance(one, StandBy)]
+        if not self.contested and not all(one.gone for one in others):
+            return False
+        self.note("takes over", process.name)
+        return True
 
-    def check_recovered(self) -> None:
+    def recovered(self, run: Recovered) -> None:
         """Somebody has ended the run: no worker of it was alive, as far as others can see."""
+        self.note("recovered", run.status)
         for worker_id, beat in self.tables.beats.items():
-            silent_s = self.scheduler.now_s - self.tables.beaten_s[worker_id]
-            if not WorkerStatus(beat[STATUS]).is_terminal and silent_s < self.scenario.timing.dead_s:
+            silent_s = self.tables.leases[-1].claimed_s - self.tables.beaten_s[worker_id]  # below 0: it came back later
+            if not WorkerStatus(beat[STATUS]).is_terminal and 0 <= silent_s < self.scenario.timing.dead_s:
                 raise Violation(Rule.COLLEAGUE, f"{worker_id} was heard {silent_s:.0f} s before")
 
     def _check(self) -> None:
@@ -169,7 +186,8 @@ class World:
         if self.scheduler.now_s > max(self.calm_s, 60.0) + 900.0:
             there = [process.name for process in (*self.workers, *self.orchestrators) if not process.gone]
             raise Violation(Rule.END, f"{self.tables.status}/{self.tables.phase}, and {there} are there")
-        if not all(process.gone for process in (*self.workers, *self.orchestrators)) or not self.orchestrators:
+        leading = [one for one in self.orchestrators if one.is_leading]
+        if not all(process.gone for process in (*self.workers, *leading)):
             return
         if self.tables.status.is_terminal or not self.tables.created:
             self.scheduler.stopped = True
@@ -265,25 +283,3 @@ class Executor:
         scheduler = here()
         assert scheduler.current.owner is not None
         scheduler.spawn(scheduler.current.owner, work, "client")
-
-
-class Recoverer(Process):
-    """Somebody types `loadgen runs recover` now and then."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world, "recoverer")
-
-    def main(self) -> int:
-        session = self.open_session("recover")
-        patience = Patience(stop=self.never, clock=self.clock, attempts=3)
-        while True:
-            try:
-                done, left = recover(session, patience, by="somebody")
-                for one in done:
-                    self.world.note("recovered", one.status)
-                    self.world.check_recovered()
-                if any(one.living for one in left):
-                    self.world.take_over()
-            except LoadgenError as error:
-                self.world.note("recovery failed", str(error))
-            self.world.scheduler.sleep(RECOVER_S)

@@ -1,0 +1,51 @@
+"""Histories for tests, and the property that every one of them has: its verdict is what the truth allows."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadgen.model.run import RunStatus
+from tests.unit.simulation.faults import KINDS
+from tests.unit.simulation.rules import Broken, Violation
+from tests.unit.simulation.scenarios import Kind
+from tests.unit.simulation.world import History, World
+
+SEEDS, BLOCK = 340, 68  # of every kind of load
+BLOCKS = range(0, SEEDS, BLOCK)
+ENDS = (f"{RunStatus.COMPLETED} True", f"{RunStatus.COMPLETED} False", f"{RunStatus.FAILED} False")
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Every failure is logged where it is met; formatting the lines would take longer than the histories."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(before)
+
+
+def history_of(
+    seed: int, folder: Path, broken: Broken | None = None, *, kind: Kind | None = None, contested: bool = False
+) -> History | Violation:
+    try:
+        return World(seed, str(folder), broken, kind=kind, contested=contested).run()
+    except Violation as violation:
+        return violation
+
+
+def check_verdicts(kind: Kind, first: int, folder: Path) -> None:
+    """Of a block of seeds, in which enough must have happened for it to show anything."""
+    happened: Counter[str] = Counter()
+    for seed in range(first, first + BLOCK):
+        history = history_of(seed, folder, kind=kind)
+        assert isinstance(history, History), f"seed {seed}: {history}"
+        happened[f"{history.status} {history.valid}"] += 1
+        happened["taken over"] += history.terms > 1
+        happened.update(history.seen.keys())
+    assert not [what for what in (*ENDS, "taken over") if not happened[what]]
+    assert sum(bool(happened[fault]) for fault in set(KINDS)) > len(set(KINDS)) / 2

@@ -1,0 +1,20 @@
+"""The verdict on a closed loop with one level, whatever happens: the real orchestrator and workers in simulated time.
+
+To see what happened with a seed: `World(seed, "/tmp", kind=Kind.FLAT, trace=print).run()`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.simulation.histories import BLOCKS, check_verdicts, quiet
+from tests.unit.simulation.scenarios import Kind
+
+__all__ = ["quiet"]
+
+
+@pytest.mark.parametrize("first", BLOCKS)
+def test_a_run_is_valid_only_when_its_connections_were_there(first: int, tmp_path: Path) -> None:
+    check_verdicts(Kind.FLAT, first, tmp_path)

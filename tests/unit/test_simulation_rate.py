@@ -1,0 +1,20 @@
+"""The verdict on an open loop, whatever happens: the real orchestrator and workers in simulated time.
+
+To see what happened with a seed: `World(seed, "/tmp", kind=Kind.RATE, trace=print).run()`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.simulation.histories import BLOCKS, check_verdicts, quiet
+from tests.unit.simulation.scenarios import Kind
+
+__all__ = ["quiet"]
+
+
+@pytest.mark.parametrize("first", BLOCKS)
+def test_a_run_is_valid_only_when_its_arrivals_were_sent(first: int, tmp_path: Path) -> None:
+    check_verdicts(Kind.RATE, first, tmp_path)

@@ -6,13 +6,12 @@ time to the world between any two statements.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from loadgen.control import run_control_events, run_leases, run_status, test_results, worker_heartbeats
 from loadgen.control.lease import LeaseKeeper
-from loadgen.control.run_control_events import NewEvent
+from loadgen.control.run_control_events import Emitted, NewEvent
 from loadgen.control.run_status import Fenced, Move, Rollup, Run
 from loadgen.control.session import ControlFailed
 from loadgen.errors import LoadgenError, RunFailed
@@ -20,10 +19,9 @@ from loadgen.model.event import EventType, Start, Stop
 from loadgen.model.run import STEPS, Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
 from loadgen.scenario.scenario import OnWorkerLoss
-from orchestrator.commands import plan_events
+from orchestrator.commands import lead_ms, start_event
 from orchestrator.course import (
     Action,
-    Announce,
     Course,
     Ending,
     EndWorkers,
@@ -65,7 +63,7 @@ class Orchestrator(Process):
         self._liveness = Liveness(longest_gap_s=gap_s)
         self._course = Course(since_s=self.now_s, seen=RunStatus.PREPARED)
         self._zero_s: float | None = None
-        self._unsaid: deque[NewEvent] | None = None
+        self._start: NewEvent | None = None
         self._published: Rollup | None = None
         self._next_sequence_id = 1
         self._crew: tuple[WorkerView, ...] = ()
@@ -126,7 +124,8 @@ class Orchestrator(Process):
 
     def _lead(self) -> Turn[Ending]:
         heard_s = self.now_s
-        self._course = Course(since_s=heard_s, seen=RunStatus.PREPARED)
+        self._go_on()
+        self._course = Course(since_s=heard_s, seen=RunStatus.PREPARED, start_said=self._zero_s is not None)
         while True:
             try:
                 ending = yield from self._tick()
@@ -170,10 +169,8 @@ class Orchestrator(Process):
         return replace(self.world.rules, on_worker_loss=OnWorkerLoss.CONTINUE) if missing else self.world.rules
 
     def _carry_out(self, action: Action) -> None:
-        if isinstance(action, Announce):
-            self._announce()
-        elif isinstance(action, SayStart):
-            self._say(NewEvent(command=Start(expected_workers=len(self._ids))), EventType.START)
+        if isinstance(action, SayStart):
+            self._say_start()
         elif isinstance(action, SayStop):
             ending = action.ending
             self._say(NewEvent(command=Stop(reason=ending.stop, drain_timeout_s=ending.drain_s)), EventType.STOP)
@@ -187,9 +184,6 @@ class Orchestrator(Process):
         assert run is not None
         if run.status.is_terminal:
             raise RunFailed("it was ended by somebody else")
-        if self._zero_s is None and run.status is RunStatus.RUNNING and run.start_time is not None:
-            running = run_status.server_time(self.session) - run.start_time
-            self._zero_s = self.now_s - running.total_seconds()
         rows = worker_heartbeats.read(self.session, "run")
         silent_s = self._liveness.observe(rows, self.now_s)
         self._crew = view_crew(self._ids, rows, ends, silent_s, stale_s=TIMING.stale_s, dead_s=TIMING.dead_s)
@@ -204,26 +198,33 @@ class Orchestrator(Process):
             interrupts=self._interrupts,
         ), run
 
-    def _announce(self) -> None:
-        if self._unsaid is None:
-            zero = run_status.server_time(self.session)
-            self._zero_s = self._zero_s or self.now_s
-            self._unsaid = deque(plan_events(self.world.rules.plan, self._ids, zero))
-        while self._unsaid:
-            self._say(self._unsaid[0])
-            self._unsaid.popleft()
+    def _go_on(self) -> None:
+        for one in run_control_events.catch_up(self.session, "run", 0):
+            if isinstance(one.command, Start):
+                assert one.due_in_ms is not None
+                self._zero_s = self.now_s + one.due_in_ms / 1000
 
-    def _say(self, new: NewEvent, kind: EventType | None = None) -> None:
+    def _say_start(self) -> None:
+        if self._start is None:
+            self._start = start_event(self.world.rules.plan, len(self._ids), lead_ms(TIMING, 0.0))
+        emitted, start = self._say(self._start, EventType.START), self._start.command
+        assert isinstance(start, Start)
+        assert start.lead_ms is not None
+        self._zero_s = self.now_s + (start.lead_ms - emitted.age_ms) / 1000
+
+    def _say(self, new: NewEvent, kind: EventType) -> Emitted:
         assert self._keeper is not None
-        number = run_control_events.emit(self.session, self.patience, self._keeper.term, new)
+        emitted = run_control_events.emit(self.session, self.patience, self._keeper.term, new)
+        number = emitted.sequence_id
         self._next_sequence_id = number + 1
         events = self.world.tables.events
         if not 0 < number <= len(events) or events[number - 1].event_id != new.event_id:
             raise Violation(Rule.ANSWER, f"{self.name} said {new.command}, and it is not there")
         if kind in self._said:
             raise Violation(Rule.ONCE, f"{self.name} said {kind} again")
-        self._said |= {kind} if kind is not None else set()
+        self._said |= {kind}
         self.world.note("said", self.name, type(new.command).__name__)
+        return emitted
 
     def _publish(self) -> None:
         assert self._keeper is not None

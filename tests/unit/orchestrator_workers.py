@@ -76,6 +76,7 @@ class SimulatedWorker(Process):
         self._agenda = WatchedAgenda(
             self.name,
             number,
+            world.workers_expected,
             drain_s=TIMING.drain_s,
             drain_interrupt_s=TIMING.drain_interrupt_s,
             patience_s=TIMING.events_poll_s,
@@ -154,7 +155,7 @@ class SimulatedWorker(Process):
             loop.watch(OneTurn())
             self._check_alone(polled=self._board.contacts > contacts)
             for due in self._agenda.take_due(self.clock.monotonic_ns()):
-                self._windows += isinstance(due.command, SetPhase)
+                self._windows += isinstance(due.command, SetPhase) and due.command.phase is Phase.MEASUREMENT
             if self._windows > len(self.world.rules.plan.windows):
                 raise Violation(Rule.PLAN, f"{self.name} opened {self._windows}")
             if self._board.status is WorkerStatus.WAITING and self.now_s - since_s > TIMING.start_s:

@@ -81,9 +81,7 @@ class World:
         load = Load(
             connections=8, workers=self.workers_expected, warmup_s=rng.choice((0.0, 4.0)), duration_s=rng.uniform(6, 30)
         )
-        self.rules = Rules(
-            plan=plan_run(load, announce_s=TIMING.announce_s), timing=TIMING, on_worker_loss=OnWorkerLoss.FAIL
-        )
+        self.rules = Rules(plan=plan_run(load), timing=TIMING, on_worker_loss=OnWorkerLoss.FAIL)
         self.seen: Counter[str] = Counter()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()

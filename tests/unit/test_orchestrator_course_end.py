@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from loadgen.model.run import STEPS, advance
 from orchestrator.course import (
     Action,
-    Announce,
     Course,
     Ending,
     EndWorkers,
     Finish,
+    SayStart,
     SayStop,
     Step,
     View,
@@ -74,8 +74,9 @@ class World:
             self.course = carried_out(self.course, action)
 
     def apply(self, action: Action) -> None:
-        if isinstance(action, Announce) and self.zero_s is None:
-            self.zero_s = self.now_s
+        if isinstance(action, SayStart):
+            assert self.zero_s is None, "START is said once"
+            self.zero_s = self.now_s + 3.0
         elif isinstance(action, Step):
             advance(self.status, self.phase, action.to, action.to_phase)
             self.status, self.phase = action.to, action.to_phase

@@ -47,6 +47,7 @@ class Follower:
         agenda = Agenda(
             "worker-0",
             0,
+            1,
             drain_s=TIMING.drain_s,
             drain_interrupt_s=TIMING.drain_interrupt_s,
             patience_s=TIMING.events_poll_s,

@@ -152,7 +152,7 @@ def test_the_course_of_a_run_in_which_nothing_happens() -> None:
             break
     assert story == [
         (3, R.RUNNING, P.WARMUP),
-        (13, R.RUNNING, P.MEASUREMENT),
-        (74, R.STOPPING, P.COOLDOWN),
+        (16, R.RUNNING, P.MEASUREMENT),
+        (77, R.STOPPING, P.COOLDOWN),
     ]
     assert world.ending == DONE_BY_PLAN

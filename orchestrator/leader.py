@@ -274,6 +274,8 @@ class Leader:
             raise RunFailed(f"run {self._run_id} has vanished from RUN_STATUS")
         if run.status.is_terminal:  # we were taken for dead: there is nothing left to lead
             raise RunFailed(f"run {self._run_id} was ended by somebody else: {run.status}, {run.reason}")
+        if run.status is RunStatus.RUNNING and self._voice.zero is None:
+            self._voice.read_said()  # a leader in between has started it
         now_s = self._look_at_crew(ends)
         view = View(
             now_s=now_s,

@@ -52,28 +52,37 @@ class Voice:
         return lead_ms(self._timing, max(self.latencies_s, default=0.0))
 
     def go_on_from(self, run: Run) -> list[Event]:
-        """Another leader has spoken to these workers before. What it said; workers follow its START."""
+        """Another leader has spoken to these workers before. What it said."""
         self._targets = dict(read_targets(run.worker_targets))
-        said = list(run_control_events.catch_up(self._session, run.run_id, 0))
-        read_s = self._now_s()
+        said = self.read_said()
         self.next_sequence_id = max(run.next_sequence_id, said[-1].sequence_id + 1 if said else 1)
-        for one in said:
-            if isinstance(one.command, Start):
-                due_in_ms = -one.age_ms if one.due_in_ms is None else one.due_in_ms
-                self.zero_s = read_s + due_in_ms / 1000
-        if self.zero_s is not None:
-            ahead = timedelta(seconds=self.zero_s - self._now_s())
-            self.zero = run.start_time or run_status.server_time(self._session) + ahead
         return said
 
     def start(self, plan: RunPlan, workers: int) -> None:
         """START: the plan begins a while after the server has it. The longer that takes, the later it begins."""
+        if self._office.term.epoch > 1:  # a leader in between may have said it: workers follow that one
+            self.read_said()
+        if self.zero is not None:
+            return
         if self._start is None:  # else it may be there already, and saying it again does nothing
             self._start = start_event(plan, workers, self.lead_ms)
         emitted = self.say(self._start)
         self.zero = moment_of(self._start.command, emitted.created_at)
         ahead = self.zero - emitted.created_at
         self.zero_s = self._now_s() + ahead.total_seconds() - emitted.age_ms / 1000
+
+    def read_said(self) -> list[Event]:
+        """All events of the run; and from START when the plan begins."""
+        said = list(run_control_events.catch_up(self._session, self._office.term.key, 0))
+        read_s = self._now_s()
+        starts = [one for one in said if isinstance(one.command, Start)]
+        if starts:
+            due_in_ms = -starts[-1].age_ms if starts[-1].due_in_ms is None else starts[-1].due_in_ms
+            zero_s = read_s + due_in_ms / 1000
+            server_time = run_status.server_time(self._session)
+            self.zero = server_time + timedelta(seconds=zero_s - self._now_s())
+            self.zero_s = zero_s
+        return said
 
     def say(self, new: NewEvent) -> Emitted:
         """Append an event. The same one again, after a failure, is not written twice."""

@@ -124,8 +124,7 @@ class Orchestrator(Process):
 
     def _lead(self) -> Turn[Ending]:
         heard_s = self.now_s
-        self._go_on()
-        self._course = Course(since_s=heard_s, seen=RunStatus.PREPARED, start_said=self._zero_s is not None)
+        self._course = Course(since_s=heard_s, seen=RunStatus.PREPARED)
         while True:
             try:
                 ending = yield from self._tick()
@@ -184,6 +183,8 @@ class Orchestrator(Process):
         assert run is not None
         if run.status.is_terminal:
             raise RunFailed("it was ended by somebody else")
+        if run.status is RunStatus.RUNNING and self._zero_s is None:
+            self._look_for_start()
         rows = worker_heartbeats.read(self.session, "run")
         silent_s = self._liveness.observe(rows, self.now_s)
         self._crew = view_crew(self._ids, rows, ends, silent_s, stale_s=TIMING.stale_s, dead_s=TIMING.dead_s)
@@ -198,13 +199,17 @@ class Orchestrator(Process):
             interrupts=self._interrupts,
         ), run
 
-    def _go_on(self) -> None:
+    def _look_for_start(self) -> None:
+        """Another leader may have said it."""
         for one in run_control_events.catch_up(self.session, "run", 0):
             if isinstance(one.command, Start):
                 assert one.due_in_ms is not None
                 self._zero_s = self.now_s + one.due_in_ms / 1000
 
     def _say_start(self) -> None:
+        self._look_for_start()
+        if self._zero_s is not None:
+            return
         if self._start is None:
             self._start = start_event(self.world.rules.plan, len(self._ids), lead_ms(TIMING, 0.0))
         emitted, start = self._say(self._start, EventType.START), self._start.command

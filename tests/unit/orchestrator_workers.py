@@ -236,5 +236,5 @@ class SimulatedWorker(Process):
         over_s = self.world.tables.lease_over_s
         alone = polled and over_s is not None and over_s > TIMING.orchestrator_lost_s
         self._alone_polls = self._alone_polls + 1 if alone else 0
-        if self._alone_polls and not self._board.ended.is_set():
+        if self._alone_polls > 1 and not self._board.ended.is_set():  # the first may have looked just before
             raise Violation(Rule.ALONE, f"nobody has led {self.name} for {over_s:.0f} s, and it goes on")

@@ -62,7 +62,7 @@ def start(workers: int = 3) -> NewEvent:
 
 def test_events_come_back_as_they_were_sent_numbered_from_1(session, run_id, term):
     sent = [NewEvent(command=command, address=address) for command, address in SENT]
-    numbers = [emit(session, patience(), term, new) for new in sent]
+    numbers = [emit(session, patience(), term, new).sequence_id for new in sent]
 
     events = poll(session, run_id, 0)
 
@@ -85,9 +85,9 @@ def test_the_age_of_an_event_is_told_by_the_server(plane, session, run_id, term)
 
 def test_an_event_that_is_sent_again_is_the_same_event(session, run_id, term):
     first = start(3)
-    numbers = [emit(session, patience(), term, new) for new in (first, start(9))]
+    numbers = [emit(session, patience(), term, new).sequence_id for new in (first, start(9))]
 
-    again = emit(session, patience(), term, replace(first, command=Start(expected_workers=4)))
+    again = emit(session, patience(), term, replace(first, command=Start(expected_workers=4))).sequence_id
 
     assert (numbers, again) == ([1, 2], 1)
     commands = [event.command for event in poll(session, run_id, 0)]
@@ -97,7 +97,7 @@ def test_an_event_that_is_sent_again_is_the_same_event(session, run_id, term):
 def test_runs_are_numbered_each_on_its_own(plane, session):
     terms = [plane.claim(str(uuid.uuid4()), ttl_s=600) for _ in range(2)]
 
-    numbers = [emit(session, patience(), term, start()) for term in terms * 2]
+    numbers = [emit(session, patience(), term, start()).sequence_id for term in terms * 2]
 
     assert numbers == [1, 1, 2, 2]
 
@@ -119,7 +119,7 @@ def test_a_successor_goes_on_with_the_numbers_and_the_predecessor_does_not(plane
 
     with pytest.raises(Fenced):
         emit(session, patience(), term, start())
-    number = emit(session, patience(), successor, start())
+    number = emit(session, patience(), successor, start()).sequence_id
 
     assert number == 2
     assert [event.epoch for event in poll(session, run_id, 0)] == [1, 2]
@@ -138,7 +138,8 @@ def test_an_event_that_landed_before_the_term_ended_is_not_lost(plane, server, s
     server.fault(match="INSERT INTO RUN_CONTROL_EVENTS", kind="drop_reply", count=1)
     ended: list[Any] = []
 
-    number = emit(session, patience(note=lambda _: ended.append(plane.expire(run_id, since_s=1))), term, start())
+    expire = patience(note=lambda _: ended.append(plane.expire(run_id, since_s=1)))
+    number = emit(session, expire, term, start()).sequence_id
 
     assert ended
     assert number == 1
@@ -146,12 +147,12 @@ def test_an_event_that_landed_before_the_term_ended_is_not_lost(plane, server, s
 
 
 @pytest.mark.parametrize("kind", ["drop_reply", "reset", "truncate", "http_status"])
-@pytest.mark.parametrize("match", ["INSERT INTO RUN_CONTROL_EVENTS", "SELECT SEQUENCE_ID FROM RUN_CONTROL_EVENTS"])
+@pytest.mark.parametrize("match", ["INSERT INTO RUN_CONTROL_EVENTS", "SELECT SEQUENCE_ID, CREATED_AT"])
 def test_a_lost_answer_makes_no_second_event(server, session, run_id, term, kind, match):
     server.fault(match=match, kind=kind, count=2)
 
     sent = [start(), start(), start()]
-    numbers = [emit(session, patience(), term, new) for new in sent]
+    numbers = [emit(session, patience(), term, new).sequence_id for new in sent]
 
     assert numbers == [1, 2, 3]
     assert [event.event_id for event in poll(session, run_id, 0)] == [new.event_id for new in sent]

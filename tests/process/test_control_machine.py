@@ -235,7 +235,7 @@ class ControlMachine(RuleBasedStateMachine):
         new, term = NewEvent(command=Start(expected_workers=1)), actor.keeping.term
         with self._sending(actor, fate) as patient:
             try:
-                self.answer.emitted = (emit(actor.session, patient, term, new), new.event_id, term.epoch)
+                self.answer.emitted = (emit(actor.session, patient, term, new).sequence_id, new.event_id, term.epoch)
             except Fenced:
                 self.answer.fenced = True
 

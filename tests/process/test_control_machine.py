@@ -364,7 +364,7 @@ class ControlMachine(RuleBasedStateMachine):
         """When the trouble is over, the next in line finishes the run."""
         self.plane.age(self.run_id, TIMES.ttl_s + TAKEOVER_MARGIN_S + 1)
         term = self.plane.claim(self.run_id)
-        assert emit(self.plane.session, patience(), term, NewEvent(command=Start(expected_workers=1)))
+        assert emit(self.plane.session, patience(), term, NewEvent(command=Start(expected_workers=1))).sequence_id > 0
         row = self._read()
         if not row.status.is_terminal:
             step = Move(status=row.status, phase=row.phase, to=RunStatus.FAILED, to_phase=Phase.PROCESSING)

@@ -308,7 +308,7 @@ class Leader:
         measured_s = 0.0 if view.zero_s is None else view.now_s - view.zero_s - self._rules.plan.measures_s
         self.progress.note(view.crew)
         limit = self.limits.look(view.crew, measured_s)
-        if limit is not None or self.find_max is None:
+        if limit is not None or self.find_max is None or measured_s < 0:  # its first step follows the run's zero
             return limit
         self._seek_on()
         if self.watch is not None and not self.find_max.is_open(view.crew):

@@ -1,59 +1,47 @@
-"""From a plan to events: who is told what, for which moment of the server's clock. Pure."""
+"""From a plan to events: what workers are told, and how long ahead. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
-
 from loadgen.control.run_control_events import NewEvent
-from loadgen.model.event import Address, Scope, SetPhase, SetWorkerTarget
-from loadgen.model.split import share
-from orchestrator.plan import PlannedTarget, PlannedWindow, RunPlan
+from loadgen.model.event import Planned, SetPhase, SetRunTarget, Start
+from loadgen.model.run import Phase
+from loadgen.scenario.scenario import Timing
+from orchestrator.plan import RunPlan
+
+# Between the insertion of an event and its reader: the look-up of its number, its publication in RUN_STATUS, the
+# worker's poll, and the reading itself.
+STATEMENTS = 4
+LATENCY_MAX_S = 2.0  # a statement that took longer was an exception: nobody waits for the next one
 
 
-def plan_events(plan: RunPlan, worker_ids: Sequence[str], zero: datetime) -> list[NewEvent]:
-    """Everything a fixed plan has to say, in the order of time; `zero` is the server's time at which it begins."""
-    timed: list[tuple[float, int, list[NewEvent]]] = []
-    for target in plan.targets:
-        timed.append((target.at_s, 0, target_events(target, worker_ids, zero)))
-    for window in plan.windows:
-        timed.append((window.starts_s, 1, [NewEvent(command=_set_phase(window, zero))]))
-    return [event for _, _, events in sorted(timed, key=lambda entry: entry[:2]) for event in events]
+def lead_ms(timing: Timing, latency_s: float) -> int:
+    """How long ahead a change is announced, so that all workers switch together."""
+    waits_s = timing.status_poll_s + STATEMENTS * min(latency_s, LATENCY_MAX_S)
+    return round((timing.announce_s + waits_s) * 1000)
 
 
-def target_events(
-    target: PlannedTarget,
-    worker_ids: Sequence[str],
-    zero: datetime,
-    *,
-    step_id: int | None = None,
-    reason: str = "plan",
-) -> list[NewEvent]:
-    """One event per worker: its own part of the connections."""
-    moment = _iso(zero + timedelta(seconds=target.at_s))
-    return [
-        NewEvent(
-            command=SetWorkerTarget(
-                target_connections=share(target.connections, number, len(worker_ids)),
-                step_id=step_id,
-                ramp_s=target.ramp_s,
-                effective_at=moment,
-                reason=reason,
-            ),
-            address=Address(scope=Scope.WORKER, worker_id=worker_id),
-        )
-        for number, worker_id in enumerate(worker_ids)
+def start_event(plan: RunPlan, workers: int, lead_ms: int) -> NewEvent:
+    """START with the whole plan: a target comes before the window that begins with it."""
+    parts = [
+        _planned(target.at_s, SetRunTarget(total_connections=target.connections, ramp_s=target.ramp_s, reason="plan"))
+        for target in plan.targets
     ]
+    if plan.first_phase is Phase.WARMUP:
+        parts.append(_planned(0.0, SetPhase(phase=Phase.WARMUP)))
+    for window in plan.windows:
+        command = SetPhase(phase=Phase.MEASUREMENT, step_id=window.step_id, duration_ms=window.duration_s * 1000)
+        parts.append(_planned(window.starts_s, command))
+    if not plan.windows:  # find_max: its steps are announced one by one
+        parts.append(_planned(plan.measures_s, SetPhase(phase=Phase.MEASUREMENT)))
+    parts.sort(key=lambda part: part.at_ms)
+    return NewEvent(command=Start(expected_workers=workers, lead_ms=lead_ms, plan=tuple(parts)))
 
 
-def _set_phase(window: PlannedWindow, zero: datetime) -> SetPhase:
-    return SetPhase(
-        phase=window.phase,
-        step_id=window.step_id,
-        duration_ms=window.duration_s * 1000,
-        effective_at=_iso(zero + timedelta(seconds=window.starts_s)),
-    )
+def step_event(step_id: int, connections: int, lead_ms: int) -> NewEvent:
+    """The next step of a search: one event, and every worker keeps its share."""
+    command = SetRunTarget(total_connections=connections, step_id=step_id, lead_ms=lead_ms, reason="find_max")
+    return NewEvent(command=command)
 
 
-def _iso(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds")
+def _planned(at_s: float, command: SetPhase | SetRunTarget) -> Planned:
+    return Planned(at_ms=round(at_s * 1000), command=command)

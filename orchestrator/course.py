@@ -1,6 +1,6 @@
 """What to do next with a run: a pure decision over what is known of it, taken every second.
 
-    STARTING    all workers WAIT → announce the plan, RUNNING, START; one died, or time is over → FAILED
+    STARTING    all workers WAIT → START with the plan, then RUNNING; one died, or time is over → FAILED
     RUNNING     warm-up over → MEASUREMENT; plan over → STOPPING, STOP; a worker lost, a limit hit → STOPPING, STOP
     STOPPING    all workers over, or the drain's deadline passed and they were ended → finish
     CANCELLING  the same, for a user's wish
@@ -53,7 +53,7 @@ class View:
     phase: Phase
     reason: str | None
     crew: tuple[WorkerView, ...]
-    zero_s: float | None = None  # when the plan began
+    zero_s: float | None = None  # when the plan begins; None: START was not said
     interrupts: int = 0  # how often somebody asked this process to stop
     wish: Ending | None = None  # of thresholds, guardrails or find_max
 
@@ -76,11 +76,6 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
-class Announce:
-    """Tell workers the plan, counted from the first time this was asked for."""
-
-
-@dataclass(frozen=True, slots=True)
 class Step:
     """Move the run from where it is."""
 
@@ -91,7 +86,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class SayStart:
-    pass
+    """Tell workers the plan, and when it begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +106,7 @@ class Finish:
     ending: Ending
 
 
-Action = Announce | Step | SayStart | SayStop | EndWorkers | Finish
+Action = Step | SayStart | SayStop | EndWorkers | Finish
 
 
 def decide(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[Action, ...]]:
@@ -148,10 +143,11 @@ def _starting(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[A
         return _stop(course, view, _failure(rules, "; ".join(worker.why for worker in lost)))
     if view.wish is not None:
         return _stop(course, view, view.wish)
-    if view.zero_s is not None and view.now_s - view.zero_s > rules.timing.announce_s:
-        return _stop(course, view, _failure(rules, "the start took longer than it was announced ahead"))
+    begin = Step(RunStatus.RUNNING, rules.plan.first_phase)
+    if course.start_said:  # by this leader, or by one before it: workers begin, whatever the run's row says
+        return course, (begin,)
     if view.crew and all(worker.is_ready for worker in view.crew):
-        return course, (Announce(), Step(RunStatus.RUNNING, rules.plan.first_phase), SayStart())
+        return course, (SayStart(), begin)
     if view.now_s - course.since_s > rules.timing.registration_s:
         missing = "; ".join(worker.why for worker in view.crew if not worker.is_ready)
         text = f"not all workers were ready within {rules.timing.registration_s:g} s: {missing}"
@@ -171,10 +167,9 @@ def _running(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[Ac
             status=RunStatus.COMPLETED, reason="the plan is done", stop=PLAN_DONE, drain_s=rules.timing.drain_s
         )
         return _stop(course, view, done)
-    unsaid = () if course.start_said else (SayStart(),)
     if view.phase is Phase.WARMUP and elapsed_s >= rules.plan.measures_s:
-        return course, (*unsaid, Step(RunStatus.RUNNING, Phase.MEASUREMENT))
-    return course, unsaid
+        return course, (Step(RunStatus.RUNNING, Phase.MEASUREMENT),)
+    return course, ()
 
 
 def _stopping(course: Course, view: View, rules: Rules) -> tuple[Course, tuple[Action, ...]]:

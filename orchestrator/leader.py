@@ -30,13 +30,13 @@ from loadgen.control.run_status import Fenced, Move, Rollup, Run
 from loadgen.control.session import ControlFailed, OpenSession
 from loadgen.errors import RunFailed
 from loadgen.log import event
-from loadgen.model.event import Start, Stop
+from loadgen.model.event import Stop
 from loadgen.model.run import Phase, RunStatus
 from loadgen.scenario.scenario import Scenario
 from loadgen.units import NS_PER_S
+from orchestrator.commands import step_event
 from orchestrator.course import (
     GOOD_ENDS,
-    Announce,
     Course,
     Ending,
     EndWorkers,
@@ -89,11 +89,7 @@ class Leader:
         workers = scenario.load.workers
         assert workers is not None, "the number of workers is settled before a run is created"
         self.worker_ids = tuple(f"worker-{number}" for number in range(workers))
-        self._rules = Rules(
-            plan=plan_run(scenario.load, announce_s=timing.announce_s),
-            timing=timing,
-            on_worker_loss=scenario.on_worker_loss,
-        )
+        self._rules = Rules(plan=plan_run(scenario.load), timing=timing, on_worker_loss=scenario.on_worker_loss)
         times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
         self._woken = threading.Event()
         # Never stopped: whoever will not wait for the control plane any longer ends the process.
@@ -102,7 +98,7 @@ class Leader:
         self._office = Office(
             run_id, times, self.session, self.patience, lease_session=lambda: open_session("lease"), clock=clock
         )
-        self._voice = Voice(self.session, self.patience, self._office, self.worker_ids)
+        self._voice = Voice(self.session, self.patience, self._office, timing, clock)
         self._liveness = Liveness(longest_gap_s=2 * timing.tick_s)
         self.succession = Succession()
         self._interrupts = 0
@@ -110,7 +106,6 @@ class Leader:
         self._heard_s = 0.0  # when the control plane last answered
         self._missed_ticks = 0  # since then
         self._course = Course(since_s=0.0, seen=RunStatus.PREPARED)
-        self._zero_s: float | None = None  # when the plan began
         self.stopped_s: float | None = None  # when in the plan the end was decided; None: it never began, or is unknown
         self.crew: tuple[WorkerView, ...] = ()
         self.progress = Progress(scenario.thresholds, scenario.judged_stages)
@@ -119,7 +114,7 @@ class Leader:
         self.find_max = find_max_controller(scenario)
         self._steps: list[StepRecord] = []  # of the search, judged
         self._stored = 0  # how many of them
-        self._going: NextStep | None = None  # workers were not told yet
+        self._going: NewEvent | None = None  # a step of the search that workers were not told yet
         self.watch: WarehouseWatch | None = None
 
     @property
@@ -146,9 +141,7 @@ class Leader:
     def go_on(self, run: Run) -> None:
         """Take over a run that another leader has led this far: what it said and stored is known from the tables."""
         said = self._voice.go_on_from(run)
-        if run.status is RunStatus.STARTING and said:
-            # Workers know a plan of another moment: as far as they are concerned its start has been missed.
-            self._zero_s = self._now_s() - 2 * self._rules.timing.announce_s
+        self._course = replace(self._course, start_said=self._voice.zero is not None)
         stops = [one.command for one in said if isinstance(one.command, Stop)]
         if run.status is RunStatus.STOPPING and stops:
             status = RunStatus.COMPLETED if stops[-1].reason in GOOD_ENDS else RunStatus.FAILED
@@ -194,7 +187,13 @@ class Leader:
         """Take one step of the run's life, if it is still where it was seen."""
         self._office.require_trust()
         change = Move(
-            status=run.status, phase=run.phase, to=step.to, to_phase=step.to_phase, reason=step.reason, verdict=verdict
+            status=run.status,
+            phase=run.phase,
+            to=step.to,
+            to_phase=step.to_phase,
+            reason=step.reason,
+            verdict=verdict,
+            zero=self._voice.zero,
         )
         moved = run_status.move(self.session, self.patience, self._office.term, change)
         event(
@@ -231,14 +230,11 @@ class Leader:
                 self._publish()
                 return action.ending
             self._office.require_trust()
-            if isinstance(action, Announce):
-                self._zero_s = self._zero_s or self._now_s()
-                self._voice.announce(self._rules.plan)
-            elif isinstance(action, Step):
+            if isinstance(action, Step):
                 if not self.move(run, action):
                     return None  # somebody changed the run in between: look again
             elif isinstance(action, SayStart):
-                self._voice.say(NewEvent(command=Start(expected_workers=len(self.worker_ids))))
+                self._voice.start(self._rules.plan, len(self.worker_ids))
             elif isinstance(action, SayStop):
                 self._voice.say(
                     NewEvent(command=Stop(reason=action.ending.stop, drain_timeout_s=action.ending.drain_s))
@@ -256,7 +252,7 @@ class Leader:
             Tick(
                 run=run,
                 crew=self.crew,
-                elapsed_s=None if self._zero_s is None else self._now_s() - self._zero_s,
+                elapsed_s=None if self._voice.zero_s is None else self._now_s() - self._voice.zero_s,
                 ends_s=plan.ends_s,
                 measures_s=plan.measures_s,
                 ending=self._course.ending,
@@ -270,14 +266,15 @@ class Leader:
     def _observe(self) -> tuple[View, Run]:
         # First who has ended, then what they said: a last beat is never missed for an end that was seen.
         ends = self._spawner.ended()
+        began_s = self._now_s()
         run = run_status.read(self.session, self._run_id)
+        self._voice.latencies_s.append(self._now_s() - began_s)
         if run is None:
             raise RunFailed(f"run {self._run_id} has vanished from RUN_STATUS")
         if run.status.is_terminal:  # we were taken for dead: there is nothing left to lead
             raise RunFailed(f"run {self._run_id} was ended by somebody else: {run.status}, {run.reason}")
-        if self._zero_s is None and run.status is RunStatus.RUNNING and run.start_time is not None:
-            running = run_status.server_time(self.session) - run.start_time  # another leader announced the plan
-            self._zero_s = self._now_s() - running.total_seconds()
+        if run.status is RunStatus.RUNNING and self._voice.zero is None:
+            self._voice.read_said()  # a leader in between has started it
         now_s = self._look_at_crew(ends)
         view = View(
             now_s=now_s,
@@ -285,7 +282,7 @@ class Leader:
             phase=run.phase,
             reason=run.reason,
             crew=self.crew,
-            zero_s=self._zero_s,
+            zero_s=self._voice.zero_s,
             interrupts=self._interrupts,
         )
         return view, run
@@ -311,7 +308,7 @@ class Leader:
         self.progress.note(view.crew)
         self.stored_seconds.fill(view.crew, now_s=view.now_s, measured_s=measured_s)
         limit = self.limits.look(view.crew, measured_s)
-        if limit is not None or self.find_max is None:
+        if limit is not None or self.find_max is None or measured_s < 0:  # its first step follows the run's zero
             return limit
         self._seek_on()
         if self.watch is not None and not self.find_max.is_open(view.crew):
@@ -323,7 +320,7 @@ class Leader:
             self._steps.append(step_record(self._run_id, step, measured, run_status.server_time(self.session)))
             event(log, logging.INFO, "step_judged", step=step.number, outcome=step.outcome, why=step.reason)
         if isinstance(order, NextStep):
-            self._going = order
+            self._going = step_event(order.number, order.target, self._voice.lead_ms)
         self._seek_on()
         if isinstance(order, Over):
             return Ending(
@@ -343,7 +340,7 @@ class Leader:
             self._stored += 1
         if self._going is not None:
             self._office.require_trust()
-            self._voice.go_to(self._going.number, self._going.target, self._rules.timing.announce_s)
+            self._voice.say(self._going)
             self._going = None
 
     def _publish(self) -> None:

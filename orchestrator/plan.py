@@ -1,4 +1,4 @@
-"""What a run with a fixed plan does when: windows and targets in time, counted from the moment it starts. Pure."""
+"""What a run does when: windows and targets in time, counted from the zero that START announces. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class PlannedWindow:
     step_id: int | None
     starts_s: float
     duration_s: float
-    phase: Phase = Phase.MEASUREMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,32 +33,26 @@ class PlannedTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    measures_s: float  # when the measurement begins
+    measures_s: float  # when the measurement begins; before it, from zero on, is warm-up
     ends_s: float | None  # when the last window closes; None: find_max, which ends when it knows
-    windows: tuple[PlannedWindow, ...] = ()
+    windows: tuple[PlannedWindow, ...] = ()  # measured ones
     targets: tuple[PlannedTarget, ...] = ()
 
     @property
     def first_phase(self) -> Phase:
-        return Phase.WARMUP if self.warm else Phase.MEASUREMENT
-
-    warm: bool = True
+        return Phase.WARMUP if self.measures_s > 0 else Phase.MEASUREMENT
 
 
-def plan_run(load: Load, *, announce_s: float) -> RunPlan:
-    """The whole course of a run. Nothing begins sooner than `announce_s`, so that all workers begin together."""
-    measures_s = max(load.warmup_s, announce_s)
-    warm = load.warmup_s > 0
+def plan_run(load: Load) -> RunPlan:
+    """The whole course of a run."""
     if load.mode is LoadMode.FIND_MAX:
-        return RunPlan(measures_s=measures_s, ends_s=None, warm=warm)
-    windows, at_s = [], measures_s
+        return RunPlan(measures_s=load.warmup_s, ends_s=None)
+    windows, at_s = [], load.warmup_s
     for number, stage in enumerate(load.levels, start=1):
         step_id = number if load.stages else None
         windows.append(PlannedWindow(step_id=step_id, starts_s=at_s, duration_s=stage.duration_s))
         at_s += stage.duration_s
-    return RunPlan(
-        measures_s=measures_s, ends_s=at_s, windows=tuple(windows), targets=_targets(load, windows), warm=warm
-    )
+    return RunPlan(measures_s=load.warmup_s, ends_s=at_s, windows=tuple(windows), targets=_targets(load, windows))
 
 
 def _targets(load: Load, windows: list[PlannedWindow]) -> tuple[PlannedTarget, ...]:

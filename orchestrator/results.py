@@ -154,11 +154,10 @@ def read_stages(
 
 def stage_starts(said: Sequence[PastEvent], start: datetime) -> dict[int, float]:
     """By the number of the stage: when it began, in seconds since the start of the run."""
-    commands = [event.command for event in said if isinstance(event.command, SetPhase)]
     return {
-        command.step_id: (datetime.fromisoformat(command.effective_at) - start).total_seconds()
-        for command in commands
-        if command.step_id is not None and command.effective_at is not None
+        one.command.step_id: (one.at - start).total_seconds()
+        for one in run_control_events.announced(said)
+        if isinstance(one.command, SetPhase) and one.command.step_id is not None
     }
 
 

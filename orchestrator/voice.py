@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 
+from loadgen.clock import Clock
 from loadgen.control import run_control_events, run_status
 from loadgen.control.retry import Patience
-from loadgen.control.run_control_events import Event, NewEvent
-from loadgen.control.run_status import Run, Target, read_targets
+from loadgen.control.run_control_events import Emitted, Event, NewEvent, moment_of
+from loadgen.control.run_status import EVERY_WORKER, Run, Target, read_targets
 from loadgen.control.session import ControlSession
 from loadgen.log import event
-from loadgen.model.event import SetWorkerTarget
-from orchestrator.commands import plan_events, target_events
+from loadgen.model.event import SetRunTarget, Start
+from loadgen.scenario.scenario import Timing
+from loadgen.units import NS_PER_S
+from orchestrator.commands import lead_ms, start_event
 from orchestrator.office import Office
-from orchestrator.plan import PlannedTarget, RunPlan
+from orchestrator.plan import RunPlan
 
 log = logging.getLogger(__name__)
+
+LATENCIES = 5  # the newest of them say how slow the control plane is
 
 
 class Voice:
     """One thread."""
 
-    def __init__(self, session: ControlSession, patience: Patience, office: Office, worker_ids: Sequence[str]) -> None:
-        self._session, self._patience, self._office, self._worker_ids = session, patience, office, tuple(worker_ids)
-        self._unsaid: deque[NewEvent] | None = None  # what is left to say of the plan; None: nothing was said yet
+    def __init__(
+        self, session: ControlSession, patience: Patience, office: Office, timing: Timing, clock: Clock
+    ) -> None:
+        self._session, self._patience, self._office = session, patience, office
+        self._timing, self._clock = timing, clock
         self._targets: dict[str, Target] = {}
+        self._start: NewEvent | None = None  # what was said, or tried, to begin with
+        self.zero: datetime | None = None  # when the plan begins, by the server's clock; None: START was not said
+        self.zero_s: float | None = None  # the same by this process's clock
+        self.latencies_s: deque[float] = deque(maxlen=LATENCIES)  # of statements of the control plane
         self.next_sequence_id = 1
 
     @property
@@ -34,41 +46,61 @@ class Voice:
         """What RUN_STATUS repeats, for workers that miss an event."""
         return dict(self._targets)
 
+    @property
+    def lead_ms(self) -> int:
+        """How long before it takes effect a change is to be announced now."""
+        return lead_ms(self._timing, max(self.latencies_s, default=0.0))
+
     def go_on_from(self, run: Run) -> list[Event]:
-        """Another leader has spoken to these workers before. What he said."""
+        """Another leader has spoken to these workers before. What it said."""
         self._targets = dict(read_targets(run.worker_targets))
-        said: list[Event] = []
-        while batch := run_control_events.poll(self._session, run.run_id, said[-1].sequence_id if said else 0):
-            said += batch
+        said = self.read_said()
         self.next_sequence_id = max(run.next_sequence_id, said[-1].sequence_id + 1 if said else 1)
         return said
 
-    def say(self, new: NewEvent) -> None:
-        number = run_control_events.emit(self._session, self._patience, self._office.term, new)
-        self.next_sequence_id = number + 1
+    def start(self, plan: RunPlan, workers: int) -> None:
+        """START: the plan begins a while after the server has it. The longer that takes, the later it begins."""
+        if self._office.term.epoch > 1:  # a leader in between may have said it: workers follow that one
+            self.read_said()
+        if self.zero is not None:
+            return
+        if self._start is None:  # else it may be there already, and saying it again does nothing
+            self._start = start_event(plan, workers, self.lead_ms)
+        emitted = self.say(self._start)
+        self.zero = moment_of(self._start.command, emitted.created_at)
+        ahead = self.zero - emitted.created_at
+        self.zero_s = self._now_s() + ahead.total_seconds() - emitted.age_ms / 1000
+
+    def read_said(self) -> list[Event]:
+        """All events of the run; and from START when the plan begins."""
+        said = list(run_control_events.catch_up(self._session, self._office.term.key, 0))
+        read_s = self._now_s()
+        starts = [one for one in said if isinstance(one.command, Start)]
+        if starts:
+            due_in_ms = -starts[-1].age_ms if starts[-1].due_in_ms is None else starts[-1].due_in_ms
+            zero_s = read_s + due_in_ms / 1000
+            server_time = run_status.server_time(self._session)
+            self.zero = server_time + timedelta(seconds=zero_s - self._now_s())
+            self.zero_s = zero_s
+        return said
+
+    def say(self, new: NewEvent) -> Emitted:
+        """Append an event. The same one again, after a failure, is not written twice."""
+        emitted = run_control_events.emit(self._session, self._patience, self._office.term, new)
+        self.next_sequence_id = emitted.sequence_id + 1
         command = new.command
-        event(log, logging.INFO, "said", number=number, what=command, to=new.address.worker_id or "all")
-        if isinstance(command, SetWorkerTarget) and new.address.worker_id is not None:
-            self._targets[new.address.worker_id] = Target(
-                target_connections=command.target_connections,
-                sequence_id=number,
+        event(log, logging.INFO, "said", number=emitted.sequence_id, what=command)
+        if isinstance(command, SetRunTarget):
+            moment = moment_of(command, emitted.created_at)
+            target = Target(
+                target_connections=command.total_connections,
+                sequence_id=emitted.sequence_id,
                 step_id=command.step_id,
                 ramp_s=command.ramp_s,
-                effective_at=command.effective_at,
+                effective_at=moment.isoformat(timespec="milliseconds"),
             )
+            self._targets = {EVERY_WORKER: target}
+        return emitted
 
-    def announce(self, plan: RunPlan) -> None:
-        """Every window and target of the plan, for their moments by the server's clock; goes on where it failed."""
-        if self._unsaid is None:
-            zero = run_status.server_time(self._session)
-            self._unsaid = deque(plan_events(plan, self._worker_ids, zero))
-        while self._unsaid:
-            self.say(self._unsaid[0])
-            self._unsaid.popleft()
-
-    def go_to(self, step_id: int, connections: int, announce_s: float) -> None:
-        """The next step of a search: every worker its part, all at the same moment."""
-        zero = run_status.server_time(self._session)
-        target = PlannedTarget(at_s=announce_s, connections=connections, ramp_s=0.0)
-        for new in target_events(target, self._worker_ids, zero, step_id=step_id, reason="find_max"):
-            self.say(new)
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ns() / NS_PER_S

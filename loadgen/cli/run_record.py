@@ -34,7 +34,7 @@ from loadgen.metrics.fields import BadMetrics
 from loadgen.metrics.interval import read_custom_metrics
 from loadgen.metrics.live import read_live
 from loadgen.metrics.result import Merged, WindowResult, merge
-from loadgen.model.event import SetPhase, SetWorkerTarget, Start, Stop
+from loadgen.model.event import SetPhase, SetRunTarget, Start, Stop
 from loadgen.model.run import Phase
 from loadgen.report.record import EventKind, LogLine, Machine, Poll, RunEvent, RunRecord, Step
 from loadgen.report.summary import SCHEMA_VERSION, in_order
@@ -235,20 +235,24 @@ def _commands(said: Sequence[PastEvent], start: datetime) -> Iterator[RunEvent]:
 def _levels(said: Sequence[PastEvent], start: datetime) -> Iterator[RunEvent]:
     """What was announced for a moment: one event for all workers together."""
     targets: dict[str | None, int] = {}
-    moments: dict[str, dict[str, tuple[str, str]]] = {}  # → kind of command → label and text
-    for event in said:
-        command = event.command
-        if isinstance(command, SetWorkerTarget) and command.effective_at is not None:
-            targets[event.address.worker_id] = command.target_connections
-            total = sum(targets.values())
-            moments.setdefault(command.effective_at, {})["target"] = f"{total} conn.", f"target {total} connections"
-        elif isinstance(command, SetPhase) and command.effective_at is not None:
+    moments: dict[datetime, dict[str, tuple[str, str]]] = {}  # → kind of command → label and text
+    for one in run_control_events.announced(said):
+        command = one.command
+        if isinstance(command, SetPhase) and command.phase is Phase.WARMUP:
+            continue  # it begins with START
+        if isinstance(command, SetPhase):
             label = command.phase.value.lower() if command.step_id is None else f"stage {command.step_id}"
-            moments.setdefault(command.effective_at, {})["phase"] = label, f"{label} begins"
+            moments.setdefault(one.at, {})["phase"] = label, f"{label} begins"
+            continue
+        if isinstance(command, SetRunTarget):
+            targets = {None: command.total_connections}
+        else:
+            targets[one.address.worker_id] = command.target_connections
+        total = sum(targets.values())
+        moments.setdefault(one.at, {})["target"] = f"{total} conn.", f"target {total} connections"
     for moment, said_then in moments.items():
         labels, texts = zip(*(said_then[kind] for kind in ("phase", "target") if kind in said_then), strict=True)
-        at_s = _since(start, datetime.fromisoformat(moment))
-        yield RunEvent(at_s=at_s, label=", ".join(labels), text=", ".join(texts))
+        yield RunEvent(at_s=_since(start, moment), label=", ".join(labels), text=", ".join(texts))
 
 
 def _lost(summary: Mapping[str, Any], heard: Mapping[str, datetime]) -> dict[str, datetime]:

@@ -139,7 +139,7 @@ class _Looker:
     def __init__(self, session: ControlSession, scenario: Scenario, run_id: str, clock: Clock) -> None:
         self._session, self._scenario, self._run_id, self._clock = session, scenario, run_id, clock
         timing = scenario.timing
-        self._plan = plan_run(scenario.load, announce_s=timing.announce_s)
+        self._plan = plan_run(scenario.load)
         self._progress = Progress(scenario.thresholds, scenario.judged_stages)
         self._limits = Limits(scenario.judged_thresholds, scenario.guardrails, timing, self._progress)
         self._slow_s: float | None = None  # when the slow tables were last read

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from loadgen.control.queries import queries
 from loadgen.control.retry import Patience
@@ -18,7 +19,18 @@ from loadgen.control.run_leases import Term
 from loadgen.control.run_status import Fenced
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.storable import json_text
-from loadgen.model.event import EVERYBODY, Address, Command, SetPhase, SetWorkerTarget, Start, Stop, decode, encode
+from loadgen.model.event import (
+    EVERYBODY,
+    Address,
+    Command,
+    Sayable,
+    SetPhase,
+    SetRunTarget,
+    SetWorkerTarget,
+    Start,
+    decode,
+    encode,
+)
 
 BATCH = 100  # rows per poll; written in the SQL too, where a bind would cost the fast path
 _COLLISIONS_MAX = 500
@@ -31,9 +43,18 @@ _Q = queries("run_control_events")
 class NewEvent:
     """A command with the id that makes it the same one when it is sent again."""
 
-    command: Start | Stop | SetPhase | SetWorkerTarget
+    command: Sayable
     address: Address = EVERYBODY
     event_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emitted:
+    """An event that is in the table."""
+
+    sequence_id: int
+    created_at: datetime  # naive UTC
+    age_ms: int  # when it was looked up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +65,7 @@ class Event:
     command: Command
     address: Address
     age_ms: int
-    due_in_ms: int | None  # until `effective_at`, by the server's clock; None: at once
+    due_in_ms: int | None  # until it takes effect, by the server's clock; None: at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +76,27 @@ class PastEvent:
     address: Address
     created_at: datetime  # naive UTC
 
+    @property
+    def moment(self) -> datetime:
+        """When it took effect."""
+        return moment_of(self.command, self.created_at)
 
-def emit(session: ControlSession, patience: Patience, term: Term, new: NewEvent) -> int:
-    """Append an event; its number. Fenced when the term is over."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """A window or a target that was announced, by an event of its own or in the plan of START."""
+
+    at: datetime  # naive UTC
+    command: SetPhase | SetWorkerTarget | SetRunTarget
+    address: Address
+
+
+def emit(session: ControlSession, patience: Patience, term: Term, new: NewEvent) -> Emitted:
+    """Append an event. Fenced when the term is over."""
     kind, data = encode(new.command, new.address)
     content = json_text(data)
 
-    def write() -> int:
+    def write() -> Emitted:
         for _ in range(_COLLISIONS_MAX):
             try:
                 binds = (term.key, new.event_id, kind, content, term.key, term.epoch, term.owner)
@@ -70,14 +105,15 @@ def emit(session: ControlSession, patience: Patience, term: Term, new: NewEvent)
             except ControlFailed as error:
                 if not error.failure.duplicate_key:
                     raise
-            if (number := look()) is not None:
-                return number
+            if (found := look()) is not None:
+                return found
             patience.clock.wait(patience.stop, random.uniform(0, _PAUSE_MAX_S))  # another writer was faster
         raise Fenced(f"run {term.key} has so many writers that this one never got a number")
 
-    def look() -> int | None:
-        rows = session.fetch(_Q["find"], new.event_id)
-        return int(rows[0][0]) if rows else None
+    def look() -> Emitted | None:
+        for number, created_at, age_ms in session.fetch(_Q["find"], new.event_id):
+            return Emitted(sequence_id=int(number), created_at=created_at, age_ms=int(age_ms))
+        return None
 
     return patience.settle(write, look)
 
@@ -109,8 +145,31 @@ def history(session: ControlSession, run_id: str) -> tuple[PastEvent, ...]:
     return tuple(found)
 
 
+def announced(said: Sequence[PastEvent]) -> Iterator[Announced]:
+    """Every window and target of a run that has a moment, in the order in which they were said."""
+    for event in said:
+        command = event.command
+        if isinstance(command, Start):
+            for part in command.plan:
+                at = event.moment + timedelta(milliseconds=part.at_ms)
+                yield Announced(at=at, command=part.command, address=event.address)
+        elif isinstance(command, (SetPhase, SetWorkerTarget, SetRunTarget)):
+            yield Announced(at=event.moment, command=command, address=event.address)
+
+
+def moment_of(command: Command, created_at: datetime) -> datetime:
+    """When a command takes effect that the server inserted at that time."""
+    if isinstance(command, (SetPhase, SetWorkerTarget, SetRunTarget)) and command.effective_at is not None:
+        with suppress(ValueError):  # what cannot be read is at once, as the poll has it
+            return datetime.fromisoformat(command.effective_at).replace(tzinfo=None)
+    return created_at + timedelta(milliseconds=_lead_ms(command) or 0)
+
+
 def _event(number: int, event_id: str, epoch: int, kind: str, data: str, age_ms: int, due_in_ms: int | None) -> Event:
     command, address = decode(kind, data)
+    lead_ms = _lead_ms(command)
+    if due_in_ms is None and lead_ms is not None:
+        due_in_ms = lead_ms - age_ms
     return Event(
         sequence_id=number,
         event_id=event_id,
@@ -120,3 +179,7 @@ def _event(number: int, event_id: str, epoch: int, kind: str, data: str, age_ms:
         age_ms=age_ms,
         due_in_ms=None if due_in_ms is None else int(due_in_ms),
     )
+
+
+def _lead_ms(command: Command) -> int | None:
+    return command.lead_ms if isinstance(command, (Start, SetRunTarget)) else None

@@ -21,6 +21,7 @@ from loadgen.errors import LoadgenError, UsageError
 from loadgen.model.run import Phase, RunStatus, advance
 
 REASON_MAX = 2_000  # characters
+EVERY_WORKER = "*"  # key of WORKER_TARGETS: a target for all workers together
 RAMP_MAX_S = 1e6
 
 _Q = queries("run_status")
@@ -82,7 +83,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What one worker should keep busy, as the event with `sequence_id` said it; None: it is not known which."""
+    """What one worker, or under "*" all of them together, should keep busy, as the event with `sequence_id` said it;
+    None: it is not known which."""
 
     target_connections: int
     sequence_id: int | None
@@ -231,6 +233,7 @@ class Move:
     to_phase: Phase
     reason: str | None = None  # None: the one that is there stays
     verdict: str | None = None
+    zero: datetime | None = None  # of the plan, when the run starts: its START_TIME; None: the moment of the step
 
 
 def move(session: ControlSession, patience: Patience, term: Term, step: Move) -> bool:
@@ -240,13 +243,14 @@ def move(session: ControlSession, patience: Patience, term: Term, step: Move) ->
     warm = started and step.to_phase is Phase.WARMUP
     warmed_up = step.phase is Phase.WARMUP and step.to_phase is not Phase.WARMUP
     reason = None if step.reason is None else text(step.reason, REASON_MAX)
+    zero = None if step.zero is None else step.zero.isoformat(timespec="milliseconds")
     changes = (step.status, step.phase) != (step.to, step.to_phase)
 
     def write() -> bool | None:
         touched = session.execute(
             _Q["move"],
             *(step.to, step.to_phase, reason, step.verdict, term.epoch),
-            *(int(started), int(warm), int(warmed_up), int(step.to.is_terminal)),
+            *(int(started), zero, int(warm), zero, int(warmed_up), int(step.to.is_terminal)),
             *(term.key, step.status, step.phase, term.key, term.epoch, term.owner),
         )
         return True if touched == 1 else look() or False
@@ -308,7 +312,7 @@ def write_targets(targets: Mapping[str, Target]) -> str:
     return json.dumps(
         {
             worker_id: {
-                "target_connections": target.target_connections,
+                _connections_key(worker_id): target.target_connections,
                 "step_id": target.step_id,
                 "sequence_id": target.sequence_id,
                 "ramp_seconds": target.ramp_s,
@@ -329,15 +333,19 @@ def read_targets(written: str | None) -> dict[str, Target]:
     return {
         worker_id: target
         for worker_id, entry in (found.items() if isinstance(found, dict) else ())
-        if (target := _target(entry)) is not None
+        if (target := _target(entry, _connections_key(worker_id))) is not None
     }
 
 
-def _target(entry: Any) -> Target | None:
+def _connections_key(worker_id: str) -> str:
+    return "total_connections" if worker_id == EVERY_WORKER else "target_connections"
+
+
+def _target(entry: Any, connections: str) -> Target | None:
     try:
         sequence_id, step_id, moment = entry.get("sequence_id"), entry.get("step_id"), entry.get("effective_at")
         target = Target(
-            target_connections=int(entry["target_connections"]),
+            target_connections=int(entry[connections]),
             sequence_id=None if sequence_id is None else int(sequence_id),
             step_id=None if step_id is None else int(step_id),
             ramp_s=float(entry.get("ramp_seconds") or 0.0),

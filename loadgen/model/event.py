@@ -1,7 +1,9 @@
 """What a run's leader tells its workers: typed commands, and the JSON they travel as in RUN_CONTROL_EVENTS.
 
-Targets are absolute, so a command that arrives twice changes nothing. `effective_at` is a moment of the server's clock
-(ISO, UTC, no zone); how far away it is, is computed in SQL when the event is read.
+Targets are absolute, so a command that arrives twice changes nothing. A command takes effect at once, or
+
+    lead_ms       this long after the server has inserted its row: a slow or retried emission moves it
+    effective_at  at a moment of the server's clock (ISO, UTC, no zone); how far away it is, is computed in SQL
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from typing import Any
 from loadgen.errors import LoadgenError
 from loadgen.log import plain
 from loadgen.model.run import Phase
+from loadgen.model.split import share
 
 WHY_MAX = 300  # characters
+AHEAD_MAX_MS = 10**11  # three years: what lies further ahead is no moment of a run
 
 
 class EventType(StrEnum):
@@ -51,11 +55,6 @@ EVERYBODY = Address()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    expected_workers: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     reason: str
     drain_timeout_s: float
@@ -81,6 +80,45 @@ class SetWorkerTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetRunTarget:
+    """SET_WORKER_TARGET for all workers together: each keeps its share of `total_connections`."""
+
+    total_connections: int
+    step_id: int | None = None
+    ramp_s: float = 0.0
+    lead_ms: int | None = None
+    effective_at: str | None = None
+    reason: str = ""
+
+    def share_of(self, worker: int, workers: int) -> SetWorkerTarget:
+        """What it means for the worker with this number."""
+        return SetWorkerTarget(
+            target_connections=share(self.total_connections, worker, workers),
+            step_id=self.step_id,
+            ramp_s=self.ramp_s,
+            effective_at=self.effective_at,
+            reason=self.reason,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A part of a plan: what takes effect this long after the plan's zero."""
+
+    at_ms: int
+    command: SetPhase | SetRunTarget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Begin. With a plan: its zero, when the first window opens in all workers, is the moment of this event."""
+
+    expected_workers: int
+    lead_ms: int | None = None
+    plan: tuple[Planned, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
     """A type this version does not know, or data it cannot read: logged and passed over."""
 
@@ -88,14 +126,15 @@ class Unknown:
     why: str
 
 
-Command = Start | Stop | SetPhase | SetWorkerTarget | Unknown
+Sayable = Start | Stop | SetPhase | SetWorkerTarget | SetRunTarget
+Command = Sayable | Unknown
 
 
 class NotAnEvent(LoadgenError):
     """Data of an event that makes no sense."""
 
 
-def encode(command: Start | Stop | SetPhase | SetWorkerTarget, address: Address = EVERYBODY) -> tuple[EventType, str]:
+def encode(command: Sayable, address: Address = EVERYBODY) -> tuple[EventType, str]:
     """EVENT_TYPE and EVENT_DATA."""
     kind, data = _TYPES[type(command)], _written(command)
     data["scope"] = address.scope.value
@@ -117,27 +156,53 @@ def decode(event_type: str, event_data: str) -> tuple[Command, Address]:
             worker_id=_optional(data, "worker_id", str),
             worker_group_id=_optional(data, "worker_group_id", int),
         )
-        return _READERS[EventType(event_type)](data), address
-    except (ValueError, NotAnEvent, RecursionError) as error:
+        command = _READERS[EventType(event_type)](data)
+        if isinstance(command, SetRunTarget) and address.scope is not Scope.RUN:
+            raise NotAnEvent(f"total_connections is for scope RUN, not {address.scope}")
+        return command, address
+    except (ValueError, TypeError, NotAnEvent, RecursionError) as error:
         return Unknown(event_type=event_type, why=plain(str(error), WHY_MAX)), EVERYBODY
 
 
-def _written(command: Start | Stop | SetPhase | SetWorkerTarget) -> dict[str, Any]:
+def _written(command: Sayable) -> dict[str, Any]:
+    data: dict[str, Any]
     if isinstance(command, Start):
-        return {"expected_workers": command.expected_workers}
-    if isinstance(command, Stop):
-        return {"reason": command.reason, "drain_timeout_seconds": command.drain_timeout_s}
-    if isinstance(command, SetPhase):
-        data: dict[str, Any] = {"phase": command.phase.value, "step_id": command.step_id}
+        data = {"expected_workers": command.expected_workers, "lead_ms": command.lead_ms}
+        if command.plan:
+            data["plan"] = [
+                {"at_ms": part.at_ms, "event_type": _TYPES[type(part.command)].value, **_written(part.command)}
+                for part in command.plan
+            ]
+    elif isinstance(command, Stop):
+        data = {"reason": command.reason, "drain_timeout_seconds": command.drain_timeout_s}
+    elif isinstance(command, SetPhase):
+        data = {"phase": command.phase.value, "step_id": command.step_id}
         data |= {"duration_ms": command.duration_ms, "effective_at": command.effective_at}
     else:
-        data = {"target_connections": command.target_connections, "step_id": command.step_id}
-        data |= {"ramp_seconds": command.ramp_s, "effective_at": command.effective_at, "reason": command.reason}
+        if isinstance(command, SetRunTarget):
+            data = {"total_connections": command.total_connections, "lead_ms": command.lead_ms}
+        else:
+            data = {"target_connections": command.target_connections}
+        data |= {"step_id": command.step_id, "ramp_seconds": command.ramp_s}
+        data |= {"effective_at": command.effective_at, "reason": command.reason}
     return {key: value for key, value in data.items() if value is not None}
 
 
 def _read_start(data: dict[str, Any]) -> Command:
-    return Start(expected_workers=_whole(data, "expected_workers"))
+    plan = data.get("plan") or []
+    if not isinstance(plan, list):
+        raise NotAnEvent("plan is not a list")
+    parts = tuple(map(_read_planned, plan))
+    return Start(expected_workers=_whole(data, "expected_workers"), lead_ms=_lead_ms(data), plan=parts)
+
+
+def _read_planned(data: Any) -> Planned:
+    if not isinstance(data, dict):
+        raise NotAnEvent("a part of the plan is not an object")
+    command = _READERS[EventType(str(data.get("event_type")))](data)
+    if not isinstance(command, (SetPhase, SetRunTarget)):
+        raise NotAnEvent(f"{data.get('event_type')} cannot be a part of a plan")
+    return Planned(at_ms=_whole(data, "at_ms", AHEAD_MAX_MS), command=command)
 
 
 def _read_stop(data: dict[str, Any]) -> Command:
@@ -158,13 +223,15 @@ def _read_set_phase(data: dict[str, Any]) -> Command:
 
 
 def _read_set_worker_target(data: dict[str, Any]) -> Command:
-    return SetWorkerTarget(
-        target_connections=_whole(data, "target_connections"),
-        step_id=_optional(data, "step_id", int),
-        ramp_s=_number(data, "ramp_seconds", default=0.0),
-        effective_at=_optional(data, "effective_at", str),
-        reason=_optional(data, "reason", str) or "",
-    )
+    more: dict[str, Any] = {
+        "step_id": _optional(data, "step_id", int),
+        "ramp_s": _number(data, "ramp_seconds", default=0.0),
+        "effective_at": _optional(data, "effective_at", str),
+        "reason": _optional(data, "reason", str) or "",
+    }
+    if "target_connections" in data or "total_connections" not in data:
+        return SetWorkerTarget(target_connections=_whole(data, "target_connections"), **more)
+    return SetRunTarget(total_connections=_whole(data, "total_connections"), lead_ms=_lead_ms(data), **more)
 
 
 _TYPES = {
@@ -172,6 +239,7 @@ _TYPES = {
     Stop: EventType.STOP,
     SetPhase: EventType.SET_PHASE,
     SetWorkerTarget: EventType.SET_WORKER_TARGET,
+    SetRunTarget: EventType.SET_WORKER_TARGET,
 }
 _READERS = {
     EventType.START: _read_start,
@@ -181,11 +249,15 @@ _READERS = {
 }
 
 
-def _whole(data: dict[str, Any], key: str) -> int:
+def _whole(data: dict[str, Any], key: str, limit: int = 2**53) -> int:
     value = data.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
-        raise NotAnEvent(f"{key} is not a number of at least 0")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < limit:
+        raise NotAnEvent(f"{key} is not a number of at least 0" + (f" below {limit}" if limit < 2**53 else ""))
     return value
+
+
+def _lead_ms(data: dict[str, Any]) -> int | None:
+    return None if data.get("lead_ms") is None else _whole(data, "lead_ms", AHEAD_MAX_MS)
 
 
 def _number(data: dict[str, Any], key: str, *, default: float) -> float:

@@ -239,7 +239,10 @@ class TimingSection(Section):
     events_poll: Seconds = key(default="5s")
     warehouse_poll: Seconds = key(default="5s")
     flush: Seconds = key(default="5s", description="How often snapshots and logs are written.")
-    announce: Seconds = key(default="2s", description="How long before it takes effect a change is announced.")
+    announce: Seconds = key(
+        default="2s",
+        description="How long ahead a change is announced, beside one status_poll and the control plane's latency.",
+    )
     registration: Annotated[float | None, Duration(low_s=0.001, high_s=86_400, nullable=True)] = key(
         default=None, description="Workers must be there by then; 60s, or 600s with spcs and external."
     )

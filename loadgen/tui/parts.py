@@ -68,9 +68,10 @@ def _countdown(view: RunView, now_s: float) -> Text:
     passed_s = max(0.0, now_s - view.since_s)
     if view.until_s is None:
         return Text(f"{clock(passed_s)}")
-    text = Text(f"{clock(min(passed_s, view.until_s - view.since_s))} of {clock(view.until_s - view.since_s)}")
-    over_s = now_s - view.until_s
-    text.append(f", over by {over_s:.0f} s: workers finish" if over_s >= 1.0 else f", {clock(-over_s + 0.999)} left")
+    whole_s, over_s = view.until_s - view.since_s, now_s - view.until_s
+    text = Text(f"{clock(min(passed_s, whole_s))} of {clock(whole_s)}")
+    left = clock(min(-over_s, whole_s) + 0.999)
+    text.append(f", over by {over_s:.0f} s: workers finish" if over_s >= 1.0 else f", {left} left")
     return text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -163,6 +164,8 @@ class Viewer:
             return "results are being made"
         if look.ending is not None:
             return f"ending: {one_line(look.ending)}"
+        if look.run.status is RunStatus.RUNNING and look.elapsed_s is not None and look.elapsed_s < 0:
+            return f"begins in {math.ceil(-look.elapsed_s)} s"
         if look.ends_s is None and look.run.phase is Phase.MEASUREMENT:
             return "until the maximum is known"
         return _DOING.get(look.run.status, "")
@@ -184,7 +187,7 @@ class Viewer:
         load = self._scenario.load
         if load.mode is not LoadMode.RATE or look.elapsed_s is None:
             return None
-        left_s = look.elapsed_s - (look.measures_s - load.warmup_s)
+        left_s = look.elapsed_s
         for stage in (stage for window in rate_windows(load) for stage in window):
             if left_s <= stage.duration_s:
                 done = max(0.0, left_s) / stage.duration_s

@@ -4,8 +4,10 @@ The control thread puts in what it reads; the thread that conducts the clients t
 
 - events are taken in the order of their numbers, each once; those for others are passed over
 - commands of a term older than the newest one seen are ignored: their author has been replaced
-- a plan may be announced as a whole; a later command takes back what earlier ones of its kind announced for its moment
-  or after it
+- START may carry a plan, which takes back all that was announced before it and has not begun; the moments of its parts
+  count from the moment of START. A later command takes back what earlier ones of its kind announced for its moment or
+  after it
+- a target for the whole run is this worker's share of it
 - STOP is obeyed at once, and after it nothing is; who saw the state of the run first still drains as STOP says
 - RUN_STATUS repeats phase and targets, often before their events are read. It is believed when it has been ahead for a
   while, targets by their numbers, a phase only when it lies ahead; then it is applied as the event would have been
@@ -14,13 +16,14 @@ The control thread puts in what it reads; the thread that conducts the clients t
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from loadgen.control.run_control_events import Event
-from loadgen.control.run_status import RunPoll, Target
-from loadgen.model.event import SetPhase, SetWorkerTarget, Start, Stop, Unknown
+from loadgen.control.run_status import EVERY_WORKER, RunPoll, Target
+from loadgen.model.event import SetPhase, SetRunTarget, SetWorkerTarget, Start, Stop, Unknown
 from loadgen.model.run import PHASES, Phase, RunStatus
+from loadgen.model.split import share
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
@@ -42,11 +45,19 @@ class Agenda:
     """One worker's orders. Any thread."""
 
     def __init__(
-        self, worker_id: str, worker_group_id: int, *, drain_s: float, drain_interrupt_s: float, patience_s: float
+        self,
+        worker_id: str,
+        worker_group_id: int,
+        workers: int,
+        *,
+        drain_s: float,
+        drain_interrupt_s: float,
+        patience_s: float,
     ) -> None:
         """How long the drain may take until STOP says it, of a plan that is done and of a user's wish. `patience_s`:
         for so long RUN_STATUS may be ahead of the events before it is believed."""
         self._me = (worker_id, worker_group_id)
+        self._workers = workers
         self._drain_s, self._drain_interrupt_s = drain_s, drain_interrupt_s
         self._patience_ns = round(patience_s * _NS_PER_S)
         self._behind_since_ns: int | None = None
@@ -59,6 +70,7 @@ class Agenda:
         self.epoch = 0  # of the newest term seen
         self.last_sequence_id = 0
         self.started = False
+        self.has_plan = False  # START said when the first window opens
         self.stop: Stop | None = None
 
     # --- what comes in -----------------------------------------------------------------------------------------------
@@ -77,12 +89,13 @@ class Agenda:
                 return f"event {event.sequence_id} ({command.event_type[:50]}) was not understood: {command.why[:200]}"
             if not event.address.includes(*self._me):
                 return None
+            at_ns = now_ns + (event.due_in_ms or 0) * _NS_PER_MS
             if isinstance(command, Start):
-                self.started = True
+                self._start(command, event.sequence_id, at_ns)
             elif isinstance(command, Stop):
                 self._stop(command)
             else:
-                self._announce(command, event.sequence_id, now_ns + (event.due_in_ms or 0) * _NS_PER_MS)
+                self._announce(self._mine(command), event.sequence_id, at_ns)
             return None
 
     def notice(self, event: Event) -> None:
@@ -156,13 +169,26 @@ class Agenda:
 
     # --- under the lock ----------------------------------------------------------------------------------------------
 
+    def _start(self, start: Start, sequence_id: int, zero_ns: int) -> None:
+        self.started = True
+        if start.plan and self.stop is None:
+            self.has_plan = True
+            self._pending = [item for item in self._pending if item.sequence_id > sequence_id]
+            for part in start.plan:
+                self._put(self._mine(part.command), sequence_id, zero_ns + part.at_ms * _NS_PER_MS)
+
+    def _mine(self, command: SetPhase | SetWorkerTarget | SetRunTarget) -> SetPhase | SetWorkerTarget:
+        """What a command means for this worker."""
+        return command.share_of(self._me[1], self._workers) if isinstance(command, SetRunTarget) else command
+
     def _announce(self, command: SetPhase | SetWorkerTarget, sequence_id: int, at_ns: int) -> None:
-        if self.stop is not None:
-            return
+        old = isinstance(command, SetWorkerTarget) and self._is_old(sequence_id, at_ns)
+        if self.stop is None and not old:
+            self._put(command, sequence_id, at_ns)
+
+    def _put(self, command: SetPhase | SetWorkerTarget, sequence_id: int, at_ns: int) -> None:
         if isinstance(command, SetPhase):
             self._see(command.phase)
-        elif self._is_old(sequence_id, at_ns):
-            return
         else:
             self._target_sequence = max(self._target_sequence, sequence_id)
             self._target = command.target_connections
@@ -189,7 +215,7 @@ class Agenda:
     def _missed(self, poll: RunPoll, now_ns: int) -> list[Due]:
         """What RUN_STATUS knows and we do not."""
         missed = []
-        target = poll.targets.get(self._me[0])
+        target = self._told(poll)
         if target is not None and self._is_news(target):
             command = SetWorkerTarget(
                 target_connections=target.target_connections, step_id=target.step_id, ramp_s=target.ramp_s
@@ -201,6 +227,13 @@ class Agenda:
         if begun and poll.phase in _WINDOWS and PHASES.index(poll.phase) > PHASES.index(self._phase_ahead):
             missed.append(Due(at_ns=now_ns, sequence_id=0, command=SetPhase(phase=poll.phase)))
         return missed
+
+    def _told(self, poll: RunPoll) -> Target | None:
+        """This worker's target in RUN_STATUS: its own, or its share of that of the run, whichever is newer."""
+        own, total = poll.targets.get(self._me[0]), poll.targets.get(EVERY_WORKER)
+        if total is None or (own is not None and (own.sequence_id or 0) > (total.sequence_id or 0)):
+            return own
+        return replace(total, target_connections=share(total.target_connections, self._me[1], self._workers))
 
     def _is_news(self, target: Target) -> bool:
         """Is its event later than those seen? Without a number: is it another target than the last one?"""

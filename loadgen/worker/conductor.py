@@ -1,6 +1,7 @@
 """The thread that follows the orders: opens and closes windows, and moves the number of clients along its line.
 
-    first window what START begins, in the phase the run is in; a measurement that is announced begins in its moment
+    START        with a plan: windows and targets open at their moments after its zero, in all workers together
+                 without one: the first window at once, in the phase the run is in
     SET_PHASE    the next window, at the moment it was announced for; with a duration it closes by itself
     find_max     a new target ends the step's window; the next one opens when the target is reached and has settled, and
                  only these are measured
@@ -113,12 +114,14 @@ class Conductor:
             self._pool.resize(target)
 
     def begin(self, phase: Phase, duration_s: float | None) -> None:
-        """START: the first window, now; unless one was announced that is due already, as for a worker that is late."""
+        """START: the first window, now; unless START's plan says when, or one was announced that is due already."""
         with self._lock:
             now_ns = self._clock.monotonic_ns()
             self._started_ns = now_ns if self._started_ns is None else self._started_ns
             at_ns, ahead = self._agenda.next_phase() or (None, None)
-            if self._joined_ns is not None or self._finished or (at_ns is not None and at_ns <= now_ns):
+            if self._joined_ns is not None or self._finished or self._agenda.has_plan:
+                return
+            if at_ns is not None and at_ns <= now_ns:
                 return
             if phase is ahead is Phase.MEASUREMENT:
                 return  # it begins in all workers together, as announced, and without a warm-up nothing comes before it

@@ -17,7 +17,7 @@ from loadgen.control.run_status import RunPoll
 from loadgen.control.session import ControlSession
 from loadgen.errors import LoadgenError
 from loadgen.log import event
-from loadgen.model.event import Start, Stop
+from loadgen.model.event import Stop
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerExit
 from loadgen.scenario.scenario import Timing
@@ -100,7 +100,7 @@ class ControlLoop:
             return
         now_ns = self._clock.monotonic_ns()
         if self._are_due(poll, now_ns):
-            self._read_events(start_only=not self._started)
+            self._read_events(poll)
             self._events_ns = now_ns
         if self._ready or poll.status not in _ON:  # targets and phases are for a worker that has its first connections
             self._note(self._agenda.reconcile(poll, self._clock.monotonic_ns()))
@@ -112,17 +112,21 @@ class ControlLoop:
         old = now_ns - self._events_ns >= self._timing.events_poll_s * NS_PER_S
         return behind or old or not self._started
 
-    def _read_events(self, *, start_only: bool) -> None:
-        """Before START only START is taken (and STOP obeyed); the rest stays where it is, to be read after it."""
-        for one in run_control_events.catch_up(self._session, self._run_id, self._agenda.last_sequence_id):
-            if not start_only:
-                self._note(self._agenda.receive(one, self._clock.monotonic_ns()))
-            elif isinstance(one.command, (Start, Stop)):
+    def _read_events(self, poll: RunPoll) -> None:
+        """Before START only START and STOP are looked for; all is taken once the worker is ready and the run is on."""
+        arrived = [
+            (one, self._clock.monotonic_ns())
+            for one in run_control_events.catch_up(self._session, self._run_id, self._agenda.last_sequence_id)
+        ]
+        if not self._started:
+            for one, _ in arrived:
                 self._agenda.notice(one)
+        if self._ready and (self._agenda.started or poll.status is RunStatus.RUNNING):
+            for one, at_ns in arrived:
+                self._note(self._agenda.receive(one, at_ns))
 
     def _judge(self, poll: RunPoll) -> None:
         if self._ready and self._agenda.started and not self._started and self._agenda.stop is None:
-            self._read_events(start_only=False)  # may fail: then START is found again with the next poll
             self._started = True
             self._begin(poll.phase if poll.phase in (Phase.WARMUP, Phase.MEASUREMENT) else None)
         if self._agenda.stop is not None:

@@ -90,6 +90,7 @@ def assemble(
     agenda = Agenda(
         arguments.worker_id,
         arguments.worker_group_id,
+        arguments.worker_group_count,
         drain_s=scenario.timing.drain_s,
         drain_interrupt_s=scenario.timing.drain_interrupt_s,
         patience_s=scenario.timing.events_poll_s,

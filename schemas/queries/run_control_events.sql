@@ -7,10 +7,13 @@ SELECT RUN_ID, (SELECT COALESCE(MAX(SEQUENCE_ID), 0) + 1 FROM RUN_CONTROL_EVENTS
 FROM RUN_LEASES WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE();
 
 -- name: find
-SELECT SEQUENCE_ID FROM RUN_CONTROL_EVENTS WHERE EVENT_ID = ?;
+-- Number and moment of an event, and its age by the server's clock: some commands take effect a while after it.
+SELECT SEQUENCE_ID, CREATED_AT, DATEDIFF(millisecond, CREATED_AT, SYSDATE()) AS AGE_MS
+FROM RUN_CONTROL_EVENTS WHERE EVENT_ID = ?;
 
 -- name: poll
--- The next events in order, each with its age by the server's clock.
+-- The next events in order, each with its age by the server's clock, and how far away its `effective_at` is. A moment
+-- that counts from the insertion (`lead_ms`) is as far away as the age says.
 SELECT SEQUENCE_ID, EVENT_ID, EPOCH, EVENT_TYPE, EVENT_DATA, DATEDIFF(millisecond, CREATED_AT, SYSDATE()) AS AGE_MS,
        DATEDIFF(millisecond, SYSDATE(), TRY_TO_TIMESTAMP_NTZ(TRY_PARSE_JSON(EVENT_DATA):effective_at::VARCHAR)) AS DUE_IN_MS
 FROM RUN_CONTROL_EVENTS WHERE RUN_ID = ? AND SEQUENCE_ID > ? ORDER BY SEQUENCE_ID LIMIT 100;

@@ -57,11 +57,11 @@ SELECT SYSDATE();
 
 -- name: move
 -- One step of the run's life, by the holder of a living term; a time is written only once, a finished run stays as it
--- is. 0 rows: the run is not where it was thought to be, or the term is over.
+-- is. A run starts at the zero of its plan, which START has announced. 0 rows: the run is not where it was thought to be, or the term is over.
 UPDATE RUN_STATUS SET
     STATUS = ?, PHASE = ?, REASON = COALESCE(?, REASON), VERDICT = COALESCE(?, VERDICT), LEASE_EPOCH = ?,
-    START_TIME = COALESCE(START_TIME, IFF(? = 1, SYSDATE(), NULL)),
-    WARMUP_START_TIME = COALESCE(WARMUP_START_TIME, IFF(? = 1, SYSDATE(), NULL)),
+    START_TIME = COALESCE(START_TIME, IFF(? = 1, COALESCE(TO_TIMESTAMP_NTZ(?), SYSDATE()), NULL)),
+    WARMUP_START_TIME = COALESCE(WARMUP_START_TIME, IFF(? = 1, COALESCE(TO_TIMESTAMP_NTZ(?), SYSDATE()), NULL)),
     WARMUP_END_TIME = COALESCE(WARMUP_END_TIME, IFF(? = 1, SYSDATE(), NULL)),
     END_TIME = COALESCE(END_TIME, IFF(? = 1, SYSDATE(), NULL)),
     UPDATED_AT = SYSDATE()

@@ -10,18 +10,21 @@ from typing import Any
 
 import pytest
 
+from loadgen.clock import SystemClock
 from loadgen.control import (
     run_status,
 )
 from loadgen.control.queries import Query
-from loadgen.control.run_control_events import BATCH, NewEvent, catch_up, emit, poll
+from loadgen.control.run_control_events import BATCH, NewEvent, catch_up, emit, history, poll
 from loadgen.control.run_leases import Term
 from loadgen.control.run_status import Fenced
 from loadgen.control.session import ControlFailed
 from loadgen.model.event import (
     Address,
+    Planned,
     Scope,
     SetPhase,
+    SetRunTarget,
     SetWorkerTarget,
     Start,
     Stop,
@@ -62,7 +65,7 @@ def start(workers: int = 3) -> NewEvent:
 
 def test_events_come_back_as_they_were_sent_numbered_from_1(session, run_id, term):
     sent = [NewEvent(command=command, address=address) for command, address in SENT]
-    numbers = [emit(session, patience(), term, new) for new in sent]
+    numbers = [emit(session, patience(), term, new).sequence_id for new in sent]
 
     events = poll(session, run_id, 0)
 
@@ -85,9 +88,9 @@ def test_the_age_of_an_event_is_told_by_the_server(plane, session, run_id, term)
 
 def test_an_event_that_is_sent_again_is_the_same_event(session, run_id, term):
     first = start(3)
-    numbers = [emit(session, patience(), term, new) for new in (first, start(9))]
+    numbers = [emit(session, patience(), term, new).sequence_id for new in (first, start(9))]
 
-    again = emit(session, patience(), term, replace(first, command=Start(expected_workers=4)))
+    again = emit(session, patience(), term, replace(first, command=Start(expected_workers=4))).sequence_id
 
     assert (numbers, again) == ([1, 2], 1)
     commands = [event.command for event in poll(session, run_id, 0)]
@@ -97,7 +100,7 @@ def test_an_event_that_is_sent_again_is_the_same_event(session, run_id, term):
 def test_runs_are_numbered_each_on_its_own(plane, session):
     terms = [plane.claim(str(uuid.uuid4()), ttl_s=600) for _ in range(2)]
 
-    numbers = [emit(session, patience(), term, start()) for term in terms * 2]
+    numbers = [emit(session, patience(), term, start()).sequence_id for term in terms * 2]
 
     assert numbers == [1, 1, 2, 2]
 
@@ -119,7 +122,7 @@ def test_a_successor_goes_on_with_the_numbers_and_the_predecessor_does_not(plane
 
     with pytest.raises(Fenced):
         emit(session, patience(), term, start())
-    number = emit(session, patience(), successor, start())
+    number = emit(session, patience(), successor, start()).sequence_id
 
     assert number == 2
     assert [event.epoch for event in poll(session, run_id, 0)] == [1, 2]
@@ -138,7 +141,8 @@ def test_an_event_that_landed_before_the_term_ended_is_not_lost(plane, server, s
     server.fault(match="INSERT INTO RUN_CONTROL_EVENTS", kind="drop_reply", count=1)
     ended: list[Any] = []
 
-    number = emit(session, patience(note=lambda _: ended.append(plane.expire(run_id, since_s=1))), term, start())
+    expire = patience(note=lambda _: ended.append(plane.expire(run_id, since_s=1)))
+    number = emit(session, expire, term, start()).sequence_id
 
     assert ended
     assert number == 1
@@ -146,12 +150,12 @@ def test_an_event_that_landed_before_the_term_ended_is_not_lost(plane, server, s
 
 
 @pytest.mark.parametrize("kind", ["drop_reply", "reset", "truncate", "http_status"])
-@pytest.mark.parametrize("match", ["INSERT INTO RUN_CONTROL_EVENTS", "SELECT SEQUENCE_ID FROM RUN_CONTROL_EVENTS"])
+@pytest.mark.parametrize("match", ["INSERT INTO RUN_CONTROL_EVENTS", "SELECT SEQUENCE_ID, CREATED_AT"])
 def test_a_lost_answer_makes_no_second_event(server, session, run_id, term, kind, match):
     server.fault(match=match, kind=kind, count=2)
 
     sent = [start(), start(), start()]
-    numbers = [emit(session, patience(), term, new) for new in sent]
+    numbers = [emit(session, patience(), term, new).sequence_id for new in sent]
 
     assert numbers == [1, 2, 3]
     assert [event.event_id for event in poll(session, run_id, 0)] == [new.event_id for new in sent]
@@ -231,6 +235,11 @@ DAMAGED = {
     "no target": "{}",
     "a moment that is a number": '{"target_connections":1,"effective_at":12}',
     "twice the same": '{"target_connections":1,"target_connections":null}',
+    "a lead that is a text": '{"total_connections":1,"lead_ms":"3000"}',
+    "a lead before its insertion": '{"total_connections":1,"lead_ms":-1}',
+    "a lead beyond all times": '{"total_connections":1,"lead_ms":1' + "0" * 400 + "}",
+    "a lead that is no number": '{"total_connections":1,"lead_ms":NaN}',
+    "a total for one worker": '{"total_connections":1,"scope":"WORKER","worker_id":"worker-0"}',
 }
 
 
@@ -243,6 +252,64 @@ def test_a_damaged_event_does_not_stop_the_reader(plane, session, run_id, data):
     assert isinstance(odd.command, Unknown)
     assert odd.command.event_type == "SET_WORKER_TARGET"
     assert good.command == Start(expected_workers=2)
+
+
+# --- events: moments that count from the insertion -------------------------------------------------------------------
+
+PLAN = (
+    Planned(at_ms=0, command=SetPhase(phase=Phase.WARMUP)),
+    Planned(at_ms=2_500, command=SetRunTarget(total_connections=64, ramp_s=1.5, reason="plan")),
+    Planned(at_ms=2_500, command=SetPhase(phase=Phase.MEASUREMENT, step_id=1, duration_ms=30_000.0)),
+)
+AHEAD = {
+    "START": Start(expected_workers=3, lead_ms=60_000, plan=PLAN),
+    "SET_WORKER_TARGET": SetRunTarget(total_connections=7, step_id=2, lead_ms=60_000, reason=HOSTILE),
+}
+
+
+@pytest.mark.parametrize("command", AHEAD.values(), ids=AHEAD)
+def test_a_lead_counts_from_the_moment_at_which_the_server_has_the_event(plane, session, run_id, term, command):
+    began = run_status.server_time(session)
+    emitted = emit(session, patience(), term, NewEvent(command=command))
+
+    (event,) = poll(session, run_id, 0)
+
+    assert began <= emitted.created_at
+    assert 0 <= emitted.age_ms <= plane.passed_ms(began)
+    assert event.due_in_ms == 60_000 - event.age_ms
+    assert event.age_ms >= emitted.age_ms
+    (past,) = history(session, run_id)
+    assert past.moment == emitted.created_at + timedelta(seconds=60)
+    assert type(event.command) is type(command)
+    if isinstance(command, Start):
+        assert event.command == command
+
+
+@pytest.mark.parametrize("command", AHEAD.values(), ids=AHEAD)
+@pytest.mark.parametrize("fault", [{"kind": "latency", "ms": 700}, {"kind": "reset"}, {"kind": "http_status"}])
+def test_an_emission_that_is_slow_or_tried_again_moves_what_it_announces(
+    plane, server, session, run_id, term, command, fault
+):
+    new = NewEvent(command=command)
+    began = run_status.server_time(session)
+    server.fault(match="^INSERT INTO RUN_CONTROL_EVENTS", count=2, **fault)
+
+    emitted = emit(session, patience(clock=SystemClock(), first_pause_s=0.2), term, new)
+
+    moved_ms = (emitted.created_at - began) / timedelta(milliseconds=1)
+    assert moved_ms >= 200, "it was inserted late"
+    (event,) = poll(session, run_id, 0)
+    assert event.due_in_ms == 60_000 - event.age_ms, "and takes effect as much later"
+
+
+def test_an_absolute_moment_is_obeyed_whatever_the_lead_says(session, run_id, term):
+    late = (run_status.server_time(session) + timedelta(hours=1)).isoformat()
+    emit(session, patience(), term, NewEvent(command=SetRunTarget(total_connections=1, lead_ms=5, effective_at=late)))
+
+    (event,) = poll(session, run_id, 0)
+
+    assert event.due_in_ms is not None
+    assert 3_000_000 < event.due_in_ms <= 3_600_000
 
 
 @pytest.mark.parametrize("kind", ["PAUSE", "start", "", "'; DROP TABLE X; --"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from loadgen.control.run_status import (
     cancel,
     move,
     publish,
+    server_time,
 )
 from loadgen.control.storable import clean
 from loadgen.errors import UsageError
@@ -154,7 +156,7 @@ def test_an_end_is_final_in_sql_too(plane, led, status):
     term = (run.term.epoch, run.term.owner)
 
     for to in RunStatus:
-        binds = (to, before.phase, "again", "PASS", run.term.epoch, 1, 1, 1, 0)
+        binds = (to, before.phase, "again", "PASS", run.term.epoch, 1, None, 1, None, 1, 0)
         where = (run.run_id, before.status, before.phase, run.run_id, *term)
         assert plane.session.execute(queries("run_status")["move"], *binds, *where) == 0
     assert not publish(plane.session, run.term, Rollup(targets={}, total_ops=5))
@@ -258,3 +260,20 @@ def test_a_wish_that_meets_the_start_is_never_lost(plane, led):
         after = run.row
         assert (after.status, after.reason) == (cancelled.status, "enough") == (S.CANCELLING, "enough")
         assert moved is (after.start_time is not None)
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_run_starts_at_the_zero_of_its_plan(plane, led, warm):
+    """START has announced it; the row is moved before it or after it."""
+    run = led(S.STARTING)
+    zero = server_time(plane.session).replace(microsecond=125_000) + timedelta(seconds=3)
+    first = P.WARMUP if warm else P.MEASUREMENT
+    step = Move(status=S.STARTING, phase=P.PREPARING, to=S.RUNNING, to_phase=first, zero=zero)
+
+    assert move(plane.session, patience(), run.term, step)
+
+    assert run.row.start_time == zero
+    assert run.row.warmup_start_time == (zero if warm else None)
+    later = Move(status=S.RUNNING, phase=first, to=S.STOPPING, to_phase=P.COOLDOWN, zero=zero + timedelta(hours=1))
+    assert move(plane.session, patience(), run.term, later)
+    assert run.row.start_time == zero, "it is written once"

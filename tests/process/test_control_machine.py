@@ -124,7 +124,7 @@ class ControlMachine(RuleBasedStateMachine):
         new, term = NewEvent(command=Start(expected_workers=1)), actor.keeping.term
         with self._sending(actor, fate) as patient:
             try:
-                self.answer.emitted = (emit(actor.session, patient, term, new), new.event_id, term.epoch)
+                self.answer.emitted = (emit(actor.session, patient, term, new).sequence_id, new.event_id, term.epoch)
             except Fenced:
                 self.answer.fenced = True
 
@@ -253,7 +253,7 @@ class ControlMachine(RuleBasedStateMachine):
         """When the trouble is over, the next in line finishes the run."""
         self.plane.age(self.run_id, TIMES.ttl_s + TAKEOVER_MARGIN_S + 1)
         term = self.plane.claim(self.run_id)
-        assert emit(self.plane.session, patience(), term, NewEvent(command=Start(expected_workers=1)))
+        assert emit(self.plane.session, patience(), term, NewEvent(command=Start(expected_workers=1))).sequence_id > 0
         row = self._read()
         if not row.status.is_terminal:
             step = Move(status=row.status, phase=row.phase, to=RunStatus.FAILED, to_phase=Phase.PROCESSING)

@@ -6,8 +6,10 @@ an account that has no hybrid tables, the other way round. Whoever leads on know
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,34 @@ def test_a_run_is_led_on_in_the_middle_of_its_measurement(bench: Bench, target: 
     assert (leading.folder / "runs" / run.run_id / "summary.json").exists()
 
 
+def test_a_run_whose_start_was_said_begins_though_its_leader_died_before_it_was_moved(
+    bench: Bench, target: EmbeddedServer
+) -> None:
+    run = bench.run(load={"workers": 2, "duration": "3s"}, **BY_HAND)
+    lines = commands(run)
+    wait_until(lambda: bench.state(run.run_id)[0] == "STARTING", "workers are waited for")
+    bench.server.fault(match=r"^UPDATE RUN_STATUS SET\s+STATUS", kind="hang")
+    workers = [bench.worker(line) for line in lines]
+    said = "SELECT CREATED_AT, EVENT_DATA FROM RUN_CONTROL_EVENTS WHERE RUN_ID = ? AND EVENT_TYPE = 'START'"
+    wait_until(lambda: bench.rows(said, run.run_id), f"START is said: {run.said}")
+    run.kill()
+    assert bench.state(run.run_id)[0] == "STARTING"
+    bench.server.clear_faults()
+    bench.expire(run.run_id)
+
+    summary = led_on(recover(bench, run.run_id))
+
+    assert [worker.ended() for worker in workers] == [0, 0]
+    assert summary["status"] == "COMPLETED"
+    assert bench.state(run.run_id)[2] == "the plan is done"
+    assert windows(bench, run) == {("worker-0", None): 1, ("worker-1", None): 1}
+    assert summary["totals"]["succeeded"] == history(target, run.run_id)[None] > 0
+    ((created_at, data),) = bench.rows(said, run.run_id)
+    ((start_time,),) = bench.rows("SELECT START_TIME FROM RUN_STATUS WHERE RUN_ID = ?", run.run_id)
+    zero = created_at + timedelta(milliseconds=json.loads(data)["lead_ms"])
+    assert abs(start_time - zero) < timedelta(seconds=1), "seconds count from the zero that workers know"
+
+
 def test_a_search_is_led_on_between_two_steps(bench: Bench, target: EmbeddedServer) -> None:
     search = {"start": 2, "increment": 2, "maximum": 4, "step": "1s", "settle": "200ms", "latency_stability_pct": 900}
     load = {"mode": "find_max", "workers": 2, "connections": None, "duration": None, "warmup": "0s"}
@@ -114,7 +144,7 @@ def test_a_search_is_led_on_between_two_steps(bench: Bench, target: EmbeddedServ
 
     assert [worker.ended() for worker in workers] == [0, 0]
     found = summary["find_max"]
-    assert (found["max_concurrency"], found["result"]) == (4, "BOUNDED_MAX")
+    assert (found["max_concurrency"], found["result"]) == (4, "BOUNDED_MAX"), found
     assert not [text for text in summary["environment"]["warnings"] if "step 1" in text]
     assert [(step["step"], step["target"], step["outcome"]) for step in found["steps"]] == [
         (1, 2, "STABLE"),

@@ -36,7 +36,7 @@ from loadgen.metrics.document import WindowRow, read_window
 from loadgen.metrics.live import read_live
 from loadgen.metrics.result import WindowResult
 from loadgen.model.counts import Counts
-from loadgen.model.event import EVERYBODY, Address, SetPhase, SetWorkerTarget, Start, Stop
+from loadgen.model.event import EVERYBODY, Address, Sayable, Start, Stop
 from loadgen.model.run import Phase, RunStatus
 from loadgen.scenario.frozen import freeze, template_id
 from loadgen.scenario.read import read_scenario
@@ -270,9 +270,9 @@ class Led:
         self.move(RunStatus.RUNNING, phase or first)
         self.emit(Start(expected_workers=self.workers))
 
-    def emit(self, command: Start | Stop | SetPhase | SetWorkerTarget, address: Address = EVERYBODY) -> int:
+    def emit(self, command: Sayable, address: Address = EVERYBODY) -> int:
         new = run_control_events.NewEvent(command=command, address=address)
-        number = run_control_events.emit(self.plane.session, patience(), self.term, new)
+        number = run_control_events.emit(self.plane.session, patience(), self.term, new).sequence_id
         self.next_sequence_id = number + 1
         self.publish()
         return number

@@ -14,9 +14,7 @@ from orchestrator.plan import plan_run
 from tests.unit.orchestrator_builders import end, view
 
 TIMING = Timing()
-RULES = Rules(
-    plan=plan_run(Load(connections=8), announce_s=TIMING.announce_s), timing=TIMING, on_worker_loss=OnWorkerLoss.FAIL
-)
+RULES = Rules(plan=plan_run(Load(connections=8)), timing=TIMING, on_worker_loss=OnWorkerLoss.FAIL)
 R, P, W, H = RunStatus, Phase, WorkerStatus, Health
 MISSING = view(H.MISSING, None)
 CONNECTING = view(H.ALIVE, W.STARTING)

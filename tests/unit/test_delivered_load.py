@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from loadgen.metrics.connections import Refusal, Reopened
 from loadgen.metrics.result import WindowResult
-from loadgen.model.event import SetPhase, SetWorkerTarget
 from loadgen.model.run import Phase
 from loadgen.model.split import share
 from loadgen.report.delivered import Delivered, delivered_connections, shortfalls
@@ -21,11 +20,11 @@ from loadgen.scenario.scenario import Load
 from loadgen.scenario.scenario import Stage as Level
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
-from orchestrator.commands import plan_events
+from orchestrator.commands import start_event
 from orchestrator.plan import RunPlan, plan_run, planned_connection_ms
 from tests.unit.worker_builders import Pool, Stage
 
-ANNOUNCE_S = 2.0
+LEAD_S = 2.0  # connections are open before the plan begins
 ZERO = datetime.fromisoformat("2026-11-15T02:00:00")
 NO = Refusal(at=ZERO, code=390_144, text="JWT token is invalid.")
 STEP_S = 0.1
@@ -79,15 +78,10 @@ def play(load: Load, plan: RunPlan, worker: int, workers: int, fate: Fate) -> li
     me = WorkerArguments(run_id="run", worker_id=f"worker-{worker}", worker_group_id=worker, worker_group_count=workers)
     stage = Stage(load, arguments=me)
     stage.pool = stage.conductor._pool = Connecting(stage=stage)  # type: ignore[assignment]
+    stage.zero_ns += round(LEAD_S * NS_PER_S)
     first = next(iter(planned_levels(load, plan, worker, workers)))[1]
     stage.conductor.aim(first)
-    for new in plan_events(plan, [f"worker-{number}" for number in range(workers)], ZERO):
-        command = new.command
-        assert isinstance(command, (SetPhase, SetWorkerTarget))
-        assert command.effective_at is not None
-        if new.address.worker_id in (None, me.worker_id):
-            at_s = (datetime.fromisoformat(command.effective_at) - ZERO).total_seconds()
-            stage.say(command, at_s=at_s)
+    stage.say(start_event(plan, workers, 0).command, at_s=0.0)
     stage.conductor.begin(plan.first_phase, load.duration_s if plan.first_phase is Phase.MEASUREMENT else None)
     assert plan.ends_s is not None
     moments = [(outage.from_s, outage.slot, False) for outage in fate.outages]
@@ -185,7 +179,7 @@ LOADS = [CONSTANT, WARM, RAMPED, STAGED]
 @pytest.mark.parametrize("workers", [1, 3])
 def test_where_nothing_happens_everything_is_delivered(load: Load, workers: int) -> None:
     """Connections of a higher level are open before it begins, and worker and orchestrator have the same plan."""
-    delivered = judged(load, plan_run(load, announce_s=ANNOUNCE_S), [Fate()] * workers)
+    delivered = judged(load, plan_run(load), [Fate()] * workers)
 
     assert shortfalls(delivered) == []
     assert delivered.run.missing <= workers * 3  # milliseconds that were rounded off
@@ -195,7 +189,7 @@ def test_where_nothing_happens_everything_is_delivered(load: Load, workers: int)
 def test_a_worker_that_leaves_is_named_with_what_it_left_undone() -> None:
     load = Load(connections=4, warmup_s=0.0, duration_s=60.0)
 
-    delivered = judged(load, plan_run(load, announce_s=ANNOUNCE_S), [Fate(), Fate(leaves_s=ANNOUNCE_S + 6.0)])
+    delivered = judged(load, plan_run(load), [Fate(), Fate(leaves_s=6.0)])
 
     assert shortfalls(delivered) == [
         "delivered load was 55.0 % (132.0 of 240.0 connection-seconds) of the plan",
@@ -220,7 +214,7 @@ fates = st.builds(
 @settings(deadline=None, max_examples=300)
 @given(st.sampled_from(LOADS), st.lists(st.just(Fate()) | fates, min_size=1, max_size=3))
 def test_the_verdict_is_the_truth(load: Load, drawn: list[Fate]) -> None:
-    plan = plan_run(load, announce_s=ANNOUNCE_S)
+    plan = plan_run(load)
     true = truth(load, plan, drawn)
 
     def fraction(*keys: tuple[str, int | None]) -> float:

@@ -19,9 +19,11 @@ from loadgen.metrics.interval import read_custom_metrics, write_custom_metrics
 from loadgen.metrics.judged import KEY as JUDGED
 from loadgen.metrics.judged import JudgedSecond, judged_data, stored_judged
 from loadgen.metrics.live import LIMIT_BYTES, Live, LiveSecond, read_live, write_live
+from loadgen.metrics.outcome import Failed
 from loadgen.metrics.recorder import Sample
 from loadgen.metrics.result import EVERYTHING
 from loadgen.metrics.windows import WindowState
+from loadgen.model.outcome import ErrorCategory
 from loadgen.model.run import Phase
 from tests.unit.metrics_builders import MOMENT, MS, S, histogram, live_of, sample, samples, time_lists, worker
 

@@ -8,12 +8,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadgen.model.event import (
+    AHEAD_MAX_MS,
     EVERYBODY,
     WHY_MAX,
     Address,
     EventType,
+    Planned,
     Scope,
     SetPhase,
+    SetRunTarget,
     SetWorkerTarget,
     Start,
     Stop,
@@ -29,8 +32,18 @@ spans = st.floats(0, 1e11)
 maybe_step = st.none() | counts
 maybe_text = st.none() | texts
 
+leads = st.none() | st.integers(0, AHEAD_MAX_MS - 1)
+planned = st.builds(
+    Planned,
+    at_ms=st.integers(0, AHEAD_MAX_MS - 1),
+    command=st.builds(SetPhase, phase=st.sampled_from(Phase), step_id=maybe_step, duration_ms=st.none() | spans)
+    | st.builds(SetRunTarget, total_connections=counts, ramp_s=spans),
+)
+for_all = st.builds(
+    SetRunTarget, total_connections=counts, step_id=maybe_step, ramp_s=spans, lead_ms=leads, reason=texts
+)
 commands = st.one_of(
-    st.builds(Start, expected_workers=counts),
+    st.builds(Start, expected_workers=counts, lead_ms=leads, plan=st.lists(planned, max_size=4).map(tuple)),
     st.builds(Stop, reason=texts, drain_timeout_s=spans),
     st.builds(
         SetPhase,
@@ -71,6 +84,9 @@ KEYS = [
     "effective_at",
     "target_connections",
     "ramp_seconds",
+    "total_connections",
+    "lead_ms",
+    "plan",
 ]
 
 
@@ -81,6 +97,26 @@ def test_what_is_written_is_read(command, address):
     assert decode(kind, data) == (command, address)
     assert data.isascii()
     assert None not in json.loads(data).values()
+
+
+@given(for_all)
+def test_a_target_for_the_whole_run_is_read_as_it_was_written(command):
+    kind, data = encode(command)
+
+    assert kind is EventType.SET_WORKER_TARGET
+    assert decode(kind, data) == (command, EVERYBODY)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 100))
+def test_the_shares_of_a_target_add_up(total, workers):
+    command = SetRunTarget(total_connections=total, step_id=3, ramp_s=1.5, reason="find_max")
+
+    parts = [command.share_of(number, workers) for number in range(workers)]
+
+    connections = [part.target_connections for part in parts]
+    assert sum(connections) == total
+    assert max(connections) - min(connections) <= 1
+    assert {(part.step_id, part.ramp_s, part.reason) for part in parts} == {(3, 1.5, "find_max")}
 
 
 @given(st.text(max_size=50) | st.sampled_from(EventType), st.text(max_size=200))
@@ -128,6 +164,17 @@ def test_what_a_later_version_adds_is_passed_over(command, address, more):
         ("START", '{"expected_workers": -1}', "expected_workers"),
         ("START", '{"expected_workers": 2.0}', "expected_workers"),
         ("START", '{"expected_workers": true}', "expected_workers"),
+        ("START", '{"expected_workers": 1, "lead_ms": -1}', "lead_ms"),
+        ("START", '{"expected_workers": 1, "lead_ms": 1e300}', "lead_ms"),
+        ("START", '{"expected_workers": 1, "lead_ms": 100000000000}', "lead_ms"),
+        ("START", '{"expected_workers": 1, "lead_ms": "3000"}', "lead_ms"),
+        ("START", '{"expected_workers": 1, "plan": {"at_ms": 0}}', "plan is not a list"),
+        ("START", '{"expected_workers": 1, "plan": [7]}', "not an object"),
+        ("START", '{"expected_workers": 1, "plan": [{"at_ms": 0}]}', "None"),
+        ("START", '{"expected_workers": 1, "plan": [{"at_ms": 0, "event_type": "STOP"}]}', "STOP cannot be"),
+        ("START", '{"expected_workers": 1, "plan": [{"event_type": "SET_PHASE", "phase": "WARMUP"}]}', "at_ms"),
+        ("SET_WORKER_TARGET", '{"total_connections": 8, "scope": "WORKER", "worker_id": "w"}', "scope RUN"),
+        ("SET_WORKER_TARGET", '{"total_connections": -8}', "total_connections"),
         ("SET_PHASE", '{"phase": "LUNCH"}', "LUNCH"),
         ("SET_PHASE", '{"phase": ["WARMUP"]}', "WARMUP"),
         ("SET_WORKER_TARGET", '{"target_connections": 5, "step_id": "1"}', "step_id"),

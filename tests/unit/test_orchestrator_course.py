@@ -13,7 +13,6 @@ from orchestrator.course import (
     CLOSING_S,
     STORING_S,
     Action,
-    Announce,
     Course,
     Ending,
     EndWorkers,
@@ -73,7 +72,8 @@ def stopped(ending: Ending, phase: Phase = Phase.COOLDOWN) -> tuple[Action, ...]
     return Step(R.STOPPING, phase, ending.reason), SayStop(ending)
 
 
-START = (Announce(), Step(R.RUNNING, P.WARMUP), SayStart())
+BEGIN = Step(R.RUNNING, P.WARMUP)
+START = (SayStart(), BEGIN)
 SAID = course(R.RUNNING, start_said=True)
 PREPARING: dict[str, Any] = {"phase": P.PREPARING}
 RUN: dict[str, Any] = {"zero_s": 0.0}
@@ -93,12 +93,23 @@ ROWS: list[tuple[str, Course, View, tuple[Action, ...]]] = [
     ("one is missing", course(R.STARTING), look(R.STARTING, WAITING, MISSING, **PREPARING), ()),
     ("all wait", course(R.STARTING), look(R.STARTING, WAITING, WAITING, **PREPARING), START),
     ("no worker at all is never ready", course(R.STARTING), look(R.STARTING, **PREPARING), ()),
-    ("all wait, announced just now", course(R.STARTING), look(R.STARTING, WAITING, zero_s=0.5, **PREPARING), START),
     (
-        "all wait, and what was announced has begun without them",
-        course(R.STARTING),
-        look(R.STARTING, WAITING, now_s=9.0, zero_s=0.5, **PREPARING),
-        stopped(failure("the start took longer than it was announced ahead"), P.PREPARING),
+        "START was said, and the run was not moved: it begins as announced",
+        course(R.STARTING, start_said=True),
+        look(R.STARTING, WAITING, RUNNING, zero_s=4.0, **PREPARING),
+        (BEGIN,),
+    ),
+    (
+        "START was said long ago: workers have begun by themselves",
+        course(R.STARTING, start_said=True),
+        look(R.STARTING, RUNNING, CONNECTING, now_s=99.0, zero_s=0.5, **PREPARING),
+        (BEGIN,),
+    ),
+    (
+        "START was said, and one died",
+        course(R.STARTING, start_said=True),
+        look(R.STARTING, RUNNING, KILLED, zero_s=0.5, **PREPARING),
+        stopped(failure("worker-0 was killed by signal 9"), P.PREPARING),
     ),
     (
         "one died",
@@ -141,7 +152,7 @@ ROWS: list[tuple[str, Course, View, tuple[Action, ...]]] = [
     ("warm-up", SAID, look(R.RUNNING, RUNNING, now_s=9.9, **WARM), ()),
     ("warm-up is over", SAID, look(R.RUNNING, RUNNING, now_s=10.0, **WARM), (Step(R.RUNNING, P.MEASUREMENT),)),
     ("measuring", SAID, look(R.RUNNING, RUNNING, now_s=30.0, **RUN), ()),
-    ("START was not said", course(R.RUNNING), look(R.RUNNING, RUNNING, now_s=5.0, **WARM), (SayStart(),)),
+    ("before its zero", SAID, look(R.RUNNING, WAITING, now_s=-2.0, **WARM), ()),
     ("stale is not dead", SAID, look(R.RUNNING, STALE, RUNNING, now_s=30.0, **RUN), ()),
     ("one is done early", SAID, look(R.RUNNING, DONE, RUNNING, now_s=30.0, **RUN), ()),
     ("the last window is open", SAID, look(R.RUNNING, RUNNING, now_s=ENDS_S - 0.01, **RUN), ()),

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from loadgen.model.run import STEPS, advance
 from orchestrator.course import (
     Action,
-    Announce,
     Course,
     Ending,
     EndWorkers,
     Finish,
+    SayStart,
     SayStop,
     Step,
     View,
@@ -74,8 +74,9 @@ class World:
             self.course = carried_out(self.course, action)
 
     def apply(self, action: Action) -> None:
-        if isinstance(action, Announce) and self.zero_s is None:
-            self.zero_s = self.now_s
+        if isinstance(action, SayStart):
+            assert self.zero_s is None, "START is said once"
+            self.zero_s = self.now_s + 3.0
         elif isinstance(action, Step):
             advance(self.status, self.phase, action.to, action.to_phase)
             self.status, self.phase = action.to, action.to_phase
@@ -151,7 +152,7 @@ def test_the_course_of_a_run_in_which_nothing_happens() -> None:
             break
     assert story == [
         (3, R.RUNNING, P.WARMUP),
-        (13, R.RUNNING, P.MEASUREMENT),
-        (74, R.STOPPING, P.COOLDOWN),
+        (16, R.RUNNING, P.MEASUREMENT),
+        (77, R.STOPPING, P.COOLDOWN),
     ]
     assert world.ending == DONE_BY_PLAN

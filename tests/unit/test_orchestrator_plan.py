@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.model.event import Scope, SetPhase, SetWorkerTarget
+from loadgen.control.run_control_events import NewEvent
+from loadgen.model.event import Planned, SetPhase, SetRunTarget, Start
 from loadgen.model.run import Phase
 from loadgen.rules.find_max_step import FindMax
-from loadgen.scenario.scenario import Arrival, Load, LoadMode, Stage
-from orchestrator.commands import plan_events, target_events
-from orchestrator.plan import (
-    PlannedTarget,
-    PlannedWindow,
-    RunPlan,
-    plan_run,
-    planned_arrivals,
-    planned_connection_ms,
-)
-
-ANNOUNCE_S = 2.0
-ZERO = datetime.fromisoformat("2026-11-15T02:00:00")  # naive UTC, as the server says it
-WORKERS = ("worker-0", "worker-1", "worker-2")
+from loadgen.scenario.scenario import Arrival, Load, LoadMode, Stage, Timing
+from orchestrator.commands import LATENCY_MAX_S, lead_ms, start_event, step_event
+from orchestrator.plan import RunPlan, plan_run, planned_arrivals, planned_connection_ms
 
 
 def staged(*stages: Stage, warmup_s: float = 10.0, ramp_s: float = 0.0) -> Load:
@@ -60,19 +48,19 @@ PLANS = [
         Phase.WARMUP,
     ),
     (
-        "without warm-up it measures from the start, which is announced all the same",
+        "without warm-up it measures from the start",
         Load(connections=8, warmup_s=0.0),
-        [(None, ANNOUNCE_S, 60.0)],
+        [(None, 0.0, 60.0)],
         [],
-        62.0,
+        60.0,
         Phase.MEASUREMENT,
     ),
     (
-        "a warm-up shorter than an announcement",
+        "a short warm-up is as long as it says",
         Load(connections=8, warmup_s=0.5),
-        [(None, ANNOUNCE_S, 60.0)],
+        [(None, 0.5, 60.0)],
         [],
-        62.0,
+        60.5,
         Phase.WARMUP,
     ),
     (
@@ -94,9 +82,9 @@ PLANS = [
     (
         "without warm-up the first stage's own ramp is measured",
         staged(up(4, 30.0, 3.0), up(8), warmup_s=0.0),
-        [(1, 2.0, 30.0), (2, 32.0, 30.0)],
-        [(2.0, 4, 3.0), (32.0, 8, 0.0)],
-        62.0,
+        [(1, 0.0, 30.0), (2, 30.0, 30.0)],
+        [(0.0, 4, 3.0), (30.0, 8, 0.0)],
+        60.0,
         Phase.MEASUREMENT,
     ),
     (
@@ -127,12 +115,12 @@ def test_plans(
     ends_s: float | None,
     first: Phase,
 ) -> None:
-    plan = plan_run(load, announce_s=ANNOUNCE_S)
+    plan = plan_run(load)
     assert windows(plan) == wins
     assert targets(plan) == goals
     assert plan.ends_s == ends_s
     assert plan.first_phase is first
-    assert plan.measures_s == max(load.warmup_s, ANNOUNCE_S)
+    assert plan.measures_s == load.warmup_s
 
 
 @given(
@@ -143,7 +131,7 @@ def test_windows_follow_one_another_without_gap_and_targets_begin_with_them(
     levels: list[tuple[int, float, float]], warmup_s: float
 ) -> None:
     load = staged(*(up(*level) for level in levels), warmup_s=warmup_s)
-    plan = plan_run(load, announce_s=ANNOUNCE_S)
+    plan = plan_run(load)
     ends = [window.starts_s + window.duration_s for window in plan.windows]
     assert [window.starts_s for window in plan.windows] == [plan.measures_s, *ends[:-1]]
     assert plan.ends_s == ends[-1]
@@ -151,60 +139,67 @@ def test_windows_follow_one_another_without_gap_and_targets_begin_with_them(
     assert [target.connections for target in plan.targets][-len(levels) + 1 :] == [n for n, _, _ in levels[1:]] or len(
         levels
     ) == 1
-    assert plan.measures_s >= ANNOUNCE_S
+    assert plan.measures_s == warmup_s
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
 
 
-def test_events_come_in_the_order_of_time_and_a_target_before_the_window_it_belongs_to() -> None:
-    plan = plan_run(staged(up(4), up(16, 20.0, 5.0)), announce_s=ANNOUNCE_S)
-    said = [new.command for new in plan_events(plan, WORKERS, ZERO)]
-    kinds = [type(command).__name__ for command in said]
-    assert kinds == ["SetPhase", "SetWorkerTarget", "SetWorkerTarget", "SetWorkerTarget", "SetPhase"]
-    first, last = said[0], said[-1]
-    assert isinstance(first, SetPhase)
-    assert isinstance(last, SetPhase)
-    assert first == SetPhase(
-        phase=Phase.MEASUREMENT, step_id=1, duration_ms=30_000.0, effective_at="2026-11-15T02:00:10.000"
+def planned(new: NewEvent) -> list[tuple[int, SetPhase | SetRunTarget]]:
+    assert isinstance(new.command, Start)
+    return [(part.at_ms, part.command) for part in new.command.plan]
+
+
+def test_start_carries_the_plan_in_the_order_of_time_and_a_target_before_the_window_it_belongs_to() -> None:
+    plan = plan_run(staged(up(4), up(16, 20.0, 5.0)))
+    assert planned(start_event(plan, 3, 3_000)) == [
+        (0, SetPhase(phase=Phase.WARMUP)),
+        (10_000, SetPhase(phase=Phase.MEASUREMENT, step_id=1, duration_ms=30_000.0)),
+        (40_000, SetRunTarget(total_connections=16, ramp_s=5.0, reason="plan")),
+        (40_000, SetPhase(phase=Phase.MEASUREMENT, step_id=2, duration_ms=20_000.0)),
+    ]
+
+
+@pytest.mark.parametrize("warmup_s", [0.0, 5.0])
+def test_the_steps_of_a_search_follow_its_start(warmup_s: float) -> None:
+    plan = plan_run(
+        Load(mode=LoadMode.FIND_MAX, connections=500, duration_s=None, find_max=FindMax(), warmup_s=warmup_s)
     )
-    assert last.step_id == 2
-    assert last.effective_at == "2026-11-15T02:00:40.000"
+    warm = [(0, SetPhase(phase=Phase.WARMUP))] if warmup_s else []
+    measured = (round(warmup_s * 1000), SetPhase(phase=Phase.MEASUREMENT))
+    assert planned(start_event(plan, 3, 3_000)) == [*warm, measured]
+    step = SetRunTarget(total_connections=8, step_id=3, lead_ms=3_000, reason="find_max")
+    assert step_event(3, 8, 3_000).command == step
 
 
-def test_every_worker_is_told_its_own_part() -> None:
-    target = PlannedTarget(at_s=1.5, connections=8, ramp_s=2.0)
-    events = target_events(target, WORKERS, ZERO, step_id=3, reason="find_max")
-    assert [new.address.worker_id for new in events] == list(WORKERS)
-    assert all(new.address.scope is Scope.WORKER for new in events)
-    commands = [new.command for new in events]
-    assert [command.target_connections for command in commands if isinstance(command, SetWorkerTarget)] == [3, 3, 2]
-    assert commands[0] == SetWorkerTarget(
-        target_connections=3, step_id=3, ramp_s=2.0, effective_at="2026-11-15T02:00:01.500", reason="find_max"
-    )
+def test_an_event_is_as_large_for_a_hundred_workers_as_for_one() -> None:
+    plan = plan_run(staged(up(4), up(16)))
+    one, many = start_event(plan, 1, 3_000).command, start_event(plan, 100, 3_000).command
+    assert isinstance(one, Start)
+    assert isinstance(many, Start)
+    assert one.plan == many.plan
+    assert (one.expected_workers, many.expected_workers) == (1, 100)
+    assert all(isinstance(part, Planned) for part in many.plan)
 
 
-@given(st.integers(0, 2_000), st.integers(1, 100))
-def test_parts_add_up(connections: int, workers: int) -> None:
-    names = [f"worker-{number}" for number in range(workers)]
-    events = target_events(PlannedTarget(at_s=0, connections=connections, ramp_s=0), names, ZERO)
-    parts = [new.command.target_connections for new in events if isinstance(new.command, SetWorkerTarget)]
-    assert sum(parts) == connections
-    assert max(parts) - min(parts) <= 1
+LEADS = [
+    # announce, poll, latency → lead
+    (2.0, 1.0, 0.0, 3_000),
+    (2.0, 1.0, 0.3, 4_200),
+    (0.5, 0.2, 0.01, 740),
+    (2.0, 10.0, 0.3, 13_200),
+    (0.0, 1.0, 0.0, 1_000),
+    (2.0, 1.0, 60.0, 11_000),  # one statement that hung does not put the start off for minutes
+]
 
 
-def test_the_same_beginning_gives_the_same_events() -> None:
-    """A plan that could not be announced whole is announced on, and must not have moved meanwhile."""
-    plan = RunPlan(
-        measures_s=10,
-        ends_s=20,
-        windows=(PlannedWindow(step_id=None, starts_s=10, duration_s=10),),
-        targets=(PlannedTarget(at_s=0, connections=9, ramp_s=1),),
-    )
-    said = [(new.command, new.address) for new in plan_events(plan, WORKERS, ZERO)]
-    assert said == [(new.command, new.address) for new in plan_events(plan, WORKERS, ZERO)]
-    later = plan_events(plan, WORKERS, ZERO + timedelta(seconds=1))
-    assert said != [(new.command, new.address) for new in later]
+@pytest.mark.parametrize(("announce_s", "poll_s", "latency_s", "expected"), LEADS)
+def test_the_lead_covers_the_poll_and_the_slowness_of_the_control_plane(
+    announce_s: float, poll_s: float, latency_s: float, expected: int
+) -> None:
+    timing = Timing(announce_s=announce_s, status_poll_s=poll_s)
+    assert lead_ms(timing, latency_s) == expected
+    assert expected >= 1000 * (announce_s + poll_s + 2 * min(latency_s, LATENCY_MAX_S))
 
 
 # --- what is to be delivered -----------------------------------------------------------------------------------------
@@ -212,7 +207,7 @@ def test_the_same_beginning_gives_the_same_events() -> None:
 
 def connection_ms(load: Load, workers: int, until_s: float | None = None) -> dict[int | None, int]:
     """Over all workers."""
-    plan, total = plan_run(load, announce_s=ANNOUNCE_S), dict[int | None, int]()
+    plan, total = plan_run(load), dict[int | None, int]()
     for worker in range(workers):
         for step_id, planned_ms in planned_connection_ms(load, plan, worker, workers, until_s).items():
             total[step_id] = total.get(step_id, 0) + planned_ms
@@ -240,7 +235,7 @@ RATES = Load(mode=LoadMode.RATE, connections=8, rate_per_second=50.0, arrival=Ar
 
 
 def arrivals(workers: int, until_s: float | None = None) -> list[int]:
-    plan = plan_run(RATES, announce_s=ANNOUNCE_S)
+    plan = plan_run(RATES)
     parts = [planned_arrivals(RATES, plan, worker, workers, seed=1, until_s=until_s) for worker in range(workers)]
     return [part[None] for part in parts]
 

@@ -10,7 +10,18 @@ import pytest
 from loadgen.cli.run_record import events_of
 from loadgen.control.find_max_step_history import StepRecord
 from loadgen.control.run_control_events import PastEvent
-from loadgen.model.event import EVERYBODY, Address, Command, Scope, SetPhase, SetWorkerTarget, Start, Stop
+from loadgen.model.event import (
+    EVERYBODY,
+    Address,
+    Command,
+    Planned,
+    Scope,
+    SetPhase,
+    SetRunTarget,
+    SetWorkerTarget,
+    Start,
+    Stop,
+)
 from loadgen.model.run import Phase
 from loadgen.report.record import EventKind, RunEvent
 from loadgen.scenario.scenario import Stage
@@ -74,6 +85,30 @@ def test_start_stop_and_levels_are_events_in_the_order_of_time() -> None:
         "stage 2 begins, target 32 connections",
         "STOP: duration",
     ]
+
+
+PLAN = (
+    Planned(at_ms=0, command=SetPhase(phase=Phase.WARMUP)),
+    Planned(at_ms=4_000, command=SetPhase(phase=Phase.MEASUREMENT, step_id=1, duration_ms=8_000.0)),
+    Planned(at_ms=12_000, command=SetRunTarget(total_connections=32)),
+    Planned(at_ms=12_000, command=SetPhase(phase=Phase.MEASUREMENT, step_id=2, duration_ms=12_000.0)),
+)
+
+
+def test_the_plan_of_start_counts_from_the_moment_it_announces() -> None:
+    """Which is the start of the run: START itself was written before it."""
+    start = said(-3.5, Start(expected_workers=2, lead_ms=3_500, plan=PLAN))
+    assert labels(events_of([start], (), {}, START)) == [
+        (0.0, "START", EventKind.START),
+        (4.0, "stage 1", EventKind.LEVEL),
+        (12.0, "stage 2, 32 conn.", EventKind.LEVEL),
+    ]
+    assert stage_starts([start], START) == {1: 4.0, 2: 12.0}
+
+
+def test_a_level_of_a_search_is_an_event_at_its_moment() -> None:
+    command = SetRunTarget(total_connections=14, step_id=2, lead_ms=2_500)
+    assert labels(events_of([said(6.0, command)], (), {}, START)) == [(8.5, "14 conn.", EventKind.LEVEL)]
 
 
 def test_a_run_without_stages_has_a_measurement() -> None:

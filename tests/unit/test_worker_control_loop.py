@@ -11,7 +11,7 @@ import pytest
 
 from loadgen.clock import FakeClock
 from loadgen.control.session import ControlSession
-from loadgen.model.event import Command, Start, Stop, encode
+from loadgen.model.event import Command, Planned, Sayable, SetPhase, Start, encode
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerExit
 from loadgen.scenario.scenario import Timing
@@ -25,6 +25,7 @@ from tests.unit.worker_builders import STOP
 
 TIMING = Timing()
 START = Start(expected_workers=1)
+PLANNED = Start(expected_workers=1, lead_ms=3_000, plan=(Planned(at_ms=0, command=SetPhase(phase=Phase.WARMUP)),))
 R, P, X = RunStatus, Phase, WorkerExit
 
 
@@ -70,7 +71,7 @@ class Follower:
         if lease_over_s is not None:
             self.tables.leases.append(Lease(1, "leader", -lease_over_s))
         for number, command in enumerate(said, start=1):
-            kind, data = encode(cast(Start | Stop, command))
+            kind, data = encode(cast(Sayable, command))
             self.tables.events.append(EventRow(number, str(number), 1, kind, data, 0.0, None))
         self.fate = Fate.ANSWERED
         self.board = Board(clock=self.clock)
@@ -79,6 +80,7 @@ class Follower:
         agenda = Agenda(
             "worker-0",
             0,
+            1,
             drain_s=TIMING.drain_s,
             drain_interrupt_s=TIMING.drain_interrupt_s,
             patience_s=TIMING.events_poll_s,
@@ -108,6 +110,7 @@ ROWS = {
     "others connect": Row(status=R.STARTING),
     "START": Row(status=R.STARTING, said=(START,), begins=(None,)),  # the row is behind the event
     "START, and the row says where": Row(status=R.RUNNING, phase=P.WARMUP, said=(START,), begins=(P.WARMUP,)),
+    "START with a plan": Row(status=R.STARTING, said=(PLANNED,), begins=(None,)),
     "RUNNING without START": Row(status=R.RUNNING, phase=P.MEASUREMENT, begins=(P.MEASUREMENT,)),
     "START and STOP": Row(status=R.RUNNING, phase=P.WARMUP, said=(START, STOP), code=X.CLEAN, drain_s=7.0),
     "STOP before START": Row(status=R.STARTING, said=(STOP,), code=X.CLEAN, drain_s=7.0),

@@ -37,8 +37,15 @@ def scenario(load: Load | None = None, statements: Sequence[Statement] = (statem
     return Scenario(name="s", workload=Workload(statements=tuple(statements), seed=1), load=load or Load(connections=4))
 
 
-def agenda(*, worker_id: str = "worker-0", group: int = 0, drain_s: float = 120.0, patience_s: float = 5.0) -> Agenda:
-    return Agenda(worker_id, group, drain_s=drain_s, drain_interrupt_s=drain_s / 6, patience_s=patience_s)
+def agenda(
+    *,
+    worker_id: str = "worker-0",
+    group: int = 0,
+    workers: int = 1,
+    drain_s: float = 120.0,
+    patience_s: float = 5.0,
+) -> Agenda:
+    return Agenda(worker_id, group, workers, drain_s=drain_s, drain_interrupt_s=drain_s / 6, patience_s=patience_s)
 
 
 def event(
@@ -138,7 +145,8 @@ class Stage:
         )
         self.slots = Slots(self.scenario, arguments, {}, self.harvester, None)
         self.pool = Pool()
-        self.agenda = agenda()
+        me = {"group": arguments.worker_group_id, "workers": arguments.worker_group_count}
+        self.agenda = agenda(worker_id=arguments.worker_id, **me)
         spare = self.slots.spare() if open_loop else None
         self.conductor = Conductor(
             self.bench,

@@ -211,7 +211,7 @@ class Tables(StandardTables):
         return [(self.created[0], self.status, *(None if age_s is None else round(age_s * 1000) for age_s in ages))]
 
     def _run_status_move(self, *binds: Any) -> Commit:
-        to, to_phase, reason, verdict, epoch, started, _, _, ends, _, status, phase, _, _, owner = binds
+        to, to_phase, reason, verdict, epoch, started, _, _, _, _, ends, _, status, phase, _, _, owner = binds
         held = self._holds(epoch, owner)
 
         def commit() -> int:
@@ -291,7 +291,11 @@ class Tables(StandardTables):
         return commit
 
     def _run_control_events_find(self, event_id: str) -> list[tuple[Any, ...]]:
-        return [(event.number,) for event in self.events if event.event_id == event_id]
+        return [
+            (row.number, ZERO + timedelta(seconds=row.created_s), self._times_ms(row)[0])
+            for row in self.events
+            if row.event_id == event_id
+        ]
 
     def _run_control_events_poll(self, _: str, after: int) -> list[tuple[Any, ...]]:
         rows = self.events[after : after + EVENTS_MAX]

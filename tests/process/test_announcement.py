@@ -1,0 +1,85 @@
+"""A slow control plane moves a start or a step later; it never cuts a warm-up or a stage.
+
+Every control statement takes 300 ms, which is what hybrid tables take over a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.embedded_server import EmbeddedServer
+from tests.process.run_bench import MEASURES, Bench, Program, benched, history
+
+CONTROL = "RUN_STATUS|RUN_CONTROL_EVENTS|WORKER_HEARTBEATS"
+WARMUP_S = 1.0
+LATE = 0.8  # a window may open a little late on a busy machine; the announcement would cost more than all of it
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer("--slots", "32", "--service-time", "50ms") as running:
+        yield running
+
+
+@pytest.fixture
+def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
+    with benched(server, tmp_path) as made:
+        yield made
+
+
+def slow_down(bench: Bench, run: Program, since: str) -> None:
+    """From the moment at which the run says this."""
+    run.wait_for(since)
+    bench.server.fault(match=CONTROL, kind="latency", ms=300)
+
+
+def measured(run: Program) -> None:
+    """It came to its end, and nothing makes its number worthless but a machine that is busy with other things."""
+    assert run.ended() in (0, 5), run.said
+    reasons = run.summary["validity"]["reasons"]
+    assert [one for one in reasons if not one.startswith("the client was the limit")] == [], run.said
+
+
+def warm_ups(bench: Bench, run: Program) -> dict[str, float]:
+    """By worker: how long its warm-up was."""
+    sql = "SELECT WORKER_ID, SECONDS FROM WINDOW_RESULTS WHERE RUN_ID = ? AND PHASE = 'WARMUP' AND STEP_ID IS NULL"
+    rows = bench.rows(sql, run.run_id)
+    assert len(rows) == len(dict(rows)), "each worker warms up once"
+    return {worker_id: float(seconds) for worker_id, seconds in rows}
+
+
+def test_a_slow_announcement_cuts_neither_the_warm_up_nor_the_first_stage(bench: Bench) -> None:
+    stages = [{"duration": "2s", "connections": 3}, {"duration": "2s", "connections": 6}]
+    load = {"connections": None, "duration": None, "stages": stages, "workers": 3, "warmup": f"{WARMUP_S:g}s"}
+    run = bench.run(load=load)
+    slow_down(bench, run, "starting workers")
+
+    measured(run)
+
+    delivered = run.summary["delivered"]["by_window"]
+    assert [one["planned_connection_seconds"] for one in delivered] == [6.0, 12.0]
+    assert all(one["fraction"] >= 0.99 for one in delivered), delivered
+    lengths = warm_ups(bench, run)
+    assert sorted(lengths) == ["worker-0", "worker-1", "worker-2"]
+    assert min(lengths.values()) >= LATE * WARMUP_S, lengths
+    assert [stage["starts_s"] for stage in run.summary["stages"]] == pytest.approx([1.0, 3.0])
+    counted = history(bench.server, run.run_id)
+    assert sum(counted.values()) == run.summary["totals"]["succeeded"]
+    kinds = bench.rows("SELECT EVENT_TYPE FROM RUN_CONTROL_EVENTS WHERE RUN_ID = ? ORDER BY SEQUENCE_ID", run.run_id)
+    assert [kind for (kind,) in kinds if kind in ("START", "SET_WORKER_TARGET")] == ["START"]
+
+
+def test_a_level_of_a_search_is_one_event_for_all_workers(bench: Bench) -> None:
+    search = {"start": 3, "increment": 4, "maximum": 7, "step": "1s", "settle": "100ms", "latency_stability_pct": 900}
+    load = {"mode": "find_max", "workers": 3, "connections": None, "duration": None, "warmup": "0s"}
+    run = bench.run(load=load | {"find_max": search | {"qps_stability_pct": 90, "stop_on_queue": False}})
+    slow_down(bench, run, MEASURES)
+
+    measured(run)
+
+    steps = run.summary["find_max"]["steps"]
+    assert [step["target"] for step in steps][:2] == [3, 7]
+    sql = "SELECT EVENT_TYPE FROM RUN_CONTROL_EVENTS WHERE RUN_ID = ? AND EVENT_TYPE = 'SET_WORKER_TARGET'"
+    assert len(bench.rows(sql, run.run_id)) == len(steps), "one each, not one per worker"

@@ -1,0 +1,224 @@
+"""START with a plan: whenever and however often a worker reads it, each part takes effect once, at its own moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.control.run_control_events import Event
+from loadgen.control.run_status import Target
+from loadgen.model.event import Address, Planned, Scope, SetPhase, SetRunTarget, SetWorkerTarget, Start
+from loadgen.model.run import Phase
+from loadgen.model.split import share
+from loadgen.units import NS_PER_MS
+from loadgen.worker.agenda import Agenda, Due
+from tests.unit.worker_builders import STOP, agenda, connections, event, measure, numbers, poll, stored, target
+
+WORKERS = 3
+
+
+def warm_up(at_ms: int = 0) -> Planned:
+    return Planned(at_ms=at_ms, command=SetPhase(phase=Phase.WARMUP))
+
+
+def stage(at_ms: int, number: int) -> Planned:
+    return Planned(at_ms=at_ms, command=measure(number, duration_ms=1_000.0))
+
+
+def total(at_ms: int, number: int) -> Planned:
+    return Planned(at_ms=at_ms, command=SetRunTarget(total_connections=number))
+
+
+def start(*plan: Planned) -> Start:
+    return Start(expected_workers=WORKERS, lead_ms=3_000, plan=plan)
+
+
+def due(of: Agenda, now_ms: int) -> list[Due]:
+    return of.take_due(now_ms * NS_PER_MS)
+
+
+def told(taken: list[Due]) -> list[tuple[int, object]]:
+    """When each was meant for, in ms, and what it is: a phase with its step, or a number of connections."""
+    return [
+        (
+            one.at_ns // NS_PER_MS,
+            one.command.target_connections
+            if isinstance(one.command, SetWorkerTarget)
+            else (one.command.phase, one.command.step_id),
+        )
+        for one in taken
+    ]
+
+
+def as_planned(plan: tuple[Planned, ...], zero_ms: int, worker: int) -> list[tuple[int, object]]:
+    return [
+        (
+            zero_ms + part.at_ms,
+            (part.command.phase, part.command.step_id)
+            if isinstance(part.command, SetPhase)
+            else share(part.command.total_connections, worker, WORKERS),
+        )
+        for part in plan
+    ]
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[Planned, ...]:
+    """Warm-up, then stages, each of which may begin with a target."""
+    parts, at_ms = [warm_up()], draw(st.integers(0, 5_000))
+    for number in range(1, draw(st.integers(1, 5)) + 1):
+        if draw(st.booleans()):
+            parts.append(total(at_ms, draw(st.integers(0, 40))))
+        parts.append(stage(at_ms, number))
+        at_ms += draw(st.integers(1, 5_000))
+    return tuple(parts)
+
+
+@dataclass(frozen=True)
+class Look:
+    """A worker reads the events after some time; and before that, or after it, the conductor takes what is due."""
+
+    after_ms: int
+    takes: bool
+    reads: bool
+
+
+looks = st.lists(st.builds(Look, after_ms=st.integers(0, 4_000), takes=st.booleans(), reads=st.booleans()), max_size=12)
+LAST_MS = 10**7
+
+
+@given(plans(), st.integers(0, 9_000), looks, st.integers(0, WORKERS - 1), st.booleans())
+def test_whenever_it_is_read_each_part_is_taken_once_at_its_moment_and_in_order(plan, lead_ms, script, worker, status):
+    """The zero is the same for all of them, whatever the reader was doing: late readers have it behind them."""
+    mine = agenda(worker_id=f"worker-{worker}", group=worker, workers=WORKERS)
+    taken, now_ms = [], 0
+    for look in (*script, Look(after_ms=0, takes=False, reads=True)):
+        now_ms += look.after_ms
+        if look.reads:
+            mine.receive(event(1, start(*plan), due_in_ms=lead_ms - now_ms), now_ms * NS_PER_MS)
+        if status:  # the row says that the run is on, and the phase it is in; START has said more
+            mine.reconcile(poll(phase=Phase.MEASUREMENT), now_ms * NS_PER_MS)
+        if look.takes:
+            taken += due(mine, now_ms)
+    read_first = mine.has_plan
+    taken += due(mine, LAST_MS)
+
+    assert read_first
+    parts = [one for one in taken if one.sequence_id]
+    assert told(parts) == as_planned(plan, lead_ms, worker)
+    assert not [
+        one for one in taken if not one.sequence_id and mine.started and isinstance(one.command, SetWorkerTarget)
+    ]
+
+
+@given(plans(), plans(), st.integers(0, 9_000), st.integers(0, 9_000), st.integers(0, 12_000), st.integers(1, 2))
+def test_a_second_start_takes_back_what_the_first_announced_and_had_not_begun(
+    first, second, zero_ms, moved_ms, read_ms, epoch
+):
+    mine = agenda(workers=WORKERS)
+    mine.receive(event(1, start(*first), due_in_ms=zero_ms), 0)
+    before = due(mine, read_ms)
+    again_ms = read_ms + moved_ms
+    mine.receive(event(2, start(*second), epoch=epoch, due_in_ms=moved_ms), read_ms * NS_PER_MS)
+    after = due(mine, LAST_MS)
+
+    assert all(at_ms <= read_ms for at_ms, _ in told(before))
+    assert set(numbers(before)) <= {1}
+    assert set(numbers(after)) == {2}
+    assert told(after) == as_planned(second, again_ms, 0)
+
+
+def test_an_older_term_starts_nothing():
+    mine = agenda(workers=WORKERS)
+    mine.receive(event(1, start(warm_up(), stage(1_000, 1)), epoch=2, due_in_ms=0), 0)
+    mine.receive(event(2, start(warm_up(), stage(9_000, 7)), epoch=1, due_in_ms=0), 0)
+
+    assert told(due(mine, LAST_MS)) == [(0, (Phase.WARMUP, None)), (1_000, (Phase.MEASUREMENT, 1))]
+
+
+def test_a_plan_takes_back_what_was_announced_before_start():
+    mine = agenda(workers=WORKERS)
+    mine.receive(event(1, measure(9), due_in_ms=500), 0)
+    mine.receive(event(2, target(5), due_in_ms=500), 0)
+    mine.receive(event(3, start(warm_up()), due_in_ms=1_000), 0)
+
+    assert numbers(due(mine, LAST_MS)) == [3]
+
+
+def test_start_without_a_plan_leaves_what_was_announced():
+    mine = agenda(workers=WORKERS)
+    mine.receive(event(1, measure(9), due_in_ms=500), 0)
+    mine.receive(event(2, Start(expected_workers=WORKERS)), 0)
+
+    assert mine.started
+    assert not mine.has_plan
+    assert numbers(due(mine, LAST_MS)) == [1]
+
+
+def test_after_stop_a_plan_is_not_begun():
+    mine = agenda(workers=WORKERS)
+    mine.receive(event(1, STOP), 0)
+    mine.receive(event(2, start(warm_up(), total(0, 9)), due_in_ms=0), 0)
+
+    assert due(mine, LAST_MS) == []
+
+
+def test_what_comes_later_takes_back_the_rest_of_a_plan():
+    mine = agenda(workers=WORKERS)
+    mine.receive(event(1, start(warm_up(), total(1_000, 30), total(9_000, 60)), due_in_ms=0), 0)
+    mine.receive(event(2, SetRunTarget(total_connections=6), due_in_ms=5_000), 0)
+
+    assert connections(due(mine, LAST_MS)) == [10, 2]
+
+
+# --- a target for the whole run --------------------------------------------------------------------------------------
+
+
+def shares(command: Event) -> list[int]:
+    found = []
+    for worker in range(WORKERS):
+        mine = agenda(worker_id=f"worker-{worker}", group=worker, workers=WORKERS)
+        mine.receive(command, 0)
+        found += connections(due(mine, LAST_MS))
+    return found
+
+
+@given(st.integers(0, 1_000))
+def test_every_worker_takes_its_share_and_shares_add_up(number):
+    parts = shares(event(1, SetRunTarget(total_connections=number, step_id=2, lead_ms=100), due_in_ms=100))
+
+    assert sum(parts) == number
+    assert max(parts) - min(parts) <= 1
+
+
+def test_targets_for_one_worker_and_for_a_group_are_still_obeyed():
+    assert shares(event(1, target(7), to=Address(scope=Scope.WORKER, worker_id="worker-1"))) == [7]
+    assert shares(event(1, target(7), to=Address(scope=Scope.WORKER_GROUP, worker_group_id=2))) == [7]
+    assert shares(event(1, target(7))) == [7, 7, 7]
+
+
+def reconciled(targets: dict[str, Target], worker: int = 0) -> list[int]:
+    mine = agenda(worker_id=f"worker-{worker}", group=worker, workers=WORKERS, patience_s=0.0)
+    mine.reconcile(poll(targets=targets), 0)
+    return connections(due(mine, LAST_MS))
+
+
+def test_run_status_repeats_a_target_of_the_run_under_a_star():
+    assert [reconciled({"*": stored(8, 4)}, worker) for worker in range(WORKERS)] == [[3], [3], [2]]
+
+
+def test_of_its_own_target_and_that_of_the_run_the_newer_counts():
+    assert reconciled({"*": stored(9, 4), "worker-0": stored(7, 5)}) == [7]
+    assert reconciled({"*": stored(9, 6), "worker-0": stored(7, 5)}) == [3]
+    assert reconciled({"worker-0": stored(7, None)}) == [7]
+    assert reconciled({"worker-1": stored(7, 5)}) == []
+
+
+def test_a_target_of_the_run_that_was_read_as_an_event_is_no_news():
+    mine = agenda(workers=WORKERS, patience_s=0.0)
+    mine.receive(event(4, SetRunTarget(total_connections=9), due_in_ms=2_000), 0)
+
+    assert mine.reconcile(poll(targets={"*": stored(9, 4, in_s=2.0)}), 0) is None
+    assert connections(due(mine, LAST_MS)) == [3]

@@ -33,7 +33,7 @@ RESULT = "SELECT FIND_MAX_RESULT, SUMMARY FROM TEST_RESULTS WHERE RUN_ID = ? AND
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer("--service-time", "20ms") as running:
+    with EmbeddedServer("--service-time", "200ms") as running:
         yield running
 
 
@@ -47,7 +47,11 @@ def searching(bench: Bench, **sections: Any) -> Program:
     """A run that has judged three steps of its search."""
     run = bench.run(load=LOAD, **sections)
     run.wait_for(MEASURES)
-    wait_until(lambda: len(bench.rows(JUDGED, run.run_id)) >= 3, f"three steps are judged: {run.said}")
+    wait_until(
+        lambda: len(bench.rows(JUDGED, run.run_id)) >= 3,
+        "three steps are judged",
+        unless=lambda: run.process.poll() is not None and run.said,
+    )
     return run
 
 

@@ -19,7 +19,7 @@ from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import MEASURES, Bench, Program, benched, history, scenario
 from tests.processes import PROGRAM, reachable_directory
 
-SHORT = {"warmup": "0s", "duration": "2s"}
+SHORT = {"connections": 8, "warmup": "0s", "duration": "2s"}
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_a_file_that_cannot_be_written_does_not_cost_the_verdict(bench: Bench, n
 
 def test_nothing_more_can_be_written_once_a_run_measures(bench: Bench) -> None:
     """Neither by the orchestrator nor by its workers; their query logs end, and the run goes on."""
-    run = bench.run(load={"warmup": "0s", "duration": "5s"}, query_log={"mode": "all"})
+    run = bench.run(load={"connections": 8, "warmup": "0s", "duration": "5s"}, query_log={"mode": "all"})
     run.wait_for(MEASURES)
     for pid in (run.process.pid, *run.look()):
         _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
@@ -233,7 +233,7 @@ def check_complete(bench: Bench, run: Program) -> None:
 
 def test_rows_that_were_not_stored_are_told_in_the_summary_and_uploaded_later(bench: Bench) -> None:
     """The tables that rows are appended to refuse them. Beats arrive: the verdict is made of all that was measured."""
-    run = bench.run(load={"workers": 2, "warmup": "0s", "duration": "3s"}, query_log={"mode": "all"})
+    run = bench.run(load={"connections": 8, "workers": 2, "warmup": "0s", "duration": "3s"}, query_log={"mode": "all"})
     run.wait_for(MEASURES)
     tables = "WORKER_METRICS_SNAPSHOTS|TEST_LOGS|QUERY_EXECUTIONS|WINDOW_RESULTS"
     bench.server.fault(match=f"INSERT INTO ({tables})", kind="error", errno=603, sqlstate="53100", message="no room")
@@ -280,7 +280,9 @@ def test_a_result_that_the_control_plane_does_not_take_is_told_and_uploaded_late
 
 def test_a_query_log_is_uploaded_to_its_end(bench: Bench) -> None:
     """However long that takes after the drain: each statement of the upload waits longer than the drain may take."""
-    run = bench.run(load={"warmup": "0s", "duration": "4s"}, query_log={"mode": "all"}, timing={"drain": "500ms"})
+    run = bench.run(
+        load={"connections": 8, "warmup": "0s", "duration": "4s"}, query_log={"mode": "all"}, timing={"drain": "500ms"}
+    )
     run.wait_for(MEASURES)
     bench.server.fault(match="INSERT INTO QUERY_EXECUTIONS", kind="latency", ms=4_000)
 

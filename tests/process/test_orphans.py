@@ -27,7 +27,7 @@ from tests.process.run_bench import MEASURES, Bench, Program, benched, history, 
 from tests.processes import PROGRAM, alive, wait_until
 
 SLOW = {"statements": [{"name": "slow", "sql": "SELECT SYSTEM$WAIT(100)"}]}
-SHORT = {"warmup": "0s", "duration": "1s"}
+SHORT = {"connections": 8, "warmup": "0s", "duration": "1s"}
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_a_hang_up_that_is_ignored_stays_ignored(bench: Bench) -> None:
     """As after `nohup`, which a program inherits."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        run = bench.run(load={"warmup": "0s", "duration": "2s"})
+        run = bench.run(load={"connections": 8, "warmup": "0s", "duration": "2s"})
     finally:
         signal.signal(signal.SIGHUP, before)
     run.wait_for(MEASURES)

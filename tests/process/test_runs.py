@@ -48,7 +48,7 @@ def test_a_run_is_seen_and_stopped_from_elsewhere_while_another_waits_for_its_wa
     seen = bench.json("status", run_id)
     assert (seen["run"]["status"], seen["run"]["phase"]) == ("RUNNING", "MEASUREMENT")
     assert seen["leader"]["lease_left_ms"] > 0
-    assert [(one["worker_id"], one["target_connections"]) for one in seen["workers"]] == [("worker-0", 2)]
+    assert [(one["worker_id"], one["target_connections"]) for one in seen["workers"]] == [("worker-0", 8)]
     code, text = bench.ask("status")
     assert code == 0
     assert f"{run_id}  RUNNING MEASUREMENT" in text

@@ -14,7 +14,7 @@ from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import Program, benched
 
 USERS = 5
-RECYCLED_AFTER = 20  # statements of a connection
+RECYCLED_AFTER = 4  # statements of a connection
 COLUMNS = [
     {"name": "ID", "type": "NUMBER(38,0)", "primary_key": True},
     {"name": "WHO", "type": "VARCHAR"},

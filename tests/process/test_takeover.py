@@ -77,7 +77,7 @@ def windows(bench: Bench, run: Program) -> Counter[tuple[str, int | None]]:
 
 
 def test_a_run_is_led_on_in_the_middle_of_its_measurement(bench: Bench, target: EmbeddedServer) -> None:
-    run = bench.run(load={"workers": 2, "duration": "7s"}, **BY_HAND)
+    run = bench.run(load={"connections": 8, "workers": 2, "duration": "7s"}, **BY_HAND)
     workers = [bench.worker(line) for line in commands(run)]
     run.wait_for(MEASURES)
     run.kill()
@@ -104,7 +104,7 @@ def test_a_run_is_led_on_in_the_middle_of_its_measurement(bench: Bench, target: 
 def test_a_run_whose_start_was_said_begins_though_its_leader_died_before_it_was_moved(
     bench: Bench, target: EmbeddedServer
 ) -> None:
-    run = bench.run(load={"workers": 2, "duration": "3s"}, **BY_HAND)
+    run = bench.run(load={"connections": 8, "workers": 2, "duration": "3s"}, **BY_HAND)
     lines = commands(run)
     wait_until(lambda: bench.state(run.run_id)[0] == "STARTING", "workers are waited for")
     bench.server.fault(match=r"^UPDATE RUN_STATUS SET\s+STATUS", kind="hang")
@@ -130,7 +130,7 @@ def test_a_run_whose_start_was_said_begins_though_its_leader_died_before_it_was_
 
 
 def test_a_search_is_led_on_between_two_steps(bench: Bench, target: EmbeddedServer) -> None:
-    search = {"start": 2, "increment": 2, "maximum": 4, "step": "1s", "settle": "200ms", "latency_stability_pct": 900}
+    search = {"start": 8, "increment": 8, "maximum": 16, "step": "1s", "settle": "200ms", "latency_stability_pct": 900}
     load = {"mode": "find_max", "workers": 2, "connections": None, "duration": None, "warmup": "0s"}
     run = bench.run(load=load | {"find_max": search | {"qps_stability_pct": 90, "stop_on_queue": False}}, **BY_HAND)
     workers = [bench.worker(line) for line in commands(run)]
@@ -144,22 +144,22 @@ def test_a_search_is_led_on_between_two_steps(bench: Bench, target: EmbeddedServ
 
     assert [worker.ended() for worker in workers] == [0, 0]
     found = summary["find_max"]
-    assert (found["max_concurrency"], found["result"]) == (4, "BOUNDED_MAX"), found
+    assert (found["max_concurrency"], found["result"]) == (16, "BOUNDED_MAX"), found
     assert not [text for text in summary["environment"]["warnings"] if "step 1" in text]
     assert [(step["step"], step["target"], step["outcome"]) for step in found["steps"]] == [
-        (1, 2, "STABLE"),
-        (2, 4, "STABLE"),
-        (3, 4, "STABLE"),
+        (1, 8, "STABLE"),
+        (2, 16, "STABLE"),
+        (3, 16, "STABLE"),
     ]
     sql = "SELECT STEP_NUMBER, TARGET_CONNECTIONS FROM FIND_MAX_STEP_HISTORY WHERE RUN_ID = ? ORDER BY STEP_NUMBER"
-    assert bench.rows(sql, run.run_id) == [(1, 2), (2, 4), (3, 4)]
+    assert bench.rows(sql, run.run_id) == [(1, 8), (2, 16), (3, 16)]
     assert summary["totals"]["succeeded"] == history(target, run.run_id)[3] > 0
     assert set(windows(bench, run)) == {(f"worker-{number}", step) for number in (0, 1) for step in (1, 2, 3)}
 
 
 def test_of_two_runs_that_nobody_leads_one_is_led_on_and_the_other_named(bench: Bench, target: EmbeddedServer) -> None:
     """Both lost their leader before their workers came."""
-    runs = [bench.run(load={"duration": "1s"}, **BY_HAND) for _ in range(2)]
+    runs = [bench.run(load={"connections": 8, "duration": "1s"}, **BY_HAND) for _ in range(2)]
     lines = [commands(run)[0] for run in runs]
     for run in runs:
         run.kill()

@@ -14,7 +14,21 @@ from loadgen.model.run import Phase
 from loadgen.model.split import share
 from loadgen.units import NS_PER_MS
 from loadgen.worker.agenda import Agenda, Due
-from tests.unit.worker_builders import STOP, agenda, connections, event, measure, numbers, poll, stored, target
+from tests.unit.worker_builders import (
+    MEASUREMENT,
+    STOP,
+    WARMUP,
+    Stage,
+    agenda,
+    connections,
+    event,
+    measure,
+    numbers,
+    phase,
+    poll,
+    stored,
+    target,
+)
 
 WORKERS = 3
 
@@ -222,3 +236,46 @@ def test_a_target_of_the_run_that_was_read_as_an_event_is_no_news():
 
     assert mine.reconcile(poll(targets={"*": stored(9, 4, in_s=2.0)}), 0) is None
     assert connections(due(mine, LAST_MS)) == [3]
+
+
+# --- the conductor follows it ----------------------------------------------------------------------------------------
+
+
+def test_a_plan_begins_at_the_moment_of_start_and_the_warm_up_is_as_long_as_planned():
+    worker = Stage()
+    plan = (
+        Planned(at_ms=0, command=SetPhase(phase=WARMUP)),
+        Planned(at_ms=1_000, command=phase(MEASUREMENT, 5, 1)),
+        Planned(at_ms=6_000, command=SetRunTarget(total_connections=7)),
+        Planned(at_ms=6_000, command=phase(MEASUREMENT, 5, 2)),
+    )
+    worker.say(Start(expected_workers=1, lead_ms=3_000, plan=plan), at_s=3)
+
+    worker.conductor.begin(WARMUP, None)
+    worker.run_to(2.9)
+    assert worker.windows.held() == ()
+    assert not worker.bench.go.is_set()
+    worker.run_to(100)
+
+    assert worker.spans() == [
+        ("WARMUP", None, 3.0, 4.0),
+        ("MEASUREMENT", 1, 4.0, 9.0),
+        ("MEASUREMENT", 2, 9.0, 14.0),
+    ]
+    assert worker.pool.sizes[-1] == 7
+
+
+def test_a_worker_that_reads_start_after_its_zero_joins_what_is_left():
+    worker = Stage()
+    plan = (
+        Planned(at_ms=0, command=SetPhase(phase=WARMUP)),
+        Planned(at_ms=10_000, command=phase(MEASUREMENT, 60)),
+    )
+    worker.clock.advance(25)
+    worker.say(Start(expected_workers=1, lead_ms=3_000, plan=plan), at_s=3)
+
+    worker.conductor.begin(MEASUREMENT, 60.0)
+    worker.run_to(100)
+
+    assert worker.spans()[-1] == ("MEASUREMENT", None, 25.0, 73.0)
+    assert [span for span in worker.spans() if span[3] != span[2]] == worker.spans()[-1:]

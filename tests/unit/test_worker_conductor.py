@@ -7,7 +7,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.model.event import Planned, SetPhase, SetRunTarget, Start, Stop
+from loadgen.model.event import Start, Stop
 from loadgen.model.run import Phase
 from loadgen.rules.find_max_step import FindMax
 from loadgen.scenario.scenario import Load, LoadMode
@@ -47,46 +47,6 @@ def test_stages_follow_one_another_without_a_gap():
         ("MEASUREMENT", 2, 10.0, 15.0),
         ("MEASUREMENT", 3, 15.0, 20.0),
     ]
-
-
-def test_a_plan_begins_at_the_moment_of_start_and_the_warm_up_is_as_long_as_planned():
-    stage = Stage()
-    plan = (
-        Planned(at_ms=0, command=SetPhase(phase=WARMUP)),
-        Planned(at_ms=1_000, command=phase(MEASUREMENT, 5, 1)),
-        Planned(at_ms=6_000, command=SetRunTarget(total_connections=7)),
-        Planned(at_ms=6_000, command=phase(MEASUREMENT, 5, 2)),
-    )
-    stage.say(Start(expected_workers=1, lead_ms=3_000, plan=plan), at_s=3)
-
-    stage.conductor.begin(WARMUP, None)
-    stage.run_to(2.9)
-    assert stage.windows.held() == ()
-    assert not stage.bench.go.is_set()
-    stage.run_to(100)
-
-    assert stage.spans() == [
-        ("WARMUP", None, 3.0, 4.0),
-        ("MEASUREMENT", 1, 4.0, 9.0),
-        ("MEASUREMENT", 2, 9.0, 14.0),
-    ]
-    assert stage.pool.sizes[-1] == 7
-
-
-def test_a_worker_that_reads_start_after_its_zero_joins_what_is_left():
-    stage = Stage()
-    plan = (
-        Planned(at_ms=0, command=SetPhase(phase=WARMUP)),
-        Planned(at_ms=10_000, command=phase(MEASUREMENT, 60)),
-    )
-    stage.clock.advance(25)
-    stage.say(Start(expected_workers=1, lead_ms=3_000, plan=plan), at_s=3)
-
-    stage.conductor.begin(MEASUREMENT, 60.0)
-    stage.run_to(100)
-
-    assert stage.spans()[-1] == ("MEASUREMENT", None, 25.0, 73.0)
-    assert [span for span in stage.spans() if span[3] != span[2]] == stage.spans()[-1:]
 
 
 def test_without_a_warm_up_nothing_is_sent_before_the_measurement_begins_as_announced():

@@ -66,9 +66,10 @@ class Limits:
         whole = check_thresholds(self._thresholds, merged)
         return tuple(self._worst.get(number) or checked for number, checked in enumerate(whole))
 
-    def complete(self, measured_s: float) -> None:
-        """After the measurement: judge what is left of its spans, whoever is missing."""
-        self._judge_seconds(min(self._progress.seconds.reported, round(measured_s)))
+    def complete(self, merged: Merged) -> tuple[Checked, ...]:
+        """The same after the measurement: what is left of its spans is judged first, whoever is missing."""
+        self._judge_seconds(min(self._progress.seconds.reported, round(merged.seconds)))
+        return self.final(merged)
 
     # --- thresholds --------------------------------------------------------------------------------------------------
 

@@ -244,8 +244,7 @@ class OrchestratorService:
             gaps += () if search.obstacle is None else (search.obstacle,)
         client = judge_client(client_parts(gathered, deciding))
         leader.stored_seconds.fill_all(leader.crew, patience, merged.seconds)
-        leader.limits.complete(merged.seconds)
-        checked = leader.limits.final(merged)
+        checked = leader.limits.complete(merged)
         connections = connections_document(login_counts(leader.crew, rows), run.start_time)
         delivered = _delivered(leader, scenario, ending, gathered, why_missing(connections))
         evidence = Evidence(

@@ -16,26 +16,27 @@ if TYPE_CHECKING:
 
 BEGINS_S = 3.0  # workers are ready by then, mostly
 
-KINDS = (
-    *(
-        "term",
-        "kill",
-        "restart",
-        "pause",
-        "pause",
-        "drop",
-        "drop",
-        "refuse",
-        "refuse",
-        "refuse",
-        "stall",
-        "unanswered",
-        "unanswered",
-    ),
-    *("mute", "cut off", "away", "trouble", "leader killed", "leader killed", "leader paused", "leader cut off"),
-    *("lease", "cancel", "interrupt"),
-)
-
+WEIGHTS = {
+    "term": 1,
+    "kill": 1,
+    "restart": 1,
+    "pause": 4,
+    "drop": 2,
+    "refuse": 3,
+    "unanswered": 2,
+    "stall": 1,
+    "mute": 1,
+    "cut off": 1,
+    "away": 1,
+    "trouble": 1,
+    "leader killed": 2,
+    "leader paused": 1,
+    "leader cut off": 1,
+    "lease": 1,
+    "cancel": 1,
+    "interrupt": 1,
+}
+KINDS = tuple(kind for kind, weight in WEIGHTS.items() for _ in range(weight))
 LEADERS = (
     "leader killed",
     "leader paused",

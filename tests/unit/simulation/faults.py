@@ -54,10 +54,10 @@ def plan_faults(world: World) -> None:
     rng, load = world.rng, world.scenario.load
     assert load.duration_s is not None
     ends_s = BEGINS_S + 3.0 + load.warmup_s + load.duration_s
-    kinds, lasting_s = KINDS, (0.1, 0.3, 0.6, 1.5, 4.0, 9.0, 20.0)
+    kinds, lasting_s = KINDS, [0.1, 0.3, 0.6, 1.5, 4.0, 9.0, 20.0]
     times = rng.choice((0, 1, 1, 1, 2, 2, 3))
     if world.contested:
-        kinds, lasting_s, times = LEADERS, (4.0, 7.0, 9.0, 12.0, 17.0, 30.0), rng.randint(2, 5)
+        kinds, lasting_s, times = LEADERS, [4.0, 7.0, 9.0, 12.0, 17.0, 30.0], rng.randint(2, 5)
         world.trouble, world.trouble_until_s = rng.choice((0.0, 0.05, 0.2)), ends_s
         world.calm_s = ends_s
     for _ in range(times):

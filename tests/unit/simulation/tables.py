@@ -8,7 +8,7 @@ is written is checked against rules that know nothing of the guards, so a guard 
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -59,7 +59,7 @@ class Tables(StandardTables):
         self.events: list[EventRow] = []
         self.beats: dict[str, list[Any]] = {}
         self.beaten_s: dict[str, float] = {}
-        self.longest_silence_s: Counter[str] = Counter()
+        self.longest_silence_s: defaultdict[str, float] = defaultdict(float)
         self.created: tuple[Any, ...] = ()
         self.enrichment: str | None = None
         self.status, self.phase = RunStatus.PREPARED, Phase.PREPARING

@@ -20,6 +20,7 @@ import pytest
 from loadgen.clock import FakeClock
 from loadgen.control.lease import LeaseTimes
 from loadgen.control.run_status import Fenced
+from loadgen.control.session import ControlSession
 from orchestrator.office import Office
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
@@ -253,7 +254,12 @@ def test_a_leader_that_lost_its_term_is_not_ended_by_one_answer_that_fails(serve
     times = LeaseTimes(ttl_s=3.0, renew_s=1.0, margin_s=1.0)
     session = plane.open("office")
     office = Office(
-        plane.place, run_id, times, session, patience(attempts=50), clock=FakeClock(), environ=plane.environ
+        run_id,
+        times,
+        session,
+        patience(attempts=50),
+        lease_session=lambda: ControlSession(plane.place, role="lease", environ=plane.environ),
+        clock=FakeClock(),
     )
     office.take()
     plane.expire(run_id, since_s=1)

@@ -16,26 +16,27 @@ if TYPE_CHECKING:
 
 BEGINS_S = 3.0  # workers are ready by then, mostly
 
-KINDS = (
-    *(
-        "term",
-        "kill",
-        "restart",
-        "pause",
-        "pause",
-        "drop",
-        "drop",
-        "refuse",
-        "refuse",
-        "refuse",
-        "stall",
-        "unanswered",
-        "unanswered",
-    ),
-    *("mute", "cut off", "away", "trouble", "leader killed", "leader killed", "leader paused", "leader cut off"),
-    *("lease", "cancel", "interrupt"),
-)
-
+WEIGHTS = {
+    "term": 1,
+    "kill": 1,
+    "restart": 1,
+    "pause": 4,
+    "drop": 2,
+    "refuse": 3,
+    "unanswered": 2,
+    "stall": 1,
+    "mute": 1,
+    "cut off": 1,
+    "away": 1,
+    "trouble": 1,
+    "leader killed": 2,
+    "leader paused": 1,
+    "leader cut off": 1,
+    "lease": 1,
+    "cancel": 1,
+    "interrupt": 1,
+}
+KINDS = tuple(kind for kind, weight in WEIGHTS.items() for _ in range(weight))
 LEADERS = (
     "leader killed",
     "leader paused",
@@ -53,10 +54,10 @@ def plan_faults(world: World) -> None:
     rng, load = world.rng, world.scenario.load
     assert load.duration_s is not None
     ends_s = BEGINS_S + 3.0 + load.warmup_s + load.duration_s
-    kinds, lasting_s = KINDS, (0.1, 0.3, 0.6, 1.5, 4.0, 9.0, 20.0)
+    kinds, lasting_s = KINDS, [0.1, 0.3, 0.6, 1.5, 4.0, 9.0, 20.0]
     times = rng.choice((0, 1, 1, 1, 2, 2, 3))
     if world.contested:
-        kinds, lasting_s, times = LEADERS, (4.0, 7.0, 9.0, 12.0, 17.0, 30.0), rng.randint(2, 5)
+        kinds, lasting_s, times = LEADERS, [4.0, 7.0, 9.0, 12.0, 17.0, 30.0], rng.randint(2, 5)
         world.trouble, world.trouble_until_s = rng.choice((0.0, 0.05, 0.2)), ends_s
         world.calm_s = ends_s
     for _ in range(times):

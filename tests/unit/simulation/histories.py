@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.model.run import RunStatus
-from tests.unit.simulation.faults import KINDS
+from tests.unit.simulation.faults import WEIGHTS
 from tests.unit.simulation.rules import Broken, Violation
 from tests.unit.simulation.scenarios import Kind
 from tests.unit.simulation.world import History, World
@@ -48,4 +48,4 @@ def check_verdicts(kind: Kind, first: int, folder: Path) -> None:
         happened["taken over"] += history.terms > 1
         happened.update(history.seen.keys())
     assert not [what for what in (*ENDS, "taken over") if not happened[what]]
-    assert sum(bool(happened[fault]) for fault in set(KINDS)) > len(set(KINDS)) / 2
+    assert sum(bool(happened[fault]) for fault in WEIGHTS) > len(WEIGHTS) / 2

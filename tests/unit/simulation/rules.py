@@ -8,7 +8,7 @@ from typing import Any
 
 from loadgen.metrics.connections import ConnectionMeter
 from loadgen.metrics.windows import Window
-from loadgen.report.delivered import Portion
+from loadgen.report.delivered import Portion, delivered_connections
 from loadgen.scenario.scenario import OnWorkerLoss
 from orchestrator import leader, results
 from orchestrator.course import Course, Rules
@@ -81,10 +81,9 @@ def _all_open(meter: ConnectionMeter, from_ns: int, to_ns: int) -> None:
 
 
 def _own_plan(windows: Any, _: object) -> Any:
-    return _DELIVERED(windows, None)
+    return delivered_connections(windows, None)
 
 
-_DELIVERED = results.delivered_connections
 _BREAKAGE: dict[Broken | None, list[tuple[Any, str, Any]]] = {
     Broken.MEMORY: [(leader, "carried_out", _forgets)],
     Broken.LIVENESS: [(leader, "Liveness", _never_quiet)],

@@ -8,7 +8,7 @@ is written is checked against rules that know nothing of the guards, so a guard 
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -59,7 +59,7 @@ class Tables(StandardTables):
         self.events: list[EventRow] = []
         self.beats: dict[str, list[Any]] = {}
         self.beaten_s: dict[str, float] = {}
-        self.longest_silence_s: Counter[str] = Counter()
+        self.longest_silence_s: defaultdict[str, float] = defaultdict(float)
         self.created: tuple[Any, ...] = ()
         self.enrichment: str | None = None
         self.status, self.phase = RunStatus.PREPARED, Phase.PREPARING
@@ -270,6 +270,7 @@ class Tables(StandardTables):
     def _run_control_events_emit(self, *binds: Any) -> Commit:
         _, event_id, kind, data, _, epoch, owner = binds
         held, number = self._holds(epoch, owner), len(self.events) + 1
+        created_s = self.now_s  # SYSDATE() of the statement, however long it takes to commit
         moment = json.loads(data).get("effective_at")
         due_s = None if moment is None else (datetime.fromisoformat(moment) - ZERO).total_seconds()
 
@@ -285,14 +286,14 @@ class Tables(StandardTables):
                 raise Violation(Rule.ONCE, f"term {epoch} said {kind} again")
             if there or number != len(self.events) + 1:
                 raise Violation(Rule.NUMBERS, f"{number} followed {len(self.events)}, there before: {there}")
-            self.events.append(EventRow(number, event_id, epoch, kind, data, self.now_s, due_s))
+            self.events.append(EventRow(number, event_id, epoch, kind, data, created_s, due_s))
             return 1
 
         return commit
 
     def _run_control_events_find(self, event_id: str) -> list[tuple[Any, ...]]:
         return [
-            (row.number, ZERO + timedelta(seconds=row.created_s), self._times_ms(row)[0])
+            (row.number, self._moment(row.created_s), self._times_ms(row)[0])
             for row in self.events
             if row.event_id == event_id
         ]

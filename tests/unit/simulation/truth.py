@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loadgen.metrics.client_effect import GAP_NS
-from loadgen.model.event import EventType, SetPhase, decode
+from loadgen.model.event import Start, decode
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.split import share
 from loadgen.model.worker import WorkerStatus
@@ -69,9 +69,7 @@ def truth_of(scenario: Scenario, target: Target, zero_s: float | None) -> tuple[
     for worker_id in {part[0] for part in found.planned}:
         own = {part: amount for part, amount in found.planned.items() if part[0] == worker_id}
         shifts[worker_id] = max(
-            _begins(
-                target, worker_id, zero_s + plan_run(scenario.load, announce_s=scenario.timing.announce_s).measures_s
-            ),
+            _begins(target, worker_id, zero_s + plan_run(scenario.load).measures_s),
             key=lambda shift_s: sum(
                 _truth(scenario, target, zero_s, {worker_id: shift_s}).delivered[part] for part in own
             ),
@@ -92,7 +90,7 @@ def _begins(target: Target, worker_id: str, planned_s: float) -> list[float]:
 
 def _truth(scenario: Scenario, target: Target, zero_s: float | None, shifts: Mapping[str, float]) -> Truth:
     load, workers = scenario.load, scenario.load.workers or 1
-    plan = plan_run(load, announce_s=scenario.timing.announce_s)
+    plan = plan_run(load)
     planned: dict[Part, float] = {}
     delivered: dict[Part, float] = {}
     for number in range(workers):
@@ -113,18 +111,17 @@ def _truth(scenario: Scenario, target: Target, zero_s: float | None, shifts: Map
     return Truth(planned, delivered)
 
 
-def plan_zero_s(scenario: Scenario, events: Sequence[EventRow]) -> float | None:
-    """When the plan began: its first window was announced for a moment."""
+def plan_zero_s(events: Sequence[EventRow]) -> float | None:
+    """When the plan began: START says how long after its row was inserted."""
     for row in events:
         command, _ = decode(row.kind, row.data)
-        if row.kind == EventType.SET_PHASE and isinstance(command, SetPhase) and command.phase is Phase.MEASUREMENT:
-            assert row.due_s is not None
-            return row.due_s - plan_run(scenario.load, announce_s=scenario.timing.announce_s).measures_s
+        if isinstance(command, Start):
+            return row.created_s + (command.lead_ms or 0) / 1000
     return None
 
 
 def _sent(records: Sequence[Record], window: PlannedWindow) -> int:
-    return sum(record.sent[window.phase.value, window.step_id] for record in records)
+    return sum(record.sent[Phase.MEASUREMENT.value, window.step_id] for record in records)
 
 
 def _connected(
@@ -197,9 +194,7 @@ def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[s
         leaves_open.append("its orchestrator was lost")
     if len(world.workers) > (world.scenario.load.workers or 1):
         leaves_open.append("a worker was replaced")
-    windows = (
-        [] if zero_s is None else plan_run(world.scenario.load, announce_s=world.scenario.timing.announce_s).windows
-    )
+    windows = [] if zero_s is None else plan_run(world.scenario.load).windows
     for window in windows:
         assert zero_s is not None
         span = (zero_s + window.starts_s, zero_s + window.starts_s + window.duration_s)

@@ -11,7 +11,8 @@ from loadgen.control.queries import Query
 from loadgen.control.session import ControlFailed
 from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake.failure import Failure
-from tests.unit.simulation.tables import Commit, Tables, Taken
+from tests.unit.simulation.standard_tables import Commit
+from tests.unit.simulation.tables import Tables, Taken
 
 NO_ANSWER = Failure(category=ErrorCategory.CONNECTION, retryable=True, unknown_outcome=True)
 DUPLICATE = Failure(category=ErrorCategory.SNOWFLAKE_ERROR, duplicate_key=True)

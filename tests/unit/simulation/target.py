@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -84,14 +84,14 @@ class Target:
         for connection in found[:most]:
             connection.lost.set()
 
-    def executed(self, connection: Connection, sql: str) -> None:
+    def executed(self, connection: Connection, sql: str, window: Window) -> None:
         scheduler, record = here(), self.records[connection.place]
         began_s = scheduler.now_s
         is_load = not sql.startswith(("ALTER", "SELECT SYSTEM"))
         if is_load:
             self.first_sent_s = began_s if self.first_sent_s is None else self.first_sent_s
             self.last_sent_s = began_s
-            record.sent[connection.window] += 1
+            record.sent[window] += 1
         silent = is_load and any(span.holds(began_s, connection.place[0]) for span in self.silences)
         takes_s = self._takes_s(connection.place[0], began_s) if is_load and not silent else TAG_S
         place = len(record.executions)
@@ -103,7 +103,7 @@ class Target:
         if silent:
             raise OperationalError("no answer", errno=250003)
         if is_load:
-            record.succeeded[connection.window] += 1
+            record.succeeded[window] += 1
         elif sql.startswith("ALTER"):
             connection.window = _window(sql)
 
@@ -126,8 +126,9 @@ class Connection:
     def cursor(self) -> Connection:
         return self
 
-    def execute(self, sql: str, _: Any = ()) -> Connection:
-        self._target.executed(self, sql)
+    def execute(self, sql: str, _: Any = (), *, _statement_params: Mapping[str, str] | None = None) -> Connection:
+        tag = (_statement_params or {}).get("QUERY_TAG")
+        self._target.executed(self, sql, self.window if tag is None else _window(tag))
         return self
 
     def fetchmany(self, _: int) -> list[tuple[int]]:

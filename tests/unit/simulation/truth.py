@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BAND = 0.005  # around a limit, where either verdict may be right
 SILENCE_MARGIN_S = 4.0  # leaders look once a second, and beats come every two
-SHIFT_MAX_S = 0.3  # the longest way of an answer
+SHIFTS_S = [0.01 * number for number in range(31)]  # the way of an answer, up to the longest
 
 Part = tuple[str, int | None]  # worker, stage
 
@@ -69,23 +69,12 @@ def truth_of(scenario: Scenario, target: Target, zero_s: float | None) -> tuple[
     for worker_id in {part[0] for part in found.planned}:
         own = {part: amount for part, amount in found.planned.items() if part[0] == worker_id}
         shifts[worker_id] = max(
-            _begins(target, worker_id, zero_s + plan_run(scenario.load).measures_s),
+            SHIFTS_S,
             key=lambda shift_s: sum(
                 _truth(scenario, target, zero_s, {worker_id: shift_s}).delivered[part] for part in own
             ),
         )
     return found, _truth(scenario, target, zero_s, shifts)
-
-
-def _begins(target: Target, worker_id: str, planned_s: float) -> list[float]:
-    """How late a worker may have begun its first window, by what it executed."""
-    late_s = [
-        begin_s - planned_s
-        for place, one in target.records.items()
-        if place[0] == worker_id
-        for begin_s, _ in one.executions
-    ]
-    return [0.0, *(shift_s for shift_s in late_s if 0.0 < shift_s <= SHIFT_MAX_S)]
 
 
 def _truth(scenario: Scenario, target: Target, zero_s: float | None, shifts: Mapping[str, float]) -> Truth:

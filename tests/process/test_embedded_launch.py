@@ -334,10 +334,10 @@ def test_connections_list_shows_the_server_of_the_data_directory(home, environ):
 
     assert (meanwhile["host"], meanwhile["source"]) == (server.address, f"running on {home}")
     assert server.address in text
-    assert "not running" not in text
+    assert "starts when needed" not in text
     assert before == afterwards
     assert before["host"] is None
-    assert before["source"].startswith("not running")
+    assert before["source"] == "starts when needed"
 
 
 def test_connections_test_uses_the_running_server(home, environ):

@@ -21,7 +21,7 @@ from tests.unit.simulation.world import History, World
 __all__ = ["quiet"]
 
 SEEDS, BLOCK = 150, 50
-CALM, CALM_LATENCY_S = 20, 0.02  # worlds without faults, and what a control statement takes in them
+CALM, CALM_LATENCY_S = 20, 0.3  # worlds without faults, and what a control statement takes in them
 SEARCHED = 200  # seeds at most, for one that shows what is broken
 
 # What must have happened in a block of contested worlds for it to show anything.

@@ -42,7 +42,7 @@ class Window:
     def seconds(self, now_ns: int) -> float:
         """What a rate is divided by: its length, up to now while it is open."""
         end_ns = now_ns if self.closed_ns is None else self.closed_ns
-        return (end_ns - self.opened_ns) / NS_PER_S
+        return max(0, end_ns - self.opened_ns) / NS_PER_S  # whoever asks may have read the clock before it was opened
 
 
 class Windows:

@@ -159,8 +159,7 @@ class Client:
 
     def _open_loop(self) -> None:
         bench, slot = self._bench, self.slot
-        begin, draw = slot.recorder.begin, slot.drawer.draw
-        max_lag_s = bench.scenario.load.max_lag_s
+        begin, draw, max_lag_s = slot.recorder.begin, slot.drawer.draw, bench.scenario.load.max_lag_s
         cursor, left, tagged = (bare := self._cursor()), self._most, NOWHERE
         while not self._told_to_leave and not self._lost:
             arrivals = bench.arrivals

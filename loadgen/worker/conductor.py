@@ -95,6 +95,11 @@ class Conductor:
         self.phase: Phase | None = None
         self.step_id: int | None = None
 
+    def aligned_ns(self, moment_ns: int, second_ns: int) -> int:
+        """The nearest moment at which a second of the run ends: all workers count from the same zero."""
+        zero_ns = self.zero_ns
+        return moment_ns if zero_ns is None else zero_ns + round((moment_ns - zero_ns) / second_ns) * second_ns
+
     @property
     def target(self) -> int:
         return self._ramp.target

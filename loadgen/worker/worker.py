@@ -130,21 +130,15 @@ class Worker:
         """Harvest every second until there is a reason to end."""
         due_ns = self._clock.monotonic_ns()
         while not self._board.ended.is_set():
-            due_ns = self._aligned_ns(due_ns + round(HARVEST_S * NS_PER_S))
+            due_ns += round(HARVEST_S * NS_PER_S)
+            if self._parts is not None:
+                due_ns = self._parts.conductor.aligned_ns(due_ns, round(HARVEST_S * NS_PER_S))
             wait_s = (due_ns - self._clock.monotonic_ns()) / NS_PER_S
             if wait_s < -5 * HARVEST_S:  # the process was paused: begin counting anew
                 due_ns, wait_s = self._clock.monotonic_ns(), 0.0
             self._clock.wait(self._board.ended, wait_s)
             self._harvest()
             self._listen()
-
-    def _aligned_ns(self, due_ns: int) -> int:
-        """The nearest moment at which a second of the run ends: all workers count from the same zero."""
-        zero_ns = None if self._parts is None else self._parts.conductor.zero_ns
-        if zero_ns is None:
-            return due_ns
-        second_ns = round(HARVEST_S * NS_PER_S)
-        return zero_ns + round((due_ns - zero_ns) / second_ns) * second_ns
 
     def _harvest(self) -> None:
         gauge = self._gauges.read()

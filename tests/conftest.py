@@ -10,12 +10,14 @@ import itertools
 import logging
 import os
 import signal
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from loadgen.clock import FakeClock
 from tests.command_line import Shell
@@ -34,6 +36,7 @@ settings.load_profile("loadgen")
 
 # What waits for other processes goes first: the tail of a run is then made of short tests.
 FOLDERS = ("process", "browser", "contract", "unit")
+LONG_FILES = {"tests/process/test_examples.py"}  # whose tests share nothing but a server
 _numbers = itertools.count(1)
 
 
@@ -57,17 +60,24 @@ def restore_signals() -> None:
             signal.signal(number, handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order. One pytest process takes a whole file, so that its fixtures are made once, unless its tests differ."""
+class Groups(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types for it
+    """One pytest process takes a whole file, so that its fixtures are made once; a long file goes to several."""
 
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::")[0]
+        return f"{file} {zlib.crc32(nodeid.encode()) % 4}" if file in LONG_FILES else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    return Groups(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
         folder = item.nodeid.split("/")[1]
         return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
 
     items.sort(key=rank)
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
 
 
 @pytest.fixture(scope="session")

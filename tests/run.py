@@ -27,7 +27,7 @@ PR_SET_CHILD_SUBREAPER = 36
 INTERRUPT_S = 30.0
 LEFT_BEHIND_S = 10.0
 # Most tests wait more than they work. More processes than this starve each other's servers.
-JOBS = 3 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 6
+JOBS = 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4
 USAGE = """./bin/test [--slow] [--connector 4|5] [--jobs N] [PYTEST ARGUMENTS]
 
   ./bin/test                        everything that is not slow; the contract tests with both connector majors
@@ -99,8 +99,8 @@ def pytest_run(
         environ["LOADGEN_SERVER_PYTHON"] = sys.executable
         interpreter = str(ROOT / CONNECTOR_4 / "bin" / "python")
         marks += [] if options.slow or not parallel else ["not any_driver"]
-    # In the groups and in the order of tests/conftest.py, not by number of tests.
-    spread = ["-n", str(options.jobs), "--dist", "loadgroup", "--no-loadscope-reorder"] if parallel else []
+    # By tests/conftest.py: in its groups, and in its order, not by number of tests.
+    spread = ["-n", str(options.jobs), "--dist", "loadfile", "--no-loadscope-reorder"] if parallel else []
     return environ, [interpreter, "-m", "pytest", "-m", " and ".join(marks), *spread, *arguments]  # a later -m wins
 
 

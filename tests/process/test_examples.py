@@ -37,7 +37,6 @@ LENGTHS = {
     ],
 }
 END_S = 250  # only a hang takes longer
-GROUPS = 4  # of examples, for as many pytest processes
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +75,7 @@ def run(example: Path, home: Path, **variables: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    "example",
-    [
-        pytest.param(path, id=str(path), marks=pytest.mark.xdist_group(f"examples {number % GROUPS}"))
-        for number, path in enumerate(path for path in EXAMPLES if path != FIND_MAX)
-    ],
-)
+@pytest.mark.parametrize("example", [path for path in EXAMPLES if path != FIND_MAX], ids=str)
 def test_every_example_passes(example: Path, home: Path, request: pytest.FixtureRequest) -> None:
     embedded = read_scenario(ROOT / example, environ={}).scenario.embedded
     alone = example == QUICKSTART or embedded.slots or str(embedded.service_time) != SERVICE_TIME

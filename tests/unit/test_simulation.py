@@ -20,6 +20,8 @@ from tests.unit.simulation.world import History, World
 
 __all__ = ["quiet"]
 
+pytestmark = pytest.mark.simulation
+
 SEEDS, BLOCK = 150, 50
 CALM, CALM_LATENCY_S = 20, 0.3  # worlds without faults, and what a control statement takes in them
 SEARCHED = 200  # seeds at most, for one that shows what is broken

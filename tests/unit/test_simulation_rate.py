@@ -14,6 +14,8 @@ from tests.unit.simulation.scenarios import Kind
 
 __all__ = ["quiet"]
 
+pytestmark = pytest.mark.simulation
+
 
 @pytest.mark.parametrize("first", BLOCKS)
 def test_a_run_is_valid_only_when_its_arrivals_were_sent(first: int, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ TIMING = (
     " warehouse_poll: 400ms}"
 )
 SHORT = ["load.warmup=500ms", f"timing={TIMING}"]
-DURATION = ["load.duration=5s"]  # enough for a p99 of the slowest, and for a busy machine
+DURATION = ["load.duration=4s"]  # enough for a p99 of the slowest, and for a busy machine
 LENGTHS = {
     FIND_MAX: ["load.find_max.start=12", "load.find_max.step=2s", "load.find_max.settle=500ms"],
     Path("examples/nightly.yaml"): [*DURATION, "thresholds.2.window=1s", "thresholds.2.after=1s"],

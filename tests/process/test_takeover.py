@@ -145,7 +145,9 @@ def test_a_search_is_led_on_between_two_steps(bench: Bench, target: EmbeddedServ
     assert [worker.ended() for worker in workers] == [0, 0]
     found = summary["find_max"]
     assert (found["max_concurrency"], found["result"]) == (16, "BOUNDED_MAX"), found
-    assert not [text for text in summary["environment"]["warnings"] if "step 1" in text]
+    assert not [
+        text for text in summary["environment"]["warnings"] if "step 1" in text and "may have added" not in text
+    ]
     assert [(step["step"], step["target"], step["outcome"]) for step in found["steps"]] == [
         (1, 8, "STABLE"),
         (2, 16, "STABLE"),
@@ -159,7 +161,7 @@ def test_a_search_is_led_on_between_two_steps(bench: Bench, target: EmbeddedServ
 
 def test_of_two_runs_that_nobody_leads_one_is_led_on_and_the_other_named(bench: Bench, target: EmbeddedServer) -> None:
     """Both lost their leader before their workers came."""
-    runs = [bench.run(load={"connections": 8, "duration": "1s"}, **BY_HAND) for _ in range(2)]
+    runs = [bench.run(load={"connections": 8, "duration": "3s"}, **BY_HAND) for _ in range(2)]
     lines = [commands(run)[0] for run in runs]
     for run in runs:
         run.kill()

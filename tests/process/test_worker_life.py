@@ -81,8 +81,6 @@ def test_a_run_from_start_to_end(stage: Stage) -> None:
         assert window.counts.failed == window.counts.cancelled == window.counts.skipped == 0
         assert window.counts.succeeded == len(run.history(phase)) > 0
     measured = seen.of(Phase.MEASUREMENT)
-    began_ms = [line["start_ms"] for line in run.history(Phase.MEASUREMENT)]
-    assert measured.seconds * 1000 >= max(began_ms) - min(began_ms)  # a slow machine opens it late, and closes it late
     assert (seen.result.status, seen.result.total_operations) == ("COMPLETED", measured.counts.succeeded)
     assert seen.result.read_operations + seen.result.write_operations == measured.counts.succeeded
     assert run.executions() == sum(window.counts.scheduled for window in seen.windows)

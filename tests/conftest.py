@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from loadgen.clock import FakeClock
+from loadgen.worker.process import spare_lsb_release
 from tests.command_line import Shell
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
@@ -42,8 +43,7 @@ _numbers = itertools.count(1)
 
 def pytest_configure() -> None:
     restore_signals()
-    # Driver 5 runs lsb_release, a slow shell script, at every login, and a test run has thousands of them.
-    os.environ["PATH"] = f"{Path(__file__).with_name('bin')}{os.pathsep}{os.environ['PATH']}"
+    spare_lsb_release()  # a test run has thousands of logins
 
 
 def restore_signals() -> None:

@@ -11,11 +11,11 @@ from typing import NoReturn
 
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.process import (
-    hide_programs,
     ignore_terminal,
     limit_threads,
     name_process,
     pin_to_core,
+    spare_lsb_release,
     watch_parent,
     watch_signals,
 )
@@ -31,7 +31,7 @@ def main(arguments: WorkerArguments) -> NoReturn:
     # A start that hangs must not be a riddle: what every thread is at goes to the log.
     faulthandler.dump_traceback_later(STUCK_S)
     limit_threads()
-    hide_programs()
+    spare_lsb_release()
     if os.environ.get(PIN_VARIABLE) != "none":
         pin_to_core(arguments.run_id, arguments.worker_group_id)
     name_process(arguments.worker_id)

@@ -12,8 +12,10 @@ from sqlglot import exp
 
 from loadgen.embedded import dialect, names
 from loadgen.embedded.emit import CAST_NAMES, CONTEXT_FUNCTIONS, Emitter, handles
+from loadgen.embedded.emit_operators import order_item
 from loadgen.embedded.failure import compilation, unknown_function, unsupported, wrong_arity
 from loadgen.embedded.functions import FUNCTIONS, Function, normal_unit
+from loadgen.embedded.functions.function import Order
 from loadgen.embedded.types import POSTGRES_TYPES, SnowType, declared
 
 SEQUENCES = frozenset({"SEQ1", "SEQ2", "SEQ4", "SEQ8"})
@@ -117,7 +119,7 @@ def _function(self: Emitter, node: exp.Anonymous) -> str:
     return call_of(self, node)
 
 
-def call_of(self: Emitter, node: exp.Anonymous, *, order_by: str = "", over: str | None = None) -> str:
+def call_of(self: Emitter, node: exp.Anonymous, *, order_by: Order = (), over: str | None = None) -> str:
     """A call as the user wrote it, with what surrounds it: WITHIN GROUP (ORDER BY …), OVER (…)."""
     name = str(node.this).upper()
     if name in CONTEXT_FUNCTIONS:
@@ -149,7 +151,7 @@ def call_of(self: Emitter, node: exp.Anonymous, *, order_by: str = "", over: str
 
 
 def written(
-    function: Function, arguments: list[str], *, distinct: bool = False, order_by: str = "", over: str | None = None
+    function: Function, arguments: list[str], *, distinct: bool = False, order_by: Order = (), over: str | None = None
 ) -> str:
     text = function.emit(arguments, distinct=distinct, order_by=order_by, over=over)
     return f"({text})::{POSTGRES_TYPES[function.returns]}" if function.returns else text
@@ -185,7 +187,7 @@ def _within_group(self: Emitter, node: exp.WithinGroup) -> str:
 def _grouped(self: Emitter, node: exp.WithinGroup, over: str | None) -> str:
     if not isinstance(node.this, exp.Anonymous):
         raise unsupported("WITHIN GROUP")
-    order = ", ".join(self.all(node.expression.expressions))
+    order = tuple(order_item(self, item) for item in node.expression.expressions)
     return call_of(self, node.this, order_by=order, over=over)
 
 

@@ -10,6 +10,7 @@ from sqlglot import exp
 from loadgen.embedded import dialect, names
 from loadgen.embedded.emit import CONTEXT_FUNCTIONS, Emitter, handles
 from loadgen.embedded.failure import compilation, invalid_identifier, syntax_error, unknown_function, unsupported
+from loadgen.embedded.functions.function import OrderItem
 
 
 def _binary(operator: str) -> Callable[[Emitter, Any], str]:
@@ -250,13 +251,15 @@ def _dot(self: Emitter, node: exp.Dot) -> str:
 
 @handles(exp.Ordered, "this", "desc", "nulls_first")
 def _ordered(self: Emitter, node: exp.Ordered) -> str:
+    return order_item(self, node).text
+
+
+def order_item(self: Emitter, node: exp.Ordered) -> OrderItem:
     item = node.this
     ordinal = isinstance(item, exp.Literal) and item.is_int
     text = str(item.this) if ordinal else self.emit(item)
     descending = bool(node.args.get("desc"))
     nulls_first = node.args.get("nulls_first")
     # NULL is the largest value in both systems, unless said otherwise.
-    nulls = (
-        "" if nulls_first is None or bool(nulls_first) == descending else f" NULLS {'FIRST' if nulls_first else 'LAST'}"
-    )
-    return f"{text}{' DESC' if descending else ''}{nulls}"
+    as_usual = nulls_first is None or bool(nulls_first) == descending
+    return OrderItem(value=text, descending=descending, nulls="" if as_usual else "FIRST" if nulls_first else "LAST")

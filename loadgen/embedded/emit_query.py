@@ -72,7 +72,7 @@ def _select_body(self: Emitter, node: exp.Select) -> str:
     if outermost:
         self.not_null = _not_null(self, node)
     self.scope.aliases = aliases
-    text = f"SELECT {'DISTINCT ' if distinct else ''}{', '.join(projections)}{sources}"
+    head, text = f"SELECT {'DISTINCT ' if distinct else ''}{', '.join(projections)}", sources
     if node.args.get("where"):
         text += f" WHERE {self.emit(node.args['where'].this)}"
     if node.args.get("group"):
@@ -80,8 +80,8 @@ def _select_body(self: Emitter, node: exp.Select) -> str:
     if node.args.get("having"):
         text += f" HAVING {self.emit(node.args['having'].this)}"
     if node.args.get("qualify"):
-        return _qualify(self, node, text, projections, texts)
-    return text + _ordered_tail(self, node, aliases) + _lock(self, node)
+        return _qualify(self, node, head, text, texts)
+    return head + text + _ordered_tail(self, node, aliases) + _lock(self, node)
 
 
 def _earlier(aliases: dict[str, exp.Expr], items: list[exp.Expr]) -> dict[str, exp.Expr]:
@@ -187,7 +187,7 @@ def _aggregates(node: exp.Expr) -> bool:
     return False
 
 
-def _qualify(self: Emitter, node: exp.Select, text: str, projections: list[str], texts: list[str]) -> str:
+def _qualify(self: Emitter, node: exp.Select, head: str, rest: str, texts: list[str]) -> str:
     """QUALIFY filters on window functions: an inner query computes the condition, an outer one applies it."""
     columns = ", ".join(names.quoted(_result_name(i, t)) for i, t in zip(node.expressions, texts, strict=True))
     if any(item.is_star for item in node.expressions):
@@ -195,9 +195,8 @@ def _qualify(self: Emitter, node: exp.Select, text: str, projections: list[str],
             raise unsupported("QUALIFY with * inside another query")
         columns, self.last_hidden = "*", True  # the condition comes back as the last column, and is left out
     condition = self.emit(node.args["qualify"].this)
-    head, _, rest = text.partition(", ".join(projections))
     order = f" ORDER BY {', '.join(self.all(node.args['order'].expressions))}" if node.args.get("order") else ""
-    inner = f'{head}{", ".join(projections)}, ({condition}) AS "~qualify"{rest}{order}'
+    inner = f'{head}, ({condition}) AS "~qualify"{rest}{order}'
     self.scope.aliases = {}
     return f'SELECT {columns} FROM ({inner}) AS "~q" WHERE "~qualify"{_limit(self, node)}'
 

@@ -15,6 +15,7 @@ from loadgen.embedded import dialect
 from loadgen.embedded.datadir import DataDir
 from loadgen.embedded.functions import FUNCTIONS, normal_unit, script
 from loadgen.embedded.functions.aggregates import AGGREGATES, WINDOWS
+from loadgen.embedded.functions.function import Order, OrderItem
 from loadgen.embedded.functions.scalars import SCALARS
 from loadgen.embedded.postgres import Postgres
 from tests.processes import reachable_directory
@@ -83,9 +84,13 @@ def emit_path(node: exp.JSONExtract) -> str:
     return f"sf.get({emit(node.this)}, '{keys[0]}'::text)"
 
 
-def emit_call(node: exp.Expr, order_by: str = "", over: str | None = None) -> str:
+def order_item(node: exp.Ordered) -> OrderItem:
+    return OrderItem(value=emit(node.this), descending=bool(node.args.get("desc")))
+
+
+def emit_call(node: exp.Expr, order_by: Order = (), over: str | None = None) -> str:
     if isinstance(node, exp.WithinGroup):
-        return emit_call(node.this, ", ".join(emit(item) for item in node.expression.expressions), over)
+        return emit_call(node.this, tuple(map(order_item, node.expression.expressions)), over)
     function = FUNCTIONS[str(node.this).upper()]
     given = node.expressions
     distinct = bool(given) and isinstance(given[0], exp.Distinct)
@@ -120,7 +125,7 @@ WRITERS: dict[type[exp.Expr], Callable[[Any], str]] = {
     exp.Star: lambda node: "*",
     exp.Neg: lambda node: f"(- {emit(node.this)})",
     exp.Column: lambda node: f'"{node.name.upper()}"',
-    exp.Ordered: lambda node: emit(node.this) + (" DESC" if node.args.get("desc") else ""),
+    exp.Ordered: lambda node: order_item(node).text,
     exp.Cast: emit_cast,
     exp.JSONExtract: emit_path,
     exp.Div: lambda node: f"sf.div({emit(node.this)}, {emit(node.expression)})",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from loadgen.embedded.functions.function import FLOAT, INTEGER, Call, Form, Function, rows
+from loadgen.embedded.failure import unsupported
+from loadgen.embedded.functions.function import FLOAT, INTEGER, Call, Form, Function, OrderItem, rows
 
 
 def _count(call: Call) -> str:
@@ -43,11 +44,12 @@ def _percentile(name: str) -> Form:
     """PERCENTILE_x(fraction) WITHIN GROUP (ORDER BY value [DESC]), also as a window function."""
 
     def form(call: Call) -> str:
-        value = call.order_by.split(" NULLS ")[0]
-        descending = value.endswith(" DESC")
-        inner = Call(call.function, (), (), call.distinct, "", call.over)
-        values = inner.part("array_agg", f"sf.as_number({value.removesuffix(' DESC')})")
-        return f"{name}({values}, {call.arguments[0]}, {str(descending).lower()})"
+        if len(call.order_by) != 1:
+            raise unsupported(f"{call.function.name} without one value to order by")
+        (item,) = call.order_by
+        inner = Call(call.function, (), (), call.distinct, (), call.over)
+        values = inner.part("array_agg", f"sf.as_number({item.value})")
+        return f"{name}({values}, {call.arguments[0]}, {str(item.descending).lower()})"
 
     return form
 
@@ -75,12 +77,12 @@ def _object_agg(call: Call) -> str:
     return f"coalesce({text}, '{{}}'::jsonb)"
 
 
-def _extreme_by(direction: str) -> Form:
+def _extreme_by(*, descending: bool) -> Form:
     """MIN_BY(value, key[, n]): the value of the row with the least key, or an array of the n first."""
 
     def form(call: Call) -> str:
         value, key, *count = call.arguments
-        ordered = Call(call.function, (), (), call.distinct, f"{key}{direction}", call.over)
+        ordered = Call(call.function, (), (), call.distinct, (OrderItem(value=key, descending=descending),), call.over)
         found = ordered.part("array_agg", value, where=f"{key} IS NOT NULL")
         return f"to_jsonb(({found})[1:{count[0]}::integer])" if count else f"({found})[1]"
 
@@ -132,8 +134,8 @@ AGGREGATES: list[Function] = [
     *rows("ARRAY_AGG ARRAYAGG", "1", _array_agg, "v", kind="aggregate", returns="ARRAY"),
     *rows("ARRAY_UNIQUE_AGG", "1", _array_unique_agg, "v", kind="aggregate", returns="ARRAY"),
     *rows("OBJECT_AGG", "2", _object_agg, "tv", kind="aggregate", returns="OBJECT"),
-    *rows("MIN_BY", "2-3", _extreme_by(""), kind="aggregate"),
-    *rows("MAX_BY", "2-3", _extreme_by(" DESC"), kind="aggregate"),
+    *rows("MIN_BY", "2-3", _extreme_by(descending=False), kind="aggregate"),
+    *rows("MAX_BY", "2-3", _extreme_by(descending=True), kind="aggregate"),
     *rows("HASH_AGG", "1-", _hash_agg, kind="aggregate", result=INTEGER),
     *rows("BOOLAND_AGG", "1", "bool_and", "b", kind="aggregate"),
     *rows("BOOLOR_AGG", "1", "bool_or", "b", kind="aggregate"),

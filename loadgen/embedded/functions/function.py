@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Kind = Literal["scalar", "aggregate", "window", "table"]
@@ -48,6 +48,22 @@ def read(letter: str, argument: str) -> str:
     return argument if plain or not reader else f"{reader}({argument})"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderItem:
+    """One item of ORDER BY. Emitted text is never taken apart again: a literal in it may hold anything."""
+
+    value: str
+    descending: bool = False
+    nulls: Literal["", "FIRST", "LAST"] = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.value}{' DESC' if self.descending else ''}{f' NULLS {self.nulls}' if self.nulls else ''}"
+
+
+Order = tuple[OrderItem, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call whose arguments are emitted and read as the function takes them."""
@@ -56,13 +72,13 @@ class Call:
     arguments: tuple[str, ...]
     raw: tuple[str, ...]  # the arguments as the user gave them
     distinct: bool = False
-    order_by: str = ""
+    order_by: Order = ()
     over: str | None = None  # what stands in the parentheses of OVER
 
     def part(self, name: str, *arguments: str, where: str = "") -> str:
         """One aggregate or window function with everything that surrounds this call: DISTINCT, ORDER BY, OVER."""
         inside = ("DISTINCT " if self.distinct else "") + ", ".join(arguments)
-        inside += f" ORDER BY {self.order_by}" if self.order_by else ""
+        inside += f" ORDER BY {', '.join(item.text for item in self.order_by)}" if self.order_by else ""
         text = f"{name}({inside})" + (f" FILTER (WHERE {where})" if where else "")
         return text if self.over is None else f"({text} OVER ({self.over}))"
 
@@ -85,21 +101,18 @@ class Function:
     form: Form | None = None
 
     def emit(
-        self, arguments: Sequence[str], *, distinct: bool = False, order_by: str = "", over: str | None = None
+        self, arguments: Sequence[str], *, distinct: bool = False, order_by: Order = (), over: str | None = None
     ) -> str:
         """The call as PostgreSQL's text.
 
         A unit argument is the quoted full name of the unit (`'day'`). `order_by` is the list of WITHIN GROUP, `over`
         the inside of OVER's parentheses; both belong into the call because some calls become several.
         """
-        raw = list(arguments)
-        if raw and raw[0].startswith("DISTINCT "):
-            distinct, raw[0] = True, raw[0].removeprefix("DISTINCT ")
-        taken = [read(self._letter(index), argument) for index, argument in enumerate(raw)]
-        for given, used in zip(raw, taken, strict=True):  # with DISTINCT the two have to be the same expression
-            if distinct and re.match(rf"{re.escape(given)}(?: DESC| NULLS|$)", order_by):
-                order_by = used + order_by.removeprefix(given)
-        call = Call(self, tuple(taken), tuple(raw), distinct, order_by, over)
+        taken = [read(self._letter(index), argument) for index, argument in enumerate(arguments)]
+        if distinct:  # what is aggregated and what it is ordered by have to be the same expression
+            used = dict(zip(arguments, taken, strict=True))
+            order_by = tuple(replace(item, value=used.get(item.value, item.value)) for item in order_by)
+        call = Call(self, tuple(taken), tuple(arguments), distinct, order_by, over)
         text = self.form(call) if self.form is not None else call.part(self.target, *taken)
         return f"({text})::{self.result}" if self.result else text
 

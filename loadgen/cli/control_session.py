@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+NO_SUCH_TABLE = 2003
 ATTEMPTS = 5  # half a minute of pauses; a person waits
 
 
@@ -47,12 +48,19 @@ def with_control_session(
     stop = threading.Event()
 
     def look() -> Result:
+        from loadgen.cli.tables import ensure_tables
         from loadgen.control.retry import Patience
-        from loadgen.control.session import ControlSession
+        from loadgen.control.session import ControlFailed, ControlSession
+        from loadgen.snowflake.profile import EMBEDDED
 
-        session = ControlSession(aim.place, role=name)
+        session, patience = ControlSession(aim.place, role=name), Patience(stop=stop, attempts=ATTEMPTS, note=note)
         try:
-            return action(session, Patience(stop=stop, attempts=ATTEMPTS, note=note))
+            return action(session, patience)
+        except ControlFailed as error:
+            if error.failure.code != NO_SUCH_TABLE or aim.place.connection != EMBEDDED:
+                raise
+            ensure_tables(aim.place, patience)  # nobody has used this server before
+            return action(session, patience)
         finally:
             session.close()
 

@@ -47,7 +47,7 @@ from loadgen.report.bootstrap import (
 )
 from loadgen.report.likeness import Difference
 from loadgen.report.limits import Limits, Measure
-from loadgen.units import NS_PER_MS
+from loadgen.units import NS_PER_MS, counted
 
 COUNTING = (Measure.QPS, Measure.P50, Measure.P95, Measure.ERROR_RATE)
 COUNTING_OF_STATEMENT = (Measure.P50, Measure.P95)
@@ -242,7 +242,9 @@ def _reason(verdict: Verdict, changes: Sequence[Change]) -> str:
         decisive = [change for change in counting if change.verdict is verdict and change.certain]
         return ", ".join(_said(change) for change in decisive[:3]) + (", …" if len(decisive) > 3 else "")
     if verdict is Verdict.EQUIVALENT:
-        return "every metric that counts is within its limit"
+        parts = sum(change.verdict is not Verdict.EQUIVALENT for change in counting)  # of single statements
+        undecided = f"; {counted(parts, 'metric')} of single ones undecided" if parts else ""
+        return f"all statements together are within their limits{undecided}"
     open_ones: dict[str, list[str]] = {}
     for change in counting:
         if change.statement is None and change.verdict is not Verdict.EQUIVALENT:

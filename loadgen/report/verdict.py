@@ -91,8 +91,8 @@ def undecided(
             return []
         unit = "/s" if check.metric is Metric.QPS else " ms"
         reasons.append(
-            f"undecided: {check.text} was missed with {result.value:.4g}{unit}, of which the client may account for"
-            f" {share:.2g}{unit}; {client.advice}"
+            f"undecided: {check.text} was missed with {result.value:,.1f}{unit}, of which the client may account for"
+            f" {share:,.1f}{unit}; {client.advice}"
         )
     return reasons
 

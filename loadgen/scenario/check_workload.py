@@ -209,7 +209,10 @@ def _check_thresholds(checked: Checked, file: ScenarioFile) -> None:
                 checked.problem((*path, "window"), what, "leave it out", at_key=True)
         elif check.statement is not None and check.statement not in names and checked.fine(_STATEMENTS):
             near = difflib.get_close_matches(check.statement, [*written, *stages], n=1)
-            hint = f"did you mean {near[0]}?" if near else f"statements are {', '.join(written[:10])}"
+            known = f"statements are {', '.join(written[:10])}" + (
+                f"; stages are {', '.join(stages)}" if stages else ""
+            )
+            hint = f"did you mean {near[0]}?" if near else known
             kinds = "a statement or stage" if stages else "a statement"
             checked.problem(place, f"is about {kinds} that does not exist", hint)
         elif check.statement in never_sent and checked.fine(_STATEMENTS):

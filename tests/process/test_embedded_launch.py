@@ -340,6 +340,11 @@ def test_connections_list_shows_the_server_of_the_data_directory(home, environ):
     assert before["source"] == "starts when needed"
 
 
+def test_a_server_that_nobody_has_used_has_no_runs(environ):
+    assert said_by(environ, "runs", "list") == "there are no runs yet\n"
+    assert json.loads(said_by(environ, "runs", "list", "--format", "json")) == {"runs": []}
+
+
 def test_connections_test_uses_the_running_server(home, environ):
     with EmbeddedServer(data_dir=home) as server:
         tested = json.loads(said_by(environ, "connections", "test", "-c", "embedded", "--format", "json"))

@@ -27,7 +27,7 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
 from loadgen.model.workload import Normal, PoolOrder
-from loadgen.scenario.base import Section, key, named_section
+from loadgen.scenario.base import Section, key
 from loadgen.scenario.field import (
     Flag,
     JsonSchema,
@@ -269,12 +269,6 @@ _NAMES = {section: name for name, section in GENERATORS.items()}
 def name_of(generator: Section) -> str:
     """What a generator is called in a file."""
     return _NAMES[type(generator)]
-
-
-def generator_name(data: Any) -> str | None:
-    """Which generator a mapping names, when it names exactly one."""
-    section = named_section(tuple(_NAMES), data)
-    return None if section is None else _NAMES[section]
 
 
 Generator = (

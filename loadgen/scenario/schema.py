@@ -11,7 +11,6 @@ from loadgen.scenario.base import REQUIRED, Key, Section, is_nullable, kind_of, 
 from loadgen.scenario.field import JsonSchema
 from loadgen.scenario.file import ScenarioFile
 
-FILE_NAME = "scenario.schema.json"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 

@@ -61,7 +61,6 @@ class Board:
     last_error: str | None = None  # any thread
     lines: deque[Line] = field(default_factory=deque)  # any thread; emptied by the flush thread
     urgent: threading.Event = field(default_factory=threading.Event)  # a warning waits to be written
-    lost_lines: int = 0
     stored_windows: deque[int] = field(default_factory=deque)  # the flush thread; emptied by the main thread
     _kinds: Counter[tuple[str, str, int | None]] = field(default_factory=Counter)
     _errors: int = 0
@@ -119,8 +118,7 @@ class Board:
 
     def say(self, level: str, message: str, **details: object) -> None:
         """A line for TEST_LOGS. Warnings are written at once, the rest every few seconds."""
-        if len(self.lines) >= LINES_MAX:
-            self.lost_lines += 1
+        if len(self.lines) >= LINES_MAX:  # nothing was written for long: the first lines say why
             return
         moment = self.clock.utc_now().replace(tzinfo=None)
         self.lines.append(Line(level=level, message=message, details=details or None, timestamp=moment))

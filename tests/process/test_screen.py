@@ -18,19 +18,9 @@ from pathlib import Path
 import pytest
 
 from tests.control_plane import ControlPlane
+from tests.process.run_commands import SCENARIO
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, wait_until
 
-SCENARIO = """
-version: 1
-name: nap
-connection: embedded
-control: {database: %s}
-target: {warehouse: %s, database: BENCH, schema: PUBLIC}
-workload: {statements: [{name: nap, sql: "SELECT SYSTEM$WAIT(200, 'MILLISECONDS')"}]}
-load: {connections: 8, workers: 1, warmup: 1s, duration: %s}
-timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms,
-         drain_interrupt: 1s, terminate_after: 500ms, kill_after: 500ms}
-"""
 ENTER, LEAVE, CURSOR, NO_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h", "\x1b[?25l"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 

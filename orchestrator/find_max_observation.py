@@ -127,17 +127,17 @@ def _straddles(merged: Merged, threshold: Threshold) -> bool:
     return (low_ms is None or low_ms <= check.limit) and (high_ms is None or high_ms >= check.limit)
 
 
-def step_document(step: Step) -> dict[str, Any]:
-    p95 = step.shown.latency.p95
+def step_document(step: Step, measured: Merged) -> dict[str, Any]:
+    """A judged step, with all that was measured in its window: it went on for a moment after the verdict."""
     return {
         "step": step.number,
         "target": step.target,
         "outcome": step.outcome.value,
         "reason": step.reason,
-        "seconds": round(step.shown.seconds, 3),
-        "qps": round(step.shown.qps, 3),
-        "p95_ms": None if p95 is None else p95.value_ms,
-        "failed": step.shown.failed,
+        "seconds": round(measured.seconds, 3),
+        "qps": round(measured.qps, 3),
+        "p95_ms": p95_ms(measured),
+        "failed": measured.counts.failed,
         "low_confidence": step.low_confidence,
     }
 

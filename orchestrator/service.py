@@ -277,7 +277,7 @@ class OrchestratorService:
             workers=worker_results(leader.crew, gathered),
             open_loop=open_loop,
             stages=read_stages(session, patience, run, scenario, gathered),
-            find_max=None if search is None else search.result(merged, valid=not invalid),
+            find_max=None if search is None else search.result(gathered.step, valid=not invalid),
             environment={
                 **_environment(
                     leader, scenario, self._circumstances, [*client.warnings, *stall_warnings(merged.stalls)]

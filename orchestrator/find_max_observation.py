@@ -15,6 +15,7 @@ from loadgen.metrics.result import Merged, WindowResult, merge
 from loadgen.metrics.tally import StatementTally
 from loadgen.report.client_health import ClientHealth
 from loadgen.report.delivered import WORKER_MIN_PERCENT
+from loadgen.report.summary import latency_ms
 from loadgen.report.verdict import check_threshold
 from loadgen.rules.find_max_step import Estimate, Observation, Slo, Step
 from loadgen.scenario.scenario import Threshold
@@ -135,9 +136,12 @@ def step_document(step: Step, measured: Merged) -> dict[str, Any]:
         "outcome": step.outcome.value,
         "reason": step.reason,
         "seconds": round(measured.seconds, 3),
-        "qps": round(measured.qps, 3),
-        "p95_ms": p95_ms(measured),
+        "succeeded": measured.counts.succeeded,
         "failed": measured.counts.failed,
+        "qps": round(measured.qps, 3),
+        "error_rate": measured.counts.error_rate or 0.0,
+        "p95_ms": p95_ms(measured),
+        "latency_ms": latency_ms(measured.tally.whole),
         "low_confidence": step.low_confidence,
     }
 

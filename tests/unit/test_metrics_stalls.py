@@ -197,7 +197,7 @@ def stalls(*stalled: tuple[int, int], idle: tuple[tuple[int, int], ...] = (), un
         ([[stalls((5_000, 20_000))], [stalls((8_000, 30_000))]], ((8_000, 20_000),)),
         ([[stalls((5_000, 20_000))], [stalls()]], ()),  # the other worker was answered
         ([[stalls((5_000, 20_000))], [stalls(idle=((0, 60_000),))]], ((5_000, 20_000),)),  # it had nothing in flight
-        ([[stalls((5_000, 20_000))], [stalls(until_ms=10_000)]], ((10_001, 20_000),)  # the last answer came at 10 s),  # it had left
+        ([[stalls((5_000, 20_000))], [stalls(until_ms=10_000)]], ((10_000, 20_000),)),  # it had left
         ([[stalls((5_000, 20_000))], [None]], ((5_000, 20_000),)),  # of an older version
         ([[stalls((5_000, 5_050))]], ()),
         ([[stalls(until_ms=0)], [stalls((5_000, 20_000))]], ((5_000, 20_000),)),  # it has just opened its window

@@ -83,9 +83,11 @@ class Measuring:
             )
         self.hand_on()
         self._give_up(interval.seconds)
-        live = parts.harvester.live(now_ns)
+        live, ending = parts.harvester.live(now_ns), self._board.ending
         windows = tuple(map(self._with_client, live.windows))
-        self._board.live_metrics = write_live(replace(live, windows=windows, seconds=tuple(self._seconds)))
+        signal = None if ending is None else ending.signal
+        told = replace(live, windows=windows, seconds=tuple(self._seconds), signal=signal)
+        self._board.live_metrics = write_live(told)
 
     def _forget(self) -> None:
         """What is stored. Not the newest window: the last beat has all of it, so that every view shows the same."""

@@ -24,7 +24,11 @@ REASON_MAX = 500
 
 # Columns of a table of times that give way, in this order, when the terminal is too narrow for all of them.
 _GIVE_WAY = ("p999", "p90", "avg", "max")
-VERDICT_COLOURS = {"passed": "green", "failed": "red", "error": "red", "invalid": "yellow", "cancelled": "yellow"}
+VERDICT_COLOURS = {
+    **dict.fromkeys(("passed", "better", "equivalent", "steady", "improved"), "green"),
+    **dict.fromkeys(("failed", "error", "worse", "regression"), "red"),
+    **dict.fromkeys(("invalid", "cancelled", "inconclusive", "undecided", "suspected", "learning"), "yellow"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,14 @@ def summary_lines(
         if part and lines:
             lines.append(Line(""))
         lines += (line if isinstance(line, Line) else Line(line) for line in part)
+    return [piece for line in lines for piece in wrapped(line, width)]
+
+
+def verdict_lines(text: str, verdict: str, width: int | None) -> list[Line]:
+    """A text that begins with its verdict, for a terminal; tables in it are as narrow as they have to be."""
+    first, *others = text.splitlines()
+    lines = [Line(first, verdict.upper(), VERDICT_COLOURS.get(verdict))]
+    lines += (Line(line, indent=len(line) - len(line.lstrip()) + 2) for line in others)
     return [piece for line in lines for piece in wrapped(line, width)]
 
 

@@ -23,8 +23,8 @@ from loadgen.report.compare_html import comparison_html
 from loadgen.report.compare_json import comparison_data, refusal_data
 from loadgen.report.compare_text import comparison_text, interval
 from loadgen.report.likeness import Difference
-from loadgen.report.limits import Limits
-from loadgen.report.text import Measure, verdict_lines
+from loadgen.report.limits import Limits, Measure
+from loadgen.report.text import verdict_lines
 from tests.unit.orchestrator_builders import tally
 from tests.unit.warehouse_runs import run_of
 

@@ -168,13 +168,9 @@ class FindMaxController:
             "reason": search.steps[-1].reason if search.steps else "",
         }
 
-    def result(self, decisive: Merged, *, valid: bool) -> dict[str, Any]:
-        """FIND_MAX_RESULT and summary.json's find_max.
-
-        `decisive`: all that was measured in the decisive step. It went on for a moment after it was judged, so the same
-        step among `steps`, which are as they were judged, differs a little.
-        """
-        answer = self.search.answer()
+    def result(self, measured: Callable[[int | None], Merged], *, valid: bool) -> dict[str, Any]:
+        """FIND_MAX_RESULT and summary.json's find_max, with all that was measured in a step."""
+        answer, decisive = self.search.answer(), measured(self.decisive_step)
         best, failed = answer.best, answer.failed
         return {
             "max_concurrency": None if best is None else best.target,
@@ -187,7 +183,7 @@ class FindMaxController:
             "p95_ms": None if best is None else p95_ms(decisive),
             "confidence": None if best is None else (answer.confidence if valid else Confidence.LOW).value,
             "decisive_step": self.decisive_step,
-            "steps": [step_document(step) for step in self.search.steps],
+            "steps": [step_document(step, measured(step.number)) for step in self.search.steps],
         }
 
     # --- the step under way ------------------------------------------------------------------------------------------

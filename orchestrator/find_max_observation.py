@@ -15,6 +15,7 @@ from loadgen.metrics.result import Merged, WindowResult, merge
 from loadgen.metrics.tally import StatementTally
 from loadgen.report.client_health import ClientHealth
 from loadgen.report.delivered import WORKER_MIN_PERCENT
+from loadgen.report.summary import latency_ms
 from loadgen.report.verdict import check_threshold
 from loadgen.rules.find_max_step import Estimate, Observation, Slo, Step
 from loadgen.scenario.scenario import Threshold
@@ -127,17 +128,20 @@ def _straddles(merged: Merged, threshold: Threshold) -> bool:
     return (low_ms is None or low_ms <= check.limit) and (high_ms is None or high_ms >= check.limit)
 
 
-def step_document(step: Step) -> dict[str, Any]:
-    p95 = step.shown.latency.p95
+def step_document(step: Step, measured: Merged) -> dict[str, Any]:
+    """A judged step, with all that was measured in its window: it went on for a moment after the verdict."""
     return {
         "step": step.number,
         "target": step.target,
         "outcome": step.outcome.value,
         "reason": step.reason,
-        "seconds": round(step.shown.seconds, 3),
-        "qps": round(step.shown.qps, 3),
-        "p95_ms": None if p95 is None else p95.value_ms,
-        "failed": step.shown.failed,
+        "seconds": round(measured.seconds, 3),
+        "succeeded": measured.counts.succeeded,
+        "failed": measured.counts.failed,
+        "qps": round(measured.qps, 3),
+        "error_rate": measured.counts.error_rate or 0.0,
+        "p95_ms": p95_ms(measured),
+        "latency_ms": latency_ms(measured.tally.whole),
         "low_confidence": step.low_confidence,
     }
 

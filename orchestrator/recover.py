@@ -280,7 +280,7 @@ def _make_result(
         workers=worker_results(crew, gathered),
         open_loop=scenario.load.mode is LoadMode.RATE,
         stages=read_stages(session, patience, run, scenario, gathered),
-        find_max=None if search is None else search.result(merged, valid=False),
+        find_max=None if search is None else search.result(gathered.step, valid=False),
         sessions=session_counts(rows) if scenario.sessions.count else None,
     )
     return result_row(run, facts, summarize(facts))

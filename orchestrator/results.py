@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -249,14 +249,28 @@ def connections_document(logins: Mapping[str, Logins], start: datetime | None) -
     return {**sum(logins.values(), Logins()).counts(), "last_refused": last}
 
 
-def why_missing(connections: Mapping[str, Any]) -> str:
-    """What is known of why connections were missing, in a few words."""
-    if not connections["refused"]:
-        return ""
+def why_missing(connections: Mapping[str, Any], crew: Sequence[WorkerView], gathered: Gathered, plan: RunPlan) -> str:
+    """What is known of why load was missing, in a few words."""
+    return "; ".join((*_departures(crew, gathered, plan), *_refusals(connections)))
+
+
+def _departures(crew: Sequence[WorkerView], gathered: Gathered, plan: RunPlan) -> Iterator[str]:
+    """Workers that left because of a signal, before the run ended, and when in the measurement."""
+    planned_s = gathered.merged.seconds if plan.ends_s is None else plan.ends_s - plan.measures_s
+    for worker in crew:
+        if worker.live is not None and worker.live.signal is not None:
+            measured_s = math.fsum(window.seconds for window in gathered.windows.get(worker.worker_id, ()))
+            yield f"{worker.worker_id} received {worker.live.signal} after {measured_s:.0f} of {planned_s:.0f} s"
+
+
+def _refusals(connections: Mapping[str, Any]) -> Iterator[str]:
+    refused = connections["refused"]
+    if not refused:
+        return
     last = connections["last_refused"][-1:] or [{"worker_id": "a worker", "code": None, "text": "it did not say why"}]
     code = "" if last[0]["code"] is None else f"{last[0]['code']}: "
-    times = "login was" if connections["refused"] == 1 else "logins were"
-    return f"{connections['refused']:,} {times} refused, the last of {last[0]['worker_id']}: {code}{last[0]['text']}"
+    times = "login was" if refused == 1 else "logins were"
+    yield f"{refused:,} {times} refused, the last of {last[0]['worker_id']}: {code}{last[0]['text']}"
 
 
 def _stored(worker_id: str, stored: Sequence[StoredWindow], gaps: list[str]) -> dict[int, WindowResult]:

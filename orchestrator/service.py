@@ -246,14 +246,13 @@ class OrchestratorService:
         leader.stored_seconds.fill_all(leader.crew, patience, merged.seconds)
         checked = leader.limits.complete(merged)
         connections = connections_document(login_counts(leader.crew, rows), run.start_time)
-        delivered = _delivered(leader, scenario, ending, gathered, why_missing(connections))
+        because = why_missing(connections, leader.crew, gathered, leader.plan)
+        delivered = _delivered(leader, scenario, ending, gathered, because)
+        lost = [worker.why for worker in leader.crew if worker.health is Health.DEAD]
         evidence = Evidence(
             merged=merged,
             client=client,
-            lost_workers=(
-                *(worker.why for worker in leader.crew if worker.health is Health.DEAD),
-                *leader.succession.told,
-            ),
+            lost_workers=(*lost, *leader.succession.told),
             gaps=gaps,
             disturbed=not self._alone(),
             delivered=delivered,
@@ -277,7 +276,7 @@ class OrchestratorService:
             workers=worker_results(leader.crew, gathered),
             open_loop=open_loop,
             stages=read_stages(session, patience, run, scenario, gathered),
-            find_max=None if search is None else search.result(merged, valid=not invalid),
+            find_max=None if search is None else search.result(gathered.step, valid=not invalid),
             environment={
                 **_environment(
                     leader, scenario, self._circumstances, [*client.warnings, *stall_warnings(merged.stalls)]

@@ -4,7 +4,7 @@ slot in steps of a tenth of a second."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import pytest
@@ -12,16 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.metrics.connections import Refusal, Reopened
+from loadgen.metrics.live import read_live, write_live
 from loadgen.metrics.result import WindowResult
 from loadgen.model.run import Phase
 from loadgen.model.split import share
+from loadgen.model.worker import WorkerStatus
 from loadgen.report.delivered import Delivered, delivered_connections, shortfalls
 from loadgen.scenario.scenario import Load
 from loadgen.scenario.scenario import Stage as Level
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from orchestrator.commands import start_event
+from orchestrator.crew import Health
 from orchestrator.plan import RunPlan, plan_run, planned_connection_ms
+from orchestrator.results import Gathered, why_missing
+from tests.unit.orchestrator_builders import live, view, window
 from tests.unit.worker_builders import Pool, Stage
 
 LEAD_S = 2.0  # connections are open before the plan begins
@@ -195,6 +200,17 @@ def test_a_worker_that_leaves_is_named_with_what_it_left_undone() -> None:
         "delivered load was 55.0 % (132.0 of 240.0 connection-seconds) of the plan",
         "worker-1 delivered 10.0 % (12.0 of 120.0 connection-seconds) of its part",
     ]
+
+
+def test_a_worker_that_a_signal_ended_is_named_with_the_signal() -> None:
+    windows = {"worker-0": (window(seconds=60.0),), "worker-1": (window(seconds=6.2),)}
+    beats = [live(), read_live(write_live(replace(live(), signal="SIGTERM")))]
+    crew = [view(Health.DONE, WorkerStatus.COMPLETED, number=number, live=beat) for number, beat in enumerate(beats)]
+    plan = plan_run(Load(connections=4, warmup_s=5.0, duration_s=60.0))
+
+    because = why_missing({"refused": 0, "last_refused": []}, crew, Gathered(windows=windows, gaps=()), plan)
+
+    assert because == "worker-1 received SIGTERM after 6 of 60 s"
 
 
 tenths = st.integers(0, 200).map(lambda tenth: tenth / 10)

@@ -352,7 +352,6 @@ def test_a_target_that_is_never_reached_is_never_measured():
     stage = Stage(FIND)
     stage.pool.resize = lambda wanted, ahead=0: None  # type: ignore[method-assign]
     stage.say(target(5, step_id=1), at_s=0)
-
     stage.run_to(60)
 
     assert [span[0] for span in stage.spans()] == ["WARMUP"]

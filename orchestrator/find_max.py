@@ -104,7 +104,7 @@ class FindMaxController:
         if self._asked != self.number:
             return None, self._next(now_s)
         windows = [self._windows(worker) for worker in crew]
-        limit = client_limit([worker.worker_id for worker in crew], windows)
+        limit = client_limit(target, {worker.worker_id: own for worker, own in zip(crew, windows, strict=True)})
         shown, merged = observe(target, windows, self._thresholds, queue_seen=queue_seen, client_limit=limit)
         if shown.seconds > self._seconds:
             self._seconds, self._grew_s = shown.seconds, now_s
@@ -146,6 +146,11 @@ class FindMaxController:
         return tuple(step for step in (first, answer.best, answer.failed) if step is not None)
 
     @property
+    def deciding_levels(self) -> dict[int, int]:
+        """Their connections, by the number of the step."""
+        return {step.number: step.target for step in self.deciding_steps}
+
+    @property
     def obstacle(self) -> str | None:
         """What makes the search worthless. The client may well be the limit above the best level."""
         answer = self.search.answer()
@@ -174,7 +179,7 @@ class FindMaxController:
         best, failed = answer.best, answer.failed
         return {
             "max_concurrency": None if best is None else best.target,
-            "result": None if best is None else "TRUE_MAX" if answer.is_true_max else "BOUNDED_MAX",
+            "result": None if best is None else "TRUE_MAX" if answer.is_true_max and valid else "BOUNDED_MAX",
             "reason": answer.reason,
             "failed_at": None if failed is None else failed.target,
             "failed_outcome": None if failed is None else failed.outcome.value,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -14,13 +14,13 @@ from loadgen.metrics.percentile import PERCENTILES
 from loadgen.metrics.result import Merged, WindowResult, merge
 from loadgen.metrics.tally import StatementTally
 from loadgen.report.client_health import ClientHealth
-from loadgen.report.delivered import WORKER_MIN_PERCENT
+from loadgen.report.delivered import shortfalls
 from loadgen.report.summary import latency_ms
 from loadgen.report.verdict import check_threshold
 from loadgen.rules.find_max_step import Estimate, Observation, Slo, Step
 from loadgen.scenario.scenario import Threshold
 from loadgen.units import NS_PER_MS
-from orchestrator.results import client_effect, service_mean_ms
+from orchestrator.results import client_effect, delivered_steps, service_mean_ms
 
 Windows = Sequence[Sequence[WindowResult]]  # of each worker
 
@@ -66,20 +66,18 @@ def observe(
     return shown, merged
 
 
-def client_limit(workers: Sequence[str], windows: Windows) -> str | None:
+def client_limit(target: int, windows: Mapping[str, Sequence[WindowResult]]) -> str | None:
     """Why a step says nothing about the server: the client was its limit, or the load was not there. None: it does."""
-    for worker_id, own in zip(workers, windows, strict=True):
+    for worker_id, own in windows.items():
         health = ClientHealth.of(client_effect(own))
         limit = health.saturation(service_mean_ms(own))
         if limit is not None:
             return f"the client was the limit: {worker_id} {limit}; {health.advice}"
-        times = [window.connections for window in own if window.connections is not None]
-        planned_ms = sum(one.planned_ms for one in times)
-        delivered_ms = sum(one.delivered_ms for one in times)
-        if 100 * delivered_ms < WORKER_MIN_PERCENT * planned_ms:
-            percent = 100 * delivered_ms / planned_ms
-            return f"the load was not delivered: {worker_id} had {percent:.0f} % of its connections open"
-    return None
+    steps = {window.step_id for own in windows.values() for window in own}
+    if not all(windows.values()):
+        return None  # it has not begun everywhere
+    missing = shortfalls(delivered_steps(windows, {number: target for number in steps if number is not None}))
+    return f"the load was not delivered: {'; '.join(missing)}" if missing else None
 
 
 def step_record(run_id: str, step: Step, merged: Merged, now: datetime) -> StepRecord:

@@ -29,6 +29,7 @@ from loadgen.metrics.result import Merged, WindowResult, merge, window_discrepan
 from loadgen.model.event import SetPhase
 from loadgen.model.run import Phase
 from loadgen.model.sessions import SessionCounts
+from loadgen.model.split import share
 from loadgen.report.client_health import ClientHealth, ClientPart
 from loadgen.report.delivered import Delivered, Key, delivered_arrivals, delivered_connections
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult
@@ -37,6 +38,8 @@ from loadgen.scenario.threshold import Metric
 from loadgen.units import NS_PER_MS
 from orchestrator.crew import WorkerView
 from orchestrator.plan import RunPlan, planned_arrivals, planned_connection_ms
+
+OPENING_MS = 500  # in which the windows of a step open in all workers; whoever comes later has not delivered its part
 
 # Thresholds that notice when arrivals wait for a connection.
 _LATENCY_OR_ERRORS = {
@@ -203,13 +206,31 @@ def delivered_load(
     return Delivered(portions=delivered_connections(gathered.windows, planned), because=because)
 
 
-def delivered_steps(gathered: Gathered, steps: Collection[int], because: str = "") -> Delivered:
-    """The same of the steps of a search that its answer rests on: each worker's window opens when it has settled, and
-    without all of them no step is judged."""
-    windows = {
-        worker_id: [window for window in own if window.step_id in steps] for worker_id, own in gathered.windows.items()
-    }
-    return Delivered(portions=delivered_connections(windows, None), window_word="step", because=because)
+def delivered_steps(
+    windows: Mapping[str, Sequence[WindowResult]], levels: Mapping[int, int], because: str = ""
+) -> Delivered:
+    """The same of steps of a search, by the connections of each: a window opens when its worker has settled. What the
+    first ones measured before the last one opened was measured with too few connections: that part is missing."""
+    planned: dict[Key, int] = {}
+    for step_id, level in levels.items():
+        own = {worker_id: [one for one in known if one.step_id == step_id] for worker_id, known in windows.items()}
+        opened_ms = {worker_id: _opened_ms(known) for worker_id, known in own.items()}
+        first_ms = min((moment for moment in opened_ms.values() if moment is not None), default=0)
+        span_ms = max((_length_ms(known) for known in own.values()), default=0)
+        for number, (worker_id, known) in enumerate(own.items()):
+            measured = [one.connections.planned_ms for one in known if one.connections is not None]
+            late_ms = max(0, (opened_ms[worker_id] or 0) - first_ms - OPENING_MS) if measured else span_ms
+            planned[worker_id, step_id] = sum(measured) + share(level, number, len(own)) * late_ms
+    return Delivered(portions=delivered_connections(windows, planned), window_word="step", because=because)
+
+
+def _opened_ms(windows: Sequence[WindowResult]) -> int | None:
+    """When a worker began to measure a step, since the zero of the run; None: it did not, or did not say."""
+    return min((one.stalls.from_ms for one in windows if one.stalls is not None), default=None)
+
+
+def _length_ms(windows: Sequence[WindowResult]) -> int:
+    return round(1_000 * math.fsum(one.seconds for one in windows))
 
 
 def login_counts(crew: Sequence[WorkerView], rows: Sequence[ResultRow]) -> dict[str, Logins]:

@@ -366,7 +366,7 @@ def _orders(run_id: str, worker_ids: tuple[str, ...]) -> tuple[WorkerOrder, ...]
 
 def _delivered(leader: Leader, scenario: Scenario, ending: Ending, gathered: Gathered, because: str) -> Delivered:
     if leader.find_max is not None:
-        return delivered_steps(gathered, {step.number for step in leader.find_max.deciding_steps}, because)
+        return delivered_steps(gathered.windows, leader.find_max.deciding_levels, because)
     until_s = None if ending.stop == PLAN_DONE else _aborted_s(leader, ending, gathered)
     return delivered_load(scenario, leader.plan, gathered, until_s=until_s, because=because)
 

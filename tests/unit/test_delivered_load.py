@@ -51,6 +51,8 @@ class Fate:
 
     outages: tuple[Outage, ...] = ()
     leaves_s: float | None = None
+    joins_s: float = 0.0
+    knows_plan: bool = True  # False: it finds a run that measures, and was told of no window
 
 
 @dataclass
@@ -85,8 +87,10 @@ def play(load: Load, plan: RunPlan, worker: int, workers: int, fate: Fate) -> li
     stage.pool = stage.conductor._pool = Connecting(stage=stage)  # type: ignore[assignment]
     stage.zero_ns += round(LEAD_S * NS_PER_S)
     first = next(iter(planned_levels(load, plan, worker, workers)))[1]
+    stage.clock.advance(LEAD_S + fate.joins_s if fate.joins_s else 0.0)
     stage.conductor.aim(first)
-    stage.say(start_event(plan, workers, 0).command, at_s=0.0)
+    if fate.knows_plan:
+        stage.say(start_event(plan, workers, 0).command, at_s=0.0)
     stage.conductor.begin(plan.first_phase, load.duration_s if plan.first_phase is Phase.MEASUREMENT else None)
     assert plan.ends_s is not None
     moments = [(outage.from_s, outage.slot, False) for outage in fate.outages]
@@ -211,6 +215,20 @@ def test_a_worker_that_a_signal_ended_is_named_with_the_signal() -> None:
     because = why_missing({"refused": 0, "last_refused": []}, crew, Gathered(windows=windows, gaps=()), plan)
 
     assert because == "worker-1 received SIGTERM after 6 of 60 s"
+
+
+@pytest.mark.parametrize("knows_plan", [True, False])
+@pytest.mark.parametrize(("joins_s", "short"), [(0.2, False), (10.0, True), (30.0, True), (59.0, True)])
+def test_a_worker_that_joins_late_has_not_delivered_what_was_before_it(
+    joins_s: float, short: bool, knows_plan: bool
+) -> None:
+    """It took the place of another, or was held up, and measures as if it had been there all the time."""
+    load = Load(connections=4, warmup_s=0.0, duration_s=60.0)
+
+    delivered = judged(load, plan_run(load), [Fate(), Fate(joins_s=joins_s, knows_plan=knows_plan)])
+
+    assert bool(shortfalls(delivered)) is short
+    assert delivered.workers["worker-1"].missing == pytest.approx(2_000 * joins_s if short else 0, abs=2_500)
 
 
 tenths = st.integers(0, 200).map(lambda tenth: tenth / 10)

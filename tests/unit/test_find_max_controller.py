@@ -200,7 +200,20 @@ def test_connections_that_are_not_open_are_load_that_was_not_delivered() -> None
     led.step()
     assert led.step(delivered=0.6) == NextStep(number=3, target=15)
     assert led.records[-1].outcome == "CLIENT_LIMIT"
-    assert "worker-0 had 60 % of its connections open" in led.records[-1].reason
+    assert "delivered load was 60.0 %" in led.records[-1].reason
+
+
+def test_load_is_short_in_a_step_by_the_limits_of_a_run() -> None:
+    """One in fifty connections missing is more than may be, also where each worker has nearly all of its own."""
+    led = Led()
+    led.step()
+    led.step(delivered=0.98)
+    assert led.outcomes[-1] == (15, "CLIENT_LIMIT")
+
+
+def test_an_invalid_search_does_not_claim_the_limit_itself() -> None:
+    found = searched().result(valid=False)
+    assert (found["max_concurrency"], found["result"], found["confidence"]) == (5, "BOUNDED_MAX", "low")
 
 
 # --- workers that are lost -------------------------------------------------------------------------------------------

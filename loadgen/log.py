@@ -6,7 +6,7 @@
     redact()           text without passwords, keys and tokens
     register_secret()  a literal value that must never be shown, whatever the text around it
     Secret             a value that prints as ****
-    plain()            foreign text made safe for a terminal
+    printable()        foreign text with everything in it visible; all that is shown of it goes through here
 
 Redaction is the last line of defence: secrets should not be logged in the first place.
 """
@@ -18,6 +18,7 @@ import math
 import os
 import re
 import sys
+import textwrap
 import threading
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -166,14 +167,31 @@ def _mask(key: str, value: object) -> object:
 
 # --- foreign text ----------------------------------------------------------------------------------------------------
 
-# C0 and C1 controls except tab and newline, the marks that turn the reading direction, and halves of characters.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# C0 and C1 controls, marks that turn, hide or break text (bidirectional, zero-width, line separators, tags), halves of
+# characters, what XML 1.0 forbids.
+_INVISIBLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\ufffe\uffff\U000e0000-\U000e007f]"
+)
 
 
-def plain(text: str, limit: int = TEXT_LIMIT) -> str:
-    """Foreign text made safe for a terminal: no control characters but tab and newline, at most `limit` long."""
-    cleaned = _UNSAFE.sub("", text)
-    return cleaned if len(cleaned) <= limit else f"{cleaned[: max(limit - 1, 0)]}…"[:limit]
+def printable(text: str, limit: int = TEXT_LIMIT, *, multiline: bool = False) -> str:
+    """Text from a table, a server or a file as one line in which everything is visible: ESC shows as ␛, a newline as ␊,
+    a mark that turns the reading direction as \\u202e. Nothing is dropped but what is beyond `limit` characters, and
+    that ends with an ellipsis. With `multiline`, newlines and tabs are kept: for text whose lines are loadgen's."""
+    shown = _INVISIBLE.sub(_picture_in_block if multiline else _picture, text[: limit + 1])
+    return shown if len(shown) <= limit else f"{shown[: max(limit - 1, 0)]}…"[:limit]
+
+
+def _picture(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "␡" if code == 0x7F else f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def _picture_in_block(match: re.Match[str]) -> str:
+    return match[0] if match[0] in "\n\t" else _picture(match)
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
@@ -205,9 +223,10 @@ class HumanFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = f"{_utc(record):%Y-%m-%dT%H:%M:%SZ} {record.levelname.lower()} {record.name}: {record.getMessage()}"
-        if self._tracebacks and record.exc_text:
-            text = f"{text}\n{record.exc_text}"
-        return plain(text, LINE_LIMIT).replace("\n", "\n  ")  # so that no foreign text can pass for a line of ours
+        shown = printable(text, LINE_LIMIT)
+        if self._tracebacks and record.exc_text:  # indented, so that no foreign text can pass for a line of the log
+            shown += "\n" + textwrap.indent(printable(record.exc_text, LINE_LIMIT, multiline=True), "  ")
+        return shown
 
 
 class JsonFormatter(logging.Formatter):

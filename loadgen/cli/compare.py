@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadgen.cli.common import echo
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option
 from loadgen.errors import ConfigurationError, LoadgenError
-from loadgen.log import plain
+from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.cli.compare_runs import Refusal
@@ -101,7 +102,7 @@ def compare(
 
         _write(html_file, comparison_html(comparison))
     data = comparison_data(comparison)
-    click.echo(json.dumps(data, indent=2) if output == "json" else comparison_text(comparison))
+    echo(json.dumps(data, indent=2) if output == "json" else comparison_text(comparison))
     return comparison.exit_code
 
 
@@ -112,7 +113,7 @@ def _refuse(refusal: Refusal, output: str) -> int:
 
     if output == "json":
         data = refusal_data(refusal.a, refusal.b, refusal.reasons, refusal.hint, refusal.configuration)
-        click.echo(json.dumps(data, indent=2))
+        echo(json.dumps(data, indent=2))
         return NotComparable.exit_code
     forbidding = [one for one in refusal.configuration if one.forbids]
     said = "\n".join([f"not comparable: {'; '.join(refusal.reasons)}", *filter(None, [differences_text(forbidding)])])
@@ -124,6 +125,6 @@ def _write(file: Path, text: str) -> None:
         file.write_text(text, "utf-8")
     except OSError as error:
         raise ConfigurationError(
-            f"{plain(str(file), 300)} cannot be written: {error.strerror}",
+            f"{printable(str(file), 300)} cannot be written: {error.strerror}",
             remedy="Name a file in a folder that exists and that you may write to.",
         ) from None

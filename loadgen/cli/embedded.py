@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from loadgen.cli.common import echo
 from loadgen.errors import EmbeddedServerError, UsageError
 
 
@@ -50,7 +51,7 @@ def serve(
         raise UsageError(str(error), remedy='For example: --service-time "lognormal(20ms,0.3)"') from None
 
     def ready(address: Address) -> None:
-        click.echo(f"listening on {address.host}:{address.port}")
+        echo(f"listening on {address.host}:{address.port}")
 
     try:
         from loadgen.embedded import server

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from loadgen.errors import cannot_write
-from loadgen.log import plain
+from loadgen.log import printable
 
 LOGS = "logs"
 SPOOL = "spool"  # what workers have not stored yet
@@ -48,4 +48,4 @@ def _told(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise cannot_write(plain(str(folder)), error, "Choose another directory with --output-dir.") from error
+        raise cannot_write(printable(str(folder)), error, "Choose another directory with --output-dir.") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from loadgen.cli.common import echo
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option
 
@@ -70,5 +71,5 @@ def trend(
     )
     if html_file is not None:
         write_file(html_file, trend_html(found, last))
-    click.echo(json.dumps(trend_data(found, last), indent=2) if output == "json" else trend_text(found, last))
+    echo(json.dumps(trend_data(found, last), indent=2) if output == "json" else trend_text(found, last))
     return found.exit_code

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.report import figures
 from loadgen.report.bootstrap import Span
 from loadgen.report.compare import Change, Comparison, Measured
@@ -29,12 +29,12 @@ _NOTE = (
 def comparison_text(comparison: Comparison) -> str:
     """Plain text of at most 100 columns, as long as names are short."""
     parts = [
-        f"{comparison.verdict.value.upper()}  {_line(comparison.reason, 500)}",
+        f"{comparison.verdict.value.upper()}  {printable(comparison.reason, 500)}",
         *(_run(letter, run) for letter, run in (("A", comparison.a), ("B", comparison.b))),
         *_configuration(comparison.configuration),
         "",
         _table(comparison.changes),
-        *(f"  {_line(remark, 500)}" for remark in remarks(comparison)),
+        *(f"  {printable(remark, 500)}" for remark in remarks(comparison)),
         "",
         _NOTE,
     ]
@@ -51,7 +51,7 @@ def differences_text(configuration: Sequence[Difference], indent: str = "  ") ->
 
 def said(one: Difference, sides: tuple[str, str] = ("A", "B")) -> str:
     """load.connections: 8 → 16"""
-    key, a, b = _line(one.key, 80), value_text(one.a), value_text(one.b)
+    key, a, b = printable(one.key, 80), value_text(one.a), value_text(one.b)
     if a is not None and b is not None:
         return f"{key}: {a} → {b}"
     if one.a is not None and one.b is not None:
@@ -66,7 +66,7 @@ def value_text(value: Any, limit: int = VALUE_MAX) -> str | None:
     if isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(one, Mapping) for one in value)):
         return None
     text = " ".join(value.split()) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return None if len(text) > limit else plain(text, limit)
+    return None if len(text) > limit else printable(text, limit)
 
 
 def percent(measure: Measure, value: float) -> str:
@@ -133,9 +133,8 @@ def _is_bounded(span: Span) -> bool:
 
 def _run(letter: str, run: Measured) -> str:
     started = f", started {run.started_at}" if run.started_at else ""
-    return (
-        f"  {letter} {_line(run.run_id, 60)}  {_line(run.scenario, 60)}{started}, measured {run.merged.seconds:.0f} s"
-    )
+    run_id, scenario = printable(run.run_id, 60), printable(run.scenario, 60)
+    return f"  {letter} {run_id}  {scenario}{started}, measured {run.merged.seconds:.0f} s"
 
 
 def _configuration(configuration: Sequence[Difference]) -> Iterator[str]:
@@ -155,7 +154,7 @@ def _table(changes: Sequence[Change]) -> str:
     for change in changes:
         if change.statement != statement:
             statement = change.statement
-            rows.append((_line(statement or "", NAME_MAX), *[""] * (len(_HEAD) - 1)))
+            rows.append((printable(statement or "", NAME_MAX), *[""] * (len(_HEAD) - 1)))
         rows.append(_row(change))
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     return "\n".join(
@@ -179,7 +178,3 @@ def _row(change: Change) -> tuple[str, ...]:
         f"{100 * change.limit:g} {unit(change.measure)}",
         verdict(change),
     )
-
-
-def _line(text: str, limit: int) -> str:
-    return plain(" ".join(text.split()), limit)

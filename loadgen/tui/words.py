@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.scenario.threshold import BadCheck, Metric, parse_check
 
 NAME_MAX = 200  # characters of one foreign text on the screen; drawing cuts it to its column
@@ -10,8 +10,8 @@ NOTHING = "–"
 
 
 def one_line(text: str, limit: int = NAME_MAX) -> str:
-    """Foreign text on one line, without control characters. A megabyte of it costs no more than a page."""
-    return plain(" ".join(text[: 20 * limit].split()), limit)
+    """Foreign text on one line, as long as a screen has use for it."""
+    return printable(text, limit)
 
 
 def rate(per_s: float) -> str:

@@ -169,7 +169,7 @@ def stats(output: str, **place: str | None) -> None:
         f" {counted(found['total_completed'], 'attempt')} completed, {found['total_failed']} failed"
     )
     for worker_id, worker in found["workers"].items():
-        echo(f"  {printable(worker_id, 100)}  {worker['status']}  {worker['current_run'] or 'idle'}")
+        echo(f"  {printable(worker_id, 100)}  {worker['status']}  {printable(worker['current_run'] or 'idle')}")
 
 
 def _stats(session: ControlSession, patience: Patience) -> dict[str, Any]:

@@ -222,7 +222,7 @@ def _print_asked(row: Queued, reason: str, output: str) -> None:
         echo(json.dumps({**queued_as_json(row), "asked": row.reason == reason}, indent=2))
         return
     left = "" if row.reason == reason else ", and is left so"
-    echo(f"{row.queue_id} is {row.status}{left}")
+    echo(printable(f"{row.queue_id} is {row.status}{left}"))
 
 
 def _status(text: str) -> QueueStatus:

@@ -52,7 +52,10 @@ def as_text(row: Queued, judging: Judging, attempts: Sequence[Attempt]) -> str:
         "not before": _moment(row.available_at) if row.status is QueueStatus.QUEUED else None,
         "ended": _moment(row.ended_at),
     }
-    lines = [f"queued run {row.queue_id}", *(f"  {name:<10}  {value}" for name, value in facts.items() if value)]
+    lines = [
+        f"queued run {printable(row.queue_id)}",
+        *(f"  {name:<10}  {printable(value)}" for name, value in facts.items() if value),
+    ]
     return "\n".join([*lines, "", _attempts(attempts) if attempts else "nobody has tried yet"])
 
 

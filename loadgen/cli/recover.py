@@ -76,7 +76,8 @@ def _lead_on(
     if not living:
         return [], []
     for one in living[1:]:
-        echo(f"run {one.run_id} is not led either: lead it on with `loadgen runs recover {one.run_id}`", err=True)
+        run_id = printable(one.run_id)
+        echo(f"run {run_id} is not led either: lead it on with `loadgen runs recover {run_id}`", err=True)
     try:
         return [take_over(living[0].run_id, place, output_dir)], list(living[1:])
     except EndedMeanwhile:
@@ -92,12 +93,12 @@ def _id(session: ControlSession, patience: Patience, name: str | None) -> str | 
 def _print(done: Sequence[Recovered], left: Sequence[Left], taken: Sequence[Mapping[str, Any]]) -> None:
     from loadgen.report.text import summary_lines
 
-    lines = [f"run {one.run_id} is {one.status} now: {printable(one.reason, 500)}" for one in done]
-    lines += [f"run {one.run_id} was left alone: {printable(one.why, 500)}" for one in left]
+    lines = [f"run {one.run_id} is {one.status} now: {one.reason}" for one in done]
+    lines += [f"run {one.run_id} was left alone: {one.why}" for one in left]
     if not lines and not taken:
         lines = ["nothing to recover: every run has ended, or is led"]
     for line in lines:
-        echo(line)
+        echo(printable(line))
     for summary in taken:
         print_lines(summary_lines(summary, width=terminal_width()))
 

@@ -139,7 +139,7 @@ def logs(run: str, limit: int, output: str, **place: str | None) -> None:
     if output == "json":
         echo(json.dumps({"run_id": run_id, "lines": [_line_as_json(line) for line in lines]}, indent=2))
         return
-    echo("\n".join(map(_line, lines)) if lines else f"run {run_id} has logged nothing yet")
+    echo("\n".join(map(_line, lines)) if lines else f"run {printable(run_id)} has logged nothing yet")
 
 
 def _status(text: str) -> RunStatus:
@@ -194,8 +194,7 @@ def _cells(run: Run, figures: RunFigures | None, now: datetime) -> dict[str, str
 def _line(line: LogRow) -> str:
     moment = line.timestamp.isoformat(sep=" ", timespec="milliseconds")
     details = f"  {json.dumps(line.details, ensure_ascii=False)}" if line.details else ""
-    said = printable(f"{line.message}{details}")
-    return f"{moment}  {line.worker_id or 'orchestrator'}  {line.level:<7}  {said}"
+    return printable(f"{moment}  {line.worker_id or 'orchestrator'}  {line.level:<7}  {line.message}{details}")
 
 
 def _line_as_json(line: LogRow) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def as_text(row: ScheduleRow, judging: Judging, fires: Sequence[FireRow], now: d
     }
     lines = [
         f"schedule {printable(row.name, 100)}",
-        *(f"  {name:<11}  {value}" for name, value in facts.items() if value),
+        *(f"  {name:<11}  {printable(value)}" for name, value in facts.items() if value),
     ]
     return "\n".join([*lines, "", _fires(fires) if fires else "it has not come due yet"])
 

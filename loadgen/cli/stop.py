@@ -90,9 +90,9 @@ def _as_json(asked: Asked) -> dict[str, object]:
 def _as_text(asked: Asked) -> str:
     run = asked.run
     if run.status.is_terminal and not asked.by_us:
-        return f"nothing to stop: run {run.run_id} is {run.status}"
+        return printable(f"nothing to stop: run {run.run_id} is {run.status}")
     first = f"run {run.run_id} was asked to end" if asked.by_us else f"run {run.run_id} is ending already"
-    lines = [f"{first}: {run.status}, {printable(run.reason or '', 500)}"]
+    lines = [printable(f"{first}: {run.status}, {run.reason or ''}")]
     if not run.status.is_terminal and not asked.is_led:
         lines.append("nobody leads it: its workers end by themselves, then `loadgen runs recover` ends the run")
     return "\n".join(lines)

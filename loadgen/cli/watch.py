@@ -79,7 +79,7 @@ def _end(job: WatchJob, received: list[int], output: str) -> int:
     elif last is not None and last.status.is_terminal:
         print_lines(_verdict(job, last))
     elif last is not None:
-        echo(f"run {last.run_id} goes on: {last.status} {last.phase}", err=True)
+        echo(printable(f"run {last.run_id} goes on: {last.status} {last.phase}"), err=True)
     return 128 + received[0] if received and not job.done.is_set() else 0
 
 

@@ -128,7 +128,7 @@ def _status(text: str) -> PoolWorkerStatus:
 
 
 def _print_asked(worker: PoolWorker, output: str) -> None:
-    text = f"{worker.identity.worker_id} is {worker.status}"
+    text = printable(f"{worker.identity.worker_id} is {worker.status}")
     echo(json.dumps(_as_json(worker), indent=2) if output == "json" else text)
 
 

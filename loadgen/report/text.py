@@ -69,7 +69,7 @@ def summary_lines(
 def wrapped(line: Line, width: int | None) -> Iterator[Line]:
     """The line in pieces of at most `width` columns, when it is given, cut between words; a longer word stays whole."""
     width = width or ENDLESS
-    pieces, rest = [], line.text
+    pieces, rest = [], printable(line.text, ENDLESS)
     while columns(rest) > width and (place := _last_gap(rest, width)):
         pieces.append(rest[:place].rstrip())
         rest = " " * line.indent + rest[place:].lstrip()

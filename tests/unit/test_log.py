@@ -5,8 +5,8 @@ import json
 import logging
 import pickle
 import stat
-from pathlib import Path
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given

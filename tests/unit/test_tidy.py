@@ -76,6 +76,21 @@ def test_the_floor_needs_nothing_but_the_standard_library():
     report(wrong)
 
 
+PRINTERS = {"loadgen/cli/common.py", "loadgen/worker/worker.py", "loadgen/embedded/launch.py"}
+
+
+def test_only_one_place_prints():
+    """There foreign text loses what a terminal would obey. Outside are a worker's last words, and what starts before
+    anything can be imported."""
+    raw = re.compile(r"\b(click\.s?echo|print|sys\.(stdout|stderr)\.write(lines)?)\(")
+    wrong = []
+    for path, tree in product_modules():
+        for call in nodes(tree, ast.Call):
+            if raw.match(f"{ast.unparse(call.func)}(") and shown(path) not in PRINTERS:
+                wrong.append(f"{shown(path)}:{call.lineno} prints past loadgen.cli.common.echo")
+    report(wrong)
+
+
 def test_modules_are_imported_by_their_full_name():
     """`from loadgen import model` would slip past the layers."""
     wrong = []

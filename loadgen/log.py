@@ -33,6 +33,8 @@ TEXT_LIMIT = 2_000  # characters of one foreign text on a screen
 LINE_LIMIT = 20_000  # characters of one logged message or traceback
 
 _SECRET_WORDS = ("password", "passwd", "pwd", "token", "private_key", "passphrase", "secret", "authorization")
+# Only as whole words of a name: MY_PAT, not PATH.
+_SECRET_WHOLE_WORDS = r"(?<![A-Za-z0-9])(?:pat|api[_-]?key|credentials?)(?![A-Za-z0-9])"
 _NOT_SECRET_ENDINGS = ("_file", "_path")
 _SECRET_LENGTH_MIN = 4  # masking every "a" would hide the log, not the secret
 
@@ -112,7 +114,8 @@ def register_secret(value: str) -> None:
 def is_secret_name(name: str) -> bool:
     """Does a key of this name hold a secret? `private_key` does, `private_key_file` does not."""
     lowered = name.lower()
-    return any(word in lowered for word in _SECRET_WORDS) and not lowered.endswith(_NOT_SECRET_ENDINGS)
+    known = any(word in lowered for word in _SECRET_WORDS) or re.search(_SECRET_WHOLE_WORDS, lowered) is not None
+    return known and not lowered.endswith(_NOT_SECRET_ENDINGS)
 
 
 # No pattern may backtrack over long runs: server texts of a megabyte pass through here.
@@ -128,7 +131,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(://[^/\s:@]{1,256}:)[^/\s@]{1,256}(?=@)"), rf"\g<1>{MASK}"),
 )
 _KEY_VALUE = re.compile(
-    rf"(?i)(?P<key>(?:{'|'.join(_SECRET_WORDS)})[\w-]{{0,40}})(?P<sep>\\?[\"']?\s*[:=]\s*)"
+    rf"(?i)(?P<key>(?:{'|'.join((*_SECRET_WORDS, _SECRET_WHOLE_WORDS))})[\w-]{{0,40}})(?P<sep>\\?[\"']?\s*[:=]\s*)"
     rf"(?P<value>{_QUOTED}|[^\s,;&(){{}}\[\]\"']+)"
 )
 
@@ -304,8 +307,9 @@ def configure(
 
 @contextlib.contextmanager
 def logged_to(file: Path) -> Iterator[None]:
-    """Meanwhile everything from INFO up goes to this file as well, as JSON lines."""
-    handler, root = _Handler(_open_private(file), JsonFormatter(), logging.INFO, owns_stream=True), logging.getLogger()
+    """Meanwhile everything from INFO up goes to this file as well, as JSON lines. A link in its place is refused."""
+    stream, root = _open_private(file, os.O_NOFOLLOW), logging.getLogger()
+    handler = _Handler(stream, JsonFormatter(), logging.INFO, owns_stream=True)
     level = root.level
     root.addHandler(handler)
     root.setLevel(min(level, logging.INFO))
@@ -317,10 +321,10 @@ def logged_to(file: Path) -> Iterator[None]:
         handler.close()
 
 
-def _open_private(path: Path) -> TextIO:
+def _open_private(path: Path, flags: int = 0) -> TextIO:
     """Open for appending; a new file is readable for its owner only."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
     except OSError as error:
         raise ConfigurationError(
             f"cannot write the log file {path}: {error.strerror}", remedy="Choose another file with --log-file."

@@ -11,8 +11,7 @@ import click
 from loadgen.cli.common import echo
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option
-from loadgen.errors import ConfigurationError, LoadgenError
-from loadgen.log import printable
+from loadgen.errors import LoadgenError
 
 if TYPE_CHECKING:
     from loadgen.cli.compare_runs import Refusal
@@ -98,9 +97,10 @@ def compare(
         return _refuse(pair, output)
     comparison = compare_runs(pair.a, pair.b, wanted, pair.configuration)
     if html_file is not None:
+        from loadgen.cli.report_files import write_file
         from loadgen.report.compare_html import comparison_html
 
-        _write(html_file, comparison_html(comparison))
+        write_file(html_file, comparison_html(comparison))
     data = comparison_data(comparison)
     echo(json.dumps(data, indent=2) if output == "json" else comparison_text(comparison))
     return comparison.exit_code
@@ -118,13 +118,3 @@ def _refuse(refusal: Refusal, output: str) -> int:
     forbidding = [one for one in refusal.configuration if one.forbids]
     said = "\n".join([f"not comparable: {'; '.join(refusal.reasons)}", *filter(None, [differences_text(forbidding)])])
     raise NotComparable(said, remedy=refusal.hint)
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, "utf-8")
-    except OSError as error:
-        raise ConfigurationError(
-            f"{printable(str(file), 300)} cannot be written: {error.strerror}",
-            remedy="Name a file in a folder that exists and that you may write to.",
-        ) from None

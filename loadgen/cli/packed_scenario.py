@@ -63,7 +63,10 @@ def _default_connection() -> str:
 
 
 def _text(folder: Path, name: str) -> str:
+    from loadgen.scenario.check_data import require_inside
+
     try:
+        require_inside(folder, name)
         return (folder / name).read_text("utf-8-sig")
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"

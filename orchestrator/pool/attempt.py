@@ -108,7 +108,7 @@ def start_run(
     """Do what is wanted as `loadgen run` does it."""
     folder = runs_folder / FOLDER / f"{claim.queue_id}.{claim.epoch}"
     shutil.rmtree(folder, ignore_errors=True)
-    (folder / "out").mkdir(parents=True)
+    (folder / "out").mkdir(parents=True, mode=0o700)
     scenario = _write_all(folder / "in", wanted)
     words = [*program, "run", str(scenario), "--quiet", "--format=json", *options, *wanted.judging.words]
     words += [f"--output-dir={folder / 'out'}", f"--label=queue_id={claim.queue_id}", f"--label=attempt={claim.epoch}"]

@@ -112,11 +112,28 @@ def test_what_surrounds_a_secret_stays_readable():
     assert redact('{"password": "hunter22", "role": "R"}') == f'{{"password": "{MASK}", "role": "R"}}'
 
 
-@pytest.mark.parametrize("name", ["password", "PRIVATE_KEY", "oauth_client_secret", "token", "masterToken", "pwd"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("password", "PRIVATE_KEY", "oauth_client_secret", "token", "masterToken", "pwd"),
+        *("PAT", "MY_PAT", "PAT_TOKEN", "SNOWFLAKE_PAT_2", "OPENAI_API_KEY", "apikey", "AWS_CREDENTIAL", "CREDENTIALS"),
+    ],
+)
 def test_names_that_hold_secrets_are_known(name):
     assert is_secret_name(name)
     assert not is_secret_name(f"{name}_file")
     assert not is_secret_name(f"{name}_path")
+
+
+@pytest.mark.parametrize("name", ["PATH", "PATTERN", "compat", "dispatch", "LD_LIBRARY_PATH", "path_2", "key", "api"])
+def test_names_that_only_contain_such_a_word_are_not(name):
+    assert not is_secret_name(name)
+    assert redact(f"{name}=shown") == f"{name}=shown"
+
+
+@pytest.mark.parametrize("name", ["MY_PAT", "OPENAI_API_KEY", "api-key", "AWS_CREDENTIALS"])
+def test_values_of_such_names_are_masked(name):
+    assert redact(f"{name}=hunter22 x") == f"{name}={MASK} x"
 
 
 @pytest.mark.parametrize("value", ["plain-value", 'with "quotes" and \\', "ünï/cödé & more", "two\nlines"])

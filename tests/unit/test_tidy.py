@@ -216,13 +216,24 @@ def test_no_path_of_this_machine_is_left():
             report(found(re.compile(rf"(?<![\w.}}]){re.escape(str(folder))}(?![\w-])")))
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-connector4.lock"])
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock", "requirements-connector4.lock"])
 def test_locks_hold_pinned_hashed_packages_and_nothing_else(name):
     entry = re.compile(r"[a-z0-9-]+==[\w.]+(?: ; .+)? \\|    --hash=sha256:[0-9a-f]{64}(?: \\)?| *#.*")
 
     lines = (ROOT / name).read_text("utf-8").splitlines()
 
     assert [line for line in lines if not entry.fullmatch(line)] == []
+
+
+def test_the_development_lock_adds_tools_to_the_run_time_lock():
+    """Else an environment for development would not do for ./bin/loadgen, which takes it as it is."""
+    runs, develops = (
+        set(re.findall(r"^[a-z0-9-]+==[\w.]+", (ROOT / name).read_text("utf-8"), re.MULTILINE))
+        for name in ("requirements.lock", "requirements-dev.lock")
+    )
+
+    assert runs < develops
+    assert {entry.split("==")[0] for entry in develops - runs} >= {"mypy", "pytest", "ruff", "hypothesis"}
 
 
 def test_scripts_can_be_started():

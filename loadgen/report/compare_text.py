@@ -133,8 +133,7 @@ def _is_bounded(span: Span) -> bool:
 
 def _run(letter: str, run: Measured) -> str:
     started = f", started {run.started_at}" if run.started_at else ""
-    run_id, scenario = printable(run.run_id, 60), printable(run.scenario, 60)
-    return f"  {letter} {run_id}  {scenario}{started}, measured {run.merged.seconds:.0f} s"
+    return printable(f"  {letter} {run.run_id[:60]}  {run.scenario[:60]}{started}, measured {run.merged.seconds:.0f} s")
 
 
 def _configuration(configuration: Sequence[Difference]) -> Iterator[str]:

@@ -30,7 +30,7 @@ def trend_text(trend: Trend, last: int) -> str:
         *_table(trend, last),
         *_changes(trend),
     ]
-    return "\n".join(parts)
+    return "\n".join(map(printable, parts))
 
 
 def usual(track: Track) -> float | None:

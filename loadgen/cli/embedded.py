@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from loadgen.cli.common import raise_priority
+from loadgen.cli.common import echo, raise_priority
 from loadgen.errors import EmbeddedServerError, UsageError
 
 
@@ -53,7 +53,7 @@ def serve(
     raise_priority()  # service times are kept as exactly as the machine allows
 
     def ready(address: Address) -> None:
-        click.echo(f"listening on {address.host}:{address.port}")
+        echo(f"listening on {address.host}:{address.port}")
 
     try:
         from loadgen.embedded import server

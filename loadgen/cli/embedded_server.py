@@ -36,7 +36,7 @@ from typing import IO, TYPE_CHECKING, Any
 from loadgen.clock import Clock, SystemClock
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE, choose_data_dir, is_claimed, running_server
 from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError, LoadgenError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.snowflake import driver
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, find_profile
 from loadgen.snowflake.profile import EMBEDDED
@@ -176,8 +176,8 @@ def _ask_model(address: str, method: str, message: Mapping[str, Any]) -> None:
         raise _not_ours(address) from None
     if status == 409:
         remedy = "Wait for it; or give the scenario another target.warehouse, or the same options under embedded."
-        raise Busy(f"the embedded server serves by one model per warehouse: {plain(why)}", remedy=remedy)
-    raise EmbeddedServerError(f"the embedded server refused the options under embedded: {plain(why)}")
+        raise Busy(f"the embedded server serves by one model per warehouse: {printable(why)}", remedy=remedy)
+    raise EmbeddedServerError(f"the embedded server refused the options under embedded: {printable(why)}")
 
 
 def _request(address: str, method: str, path: str, message: Mapping[str, Any] | None = None) -> tuple[int, bytes]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadgen.cli.common import echo
 from loadgen.cli.place import Meant, format_option, meant, place_options, scenario_option, warn
 from loadgen.errors import ConfigurationError
 
@@ -47,9 +48,9 @@ def grants(
     parts = rights.grants(aim.place, scenario, target, users=users, admins=admins)
     if output == "json":
         listed = [{"notes": part.notes, "statements": part.statements} for part in parts]
-        click.echo(json.dumps({"parts": listed}, indent=2))
+        echo(json.dumps({"parts": listed}, indent=2))
     else:
-        click.echo(rights.script(parts))
+        echo(rights.script(parts))
 
 
 def _target(aim: Meant) -> Target:
@@ -64,7 +65,7 @@ def _target(aim: Meant) -> Target:
     try:
         profile = find_profile(aim.connection)
     except ConfigurationError as error:
-        click.echo(f"warning: {error}", err=True)
+        echo(f"warning: {error}", err=True)
         return Target(warehouse=wanted.warehouse, database=wanted.database, schema=wanted.schema)
     return Target(
         warehouse=wanted.warehouse or profile.text("warehouse"),

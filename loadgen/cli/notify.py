@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.errors import Busy, LoadgenError
-from loadgen.log import plain, redact, register_secret
+from loadgen.log import printable, redact, register_secret
 from loadgen.report.compare import REGRESSION
 from loadgen.scenario.scenario import Notable, Notification, Scenario
 
@@ -53,7 +53,7 @@ def tell(notify: tuple[Notification, ...], document: Mapping[str, Any], warn: Wa
         if not happened.isdisjoint(one.on):
             why = _sent(one, body)
             if why:
-                warn(f"notify.{number}: {plain(redact(why), _WHY_MAX)}")
+                warn(f"notify.{number}: {printable(redact(why), _WHY_MAX)}")
 
 
 def notable(exit_code: int) -> set[Notable]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.errors import ScenarioInvalid, UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.cli.place import Meant
@@ -39,7 +39,8 @@ def packed_scenario(file: Path, connection: str | None, aim: Meant) -> PackedSce
     size = len(text) + sum(len(content) for content in files.values())
     if size > CHARACTERS_MAX:
         raise ScenarioInvalid(
-            f"{plain(str(file), 200)} and its value files have {size:,} characters; the queue keeps {CHARACTERS_MAX:,}",
+            f"{printable(str(file), 200)} and its value files have {size:,} characters;"
+            f" the queue keeps {CHARACTERS_MAX:,}",
             remedy="Let the scenario take the values from a query.",
         )
     warehouse = scenario.target.warehouse or "its warehouse"
@@ -62,10 +63,14 @@ def _default_connection() -> str:
 
 
 def _text(folder: Path, name: str) -> str:
+    from loadgen.scenario.check_data import require_inside
+
     try:
+        require_inside(folder, name)
         return (folder / name).read_text("utf-8-sig")
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ScenarioInvalid(
-            f"the value file {plain(name, 200)} cannot be read: {why}", remedy="It is looked for beside the scenario."
+            f"the value file {printable(name, 200)} cannot be read: {why}",
+            remedy="It is looked for beside the scenario.",
         ) from error

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from loadgen.cli.common import echo
 from loadgen.errors import ConfigurationError
-from loadgen.log import plain
+from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.control.place import ControlPlace
@@ -95,7 +96,7 @@ def _loaded(file: Path, connection: str | None) -> Loaded:
 def warn(loaded: Loaded | None) -> None:
     """Say what the scenario's reader had to say."""
     for warning in loaded.warnings if loaded is not None else ():
-        click.echo(f"warning: {plain(str(warning))}", err=True)
+        echo(f"warning: {printable(str(warning))}", err=True)
 
 
 @contextmanager

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.common import echo
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.duration import duration_s
 from loadgen.cli.place import Command, format_option
 from loadgen.cli.words import parse_words
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
@@ -160,15 +161,15 @@ def stats(output: str, **place: str | None) -> None:
     """Show the runners of all pools: idle or busy, and the attempts of the last week."""
     found = with_control_session(_stats, name="pool", **place)
     if output == "json":
-        click.echo(json.dumps(found, indent=2))
+        echo(json.dumps(found, indent=2))
         return
-    click.echo(
+    echo(
         f"{counted(found['total_workers'], 'runner')}: {found['idle_workers']} idle,"
         f" {found['processing_workers']} busy;"
         f" {counted(found['total_completed'], 'attempt')} completed, {found['total_failed']} failed"
     )
     for worker_id, worker in found["workers"].items():
-        click.echo(f"  {plain(worker_id, 100)}  {worker['status']}  {worker['current_run'] or 'idle'}")
+        echo(f"  {printable(worker_id, 100)}  {worker['status']}  {printable(worker['current_run'] or 'idle')}")
 
 
 def _stats(session: ControlSession, patience: Patience) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from loadgen.cli.away import away_from_main_thread
+from loadgen.cli.common import echo
 from loadgen.cli.duration import duration_s
 from loadgen.cli.main import GlobalOptions
 from loadgen.cli.signals import noted_signals
@@ -68,9 +69,7 @@ def keep_pool(
     with noted_signals() as received:
         upkeep.start()
         scheduler.start()
-        click.echo(
-            f"pool of {rules.min_runners} to {counted(rules.max_runners, 'runner')}: {' '.join(offers)}", err=True
-        )
+        echo(f"pool of {rules.min_runners} to {counted(rules.max_runners, 'runner')}: {' '.join(offers)}", err=True)
         try:
             manager.run(received, leave_s=grace_s + STOP_S)
         finally:

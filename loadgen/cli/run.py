@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.baseline_options import baseline_options, check_confirm
-from loadgen.cli.common import print_lines, raise_priority, terminal_width
+from loadgen.cli.common import echo, print_lines, raise_priority, terminal_width
 from loadgen.cli.signals import noted_signals
 from loadgen.errors import LoadgenError, UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -125,14 +125,14 @@ def run(
         judge = judge_by(exact, place)
         told.summary = _run(make_job(), judge, quiet=quiet, output=output, again=confirm)
         if confirm and wants_second_run(told.summary):
-            click.echo("a regression is suspected: one more run will tell", err=True)
+            echo("a regression is suspected: one more run will tell", err=True)
             told.summary = _run(make_job(), judge, quiet=quiet, output=output, again=False)
     return int(told.summary["exit_code"])
 
 
 def _warn(line: str) -> None:
     with contextlib.suppress(OSError):  # stderr may be on the disk that is full
-        click.echo(f"warning: {line}", err=True)
+        echo(f"warning: {line}", err=True)
 
 
 Judge = Callable[[dict[str, Any]], dict[str, Any]]
@@ -145,14 +145,14 @@ def _run(job: RunJob, judge: Judge, *, quiet: bool, output: str, again: bool) ->
     def tell(summary: dict[str, Any]) -> None:
         if output == "json":
             if not (again and wants_second_run(summary)):  # one document: that of the run which tells
-                click.echo(json.dumps(summary, indent=2))
+                echo(json.dumps(summary, indent=2))
             return
         assert job.output is not None
         report = job.output / "report.html"
         shown = str(report) if report.is_file() else None
         print_lines(summary_lines(summary, str(job.output), report=shown, width=terminal_width()))
         if "baseline" in summary:
-            click.echo(plain(baseline_text(summary["baseline"])))
+            echo(printable(baseline_text(summary["baseline"])))
 
     return lead_to_the_end(job, quiet=quiet, judge=judge, tell=tell)
 
@@ -231,7 +231,7 @@ def _scenario(loaded: Loaded, connection: str | None, labels: Sequence[str]) -> 
     from loadgen.scenario.workers import with_workers
 
     for warning in loaded.warnings:
-        click.echo(f"warning: {plain(str(warning))}", err=True)
+        echo(f"warning: {printable(str(warning))}", err=True)
     scenario = loaded.scenario
     if connection is not None:
         scenario = dataclasses.replace(scenario, connection=connection)
@@ -243,7 +243,7 @@ def _scenario(loaded: Loaded, connection: str | None, labels: Sequence[str]) -> 
 def _label(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise UsageError(f"--label is {plain(text, 80)!r}", remedy="Write --label team=checkout.")
+        raise UsageError(f"--label is {printable(text, 80)!r}", remedy="Write --label team=checkout.")
     return key, value
 
 
@@ -279,9 +279,9 @@ def _write_files(job: RunJob, summary: dict[str, Any]) -> None:
         try:
             write()
         except LoadgenError as error:
-            _warn(f"{plain(str(error))}. {plain(error.remedy)}")
+            _warn(f"{printable(str(error))}. {printable(error.remedy)}")
         except Exception as error:  # a bug in a report
-            _warn(f"a file of the run was not written: {type(error).__name__}: {plain(str(error))}")
+            _warn(f"a file of the run was not written: {type(error).__name__}: {printable(str(error))}")
 
 
 def _print_plan(file: Path, loaded: Loaded, output: str) -> None:
@@ -289,4 +289,4 @@ def _print_plan(file: Path, loaded: Loaded, output: str) -> None:
     from loadgen.scenario.plan import plan
 
     result = Result(file=str(file), warnings=loaded.warnings, plan=plan(loaded, cores=_cores()))
-    click.echo(_as_json([result]) if output == "json" else _as_text([result]))
+    echo(_as_json([result]) if output == "json" else _as_text([result]))

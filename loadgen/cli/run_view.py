@@ -15,7 +15,7 @@ from loadgen.control.run_status import Run, RunFigures
 from loadgen.control.session import ControlSession
 from loadgen.control.worker_heartbeats import WorkerRow
 from loadgen.errors import LoadgenError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.run import RunStatus
 from loadgen.model.worker import WorkerStatus
 from loadgen.report.text import VERDICT_COLOURS, Line, summary_lines, wrapped
@@ -166,8 +166,8 @@ def as_lines(seen: Look, width: int | None, *, result: bool) -> list[Line]:
     operations, errors = (run.total_ops, run.error_count) if figures is None else (figures.operations, figures.errors)
     lines = [
         _head(run),
-        Line(f"  scenario {plain(run.test_name, 80)}, {_times(run, seen.now)}", indent=4),
-        *([Line(f"  reason: {plain(run.reason, REASON_SHOWN)}", indent=4)] if run.reason else []),
+        Line(f"  scenario {printable(run.test_name, 80)}, {_times(run, seen.now)}", indent=4),
+        *([Line(f"  reason: {printable(run.reason, REASON_SHOWN)}", indent=4)] if run.reason else []),
         *(Line(text, indent=4) for text in _leadership(seen)),
         Line(f"  {counted(operations, 'statement')}, {counted(errors, 'error')}{_pace(run, figures)}", indent=4),
         *(Line(text, indent=4) for text in _worker_lines(seen.workers)),
@@ -227,7 +227,7 @@ def _leadership(seen: Look) -> Iterator[str]:
     if holder is None:
         yield "  nobody leads it yet"
     elif holder.remaining_ms > 0:
-        yield f"  led by {plain(holder.owner, 100)} in term {holder.epoch}"
+        yield f"  led by {printable(holder.owner, 100)} in term {holder.epoch}"
     else:
         yield (
             f"  nobody has led it for {-holder.remaining_ms / 1000:.0f} s: workers end by themselves,"
@@ -249,4 +249,4 @@ def _worker_lines(workers: tuple[WorkerRow, ...]) -> Iterator[str]:
                 f" {beat.active_connections} busy, heard {row.age_ms / 1000:.1f} s ago{cpu}"
             )
         if beat.last_error:
-            yield f"  {'':<{width}}  {plain(beat.last_error, REASON_SHOWN)}"
+            yield f"  {'':<{width}}  {printable(beat.last_error, REASON_SHOWN)}"

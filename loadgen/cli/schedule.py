@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import click
 
 from loadgen.cli.baseline_options import baseline_options, judging_of
+from loadgen.cli.common import echo
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option, meant, place_options, warn
 from loadgen.cli.schedule_print import print_units
 from loadgen.cli.words import parse_words
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.cli.place import Meant
@@ -135,9 +136,9 @@ def add(
     )
     row = _added(aim.place, new)
     if output == "json":
-        click.echo(json.dumps(schedule_as_json(row, row.created_at), indent=2))
+        echo(json.dumps(schedule_as_json(row, row.created_at), indent=2))
         return
-    click.echo(f"schedule {row.name} is there; {upcoming_text(row, row.created_at)}")
+    echo(f"schedule {row.name} is there; {upcoming_text(row, row.created_at)}")
 
 
 @schedule.command("list", epilog="\b\nExample:\n  loadgen schedule list -c prod")
@@ -149,9 +150,9 @@ def list_schedules(output: str, **place: str | None) -> None:
 
     rows, now = _all(place)
     if output == "json":
-        click.echo(json.dumps({"schedules": [schedule_as_json(row, now) for row in rows]}, indent=2))
+        echo(json.dumps({"schedules": [schedule_as_json(row, now) for row in rows]}, indent=2))
         return
-    click.echo(table(rows, now) if rows else "there are no schedules")
+    echo(table(rows, now) if rows else "there are no schedules")
 
 
 @schedule.command("show", epilog="\b\nExample:\n  loadgen schedule show nightly -c prod")
@@ -171,7 +172,7 @@ def show(name: str, output: str, **place: str | None) -> None:
         return row, Judging() if wanted is None else wanted.judging, fires, _now(session, patience)
 
     shown = with_control_session(look, name="schedule", **place)
-    click.echo(json.dumps(as_json(*shown), indent=2) if output == "json" else as_text(*shown))
+    echo(json.dumps(as_json(*shown), indent=2) if output == "json" else as_text(*shown))
 
 
 @schedule.command("next", epilog="\b\nExample:\n  loadgen schedule next nightly -n 10")
@@ -187,9 +188,9 @@ def show_next(name: str | None, number: int, output: str, **place: str | None) -
 
     rows, now = _all(place) if name is None else _one(name, place)
     if output == "json":
-        click.echo(json.dumps({"schedules": [next_as_json(row, now, number) for row in rows]}, indent=2))
+        echo(json.dumps({"schedules": [next_as_json(row, now, number) for row in rows]}, indent=2))
         return
-    click.echo("\n".join(next_as_text(row, now, number) for row in rows) or "there are no schedules")
+    echo("\n".join(next_as_text(row, now, number) for row in rows) or "there are no schedules")
 
 
 @schedule.command("enable", epilog="\b\nExample:\n  loadgen schedule enable nightly -c prod")
@@ -241,7 +242,7 @@ def remove(name: str, output: str, **place: str | None) -> None:
         schedule_fires.remove(session, patience, row.schedule_id)
 
     with_control_session(change, name="schedule", **place)
-    click.echo(json.dumps({"removed": name}, indent=2) if output == "json" else f"schedule {plain(name)} is removed")
+    echo(json.dumps({"removed": name}, indent=2) if output == "json" else f"schedule {printable(name)} is removed")
 
 
 @schedule.command("tick", epilog="\b\nExample:\n  loadgen schedule tick --quiet -c prod")
@@ -263,11 +264,13 @@ def tick(quiet: bool, output: str, **place: str | None) -> None:
     done = with_control_session(look, name="schedule", **place)
     for complaint in done.complaints:
         if complaint.is_new or not quiet:
-            click.echo(f"warning: schedule {plain(complaint.schedule, 100)}: {plain(complaint.reason, 500)}", err=True)
+            echo(
+                f"warning: schedule {printable(complaint.schedule, 100)}: {printable(complaint.reason, 500)}", err=True
+            )
     if output == "json":
-        click.echo(json.dumps(ticked_as_json(done), indent=2))
+        echo(json.dumps(ticked_as_json(done), indent=2))
     elif not quiet:
-        click.echo(ticked_as_text(done))
+        echo(ticked_as_text(done))
 
 
 schedule.add_command(print_units)
@@ -276,7 +279,7 @@ schedule.add_command(print_units)
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{plain(name, 60)!r} is no name for a schedule",
+            f"{printable(name, 60)!r} is no name for a schedule",
             remedy="Write at most 100 letters, digits, dots, dashes and underscores, such as nightly-eu.",
         )
 
@@ -345,7 +348,7 @@ def _print_changed(row: ScheduleRow, what: str, now: datetime, output: str) -> N
     from loadgen.cli.schedule_view import schedule_as_json, upcoming_text
 
     if output == "json":
-        click.echo(json.dumps(schedule_as_json(row, now), indent=2))
+        echo(json.dumps(schedule_as_json(row, now), indent=2))
         return
     upcoming = f"; {upcoming_text(row, now)}" if row.enabled else ""
-    click.echo(f"schedule {plain(row.name, 100)} {what}{upcoming}")
+    echo(f"schedule {printable(row.name, 100)} {what}{upcoming}")

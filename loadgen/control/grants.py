@@ -17,7 +17,7 @@ from loadgen.control.place import ControlPlace
 from loadgen.control.privileges import PRIVILEGES, Needs, needs_of, together
 from loadgen.control.queries import Query, queries, tables
 from loadgen.errors import ConfigurationError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.scenario.scenario import EMBEDDED, QueryPool, Scenario, TableType
 from loadgen.snowflake.ident import Ident, QualifiedName
 
@@ -98,7 +98,7 @@ def _preface(place: ControlPlace, scenario: Scenario | None) -> Iterator[str]:
     yield f"{ADMIN.name} makes tables (loadgen setup, loadgen prepare), {RUN.name} runs scenarios."
     yield "To be run as SECURITYADMIN; safe to repeat. Databases, schemas and warehouses must be there."
     if scenario is not None and place.connection != scenario.connection:
-        where, load = (plain(name or "default", 80) for name in (place.connection, scenario.connection))
+        where, load = (printable(name or "default", 80) for name in (place.connection, scenario.connection))
         yield f"The control plane is on connection {where}, the load on {load}: each needs its own part."
         if place.connection == EMBEDDED:
             yield "The embedded server knows no grants: all of this is for the other."
@@ -185,7 +185,8 @@ class _Work:
             yield f"Not granted here, since Snowflake grants it by database roles: {', '.join(self._system)}."
         for statement in self._scenario.workload.statements:
             if any(query.sql.lstrip().upper().startswith("CALL") for query in statement.queries):
-                yield f"Statement {plain(statement.name, 80)} calls a procedure: grant USAGE on it, with its signature."
+                name = printable(statement.name, 80)
+                yield f"Statement {name} calls a procedure: grant USAGE on it, with its signature."
         if self._scenario.prepare.statements:
             yield f"prepare.statements may need more for {ADMIN.name}: see the scenario."
 

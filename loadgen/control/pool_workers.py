@@ -19,7 +19,7 @@ from loadgen.control.retry import Patience
 from loadgen.control.run_queue import write_words
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.pool_worker import PoolWorkerStatus
 
 BEAT_S = 10.0
@@ -163,7 +163,7 @@ def _after(token: str | None) -> str:
         return ""
     if not token.startswith(_TOKEN):
         raise UsageError(
-            f"{plain(token, 80)!r} is no page token",
+            f"{printable(token, 80)!r} is no page token",
             remedy="Use the one that the page before gave, as it is; without one the first page is shown.",
         )
     return token.removeprefix(_TOKEN)
@@ -172,7 +172,7 @@ def _after(token: str | None) -> str:
 def find(session: ControlSession, patience: Patience, name: str) -> PoolWorker:
     """The runner whose id is `name`, or alone begins with it."""
     found = patience.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"], name, 3)])
-    shown = plain(name, 80)
+    shown = printable(name, 80)
     if not found:
         raise UsageError(f"there is no runner {shown!r}", remedy=_SHOW_IDS)
     if found[0] != name and len(found) > 1:

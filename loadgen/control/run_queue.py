@@ -18,7 +18,7 @@ from loadgen.control.retry import Patience
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.storable import clean, text
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.queue import ATTEMPTS_MAX, Judging, QueueStatus
 
 KEY_MAX = 200  # characters
@@ -128,7 +128,7 @@ def find(session: ControlSession, patience: Patience, name: str) -> str:
     found = patience.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"], name, 3)])
     if found and (found[0] == name or len(found) == 1):
         return found[0]
-    shown = plain(name, 80)
+    shown = printable(name, 80)
     if found:
         raise UsageError(
             f"{shown!r} is the beginning of several queued runs: {', '.join(found)}", remedy="Write more of it."

@@ -17,7 +17,7 @@ from loadgen.control.run_queue import NAME_MAX, TARGET_MAX, NewQueued, read_file
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.storable import clean, text
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.schedule import Overlap
 
 SCHEDULE_NAME_MAX = 100  # characters
@@ -77,7 +77,7 @@ def add(session: ControlSession, patience: Patience, new: NewSchedule) -> str:
     except ControlFailed as error:
         if error.failure.duplicate_key:
             raise UsageError(
-                f"there is a schedule {plain(new.name, SCHEDULE_NAME_MAX)!r} already",
+                f"there is a schedule {printable(new.name, SCHEDULE_NAME_MAX)!r} already",
                 remedy="Choose another name, or take it away first with `loadgen schedule remove`.",
             ) from error
         raise
@@ -89,7 +89,7 @@ def find(session: ControlSession, patience: Patience, name: str) -> ScheduleRow:
     rows = patience.call(lambda: session.fetch(_Q["read"], clean(name)))
     if not rows:
         raise UsageError(
-            f"there is no schedule {plain(name, SCHEDULE_NAME_MAX)!r}",
+            f"there is no schedule {printable(name, SCHEDULE_NAME_MAX)!r}",
             remedy="`loadgen schedule list` shows the schedules there are.",
         )
     return _row(rows[0])

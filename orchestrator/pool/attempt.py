@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from loadgen.control.run_claims import Claim, Result, Wanted
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.queue import Judgement, judge
 from orchestrator.pool import leash
 from orchestrator.pool.attempt_folders import FOLDER
@@ -108,7 +108,7 @@ def start_run(
     """Do what is wanted as `loadgen run` does it."""
     folder = runs_folder / FOLDER / f"{claim.queue_id}.{claim.epoch}"
     shutil.rmtree(folder, ignore_errors=True)
-    (folder / "out").mkdir(parents=True)
+    (folder / "out").mkdir(parents=True, mode=0o700)
     scenario = _write_all(folder / "in", wanted)
     words = [*program, "run", str(scenario), "--quiet", "--format=json", *options, *wanted.judging.words]
     words += [f"--output-dir={folder / 'out'}", f"--label=queue_id={claim.queue_id}", f"--label=attempt={claim.epoch}"]
@@ -140,7 +140,7 @@ def _inside(folder: Path, name: str) -> Path:
     """Where a value file goes. The name comes from a table: it must not lead anywhere else."""
     path = PurePosixPath(name)
     if path.is_absolute() or not path.parts or ".." in path.parts:
-        raise BadFiles(f"the value file {plain(name, 200)!r} would not lie beside the scenario")
+        raise BadFiles(f"the value file {printable(name, 200)!r} would not lie beside the scenario")
     return folder / path
 
 
@@ -168,10 +168,10 @@ def _why(told: Mapping[str, Any], folder: Path, code: int) -> str | None:
     with suppress(TypeError, LookupError):  # whatever it is, it is no summary
         why = told["error"]["message"] if "error" in told else told.get("exit_reason")
         if why:
-            return plain(str(why), SAID_MAX)
+            return printable(str(why), SAID_MAX)
     with suppress(OSError):
         lines = (folder / "stderr").read_bytes()[-_READ_MAX:].decode("utf-8", "replace").split("\n")
         said = next((line for line in reversed(lines) if line.strip()), None)
         if said is not None:
-            return plain(said, SAID_MAX)
+            return printable(said, SAID_MAX)
     return None if code == 0 else f"it ended with {code} and said nothing"

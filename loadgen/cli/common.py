@@ -6,11 +6,14 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.log import plain
+
 if TYPE_CHECKING:
+    from loadgen.control.records import Rows
     from loadgen.report.text import Line
 
 
@@ -48,3 +51,13 @@ def print_lines(lines: Iterable[Line]) -> None:
         if coloured and line.mark:
             text = text.replace(line.mark, click.style(line.mark, fg=line.colour, bold=True), 1)
         click.echo(text)
+
+
+def warn_unreadable(rows: Rows[Any]) -> None:
+    """Name the rows that a list leaves out."""
+    for error in rows.unreadable:
+        click.echo(f"warning: {plain(str(error), 500)}", err=True)
+
+
+def unreadable_as_json(rows: Rows[Any]) -> list[dict[str, str]]:
+    return [{"id": str(error.key), "reason": error.why} for error in rows.unreadable]

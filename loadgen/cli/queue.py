@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from loadgen.cli.baseline_options import baseline_options, judging_of
+from loadgen.cli.common import unreadable_as_json, warn_unreadable
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option, meant, place_options, warn
 from loadgen.cli.who import who
@@ -20,6 +21,7 @@ from loadgen.log import plain
 
 if TYPE_CHECKING:
     from loadgen.control.place import ControlPlace
+    from loadgen.control.records import Rows
     from loadgen.control.retry import Patience
     from loadgen.control.run_attempts import Attempt
     from loadgen.control.run_queue import Added, NewQueued, Queued
@@ -128,8 +130,10 @@ def list_queued(limit: int, status: str | None, output: str, **place: str | None
         **place,
     )
     if output == "json":
-        click.echo(json.dumps({"queue": [queued_as_json(row) for row in found]}, indent=2))
+        told = {"queue": [queued_as_json(row) for row in found], "unreadable": unreadable_as_json(found)}
+        click.echo(json.dumps(told, indent=2))
         return
+    warn_unreadable(found)
     none = "nothing is queued" if status is None else f"nothing is {status.upper()}"
     click.echo(table(found) if found else none)
 
@@ -143,7 +147,7 @@ def show(queue_id: str, output: str, **place: str | None) -> None:
     from loadgen.cli.queue_view import as_json, as_text
     from loadgen.control import run_attempts, run_queue
 
-    def look(session: ControlSession, patience: Patience) -> tuple[Queued, Judging, tuple[Attempt, ...]]:
+    def look(session: ControlSession, patience: Patience) -> tuple[Queued, Judging, Rows[Attempt]]:
         found = run_queue.find(session, patience, queue_id)
         row = patience.call(lambda: run_queue.read(session, found))
         if row is None:
@@ -152,6 +156,7 @@ def show(queue_id: str, output: str, **place: str | None) -> None:
         return row, judging, patience.call(lambda: run_attempts.read(session, found))
 
     shown = with_control_session(look, name="queue", **place)
+    warn_unreadable(shown[2])
     click.echo(json.dumps(as_json(*shown), indent=2) if output == "json" else as_text(*shown))
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from loadgen.cli.baseline_options import baseline_options, judging_of
+from loadgen.cli.common import unreadable_as_json, warn_unreadable
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option, meant, place_options, warn
 from loadgen.cli.schedule_print import print_units
@@ -23,6 +24,7 @@ from loadgen.log import plain
 if TYPE_CHECKING:
     from loadgen.cli.place import Meant
     from loadgen.control.place import ControlPlace
+    from loadgen.control.records import Rows
     from loadgen.control.retry import Patience
     from loadgen.control.run_queue import NewQueued
     from loadgen.control.schedule_fires import FireRow
@@ -149,8 +151,10 @@ def list_schedules(output: str, **place: str | None) -> None:
 
     rows, now = _all(place)
     if output == "json":
-        click.echo(json.dumps({"schedules": [schedule_as_json(row, now) for row in rows]}, indent=2))
+        told = {"schedules": [schedule_as_json(row, now) for row in rows], "unreadable": unreadable_as_json(rows)}
+        click.echo(json.dumps(told, indent=2))
         return
+    warn_unreadable(rows)
     click.echo(table(rows, now) if rows else "there are no schedules")
 
 
@@ -164,13 +168,14 @@ def show(name: str, output: str, **place: str | None) -> None:
     from loadgen.control import schedule_fires, schedules
     from loadgen.model.queue import Judging
 
-    def look(session: ControlSession, patience: Patience) -> tuple[ScheduleRow, Judging, tuple[FireRow, ...], datetime]:
+    def look(session: ControlSession, patience: Patience) -> tuple[ScheduleRow, Judging, Rows[FireRow], datetime]:
         row = schedules.find(session, patience, name)
         wanted = patience.call(lambda: schedules.wanted(session, row.schedule_id))
         fires = patience.call(lambda: schedule_fires.newest(session, row.schedule_id, SHOWN_FIRES))
         return row, Judging() if wanted is None else wanted.judging, fires, _now(session, patience)
 
     shown = with_control_session(look, name="schedule", **place)
+    warn_unreadable(shown[2])
     click.echo(json.dumps(as_json(*shown), indent=2) if output == "json" else as_text(*shown))
 
 
@@ -189,6 +194,7 @@ def show_next(name: str | None, number: int, output: str, **place: str | None) -
     if output == "json":
         click.echo(json.dumps({"schedules": [next_as_json(row, now, number) for row in rows]}, indent=2))
         return
+    warn_unreadable(rows)
     click.echo("\n".join(next_as_text(row, now, number) for row in rows) or "there are no schedules")
 
 
@@ -323,20 +329,21 @@ def _now(session: ControlSession, patience: Patience) -> datetime:
     return aware(patience.call(lambda: run_status.server_time(session)))
 
 
-def _all(place: dict[str, str | None]) -> tuple[Sequence[ScheduleRow], datetime]:
+def _all(place: dict[str, str | None]) -> tuple[Rows[ScheduleRow], datetime]:
     from loadgen.control import schedules
 
-    def look(session: ControlSession, patience: Patience) -> tuple[Sequence[ScheduleRow], datetime]:
+    def look(session: ControlSession, patience: Patience) -> tuple[Rows[ScheduleRow], datetime]:
         return patience.call(lambda: schedules.by_name(session)), _now(session, patience)
 
     return with_control_session(look, name="schedule", **place)
 
 
-def _one(name: str, place: dict[str, str | None]) -> tuple[Sequence[ScheduleRow], datetime]:
+def _one(name: str, place: dict[str, str | None]) -> tuple[Rows[ScheduleRow], datetime]:
     from loadgen.control import schedules
+    from loadgen.control.records import Rows
 
-    def look(session: ControlSession, patience: Patience) -> tuple[Sequence[ScheduleRow], datetime]:
-        return [schedules.find(session, patience, name)], _now(session, patience)
+    def look(session: ControlSession, patience: Patience) -> tuple[Rows[ScheduleRow], datetime]:
+        return Rows([schedules.find(session, patience, name)]), _now(session, patience)
 
     return with_control_session(look, name="schedule", **place)
 

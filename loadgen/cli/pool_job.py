@@ -12,10 +12,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
 
+from loadgen.cli.allowed import Allowed
 from loadgen.cli.away import away_from_main_thread
 from loadgen.cli.duration import duration_s
 from loadgen.cli.main import GlobalOptions
@@ -64,7 +66,11 @@ def keep_pool(
     def start(name: str) -> RunnerChild:
         return RunnerChild(name, words, environment, clock)
 
-    manager = PoolManager(rules, start, upkeep.take_depth, clock=clock)
+    def tell(line: str) -> None:
+        with suppress(OSError):  # stderr may be gone; the pool goes on
+            click.echo(f"{clock.utc_now():%Y-%m-%d %H:%M:%S} {line}", err=True)
+
+    manager = PoolManager(rules, start, upkeep.take_depth, clock=clock, tell=tell)
     with noted_signals() as received:
         upkeep.start()
         scheduler.start()
@@ -89,13 +95,13 @@ def be_runner(place: ControlPlace, labels: tuple[str, ...], settings: RunnerSett
         raise runner.error
 
 
-def runner_words(given: Mapping[str, Any]) -> list[str]:
+def runner_words(given: Mapping[str, Any], allowed: Allowed) -> list[str]:
     """The command line of a runner, from the options of its pool."""
     if duration_s(given["lease"], "--lease") < LEASE_MIN_S or duration_s(given["poll"], "--poll") <= 0:
         raise UsageError("--lease and --poll are too short", remedy="Leave them out, or write --lease 60s --poll 5s.")
     words = [*LOADGEN, "pool", "runner", *(f"--labels={text}" for text in given["labels"])]
     words += [f"--{name}={given[name]}" for name in ("lease", "poll", "grace")]
-    words.append(f"--output-dir={given['output_dir']}")
+    words += [f"--output-dir={given['output_dir']}", *allowed.words]
     words += ["--share-warehouse"] if given["share_warehouse"] else []
     return words if given["program"] is None else [*words, f"--program={given['program']}"]
 

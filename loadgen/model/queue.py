@@ -70,6 +70,14 @@ _JUDGED = {
 }
 
 
+_SIGNALLED = (-15, -2, -1, 129, 130, 131, 143)  # negative: the process itself
+
+
+def was_signalled(exit_code: int) -> bool:
+    """Did a signal to end it end the run, or the process that watches it?"""
+    return exit_code in _SIGNALLED
+
+
 def judge(exit_code: int) -> Judgement:
     """Everything else is tried again: a bug or crash (1, a signal), no connection (3), a run that failed (4)."""
     return _JUDGED.get(exit_code, Judgement.RETRY)

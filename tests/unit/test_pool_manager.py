@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.cli.allowed import Allowed
 from loadgen.cli.pool import runner as pool_runner
 from loadgen.cli.pool_job import runner_words
 from loadgen.clock import FakeClock
@@ -142,11 +143,13 @@ def test_a_runner_understands_what_its_pool_passes_on(share):
         "program": None,
     }
 
-    words = runner_words({**given, "share_warehouse": share})
+    allowed = Allowed(variables=frozenset({"HOOK"}), connections=frozenset({"prod", "embedded"}))
+    words = runner_words({**given, "share_warehouse": share}, allowed)
     context = pool_runner.make_context("runner", words[len(LOADGEN) + 2 :])
 
     assert {name: context.params[name] for name in given} == given
     assert context.params["share_warehouse"] is share
+    assert Allowed.of_options(context.params) == allowed
 
 
 # --- runs behind a leash ---------------------------------------------------------------------------------------------
@@ -306,6 +309,9 @@ class Heard:
 
     def guard(self) -> None:
         self.guards += 1
+
+    def take_told(self) -> list[str]:
+        return []
 
     def state(self) -> RunnerState:
         return RunnerState(registered=True, draining=False, queue_id="q", runs=1, idle_s=None)

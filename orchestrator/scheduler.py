@@ -78,14 +78,21 @@ def tick(session: ControlSession, patience: Patience, *, fires_max: int = FIRES_
 
 
 def keep_ticking(
-    session: ControlSession, stop: threading.Event, *, every_s: float = TICK_S, clock: Clock | None = None
+    session: ControlSession,
+    stop: threading.Event,
+    *,
+    every_s: float = TICK_S,
+    clock: Clock | None = None,
+    then: Callable[[], None] = lambda: None,
 ) -> None:
-    """Tick until told to stop; an outage of the control plane ends nothing. For a thread that owns the session."""
+    """Tick until told to stop, and do something after each; an outage of the control plane ends nothing. For a thread
+    that owns the session."""
     clock = clock or SystemClock()
     patience = Patience(stop=stop, attempts=1, clock=clock)
     while not stop.is_set():
         try:
             more = tick(session, patience).more
+            then()
         except Exception as error:  # the top of a thread: nights must not go by without anybody noticing the schedules
             event(log, logging.WARNING, "schedule_tick_failed", why=str(error) or type(error).__name__)
             more = False

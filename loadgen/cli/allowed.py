@@ -88,6 +88,11 @@ def admitted(scenario: Scenario, allowed: Allowed, warn: Callable[[str], None]) 
         known = name or default_connection()
         if known not in allowed.connections:
             raise NotAllowed("connection", known or "(default)", "the scenario")
+    return admitted_to_notify(scenario, allowed, warn)
+
+
+def admitted_to_notify(scenario: Scenario, allowed: Allowed, warn: Callable[[str], None]) -> Scenario:
+    """The same where nothing but its notifications is used."""
     kept: list[Notification] = []
     for number, one in enumerate(scenario.notify):
         where, url = f"notify.{number}", one.webhook or one.ping

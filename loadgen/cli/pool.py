@@ -123,9 +123,10 @@ def run(
     poll_s, grace_s = duration_s(runner["poll"], "--poll"), duration_s(runner["grace"], "--grace")
     make_runs_folder(runner["output_dir"])
     place = meant(None, connection, database=database, schema=schema, warehouse=warehouse).place
-    words = runner_words(runner, Allowed.of_options(runner, place.connection or default_connection()))
+    allowed = Allowed.of_options(runner, place.connection or default_connection())
+    words = runner_words(runner, allowed)
     with serving(place.connection):
-        keep_pool(place, rules, labels, words, share=runner["share_warehouse"], poll_s=poll_s, grace_s=grace_s)
+        keep_pool(place, rules, labels, words, allowed, share=runner["share_warehouse"], poll_s=poll_s, grace_s=grace_s)
 
 
 @pool.command("runner", hidden=True, epilog="\b\nExample:\n  loadgen pool runner -c prod --labels zone=eu")

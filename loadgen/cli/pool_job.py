@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,11 +23,13 @@ from loadgen.cli.duration import duration_s
 from loadgen.cli.main import GlobalOptions
 from loadgen.cli.signals import noted_signals
 from loadgen.cli.tables import ensure_tables
+from loadgen.cli.waiting import tell_stranded
 from loadgen.clock import SystemClock
 from loadgen.control.place import ControlPlace
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
 from loadgen.errors import UsageError
+from loadgen.log import LINE_LIMIT, plain
 from loadgen.units import counted
 from orchestrator.pool.attempt import LOADGEN, STOP_S
 from orchestrator.pool.attend import attend
@@ -49,6 +51,7 @@ def keep_pool(
     rules: PoolRules,
     labels: tuple[str, ...],
     words: Sequence[str],
+    allowed: Allowed,
     *,
     share: bool,
     poll_s: float,
@@ -60,7 +63,6 @@ def keep_pool(
     away_from_main_thread(lambda: ensure_tables(place, patience), name="pool")
     offers = capabilities(labels)
     upkeep = Upkeep(ControlSession(place, role="queue"), offers, share=share, poll_s=poll_s, clock=clock)
-    scheduler = threading.Thread(target=_tick, args=(place, stop), name="schedules", daemon=True)
     environment = _environment(place)
 
     def start(name: str) -> RunnerChild:
@@ -68,8 +70,9 @@ def keep_pool(
 
     def tell(line: str) -> None:
         with suppress(OSError):  # stderr may be gone; the pool goes on
-            click.echo(f"{clock.utc_now():%Y-%m-%d %H:%M:%S} {line}", err=True)
+            click.echo(f"{clock.utc_now():%Y-%m-%d %H:%M:%S} {plain(line, LINE_LIMIT)}", err=True)
 
+    scheduler = threading.Thread(target=_tick, args=(place, stop, allowed, tell), name="schedules", daemon=True)
     manager = PoolManager(rules, start, upkeep.take_depth, clock=clock, tell=tell)
     with noted_signals() as received:
         upkeep.start()
@@ -113,9 +116,14 @@ def _environment(place: ControlPlace) -> dict[str, str]:
     return {**os.environ, **place.to_environment(), "LOADGEN_LOG_LEVEL": level}
 
 
-def _tick(place: ControlPlace, stop: threading.Event) -> None:
-    session = ControlSession(place, role="schedules")
+def _tick(place: ControlPlace, stop: threading.Event, allowed: Allowed, tell: Callable[[str], None]) -> None:
+    session, patience = ControlSession(place, role="schedules"), Patience(stop=stop, attempts=1)
+
+    def look_at_queue() -> None:
+        for one in tell_stranded(session, patience, allowed, tell):
+            tell(f"{one.queue_id} waits: {one.reason}")
+
     try:
-        keep_ticking(session, stop)
+        keep_ticking(session, stop, then=look_at_queue)
     finally:
         session.close()

@@ -20,6 +20,7 @@ from loadgen.errors import UsageError
 from loadgen.log import plain
 
 if TYPE_CHECKING:
+    from loadgen.cli.waiting import Stranded
     from loadgen.control.place import ControlPlace
     from loadgen.control.records import Rows
     from loadgen.control.retry import Patience
@@ -121,19 +122,24 @@ def add(
 def list_queued(limit: int, status: str | None, output: str, **place: str | None) -> None:
     """List queued runs, newest first."""
     from loadgen.cli.queue_view import queued_as_json, table
+    from loadgen.cli.waiting import stranded
     from loadgen.control import run_queue
 
     only = None if status is None else _status(status)
-    found = with_control_session(
-        lambda session, patience: patience.call(lambda: run_queue.newest(session, limit, status=only)),
-        name="queue",
-        **place,
-    )
+
+    def look(session: ControlSession, patience: Patience) -> tuple[Rows[Queued], tuple[Stranded, ...]]:
+        found = patience.call(lambda: run_queue.newest(session, limit, status=only))
+        return found, stranded(session, patience)
+
+    found, stuck = with_control_session(look, name="queue", **place)
     if output == "json":
         told = {"queue": [queued_as_json(row) for row in found], "unreadable": unreadable_as_json(found)}
+        told["waiting"] = [{"queue_id": one.queue_id, "reason": one.reason} for one in stuck]
         click.echo(json.dumps(told, indent=2))
         return
     warn_unreadable(found)
+    for one in stuck:
+        click.echo(f"warning: {plain(one.queue_id, 100)} waits: {plain(one.reason, 300)}", err=True)
     none = "nothing is queued" if status is None else f"nothing is {status.upper()}"
     click.echo(table(found) if found else none)
 

@@ -104,9 +104,7 @@ def run(
     if dry_run:
         _print_plan(file, loaded, output)
         return 0
-    scenario = _scenario(loaded, connection, labels)
-    if allowed is not None:
-        scenario = admitted(_with_control_of_environment(scenario), allowed, _warn)
+    scenario = _scenario(loaded, connection, labels, allowed)
     check_confirm(baseline, confirm)
     if wait and share_warehouse:
         raise UsageError("--share-warehouse waits for nobody", remedy="Leave --wait out.")
@@ -234,7 +232,7 @@ def _read(file: Path, overrides: Sequence[str], allowed: Allowed | None) -> Load
     return read_scenario(file, overrides=overrides, environ=os.environ, variables=variables)
 
 
-def _with_control_of_environment(scenario: Scenario) -> Scenario:
+def with_control_of_environment(scenario: Scenario) -> Scenario:
     """A queued run is recorded where its queue is. What is the same already is left: it counts for comparisons."""
     from loadgen.control.place import ControlPlace
 
@@ -249,7 +247,9 @@ def _with_control_of_environment(scenario: Scenario) -> Scenario:
     return dataclasses.replace(scenario, control=dataclasses.replace(scenario.control, **changed))
 
 
-def _scenario(loaded: Loaded, connection: str | None, labels: Sequence[str]) -> Scenario:
+def _scenario(
+    loaded: Loaded, connection: str | None, labels: Sequence[str], allowed: Allowed | None = None
+) -> Scenario:
     from loadgen.cli.validate import _cores
     from loadgen.scenario.workers import with_workers
 
@@ -260,6 +260,8 @@ def _scenario(loaded: Loaded, connection: str | None, labels: Sequence[str]) -> 
         scenario = dataclasses.replace(scenario, connection=connection)
     given = dict(_label(text) for text in labels)
     scenario = dataclasses.replace(scenario, labels={**scenario.labels, **given})
+    if allowed is not None:
+        scenario = admitted(with_control_of_environment(scenario), allowed, _warn)
     return with_workers(scenario, _cores())
 
 

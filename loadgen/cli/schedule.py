@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.allowed import Allowed, allow_options, default_connection
 from loadgen.cli.baseline_options import baseline_options, judging_of
 from loadgen.cli.common import unreadable_as_json, warn_unreadable
-from loadgen.cli.control_session import control_options, with_control_session
+from loadgen.cli.control_session import control_options, place_given, with_control_session
 from loadgen.cli.place import format_option, meant, place_options, warn
 from loadgen.cli.schedule_print import print_units
 from loadgen.cli.words import parse_words
@@ -23,6 +24,7 @@ from loadgen.log import plain
 
 if TYPE_CHECKING:
     from loadgen.cli.place import Meant
+    from loadgen.cli.waiting import Stranded
     from loadgen.control.place import ControlPlace
     from loadgen.control.records import Rows
     from loadgen.control.retry import Patience
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from loadgen.control.schedule_fires import FireRow
     from loadgen.control.schedules import NewSchedule, ScheduleRow
     from loadgen.control.session import ControlSession
+    from loadgen.model.schedule import Overlap
     from orchestrator.scheduler import Ticked
 
 SHOWN_FIRES = 10
@@ -64,7 +67,7 @@ def schedule() -> None:
     default=1,
     show_default=True,
     metavar="N",
-    help="After a time when nobody looked, fire the newest N that were missed.",
+    help="After a downtime, fire the newest N that were missed; above 1 with --overlap queue.",
 )
 @click.option(
     "--overlap",
@@ -118,6 +121,7 @@ def add(
     from loadgen.model.schedule import Overlap
 
     _check_name(name)
+    _check_catchup(max_catchup, Overlap(overlap))
     parse_cron(expression, timezone)
     words = parse_words(requires, "--requires")
     aim = meant(file, connection, **parts)
@@ -252,21 +256,28 @@ def remove(name: str, output: str, **place: str | None) -> None:
 
 @schedule.command("tick", epilog="\b\nExample:\n  loadgen schedule tick --quiet -c prod")
 @click.option("-q", "--quiet", is_flag=True, help="Say something only when something is newly wrong.")
+@allow_options()
 @control_options
 @format_option
-def tick(quiet: bool, output: str, **place: str | None) -> None:
+def tick(quiet: bool, output: str, **given: Any) -> None:
     """Check every schedule once, and queue what is due. For crontabs and timers; may run several times at once.
 
-    A schedule that cannot be fired says why, here and in `loadgen schedule list`, and stops no other.
+    A schedule that cannot be fired says why, here and in `loadgen schedule list`, and stops no other. Queued runs that
+    no runner takes within two minutes are named once, and their scenarios' `notify:` is told, as --allow-… lets it.
     """
     from loadgen.cli.schedule_view import ticked_as_json, ticked_as_text
 
-    def look(session: ControlSession, patience: Patience) -> Ticked:
+    def look(session: ControlSession, patience: Patience) -> tuple[Ticked, tuple[Stranded, ...]]:
+        from loadgen.cli.waiting import tell_stranded
         from orchestrator.scheduler import tick as tick_once
 
-        return tick_once(session, patience)
+        done = tick_once(session, patience)
+        allowed = Allowed.of_options(given, session.place.connection or default_connection())
+        return done, tell_stranded(session, patience, allowed, _warn)
 
-    done = with_control_session(look, name="schedule", **place)
+    done, stuck = with_control_session(look, name="schedule", **place_given(given))
+    for one in stuck:
+        _warn(f"{one.queue_id} waits: {one.reason}")
     for complaint in done.complaints:
         if complaint.is_new or not quiet:
             click.echo(f"warning: schedule {plain(complaint.schedule, 100)}: {plain(complaint.reason, 500)}", err=True)
@@ -279,11 +290,23 @@ def tick(quiet: bool, output: str, **place: str | None) -> None:
 schedule.add_command(print_units)
 
 
+def _warn(line: str) -> None:
+    click.echo(f"warning: {plain(line, 500)}", err=True)
+
+
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{plain(name, 60)!r} is no name for a schedule",
             remedy="Write at most 100 letters, digits, dots, dashes and underscores, such as nightly-eu.",
+        )
+
+
+def _check_catchup(max_catchup: int, overlap: Overlap) -> None:
+    if max_catchup > 1 and overlap == "skip":
+        raise UsageError(
+            f"--max-catchup {max_catchup} queues several runs at once, and --overlap skip lets one through",
+            remedy="Add --overlap queue, or leave --max-catchup at 1.",
         )
 
 

@@ -10,12 +10,13 @@ import os
 import re
 import secrets
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from loadgen.control.queries import queries
-from loadgen.control.records import Rows, parse_row, read_rows
+from loadgen.control.records import Rows, parse_row, read_rows, text_list
 from loadgen.control.retry import Patience
 from loadgen.control.run_queue import write_words
 from loadgen.control.session import ControlFailed, ControlSession
@@ -183,6 +184,15 @@ def find(session: ControlSession, patience: Patience, name: str) -> PoolWorker:
     if not rows:
         raise UsageError(f"there is no runner {shown!r} any more", remedy=_SHOW_IDS)
     return _worker(rows[0])
+
+
+def offers(session: ControlSession) -> tuple[tuple[str, ...], ...]:
+    """What each runner offers that may take a run now."""
+    found = []
+    for (written,) in session.fetch(_Q["offers"]):
+        with suppress(ValueError):  # of an unreadable row
+            found.append(text_list(written))
+    return tuple(found)
 
 
 def totals(session: ControlSession, patience: Patience) -> tuple[int, int]:

@@ -69,7 +69,10 @@ def parse_row(table: str, kind: type[Record], row: tuple[Any, ...], *, key: obje
 
 def text_list(written: object) -> tuple[str, ...]:
     """A JSON list of texts."""
-    found = json.loads(written) if isinstance(written, str) else None
+    try:
+        found = json.loads(written) if isinstance(written, str) else None
+    except RecursionError:
+        found = None
     if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
         raise ValueError("not a JSON list of texts")
     return tuple(found)

@@ -82,6 +82,16 @@ class Queued:
     available_in_ms: int  # negative: since when it may be taken
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A queued run that could begin."""
+
+    queue_id: str
+    name: str
+    requires: tuple[str, ...]
+    waited_s: int
+
+
 def new_queue_id(name: str) -> str:
     """Says what is wanted; the end makes it unique."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_SLUG_MAX].strip("-")
@@ -122,6 +132,22 @@ def read(session: ControlSession, queue_id: str) -> Queued | None:
 def newest(session: ControlSession, limit: int, *, status: QueueStatus | None = None) -> Rows[Queued]:
     """The latest queued runs, newest first."""
     return read_rows(session.fetch(_Q["newest"], status, limit), _queued)
+
+
+def waiting(session: ControlSession) -> Rows[Waiting]:
+    """Queued runs that could begin now, the most urgent first; at most 100."""
+    return read_rows(session.fetch(_Q["waiting"]), lambda row: parse_row("RUN_QUEUE", Waiting, row))
+
+
+def note(session: ControlSession, patience: Patience, queue_id: str, reason: str) -> bool:
+    """Say why a run waits. False: that is known, or it does not wait any more."""
+    why = text(reason, REASON_MAX)
+    return patience.call(lambda: session.execute(_Q["note"], why, queue_id, why)) == 1
+
+
+def read_scenario_text(session: ControlSession, queue_id: str) -> str | None:
+    rows = session.fetch(_Q["scenario"], queue_id)
+    return str(rows[0][0]) if rows else None
 
 
 def find(session: ControlSession, patience: Patience, name: str) -> str:

@@ -38,7 +38,7 @@ LOOK_S = 0.1  # at the process of a run
 ATTEMPTS = 4  # of a statement; a lease does not last for more
 _COULD_NOT_START = 1  # exit codes for a run that never was
 _HOPELESS = 2
-SIGNAL_S = 2.0  # a signal to all processes reaches each of them within
+SIGNAL_S = 1.0  # a signal to all processes reaches each of them within
 TOLD_MAX = 1_000  # lines that the manager has not taken
 TOLD_LINE_MAX = 1_000  # characters: a line is written as a whole, or not at all
 

@@ -68,8 +68,8 @@ def add(
 
     The queue keeps the text of the scenario and of its value files: later changes of the files change nothing.
     Variables like ${NAME} are filled in now. Those that are named like a secret, and addresses of `notify:`, stay
-    references: they must be set where the run is done. It is judged by --baseline and tells as `notify:` says, as
-    `loadgen run` does.
+    references: they must be set where the run is done, and be allowed by the pool there (--allow-variable and others).
+    It is judged by --baseline and tells as `notify:` says, as `loadgen run` does.
 
     \b
     Exit code of the run, and what becomes of the queued run:

@@ -103,8 +103,8 @@ def add(
 
     The schedule keeps the text of the scenario and of its value files: later changes of the files change nothing. To
     change a schedule, remove it and add it again. Variables like ${NAME} are filled in now; those that are named like
-    a secret, and addresses of `notify:`, stay references, and must be set where its runs are done. Runs are judged by
-    --baseline and tell as `notify:` says.
+    a secret, and addresses of `notify:`, stay references: they must be set where its runs are done, and be allowed by
+    the pool there (--allow-variable and others). Runs are judged by --baseline and tell as `notify:` says.
 
     \b
     Five fields: minute hour day-of-month month day-of-week

@@ -273,6 +273,21 @@ def test_a_run_is_asked_to_end_and_then_ended(tmp_path, handler, stop_s, code):
     process.close()
 
 
+def test_the_grace_of_a_run_passes_however_often_it_is_asked_to_end(tmp_path):
+    ignores = WAITS.format("signal.signal(signal.SIGTERM, signal.SIG_IGN)")
+    process = started(tmp_path, ignores, stop_s=0.2)
+    wait_until(lambda: list(tmp_path.rglob("ready")), "it is ready")
+
+    def ended_meanwhile() -> bool:
+        process.stop()
+        return process.exit_code is not None
+
+    wait_until(ended_meanwhile, "it is killed")
+
+    assert process.result().exit_code == 128 + signal.SIGKILL
+    process.close()
+
+
 def test_a_run_ends_when_its_runner_is_killed(tmp_path):
     """The leash sees the end of the pipe that only the runner held open."""
     marks = tmp_path / "marks"

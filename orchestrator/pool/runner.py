@@ -304,7 +304,8 @@ class Runner:
         event(log, logging.INFO, "run_ended", queued=claim.queue_id, code=result.exit_code, attempt=became)
         verdict = "" if result.verdict is None else f" {result.verdict}"
         again = "; queued again" if accepted and outcome.final is None else ""
-        self._tell(f"ended {claim.queue_id}: {became}{verdict}, exit code {result.exit_code}{again}")
+        why = f": {result.reason}" if became is AttemptStatus.FAILED else ""
+        self._tell(f"ended {claim.queue_id}: {became}{verdict}, exit code {result.exit_code}{again}{why}")
 
     def _accepted(self, claim: Claim, result: Result, outcome: Outcome) -> bool:
         patience = self._patience(threading.Event())

@@ -10,13 +10,14 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from loadgen.log import printable
 
 if TYPE_CHECKING:
+    from loadgen.control.records import Rows
     from loadgen.report.text import Line
 
 MEASURING_NICENESS = -10  # beside twelve busy programs on two cores, threads woke up 4 ms late with it, 10 without
@@ -76,3 +77,13 @@ def print_lines(lines: Iterable[Line]) -> None:
         if coloured and mark:
             text = text.replace(mark, click.style(mark, fg=line.colour, bold=True), 1)
         click.echo(text)
+
+
+def warn_unreadable(rows: Rows[Any]) -> None:
+    """Name the rows that a list leaves out."""
+    for error in rows.unreadable:
+        echo(f"warning: {printable(str(error), 500)}", err=True)
+
+
+def unreadable_as_json(rows: Rows[Any]) -> list[dict[str, str]]:
+    return [{"id": str(error.key), "reason": error.why} for error in rows.unreadable]

@@ -73,9 +73,10 @@ def enrich(
     if record is not None:
         from loadgen.cli.amended_files import rewrite_files
         from loadgen.report.enrichment import with_enrichment
+        from loadgen.worker.arguments import is_id
 
         folder = output_dir / result.run_id
-        if rewrite_files(folder, record, lambda summary: with_enrichment(summary, result)):
+        if is_id(result.run_id) and rewrite_files(folder, record, lambda summary: with_enrichment(summary, result)):
             echo(f"wrote the reports in {printable(str(folder))} again", err=True)
     echo(json.dumps(_as_json(result), indent=2) if output == "json" else "\n".join(_lines(result)))
 

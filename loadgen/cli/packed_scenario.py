@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.cli.allowed import default_connection
 from loadgen.errors import ScenarioInvalid, UsageError
 from loadgen.log import printable
 
@@ -50,10 +50,7 @@ def packed_scenario(file: Path, connection: str | None, aim: Meant) -> PackedSce
 
 def _default_connection() -> str:
     """By its name: the host that does the run may have another default one."""
-    from loadgen.snowflake.configfile import read_config_files
-
-    files = read_config_files(os.environ)
-    name = files.default_name or ("default" if "default" in files.sections else None)
+    name = default_connection()
     if name is None:
         raise UsageError(
             "the scenario names no connection, and the host that does the run cannot know which one is meant",

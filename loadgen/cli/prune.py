@@ -82,10 +82,14 @@ def _unneeded(session: ControlSession, patience: Patience, output_dir: Path, age
     """Folders of attempts at what is not in the queue any more."""
     from loadgen.clock import SystemClock
     from loadgen.control import run_queue
+    from loadgen.control.records import RowUnreadable
     from orchestrator.pool.attempt_folders import old_folders
 
     def has_ended(queue_id: str) -> bool:
-        row = patience.call(lambda: run_queue.read(session, queue_id))
+        try:
+            row = patience.call(lambda: run_queue.read(session, queue_id))
+        except RowUnreadable:
+            return False
         return row is None or row.status.is_terminal
 
     before_s = SystemClock().utc_now().timestamp() - age_s

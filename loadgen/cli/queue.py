@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from loadgen.cli.baseline_options import baseline_options, judging_of
-from loadgen.cli.common import echo
+from loadgen.cli.common import echo, unreadable_as_json, warn_unreadable
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option, meant, place_options, warn
 from loadgen.cli.who import who
@@ -20,7 +20,9 @@ from loadgen.errors import UsageError
 from loadgen.log import printable
 
 if TYPE_CHECKING:
+    from loadgen.cli.waiting import Stranded
     from loadgen.control.place import ControlPlace
+    from loadgen.control.records import Rows
     from loadgen.control.retry import Patience
     from loadgen.control.run_attempts import Attempt
     from loadgen.control.run_queue import Added, NewQueued, Queued
@@ -66,8 +68,8 @@ def add(
 
     The queue keeps the text of the scenario and of its value files: later changes of the files change nothing.
     Variables like ${NAME} are filled in now. Those that are named like a secret, and addresses of `notify:`, stay
-    references: they must be set where the run is done. It is judged by --baseline and tells as `notify:` says, as
-    `loadgen run` does.
+    references: they must be set where the run is done, and be allowed by the pool there (--allow-variable and others).
+    It is judged by --baseline and tells as `notify:` says, as `loadgen run` does.
 
     \b
     Exit code of the run, and what becomes of the queued run:
@@ -120,17 +122,24 @@ def add(
 def list_queued(limit: int, status: str | None, output: str, **place: str | None) -> None:
     """List queued runs, newest first."""
     from loadgen.cli.queue_view import queued_as_json, table
+    from loadgen.cli.waiting import stranded
     from loadgen.control import run_queue
 
     only = None if status is None else _status(status)
-    found = with_control_session(
-        lambda session, patience: patience.call(lambda: run_queue.newest(session, limit, status=only)),
-        name="queue",
-        **place,
-    )
+
+    def look(session: ControlSession, patience: Patience) -> tuple[Rows[Queued], tuple[Stranded, ...]]:
+        found = patience.call(lambda: run_queue.newest(session, limit, status=only))
+        return found, stranded(session, patience)
+
+    found, stuck = with_control_session(look, name="queue", **place)
     if output == "json":
-        echo(json.dumps({"queue": [queued_as_json(row) for row in found]}, indent=2))
+        told = {"queue": [queued_as_json(row) for row in found], "unreadable": unreadable_as_json(found)}
+        told["waiting"] = [{"queue_id": one.queue_id, "reason": one.reason} for one in stuck]
+        echo(json.dumps(told, indent=2))
         return
+    warn_unreadable(found)
+    for one in stuck:
+        echo(f"warning: {printable(one.queue_id, 100)} waits: {printable(one.reason, 300)}", err=True)
     none = "nothing is queued" if status is None else f"nothing is {status.upper()}"
     echo(table(found) if found else none)
 
@@ -144,7 +153,7 @@ def show(queue_id: str, output: str, **place: str | None) -> None:
     from loadgen.cli.queue_view import as_json, as_text
     from loadgen.control import run_attempts, run_queue
 
-    def look(session: ControlSession, patience: Patience) -> tuple[Queued, Judging, tuple[Attempt, ...]]:
+    def look(session: ControlSession, patience: Patience) -> tuple[Queued, Judging, Rows[Attempt]]:
         found = run_queue.find(session, patience, queue_id)
         row = patience.call(lambda: run_queue.read(session, found))
         if row is None:
@@ -153,6 +162,7 @@ def show(queue_id: str, output: str, **place: str | None) -> None:
         return row, judging, patience.call(lambda: run_attempts.read(session, found))
 
     shown = with_control_session(look, name="queue", **place)
+    warn_unreadable(shown[2])
     echo(json.dumps(as_json(*shown), indent=2) if output == "json" else as_text(*shown))
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.allowed import Allowed, admitted, allow_options
 from loadgen.cli.baseline_options import baseline_options, check_confirm
 from loadgen.cli.common import echo, print_lines, raise_priority, terminal_width
 from loadgen.cli.signals import noted_signals
@@ -71,6 +72,8 @@ HURRY_S = 10.0  # after a second signal the run must be over within this time
 @click.option(
     "--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print."
 )
+@click.option("--from-queue", is_flag=True, hidden=True, help="The scenario is a queue's: use what is allowed only.")
+@allow_options(hidden=True)
 def run(
     file: Path,
     connection: str | None,
@@ -84,6 +87,8 @@ def run(
     dry_run: bool,
     quiet: bool,
     output: str,
+    from_queue: bool,
+    **allow: Any,
 ) -> int:
     """Run a scenario: prepare what is missing, start workers, warm up, measure, and print the result.
 
@@ -94,11 +99,12 @@ def run(
     The first Ctrl-C, or another of these signals, ends the run gracefully and reports what was measured; the second
     cancels running statements; the third ends at once.
     """
-    loaded = _read(file, overrides)
+    allowed = Allowed.of_options(allow) if from_queue else None
+    loaded = _read(file, overrides, allowed)
     if dry_run:
         _print_plan(file, loaded, output)
         return 0
-    scenario = _scenario(loaded, connection, labels)
+    scenario = _scenario(loaded, connection, labels, allowed)
     check_confirm(baseline, confirm)
     if wait and share_warehouse:
         raise UsageError("--share-warehouse waits for nobody", remedy="Leave --wait out.")
@@ -219,14 +225,32 @@ def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
             job.interrupt(received[0])
 
 
-def _read(file: Path, overrides: Sequence[str]) -> Loaded:
+def _read(file: Path, overrides: Sequence[str], allowed: Allowed | None) -> Loaded:
     """Once: it may be a pipe, and it may change while the run goes on."""
     from loadgen.scenario.read import read_scenario
 
-    return read_scenario(file, overrides=overrides, environ=os.environ)
+    variables = None if allowed is None else allowed.variables
+    return read_scenario(file, overrides=overrides, environ=os.environ, variables=variables)
 
 
-def _scenario(loaded: Loaded, connection: str | None, labels: Sequence[str]) -> Scenario:
+def with_control_of_environment(scenario: Scenario) -> Scenario:
+    """A queued run is recorded where its queue is. What is the same already is left: it counts for comparisons."""
+    from loadgen.control.place import ControlPlace
+
+    own, told = ControlPlace.of_scenario(scenario), ControlPlace.from_environment()
+    default = ControlPlace()
+    changed = {
+        name: getattr(told, name)
+        for name in ("connection", "database", "schema", "warehouse")
+        if getattr(told, name) != getattr(own, name)
+        and not (name in ("connection", "warehouse") and getattr(told, name) == getattr(default, name))
+    }
+    return dataclasses.replace(scenario, control=dataclasses.replace(scenario.control, **changed))
+
+
+def _scenario(
+    loaded: Loaded, connection: str | None, labels: Sequence[str], allowed: Allowed | None = None
+) -> Scenario:
     from loadgen.cli.validate import _cores
     from loadgen.scenario.workers import with_workers
 
@@ -237,6 +261,8 @@ def _scenario(loaded: Loaded, connection: str | None, labels: Sequence[str]) -> 
         scenario = dataclasses.replace(scenario, connection=connection)
     given = dict(_label(text) for text in labels)
     scenario = dataclasses.replace(scenario, labels={**scenario.labels, **given})
+    if allowed is not None:
+        scenario = admitted(with_control_of_environment(scenario), allowed, _warn)
     return with_workers(scenario, _cores())
 
 

@@ -125,8 +125,16 @@ def run_as_json(run: Run, figures: RunFigures | None, now: datetime) -> dict[str
         "errors": run.error_count if figures is None else figures.errors,
         "qps": run.current_qps if figures is None else figures.qps,
         "p95_ms": None if figures is None else figures.p95_ms,
-        "find_max": None if run.find_max_state is None else json.loads(run.find_max_state),
+        "find_max": _find_max(run.find_max_state),
     }
+
+
+def _find_max(written: str | None) -> Any:
+    """Of a row that another program may have written."""
+    try:
+        return None if written is None else json.loads(written)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _leader(holder: Holder) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import echo, print_lines, terminal_width, text_table
+from loadgen.cli.common import echo, print_lines, terminal_width, text_table, unreadable_as_json, warn_unreadable
 from loadgen.cli.control_session import control_options, place_given, with_control_session
 from loadgen.cli.duration import duration_s
 from loadgen.cli.place import format_option
@@ -20,6 +20,7 @@ from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.cli.run_view import Look
+    from loadgen.control.records import Rows
     from loadgen.control.retry import Patience
     from loadgen.control.run_status import Run, RunFigures
     from loadgen.control.session import ControlSession
@@ -67,7 +68,7 @@ def list_runs(
     wanted_status = None if status is None else _status(status)
     within_s = None if within is None else duration_s(within, "--within")
 
-    def look(session: ControlSession, patience: Patience) -> tuple[tuple[Listed, ...], datetime]:
+    def look(session: ControlSession, patience: Patience) -> tuple[Rows[Listed], datetime]:
         from loadgen.control import run_status
 
         found = patience.call(
@@ -79,8 +80,11 @@ def list_runs(
     if output == "json":
         from loadgen.cli.run_view import run_as_json
 
-        echo(json.dumps({"runs": [run_as_json(*one, now) for one in found]}, indent=2))
-    elif found:
+        told = {"runs": [run_as_json(*one, now) for one in found], "unreadable": unreadable_as_json(found)}
+        echo(json.dumps(told, indent=2))
+        return
+    warn_unreadable(found)
+    if found:
         print_lines(_table(found, now, terminal_width()))
     else:
         echo("there are no such runs" if status or scenario or within else "there are no runs yet")

@@ -30,7 +30,10 @@ def upcoming(row: ScheduleRow, now: datetime, number: int) -> tuple[list[datetim
         cron = parse_cron(row.cron, row.timezone)
     except ScheduleInvalid as error:
         return [], str(error)
-    return list(itertools.islice(cron.after(max(now, row.last_fire_at)), number)), None
+    try:
+        return list(itertools.islice(cron.after(max(now, row.last_fire_at)), number)), None
+    except OverflowError:
+        return [], f"it is settled up to {_moment(row.last_fire_at)}"
 
 
 def upcoming_text(row: ScheduleRow, now: datetime) -> str:
@@ -180,7 +183,7 @@ def _words(requires: str) -> list[str]:
     """Of a row that may have been written by anybody."""
     try:
         found = json.loads(requires)
-    except ValueError:
+    except (ValueError, RecursionError):
         return [requires]
     return [str(word) for word in found] if isinstance(found, list) else [requires]
 

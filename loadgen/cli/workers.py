@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import echo
+from loadgen.cli.common import echo, text_table, unreadable_as_json, warn_unreadable
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option
 from loadgen.cli.words import parse_words
@@ -58,7 +58,11 @@ def list_workers(
         name="workers",
         **place,
     )
-    echo(json.dumps(_page_as_json(page), indent=2) if output == "json" else _page_as_text(page))
+    if output == "json":
+        echo(json.dumps(_page_as_json(page), indent=2))
+        return
+    warn_unreadable(page.workers)
+    echo(_page_as_text(page))
 
 
 @workers.command("show", epilog="\b\nExample:\n  loadgen workers show bench-7-1203 -c prod")
@@ -133,8 +137,6 @@ def _print_asked(worker: PoolWorker, output: str) -> None:
 
 
 def _page_as_text(page: Page) -> str:
-    from loadgen.cli.common import text_table
-
     if not page.workers:
         return "there are no such runners" if page.total == 0 else "there are no more runners"
     head = ("ID", "STATUS", "RUN", "COMPLETED", "FAILED", "LAST BEAT (UTC)", "LABELS")
@@ -159,6 +161,7 @@ def _page_as_text(page: Page) -> str:
 def _page_as_json(page: Page) -> dict[str, Any]:
     return {
         "workers": [_as_json(worker) for worker in page.workers],
+        "unreadable": unreadable_as_json(page.workers),
         "next_page_token": page.next_token,
         "total_count": page.total,
     }

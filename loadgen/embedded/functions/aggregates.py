@@ -90,7 +90,7 @@ def _extreme_by(*, descending: bool) -> Form:
 
 
 def _hash_agg(call: Call) -> str:
-    columns = ", ".join(call.raw)
+    columns = ", ".join(argument.text for argument in call.raw)
     return f"sf.wrapped(coalesce({call.part('sum', f'hash_record_extended(ROW({columns}), 0)')}, 0))"
 
 

@@ -20,7 +20,7 @@ from loadgen.embedded.functions import FUNCTIONS, normal_unit, script
 from loadgen.embedded.functions.aggregates import AGGREGATES, WINDOWS
 from loadgen.embedded.functions.function import Argument
 from loadgen.embedded.functions.scalars import SCALARS
-from loadgen.embedded.postgres import Postgres
+from loadgen.embedded.postgres import SUPERUSER, Postgres
 from tests.processes import reachable_directory
 
 ROWS = Path(__file__).with_name("function_rows.txt")
@@ -100,7 +100,7 @@ def database() -> Iterator[Database]:
         postgres = Postgres(data_dir, max_connections=10)
         runner.run(postgres.start())
         try:
-            connection = runner.run(asyncpg.connect(**postgres.connect_kwargs, statement_cache_size=0))
+            connection = runner.run(asyncpg.connect(**postgres.connect_kwargs(SUPERUSER), statement_cache_size=0))
             database = Database(runner, connection)
             database.execute("SET search_path = pg_catalog")
             database.execute(script())

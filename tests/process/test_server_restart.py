@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from loadgen.embedded.datadir import DataDir
-from loadgen.embedded.postgres import Postgres
+from loadgen.embedded.postgres import SUPERUSER, Postgres
 from tests.process.served import Wire, serving
 
 LONG = "A_NAME_LONGER_THAN_WHAT_THE_DATABASE_BELOW_CAN_HOLD_" * 3  # 156 bytes; PostgreSQL stops at 63
@@ -130,12 +130,12 @@ async def make_functions_older(path: Path) -> None:
     with DataDir.claim(path) as data_dir:
         postgres = Postgres(data_dir, max_connections=20)
         await postgres.start()
-        connection = await asyncpg.connect(**postgres.connect_kwargs)
+        connection = await asyncpg.connect(**postgres.connect_kwargs(SUPERUSER))
         renamed = await connection.execute(
             "UPDATE pg_proc SET proargnames[1] = 'older_' || proargnames[1]"
             " WHERE pronamespace = 'sf'::regnamespace AND proargnames[1] <> ''"
         )
-        marked = await connection.execute("UPDATE meta.object SET body = '\"older\"' WHERE kind = 'functions'")
+        marked = await connection.execute("UPDATE meta.setup SET digest = 'older'")
         await connection.close()
         await postgres.stop()
     assert renamed != "UPDATE 0"

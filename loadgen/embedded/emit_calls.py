@@ -68,7 +68,7 @@ def _cast(self: Emitter, node: exp.Cast) -> str:
     return cast(self.emit(node.this), kind)
 
 
-@handles(exp.TryCast, "this", "to", "requires_string", "safe")
+@handles(exp.TryCast, "this", "to", "requires_string", "safe", "probe_date_format")
 def _try_cast(self: Emitter, node: exp.TryCast) -> str:
     return cast(self.emit(node.this), type_of(node.to), attempt=True)
 
@@ -284,20 +284,13 @@ def _clock(target: str) -> Callable[[Emitter, Any], str]:
 
 
 handles(exp.CurrentTimestamp, "this", "sysdate")(_clock("sf.current_timestamp()"))
-handles(exp.Localtimestamp, "this")(_clock("sf.current_timestamp()"))
 handles(exp.CurrentDate)(_clock("sf.current_date()"))
-handles(exp.CurrentTime, "this")(_clock("sf.current_time()"))
 handles(exp.Localtime, "this")(_clock("sf.current_time()"))
 
 
 @handles(exp.CurrentUser)
 def _current_user(self: Emitter, node: exp.CurrentUser) -> str:
     return self.context_value("CURRENT_USER")
-
-
-@handles(exp.CurrentRole)
-def _current_role(self: Emitter, node: exp.CurrentRole) -> str:
-    return self.context_value("CURRENT_ROLE")
 
 
 @handles(exp.AtTimeZone, "this", "zone")

@@ -319,7 +319,7 @@ for _type, _word in ((exp.Union, "UNION"), (exp.Except, "EXCEPT"), (exp.Intersec
     handles(_type, "this", "expression", "distinct", *_QUERY_PARTS)(_set_operation(_word))
 
 
-@handles(exp.Subquery, "this", *_QUERY_PARTS)
+@handles(exp.Subquery, "this", "order", "limit", "offset")
 def _subquery(self: Emitter, node: exp.Subquery) -> str:
     """A scalar subquery, or a parenthesised query."""
     return f"({self.emit(node.this)}{_tail(self, node)})"

@@ -31,6 +31,7 @@ from loadgen.embedded.journal import Entry, Journal
 from loadgen.embedded.running import Request
 from loadgen.embedded.session import Session
 from loadgen.embedded.usage import Usage
+from loadgen.embedded.warehouse_models import WarehouseModels
 
 _log = logging.getLogger(__name__)
 ANSWER_WITHIN_S = 45.0  # then the client is told to ask again, as Snowflake does
@@ -49,6 +50,7 @@ class App:
         self.usage = usage
         self.faults = FaultRules(seed)
         self.journal = Journal()
+        models = WarehouseModels(executor.warehouses)
         self._now_ms = now_ms
         self._under_way: dict[str, asyncio.Task[bytes]] = {}  # by request id
         self._answers: OrderedDict[str, asyncio.Task[bytes]] = OrderedDict()  # by query id
@@ -65,6 +67,8 @@ class App:
             ("POST", "/__loadgen/faults"): self._add_fault,
             ("GET", "/__loadgen/faults"): self._list_faults,
             ("DELETE", "/__loadgen/faults"): self._clear_faults,
+            ("POST", "/__loadgen/warehouses"): models.post,
+            ("DELETE", "/__loadgen/warehouses"): models.delete,
             ("GET", "/__loadgen/services"): self._list_services,
             ("POST", "/__loadgen/services"): self._report_service,
         }
@@ -108,7 +112,7 @@ class App:
             exchange.outcome = str(error.errno)
             body = wire.refused(error, getattr(error, "query_id", None))
         except (wire.BadRequest, FaultInvalid) as error:
-            await respond(exchange, 400, wire.dumps({"error": str(error)}))
+            await respond(exchange, error.status, wire.dumps({"error": str(error)}))
             return
         await self._deliver(exchange, body)
 
@@ -337,9 +341,7 @@ class App:
 
     async def _stats(self, exchange: Exchange) -> bytes:
         executor = self.executor
-        warehouses = {
-            w.settings.name: {"running": w.running, "queued": w.queued, "slots": w.limit} for w in executor.warehouses
-        }
+        warehouses = {w.settings.name: w.now() for w in executor.warehouses}
         return wire.dumps(
             {
                 "open_sessions": len(executor.sessions),

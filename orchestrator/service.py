@@ -387,13 +387,12 @@ def _environment(leader: Leader, scenario: Scenario, known: Circumstances, seen:
         warnings.append("target.use_cached_result is on: some answers may come from the result cache")
     if known.shared_warehouse:
         warnings.append("the warehouse was shared: other runs may have measured on it at the same time")
-    return {
+    here = {"python": platform.python_version(), "platform": platform.platform(), "cores": os.cpu_count()}
+    return here | {
+        "niceness": os.getpriority(os.PRIO_PROCESS, 0),  # of workers on this machine too: they inherit it
         "loadgen": __version__,
         "driver": driver.version(),
         "server": known.server,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
         "shared_warehouse": known.shared_warehouse,
         "warnings": warnings,
         "credits": None if leader.watch is None or scenario.connection == EMBEDDED else round(leader.watch.credits, 6),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from loadgen.cli.common import raise_priority
 from loadgen.errors import EmbeddedServerError, UsageError
 
 
@@ -48,6 +49,8 @@ def serve(
         parse_service_time(service_time)
     except ValueError as error:
         raise UsageError(str(error), remedy='For example: --service-time "lognormal(20ms,0.3)"') from None
+
+    raise_priority()  # service times are kept as exactly as the machine allows
 
     def ready(address: Address) -> None:
         click.echo(f"listening on {address.host}:{address.port}")

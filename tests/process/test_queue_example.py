@@ -1,4 +1,4 @@
-"""The README's queue example: any scenario runs on the embedded server that a pool has, and on two warehouses at once."""
+"""The README's queue example: any scenario runs on the embedded server of a pool, and on two warehouses at once."""
 
 from __future__ import annotations
 

@@ -131,6 +131,8 @@ async def is_up_to_date(connection: asyncpg.Connection) -> bool:
     """Whether a connection of STATEMENT_ROLE finds everything as this version sets it up."""
     try:
         return await connection.fetchrow(_UP_TO_DATE, _digest()) is not None
+    except asyncpg.PostgresConnectionError:
+        raise
     except asyncpg.PostgresError:
         return False
 
@@ -147,8 +149,10 @@ async def set_up(postgres: Postgres) -> None:
             await connection.execute(_PRIVILEGES + _OWNERSHIP)
             await connection.execute("DELETE FROM meta.setup")
             await connection.execute("INSERT INTO meta.setup VALUES ($1)", _digest())
+    except asyncpg.PostgresConnectionError:
+        raise
     except asyncpg.PostgresError as error:
         what = f"the data directory was made by another version of loadgen ({error})"
         raise EmbeddedServerError(what, remedy="Choose another directory with --data-dir, or remove it.") from None
     finally:
-        await connection.close()
+        connection.terminate()  # has nothing left to say; a polite close could fail where PostgreSQL died

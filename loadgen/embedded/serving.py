@@ -131,9 +131,14 @@ async def _first_backend(backends: Backends, postgres: Postgres) -> Backend:
     """The superuser is needed only where its work is not done yet."""
     with suppress(asyncpg.InvalidAuthorizationSpecificationError):  # the role does not exist yet
         backend = await backends.acquire("UTC", urgent=True)
-        if await database_setup.is_up_to_date(backend.connection):
+        ready = False
+        try:
+            ready = await database_setup.is_up_to_date(backend.connection)
+        finally:
+            if not ready:
+                backends.discard(backend)
+        if ready:
             return backend
-        backends.discard(backend)
     await database_setup.set_up(postgres)
     return await backends.acquire("UTC", urgent=True)
 
@@ -184,7 +189,7 @@ async def _restarted(engine: Engine, postgres: Postgres, restarts: list[float]) 
     try:
         await postgres.restart()
         await _prepare(engine, postgres)
-    except (EmbeddedServerError, asyncpg.PostgresError, OSError):
+    except (EmbeddedServerError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
         return False
     engine.backends.up.set()
     return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loadgen.embedded import dialect, names
@@ -46,7 +46,6 @@ own = {"T", "H", "C", "D", "S", "X", "INFORMATION_SCHEMA"}
 identifiers = st.lists(
     texts.filter(lambda text: text and text not in own), min_size=PLACES, max_size=PLACES, unique=True
 )
-relaxed = {"suppress_health_check": list(HealthCheck)}
 
 
 def statements(template: str, *drawn: tuple[str, ...]) -> list[str]:
@@ -74,7 +73,7 @@ def check(template: str, values: tuple[str, ...], columns: tuple[str, ...]) -> l
     return found
 
 
-@settings(max_examples=25, **relaxed)
+@settings(max_examples=25)
 @given(literals, identifiers)
 @example(HOSTILE, HOSTILE_NAMES)
 def test_texts_survive_every_clause(postgres, values, columns):
@@ -83,7 +82,7 @@ def test_texts_survive_every_clause(postgres, values, columns):
             assert postgres.parse(sql) != SYNTAX_ERROR, sql
 
 
-@settings(max_examples=3, **relaxed)
+@settings(max_examples=3)
 @given(literals, identifiers)
 @example(HOSTILE, HOSTILE_NAMES)
 def test_texts_survive_every_function(postgres, values, columns):
@@ -121,7 +120,7 @@ def test_every_node_and_every_part_of_a_query_stands_in_a_statement():
     assert wanted - seen == REFUSED
 
 
-@settings(max_examples=150, **relaxed)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(texts, texts.filter(bool)), min_size=1, max_size=5))
 def test_the_lexical_rules_are_postgresqls(postgres, columns):
     sql = "SELECT " + ", ".join(f"{names.literal(text)}::text AS {names.quoted(name)}" for text, name in columns)

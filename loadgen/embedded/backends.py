@@ -26,6 +26,7 @@ from loadgen.embedded.types import EPOCH_2000_DAYS, EPOCH_2000_US, pretty_json, 
 
 STATEMENTS_PREPARED_MAX = 400  # per backend; the least recently used is closed
 CONNECT_S = 20.0
+SEARCH_PATH = "pg_catalog, sf, pg_temp"  # pg_temp would be looked at first if it were not named
 WAL_SEGMENT_BYTES = 16 << 20  # PostgreSQL stops when it cannot make the next one
 
 Encoder = Callable[[Any], Any]
@@ -145,7 +146,7 @@ class Backends:
                 **self._connect_kwargs(),
                 timeout=CONNECT_S,
                 statement_cache_size=0,
-                server_settings={"TimeZone": timezone, "application_name": "loadgen", "search_path": "pg_catalog, sf"},
+                server_settings={"TimeZone": timezone, "application_name": "loadgen", "search_path": SEARCH_PATH},
             )
             for name, (encode, decode, form) in _CODECS.items():
                 await connection.set_type_codec(name, schema="pg_catalog", encoder=encode, decoder=decode, format=form)

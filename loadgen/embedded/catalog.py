@@ -148,7 +148,6 @@ class Catalog:
 
     async def load(self, connection: asyncpg.Connection) -> None:
         """Read the stored catalogue; the server does so once at start and after a restart of PostgreSQL."""
-        await connection.execute(META_DDL)
         rows = await connection.fetch("SELECT kind, key, body FROM meta.object ORDER BY kind, key")
         bodies: dict[str, list[dict[str, Any]]] = {"database": [], "schema": [], "table": []}
         for kind, _key, body in rows:

@@ -151,17 +151,30 @@ class Emitter:
 
     # --- parameters -----------------------------------------------------------------------------------------------
 
-    def bind(self, number: int) -> str:
-        """The user's bind number `number` (from 1), cast to the type it was sent with."""
+    def bind_number(self, node: exp.Placeholder) -> int:
+        """Which bind of the user a `?` or `:1` stands for, from 1."""
+        mark = str(node.this)
+        number = self.binds.numbers.get(mark) or (int(mark) if mark.isdigit() else None)
+        if number is None:
+            raise compilation(2049, "42601", f"Bind variable :{mark.upper()} not set.")
         if not 1 <= number <= len(self.binds.types):
             raise compilation(2049, "42601", "Bind variable ? not set.")
-        kind = self.binds.types[number - 1]
+        return number
+
+    def bind_type(self, node: exp.Placeholder) -> str:
+        """The type that a bind was sent with, or TEXT where it travels as text and is not converted."""
+        kind = self.binds.types[self.bind_number(node) - 1]
+        return kind if kind in SCALAR_BINDS or kind in ("NULL", "TIMESTAMP_TZ") else "TEXT"
+
+    def bind(self, node: exp.Placeholder) -> str:
+        """A bind of the user, cast to the type it was sent with."""
+        number, kind = self.bind_number(node), self.bind_type(node)
         if kind == "NULL":
             return "NULL"
         value = f'"~binds"."c{number}"' if self.binds.arrays else self.parameter(number)
         if kind == "TIMESTAMP_TZ" or (kind == "BINARY" and self.binds.arrays):  # these travel as text
             return f"sf.cast_{CAST_NAMES[kind]}({value}::text)"
-        return f"{value}::{POSTGRES_TYPES[kind] if kind in SCALAR_BINDS else 'text'}"
+        return f"{value}::{POSTGRES_TYPES[kind]}"
 
     def parameter(self, key: int | str) -> str:
         """The PostgreSQL parameter for a bind (its number) or a context value (its name), numbered by first use."""

@@ -12,10 +12,10 @@ from sqlglot import exp
 
 from loadgen.embedded import dialect, names
 from loadgen.embedded.emit import CAST_NAMES, CONTEXT_FUNCTIONS, Emitter, handles
-from loadgen.embedded.emit_operators import order_item
+from loadgen.embedded.emit_operators import is_float, order_item, whole_number
 from loadgen.embedded.failure import compilation, unknown_function, unsupported, wrong_arity
 from loadgen.embedded.functions import FUNCTIONS, Function, normal_unit
-from loadgen.embedded.functions.function import Order
+from loadgen.embedded.functions.function import Argument, Order
 from loadgen.embedded.types import POSTGRES_TYPES, SnowType, declared
 
 SEQUENCES = frozenset({"SEQ1", "SEQ2", "SEQ4", "SEQ8"})
@@ -68,7 +68,7 @@ def _cast(self: Emitter, node: exp.Cast) -> str:
     return cast(self.emit(node.this), kind)
 
 
-@handles(exp.TryCast, "this", "to", "requires_string", "safe")
+@handles(exp.TryCast, "this", "to", "requires_string", "safe", "probe_date_format")
 def _try_cast(self: Emitter, node: exp.TryCast) -> str:
     return cast(self.emit(node.this), type_of(node.to), attempt=True)
 
@@ -98,16 +98,16 @@ def _bracket(self: Emitter, node: exp.Bracket) -> str:
 
 @handles(exp.Array, "expressions", "bracket_notation")
 def _array(self: Emitter, node: exp.Array) -> str:
-    return written(known("ARRAY_CONSTRUCT"), self.all(node.expressions))
+    return written(known("ARRAY_CONSTRUCT"), [argument_of(self, item) for item in node.expressions])
 
 
 @handles(exp.Struct, "expressions")
 def _struct(self: Emitter, node: exp.Struct) -> str:
-    arguments: list[str] = []
+    arguments: list[Argument] = []
     for pair in node.expressions:
         if not isinstance(pair, exp.PropertyEQ):
             raise unsupported("object literal")
-        arguments += [f"{names.literal(str(pair.this.name))}::text", self.emit(pair.expression)]
+        arguments += [Argument.literal(str(pair.this.name)), argument_of(self, pair.expression)]
     return written(known("OBJECT_CONSTRUCT"), arguments)
 
 
@@ -137,21 +137,49 @@ def call_of(self: Emitter, node: exp.Anonymous, *, order_by: Order = (), over: s
     arguments = []
     for index, argument in enumerate(node.expressions):
         if index in function.unit_arguments:
-            arguments.append(names.literal(unit_of(argument)))
+            arguments.append(Argument.unit(unit_of(argument)))
         elif isinstance(argument, exp.Distinct):
             distinct = True
             inner = argument.expressions[0]
-            arguments += self.all(inner.expressions if isinstance(inner, exp.Tuple) else argument.expressions)
+            listed = inner.expressions if isinstance(inner, exp.Tuple) else argument.expressions
+            arguments += [argument_of(self, item) for item in listed]
         elif isinstance(argument, exp.Kwarg | exp.Lambda):
             raise unsupported("named argument")
+        elif index in function.integer_arguments:
+            arguments.append(Argument(f"({self.emit(argument)})::integer"))
         else:
-            emitted = self.emit(argument)
-            arguments.append(f"({emitted})::integer" if index in function.integer_arguments else emitted)
+            arguments.append(argument_of(self, argument))
     return written(function, arguments, distinct=distinct, order_by=order_by, over=over)
 
 
+def argument_of(self: Emitter, node: exp.Expr) -> Argument:
+    """A node as an argument: emitted, with what the tree says of it."""
+    text = self.emit(node)
+    if isinstance(node, exp.RawString) or (isinstance(node, exp.Literal) and node.is_string):
+        return Argument(text, "text", str(node.this))
+    if isinstance(node, exp.Literal):
+        return Argument(text, "" if is_float(node) else "number", str(node.this))
+    if isinstance(node, exp.Null) or (isinstance(node, exp.Placeholder) and self.bind_type(node) == "NULL"):
+        return Argument(text, "null")
+    return Argument(text, "variant" if _gives_variant(node) else "")
+
+
+def _gives_variant(node: exp.Expr) -> bool:
+    if isinstance(node, exp.Anonymous):
+        function = FUNCTIONS.get(str(node.this).upper())
+        return function is not None and function.variant
+    if isinstance(node, exp.Cast) and not isinstance(node, exp.TryCast):
+        return type_of(node.to).kind == "VARIANT"
+    return isinstance(node, exp.JSONExtract | exp.Bracket | exp.Dot)
+
+
 def written(
-    function: Function, arguments: list[str], *, distinct: bool = False, order_by: Order = (), over: str | None = None
+    function: Function,
+    arguments: list[Argument],
+    *,
+    distinct: bool = False,
+    order_by: Order = (),
+    over: str | None = None,
 ) -> str:
     text = function.emit(arguments, distinct=distinct, order_by=order_by, over=over)
     return f"({text})::{POSTGRES_TYPES[function.returns]}" if function.returns else text
@@ -213,18 +241,19 @@ def _window(self: Emitter, node: exp.Window) -> str:
 
 
 def _frame(self: Emitter, spec: exp.WindowSpec) -> str:
-    if spec.args.get("kind") not in ("ROWS", "RANGE") or spec.args.get("exclude"):
+    kind = str(spec.args.get("kind") or "").upper()
+    if kind not in ("ROWS", "RANGE") or spec.args.get("exclude"):
         raise unsupported("window frame")
 
     def edge(which: str) -> str:
-        value = spec.args.get(which)
-        if isinstance(value, str):
-            return f"{value} {spec.args.get(which + '_side') or ''}".strip()
-        if isinstance(value, exp.Literal) and value.is_int:
-            return f"{value.this} {spec.args.get(which + '_side') or ''}".strip()
-        raise unsupported("window frame")
+        value, side = spec.args.get(which), spec.args.get(f"{which}_side")
+        if not isinstance(value, str):
+            value = whole_number(value)
+        if value is None or str(side or "").upper() not in ("", "PRECEDING", "FOLLOWING"):
+            raise unsupported("window frame")
+        return f"{value} {side}" if side else value
 
-    return f"{spec.args['kind']} BETWEEN {edge('start')} AND {edge('end')}"
+    return f"{kind} BETWEEN {edge('start')} AND {edge('end')}"
 
 
 @handles(exp.Extract, "this", "expression")
@@ -255,20 +284,13 @@ def _clock(target: str) -> Callable[[Emitter, Any], str]:
 
 
 handles(exp.CurrentTimestamp, "this", "sysdate")(_clock("sf.current_timestamp()"))
-handles(exp.Localtimestamp, "this")(_clock("sf.current_timestamp()"))
 handles(exp.CurrentDate)(_clock("sf.current_date()"))
-handles(exp.CurrentTime, "this")(_clock("sf.current_time()"))
 handles(exp.Localtime, "this")(_clock("sf.current_time()"))
 
 
 @handles(exp.CurrentUser)
 def _current_user(self: Emitter, node: exp.CurrentUser) -> str:
     return self.context_value("CURRENT_USER")
-
-
-@handles(exp.CurrentRole)
-def _current_role(self: Emitter, node: exp.CurrentRole) -> str:
-    return self.context_value("CURRENT_ROLE")
 
 
 @handles(exp.AtTimeZone, "this", "zone")

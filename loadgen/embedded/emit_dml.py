@@ -82,7 +82,7 @@ def _wrong_width(expected: int, got: int) -> Exception:
 def _insert_values(self: Emitter, body: exp.Values, expected: int) -> str:
     if any(body.args.get(part) for part in ("alias", "order", "limit", "offset", "pivots")):
         raise unsupported("VALUES with an alias in INSERT")
-    rows = []
+    rows, defaults = [], False
     for row in body.expressions:
         items = row.expressions if isinstance(row, exp.Tuple) else [row]
         if len(items) != expected:
@@ -90,8 +90,9 @@ def _insert_values(self: Emitter, body: exp.Values, expected: int) -> str:
         for item in items:
             _check_value(item)
         rows.append([_default(item) or self.emit(item) for item in items])
+        defaults = defaults or any(_default(item) for item in items)
     if self.binds.arrays:
-        if len(rows) != 1 or "DEFAULT" in rows[0]:
+        if len(rows) != 1 or defaults:
             raise unsupported("array bind in a VALUES list of several rows or with DEFAULT")
         return f"SELECT {', '.join(rows[0])} FROM {binds_source(self)}"
     return "VALUES " + ", ".join(f"({', '.join(row)})" for row in rows)

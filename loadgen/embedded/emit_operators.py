@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ from sqlglot import exp
 
 from loadgen.embedded import dialect, names
 from loadgen.embedded.emit import CONTEXT_FUNCTIONS, Emitter, handles
-from loadgen.embedded.failure import compilation, invalid_identifier, syntax_error, unknown_function, unsupported
+from loadgen.embedded.failure import invalid_identifier, syntax_error, unknown_function, unsupported
 from loadgen.embedded.functions.function import OrderItem
 
 
@@ -42,11 +43,10 @@ def _arithmetic(operator: str) -> Callable[[Emitter, Any], str]:
 
 def _number(self: Emitter, node: exp.Expr) -> str:
     """An operand of arithmetic: a text is a number here, or PostgreSQL would take `variant - text` for its own."""
-    text = self.emit(node)
     is_text = (isinstance(node, exp.Literal) and node.is_string) or (
-        isinstance(node, exp.Placeholder) and text.endswith("::text")
+        isinstance(node, exp.Placeholder) and self.bind_type(node) == "TEXT"
     )
-    return f"sf.cast_number({text})" if is_text else text
+    return f"sf.cast_number({self.emit(node)})" if is_text else self.emit(node)
 
 
 handles(exp.Add, "this", "expression")(_arithmetic("+"))
@@ -178,7 +178,22 @@ def _literal(self: Emitter, node: exp.Literal) -> str:
     if node.is_string:
         return f"{names.literal(str(node.this))}::text"
     text = str(node.this)
-    return f"{text}::{'double precision' if 'e' in text.lower() else 'numeric'}"
+    if _NUMBER.fullmatch(text) is None:
+        raise syntax_error(*dialect.position(self.text, text), text)
+    return f"{text}::{'double precision' if is_float(node) else 'numeric'}"
+
+
+_NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def is_float(number: exp.Literal) -> bool:
+    return "e" in str(number.this).lower()
+
+
+def whole_number(node: exp.Expr | None) -> str | None:
+    """The digits of a literal whole number; None for anything else."""
+    text = str(node.this) if isinstance(node, exp.Literal) and not node.is_string else ""
+    return text if text.isascii() and text.isdigit() else None
 
 
 @handles(exp.RawString, "this")
@@ -208,12 +223,7 @@ def _star(self: Emitter, node: exp.Star) -> str:
 
 @handles(exp.Placeholder, "this", "jdbc")
 def _placeholder(self: Emitter, node: exp.Placeholder) -> str:
-    mark = str(node.this)
-    if mark in self.binds.numbers:
-        return self.bind(self.binds.numbers[mark])
-    if mark.isdigit():
-        return self.bind(int(mark))
-    raise compilation(2049, "42601", f"Bind variable :{mark.upper()} not set.")
+    return self.bind(node)
 
 
 @handles(exp.Column, "this", "table", "db", "catalog")
@@ -256,8 +266,7 @@ def _ordered(self: Emitter, node: exp.Ordered) -> str:
 
 def order_item(self: Emitter, node: exp.Ordered) -> OrderItem:
     item = node.this
-    ordinal = isinstance(item, exp.Literal) and item.is_int
-    text = str(item.this) if ordinal else self.emit(item)
+    text = whole_number(item) or self.emit(item)
     descending = bool(node.args.get("desc"))
     nulls_first = node.args.get("nulls_first")
     # NULL is the largest value in both systems, unless said otherwise.

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from loadgen.embedded import dialect, names
 from loadgen.embedded.emit import Emitter, Scope, handles
+from loadgen.embedded.emit_operators import whole_number
 from loadgen.embedded.emit_source import from_clause, lookup
 from loadgen.embedded.failure import compilation, syntax_error, unsupported
 from loadgen.embedded.functions import FUNCTIONS
@@ -172,10 +173,7 @@ def _group(self: Emitter, node: exp.Select) -> str:
         plain = [item for item in node.expressions if not _aggregates(item)]
         items = [self.emit(item.this if isinstance(item, exp.Alias) else item) for item in plain]
         return f" GROUP BY {', '.join(items)}" if items else ""
-    items = [
-        str(item.this) if isinstance(item, exp.Literal) and item.is_int else self.emit(item)
-        for item in group.expressions
-    ]
+    items = [whole_number(item) or self.emit(item) for item in group.expressions]
     return f" GROUP BY {', '.join(items)}"
 
 
@@ -240,9 +238,10 @@ def _limit(self: Emitter, node: exp.Expr) -> str:
             value = part.expression
             if isinstance(value, exp.Literal) and value.is_string and not value.this:
                 continue  # an empty text is no limit
-            if not (isinstance(value, exp.Null | exp.Placeholder) or (isinstance(value, exp.Literal) and value.is_int)):
+            number = whole_number(value)
+            if number is None and not isinstance(value, exp.Null | exp.Placeholder):
                 raise compilation(1015, "22023", f"{word} must be a non-negative whole number.")
-            text += f" {word} {value.this if isinstance(value, exp.Literal) else f'({self.emit(value)})::bigint'}"
+            text += f" {word} {number or f'({self.emit(value)})::bigint'}"
     return text
 
 
@@ -320,7 +319,7 @@ for _type, _word in ((exp.Union, "UNION"), (exp.Except, "EXCEPT"), (exp.Intersec
     handles(_type, "this", "expression", "distinct", *_QUERY_PARTS)(_set_operation(_word))
 
 
-@handles(exp.Subquery, "this", *_QUERY_PARTS)
+@handles(exp.Subquery, "this", "order", "limit", "offset")
 def _subquery(self: Emitter, node: exp.Subquery) -> str:
     """A scalar subquery, or a parenthesised query."""
     return f"({self.emit(node.this)}{_tail(self, node)})"

@@ -40,10 +40,14 @@ def quoted(name: str) -> str:
     return '"' + stored(name).replace('"', '""') + '"'
 
 
+def schema_key(database: str, schema: str) -> str:
+    """One name for a schema of a database; dots inside names cannot make two of them one."""
+    return ".".join(part.replace("~", "~~").replace(".", "~d") for part in (database, schema))
+
+
 def schema_name(database: str, schema: str) -> str:
-    """The PostgreSQL schema of a Snowflake schema, quoted; dots inside names cannot make two of them one."""
-    parts = (part.replace("~", "~~").replace(".", "~d") for part in (database, schema))
-    return quoted(".".join(parts))
+    """The PostgreSQL schema of a Snowflake schema, quoted."""
+    return quoted(schema_key(database, schema))
 
 
 def relation(database: str, schema: str, name: str) -> str:

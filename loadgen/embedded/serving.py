@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import hashlib
 import logging
 import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,16 +19,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from loadgen import __version__
-from loadgen.embedded import account, functions
+from loadgen.embedded import account, database_setup
 from loadgen.embedded.app import App
-from loadgen.embedded.backends import Backends
-from loadgen.embedded.catalog import META_DDL, Catalog
+from loadgen.embedded.backends import Backend, Backends
+from loadgen.embedded.catalog import Catalog
 from loadgen.embedded.datadir import Address, DataDir
 from loadgen.embedded.engine import Engine
 from loadgen.embedded.executor import Executor
 from loadgen.embedded.history import History
 from loadgen.embedded.null import NullEngine
-from loadgen.embedded.postgres import Postgres
+from loadgen.embedded.postgres import STATEMENT_ROLE, Postgres
 from loadgen.embedded.server import Options
 from loadgen.embedded.service_time import Alarm
 from loadgen.embedded.services import Services
@@ -71,11 +71,11 @@ async def serve_postgres(
         ready(address)
 
     alarm = Alarm(time.monotonic)
-    backends = Backends(lambda: postgres.connect_kwargs, BACKENDS_MAX, data_dir.path)
+    backends = Backends(lambda: postgres.connect_kwargs(STATEMENT_ROLE), BACKENDS_MAX, data_dir.path)
     guard: asyncio.Task[None] | None = None
     try:
         engine = Engine(catalog=Catalog(), backends=backends, **_parts(options, alarm))
-        await _prepare(engine)
+        await _prepare(engine, postgres)
         await account.furnish(engine)
         guard = asyncio.create_task(_guard(engine, postgres, stopping), name="postgres-guard")
         await _serve_http(engine, options, listener, stopping, publish)
@@ -117,48 +117,30 @@ async def _ended(guard: asyncio.Task[None] | None) -> EmbeddedServerError | None
     return problem if isinstance(problem, EmbeddedServerError) else None
 
 
-async def _prepare(engine: Engine) -> None:
-    """Bring a started PostgreSQL up to date: functions, catalogue."""
-    backend = await engine.backends.acquire("UTC", urgent=True)
+async def _prepare(engine: Engine, postgres: Postgres) -> None:
+    """Bring a started PostgreSQL up to date, and read the catalogue."""
+    backend = await _first_backend(engine.backends, postgres)
     try:
         async with engine.catalog.changing:
-            await _load_functions(backend.connection)
             await engine.catalog.load(backend.connection)
     finally:
         await engine.backends.release(backend)
 
 
-# A function cannot be replaced by one with other parameter names, nor dropped while a view or a default uses it. So the
-# names of an older library's parameters are taken away before the new one replaces them, in the same transaction.
-_UNNAME_PARAMETERS = """
-UPDATE pg_proc SET proargnames = CASE WHEN proargmodes IS NULL THEN NULL ELSE ARRAY(
-    SELECT CASE WHEN mode IN ('i', 'b', 'v') THEN '' ELSE name END
-    FROM unnest(proargnames, proargmodes) WITH ORDINALITY AS argument(name, mode, position) ORDER BY position) END
-WHERE pronamespace = 'sf'::regnamespace AND proargnames IS NOT NULL
-"""
-
-
-async def _load_functions(connection: Any) -> None:
-    """The library of SQL functions, run again only when it changed."""
-    text = functions.script()
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    await connection.execute(META_DDL)
-    known = await connection.fetchval("SELECT body FROM meta.object WHERE kind = 'functions' AND key = 'digest'")
-    if known == f'"{digest}"':
-        return
-    async with connection.transaction():
-        if known is not None:
-            await connection.execute(_UNNAME_PARAMETERS)
+async def _first_backend(backends: Backends, postgres: Postgres) -> Backend:
+    """The superuser is needed only where its work is not done yet."""
+    with suppress(asyncpg.InvalidAuthorizationSpecificationError):  # the role does not exist yet
+        backend = await backends.acquire("UTC", urgent=True)
+        ready = False
         try:
-            await connection.execute(text)
-        except asyncpg.PostgresError as error:
-            what = f"the data directory was made by another version of loadgen ({error})"
-            raise EmbeddedServerError(what, remedy="Choose another directory with --data-dir, or remove it.") from None
-        await connection.execute(
-            "INSERT INTO meta.object VALUES ('functions', 'digest', $1)"
-            " ON CONFLICT (kind, key) DO UPDATE SET body = excluded.body",
-            f'"{digest}"',
-        )
+            ready = await database_setup.is_up_to_date(backend.connection)
+        finally:
+            if not ready:
+                backends.discard(backend)
+        if ready:
+            return backend
+    await database_setup.set_up(postgres)
+    return await backends.acquire("UTC", urgent=True)
 
 
 async def _guard(engine: Engine, postgres: Postgres, stopping: asyncio.Event) -> None:
@@ -206,8 +188,8 @@ async def _restarted(engine: Engine, postgres: Postgres, restarts: list[float]) 
         raise EmbeddedServerError(what, remedy=f"Its log is {postgres.log_path}.")
     try:
         await postgres.restart()
-        await _prepare(engine)
-    except (EmbeddedServerError, asyncpg.PostgresError, OSError):
+        await _prepare(engine, postgres)
+    except (EmbeddedServerError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
         return False
     engine.backends.up.set()
     return True

@@ -192,6 +192,7 @@ EXPRESSIONS = [
     ("TO_DATE('02.01.2026', 'DD.MM.YYYY')", date(2026, 1, 2)),
     ("TO_TIMESTAMP_NTZ(1767322800)", ntz("2026-01-02 03:00:00")),
     ("TRY_CAST('x' AS NUMBER)", None),
+    ("TRY_CAST('x' AS DATE)", None),
     ("TRY_TO_NUMBER('12')", 12),
     ("DATEADD(month, 1, '2026-01-31'::DATE)", date(2026, 2, 28)),
     ("DATEADD('day', -1, '2026-01-01'::TIMESTAMP_NTZ)", ntz("2025-12-31 00:00:00")),

@@ -36,6 +36,9 @@ def literal(text: str) -> str:
         ("SELECT ARRAY_AGG({0}) WITHIN GROUP (ORDER BY {0})[0]::VARCHAR FROM T", None),
         ("SELECT MAX({0}) OVER (PARTITION BY {0} ORDER BY {0} NULLS FIRST) FROM T LIMIT 1", None),
         ("SELECT {0} FROM T QUALIFY ROW_NUMBER() OVER (ORDER BY {0} DESC) = 1", None),
+        ("SELECT COALESCE(NULL, {0}, V) FROM T LIMIT 1", None),
+        ("SELECT NVL2({0}, IFF(V = {0}, V, {0}), GREATEST({0}, V)) FROM T LIMIT 1", None),
+        ('SELECT "a""; --" FROM (SELECT {0} AS "a""; --" FROM T LIMIT 1)', None),
         ("WITH C AS (SELECT {0} AS L FROM T) SELECT L FROM C QUALIFY ROW_NUMBER() OVER (ORDER BY {0}) = 1", None),
     ],
 )
@@ -45,3 +48,11 @@ def test_a_literal_survives_every_clause(cursor, sql, expected, text):
     ((found,),) = cursor.execute(sql.format(literal(text))).fetchall()
 
     assert found == (text if expected is None else expected)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_literal_survives_a_default(cursor, text):
+    cursor.execute(f"CREATE OR REPLACE TABLE D (X NUMBER, L VARCHAR DEFAULT {literal(text)})")
+    cursor.execute("INSERT INTO D (X) VALUES (1)")
+
+    assert cursor.execute("SELECT L FROM D").fetchall() == [(text,)]

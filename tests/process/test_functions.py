@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,16 @@ import asyncpg
 import pytest
 from sqlglot import exp
 
+import loadgen.embedded.plan  # noqa: F401  (registers every part of the emitter)
 from loadgen.embedded import dialect
+from loadgen.embedded.catalog import Catalog
 from loadgen.embedded.datadir import DataDir
+from loadgen.embedded.emit import Binds, Emitter
 from loadgen.embedded.functions import FUNCTIONS, normal_unit, script
 from loadgen.embedded.functions.aggregates import AGGREGATES, WINDOWS
-from loadgen.embedded.functions.function import Order, OrderItem
+from loadgen.embedded.functions.function import Argument
 from loadgen.embedded.functions.scalars import SCALARS
-from loadgen.embedded.postgres import Postgres
+from loadgen.embedded.postgres import SUPERUSER, Postgres
 from tests.processes import reachable_directory
 
 ROWS = Path(__file__).with_name("function_rows.txt")
@@ -30,14 +33,6 @@ INSERT INTO t VALUES
     ('a', 2, 2.50, 2.5, 'y', false, '2024-01-02', '2024-01-02 11:30:00', '{"k": 2, "s": "q"}'),
     ('b', 4, NULL, NULL, 'x', NULL, NULL, NULL, NULL);
 """
-CASTS = {
-    "DECIMAL": "number", "DOUBLE": "float", "FLOAT": "float", "VARCHAR": "text", "BOOLEAN": "boolean", "DATE": "date",
-    "TIME": "time", "TIMESTAMPNTZ": "ntz", "TIMESTAMPLTZ": "ltz", "TIMESTAMPTZ": "tz", "VARIANT": "variant",
-}  # fmt: skip
-OPERATORS: dict[type[exp.Expr], str] = {
-    exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.DPipe: "||", exp.EQ: "=", exp.LT: "<", exp.GT: ">", exp.GTE: ">=",
-}  # fmt: skip
-WHOLE_PARTITION = "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
 
 
 @dataclass(frozen=True)
@@ -57,86 +52,8 @@ def read_rows() -> list[Row]:
     return rows
 
 
-# --- just enough of an emitter to write the rows in Snowflake's own SQL ----------------------------------------------
-
-
 def emit(node: exp.Expr) -> str:
-    for kind, write in WRITERS.items():
-        if isinstance(node, kind):
-            return write(node)
-    sign = OPERATORS[type(node)]
-    return f"({emit(node.this)} {sign} {emit(node.expression)})"
-
-
-def emit_literal(node: exp.Literal) -> str:
-    return f"'{node.this.replace(chr(39), chr(39) * 2)}'::text" if node.is_string else f"{node.this}::numeric"
-
-
-def emit_cast(node: exp.Cast) -> str:
-    kind = node.to.this.value
-    digits = ",".join(str(argument.this.this) for argument in node.to.expressions)
-    text = f"sf.cast_{CASTS[kind]}({emit(node.this)})"
-    return f"{text}::numeric({digits or '38,0'})" if kind == "DECIMAL" else text
-
-
-def emit_path(node: exp.JSONExtract) -> str:
-    keys = [step.this for step in node.expression.expressions if isinstance(step, exp.JSONPathKey)]
-    return f"sf.get({emit(node.this)}, '{keys[0]}'::text)"
-
-
-def order_item(node: exp.Ordered) -> OrderItem:
-    return OrderItem(value=emit(node.this), descending=bool(node.args.get("desc")))
-
-
-def emit_call(node: exp.Expr, order_by: Order = (), over: str | None = None) -> str:
-    if isinstance(node, exp.WithinGroup):
-        return emit_call(node.this, tuple(map(order_item, node.expression.expressions)), over)
-    function = FUNCTIONS[str(node.this).upper()]
-    given = node.expressions
-    distinct = bool(given) and isinstance(given[0], exp.Distinct)
-    if distinct:
-        given = [*given[0].expressions, *given[1:]]
-    assert len(given) >= function.least
-    assert function.most is None or len(given) <= function.most
-    arguments = [emit_argument(function.unit_arguments, function.integer_arguments, *pair) for pair in enumerate(given)]
-    if over is not None and function.whole_frame:
-        over = f"{over} {WHOLE_PARTITION}"
-    return function.emit(arguments, distinct=distinct, order_by=order_by, over=over)
-
-
-def emit_argument(units: tuple[int, ...], integers: tuple[int, ...], index: int, node: exp.Expr) -> str:
-    if index in units:
-        return f"'{normal_unit(node.name)}'"
-    return f"({emit(node)})::integer" if index in integers else emit(node)
-
-
-def emit_window(node: exp.Window) -> str:
-    partition = [emit(item) for item in node.args.get("partition_by") or []]
-    order = [emit(item) for item in node.args["order"].expressions] if node.args.get("order") else []
-    over = [f"PARTITION BY {', '.join(partition)}"] if partition else []
-    over += [f"ORDER BY {', '.join(order)}"] if order else []
-    return emit_call(node.this, over=" ".join(over))
-
-
-WRITERS: dict[type[exp.Expr], Callable[[Any], str]] = {
-    exp.Literal: emit_literal,
-    exp.Null: lambda node: "NULL",
-    exp.Boolean: lambda node: str(bool(node.this)).upper(),
-    exp.Star: lambda node: "*",
-    exp.Neg: lambda node: f"(- {emit(node.this)})",
-    exp.Column: lambda node: f'"{node.name.upper()}"',
-    exp.Ordered: lambda node: order_item(node).text,
-    exp.Cast: emit_cast,
-    exp.JSONExtract: emit_path,
-    exp.Div: lambda node: f"sf.div({emit(node.this)}, {emit(node.expression)})",
-    exp.Mod: lambda node: f"sf.mod({emit(node.this)}, {emit(node.expression)})",
-    exp.Between: lambda node: f"({emit(node.this)} BETWEEN {emit(node.args['low'])} AND {emit(node.args['high'])})",
-    exp.Extract: lambda node: f"sf.date_part('{normal_unit(node.name)}', {emit(node.expression)})",
-    exp.StrPosition: lambda node: FUNCTIONS["POSITION"].emit([emit(node.args["substr"]), emit(node.this)]),
-    exp.Window: emit_window,
-    exp.WithinGroup: emit_call,
-    exp.Anonymous: emit_call,
-}
+    return Emitter(Catalog(), None, None, Binds()).emit(node)
 
 
 def columns_of(tree: exp.Expr) -> bool:
@@ -183,7 +100,7 @@ def database() -> Iterator[Database]:
         postgres = Postgres(data_dir, max_connections=10)
         runner.run(postgres.start())
         try:
-            connection = runner.run(asyncpg.connect(**postgres.connect_kwargs, statement_cache_size=0))
+            connection = runner.run(asyncpg.connect(**postgres.connect_kwargs(SUPERUSER), statement_cache_size=0))
             database = Database(runner, connection)
             database.execute("SET search_path = pg_catalog")
             database.execute(script())
@@ -244,7 +161,7 @@ def test_every_target_exists_with_its_arity(database):
 
 
 def test_grouping_is_written_as_postgresql_has_it(database):
-    text = FUNCTIONS["GROUPING"].emit(['"G"'])
+    text = FUNCTIONS["GROUPING"].emit([Argument('"G"')])
 
     assert [record[0] for record in database.rows(f'SELECT {text} FROM t GROUP BY "G"')] == [0, 0]
 

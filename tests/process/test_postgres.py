@@ -14,7 +14,7 @@ import pytest
 
 from loadgen.embedded import postgres as module
 from loadgen.embedded.datadir import DataDir, reachable_copy
-from loadgen.embedded.postgres import Postgres, postgres_processes_in, socket_dir_of, usable_programs
+from loadgen.embedded.postgres import SUPERUSER, Postgres, postgres_processes_in, socket_dir_of, usable_programs
 from loadgen.errors import EmbeddedServerError
 from tests.processes import (
     VARIANTS,
@@ -31,7 +31,7 @@ OWNER = """
 import asyncio, sys
 from pathlib import Path
 from loadgen.embedded.datadir import DataDir
-from loadgen.embedded.postgres import Postgres
+from loadgen.embedded.postgres import SUPERUSER, Postgres
 
 async def main():
     with DataDir.claim(Path(sys.argv[1])) as data_dir:
@@ -78,7 +78,7 @@ def in_postgres(path: Path, test: Callable[[Postgres], Awaitable[None]]) -> None
 
 
 async def value(postgres: Postgres, sql: str) -> object:
-    connection = await asyncpg.connect(**postgres.connect_kwargs)
+    connection = await asyncpg.connect(**postgres.connect_kwargs(SUPERUSER))
     try:
         return await connection.fetchval(sql)
     finally:
@@ -91,7 +91,7 @@ async def answers(postgres: Postgres) -> None:
 
 async def endless_statement(postgres: Postgres) -> tuple[int, asyncio.Task[object]]:
     """A backend that is busy for ever, and so does not notice when its postmaster dies."""
-    connection = await asyncpg.connect(**postgres.connect_kwargs)
+    connection = await asyncpg.connect(**postgres.connect_kwargs(SUPERUSER))
     task = asyncio.create_task(connection.execute("DO $$ BEGIN LOOP END LOOP; END $$"))
     active = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'DO %'"
     while not await value(postgres, active):

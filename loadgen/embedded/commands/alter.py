@@ -97,7 +97,7 @@ def _add(call: Call, cursor: Cursor) -> Step:
                 default = f"nextval({names.literal(sequence)})::numeric"
             text = f"ALTER TABLE {table.relation} ADD COLUMN {names.quoted(column.name)} {column.type.postgres}"
             text += f" DEFAULT ({default})" if default else ""
-            await connection.execute(text + ("" if column.nullable else " NOT NULL"))
+            await connection.fetch(text + ("" if column.nullable else " NOT NULL"))
             table = store.with_column(table, column)
         return table
 

@@ -117,7 +117,8 @@ async def make_schema(connection: asyncpg.Connection, schema: Schema) -> None:
     body = asdict(schema)
     body.pop("tables")
     await store.store(connection, "schema", [schema.database, schema.name], body)
-    await connection.execute(f"CREATE SCHEMA {names.schema_name(schema.database, schema.name)}")
+    stored = names.stored(names.schema_key(schema.database, schema.name))
+    await connection.fetchval("SELECT meta.create_schema($1)::text", stored)
 
 
 def new_database(name: str, comment: str = "", transient: bool = False) -> Database:

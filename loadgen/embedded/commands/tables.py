@@ -176,7 +176,7 @@ async def _filled(call: Call, backend: Backend, table: Table, query: Plan) -> Ta
     for column in open_numbers:
         await backend.connection.execute(_retype(table, column, "numeric"))
     arguments = await call.engine.arguments(backend, call.session, query, call.request, call.running)
-    await backend.connection.execute(f"INSERT INTO {table.relation} {query.sql}", *arguments)
+    await backend.connection.fetch(f"INSERT INTO {table.relation} {query.sql}", *arguments)
     for column in open_numbers:
         found = await backend.connection.fetchval(
             f"SELECT max(scale({names.quoted(column.name)}))::text FROM {table.relation}"
@@ -252,7 +252,7 @@ async def make_table(connection: asyncpg.Connection, table: Table, draft: Draft)
         lines.append(line + ("" if column.nullable else " NOT NULL"))
     if table.hybrid:
         lines += _constraints(table)
-    await connection.execute(f"CREATE TABLE {table.relation} ({', '.join(lines)}) WITH (fillfactor = 70)")
+    await connection.fetch(f"CREATE TABLE {table.relation} ({', '.join(lines)}) WITH (fillfactor = 70)")
     for index in table.indexes:
         await make_index(connection, table, index)
 

@@ -8,6 +8,8 @@ from loadgen.embedded.functions.function import FLOAT, INTEGER, Call, Form, Func
 
 def _count(call: Call) -> str:
     """COUNT(a, b) counts the rows in which none is NULL."""
+    if call.order_by:
+        raise unsupported(f"{call.function.name} with WITHIN GROUP")
     if len(call.arguments) == 1:
         return call.part("count", *call.arguments)
     present = " AND ".join(f"{argument} IS NOT NULL" for argument in call.arguments)
@@ -90,7 +92,7 @@ def _extreme_by(*, descending: bool) -> Form:
 
 
 def _hash_agg(call: Call) -> str:
-    columns = ", ".join(call.raw)
+    columns = ", ".join(argument.text for argument in call.raw)
     return f"sf.wrapped(coalesce({call.part('sum', f'hash_record_extended(ROW({columns}), 0)')}, 0))"
 
 
@@ -104,6 +106,12 @@ def _bits(name: str) -> Form:
 
 def _ratio(call: Call) -> str:
     return f"sf.div({call.arguments[0]}, nullif({call.part('sum', *call.arguments)}, 0))"
+
+
+def _grouping(call: Call) -> str:
+    if call.distinct or call.order_by or call.over is not None:
+        raise unsupported(f"{call.function.name} with DISTINCT, WITHIN GROUP or OVER")
+    return call.part("grouping", *call.arguments)
 
 
 AGGREGATES: list[Function] = [
@@ -143,7 +151,7 @@ AGGREGATES: list[Function] = [
     *rows("BITAND_AGG BIT_AND_AGG", "1", _bits("bit_and"), "i", kind="aggregate", result=INTEGER),
     *rows("BITOR_AGG BIT_OR_AGG", "1", _bits("bit_or"), "i", kind="aggregate", result=INTEGER),
     *rows("BITXOR_AGG BIT_XOR_AGG", "1", _bits("bit_xor"), "i", kind="aggregate", result=INTEGER),
-    *rows("GROUPING GROUPING_ID", "1-", "grouping", kind="aggregate", result=INTEGER),
+    *rows("GROUPING GROUPING_ID", "1-", _grouping, kind="aggregate", result=INTEGER),
 ]
 
 WINDOWS: list[Function] = [

@@ -4,46 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadgen.embedded.functions.function import Call, Form, is_text_literal, read
+from loadgen.embedded import names
+from loadgen.embedded.functions.function import Argument, Call, Form, read
 from loadgen.embedded.functions.units import DAY_UNITS, normal_unit
 
-# Calls that surely give a VARIANT; what stands beside one in COALESCE or CASE becomes one too.
-_VARIANTS = ("sf.get(", "sf.get_path(", "sf.get_ignore_case(", "sf.parse_json(", "sf.read_json(", "sf.cast_variant(")
 
-
-def together(values: Sequence[str]) -> list[str]:
+def together(values: Sequence[Argument]) -> list[str]:
     """Branches of one expression, which PostgreSQL wants of one type.
 
-    A string literal beside something else loses its type, so that it is read as the other's: NVL(order_date,
-    '2024-01-01') is a DATE.
+    What stands beside a VARIANT becomes one too. A string literal beside something else loses its type, so that it is
+    read as the other's: NVL(order_date, '2024-01-01') is a DATE.
     """
-    if any(value.startswith(_VARIANTS) for value in values):
+    if any(value.kind == "variant" for value in values):
         return [read("v", value) for value in values]
-    if all(is_text_literal(value) for value in values):
-        return list(values)
-    return [value.removesuffix("::text") if is_text_literal(value) else value for value in values]
+    if all(value.kind == "text" for value in values):
+        return [value.text for value in values]
+    return [names.literal(value.value) if value.kind == "text" else value.text for value in values]
 
 
 def iff(call: Call) -> str:
-    yes, no = together(call.arguments[1:])
+    yes, no = together(call.raw[1:])
     return f"CASE WHEN {call.arguments[0]} THEN {yes} ELSE {no} END"
 
 
 def nvl2(call: Call) -> str:
-    yes, no = together(call.arguments[1:])
+    yes, no = together(call.raw[1:])
     return f"CASE WHEN {call.arguments[0]} IS NOT NULL THEN {yes} ELSE {no} END"
 
 
 def coalesce(call: Call) -> str:
-    return f"coalesce({', '.join(together(call.arguments))})"
+    return f"coalesce({', '.join(together(call.raw))})"
 
 
 def decode(call: Call) -> str:
     """DECODE(value, search, result, …[, default]): NULL finds NULL."""
-    value, *rest = call.arguments
+    value, *rest = call.raw
     results = together([*rest[1::2], *(rest[-1:] if len(rest) % 2 else [])])
     branches = [
-        f"WHEN {value} IS NOT DISTINCT FROM {search} THEN {result}"
+        f"WHEN {value.text} IS NOT DISTINCT FROM {search.text} THEN {result}"
         for search, result in zip(rest[0 : len(rest) // 2 * 2 : 2], results, strict=False)
     ]
     otherwise = f" ELSE {results[-1]}" if len(rest) % 2 else ""
@@ -54,11 +52,12 @@ def extreme(name: str, *, ignore_nulls: bool = False) -> Form:
     """GREATEST and LEAST: NULL when any argument is, unlike PostgreSQL's."""
 
     def form(call: Call) -> str:
-        values = together(call.arguments)
+        values = together(call.raw)
         text = f"{name}({', '.join(values)})"
         if ignore_nulls or len(values) == 1:
             return text
-        missing = " OR ".join(f"{value} IS NULL" for value in values if not value.startswith("'"))
+        uncertain = [text for text, value in zip(values, call.raw, strict=True) if value.kind != "text"]
+        missing = " OR ".join(f"{text} IS NULL" for text in uncertain)
         return f"CASE WHEN {missing} THEN NULL ELSE {text} END" if missing else text
 
     return form
@@ -84,7 +83,7 @@ def concat_ws(call: Call) -> str:
 
 
 def _is_format(call: Call, index: int = 1) -> bool:
-    return len(call.raw) > index and is_text_literal(call.raw[index])
+    return len(call.raw) > index and call.raw[index].kind == "text"
 
 
 def to_number(attempt: bool) -> Form:
@@ -94,9 +93,9 @@ def to_number(attempt: bool) -> Form:
     def form(call: Call) -> str:
         value, rest = call.raw[0], list(call.raw[1:])
         if _is_format(call):
-            text = f"{name}({value}, {rest.pop(0)})"
+            text = f"{name}({value.text}, {rest.pop(0).text})"
         else:
-            text = f"{name}({value})" if not attempt else f"{name}({read('t', value)})"
+            text = f"{name}({value.text})" if not attempt else f"{name}({read('t', value)})"
         digits = _integer(rest[0]) if rest else 38
         places = _integer(rest[1]) if len(rest) > 1 else 0
         if attempt:
@@ -106,10 +105,10 @@ def to_number(attempt: bool) -> Form:
     return form
 
 
-def _integer(argument: str) -> int:
+def _integer(argument: Argument) -> int:
     """A precision or scale; Snowflake too wants a constant."""
-    text = argument.removesuffix("::numeric")
-    return int(text) if text.isdigit() and int(text) <= 38 else 38
+    whole = argument.kind == "number" and argument.value.isdigit()
+    return min(int(argument.value), 38) if whole else 38
 
 
 def cast(name: str, *, attempt: bool = False) -> Form:
@@ -117,8 +116,9 @@ def cast(name: str, *, attempt: bool = False) -> Form:
     target = f"sf.{'try_' if attempt else ''}cast_{name}"
 
     def form(call: Call) -> str:
-        value = read("t", call.raw[0]) if attempt or call.raw[0] == "NULL" else call.raw[0]
-        return f"{target}({', '.join([value, *call.raw[1:]])})"
+        first, *rest = call.raw
+        value = read("t", first) if attempt or first.kind == "null" else first.text
+        return f"{target}({', '.join([value, *(argument.text for argument in rest)])})"
 
     return form
 
@@ -129,16 +129,15 @@ def double(attempt: bool) -> Form:
 
     def form(call: Call) -> str:
         if len(call.raw) > 1:
-            return f"{prefix}_number({call.raw[0]}, {call.raw[1]})::double precision"
-        return f"{prefix}_float({read('t', call.raw[0]) if attempt else call.raw[0]})"
+            return f"{prefix}_number({call.raw[0].text}, {call.raw[1].text})::double precision"
+        return f"{prefix}_float({read('t', call.raw[0]) if attempt else call.raw[0].text})"
 
     return form
 
 
 def dateadd(call: Call) -> str:
     """By the unit: a DATE plus days stays a DATE, plus hours it becomes a timestamp."""
-    unit = call.arguments[0].strip("'")
-    name = "sf.dateadd" if unit in DAY_UNITS else "sf.dateadd_time"
+    name = "sf.dateadd" if call.raw[0].value in DAY_UNITS else "sf.dateadd_time"
     return f"{name}({', '.join(call.arguments)})"
 
 
@@ -149,17 +148,17 @@ def date_part(unit: str) -> Form:
 def truncate(call: Call) -> str:
     """TRUNC(number[, scale]), or TRUNC(date, 'month')."""
     value, *rest = call.raw
-    unit = normal_unit(rest[0].removesuffix("::text").strip("'")) if rest and is_text_literal(rest[0]) else None
+    unit = normal_unit(rest[0].value) if rest and rest[0].kind == "text" else None
     if unit is not None:
-        return f"sf.date_trunc('{unit}', {value})"
+        return f"sf.date_trunc('{unit}', {value.text})"
     return f"sf.trunc({', '.join([read('n', value), *(read('i', scale) for scale in rest)])})"
 
 
 def convert_timezone(call: Call) -> str:
     if len(call.raw) == 2:
-        return f"sf.convert_timezone({call.arguments[0]}, sf.cast_ltz({call.raw[1]}))"
+        return f"sf.convert_timezone({call.arguments[0]}, sf.cast_ltz({call.raw[1].text}))"
     source, target = call.arguments[:2]
-    return f"sf.convert_timezone({source}, {target}, sf.cast_ntz({call.raw[2]}))"
+    return f"sf.convert_timezone({source}, {target}, sf.cast_ntz({call.raw[2].text}))"
 
 
 def from_parts(kind: str) -> Form:
@@ -167,10 +166,11 @@ def from_parts(kind: str) -> Form:
 
     def form(call: Call) -> str:
         if len(call.raw) == 2:
-            day, clock = read("d", call.raw[0]), call.raw[1]
+            day, clock = read("d", call.raw[0]), call.raw[1].text
             return f"sf.cast_{kind}(sf.ntz_from_parts({day}, {clock}))"
         numbers = [read("i", part) for part in call.raw[:7]]
-        return f"sf.{kind}_from_parts({', '.join([*numbers, *call.raw[7:]])})"
+        zone = [argument.text for argument in call.raw[7:]]
+        return f"sf.{kind}_from_parts({', '.join([*numbers, *zone])})"
 
     return form
 
@@ -188,7 +188,7 @@ def object_construct(keep_null: bool) -> Form:
 
 def row_hash(call: Call) -> str:
     """HASH(…): one 64-bit number over all arguments, equal for equal values."""
-    columns = ", ".join("NULL::text" if argument == "NULL" else argument for argument in call.raw)
+    columns = ", ".join("NULL::text" if argument.kind == "null" else argument.text for argument in call.raw)
     return f"hash_record_extended(ROW({columns}), 0)"
 
 

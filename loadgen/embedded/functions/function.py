@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
+
+from loadgen.embedded import names as identifiers
 
 Kind = Literal["scalar", "aggregate", "window", "table"]
 Form = Callable[["Call"], str]
@@ -31,21 +32,36 @@ _READERS = {
     "w": ("sf.as_wall", "timestamp"),
     "-": ("", ""),
 }
-_TEXT_LITERAL = re.compile(r"'(?:[^']|'')*'::text")
-_NUMBER_LITERAL = re.compile(r"\d+(?:\.\d+)?::numeric")
 
 
-def is_text_literal(argument: str) -> bool:
-    return _TEXT_LITERAL.fullmatch(argument) is not None
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a call: its text for PostgreSQL, and what the syntax tree says it is.
+
+    The text is final. What has to be known of an argument is taken from `kind` and `value`, never from its text: a
+    literal in it may hold anything.
+    """
+
+    text: str
+    kind: Literal["", "text", "number", "null", "unit", "variant"] = ""  # a literal, a date unit, a sure VARIANT
+    value: str = ""  # of a literal or a unit
+
+    @classmethod
+    def literal(cls, value: str) -> Argument:
+        return cls(f"{identifiers.literal(value)}::text", "text", value)
+
+    @classmethod
+    def unit(cls, name: str) -> Argument:
+        return cls(identifiers.literal(name), "unit", name)
 
 
-def read(letter: str, argument: str) -> str:
+def read(letter: str, argument: Argument) -> str:
     """The argument as the letter wants it."""
     reader, type_name = _READERS[letter]
-    if argument == "NULL" and type_name:
+    if argument.kind == "null" and type_name:
         return f"NULL::{type_name}"
-    plain = (letter in "ts" and is_text_literal(argument)) or (letter in "ni" and _NUMBER_LITERAL.fullmatch(argument))
-    return argument if plain or not reader else f"{reader}({argument})"
+    plain = (letter in "ts" and argument.kind == "text") or (letter in "ni" and argument.kind == "number")
+    return argument.text if plain or not reader else f"{reader}({argument.text})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +86,7 @@ class Call:
 
     function: Function
     arguments: tuple[str, ...]
-    raw: tuple[str, ...]  # the arguments as the user gave them
+    raw: tuple[Argument, ...]  # the arguments as the user gave them
     distinct: bool = False
     order_by: Order = ()
     over: str | None = None  # what stands in the parentheses of OVER
@@ -97,20 +113,21 @@ class Function:
     integer_arguments: tuple[int, ...] = ()  # where a native function wants an integer
     result: str = ""  # a type to cast the result to: integers keep no decimals, and the driver is told so
     returns: str = ""  # OBJECT or ARRAY, which PostgreSQL's jsonb does not tell apart
+    variant: bool = False  # surely gives a VARIANT
     whole_frame: bool = False  # its window is the whole partition when no frame is written
     form: Form | None = None
 
     def emit(
-        self, arguments: Sequence[str], *, distinct: bool = False, order_by: Order = (), over: str | None = None
+        self, arguments: Sequence[Argument], *, distinct: bool = False, order_by: Order = (), over: str | None = None
     ) -> str:
         """The call as PostgreSQL's text.
 
-        A unit argument is the quoted full name of the unit (`'day'`). `order_by` is the list of WITHIN GROUP, `over`
-        the inside of OVER's parentheses; both belong into the call because some calls become several.
+        `order_by` is the list of WITHIN GROUP, `over` the inside of OVER's parentheses; both belong into the call
+        because some calls become several.
         """
         taken = [read(self._letter(index), argument) for index, argument in enumerate(arguments)]
         if distinct:  # what is aggregated and what it is ordered by have to be the same expression
-            used = dict(zip(arguments, taken, strict=True))
+            used = {argument.text: text for argument, text in zip(arguments, taken, strict=True)}
             order_by = tuple(replace(item, value=used.get(item.value, item.value)) for item in order_by)
         call = Call(self, tuple(taken), tuple(arguments), distinct, order_by, over)
         text = self.form(call) if self.form is not None else call.part(self.target, *taken)
@@ -133,6 +150,7 @@ def rows(
     integers: tuple[int, ...] = (),
     result: str = "",
     returns: str = "",
+    variant: bool = False,
     whole_frame: bool = False,
 ) -> list[Function]:
     """The entries of one function under all its names, or of several whose target `=` is their own name.
@@ -153,6 +171,7 @@ def rows(
             integer_arguments=integers,
             result=result,
             returns=returns,
+            variant=variant,
             whole_frame=whole_frame,
             form=None if isinstance(target, str) else target,
         )

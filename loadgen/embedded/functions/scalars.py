@@ -161,12 +161,12 @@ CONVERSIONS: list[Function] = [
     *rows("TRY_TO_TIMESTAMP_LTZ", "1-2", forms.cast("ltz", attempt=True)),
     *rows("TO_TIMESTAMP_TZ", "1-2", forms.cast("tz")),
     *rows("TRY_TO_TIMESTAMP_TZ", "1-2", forms.cast("tz", attempt=True)),
-    *rows("TO_VARIANT", "1", forms.cast("variant")),
+    *rows("TO_VARIANT", "1", forms.cast("variant"), variant=True),
     *rows("TO_OBJECT", "1", "sf.cast_object", "j", returns="OBJECT"),
     *rows("TO_ARRAY", "1", "sf.cast_array", "v", returns="ARRAY"),
     *rows("TO_JSON", "1", "sf.json_text", "j"),
-    *rows("PARSE_JSON", "1", "sf.parse_json", "t"),
-    *rows("TRY_PARSE_JSON", "1", "sf.read_json", "t"),
+    *rows("PARSE_JSON", "1", "sf.parse_json", "t", variant=True),
+    *rows("TRY_PARSE_JSON", "1", "sf.read_json", "t", variant=True),
     *rows("CHECK_JSON", "1", "sf.check_json", "t"),
 ]
 
@@ -230,9 +230,9 @@ def _as(kind: str, cast: str = "") -> Form:
 
 
 VARIANTS: list[Function] = [
-    *rows("GET", "2", "sf.get", "j-"),
-    *rows("GET_PATH", "2", "sf.get_path", "jt"),
-    *rows("GET_IGNORE_CASE", "2", "sf.get_ignore_case", "jt"),
+    *rows("GET", "2", "sf.get", "j-", variant=True),
+    *rows("GET_PATH", "2", "sf.get_path", "jt", variant=True),
+    *rows("GET_IGNORE_CASE", "2", "sf.get_ignore_case", "jt", variant=True),
     *rows("JSON_EXTRACT_PATH_TEXT", "2", "sf.json_extract_path_text", "t"),
     *rows("TYPEOF", "1", "sf.typeof", "j"),
     *rows("STRIP_NULL_VALUE", "1", "sf.strip_null_value", "j"),

@@ -1,0 +1,158 @@
+"""What PostgreSQL needs before it serves: the role of the statements, the library of functions, the catalogue's table.
+
+The superuser sets this up, on a separate connection and in one transaction, when the cluster is new or another version
+left it. Everything else runs as STATEMENT_ROLE: it owns the users' schemas and tables, and has no right to files,
+programs, large objects, languages, other databases or server settings. So a statement that got past the emitter would
+still reach nothing but the users' own data.
+
+The superuser's search_path holds schemas that only it can change, and it evaluates nothing that a user defined.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import asyncpg
+
+from loadgen.embedded import functions
+from loadgen.embedded.backends import CONNECT_S, SEARCH_PATH
+from loadgen.embedded.catalog import META_DDL
+from loadgen.embedded.postgres import STATEMENT_ROLE, SUPERUSER, Postgres
+from loadgen.errors import EmbeddedServerError
+
+# Functions of PostgreSQL that change something or look outside the database are VOLATILE. The role may call those that
+# the library and the server use; the others are taken from it.
+VOLATILE_ALLOWED = (
+    "gen_random_uuid",
+    "nextval",
+    "pg_advisory_xact_lock",
+    "pg_cancel_backend",  # of the same role only
+    "pg_try_advisory_xact_lock",
+    "random",
+    "set_config",  # of settings that a role may SET anyway
+)
+
+# A setting that the role made for itself would outlive the server. Older versions kept their digest in meta.object.
+_UP_TO_DATE = """
+SELECT FROM meta.setup
+WHERE digest = $1
+   AND NOT EXISTS (SELECT FROM pg_catalog.pg_db_role_setting)
+   AND NOT EXISTS (SELECT FROM meta.object WHERE kind = 'functions')
+"""
+
+_ROLE = f"""
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{STATEMENT_ROLE}') THEN
+        CREATE ROLE {STATEMENT_ROLE};
+    END IF;
+END
+$$;
+ALTER ROLE {STATEMENT_ROLE} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS;
+ALTER ROLE {STATEMENT_ROLE} RESET ALL;
+ALTER ROLE {STATEMENT_ROLE} IN DATABASE postgres RESET ALL;
+CREATE TABLE IF NOT EXISTS meta.setup (digest text NOT NULL);
+"""
+
+# A function cannot be replaced by one with other parameter names, nor dropped while a view or a default uses it. So the
+# names of an older library's parameters are taken away before the new one replaces them, in the same transaction.
+_UNNAME_PARAMETERS = """
+UPDATE pg_proc SET proargnames = CASE WHEN proargmodes IS NULL THEN NULL ELSE ARRAY(
+    SELECT CASE WHEN mode IN ('i', 'b', 'v') THEN '' ELSE name END
+    FROM unnest(proargnames, proargmodes) WITH ORDINALITY AS argument(name, mode, position) ORDER BY position) END
+WHERE pronamespace = to_regnamespace('sf') AND proargnames IS NOT NULL
+"""
+
+# CREATE on the database would be the right to install extensions as well; so a function makes schemas.
+_PRIVILEGES = f"""
+REVOKE ALL ON DATABASE postgres, template1 FROM PUBLIC, {STATEMENT_ROLE};
+REVOKE ALL ON SCHEMA public FROM PUBLIC, {STATEMENT_ROLE};
+REVOKE ALL ON LANGUAGE sql, plpgsql FROM PUBLIC, {STATEMENT_ROLE};
+GRANT CONNECT, TEMPORARY ON DATABASE postgres TO {STATEMENT_ROLE};
+GRANT USAGE ON SCHEMA sf, meta TO {STATEMENT_ROLE};
+GRANT USAGE ON ALL SEQUENCES IN SCHEMA sf TO {STATEMENT_ROLE};
+GRANT SELECT, INSERT, UPDATE, DELETE ON meta.object TO {STATEMENT_ROLE};
+GRANT SELECT ON meta.setup TO {STATEMENT_ROLE};
+
+CREATE OR REPLACE FUNCTION meta.create_schema(name text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    EXECUTE format('CREATE SCHEMA %I AUTHORIZATION {STATEMENT_ROLE}', name);
+END
+$$;
+REVOKE ALL ON FUNCTION meta.create_schema(text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION meta.create_schema(text) TO {STATEMENT_ROLE};
+
+DO $$
+BEGIN
+    EXECUTE (
+        SELECT 'REVOKE ALL ON ROUTINE ' || string_agg(oid::regprocedure::text, ', ') || ' FROM PUBLIC'
+        FROM pg_proc
+        WHERE pronamespace = 'pg_catalog'::regnamespace AND provolatile = 'v'
+            AND proname <> ALL ('{{{",".join(VOLATILE_ALLOWED)}}}')
+    );
+END
+$$;
+"""
+
+# Earlier versions made the users' objects as superuser. Those of the superuser itself are in the schemas named here.
+_OWNERSHIP = f"""
+DO $$
+DECLARE
+    command text;
+BEGIN
+    FOR command IN
+        WITH home AS (
+            SELECT oid, nspname FROM pg_namespace
+            WHERE nspowner = '{SUPERUSER}'::regrole AND nspname <> ALL ('{{sf,meta,public,information_schema}}')
+                AND NOT starts_with(nspname, 'pg_')
+        )
+        SELECT format('ALTER SCHEMA %I OWNER TO {STATEMENT_ROLE}', nspname) FROM home
+        UNION ALL
+        SELECT format('ALTER TABLE %I.%I OWNER TO {STATEMENT_ROLE}', home.nspname, object.relname)
+        FROM pg_class AS object JOIN home ON home.oid = object.relnamespace
+        WHERE object.relkind IN ('r', 'S') AND object.relowner = '{SUPERUSER}'::regrole
+    LOOP
+        EXECUTE command;
+    END LOOP;
+END
+$$;
+DELETE FROM meta.object WHERE kind = 'functions';
+"""
+
+
+def _digest() -> str:
+    """Of all that is set up: it changes with every version that changes something of it."""
+    texts = (functions.script(), META_DDL, _ROLE, _PRIVILEGES, _OWNERSHIP)
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+async def is_up_to_date(connection: asyncpg.Connection) -> bool:
+    """Whether a connection of STATEMENT_ROLE finds everything as this version sets it up."""
+    try:
+        return await connection.fetchrow(_UP_TO_DATE, _digest()) is not None
+    except asyncpg.PostgresConnectionError:
+        raise
+    except asyncpg.PostgresError:
+        return False
+
+
+async def set_up(postgres: Postgres) -> None:
+    """Set up a new cluster, or bring one of another version up to date; all of it or nothing."""
+    connection = await asyncpg.connect(
+        **postgres.connect_kwargs(SUPERUSER), timeout=CONNECT_S, server_settings={"search_path": SEARCH_PATH}
+    )
+    try:
+        async with connection.transaction():
+            await connection.execute(META_DDL + _ROLE + _UNNAME_PARAMETERS)
+            await connection.execute(functions.script())
+            await connection.execute(_PRIVILEGES + _OWNERSHIP)
+            await connection.execute("DELETE FROM meta.setup")
+            await connection.execute("INSERT INTO meta.setup VALUES ($1)", _digest())
+    except asyncpg.PostgresConnectionError:
+        raise
+    except asyncpg.PostgresError as error:
+        what = f"the data directory was made by another version of loadgen ({error})"
+        raise EmbeddedServerError(what, remedy="Choose another directory with --data-dir, or remove it.") from None
+    finally:
+        connection.terminate()  # has nothing left to say; a polite close could fail where PostgreSQL died

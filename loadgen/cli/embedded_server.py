@@ -4,7 +4,7 @@
 
 In this order:
 
-    $LOADGEN_EMBEDDED_ADDRESS      is set: that server
+    $LOADGEN_EMBEDDED_ADDRESS      is set: that server; its password: see _named
     the data directory's server    one runs: that one; another command may have started it a moment ago
     a server of our own            started here; it ends when the block, or this process, has ended and nobody uses it
 
@@ -33,17 +33,20 @@ import subprocess
 import sys
 import tempfile
 import threading
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from loadgen.cli.embedded import PASSWORD_IN
 from loadgen.clock import Clock, SystemClock
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE, choose_data_dir, is_claimed, running_server
+from loadgen.embedded.entrance import PASSWORD_FILE
 from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError, LoadgenError
 from loadgen.snowflake import driver
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, find_profile
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE, embedded_password, find_profile
 from loadgen.snowflake.profile import EMBEDDED
 
 if TYPE_CHECKING:
@@ -58,7 +61,7 @@ ASK_S = 0.5
 MEANWHILE = ("loadgen.control.run_status",)  # what almost every command with a server imports sooner or later
 SAID_CHARACTERS_MAX = 4_000
 
-_READY = "listening on "
+_READY = re.compile(rf"listening on (?P<address>\S+)\n{PASSWORD_IN}(?P<file>[^\n]+)\n")
 _PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 _log = logging.getLogger(__name__)
 
@@ -78,14 +81,25 @@ def embedded_server(
         if environ.get(EMBEDDED_ADDRESS):
             yield stack.enter_context(_named(wanted, environ))
             return
-        address = _find_or_start(stack, wanted, environ, clock or SystemClock())
-        environ[EMBEDDED_ADDRESS] = address
-        stack.callback(environ.pop, EMBEDDED_ADDRESS, None)
+        address, password_file = _find_or_start(stack, wanted, environ, clock or SystemClock())
+        _tell(stack, environ, EMBEDDED_ADDRESS, address)
+        if password_file is not None:
+            _tell(stack, environ, EMBEDDED_PASSWORD_FILE, str(password_file))
         yield address
 
 
-def _find_or_start(stack: ExitStack, wanted: Embedded | None, environ: Mapping[str, str], clock: Clock) -> str:
-    """Join the data directory's server or start one. Both may fail because the other is just starting or stopping."""
+def _tell(stack: ExitStack, environ: MutableMapping[str, str], name: str, value: str) -> None:
+    environ[name] = value
+    stack.callback(environ.pop, name, None)
+
+
+def _find_or_start(
+    stack: ExitStack, wanted: Embedded | None, environ: Mapping[str, str], clock: Clock
+) -> tuple[str, Path | None]:
+    """Join the data directory's server or start one: its address and its password file.
+
+    Both may fail because the other is just starting or stopping.
+    """
     data_dir = choose_data_dir(environ=environ)
     if wanted is not None and wanted.engine == "null":
         return stack.enter_context(_own_server(wanted, None, environ, clock))
@@ -95,9 +109,10 @@ def _find_or_start(stack: ExitStack, wanted: Embedded | None, environ: Mapping[s
         try:
             address = running_server(data_dir)
             if address is not None:
-                server = stack.enter_context(_joined(f"{address.host}:{address.port}"))
+                password_file = _password_file(data_dir)
+                server = stack.enter_context(_joined(f"{address.host}:{address.port}", password_file))
                 _require_agreement(wanted, server)
-                return server.address
+                return server.address, password_file
             if not is_claimed(data_dir):
                 return stack.enter_context(_own_server(wanted, data_dir, environ, clock))
             what = f"the data directory {data_dir} is in use by a process that is starting or stopping"
@@ -107,6 +122,12 @@ def _find_or_start(stack: ExitStack, wanted: Embedded | None, environ: Mapping[s
         if clock.monotonic_ns() >= give_up_ns:
             raise obstacle
         clock.wait(never, LOOK_S)
+
+
+def _password_file(data_dir: Path) -> Path | None:
+    """Where the password of the data directory's server is; None: it checks none."""
+    path = Path(os.path.realpath(data_dir)) / PASSWORD_FILE
+    return path if os.path.lexists(path) else None
 
 
 # --- a server that runs already --------------------------------------------------------------------------------------
@@ -131,12 +152,21 @@ class _Server:
 
 
 @contextmanager
-def _named(wanted: Embedded | None, environ: Mapping[str, str]) -> Iterator[str]:
-    """The server that the environment names."""
+def _named(wanted: Embedded | None, environ: MutableMapping[str, str]) -> Iterator[str]:
+    """The server that the environment names. Its password: that of the file the environment names, else of the data
+    directory, if this is the server that owns it."""
     fields = find_profile(EMBEDDED, environ=environ).fields  # refuses what is no address of this machine
     with ExitStack() as stack:
+        there = f"{fields['host'].value}:{fields['port'].value}"
+        if not environ.get(EMBEDDED_PASSWORD_FILE):
+            data_dir = choose_data_dir(environ=environ)
+            with suppress(EmbeddedServerError):  # a directory that cannot be used is not needed here
+                owner = running_server(data_dir)
+                if owner is not None and f"{owner.host}:{owner.port}" == there and (found := _password_file(data_dir)):
+                    _tell(stack, environ, EMBEDDED_PASSWORD_FILE, str(found))
+        told = environ.get(EMBEDDED_PASSWORD_FILE)
         try:
-            server = stack.enter_context(_joined(f"{fields['host'].value}:{fields['port'].value}"))
+            server = stack.enter_context(_joined(there, Path(told) if told else None))
         except _Unreachable as error:
             remedy = f"Start it there, or unset {EMBEDDED_ADDRESS}: then a server is found or started by itself."
             raise ConnectFailed(f"{error} (its address is from {EMBEDDED_ADDRESS})", remedy=remedy) from error
@@ -145,14 +175,14 @@ def _named(wanted: Embedded | None, environ: Mapping[str, str]) -> Iterator[str]
 
 
 @contextmanager
-def _joined(address: str) -> Iterator[_Server]:
+def _joined(address: str, password_file: Path | None) -> Iterator[_Server]:
     """Hold the server there: as long as this connection is open, it does not go because its starter has."""
     from http.client import HTTPConnection, HTTPException
 
     host, _, port = address.rpartition(":")
     with closing(HTTPConnection(host, int(port), timeout=ANSWER_S)) as connection:
         try:
-            connection.request("GET", "/__loadgen/hold")
+            connection.request("GET", "/__loadgen/hold", headers=_authorization(password_file))
             response = connection.getresponse()
             line = response.readline()
         except (OSError, HTTPException) as error:
@@ -160,6 +190,10 @@ def _joined(address: str) -> Iterator[_Server]:
             raise _Unreachable(f"no embedded server answers at {address} ({why})") from error
         if response.status == 503:
             raise _Unreachable(f"the embedded server at {address} is stopping")
+        if response.status == 401:
+            what = f"the embedded server at {address} checks passwords, and refused ours"
+            remedy = f"Set {EMBEDDED_PASSWORD_FILE} to the file `password` of its data directory."
+            raise EmbeddedServerError(what, remedy=remedy)
         try:
             server = _Server(address=address, **json.loads(line))
         except (ValueError, TypeError) as error:
@@ -167,6 +201,14 @@ def _joined(address: str) -> Iterator[_Server]:
             remedy = f"Stop it; or set {DATA_DIR_VARIABLE} to another directory, and unset {EMBEDDED_ADDRESS}."
             raise EmbeddedServerError(what, remedy=remedy) from error
         yield server
+
+
+def _authorization(password_file: Path | None) -> dict[str, str]:
+    """The header that opens `/__loadgen/…` of a server that checks passwords."""
+    password = embedded_password({EMBEDDED_PASSWORD_FILE: str(password_file or "")})
+    if password is None:
+        return {}
+    return {"Authorization": f"Basic {b64encode(f'loadgen:{password.reveal()}'.encode()).decode()}"}
 
 
 def _require_agreement(wanted: Embedded | None, server: _Server) -> None:
@@ -207,8 +249,11 @@ class _Overtaken(LoadgenError):
 @contextmanager
 def _own_server(
     wanted: Embedded | None, data_dir: Path | None, environ: Mapping[str, str], clock: Clock
-) -> Iterator[str]:
-    """Start a server; it ends when the pipe to its stdin does. A session of its own: Ctrl-C is for us to handle."""
+) -> Iterator[tuple[str, Path]]:
+    """Start a server that checks a password: its address and its password file.
+
+    It ends when the pipe to its stdin does. It is in another process session: Ctrl-C is for us to handle.
+    """
     reading, writing = os.pipe()
     with ExitStack() as stack:
         lifeline = stack.enter_context(open(writing, "wb", buffering=0))
@@ -226,15 +271,15 @@ def _own_server(
             os.close(reading)
         assert process.stdout is not None
         stack.enter_context(process.stdout)  # ends with the process: see _part
-        address = None
+        found = None
         try:
             _import_meanwhile()
-            address = _wait_ready(process, process.stdout, said)
-            yield address
+            found = _wait_ready(process, process.stdout, said)
+            yield found
         finally:
             lifeline.close()
-            _part(process, process.stdout, address, clock)
-            if address is not None and process.poll() is not None:
+            _part(process, process.stdout, found, clock)
+            if found is not None and process.poll() is not None:
                 _pass_on(process, said)
 
 
@@ -247,7 +292,7 @@ def _import_meanwhile() -> None:
 
 
 def _arguments(wanted: Embedded | None, data_dir: Path | None) -> list[str]:
-    arguments = ["embedded", "serve", "--port=0", "--until-eof"]
+    arguments = ["embedded", "serve", "--port=0", "--auth", "--until-eof"]
     if wanted is not None:
         arguments += [f"--engine={wanted.engine}", f"--slots={wanted.slots}"]
         if wanted.service_time is not None:
@@ -257,19 +302,20 @@ def _arguments(wanted: Embedded | None, data_dir: Path | None) -> list[str]:
     return arguments
 
 
-def _wait_ready(process: subprocess.Popen[bytes], stdout: IO[bytes], said: IO[bytes]) -> str:
-    """Its address, once it listens. Raises what it says when it does not come to that."""
+def _wait_ready(process: subprocess.Popen[bytes], stdout: IO[bytes], said: IO[bytes]) -> tuple[str, Path]:
+    """Its address and its password file, once it listens. Raises what it says when it does not come to that."""
     arrival = select.poll()
     arrival.register(stdout, select.POLLIN)
     line = b""
-    while not line.endswith(b"\n") and arrival.poll(START_S * 1000):
-        piece = os.read(stdout.fileno(), 256)
+    while line.count(b"\n") < 2 and arrival.poll(START_S * 1000):
+        piece = os.read(stdout.fileno(), 4_096)
         if not piece:
             break
         line += piece
     text = line.decode("utf-8", "replace")
-    if text.startswith(_READY) and text.endswith("\n"):
-        return text.removeprefix(_READY).strip()
+    ready = _READY.fullmatch(text)
+    if ready is not None:
+        return ready["address"], Path(ready["file"])
     try:
         code = process.wait(END_S)
     except subprocess.TimeoutExpired:
@@ -278,7 +324,7 @@ def _wait_ready(process: subprocess.Popen[bytes], stdout: IO[bytes], said: IO[by
     raise _why(code, _text(said))
 
 
-def _part(process: subprocess.Popen[bytes], stdout: IO[bytes], address: str | None, clock: Clock) -> None:
+def _part(process: subprocess.Popen[bytes], stdout: IO[bytes], found: tuple[str, Path] | None, clock: Clock) -> None:
     """Wait for our server to go, which it does at once; unless others hold it, and then it is theirs.
 
     The end of its stdout is its own end: nobody else has it.
@@ -291,20 +337,20 @@ def _part(process: subprocess.Popen[bytes], stdout: IO[bytes], address: str | No
             with suppress(subprocess.TimeoutExpired):
                 process.wait(END_S)
             return
-        if address is not None and _holders(address):
+        if found is not None and _holders(*found):
             return
 
 
-def _holders(address: str) -> int:
+def _holders(address: str, password_file: Path) -> int:
     from http.client import HTTPConnection, HTTPException
 
     host, _, port = address.rpartition(":")
     with closing(HTTPConnection(host, int(port), timeout=ANSWER_S)) as connection:
         try:
-            connection.request("GET", "/__loadgen/stats")
+            connection.request("GET", "/__loadgen/stats", headers=_authorization(password_file))
             stats: dict[str, Any] = json.loads(connection.getresponse().read())
             return int(stats["holders"])
-        except (OSError, HTTPException, ValueError):  # it no longer listens: it is going
+        except (OSError, HTTPException, ValueError, LoadgenError):  # it no longer listens: it is going
             return 0
 
 

@@ -13,7 +13,7 @@ from loadgen.cli.embedded_server import embedded_server
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE
 from loadgen.errors import LoadgenError
 from loadgen.scenario.scenario import Embedded, Engine
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, PROGRAM, ROOT
 
@@ -45,9 +45,11 @@ with embedded_server() as address:
 class Found(EmbeddedServer):
     """A server that somebody else started, for its `connect` and `ask`."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, password_file: Path | None = None) -> None:
         host, _, port = address.rpartition(":")
         self.host, self.port = host, int(port)
+        if path := password_file or os.environ.get(EMBEDDED_PASSWORD_FILE):
+            self.password = Path(path).read_text().strip()
 
     def answers(self) -> bool:
         with self.connect() as connection:

@@ -261,11 +261,11 @@ def _id_text(query_id: bytes) -> str:
 
 def _id_bytes(query_id: str) -> bytes:
     """The bytes of an id; none for a text that is no id."""
-    digits = query_id.replace("-", "")
     try:
-        return bytes.fromhex(digits) if len(digits) == 32 else b""
+        found = bytes.fromhex(query_id.replace("-", ""))
     except ValueError:
         return b""
+    return found if len(found) == 16 and _id_text(found) == query_id.lower() else b""
 
 
 # query id; start, end, queued, execution; compile, blocked; rows, bytes; error code; context, query type, SQL text,

@@ -45,10 +45,10 @@ def environ(home: Path) -> Iterator[dict[str, str]]:
 
 def test_a_server_is_started_and_ends_with_the_block(home, environ):
     with embedded_server(environ=environ) as address:
-        pids = pids_of(address)
+        pids = pids_of(address, environ)
 
         assert environ[EMBEDDED_ADDRESS] == address
-        assert Found(address).answers()
+        assert Found(address, environ).answers()
 
     assert alive(pids) == set()
     assert EMBEDDED_ADDRESS not in environ
@@ -59,7 +59,7 @@ def test_a_server_is_started_and_ends_with_the_block(home, environ):
 def test_the_next_command_may_follow_at_once_and_an_error_ends_the_server_too(environ):
     def fail() -> None:
         with embedded_server(environ=environ) as address:
-            servers.append(pids_of(address))
+            servers.append(pids_of(address, environ))
             raise ZeroDivisionError
 
     servers: list[set[int]] = []
@@ -75,7 +75,7 @@ def test_the_next_command_may_follow_at_once_and_an_error_ends_the_server_too(en
 def test_the_null_engine_needs_no_data_directory_and_gets_the_options(environ):
     wanted = Embedded(engine=Engine.NULL, slots=3, service_time="1ms")
     with embedded_server(wanted, environ) as address:
-        options = Found(address).ask("/__loadgen/stats")["options"]
+        options = Found(address, environ).ask("/__loadgen/stats")["options"]
 
         assert (options["engine"], options["slots"], options["service_time"]) == ("null", 3, "1ms")
         assert not is_claimed(Path(environ[DATA_DIR_VARIABLE]))
@@ -83,7 +83,7 @@ def test_the_null_engine_needs_no_data_directory_and_gets_the_options(environ):
 
 def test_ctrl_c_reaches_the_command_and_not_its_server(environ):
     with Command(environ) as command:
-        pids = pids_of(command.tell())
+        pids = pids_of(command.tell(), environ)
         os.killpg(command.process.pid, signal.SIGINT)
 
         assert command.tell() == "interrupted"
@@ -93,7 +93,7 @@ def test_ctrl_c_reaches_the_command_and_not_its_server(environ):
 
 def test_a_killed_command_takes_its_server_along_though_its_session_was_never_closed(environ):
     with Command(environ) as command:
-        pids = pids_of(command.tell())
+        pids = pids_of(command.tell(), environ)
         assert command.execute("SELECT 1") == "1"
         command.process.kill()
 
@@ -119,7 +119,7 @@ def test_a_running_server_is_used_and_left_running(home, environ):
             assert server.ask("/__loadgen/stats")["holders"] == 1
 
         wait_until(lambda: server.ask("/__loadgen/stats")["holders"] == 0, "the server let go")
-        assert Found(address).answers()
+        assert Found(address, environ).answers()
 
 
 def test_a_server_that_is_just_starting_is_waited_for(home, environ):
@@ -135,7 +135,7 @@ def test_a_server_that_is_just_starting_is_waited_for(home, environ):
             served = running_server(home)
             assert served is not None
             assert address == f"{served.host}:{served.port}"
-            assert Found(address).ask("/__loadgen/stats")["options"]["until_eof"] is False
+            assert Found(address, environ).ask("/__loadgen/stats")["options"]["until_eof"] is False
 
 
 def test_a_server_that_ends_because_its_starter_is_gone_lets_nobody_in(home, environ):
@@ -149,20 +149,20 @@ def test_a_server_that_ends_because_its_starter_is_gone_lets_nobody_in(home, env
         with embedded_server(environ=environ) as address:
             dying.wait(PATIENCE_S)
 
-            assert Found(address).answers()
+            assert Found(address, environ).answers()
 
 
 def test_two_commands_at_once_share_a_server_that_goes_with_the_last(home, environ):
     with Command(environ) as one, Command(environ) as two:
         address = one.tell()
         assert two.tell() == address
-        starter, guest = (one, two) if Found(address).pid in one.servers else (two, one)
+        starter, guest = (one, two) if Found(address, environ).pid in one.servers else (two, one)
 
         assert starter.end() == 0
         assert guest.execute("SELECT 41 + 1") == "42"
         assert guest.end() == 0
         with embedded_server(environ=environ) as successor:  # while the old one is still stopping
-            assert Found(successor).answers()
+            assert Found(successor, environ).answers()
 
 
 def test_a_directory_that_stays_taken_is_not_waited_for_for_ever(home, environ):

@@ -1,7 +1,8 @@
 """What holds for every test, and the fixtures that several files share.
 
-One embedded server serves all tests of a pytest process that need no options, each with its own database. A test that
-kills, stops or configures its server starts one itself.
+One embedded server serves all tests of a pytest process, each with its own database, and with a warehouse of its own
+where it needs slots or service times (`EmbeddedServer.model`, or `embedded:` of a scenario). A test that kills or stops
+its server starts one itself.
 """
 
 from __future__ import annotations

@@ -120,6 +120,10 @@ class EmbeddedServer:
         """Every statement that has ended: those with this in their tag that began at that time or later."""
         return list(self.ask(f"/__loadgen/history?tag={quote(tag)}&since={since_ms}"))
 
+    def model(self, warehouse: str, **model: Any) -> None:
+        """Give a warehouse `slots` and a `service_time`; it keeps them."""
+        self.ask("/__loadgen/warehouses", method="POST", body={"name": warehouse, **model})
+
     def fault(self, **rule: Any) -> None:
         self.ask("/__loadgen/faults", method="POST", body=rule)
 

@@ -29,9 +29,9 @@ def embedded() -> None:
 @click.option("--engine", type=click.Choice(["postgres", "null"]), default="postgres", show_default=True,
               help="null answers every statement with one row: for measuring the client.")  # fmt: skip
 @click.option("--service-time", default=None, metavar="SPEC",
-              help="How long statements take: 20ms, lognormal(20ms,0.3), exponential(20ms) …")  # fmt: skip
+              help="How long statements take, unless a scenario says: 20ms, lognormal(20ms,0.3) …")  # fmt: skip
 @click.option("--slots", type=click.IntRange(0, 10_000), default=0, show_default=True,
-              help="Statements that run at once per warehouse; 0: its own MAX_CONCURRENCY_LEVEL.")  # fmt: skip
+              help="Statements at once per warehouse, unless a scenario says; 0: MAX_CONCURRENCY_LEVEL.")  # fmt: skip
 @click.option("--auth", is_flag=True,
               help="Check passwords: a random one is kept in the file `password` of the data directory.")  # fmt: skip
 @click.option("--seed", type=int, default=1, show_default=True, help="For service times and fault probabilities.")

@@ -1,6 +1,6 @@
 """The embedded server of a command: one that runs already, or one of its own that ends with it.
 
-    with embedded_server(scenario.embedded) as address: …     the connection `embedded` leads there inside the block
+    with embedded_server() as address: …     the connection `embedded` leads there inside the block
 
 In this order:
 
@@ -8,14 +8,9 @@ In this order:
     the data directory's server    one runs: that one; another command may have started it a moment ago
     a server of our own            started here; it ends when the block, or this process, has ended and nobody uses it
 
-The engine `null` has no data directory, and therefore always a server of its own.
-
-Whether a running server will do. Service time, slots and engine decide what is measured, so a run must not silently get
-others than its scenario asks for. A scenario that asks for anything gets exactly that or an error. One that asks for
-nothing takes a server that a person started as it is: whoever runs `loadgen embedded serve --slots 4` and then a plain
-scenario wants to see just that. But a server that another command started for itself is there by chance, with options
-of some other scenario: it must agree even with one that asks for nothing. Commands that measure nothing (wanted=None)
-take any server.
+Any server will do. What a scenario says under `embedded:` is a model of its warehouse, which its run sets there for as
+long as it measures (`warehouse_model`): runs on other warehouses, and the control plane, are not affected. A scenario
+that says nothing gets what the server was started with: `loadgen embedded serve --slots 4`.
 
 Nothing is left behind, whatever ends this process: our server sees the end of a pipe that only we hold open, and a
 server that we joined sees the end of a connection (loadgen.embedded.usage). Neither is passed on to programs we start.
@@ -34,17 +29,16 @@ import sys
 import tempfile
 import threading
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from loadgen.cli.embedded import PASSWORD_IN
 from loadgen.clock import Clock, SystemClock
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE, choose_data_dir, is_claimed, running_server
 from loadgen.embedded.entrance import PASSWORD_FILE
 from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError, LoadgenError
+from loadgen.log import plain
 from loadgen.snowflake import driver
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE, embedded_password, find_profile
 from loadgen.snowflake.profile import EMBEDDED
@@ -61,27 +55,23 @@ ASK_S = 0.5
 MEANWHILE = ("loadgen.control.run_status",)  # what almost every command with a server imports sooner or later
 SAID_CHARACTERS_MAX = 4_000
 
-_READY = re.compile(rf"listening on (?P<address>\S+)\n{PASSWORD_IN}(?P<file>[^\n]+)\n")
+_READY = re.compile(r"listening on (?P<address>\S+)\n")
 _PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def embedded_server(
-    wanted: Embedded | None = None,
-    environ: MutableMapping[str, str] = os.environ,
-    clock: Clock | None = None,
-) -> Iterator[str]:
+def embedded_server(environ: MutableMapping[str, str] = os.environ, clock: Clock | None = None) -> Iterator[str]:
     """The address (`host:port`) of a server that serves at least until the block ends, also put into `environ`.
 
-    `wanted` is what the scenario says of the server; None: any will do. Raises EmbeddedServerError when none can be
-    had, Busy when another process is in the way, ConnectFailed when $LOADGEN_EMBEDDED_ADDRESS leads nowhere.
+    Raises EmbeddedServerError when none can be had, Busy when another process is in the way, ConnectFailed when
+    $LOADGEN_EMBEDDED_ADDRESS leads nowhere.
     """
     with ExitStack() as stack:
         if environ.get(EMBEDDED_ADDRESS):
-            yield stack.enter_context(_named(wanted, environ))
+            yield stack.enter_context(_named(environ))
             return
-        address, password_file = _find_or_start(stack, wanted, environ, clock or SystemClock())
+        address, password_file = _find_or_start(stack, environ, clock or SystemClock())
         _tell(stack, environ, EMBEDDED_ADDRESS, address)
         if password_file is not None:
             _tell(stack, environ, EMBEDDED_PASSWORD_FILE, str(password_file))
@@ -93,16 +83,12 @@ def _tell(stack: ExitStack, environ: MutableMapping[str, str], name: str, value:
     stack.callback(environ.pop, name, None)
 
 
-def _find_or_start(
-    stack: ExitStack, wanted: Embedded | None, environ: Mapping[str, str], clock: Clock
-) -> tuple[str, Path | None]:
+def _find_or_start(stack: ExitStack, environ: Mapping[str, str], clock: Clock) -> tuple[str, Path | None]:
     """Join the data directory's server or start one: its address and its password file.
 
     Both may fail because the other is just starting or stopping.
     """
     data_dir = choose_data_dir(environ=environ)
-    if wanted is not None and wanted.engine == "null":
-        return stack.enter_context(_own_server(wanted, None, environ, clock))
     never = threading.Event()
     give_up_ns = clock.monotonic_ns() + round(TAKEN_S * 1e9)
     while True:
@@ -110,11 +96,10 @@ def _find_or_start(
             address = running_server(data_dir)
             if address is not None:
                 password_file = _password_file(data_dir)
-                server = stack.enter_context(_joined(f"{address.host}:{address.port}", password_file))
-                _require_agreement(wanted, server)
-                return server.address, password_file
+                found = stack.enter_context(_joined(f"{address.host}:{address.port}", password_file))
+                return found, password_file
             if not is_claimed(data_dir):
-                return stack.enter_context(_own_server(wanted, data_dir, environ, clock))
+                return stack.enter_context(_own_server(data_dir, environ, clock)), _password_file(data_dir)
             what = f"the data directory {data_dir} is in use by a process that is starting or stopping"
             obstacle = Busy(what, remedy=f"Try again, or set {DATA_DIR_VARIABLE} to another directory.")
         except (_Unreachable, _Overtaken) as error:
@@ -139,20 +124,8 @@ class _Unreachable(LoadgenError):
     remedy = f"Try again; or stop it, or set {DATA_DIR_VARIABLE} to another directory."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Server:
-    """A server that we hold, and what it says of itself."""
-
-    address: str
-    pid: int
-    engine: str
-    service_time: str | None
-    slots: int
-    until_eof: bool  # a command started it for itself
-
-
 @contextmanager
-def _named(wanted: Embedded | None, environ: MutableMapping[str, str]) -> Iterator[str]:
+def _named(environ: MutableMapping[str, str]) -> Iterator[str]:
     """The server that the environment names. Its password: that of the file the environment names, else of the data
     directory, if this is the server that owns it."""
     fields = find_profile(EMBEDDED, environ=environ).fields  # refuses what is no address of this machine
@@ -166,16 +139,15 @@ def _named(wanted: Embedded | None, environ: MutableMapping[str, str]) -> Iterat
                     _tell(stack, environ, EMBEDDED_PASSWORD_FILE, str(found))
         told = environ.get(EMBEDDED_PASSWORD_FILE)
         try:
-            server = stack.enter_context(_joined(there, Path(told) if told else None))
+            stack.enter_context(_joined(there, Path(told) if told else None))
         except _Unreachable as error:
             remedy = f"Start it there, or unset {EMBEDDED_ADDRESS}: then a server is found or started by itself."
             raise ConnectFailed(f"{error} (its address is from {EMBEDDED_ADDRESS})", remedy=remedy) from error
-        _require_agreement(wanted, server)
         yield environ[EMBEDDED_ADDRESS]
 
 
 @contextmanager
-def _joined(address: str, password_file: Path | None) -> Iterator[_Server]:
+def _joined(address: str, password_file: Path | None) -> Iterator[str]:
     """Hold the server there: as long as this connection is open, it does not go because its starter has."""
     from http.client import HTTPConnection, HTTPException
 
@@ -186,21 +158,76 @@ def _joined(address: str, password_file: Path | None) -> Iterator[_Server]:
             response = connection.getresponse()
             line = response.readline()
         except (OSError, HTTPException) as error:
-            why = str(error) or type(error).__name__
-            raise _Unreachable(f"no embedded server answers at {address} ({why})") from error
+            raise _unreachable(address, error) from error
         if response.status == 503:
             raise _Unreachable(f"the embedded server at {address} is stopping")
         if response.status == 401:
             what = f"the embedded server at {address} checks passwords, and refused ours"
             remedy = f"Set {EMBEDDED_PASSWORD_FILE} to the file `password` of its data directory."
             raise EmbeddedServerError(what, remedy=remedy)
+        if response.status != 200 or not line.startswith(b"{"):
+            raise _not_ours(address)
+        yield address
+
+
+def _not_ours(address: str) -> EmbeddedServerError:
+    what = f"what answers at {address} is no embedded server of this version of loadgen"
+    remedy = f"Stop it; or set {DATA_DIR_VARIABLE} to another directory, and unset {EMBEDDED_ADDRESS}."
+    return EmbeddedServerError(what, remedy=remedy)
+
+
+# --- the model of a warehouse ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def warehouse_model(address: str, warehouse: str | None, wanted: Embedded) -> Iterator[None]:
+    """Let the warehouse have the slots and the service time of a scenario until the block ends; None: the default one.
+
+    A scenario that asks for nothing gets what the server was started with, whatever a run that was killed has left.
+    Raises Busy when another process measures there by another model.
+    """
+    from loadgen.scenario.scenario import Embedded
+
+    whose: dict[str, Any] = {"name": warehouse, "pid": os.getpid()}
+    model = {"slots": wanted.slots, "service_time": wanted.service_time} if wanted != Embedded() else {}
+    _ask_model(address, "POST", whose | model)
+    try:
+        yield
+    finally:
+        with suppress(LoadgenError):  # the server is gone, and the model with it
+            _ask_model(address, "DELETE", whose)
+
+
+def _ask_model(address: str, method: str, message: Mapping[str, Any]) -> None:
+    told = os.environ.get(EMBEDDED_PASSWORD_FILE)
+    status, body = _request(address, method, "/__loadgen/warehouses", Path(told) if told else None, message)
+    if status == 200:
+        return
+    try:
+        why = str(json.loads(body)["error"])
+    except (ValueError, TypeError, KeyError):
+        raise _not_ours(address) from None
+    if status == 409:
+        remedy = "Wait for it; or give the scenario another target.warehouse, or the same options under embedded."
+        raise Busy(f"the embedded server serves by one model per warehouse: {plain(why)}", remedy=remedy)
+    raise EmbeddedServerError(f"the embedded server refused the options under embedded: {plain(why)}")
+
+
+def _request(
+    address: str, method: str, path: str, password_file: Path | None, message: Mapping[str, Any] | None = None
+) -> tuple[int, bytes]:
+    """One request; raises _Unreachable."""
+    from http.client import HTTPConnection, HTTPException
+
+    host, _, port = address.rpartition(":")
+    with closing(HTTPConnection(host, int(port), timeout=ANSWER_S)) as connection:
         try:
-            server = _Server(address=address, **json.loads(line))
-        except (ValueError, TypeError) as error:
-            what = f"what answers at {address} is no embedded server of this version of loadgen"
-            remedy = f"Stop it; or set {DATA_DIR_VARIABLE} to another directory, and unset {EMBEDDED_ADDRESS}."
-            raise EmbeddedServerError(what, remedy=remedy) from error
-        yield server
+            body = None if message is None else json.dumps(message)
+            connection.request(method, path, body, _authorization(password_file))
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, HTTPException) as error:
+            raise _unreachable(address, error) from error
 
 
 def _authorization(password_file: Path | None) -> dict[str, str]:
@@ -211,32 +238,8 @@ def _authorization(password_file: Path | None) -> dict[str, str]:
     return {"Authorization": f"Basic {b64encode(f'loadgen:{password.reveal()}'.encode()).decode()}"}
 
 
-def _require_agreement(wanted: Embedded | None, server: _Server) -> None:
-    """Refuse a server that would measure something else than the scenario asks for."""
-    if wanted is None or (wanted == type(wanted)() and not server.until_eof):  # it asks for nothing
-        return
-    wrong = differences(wanted, server.engine, server.service_time, server.slots)
-    if not wrong:
-        return
-    what = f"the embedded server at {server.address} runs with other options than the scenario's: {'; '.join(wrong)}"
-    elsewhere = f"set {DATA_DIR_VARIABLE} to another directory, and unset {EMBEDDED_ADDRESS}, for a server of your own"
-    if server.until_eof:
-        raise Busy(what, remedy=f"Another command started it and ends it: wait for that; or {elsewhere}.")
-    raise EmbeddedServerError(what, remedy=f"Stop process {server.pid}, or change the scenario; or {elsewhere}.")
-
-
-def differences(wanted: Embedded, engine: str, service_time: str | None, slots: int) -> list[str]:
-    """What a server's options and the scenario's disagree on, in words; `0.02s` and `20ms` agree."""
-    from loadgen.embedded.service_time import parse_service_time
-
-    found = []
-    if wanted.engine != engine:
-        found.append(f"engine {engine}, not {wanted.engine}")
-    if parse_service_time(wanted.service_time) != parse_service_time(service_time):
-        found.append(f"service time {service_time or 'none'}, not {wanted.service_time or 'none'}")
-    if wanted.slots != slots:
-        found.append(f"slots {slots}, not {wanted.slots}")
-    return found
+def _unreachable(address: str, error: Exception) -> _Unreachable:
+    return _Unreachable(f"no embedded server answers at {address} ({str(error) or type(error).__name__})")
 
 
 # --- a server of our own ---------------------------------------------------------------------------------------------
@@ -247,12 +250,10 @@ class _Overtaken(LoadgenError):
 
 
 @contextmanager
-def _own_server(
-    wanted: Embedded | None, data_dir: Path | None, environ: Mapping[str, str], clock: Clock
-) -> Iterator[tuple[str, Path]]:
-    """Start a server that checks a password: its address and its password file.
+def _own_server(data_dir: Path, environ: Mapping[str, str], clock: Clock) -> Iterator[str]:
+    """Start a server that checks a password; it ends when the pipe to its stdin does.
 
-    It ends when the pipe to its stdin does. It is in another process session: Ctrl-C is for us to handle.
+    It is in another process session: Ctrl-C is for us to handle.
     """
     reading, writing = os.pipe()
     with ExitStack() as stack:
@@ -260,7 +261,7 @@ def _own_server(
         said = stack.enter_context(tempfile.TemporaryFile())
         try:
             process = subprocess.Popen(
-                [*_PROGRAM, *_arguments(wanted, data_dir)],
+                [*_PROGRAM, "embedded", "serve", "--port=0", "--auth", "--until-eof", f"--data-dir={data_dir}"],
                 stdin=reading,
                 stdout=subprocess.PIPE,
                 stderr=said,
@@ -271,15 +272,15 @@ def _own_server(
             os.close(reading)
         assert process.stdout is not None
         stack.enter_context(process.stdout)  # ends with the process: see _part
-        found = None
+        address = None
         try:
             _import_meanwhile()
-            found = _wait_ready(process, process.stdout, said)
-            yield found
+            address = _wait_ready(process, process.stdout, said)
+            yield address
         finally:
             lifeline.close()
-            _part(process, process.stdout, found, clock)
-            if found is not None and process.poll() is not None:
+            _part(process, process.stdout, lambda: address is not None and _holders(address, data_dir) > 0, clock)
+            if address is not None and process.poll() is not None:
                 _pass_on(process, said)
 
 
@@ -291,31 +292,20 @@ def _import_meanwhile() -> None:
             importlib.import_module(module)
 
 
-def _arguments(wanted: Embedded | None, data_dir: Path | None) -> list[str]:
-    arguments = ["embedded", "serve", "--port=0", "--auth", "--until-eof"]
-    if wanted is not None:
-        arguments += [f"--engine={wanted.engine}", f"--slots={wanted.slots}"]
-        if wanted.service_time is not None:
-            arguments.append(f"--service-time={wanted.service_time}")
-    if data_dir is not None:
-        arguments.append(f"--data-dir={data_dir}")
-    return arguments
-
-
-def _wait_ready(process: subprocess.Popen[bytes], stdout: IO[bytes], said: IO[bytes]) -> tuple[str, Path]:
-    """Its address and its password file, once it listens. Raises what it says when it does not come to that."""
+def _wait_ready(process: subprocess.Popen[bytes], stdout: IO[bytes], said: IO[bytes]) -> str:
+    """Its address, once it listens. Raises what it says when it does not come to that."""
     arrival = select.poll()
     arrival.register(stdout, select.POLLIN)
     line = b""
-    while line.count(b"\n") < 2 and arrival.poll(START_S * 1000):
+    while b"\n" not in line and arrival.poll(START_S * 1000):
         piece = os.read(stdout.fileno(), 4_096)
         if not piece:
             break
         line += piece
     text = line.decode("utf-8", "replace")
-    ready = _READY.fullmatch(text)
+    ready = _READY.match(text)
     if ready is not None:
-        return ready["address"], Path(ready["file"])
+        return ready["address"]
     try:
         code = process.wait(END_S)
     except subprocess.TimeoutExpired:
@@ -324,7 +314,7 @@ def _wait_ready(process: subprocess.Popen[bytes], stdout: IO[bytes], said: IO[by
     raise _why(code, _text(said))
 
 
-def _part(process: subprocess.Popen[bytes], stdout: IO[bytes], found: tuple[str, Path] | None, clock: Clock) -> None:
+def _part(process: subprocess.Popen[bytes], stdout: IO[bytes], others: Callable[[], bool], clock: Clock) -> None:
     """Wait for our server to go, which it does at once; unless others hold it, and then it is theirs.
 
     The end of its stdout is its own end: nobody else has it.
@@ -337,21 +327,16 @@ def _part(process: subprocess.Popen[bytes], stdout: IO[bytes], found: tuple[str,
             with suppress(subprocess.TimeoutExpired):
                 process.wait(END_S)
             return
-        if found is not None and _holders(*found):
+        if others():
             return
 
 
-def _holders(address: str, password_file: Path) -> int:
-    from http.client import HTTPConnection, HTTPException
-
-    host, _, port = address.rpartition(":")
-    with closing(HTTPConnection(host, int(port), timeout=ANSWER_S)) as connection:
-        try:
-            connection.request("GET", "/__loadgen/stats", headers=_authorization(password_file))
-            stats: dict[str, Any] = json.loads(connection.getresponse().read())
-            return int(stats["holders"])
-        except (OSError, HTTPException, ValueError, LoadgenError):  # it no longer listens: it is going
-            return 0
+def _holders(address: str, data_dir: Path) -> int:
+    try:
+        stats: dict[str, Any] = json.loads(_request(address, "GET", "/__loadgen/stats", _password_file(data_dir))[1])
+        return int(stats["holders"])
+    except (LoadgenError, ValueError, KeyError):  # it no longer listens: it is going
+        return 0
 
 
 def _pass_on(process: subprocess.Popen[bytes], said: IO[bytes]) -> None:

@@ -256,7 +256,7 @@ def _server_for(scenario: Scenario) -> AbstractContextManager[object]:
         raise UsageError("embedded.engine null keeps no tables, and so no run", remedy="Leave embedded.engine out.")
     from loadgen.cli.embedded_server import embedded_server
 
-    return embedded_server(scenario.embedded)
+    return embedded_server()
 
 
 def _write_summary(job: RunJob, summary: Mapping[str, Any]) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import click
 
+from loadgen.cli.embedded_server import warehouse_model
 from loadgen.cli.run_record import read_record
 from loadgen.cli.runs_folder import LOGS, SPOOL, make_run_folder, make_runs_folder, remove_run_folder
 from loadgen.cli.who import who
@@ -35,6 +36,7 @@ from loadgen.report.record import RunRecord
 from loadgen.report.summary import with_unstored
 from loadgen.scenario.frozen import secrets_in
 from loadgen.scenario.scenario import EMBEDDED, Pin, Scenario, SpawnerKind
+from loadgen.snowflake.ident import Ident
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from loadgen.worker.upload import SPOOL_VARIABLE, Unsent, keep, spooled
 from orchestrator.recover import deserted, end_orphans
@@ -219,7 +221,8 @@ class RunJob:
         finally:
             session.close()
 
-    def _alone_on_warehouse(self, place: ControlPlace) -> AbstractContextManager[Callable[[], bool]]:
+    @contextmanager
+    def _alone_on_warehouse(self, place: ControlPlace) -> Iterator[Callable[[], bool]]:
         """Preparing is work for the warehouse as well: it would disturb whoever measures there."""
         timing = self.scenario.timing
         times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
@@ -232,7 +235,17 @@ class RunJob:
             told=self._waits,
             deserted=lambda session: deserted(session, patience, partial(_uses, warehouse), self.taken_over),
         )
-        return alone_on(warehouse, self.scenario.name, place, times, queue, clock=self.clock)
+        lease = alone_on(warehouse, self.scenario.name, place, times, queue, clock=self.clock)
+        with lease as alone, self._warehouse_model():
+            yield alone
+
+    def _warehouse_model(self) -> AbstractContextManager[None]:
+        """On the embedded server the warehouse does what the scenario says; elsewhere it is what it is."""
+        if self.scenario.connection != EMBEDDED:
+            return nullcontext()
+        named = target_profile(self.scenario, None).text("warehouse")
+        name = None if named is None else Ident.parse(named).name
+        return warehouse_model(os.environ[EMBEDDED_ADDRESS], name, self.scenario.embedded)
 
     def _spawner(self, place: ControlPlace, run_id: str) -> Spawner:
         assert self.output is not None

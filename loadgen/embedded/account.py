@@ -18,14 +18,14 @@ from loadgen.embedded.catalog import INFORMATION_SCHEMA, Database, Schema, now_m
 from loadgen.embedded.commands.objects import make_database, make_schema, new_database
 from loadgen.embedded.login import DEFAULT_WAREHOUSE, Wishes
 from loadgen.embedded.names import SNOWFLAKE_NAME_LENGTH
-from loadgen.embedded.warehouse import WarehouseSettings
+from loadgen.embedded.warehouse import CONTROL_WAREHOUSE, WarehouseSettings
 
 if TYPE_CHECKING:
     from loadgen.embedded.engine import Engine
     from loadgen.embedded.session import Session
 
 DATABASES = {"LOADGEN": ("CONTROL",), "BENCH": ()}
-WAREHOUSES = (DEFAULT_WAREHOUSE, "BENCH_WH", "LOADGEN_CONTROL_WH")
+WAREHOUSES = (DEFAULT_WAREHOUSE, "BENCH_WH", CONTROL_WAREHOUSE)
 
 
 async def furnish(engine: Engine) -> None:

@@ -10,6 +10,7 @@ from loadgen.embedded.executor import Executor
 from loadgen.embedded.faults import FaultRules
 from loadgen.embedded.journal import Journal
 from loadgen.embedded.usage import Usage
+from loadgen.embedded.warehouse_models import WarehouseModels
 
 PREFIX = "/__loadgen"
 
@@ -22,11 +23,14 @@ class Admin:
     ) -> None:
         self._executor, self._usage, self._faults, self._journal = executor, usage, faults, journal
         self._now_ms = now_ms
+        models = WarehouseModels(executor.warehouses)
         self.routes: dict[tuple[str, str], Callable[[Exchange], Awaitable[bytes]]] = {
             ("GET", "/__loadgen/stats"): self._stats,
             ("POST", "/__loadgen/faults"): self._add_fault,
             ("GET", "/__loadgen/faults"): self._list_faults,
             ("DELETE", "/__loadgen/faults"): self._clear_faults,
+            ("POST", "/__loadgen/warehouses"): models.post,
+            ("DELETE", "/__loadgen/warehouses"): models.delete,
             ("GET", "/__loadgen/services"): self._list_services,
             ("POST", "/__loadgen/services"): self._report_service,
         }
@@ -46,9 +50,7 @@ class Admin:
 
     async def _stats(self, exchange: Exchange) -> bytes:
         executor = self._executor
-        warehouses = {
-            w.settings.name: {"running": w.running, "queued": w.queued, "slots": w.limit} for w in executor.warehouses
-        }
+        warehouses = {w.settings.name: w.now() for w in executor.warehouses}
         return wire.dumps(
             {
                 "open_sessions": len(executor.sessions),

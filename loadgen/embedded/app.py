@@ -134,7 +134,7 @@ class App:
             exchange.outcome = str(error.errno)
             body = wire.refused(error, getattr(error, "query_id", None))
         except (wire.BadRequest, FaultInvalid) as error:
-            await respond(exchange, 400, wire.dumps({"error": str(error)}))
+            await respond(exchange, error.status, wire.dumps({"error": str(error)}))
             return
         await self._deliver(exchange, body)
 

@@ -25,7 +25,6 @@ from loadgen.embedded.plan import Plan, Planner, describe
 from loadgen.embedded.records import changed, selected
 from loadgen.embedded.result import KeptResults, Result
 from loadgen.embedded.running import Request, RequestKey, Running, setting
-from loadgen.embedded.service_time import ServiceTime
 from loadgen.embedded.services import Services
 from loadgen.embedded.session import Session, Sessions, Transaction
 from loadgen.embedded.statement_limits import Planning, check_command
@@ -53,7 +52,6 @@ class Engine:
         warehouses: Warehouses,
         history: History,
         sessions: Sessions,
-        service_time: ServiceTime | None,
         services: Services,
         now_ms: Callable[[], float],
     ) -> None:
@@ -62,7 +60,6 @@ class Engine:
         self.warehouses = warehouses
         self.history = history
         self.sessions = sessions
-        self.service_time = service_time
         self.services = services
         self.now_ms = now_ms
         self.planner = Planner(catalog)
@@ -224,10 +221,10 @@ class Engine:
         granted_s = time.monotonic()
         try:
             result = await self._on_backend(session, plan, request, running)
-            if self.service_time is not None:
+            if warehouse.service_time is not None:
                 # What PostgreSQL needed is part of the service time, so that the model's rate is exact.
                 used_s = time.monotonic() - granted_s
-                await ticket.serve(max(0.0, self.service_time.sample_s() - used_s))
+                await ticket.serve(max(0.0, warehouse.service_time.sample_s() - used_s))
             return result
         finally:
             ticket.release()

@@ -52,6 +52,8 @@ KINDS = (
 class FaultInvalid(ValueError):
     """What was posted is no fault rule; the text names every problem."""
 
+    status = 400
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:

@@ -11,7 +11,6 @@ from loadgen.embedded.history import History, Statement
 from loadgen.embedded.login import DEFAULT_WAREHOUSE, Wishes
 from loadgen.embedded.result import KeptResults, Result, table
 from loadgen.embedded.running import Request, Running
-from loadgen.embedded.service_time import ServiceTime
 from loadgen.embedded.services import Services
 from loadgen.embedded.session import Session, Sessions
 from loadgen.embedded.types import NUMBER
@@ -29,7 +28,6 @@ class NullEngine:
         warehouses: Warehouses,
         history: History,
         sessions: Sessions,
-        service_time: ServiceTime | None,
         services: Services,
         now_ms: Callable[[], float],
     ) -> None:
@@ -40,7 +38,6 @@ class NullEngine:
         self.running: dict[str, Running] = {}
         self.by_request: dict[str, Any] = {}
         self.results = KeptResults()
-        self._service_time = service_time
         self._now_ms = now_ms
 
     async def enter(self, session: Session, wishes: Wishes) -> None:
@@ -59,8 +56,8 @@ class NullEngine:
             ticket = warehouse.try_admit() or await warehouse.admit()
             try:
                 statement.queued_ms = ticket.queued_s * 1000
-                if self._service_time is not None:
-                    await ticket.serve(self._service_time.sample_s())
+                if warehouse.service_time is not None:
+                    await ticket.serve(warehouse.service_time.sample_s())
             finally:
                 ticket.release()
             statement.rows = 1

@@ -37,17 +37,17 @@ class Options:
     port: int
     data_dir: Path
     engine: str  # postgres | null
-    service_time: str | None  # a SPEC that parse_service_time takes
-    slots: int
+    service_time: str | None  # a SPEC that parse_service_time takes; of warehouses without a model of their own
+    slots: int  # of such warehouses
     seed: int
     auth: bool = False  # check a password, kept in a file of the data directory
     until_eof: bool = False  # started by a command for itself: see loadgen.embedded.usage
 
     @property
     def about(self) -> dict[str, Any]:
-        """What whoever joins must know: it decides what is measured here."""
-        shaping = {"engine": self.engine, "service_time": self.service_time, "slots": self.slots}
-        return shaping | {"until_eof": self.until_eof, "pid": os.getpid()}
+        """What the server says of itself."""
+        model = {"service_time": self.service_time, "slots": self.slots}
+        return model | {"engine": self.engine, "until_eof": self.until_eof, "pid": os.getpid()}
 
 
 def serve(options: Options, ready: Ready) -> None:

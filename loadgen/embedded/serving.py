@@ -33,11 +33,11 @@ from loadgen.embedded.history import History
 from loadgen.embedded.null import NullEngine
 from loadgen.embedded.postgres import Postgres
 from loadgen.embedded.server import Options, Ready
-from loadgen.embedded.service_time import Alarm, ServiceTime, parse_service_time
+from loadgen.embedded.service_time import Alarm
 from loadgen.embedded.services import Services
 from loadgen.embedded.session import Sessions
 from loadgen.embedded.usage import Usage
-from loadgen.embedded.warehouse import Warehouses
+from loadgen.embedded.warehouse import WarehouseModel, Warehouses
 from loadgen.errors import EmbeddedServerError
 
 BACKENDS_MAX = 380
@@ -92,12 +92,13 @@ async def serve_postgres(
 
 
 def _parts(options: Options, alarm: Alarm) -> dict[str, Any]:
-    spec = parse_service_time(options.service_time)
+    default = WarehouseModel.of(options.slots, options.service_time)
     return {
-        "warehouses": Warehouses(monotonic_s=time.monotonic, now_ms=_now_ms, sleeper=alarm, slots=options.slots),
+        "warehouses": Warehouses(
+            monotonic_s=time.monotonic, now_ms=_now_ms, sleeper=alarm, default=default, seed=options.seed
+        ),
         "history": History(now_ms=_now_ms),
         "sessions": Sessions(),
-        "service_time": ServiceTime(spec, options.seed) if spec is not None else None,
         "services": Services(),
         "now_ms": _now_ms,
     }

@@ -35,7 +35,7 @@ class Usage:
     """What is known about the users. Only the event loop's thread touches it."""
 
     def __init__(self, about: Mapping[str, Any]) -> None:
-        self.about = about  # what a command must know of the server before it joins
+        self.about = about  # how the server was started
         self.holders = 0
         self.used_s = time.perf_counter()  # when a client last got an answer or was seen waiting for one
         self.leaving = False

@@ -1,8 +1,8 @@
 """Warehouses: how many statements run at once, and the queue in front of them.
 
-A warehouse has slots: the server's override, or MAX_CONCURRENCY_LEVEL × started clusters (MIN_CLUSTER_COUNT of them;
+A warehouse has slots: those of its model, or MAX_CONCURRENCY_LEVEL × started clusters (MIN_CLUSTER_COUNT of them;
 adding clusters under load is not modelled). A statement takes a slot, runs, sleeps its service time, gives the slot
-back; without a free slot it queues, first come, first served.
+back; without a free slot it queues, first come, first served. Which model a warehouse has: `warehouse_models`.
 
     ticket = warehouse.try_admit() or await warehouse.admit(queued_timeout_s=session_limit_s)
     try:
@@ -25,15 +25,16 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
-from loadgen.embedded.service_time import Sleeper
+from loadgen.embedded.service_time import ServiceTime, ServiceTimeSpec, Sleeper, parse_service_time
 
 SIZES = (
     "X-Small", "Small", "Medium", "Large", "X-Large", "2X-Large", "3X-Large", "4X-Large", "5X-Large", "6X-Large",
 )  # fmt: skip
+CONTROL_WAREHOUSE = "LOADGEN_CONTROL_WH"  # what is measured does not run there
 TYPES = ("STANDARD", "SNOWPARK-OPTIMIZED", "INTERACTIVE", "ADAPTIVE")
 SCALING_POLICIES = ("STANDARD", "ECONOMY")
 CLUSTERS_MAX = 300
@@ -109,6 +110,21 @@ class WarehouseSettings:
             _require(seconds >= 0, f"{seconds} s is below 0")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarehouseModel:
+    """How many statements run at once, and how long each takes. Equal when they do the same: 20ms and 0.02s."""
+
+    slots: int = 0  # 0: as many as the warehouse's settings say
+    spec: ServiceTimeSpec | None = None
+    service_time: str | None = field(default=None, compare=False)  # the text of `spec`
+
+    @classmethod
+    def of(cls, slots: int, service_time: str | None) -> Self:
+        """Raises ValueError with a sentence a user can act on."""
+        _require(0 <= slots <= CONCURRENCY_MAX, f"slots {slots} is not within 0 to {CONCURRENCY_MAX}")
+        return cls(slots=slots, spec=parse_service_time(service_time), service_time=service_time)
+
+
 def size_name(text: str) -> str:
     """XSMALL, 'x-small', XXLARGE, X4LARGE … as SHOW WAREHOUSES writes them."""
     size = _SIZE_OF.get(text.upper().replace("-", ""))
@@ -162,16 +178,18 @@ class Warehouse:
         monotonic_s: Callable[[], float],
         now_ms: Callable[[], float],
         sleeper: Sleeper,
-        slots: int = 0,
+        seed: int = 1,
         suspended: bool = False,
     ) -> None:
         self.settings = settings
+        self.model = WarehouseModel()
+        self.service_time: ServiceTime | None = None
         self.running = 0  # statements that hold a slot
         self.resumed_on_ms = now_ms()
         self._monotonic_s = monotonic_s
         self._now_ms = now_ms
         self._sleeper = sleeper
-        self._slots = slots
+        self._seed = seed
         self._suspended = suspended
         self._idle_since_s = monotonic_s()
         self._waiters: OrderedDict[Ticket, float] = OrderedDict()  # to when they arrived
@@ -188,6 +206,11 @@ class Warehouse:
     @property
     def started_clusters(self) -> int:
         return 0 if self.state == "SUSPENDED" else self.settings.min_cluster_count
+
+    def now(self) -> dict[str, Any]:
+        """What `GET /__loadgen/stats` shows of it."""
+        load = {"running": self.running, "queued": self.queued}
+        return load | {"slots": self.limit, "service_time": self.model.service_time}
 
     def try_admit(self) -> Ticket | None:
         """A slot at once, or None: then admit() and wait."""
@@ -214,6 +237,13 @@ class Warehouse:
     def alter(self, **changes: Any) -> None:
         """Change settings while statements run. Raises ValueError and changes nothing when they do not fit."""
         self.settings = replace(self.settings, **changes, updated_on_ms=self._now_ms())
+        self.limit = self._slots_now()
+        self._fill()
+
+    def follow(self, model: WarehouseModel) -> None:
+        """Serve by this model from now on; service times begin anew."""
+        self.model = model
+        self.service_time = None if model.spec is None else ServiceTime(model.spec, self._seed)
         self.limit = self._slots_now()
         self._fill()
 
@@ -278,7 +308,7 @@ class Warehouse:
             turn.set_result(max(freed_s, arrived_s))
 
     def _slots_now(self) -> int:
-        return self._slots or self.settings.max_concurrency_level * self.settings.min_cluster_count
+        return self.model.slots or self.settings.max_concurrency_level * self.settings.min_cluster_count
 
     def _asleep(self, now_s: float) -> bool:
         """Suspended by command, or by itself after AUTO_SUSPEND seconds without a statement."""
@@ -294,13 +324,24 @@ class Warehouse:
 
 
 class Warehouses:
-    """All warehouses by name, as identifiers are stored (upper case unless quoted)."""
+    """All warehouses, and the models of some, by name as identifiers are stored (upper case unless quoted).
+
+    `default` is the model of a warehouse that has no other, except for the control plane's.
+    """
 
     def __init__(
-        self, *, monotonic_s: Callable[[], float], now_ms: Callable[[], float], sleeper: Sleeper, slots: int = 0
+        self,
+        *,
+        monotonic_s: Callable[[], float],
+        now_ms: Callable[[], float],
+        sleeper: Sleeper,
+        default: WarehouseModel,
+        seed: int = 1,
     ) -> None:
-        self._make = partial(Warehouse, monotonic_s=monotonic_s, now_ms=now_ms, sleeper=sleeper, slots=slots)
+        self._make = partial(Warehouse, monotonic_s=monotonic_s, now_ms=now_ms, sleeper=sleeper, seed=seed)
         self._by_name: dict[str, Warehouse] = {}
+        self._default = default
+        self._models: dict[str, WarehouseModel] = {}
 
     def __iter__(self) -> Iterator[Warehouse]:
         return iter(sorted(self._by_name.values(), key=lambda warehouse: warehouse.settings.name))
@@ -315,12 +356,27 @@ class Warehouses:
         """Raises ValueError when the name is taken."""
         _require(settings.name not in self._by_name, f"warehouse {settings.name} exists already")
         warehouse = self._by_name[settings.name] = self._make(settings, suspended=suspended)
+        warehouse.follow(self.model_of(settings.name))
         return warehouse
+
+    def model_of(self, name: str) -> WarehouseModel:
+        default = WarehouseModel() if name == CONTROL_WAREHOUSE else self._default
+        return self._models.get(name, default)
+
+    def set_model(self, name: str, model: WarehouseModel | None) -> None:
+        """None: the default one. The warehouse may be made later."""
+        if model is None:
+            self._models.pop(name, None)
+        else:
+            self._models[name] = model
+        if name in self._by_name:
+            self._by_name[name].follow(self.model_of(name))
 
     def rename(self, old: str, new: str) -> None:
         _require(new not in self._by_name, f"warehouse {new} exists already")
         warehouse = self._by_name.pop(old)
         warehouse.alter(name=new)
+        warehouse.follow(self.model_of(new))
         self._by_name[new] = warehouse
 
     def drop(self, name: str) -> None:

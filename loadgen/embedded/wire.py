@@ -24,6 +24,14 @@ IN_PROGRESS, IN_PROGRESS_ASYNC = "333333", "333334"
 class BadRequest(Exception):
     """The body is not what the protocol says."""
 
+    status = 400
+
+
+class Conflict(BadRequest):
+    """What is asked for would disturb another client."""
+
+    status = 409
+
 
 def parse(body: bytes, encoding: bytes, bytes_max: int = BODY_BYTES_MAX) -> dict[str, Any]:
     """A request's body as an object."""

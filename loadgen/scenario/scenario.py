@@ -305,7 +305,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedded:
-    """The embedded server, when the run starts one."""
+    """How the target warehouse serves on the embedded server. Without any value: as the server was started."""
 
     service_time: str | None = None
     slots: int = 0

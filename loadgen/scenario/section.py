@@ -267,12 +267,14 @@ class TimingSection(Section):
 
 
 class EmbeddedSection(Section):
-    """The embedded server; only read for `connection: embedded`."""
+    """The target warehouse on the embedded server; only read for `connection: embedded`."""
 
     service_time: Annotated[str | None, ServiceTime(nullable=True)] = key(
         default=None, description="Added to each statement: 20ms, or lognormal(20ms,0.3)."
     )
-    slots: Annotated[int, Whole(high=10_000)] = key(default=0, description="Statements that run at once; 0: as named.")
+    slots: Annotated[int, Whole(high=10_000)] = key(
+        default=0, description="Statements that run at once; 0: MAX_CONCURRENCY_LEVEL × clusters."
+    )
     engine: Annotated[Engine, OneOf(words=Engine)] = key(default="postgres")
 
 

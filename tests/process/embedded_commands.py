@@ -13,12 +13,10 @@ import pytest
 from loadgen.cli.embedded_server import embedded_server
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE
 from loadgen.errors import LoadgenError
-from loadgen.scenario.scenario import Embedded, Engine
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, PROGRAM, ROOT
 
-NULL = Embedded(engine=Engine.NULL)
 SERVE = [*PROGRAM, "embedded", "serve", "--until-eof"]  # as a command starts it
 
 # A command: prints the address, does what it is told line by line, and ends when told nothing more.
@@ -114,7 +112,7 @@ def pids_of(address: str, environ: Mapping[str, str]) -> set[int]:
     return {server.pid, *(process.pid for process in server.children(recursive=True))}
 
 
-def refusal_of(wanted: Embedded | None, environ: dict[str, str], **how: Any) -> LoadgenError:
-    with pytest.raises(LoadgenError) as caught, embedded_server(wanted, environ, **how):
+def refusal_of(environ: dict[str, str], **how: Any) -> LoadgenError:
+    with pytest.raises(LoadgenError) as caught, embedded_server(environ, **how):
         pass
     return caught.value

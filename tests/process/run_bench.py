@@ -102,8 +102,10 @@ class Program:
 class Bench:
     """A home of its own, a server behind `connection: embedded`, and others by the names of their connections."""
 
-    def __init__(self, server: EmbeddedServer, home: Path, others: Mapping[str, EmbeddedServer] | None = None) -> None:
-        self.server, self.home = server, home
+    def __init__(
+        self, server: EmbeddedServer, home: Path, others: Mapping[str, EmbeddedServer] | None, sections: dict[str, Any]
+    ) -> None:
+        self.server, self.home, self.sections = server, home, sections
         self.programs: list[Program] = []
         home.mkdir(exist_ok=True)
         if others:
@@ -129,8 +131,12 @@ class Bench:
         """`loadgen run` of a scenario with these sections beside the usual ones."""
         number = next(_numbers)
         path = self.home / f"scenario-{number}.yaml"
-        path.write_text(json.dumps(scenario(number, **sections)), "utf-8")  # JSON is YAML
+        path.write_text(self.text(number, **sections), "utf-8")
         return self.start("run", path, "--format", "json", *words)
+
+    def text(self, number: int, **sections: Any) -> str:
+        """Of a scenario; JSON is YAML."""
+        return json.dumps(scenario(number, **(self.sections | sections)))
 
     def recover(self, *words: object) -> Program:
         return self.start("runs", "recover", "-c", "embedded", "--format", "json", *words)
@@ -173,8 +179,11 @@ class Bench:
 
 
 @contextmanager
-def benched(server: EmbeddedServer, home: Path, others: Mapping[str, EmbeddedServer] | None = None) -> Iterator[Bench]:
-    bench = Bench(server, home, others)
+def benched(
+    server: EmbeddedServer, home: Path, others: Mapping[str, EmbeddedServer] | None = None, **sections: Any
+) -> Iterator[Bench]:
+    """`sections` are those of every scenario there."""
+    bench = Bench(server, home, others, sections)
     try:
         yield bench
     finally:

@@ -16,15 +16,9 @@ WARMUP_S = 1.0
 LATE = 0.8  # a window may open a little late on a busy machine; the announcement would cost more than all of it
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer("--slots", "32", "--service-time", "50ms") as running:
-        yield running
-
-
 @pytest.fixture
 def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    with benched(server, tmp_path) as made:
+    with benched(server, tmp_path, embedded={"slots": 32, "service_time": "50ms"}) as made:
         yield made
 
 

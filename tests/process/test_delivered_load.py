@@ -22,15 +22,9 @@ SLOTS = 16
 REFUSED = 12
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer("--slots", str(SLOTS), "--service-time", "20ms") as running:
-        yield running
-
-
 @pytest.fixture
 def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    with benched(server, tmp_path) as made:
+    with benched(server, tmp_path, embedded={"slots": SLOTS, "service_time": "20ms"}) as made:
         yield made
 
 

@@ -5,6 +5,7 @@ import http.server
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -13,15 +14,14 @@ from typing import Any
 
 import pytest
 
-from loadgen.cli.embedded_server import differences, embedded_server
+from loadgen.cli.embedded_server import embedded_server
 from loadgen.clock import FakeClock
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE, DataDir, is_claimed, running_server
 from loadgen.embedded.postgres import postgres_processes_in
 from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError
-from loadgen.scenario.scenario import Embedded, Engine
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
-from tests.process.embedded_commands import NULL, SERVE, Command, Found, environ_of, pids_of, refusal_of
+from tests.process.embedded_commands import SERVE, Command, Found, environ_of, pids_of, refusal_of
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, reachable_directory, wait_until
 
 
@@ -70,15 +70,6 @@ def test_the_next_command_may_follow_at_once_and_an_error_ends_the_server_too(en
     one, two = servers
     assert one.isdisjoint(two)
     assert alive(one | two) == set()
-
-
-def test_the_null_engine_needs_no_data_directory_and_gets_the_options(environ):
-    wanted = Embedded(engine=Engine.NULL, slots=3, service_time="1ms")
-    with embedded_server(wanted, environ) as address:
-        options = Found(address, environ).ask("/__loadgen/stats")["options"]
-
-        assert (options["engine"], options["slots"], options["service_time"]) == ("null", 3, "1ms")
-        assert not is_claimed(Path(environ[DATA_DIR_VARIABLE]))
 
 
 def test_ctrl_c_reaches_the_command_and_not_its_server(environ):
@@ -167,7 +158,7 @@ def test_two_commands_at_once_share_a_server_that_goes_with_the_last(home, envir
 
 def test_a_directory_that_stays_taken_is_not_waited_for_for_ever(home, environ):
     with DataDir.claim(home):
-        refusal = refusal_of(None, environ, clock=FakeClock())
+        refusal = refusal_of(environ, clock=FakeClock())
 
     assert isinstance(refusal, Busy)
     assert "is in use by a process that is starting or stopping" in str(refusal)
@@ -177,29 +168,21 @@ def test_a_directory_that_stays_taken_is_not_waited_for_for_ever(home, environ):
 # --- the server that the environment names ---------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def shaped() -> Iterator[EmbeddedServer]:
-    """A server that a person started, with options."""
-    with EmbeddedServer("--engine", "null", "--slots", "4", "--service-time", "20ms") as server:
-        yield server
-
-
-def test_the_address_of_the_environment_wins(home, environ, shaped):
-    environ[EMBEDDED_ADDRESS] = shaped.address
+def test_the_address_of_the_environment_wins(home, environ, server):
+    environ[EMBEDDED_ADDRESS] = server.address
     with embedded_server(environ=environ) as address:
-        assert address == shaped.address
+        assert address == server.address
         assert not is_claimed(home)
 
-    assert environ[EMBEDDED_ADDRESS] == shaped.address
-    assert shaped.ask("/__loadgen/stats")
+    assert environ[EMBEDDED_ADDRESS] == server.address
+    assert server.ask("/__loadgen/stats")
 
 
 def test_an_address_where_nobody_answers_is_an_error(environ):
-    with embedded_server(NULL, environ) as address:
-        pass
-    environ[EMBEDDED_ADDRESS] = address
-
-    refusal = refusal_of(None, environ)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        address = environ[EMBEDDED_ADDRESS] = f"127.0.0.1:{taken.getsockname()[1]}"
+        refusal = refusal_of(environ)
 
     assert isinstance(refusal, ConnectFailed)
     assert f"no embedded server answers at {address}" in str(refusal)
@@ -217,74 +200,20 @@ def test_an_address_where_something_else_answers_is_an_error(environ):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as stranger:
         threading.Thread(target=stranger.serve_forever, name="stranger").start()
         environ[EMBEDDED_ADDRESS] = f"127.0.0.1:{stranger.server_port}"
-        refusal = refusal_of(None, environ)
+        refusal = refusal_of(environ)
         stranger.shutdown()
 
     assert isinstance(refusal, EmbeddedServerError)
     assert "is no embedded server of this version of loadgen" in str(refusal)
 
 
-# --- options ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "wanted",
-    [None, Embedded(), Embedded(engine=Engine.NULL, slots=4, service_time="0.02s")],
-    ids=["measures nothing", "asks for nothing", "asks for the same"],
-)
-def test_a_server_that_a_person_started_is_accepted(environ, shaped, wanted):
-    environ[EMBEDDED_ADDRESS] = shaped.address
-
-    with embedded_server(wanted, environ) as address:
-        assert address == shaped.address
-
-
-def test_a_server_with_other_options_than_the_scenario_asks_for_is_refused(environ, shaped):
-    environ[EMBEDDED_ADDRESS] = shaped.address
-
-    refusal = refusal_of(Embedded(engine=Engine.NULL, slots=4, service_time="30ms"), environ)
-
-    assert isinstance(refusal, EmbeddedServerError)
-    assert str(refusal).endswith("other options than the scenario's: service time 20ms, not 30ms")
-    assert f"Stop process {shaped.process.pid}" in refusal.remedy
-
-
-def test_a_server_of_another_command_must_agree_even_with_a_scenario_that_asks_for_nothing(environ):
-    with embedded_server(Embedded(engine=Engine.NULL, slots=4), environ) as address:
-        refusal = refusal_of(Embedded(), environ)
-        with embedded_server(None, environ) as same:
-            assert same == address
-
-    assert isinstance(refusal, Busy)
-    assert "engine null, not postgres; slots 4, not 0" in str(refusal)
-    assert "wait for that" in refusal.remedy
-
-
-def test_differences_are_told_in_words():
-    assert differences(Embedded(), "postgres", None, 0) == []
-    assert differences(Embedded(service_time="0ms"), "postgres", None, 0) == []
-    assert differences(Embedded(service_time="20ms"), "null", None, 8) == [
-        "engine null, not postgres",
-        "service time none, not 20ms",
-        "slots 8, not 0",
-    ]
-
-
 # --- servers that do not start ---------------------------------------------------------------------------------------
-
-
-def test_the_server_s_own_error_and_hint_are_passed_on(environ):
-    refusal = refusal_of(Embedded(service_time="fast"), environ)
-
-    assert isinstance(refusal, EmbeddedServerError)
-    assert str(refusal).startswith("the embedded server did not start: service time 'fast': 'fast' is not a duration")
-    assert refusal.remedy == 'For example: --service-time "lognormal(20ms,0.3)"'
 
 
 def test_a_data_directory_that_is_not_ours_is_refused_in_the_server_s_words(environ):
     with reachable_directory() as foreign:
         (foreign / "letter.txt").write_text("dear")
-        refusal = refusal_of(None, environ | {DATA_DIR_VARIABLE: str(foreign)})
+        refusal = refusal_of(environ | {DATA_DIR_VARIABLE: str(foreign)})
 
         assert isinstance(refusal, EmbeddedServerError)
         assert "is not empty and was not made by loadgen (it holds 'letter.txt')" in str(refusal)
@@ -294,7 +223,7 @@ def test_a_data_directory_that_is_not_ours_is_refused_in_the_server_s_words(envi
 def test_missing_packages_are_named_with_the_way_to_get_them(environ, tmp_path):
     (tmp_path / "uvicorn.py").write_text("raise ModuleNotFoundError('gone', name='uvicorn')")
 
-    refusal = refusal_of(NULL, environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    refusal = refusal_of(environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"})
 
     assert isinstance(refusal, EmbeddedServerError)
     assert "needs packages that are not installed (uvicorn is missing)" in str(refusal)

@@ -20,7 +20,6 @@ from tests.processes import ROOT, reachable_directory
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 EXAMPLES = [path.relative_to(ROOT) for path in sorted((ROOT / "examples").rglob("*.yaml"))]
 FIND_MAX, QUICKSTART = Path("examples/find_max.yaml"), Path("examples/quickstart.yaml")
-SERVICE_TIME = "lognormal(100ms,0.3)"  # of most examples
 TIMING = (
     "{tick: 200ms, heartbeat: 200ms, status_poll: 200ms, flush: 500ms, events_poll: 500ms, announce: 1s,"
     " warehouse_poll: 400ms}"
@@ -41,16 +40,9 @@ END_S = 250  # only a hang takes longer
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Path]:
-    """One data directory, as a user has it: what one example prepared, the next one finds."""
+    """A home, with the data directory of an embedded server."""
     with reachable_directory() as path:
         yield path
-
-
-@pytest.fixture(scope="module")
-def shared_server() -> Iterator[EmbeddedServer]:
-    """For examples that want the same of a server; starting one for each would take longer than the runs."""
-    with EmbeddedServer("--service-time", SERVICE_TIME) as running:
-        yield running
 
 
 def run(example: Path, home: Path, **variables: str) -> dict[str, Any]:
@@ -77,9 +69,8 @@ def run(example: Path, home: Path, **variables: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("example", [path for path in EXAMPLES if path != FIND_MAX], ids=str)
 def test_every_example_passes(example: Path, home: Path, request: pytest.FixtureRequest) -> None:
-    embedded = read_scenario(ROOT / example, environ={}).scenario.embedded
-    alone = example == QUICKSTART or embedded.slots or str(embedded.service_time) != SERVICE_TIME
-    shared = {} if alone else {EMBEDDED_ADDRESS: request.getfixturevalue("shared_server").address}
+    """The first one starts its own server; for each that would take longer than the run."""
+    shared = {} if example == QUICKSTART else {EMBEDDED_ADDRESS: request.getfixturevalue("server").address}
 
     summary = run(example, home, **shared)
 
@@ -88,13 +79,13 @@ def test_every_example_passes(example: Path, home: Path, request: pytest.Fixture
     assert all(statement["succeeded"] for statement in summary["statements"].values())
 
 
-def test_the_search_finds_what_its_comment_says(home: Path) -> None:
+def test_the_search_finds_what_its_comment_says(home: Path, server: EmbeddedServer) -> None:
     scenario = read_scenario(ROOT / FIND_MAX, environ={}).scenario
     slots = scenario.embedded.slots
     assert scenario.load.find_max is not None
     assert f"the answer is {slots}." in (ROOT / FIND_MAX).read_text("utf-8")
 
-    found = run(FIND_MAX, home)["find_max"]
+    found = run(FIND_MAX, home, **{EMBEDDED_ADDRESS: server.address})["find_max"]
 
     # Steps of two seconds may take one level for the next.
     assert abs(found["max_concurrency"] - slots) <= scenario.load.find_max.increment

@@ -31,15 +31,9 @@ JUDGED = "SELECT STEP_NUMBER, TARGET_CONNECTIONS, OUTCOME FROM FIND_MAX_STEP_HIS
 RESULT = "SELECT FIND_MAX_RESULT, SUMMARY FROM TEST_RESULTS WHERE RUN_ID = ? AND WORKER_ID IS NULL"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer("--service-time", "200ms") as running:
-        yield running
-
-
 @pytest.fixture
 def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    with benched(server, tmp_path) as made:
+    with benched(server, tmp_path, embedded={"service_time": "200ms"}) as made:
         yield made
 
 

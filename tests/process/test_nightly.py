@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,12 +64,6 @@ class Cron:
         job = self.start(command)
         said = "".join(job.communicate(timeout=PATIENCE_S))
         return job.returncode, said
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer("--service-time", SERVICE_TIME) as running:
-        yield running
 
 
 @pytest.fixture

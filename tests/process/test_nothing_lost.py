@@ -16,21 +16,15 @@ from typing import Any
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import MEASURES, Bench, Program, benched, history, scenario
+from tests.process.run_bench import MEASURES, Bench, Program, benched, history
 from tests.processes import PROGRAM, reachable_directory
 
 SHORT = {"connections": 8, "warmup": "0s", "duration": "2s"}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer("--service-time", "200ms") as running:
-        yield running
-
-
 @pytest.fixture
 def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    with benched(server, tmp_path) as made:
+    with benched(server, tmp_path, embedded={"service_time": "200ms"}) as made:
         yield made
 
 
@@ -51,7 +45,7 @@ def check_verdict(run: Program) -> dict[str, Any]:
 
 def test_a_run_keeps_the_scenario_that_it_was_started_with(bench: Bench) -> None:
     files = [bench.home / f"{number}.yaml" for number in (902, 903)]
-    texts = [json.dumps(scenario(number, load=SHORT)) for number in (902, 903)]
+    texts = [bench.text(number, load=SHORT) for number in (902, 903)]
     for file, text in zip(files, texts, strict=True):
         file.write_text(text, "utf-8")
     runs = [bench.start("run", file, "--format", "json") for file in files]
@@ -67,7 +61,7 @@ def test_a_run_keeps_the_scenario_that_it_was_started_with(bench: Bench) -> None
 
 def test_a_scenario_may_come_from_a_pipe(bench: Bench) -> None:
     """As in `loadgen run <(make-scenario)`: it can be read once."""
-    pipe, text = bench.home / "pipe", json.dumps(scenario(900, load=SHORT))
+    pipe, text = bench.home / "pipe", bench.text(900, load=SHORT)
     os.mkfifo(pipe)
     threading.Thread(target=lambda: pipe.write_text(text, "utf-8"), name="writer", daemon=True).start()
 
@@ -114,7 +108,7 @@ def test_nothing_more_can_be_written_once_a_run_measures(bench: Bench) -> None:
 
 def test_a_result_that_cannot_be_printed_is_still_the_exit_code(bench: Bench) -> None:
     path = bench.home / "scenario.yaml"
-    path.write_text(json.dumps(scenario(901, load=SHORT)), "utf-8")
+    path.write_text(bench.text(901, load=SHORT), "utf-8")
     with open("/dev/full", "wb") as full:
         ended = subprocess.run(
             [*PROGRAM, "run", str(path), "--format", "json"],

@@ -23,22 +23,16 @@ from orchestrator.service import OrchestratorService
 from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import MEASURES, Bench, Program, benched, history, scenario
+from tests.process.run_bench import MEASURES, Bench, Program, benched, history
 from tests.processes import PROGRAM, alive, wait_until
 
 SLOW = {"statements": [{"name": "slow", "sql": "SELECT SYSTEM$WAIT(100)"}]}
 SHORT = {"connections": 8, "warmup": "0s", "duration": "1s"}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer("--service-time", "200ms") as running:
-        yield running
-
-
 @pytest.fixture
 def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    with benched(server, tmp_path) as made:
+    with benched(server, tmp_path, embedded={"service_time": "200ms"}) as made:
         yield made
 
 
@@ -71,7 +65,7 @@ def test_a_closed_terminal_and_a_quit_leave_a_result(bench: Bench, number: signa
 def test_a_terminal_that_is_closed_with_everything_in_it_leaves_a_result(bench: Bench) -> None:
     """The live view was drawn there, and the result would be printed there."""
     path = bench.home / "scenario.yaml"
-    path.write_text(json.dumps(scenario(950)), "utf-8")
+    path.write_text(bench.text(950), "utf-8")
     pid, master = pty.fork()
     if pid == 0:  # the child: its terminal is the one that the test closes
         os.chdir(bench.home)

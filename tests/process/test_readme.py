@@ -109,7 +109,7 @@ def after_runs() -> Iterator[Path]:
     import shutil
 
     path = reachable_directory()
-    with served("./bin/loadgen embedded serve --service-time 'lognormal(100ms,0.3)'", path, SHOWN_PORT):
+    with served("./bin/loadgen embedded serve", path, SHOWN_PORT):
         (command,) = {command for command in COMMANDS if command.startswith(RUN)}
         words = [word.replace("examples/", f"{ROOT}/examples/") for word in words_of(command, SHOWN_PORT)]
         for more in ([], ["--set", "load.warmup=1s", "--set", "load.duration=6s", "--quiet"]):

@@ -28,6 +28,7 @@ RATE = """
 version: 1
 name: by-the-clock
 connection: embedded
+embedded: {service_time: "lognormal(100ms,0.3)"}
 target: {warehouse: BENCH_WH, database: BENCH, schema: PUBLIC}
 workload: {statements: [{name: one, sql: SELECT 1}]}
 load: {mode: rate, rate: 20/s, max_connections: 8, warmup: 1s, duration: 4s, workers: 2}
@@ -53,12 +54,6 @@ prepare:
       columns: [{name: ID, type: INTEGER, primary_key: true, generate: {sequence: {start: 1}}}]
 workload: {statements: [{name: one, sql: SELECT 1}]}
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer("--service-time", "lognormal(100ms,0.3)") as running:
-        yield running
 
 
 @pytest.fixture

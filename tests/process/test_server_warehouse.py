@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from snowflake.connector.errors import ProgrammingError
 
+from tests.embedded_server import EmbeddedServer
 from tests.process.served import Server, Wire, serving
 from tests.processes import PATIENCE_S, reachable_directory, wait_until
 
@@ -114,7 +115,7 @@ def test_a_lognormal_service_time_has_its_quantiles(home, engine):
 
 
 @contextmanager
-def busy(server: Server, warehouse: str, statements: int) -> Iterator[None]:
+def busy(server: EmbeddedServer, warehouse: str, statements: int) -> Iterator[None]:
     """So many statements on a warehouse, each on its own connection, until the block ends."""
     opened = [server.connect(warehouse=warehouse) for _ in range(statements)]
     with ThreadPoolExecutor(statements, thread_name_prefix="client") as clients:
@@ -128,29 +129,42 @@ def busy(server: Server, warehouse: str, statements: int) -> Iterator[None]:
         one.close()
 
 
-@pytest.mark.parametrize("where", ["COMPUTE_WH", "BENCH_WH"])
-def test_show_warehouses_shows_what_runs_and_what_queues_now(home, where):
-    with serving(home, "--slots", "4") as server, server.connect() as connection:
+def test_show_warehouses_shows_what_runs_and_what_queues_now(server, connection):
+    where = "SHOWN_WH"
+    server.model(where, slots=4)
 
-        def shown() -> dict[str, tuple[int, int]]:
-            cursor = connection.cursor().execute("SHOW WAREHOUSES")
-            names = [column.name for column in cursor.description]
-            rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-            return {row["name"]: (row["running"], row["queued"]) for row in rows}
+    def shown() -> dict[str, tuple[int, int]]:
+        cursor = connection.cursor().execute("SHOW WAREHOUSES")
+        names = [column.name for column in cursor.description]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        return {row["name"]: (row["running"], row["queued"]) for row in rows}
 
-        with busy(server, where, 16):
-            wait_until(lambda: shown()[where] == (4, 12), "4 running, 12 queued")
-            assert {load for name, load in shown().items() if name != where} == {(0, 0)}
-        assert shown()[where] == (0, 0)
+    with busy(server, where, 16):
+        wait_until(lambda: shown()[where] == (4, 12), "4 running, 12 queued")
+        assert {load for name, load in shown().items() if name != where} == {(0, 0)}
+    assert shown()[where] == (0, 0)
 
 
-def test_without_an_override_a_warehouse_has_its_own_number_of_slots(home):
-    with serving(home) as server:
-        Wire(server).sql("CREATE OR REPLACE WAREHOUSE NARROW_WH WITH MAX_CONCURRENCY_LEVEL = 3")
+def test_without_a_model_a_warehouse_has_its_own_number_of_slots(server, cursor):
+    cursor.execute("CREATE OR REPLACE WAREHOUSE NARROW_WH WITH MAX_CONCURRENCY_LEVEL = 3")
 
-        def load() -> dict[str, int]:
-            found: dict[str, int] = server.ask("/__loadgen/stats")["warehouses"]["NARROW_WH"]
-            return found
+    def load() -> dict[str, Any]:
+        found: dict[str, Any] = server.ask("/__loadgen/stats")["warehouses"]["NARROW_WH"]
+        return found
 
-        with busy(server, "NARROW_WH", 8):
-            wait_until(lambda: load() == {"running": 3, "queued": 5, "slots": 3}, "3 running, 5 queued")
+    with busy(server, "NARROW_WH", 8):
+        wanted = {"running": 3, "queued": 5, "slots": 3, "service_time": None}
+        wait_until(lambda: load() == wanted, "3 running, 5 queued")
+
+
+def test_the_options_of_a_server_are_the_model_of_every_warehouse_but_the_control_plane_s(scratch):
+    arguments = ["--engine", "null", "--slots", "4", "--service-time", "20ms"]
+    with serving(scratch / "unused", *arguments) as server:
+        names = ["COMPUTE_WH", "BENCH_WH", "LOADGEN_CONTROL_WH"]
+        sessions = [Wire(server, warehouse=name) for name in names]
+        found = server.ask("/__loadgen/stats")["warehouses"]
+        for one in sessions:
+            one.close()
+
+    given = {"running": 0, "queued": 0, "slots": 4, "service_time": "20ms"}
+    assert [found[name] for name in names] == [given, given, given | {"slots": 8, "service_time": None}]

@@ -53,11 +53,8 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
-    with (
-        EmbeddedServer("--service-time", "100ms") as server,
-        benched(server, tmp_path_factory.mktemp("sessions")) as bench,
-    ):
+def told(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    with benched(server, tmp_path_factory.mktemp("sessions"), embedded={"service_time": "100ms"}) as bench:
         program = bench.run(
             prepare={"tables": [{"name": "GUESTS", "type": "hybrid", "columns": COLUMNS}]},
             workload={"statements": [SIGN, LOOK, PLAIN]},

@@ -25,23 +25,17 @@ BY_HAND = {"control": {"connection": "plane"}, "spawner": {"kind": "external"}}
 
 
 @pytest.fixture(scope="module")
-def target() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer("--service-time", "200ms") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def plane() -> Iterator[EmbeddedServer]:
     with EmbeddedServer() as running:
         yield running
 
 
 @pytest.fixture
-def bench(target: EmbeddedServer, plane: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    with benched(plane, tmp_path, {"plane": plane}) as made:
+def bench(server: EmbeddedServer, plane: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
+    with benched(plane, tmp_path, {"plane": plane}, embedded={"service_time": "200ms"}) as made:
         # Nobody says where the embedded server is: it is found by its data directory.
         del made.environ[EMBEDDED_ADDRESS]
-        made.environ[DATA_DIR_VARIABLE] = str(target.data_dir)
+        made.environ[DATA_DIR_VARIABLE] = str(server.data_dir)
         setup = made.start("setup", "-c", "plane")
         assert setup.ended() == 0, setup.said
         yield made
@@ -76,7 +70,7 @@ def windows(bench: Bench, run: Program) -> Counter[tuple[str, int | None]]:
     return Counter((worker_id, step_id) for worker_id, step_id in bench.rows(sql, run.run_id))
 
 
-def test_a_run_is_led_on_in_the_middle_of_its_measurement(bench: Bench, target: EmbeddedServer) -> None:
+def test_a_run_is_led_on_in_the_middle_of_its_measurement(bench: Bench, server: EmbeddedServer) -> None:
     run = bench.run(load={"connections": 8, "workers": 2, "duration": "7s"}, **BY_HAND)
     workers = [bench.worker(line) for line in commands(run)]
     run.wait_for(MEASURES)
@@ -96,13 +90,17 @@ def test_a_run_is_led_on_in_the_middle_of_its_measurement(bench: Bench, target: 
     assert waiting.printed["left"] == [{"run_id": run.run_id, "why": "somebody else has led it to its end"}]
     assert [worker.ended() for worker in workers] == [0, 0]
     assert windows(bench, run) == {("worker-0", None): 1, ("worker-1", None): 1}
-    assert summary["totals"]["succeeded"] == history(target, run.run_id)[None] > 0
+    assert summary["totals"]["succeeded"] == history(server, run.run_id)[None] > 0
+    measured = [line for line in server.history(run.run_id) if line["sql_text"] == "SELECT 1"]
+    assert min(line["execution_ms"] for line in measured) >= 200, "its warehouse kept its model without a leader"
+    name = json.loads((run.folder / "runs" / run.run_id / "scenario.yaml").read_text("utf-8"))["target"]["warehouse"]
+    assert server.ask("/__loadgen/stats")["warehouses"][name]["service_time"] is None, "it was put back at the end"
     assert bench.state(run.run_id)[0] == "COMPLETED"
     assert (leading.folder / "runs" / run.run_id / "summary.json").exists()
 
 
 def test_a_run_whose_start_was_said_begins_though_its_leader_died_before_it_was_moved(
-    bench: Bench, target: EmbeddedServer
+    bench: Bench, server: EmbeddedServer
 ) -> None:
     run = bench.run(load={"connections": 8, "workers": 2, "duration": "3s"}, **BY_HAND)
     lines = commands(run)
@@ -122,14 +120,14 @@ def test_a_run_whose_start_was_said_begins_though_its_leader_died_before_it_was_
     assert summary["status"] == "COMPLETED"
     assert bench.state(run.run_id)[2] == "the plan is done"
     assert windows(bench, run) == {("worker-0", None): 1, ("worker-1", None): 1}
-    assert summary["totals"]["succeeded"] == history(target, run.run_id)[None] > 0
+    assert summary["totals"]["succeeded"] == history(server, run.run_id)[None] > 0
     ((created_at, data),) = bench.rows(said, run.run_id)
     ((start_time,),) = bench.rows("SELECT START_TIME FROM RUN_STATUS WHERE RUN_ID = ?", run.run_id)
     zero = created_at + timedelta(milliseconds=json.loads(data)["lead_ms"])
     assert abs(start_time - zero) < timedelta(seconds=1), "seconds count from the zero that workers know"
 
 
-def test_a_search_is_led_on_between_two_steps(bench: Bench, target: EmbeddedServer) -> None:
+def test_a_search_is_led_on_between_two_steps(bench: Bench, server: EmbeddedServer) -> None:
     search = {"start": 8, "increment": 8, "maximum": 16, "step": "1s", "settle": "200ms", "latency_stability_pct": 900}
     load = {"mode": "find_max", "workers": 2, "connections": None, "duration": None, "warmup": "0s"}
     run = bench.run(load=load | {"find_max": search | {"qps_stability_pct": 90, "stop_on_queue": False}}, **BY_HAND)
@@ -155,11 +153,11 @@ def test_a_search_is_led_on_between_two_steps(bench: Bench, target: EmbeddedServ
     ]
     sql = "SELECT STEP_NUMBER, TARGET_CONNECTIONS FROM FIND_MAX_STEP_HISTORY WHERE RUN_ID = ? ORDER BY STEP_NUMBER"
     assert bench.rows(sql, run.run_id) == [(1, 8), (2, 16), (3, 16)]
-    assert summary["totals"]["succeeded"] == history(target, run.run_id)[3] > 0
+    assert summary["totals"]["succeeded"] == history(server, run.run_id)[3] > 0
     assert set(windows(bench, run)) == {(f"worker-{number}", step) for number in (0, 1) for step in (1, 2, 3)}
 
 
-def test_of_two_runs_that_nobody_leads_one_is_led_on_and_the_other_named(bench: Bench, target: EmbeddedServer) -> None:
+def test_of_two_runs_that_nobody_leads_one_is_led_on_and_the_other_named(bench: Bench, server: EmbeddedServer) -> None:
     """Both lost their leader before their workers came."""
     runs = [bench.run(load={"connections": 8, "duration": "3s"}, **BY_HAND) for _ in range(2)]
     lines = [commands(run)[0] for run in runs]
@@ -176,7 +174,7 @@ def test_of_two_runs_that_nobody_leads_one_is_led_on_and_the_other_named(bench: 
     (left,) = recovery.printed["left"]
     assert {summary["run_id"], left["run_id"]} == {run.run_id for run in runs}
     assert f"lead it on with `loadgen runs recover {left['run_id']}`" in recovery.said
-    assert summary["totals"]["succeeded"] == history(target, summary["run_id"])[None] > 0
+    assert summary["totals"]["succeeded"] == history(server, summary["run_id"])[None] > 0
     assert bench.state(left["run_id"])[0] == "STARTING"
     led = [run.run_id for run in runs].index(summary["run_id"])
     assert workers[led].ended() == 0

@@ -23,17 +23,13 @@ from tests.processes import wait_until
 STATEMENT_MS = 300.0
 NAP = {"name": "nap", "kind": "read", "sql": f"SELECT SYSTEM$WAIT({STATEMENT_MS:.0f}, 'MILLISECONDS')"}
 RAMP_S = 3.0
+WAREHOUSE = "RAMP_WH"
 Line = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer("--slots", "200") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def stage(server: EmbeddedServer) -> Iterator[Stage]:
+    server.model(WAREHOUSE, slots=200)
     yield from staged(server)
 
 
@@ -53,7 +49,7 @@ class Moved:
 
 
 def test_clients_follow_the_line_up_and_down(stage: Stage) -> None:
-    run = stage.run({"connections": 64}, statements=[NAP])
+    run = stage.run({"connections": 64}, statements=[NAP], target={"warehouse": WAREHOUSE})
     worker = run.started()
     run.emit(SetWorkerTarget(target_connections=4))
     _hold(run, worker, 4)

@@ -31,10 +31,10 @@ SHOWN = {name: PERCENTILES[name] for name in ("p50", "p90", "p95", "p99")}
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    """The control plane has a server of its own, because the target's is stopped and slow."""
-    with EmbeddedServer("--service-time", "lognormal(20ms,0.5)") as target, EmbeddedServer() as control:
-        yield from staged(target, control_server=control)
+def stage(server: EmbeddedServer) -> Iterator[Stage]:
+    """The target has a server of its own, because it is stopped and slow."""
+    with EmbeddedServer("--service-time", "lognormal(20ms,0.5)") as target:
+        yield from staged(target, control_server=server)
 
 
 @dataclass(frozen=True, slots=True)

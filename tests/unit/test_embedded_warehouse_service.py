@@ -9,9 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from loadgen.embedded.warehouse import (
+    CONTROL_WAREHOUSE,
     Ticket,
     Warehouse,
     WarehouseDropped,
+    WarehouseModel,
     Warehouses,
     WarehouseSettings,
     WarehouseSuspended,
@@ -214,7 +216,8 @@ def test_warehouses_are_kept_by_name():
     async def scenario():
         loop = asyncio.get_running_loop()
         sleeper = LoopSleeper(loop)
-        warehouses = Warehouses(monotonic_s=loop.time, now_ms=lambda: 0.0, sleeper=sleeper, slots=1)
+        default = WarehouseModel(slots=1)
+        warehouses = Warehouses(monotonic_s=loop.time, now_ms=lambda: 0.0, sleeper=sleeper, default=default)
         second = warehouses.add(WarehouseSettings(name="B"))
         first = warehouses.add(WarehouseSettings(name="A"), suspended=True)
         assert list(warehouses) == [first, second]
@@ -234,6 +237,30 @@ def test_warehouses_are_kept_by_name():
         with pytest.raises(WarehouseDropped):
             await waiting
         assert warehouses.get("C") is None
+
+    run(scenario)
+
+
+def test_the_server_s_options_are_the_model_of_every_warehouse_but_the_control_plane_s():
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        default = WarehouseModel.of(2, "20ms")
+        warehouses = Warehouses(
+            monotonic_s=loop.time, now_ms=lambda: 0.0, sleeper=LoopSleeper(loop), default=default, seed=7
+        )
+        one = warehouses.add(WarehouseSettings(name="A"))
+        control = warehouses.add(WarehouseSettings(name=CONTROL_WAREHOUSE))
+        assert (one.limit, control.limit, control.service_time) == (2, 8, None)
+        assert one.service_time is not None
+
+        warehouses.set_model("A", WarehouseModel.of(0, "lognormal(20ms,0.3)"))
+        assert one.limit == 8
+        drawn = [one.service_time.sample_s() for _ in range(3)]
+        warehouses.set_model("A", WarehouseModel.of(0, "lognormal(20ms,0.3)"))
+        assert [one.service_time.sample_s() for _ in range(3)] == drawn, "the same seed, the same times for each run"
+
+        warehouses.set_model("A", None)
+        assert one.model == default
 
     run(scenario)
 

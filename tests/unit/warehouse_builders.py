@@ -9,6 +9,7 @@ from typing import Any
 
 from loadgen.embedded.warehouse import (
     Warehouse,
+    WarehouseModel,
     WarehouseSettings,
 )
 
@@ -61,14 +62,15 @@ def run(scenario: Callable[[], Coroutine[Any, Any, Any]], lateness_s: Callable[[
 
 def a_warehouse(*, slots: int = 0, suspended: bool = False, **changes: Any) -> Warehouse:
     loop = asyncio.get_running_loop()
-    return Warehouse(
+    warehouse = Warehouse(
         WarehouseSettings(**{"name": "WH", **changes}),
         monotonic_s=loop.time,
         now_ms=lambda: loop.time() * 1000,
         sleeper=LoopSleeper(loop),
-        slots=slots,
         suspended=suspended,
     )
+    warehouse.follow(WarehouseModel(slots=slots))
+    return warehouse
 
 
 async def settle() -> None:

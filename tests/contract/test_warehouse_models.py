@@ -1,0 +1,216 @@
+"""Models of single warehouses: what `POST /__loadgen/warehouses` sets, whom it binds, and when it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+from snowflake.connector.errors import ProgrammingError
+
+from loadgen.cli.embedded_server import warehouse_model
+from loadgen.errors import Busy, EmbeddedServerError
+from loadgen.scenario.scenario import Embedded
+from tests.embedded_server import EmbeddedServer
+from tests.processes import PATIENCE_S, wait_until
+
+PLAIN = {"slots": 8, "service_time": None}  # of a server that was started without options
+
+
+@pytest.fixture
+def name(database: str, connect: Callable[..., Any]) -> str:
+    """A warehouse of the test's own."""
+    connect(warehouse=f"{database}_WH")
+    return f"{database}_WH"
+
+
+@pytest.fixture
+def other(database: str, connect: Callable[..., Any]) -> str:
+    connect(warehouse=f"{database}_OTHER_WH")
+    return f"{database}_OTHER_WH"
+
+
+@pytest.fixture
+def running() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does nothing."""
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+
+
+def model(server: EmbeddedServer, name: str) -> dict[str, Any]:
+    found = server.ask("/__loadgen/stats")["warehouses"][name]
+    return {key: found[key] for key in PLAIN}
+
+
+def refusal(server: EmbeddedServer, body: dict[str, Any], method: str = "POST") -> tuple[int, str]:
+    with pytest.raises(HTTPError) as caught:
+        server.ask("/__loadgen/warehouses", method=method, body=body)
+    with caught.value as answer:
+        return answer.code, json.loads(answer.read())["error"]
+
+
+def executions_ms(server: EmbeddedServer, tag: str) -> list[float]:
+    lines = server.history(tag)
+    return [line["execution_ms"] for line in lines if line["sql_text"] == "SELECT 1"]
+
+
+def test_two_warehouses_serve_by_their_own_models_at_once(server, name, other, database, connect):
+    server.model(name, service_time="100ms")
+    server.model(other, service_time="1h")
+    brief, control = (
+        connect(warehouse=warehouse, session_parameters={"QUERY_TAG": f"{database} {warehouse}"}).cursor()
+        for warehouse in (name, "LOADGEN_CONTROL_WH")
+    )
+    long = connect(warehouse=other)
+
+    def running() -> int:
+        return int(server.ask("/__loadgen/stats")["warehouses"][other]["running"])
+
+    with ThreadPoolExecutor(1, thread_name_prefix="long") as thread:
+        cancelled = thread.submit(long.cursor().execute, "SELECT 1")
+        wait_until(lambda: running() == 1, "a statement of an hour runs")
+        for cursor in (brief, control) * 5:
+            cursor.execute("SELECT 1")
+        still = running()
+        control.execute(f"SELECT SYSTEM$CANCEL_ALL_QUERIES({long.session_id})")
+        assert isinstance(cancelled.exception(PATIENCE_S), ProgrammingError)
+
+    assert still == 1
+    assert len(executions_ms(server, f"{database} {name}")) == 5
+    assert min(executions_ms(server, f"{database} {name}")) >= 100
+    assert min(executions_ms(server, f"{database} LOADGEN_CONTROL_WH")) < 100
+
+
+def test_a_model_may_come_before_its_warehouse_and_survives_its_replacement(server, database, cursor):
+    name = f"{database}_LATER_WH"
+    server.model(name, slots=3, service_time="20ms")
+
+    cursor.execute(f"CREATE WAREHOUSE {name}")
+    first = model(server, name)
+    cursor.execute(f"CREATE OR REPLACE WAREHOUSE {name} WITH MAX_CONCURRENCY_LEVEL = 5")
+
+    assert first == model(server, name) == {"slots": 3, "service_time": "20ms"}
+    server.ask("/__loadgen/warehouses", method="DELETE", body={"name": name})
+    assert model(server, name) == {"slots": 5, "service_time": None}
+
+
+def test_slots_of_a_model_make_the_others_queue(server, name, connect):
+    server.model(name, slots=2)
+    sessions = [connect(warehouse=name) for _ in range(5)]
+
+    def load() -> tuple[int, int]:
+        found = server.ask("/__loadgen/stats")["warehouses"][name]
+        return found["running"], found["queued"]
+
+    with ThreadPoolExecutor(5, thread_name_prefix="client") as clients:
+        ended = [clients.submit(one.cursor().execute, "SELECT SYSTEM$WAIT(600)") for one in sessions]
+        wait_until(lambda: load() == (2, 3), "2 run, 3 queue")
+        server.model(name, slots=4)
+        wait_until(lambda: load() == (4, 1), "more slots, for those that wait as well")
+        for one in sessions:
+            connect().cursor().execute(f"SELECT SYSTEM$CANCEL_ALL_QUERIES({one.session_id})")
+        assert all(one.exception(PATIENCE_S) is not None for one in ended)
+
+
+def test_a_run_has_its_model_for_as_long_as_it_lasts(server, name):
+    with warehouse_model(server.address, name, Embedded(slots=2, service_time="5ms")):
+        during = model(server, name)
+
+    assert during == {"slots": 2, "service_time": "5ms"}
+    assert model(server, name) == PLAIN
+
+
+def test_a_run_that_asks_for_nothing_gets_the_server_s_options_whatever_was_left(server, name, running):
+    server.ask("/__loadgen/warehouses", method="POST", body={"name": name, "slots": 1, "pid": running.pid})
+    running.kill()
+    running.wait()
+    left = model(server, name)
+
+    with warehouse_model(server.address, name, Embedded()):
+        during = model(server, name)
+
+    assert left == {"slots": 1, "service_time": None}, "workers of a killed run may still measure"
+    assert during == model(server, name) == PLAIN
+
+
+def test_a_scenario_that_asks_for_no_service_time_gets_none_on_any_server(server, name):
+    server.model(name, service_time="20ms")
+
+    with warehouse_model(server.address, name, Embedded(service_time="0ms")):
+        assert model(server, name) == {"slots": 8, "service_time": "0ms"}
+
+
+@pytest.mark.parametrize("wanted", [Embedded(), Embedded(slots=3)], ids=["nothing", "something else"])
+def test_a_warehouse_where_another_process_measures_keeps_its_model(server, name, running, wanted):
+    held = {"name": name, "slots": 2, "service_time": "20ms", "pid": running.pid}
+    server.ask("/__loadgen/warehouses", method="POST", body=held)
+
+    with pytest.raises(Busy) as caught, warehouse_model(server.address, name, wanted):
+        pass
+
+    text = f"process {running.pid} measures on warehouse {name} with slots 2, service time 20ms"
+    assert str(caught.value).endswith(text)
+    assert "target.warehouse" in caught.value.remedy
+    assert refusal(server, {"name": name}, "DELETE") == (409, text)
+    assert model(server, name) == {"slots": 2, "service_time": "20ms"}
+
+
+def test_processes_that_ask_for_the_same_share_a_model_until_the_last_has_ended(server, name, running):
+    held = {"name": name, "slots": 0, "service_time": "20ms", "pid": running.pid}
+    server.ask("/__loadgen/warehouses", method="POST", body=held)
+
+    with warehouse_model(server.address, name, Embedded(service_time="0.02s")):
+        pass
+    shared = model(server, name)
+    server.ask("/__loadgen/warehouses", method="DELETE", body={"name": name, "pid": running.pid})
+
+    assert shared == {"slots": 8, "service_time": "20ms"}
+    assert model(server, name) == PLAIN
+
+
+def test_without_a_name_it_is_the_warehouse_of_sessions_that_name_none(server, connect):
+    default = connect().cursor().execute("SELECT CURRENT_WAREHOUSE()").fetchone()[0]
+
+    with warehouse_model(server.address, None, Embedded(slots=7)):
+        during = model(server, default)
+
+    assert during == {"slots": 7, "service_time": None}
+    assert model(server, default) == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({"name": ""}, "name is not the name of a warehouse"),
+        ({"name": 7}, "name is not the name of a warehouse"),
+        ({"name": "W" * 256}, "name is not the name of a warehouse"),
+        ({"pid": 0}, "pid is not the number of a process"),
+        ({"pid": True}, "pid is not the number of a process"),
+        ({"slots": -1}, "slots -1 is not within 0 to 10000"),
+        ({"slots": "4"}, "slots is not a number, or service_time is not a text"),
+        ({"service_time": 20}, "slots is not a number, or service_time is not a text"),
+        ({"service_time": "fast"}, "service time 'fast': 'fast' is not a duration"),
+        ({"slot": 4}, "'slot' is not known here"),
+    ],
+    ids=str,
+)
+def test_what_is_no_model_is_refused(server, body, why):
+    before = server.ask("/__loadgen/stats")["warehouses"]
+
+    status, said = refusal(server, body)
+
+    assert (status, said.startswith(why)) == (400, True), said
+    assert server.ask("/__loadgen/stats")["warehouses"] == before
+
+
+def test_the_server_s_refusal_reaches_the_user(server, name):
+    with (
+        pytest.raises(EmbeddedServerError, match="'fast' is not a duration"),
+        warehouse_model(server.address, name, Embedded(service_time="fast")),
+    ):
+        pass

@@ -1,0 +1,85 @@
+"""The README's queue example: any scenario runs on the embedded server of a pool, and on two warehouses at once."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cli.main import main
+from loadgen.control.run_queue import Queued
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from tests.control_plane import ControlPlane
+from tests.embedded_server import EmbeddedServer
+from tests.process.pool_bench import PoolBench, wait_for
+from tests.process.run_bench import TIMING
+from tests.processes import ROOT
+
+QUICKSTART = (ROOT / "examples" / "quickstart.yaml").read_text("utf-8")
+OTHER: dict[str, Any] = {
+    "version": 1,
+    "name": "other",
+    "connection": "embedded",
+    "embedded": {"service_time": "400ms", "slots": 4},
+    "target": {"warehouse": "OTHER_WH", "database": "BENCH", "schema": "PUBLIC"},
+    "workload": {"statements": [{"name": "one", "sql": "SELECT 1"}]},
+    "load": {"connections": 8, "warmup": "0s", "duration": "4s"},
+}
+
+
+@pytest.fixture
+def bench(server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PoolBench]:
+    monkeypatch.setenv(EMBEDDED_ADDRESS, server.address)
+    plane = ControlPlane(server)
+    made = PoolBench(plane, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+        plane.close()
+
+
+def queued(bench: PoolBench, name: str, text: str) -> None:
+    """`queue add` of a scenario, with the tables of this test."""
+    file = bench.folder / f"{name}.yaml"
+    place = bench.plane.place.database
+    file.write_text(f"{text}\ncontrol: {{database: {place}}}\ntiming: {json.dumps(TIMING)}\n", "utf-8")
+    assert main(["queue", "add", str(file), "--database", place, "-c", "embedded", "--priority", "5"]) == 0
+
+
+def complaints(bench: PoolBench, row: Queued) -> list[str]:
+    """What kept a run from passing, but for other processes of this machine."""
+    summary = json.loads((bench.folder / "runs" / str(row.run_id) / "summary.json").read_text("utf-8"))
+    assert row.exit_code == (0 if summary["verdict"] == "passed" else 5)
+    return [why for why in summary["validity"]["reasons"] if not why.startswith("the client was the limit")]
+
+
+def executions_ms(server: EmbeddedServer, run_id: str) -> list[float]:
+    """Of the statements that the run measured, by the server's history."""
+    lines = [line for line in server.history(run_id) if line["sql_text"].startswith(("SELECT", "UPDATE"))]
+    return [line["execution_ms"] for line in lines if json.loads(line["query_tag"])["phase"] == "MEASUREMENT"]
+
+
+def test_what_is_queued_runs_on_the_pool_s_server_whatever_it_asks_for(bench, server):
+    short = QUICKSTART.replace("warmup: 3s, duration: 20s", "warmup: 500ms, duration: 4s")
+    assert short != QUICKSTART
+    queued(bench, "quickstart", short)
+    queued(bench, "other", "\n".join(f"{key}: {json.dumps(value)}" for key, value in OTHER.items()))
+
+    bench.start("--min=2", "--max=2", stand_in=False, lease_s=60.0)
+    wait_for(lambda: all(row.status.is_terminal for row in bench.rows()), "both have ended", bench)
+
+    rows = {row.name: row for row in bench.rows()}
+    assert {name: (row.status.value, row.attempts) for name, row in rows.items()} == {
+        "quickstart": ("COMPLETED", 1),
+        "other": ("COMPLETED", 1),
+    }, bench.log()
+    assert [complaints(bench, row) for row in rows.values()] == [[], []]
+    quick, slow = (executions_ms(server, str(rows[name].run_id)) for name in ("quickstart", "other"))
+    assert min(slow) >= 400 > statistics.median(quick) > 50
+    found = server.ask("/__loadgen/stats")["warehouses"]
+    assert [found[name]["service_time"] for name in ("BENCH_WH", "OTHER_WH")] == [None, None], "put back"

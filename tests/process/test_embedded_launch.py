@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from loadgen.cli.embedded_server import embedded_server
@@ -19,7 +20,7 @@ from loadgen.clock import FakeClock
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE, DataDir, is_claimed, running_server
 from loadgen.embedded.postgres import postgres_processes_in
 from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from tests.embedded_server import EmbeddedServer
 from tests.process.embedded_commands import SERVE, Command, Found, environ_of, pids_of, refusal_of
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, reachable_directory, wait_until
@@ -47,11 +48,17 @@ def test_a_server_is_started_and_ends_with_the_block(home, environ):
     with embedded_server(environ=environ) as address:
         pids = pids_of(address, environ)
 
+        password_file = Path(environ[EMBEDDED_PASSWORD_FILE])
+        password = password_file.read_text().strip()
+
         assert environ[EMBEDDED_ADDRESS] == address
+        assert (password_file.parent, password_file.stat().st_mode & 0o777) == (home, 0o600)
+        assert not any(password in value for value in environ.values())
+        assert not any(password in argument for pid in pids for argument in psutil.Process(pid).cmdline())
         assert Found(address, environ).answers()
 
     assert alive(pids) == set()
-    assert EMBEDDED_ADDRESS not in environ
+    assert not {EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE} & environ.keys()
     assert not (home / "server.json").exists()
     assert not is_claimed(home)
 

@@ -104,7 +104,7 @@ class FindMaxController:
         if self._asked != self.number:
             return None, self._next(now_s)
         windows = [self._windows(worker) for worker in crew]
-        limit = client_limit([worker.worker_id for worker in crew], windows)
+        limit = client_limit(target, {worker.worker_id: own for worker, own in zip(crew, windows, strict=True)})
         shown, merged = observe(target, windows, self._thresholds, queue_seen=queue_seen, client_limit=limit)
         if shown.seconds > self._seconds:
             self._seconds, self._grew_s = shown.seconds, now_s
@@ -146,6 +146,11 @@ class FindMaxController:
         return tuple(step for step in (first, answer.best, answer.failed) if step is not None)
 
     @property
+    def deciding_levels(self) -> dict[int, int]:
+        """Their connections, by the number of the step."""
+        return {step.number: step.target for step in self.deciding_steps}
+
+    @property
     def obstacle(self) -> str | None:
         """What makes the search worthless. The client may well be the limit above the best level."""
         answer = self.search.answer()
@@ -168,17 +173,13 @@ class FindMaxController:
             "reason": search.steps[-1].reason if search.steps else "",
         }
 
-    def result(self, decisive: Merged, *, valid: bool) -> dict[str, Any]:
-        """FIND_MAX_RESULT and summary.json's find_max.
-
-        `decisive`: all that was measured in the decisive step. It went on for a moment after it was judged, so the same
-        step among `steps`, which are as they were judged, differs a little.
-        """
-        answer = self.search.answer()
+    def result(self, measured: Callable[[int | None], Merged], *, valid: bool) -> dict[str, Any]:
+        """FIND_MAX_RESULT and summary.json's find_max, with all that was measured in a step."""
+        answer, decisive = self.search.answer(), measured(self.decisive_step)
         best, failed = answer.best, answer.failed
         return {
             "max_concurrency": None if best is None else best.target,
-            "result": None if best is None else "TRUE_MAX" if answer.is_true_max else "BOUNDED_MAX",
+            "result": None if best is None else "TRUE_MAX" if answer.is_true_max and valid else "BOUNDED_MAX",
             "reason": answer.reason,
             "failed_at": None if failed is None else failed.target,
             "failed_outcome": None if failed is None else failed.outcome.value,
@@ -187,7 +188,7 @@ class FindMaxController:
             "p95_ms": None if best is None else p95_ms(decisive),
             "confidence": None if best is None else (answer.confidence if valid else Confidence.LOW).value,
             "decisive_step": self.decisive_step,
-            "steps": [step_document(step) for step in self.search.steps],
+            "steps": [step_document(step, measured(step.number)) for step in self.search.steps],
         }
 
     # --- the step under way ------------------------------------------------------------------------------------------

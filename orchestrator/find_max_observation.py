@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -14,12 +14,13 @@ from loadgen.metrics.percentile import PERCENTILES
 from loadgen.metrics.result import Merged, WindowResult, merge
 from loadgen.metrics.tally import StatementTally
 from loadgen.report.client_health import ClientHealth
-from loadgen.report.delivered import WORKER_MIN_PERCENT
+from loadgen.report.delivered import shortfalls
+from loadgen.report.summary import latency_ms
 from loadgen.report.verdict import check_threshold
 from loadgen.rules.find_max_step import Estimate, Observation, Slo, Step
 from loadgen.scenario.scenario import Threshold
 from loadgen.units import NS_PER_MS
-from orchestrator.results import client_effect, service_mean_ms
+from orchestrator.results import client_effect, delivered_steps, service_mean_ms
 
 Windows = Sequence[Sequence[WindowResult]]  # of each worker
 
@@ -65,20 +66,18 @@ def observe(
     return shown, merged
 
 
-def client_limit(workers: Sequence[str], windows: Windows) -> str | None:
+def client_limit(target: int, windows: Mapping[str, Sequence[WindowResult]]) -> str | None:
     """Why a step says nothing about the server: the client was its limit, or the load was not there. None: it does."""
-    for worker_id, own in zip(workers, windows, strict=True):
+    for worker_id, own in windows.items():
         health = ClientHealth.of(client_effect(own))
         limit = health.saturation(service_mean_ms(own))
         if limit is not None:
             return f"the client was the limit: {worker_id} {limit}; {health.advice}"
-        times = [window.connections for window in own if window.connections is not None]
-        planned_ms = sum(one.planned_ms for one in times)
-        delivered_ms = sum(one.delivered_ms for one in times)
-        if 100 * delivered_ms < WORKER_MIN_PERCENT * planned_ms:
-            percent = 100 * delivered_ms / planned_ms
-            return f"the load was not delivered: {worker_id} had {percent:.0f} % of its connections open"
-    return None
+    steps = {window.step_id for own in windows.values() for window in own}
+    if not all(windows.values()):
+        return None  # it has not begun everywhere
+    missing = shortfalls(delivered_steps(windows, {number: target for number in steps if number is not None}))
+    return f"the load was not delivered: {'; '.join(missing)}" if missing else None
 
 
 def step_record(run_id: str, step: Step, merged: Merged, now: datetime) -> StepRecord:
@@ -127,17 +126,20 @@ def _straddles(merged: Merged, threshold: Threshold) -> bool:
     return (low_ms is None or low_ms <= check.limit) and (high_ms is None or high_ms >= check.limit)
 
 
-def step_document(step: Step) -> dict[str, Any]:
-    p95 = step.shown.latency.p95
+def step_document(step: Step, measured: Merged) -> dict[str, Any]:
+    """A judged step, with all that was measured in its window: it went on for a moment after the verdict."""
     return {
         "step": step.number,
         "target": step.target,
         "outcome": step.outcome.value,
         "reason": step.reason,
-        "seconds": round(step.shown.seconds, 3),
-        "qps": round(step.shown.qps, 3),
-        "p95_ms": None if p95 is None else p95.value_ms,
-        "failed": step.shown.failed,
+        "seconds": round(measured.seconds, 3),
+        "succeeded": measured.counts.succeeded,
+        "failed": measured.counts.failed,
+        "qps": round(measured.qps, 3),
+        "error_rate": measured.counts.error_rate or 0.0,
+        "p95_ms": p95_ms(measured),
+        "latency_ms": latency_ms(measured.tally.whole),
         "low_confidence": step.low_confidence,
     }
 

@@ -256,7 +256,7 @@ class Leader:
                 ends_s=plan.ends_s,
                 measures_s=plan.measures_s,
                 ending=self._course.ending,
-                checked=self.limits.now() if run.phase is Phase.MEASUREMENT else (),
+                checked=self.limits.now() if run.phase.is_measured else (),
                 warnings=tuple(self.limits.warnings),
                 find_max_steps=tuple(self._steps),
                 polls=() if self.watch is None else self.watch.polls,

@@ -17,6 +17,7 @@ from functools import partial
 
 from loadgen.control import (
     find_max_step_history,
+    run_control_events,
     run_leases,
     run_status,
     test_results,
@@ -24,6 +25,7 @@ from loadgen.control import (
     worker_heartbeats,
 )
 from loadgen.control.retry import Patience
+from loadgen.control.run_control_events import PastEvent
 from loadgen.control.run_leases import TAKEOVER_MARGIN_S, Holder, Term
 from loadgen.control.run_status import Move, Run, Unfinished
 from loadgen.control.session import ControlSession
@@ -31,15 +33,32 @@ from loadgen.control.test_results import ResultRow
 from loadgen.control.worker_heartbeats import WorkerRow
 from loadgen.errors import LoadgenError
 from loadgen.log import event
+from loadgen.model.event import Start, Stop
 from loadgen.model.run import STEPS, Phase, RunStatus
 from loadgen.report.client_health import judge_client
+from loadgen.report.delivered import Delivered
 from loadgen.report.summary import RunFacts, Verdict, summarize
 from loadgen.report.verdict import Evidence, check_thresholds, invalid_reasons
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import LoadMode, Scenario, SpawnerKind
+from orchestrator.course import PLAN_DONE
 from orchestrator.crew import Health, WorkerView, view_crew
-from orchestrator.find_max import find_max_controller
-from orchestrator.results import client_parts, gather, read_stages, result_row, session_counts, worker_results
+from orchestrator.find_max import FindMaxController, find_max_controller
+from orchestrator.plan import plan_run
+from orchestrator.results import (
+    Gathered,
+    client_parts,
+    connections_document,
+    delivered_load,
+    delivered_steps,
+    gather,
+    login_counts,
+    read_stages,
+    result_row,
+    session_counts,
+    why_missing,
+    worker_results,
+)
 from orchestrator.spawn.spcs import remove_job
 
 log = logging.getLogger(__name__)
@@ -264,7 +283,10 @@ def _make_result(
         deciding = {step.number for step in search.deciding_steps}
     client = judge_client(client_parts(gathered, deciding))
     lost = tuple(worker.why for worker in crew if worker.health is not Health.DONE)
-    evidence = Evidence(merged=merged, client=client, lost_workers=lost, gaps=gathered.gaps)
+    connections = connections_document(login_counts(crew, rows), run.start_time)
+    said = patience.call(lambda: run_control_events.history(session, run.run_id))
+    delivered = _delivered(scenario, search, gathered, said, why_missing(connections))
+    evidence = Evidence(merged=merged, client=client, delivered=delivered, lost_workers=lost, gaps=gathered.gaps)
     facts = RunFacts(
         run_id=run.run_id,
         scenario=scenario.name,
@@ -280,10 +302,37 @@ def _make_result(
         workers=worker_results(crew, gathered),
         open_loop=scenario.load.mode is LoadMode.RATE,
         stages=read_stages(session, patience, run, scenario, gathered),
-        find_max=None if search is None else search.result(merged, valid=False),
+        find_max=None if search is None else search.result(gathered.step, valid=False),
         sessions=session_counts(rows) if scenario.sessions.count else None,
+        delivered=delivered,
+        logins=connections,
     )
     return result_row(run, facts, summarize(facts))
+
+
+def _delivered(
+    scenario: Scenario,
+    search: FindMaxController | None,
+    gathered: Gathered,
+    said: Sequence[PastEvent],
+    because: str,
+) -> Delivered:
+    """As of any other run: of its whole plan, though its leader may have been lost on the way."""
+    if search is not None:
+        return delivered_steps(gathered.windows, search.deciding_levels, because)
+    plan = plan_run(scenario.load)
+    return delivered_load(scenario, plan, gathered, until_s=planned_until_s(said), because=because)
+
+
+def planned_until_s(said: Sequence[PastEvent]) -> float | None:
+    """When in its plan a run was to end, by what its leader said; None: it was to be carried out in full."""
+    starts = [one.moment for one in said if isinstance(one.command, Start)]
+    stops = [(one.command, one.moment) for one in said if isinstance(one.command, Stop)]
+    if not starts:
+        return 0.0  # it never began
+    if not stops or stops[0][0].reason == PLAN_DONE:
+        return None
+    return max(0.0, (stops[0][1] - starts[0]).total_seconds())
 
 
 def silent_crew(run: Run, beats: Sequence[WorkerRow]) -> tuple[WorkerView, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -29,6 +29,7 @@ from loadgen.metrics.result import Merged, WindowResult, merge, window_discrepan
 from loadgen.model.event import SetPhase
 from loadgen.model.run import Phase
 from loadgen.model.sessions import SessionCounts
+from loadgen.model.split import share
 from loadgen.report.client_health import ClientHealth, ClientPart
 from loadgen.report.delivered import Delivered, Key, delivered_arrivals, delivered_connections
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult
@@ -37,6 +38,8 @@ from loadgen.scenario.threshold import Metric
 from loadgen.units import NS_PER_MS
 from orchestrator.crew import WorkerView
 from orchestrator.plan import RunPlan, planned_arrivals, planned_connection_ms
+
+OPENING_MS = 500  # in which the windows of a step open in all workers; whoever comes later has not delivered its part
 
 # Thresholds that notice when arrivals wait for a connection.
 _LATENCY_OR_ERRORS = {
@@ -203,13 +206,31 @@ def delivered_load(
     return Delivered(portions=delivered_connections(gathered.windows, planned), because=because)
 
 
-def delivered_steps(gathered: Gathered, steps: Collection[int], because: str = "") -> Delivered:
-    """The same of the steps of a search that its answer rests on: each worker's window opens when it has settled, and
-    without all of them no step is judged."""
-    windows = {
-        worker_id: [window for window in own if window.step_id in steps] for worker_id, own in gathered.windows.items()
-    }
-    return Delivered(portions=delivered_connections(windows, None), window_word="step", because=because)
+def delivered_steps(
+    windows: Mapping[str, Sequence[WindowResult]], levels: Mapping[int, int], because: str = ""
+) -> Delivered:
+    """The same of steps of a search, by the connections of each: a window opens when its worker has settled. What the
+    first ones measured before the last one opened was measured with too few connections: that part is missing."""
+    planned: dict[Key, int] = {}
+    for step_id, level in levels.items():
+        own = {worker_id: [one for one in known if one.step_id == step_id] for worker_id, known in windows.items()}
+        opened_ms = {worker_id: _opened_ms(known) for worker_id, known in own.items()}
+        first_ms = min((moment for moment in opened_ms.values() if moment is not None), default=0)
+        span_ms = max((_length_ms(known) for known in own.values()), default=0)
+        for number, (worker_id, known) in enumerate(own.items()):
+            measured = [one.connections.planned_ms for one in known if one.connections is not None]
+            late_ms = max(0, (opened_ms[worker_id] or 0) - first_ms - OPENING_MS) if measured else span_ms
+            planned[worker_id, step_id] = sum(measured) + share(level, number, len(own)) * late_ms
+    return Delivered(portions=delivered_connections(windows, planned), window_word="step", because=because)
+
+
+def _opened_ms(windows: Sequence[WindowResult]) -> int | None:
+    """When a worker began to measure a step, since the zero of the run; None: it did not, or did not say."""
+    return min((one.stalls.from_ms for one in windows if one.stalls is not None), default=None)
+
+
+def _length_ms(windows: Sequence[WindowResult]) -> int:
+    return round(1_000 * math.fsum(one.seconds for one in windows))
 
 
 def login_counts(crew: Sequence[WorkerView], rows: Sequence[ResultRow]) -> dict[str, Logins]:
@@ -249,14 +270,28 @@ def connections_document(logins: Mapping[str, Logins], start: datetime | None) -
     return {**sum(logins.values(), Logins()).counts(), "last_refused": last}
 
 
-def why_missing(connections: Mapping[str, Any]) -> str:
-    """What is known of why connections were missing, in a few words."""
-    if not connections["refused"]:
-        return ""
+def why_missing(connections: Mapping[str, Any], crew: Sequence[WorkerView], gathered: Gathered, plan: RunPlan) -> str:
+    """What is known of why load was missing, in a few words."""
+    return "; ".join((*_departures(crew, gathered, plan), *_refusals(connections)))
+
+
+def _departures(crew: Sequence[WorkerView], gathered: Gathered, plan: RunPlan) -> Iterator[str]:
+    """Workers that left because of a signal, before the run ended, and when in the measurement."""
+    planned_s = gathered.merged.seconds if plan.ends_s is None else plan.ends_s - plan.measures_s
+    for worker in crew:
+        if worker.live is not None and worker.live.signal is not None:
+            measured_s = math.fsum(window.seconds for window in gathered.windows.get(worker.worker_id, ()))
+            yield f"{worker.worker_id} received {worker.live.signal} after {measured_s:.0f} of {planned_s:.0f} s"
+
+
+def _refusals(connections: Mapping[str, Any]) -> Iterator[str]:
+    refused = connections["refused"]
+    if not refused:
+        return
     last = connections["last_refused"][-1:] or [{"worker_id": "a worker", "code": None, "text": "it did not say why"}]
     code = "" if last[0]["code"] is None else f"{last[0]['code']}: "
-    times = "login was" if connections["refused"] == 1 else "logins were"
-    return f"{connections['refused']:,} {times} refused, the last of {last[0]['worker_id']}: {code}{last[0]['text']}"
+    times = "login was" if refused == 1 else "logins were"
+    yield f"{refused:,} {times} refused, the last of {last[0]['worker_id']}: {code}{last[0]['text']}"
 
 
 def _stored(worker_id: str, stored: Sequence[StoredWindow], gaps: list[str]) -> dict[int, WindowResult]:

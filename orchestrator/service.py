@@ -246,14 +246,13 @@ class OrchestratorService:
         leader.stored_seconds.fill_all(leader.crew, patience, merged.seconds)
         checked = leader.limits.complete(merged)
         connections = connections_document(login_counts(leader.crew, rows), run.start_time)
-        delivered = _delivered(leader, scenario, ending, gathered, why_missing(connections))
+        because = why_missing(connections, leader.crew, gathered, leader.plan)
+        delivered = _delivered(leader, scenario, ending, gathered, because)
+        lost = [worker.why for worker in leader.crew if worker.health is Health.DEAD]
         evidence = Evidence(
             merged=merged,
             client=client,
-            lost_workers=(
-                *(worker.why for worker in leader.crew if worker.health is Health.DEAD),
-                *leader.succession.told,
-            ),
+            lost_workers=(*lost, *leader.succession.told),
             gaps=gaps,
             disturbed=not self._alone(),
             delivered=delivered,
@@ -277,7 +276,7 @@ class OrchestratorService:
             workers=worker_results(leader.crew, gathered),
             open_loop=open_loop,
             stages=read_stages(session, patience, run, scenario, gathered),
-            find_max=None if search is None else search.result(merged, valid=not invalid),
+            find_max=None if search is None else search.result(gathered.step, valid=not invalid),
             environment={
                 **_environment(
                     leader, scenario, self._circumstances, [*client.warnings, *stall_warnings(merged.stalls)]
@@ -367,7 +366,7 @@ def _orders(run_id: str, worker_ids: tuple[str, ...]) -> tuple[WorkerOrder, ...]
 
 def _delivered(leader: Leader, scenario: Scenario, ending: Ending, gathered: Gathered, because: str) -> Delivered:
     if leader.find_max is not None:
-        return delivered_steps(gathered, {step.number for step in leader.find_max.deciding_steps}, because)
+        return delivered_steps(gathered.windows, leader.find_max.deciding_levels, because)
     until_s = None if ending.stop == PLAN_DONE else _aborted_s(leader, ending, gathered)
     return delivered_load(scenario, leader.plan, gathered, until_s=until_s, because=because)
 
@@ -387,13 +386,12 @@ def _environment(leader: Leader, scenario: Scenario, known: Circumstances, seen:
         warnings.append("target.use_cached_result is on: some answers may come from the result cache")
     if known.shared_warehouse:
         warnings.append("the warehouse was shared: other runs may have measured on it at the same time")
-    return {
+    here = {"python": platform.python_version(), "platform": platform.platform(), "cores": os.cpu_count()}
+    return here | {
+        "niceness": os.getpriority(os.PRIO_PROCESS, 0),  # of workers on this machine too: they inherit it
         "loadgen": __version__,
         "driver": driver.version(),
         "server": known.server,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
         "shared_warehouse": known.shared_warehouse,
         "warnings": warnings,
         "credits": None if leader.watch is None or scenario.connection == EMBEDDED else round(leader.watch.credits, 6),

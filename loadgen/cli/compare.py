@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadgen.cli.common import print_lines, terminal_width
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option
 from loadgen.errors import ConfigurationError, LoadgenError
@@ -83,6 +84,7 @@ def compare(
     from loadgen.report.compare_json import comparison_data
     from loadgen.report.compare_text import comparison_text
     from loadgen.report.limits import parse_limits
+    from loadgen.report.text import verdict_lines
 
     wanted = parse_limits(limits)
     pair = with_control_session(
@@ -100,8 +102,11 @@ def compare(
         from loadgen.report.compare_html import comparison_html
 
         _write(html_file, comparison_html(comparison))
-    data = comparison_data(comparison)
-    click.echo(json.dumps(data, indent=2) if output == "json" else comparison_text(comparison))
+    if output == "json":
+        click.echo(json.dumps(comparison_data(comparison), indent=2))
+    else:
+        width = terminal_width()
+        print_lines(verdict_lines(comparison_text(comparison, width), comparison.verdict.value, width))
     return comparison.exit_code
 
 

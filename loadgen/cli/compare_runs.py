@@ -69,7 +69,7 @@ def read_pair(
     a, b = (_known(session, patience, name) for name in names)
     if a.run.run_id == b.run.run_id:
         raise UsageError(f"A and B are the same run: {a.run.run_id}", remedy=f"Name two runs. {_LIST}")
-    found = differences(a.setting, b.setting, varied)
+    found = differences(a.setting, b.setting, varied) if a.summary and b.summary else ()  # else little is known
     reasons = _reasons(a, b, found)
     if reasons:
         return Refusal(a=a.run.run_id, b=b.run.run_id, reasons=reasons, hint=_hint(a, b, found), configuration=found)

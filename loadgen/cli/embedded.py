@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from loadgen.cli.common import raise_priority
 from loadgen.errors import EmbeddedServerError, UsageError
 
 PASSWORD_IN = "passwords are checked; the password is in "
@@ -56,6 +57,8 @@ def serve(
         parse_service_time(service_time)
     except ValueError as error:
         raise UsageError(str(error), remedy='For example: --service-time "lognormal(20ms,0.3)"') from None
+
+    raise_priority()  # service times are kept as exactly as the machine allows
 
     def ready(address: Address, password_file: Path | None) -> None:
         who = NO_PASSWORD if password_file is None else f"{PASSWORD_IN}{password_file}"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.baseline_options import baseline_options, check_confirm
-from loadgen.cli.common import print_lines, terminal_width
+from loadgen.cli.common import print_lines, raise_priority, terminal_width
 from loadgen.cli.signals import noted_signals
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import plain
@@ -102,6 +102,7 @@ def run(
     check_confirm(baseline, confirm)
     if wait and share_warehouse:
         raise UsageError("--share-warehouse waits for nobody", remedy="Leave --wait out.")
+    raise_priority()
     from loadgen.cli.baseline import check_baseline, judge_by, wants_second_run
     from loadgen.cli.notify import telling
     from loadgen.cli.run_job import RunJob

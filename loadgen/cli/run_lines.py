@@ -7,7 +7,7 @@ import click
 from loadgen.clock import Clock
 from loadgen.tui.look import WorkerState
 from loadgen.tui.view import LogLine, RunView
-from loadgen.tui.words import NOTHING, ms, one_line, percent, rate
+from loadgen.tui.words import NOTHING, one_line, percent, rate, time_of
 from loadgen.tui.words import clock as as_clock
 from loadgen.units import NS_PER_S, counted
 
@@ -78,7 +78,7 @@ def _numbers(view: RunView) -> list[str]:
         return []
     recent, window = view.recent, view.window
     now = NOTHING if recent.qps is None else rate(recent.qps)
-    numbers = [f"{now}/s", f"p50 {ms(recent.p50_ms)} p95 {ms(recent.p95_ms)} p99 {ms(recent.p99_ms)} ms"]
+    numbers = [f"{now}/s", f"p50 {time_of(recent.p50)} p95 {time_of(recent.p95)} p99 {time_of(recent.p99)} ms"]
     if view.offered.rate_per_s:  # 0 once the schedule is over: nothing is offered any more
         numbers[0] += f" of {rate(view.offered.rate_per_s)}/s"
     failed, tried = (view.failed, view.tried) if view.tried else (window.failed, window.failed + window.succeeded)

@@ -84,7 +84,7 @@ def read_record(session: ControlSession, patience: Patience, name: str) -> RunRe
         merged_missing=missing,
         events=() if start is None else events_of(said, steps, _lost(summary, heard), start),
         polls=() if start is None else tuple(_poll(poll, start) for poll in polls),
-        steps=tuple(map(_step, steps)),
+        steps=find_max_steps(steps, summary),
         machines={
             row.identity.worker_id: Machine(hostname=row.identity.hostname, version=row.identity.version)
             for row in beats
@@ -182,7 +182,8 @@ def worker_seconds(snapshots: Sequence[Snapshot]) -> Iterator[WorkerSecond]:
             seconds=metrics.seconds,
             phase=row.phase,
             statements=metrics.statements,
-            response=metrics.response + metrics.cut_off,
+            response=metrics.response,
+            cut_off=metrics.cut_off,
             lag=metrics.lag,
             times=metrics.times,
             executing=int(row.active_connections),
@@ -275,20 +276,27 @@ def _poll(poll: warehouse_poll_snapshots.WarehousePoll, start: datetime) -> Poll
     )
 
 
-def _step(step: find_max_step_history.StepRecord) -> Step:
+def find_max_steps(judged: Sequence[find_max_step_history.StepRecord], summary: Mapping[str, Any]) -> tuple[Step, ...]:
+    """With all that was measured in them, once the result says it; until then as they were judged."""
+    told = {one["step"]: one for one in (summary.get("find_max") or {}).get("steps", ()) if "latency_ms" in one}
+    return tuple(_step(step, told.get(int(step.step_number))) for step in judged)
+
+
+def _step(step: find_max_step_history.StepRecord, told: Mapping[str, Any] | None) -> Step:
+    judged = {
+        "succeeded": int(step.succeeded),
+        "failed": int(step.failed),
+        "qps": step.qps,
+        "error_rate": step.error_rate,
+        "latency_ms": {"p50": step.p50_latency_ms, "p95": step.p95_latency_ms, "p99": step.p99_latency_ms},
+    }
     return Step(
         number=int(step.step_number),
         target=int(step.target_connections),
-        succeeded=int(step.succeeded),
-        failed=int(step.failed),
-        qps=step.qps,
-        p50_ms=step.p50_latency_ms,
-        p95_ms=step.p95_latency_ms,
-        p99_ms=step.p99_latency_ms,
-        error_rate=step.error_rate,
         queue_seen=bool(step.queue_seen),
         outcome=step.outcome,
         reason=step.reason,
+        **(judged if told is None else {name: told[name] for name in judged}),
     )
 
 

@@ -73,6 +73,7 @@ def figures_of(summary: Mapping[str, Any]) -> RunFigures | None:
         errors=totals["failed"],
         qps=totals["qps"],
         p95_ms=summary["latency_ms"]["p95"],
+        p95_at_least="p95" in summary["latency_ms"].get("at_least", ()),
     )
 
 

@@ -177,18 +177,23 @@ def _cells(run: Run, figures: RunFigures | None, now: datetime) -> dict[str, str
 
     operations, errors = (run.total_ops, run.error_count) if figures is None else (figures.operations, figures.errors)
     qps = run.current_qps if figures is None else figures.qps
-    p95_ms = None if figures is None else figures.p95_ms
     return {
         "RUN": run.run_id,
         "SCENARIO": plain(run.test_name, 40),
         "START (UTC)": f"{run.start_time or run.created_at:%m-%d %H:%M}",
         "LASTED": lasted(run, now),
         "QPS": "-" if qps is None else f"{qps:,.1f}" if qps < 1_000 else f"{qps:,.0f}",
-        "P95 MS": "-" if p95_ms is None else f"{p95_ms:,.1f}" if p95_ms < 1_000 else f"{p95_ms:,.0f}",
+        "P95 MS": "-" if figures is None or figures.p95_ms is None else _p95(figures.p95_ms, figures.p95_at_least),
         "STATEMENTS": f"{operations:,}",
         "ERRORS": f"{errors:,}",
         "VERDICT": outcome(run),
     }
+
+
+def _p95(p95_ms: float, at_least: bool) -> str:
+    from loadgen.report.figures import bounded
+
+    return bounded(f"{p95_ms:,.1f}" if p95_ms < 1_000 else f"{p95_ms:,.0f}", at_least=at_least)
 
 
 def _line(line: LogRow) -> str:

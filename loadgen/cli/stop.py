@@ -47,11 +47,12 @@ def stop(
     warehouse: str | None,
     output: str,
 ) -> None:
-    """Ask RUN to end in good order: statements under way may finish, and what was measured is kept.
+    """Ask RUN to end gracefully: statements under way may finish, and what was measured is kept.
 
     Works from any machine that reaches the control plane, and returns at once: the run ends a little later, CANCELLED,
-    with who asked for it and when. A run that has ended is left as it is. RUN is the id of a run, a beginning that no
-    other run has, latest, or latest~1. Exit code 2 when there is no such run, 3 when the control plane is out of reach.
+    with who asked for it and when. The `loadgen run` that leads it then exits with 130, as after Ctrl-C. A run that has
+    ended is left as it is. RUN is the id of a run, a beginning that no other run has, latest, or latest~1. Exit code 2
+    when there is no such run, 3 when the control plane is out of reach.
     """
     asked = with_control_session(
         lambda session, patience: _ask(session, patience, run, reason),
@@ -92,6 +93,8 @@ def _as_text(asked: Asked) -> str:
         return f"nothing to stop: run {run.run_id} is {run.status}"
     first = f"run {run.run_id} was asked to end" if asked.by_us else f"run {run.run_id} is ending already"
     lines = [f"{first}: {run.status}, {plain(run.reason or '', 500)}"]
+    if asked.is_led:
+        lines.append("its `loadgen run` ends with exit code 130")
     if not run.status.is_terminal and not asked.is_led:
         lines.append("nobody leads it: its workers end by themselves, then `loadgen runs recover` ends the run")
     return "\n".join(lines)

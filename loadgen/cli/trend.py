@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from loadgen.cli.common import print_lines, terminal_width
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option
 
@@ -56,6 +57,7 @@ def trend(
     """
     from loadgen.cli.report_files import write_file
     from loadgen.cli.trend_runs import read_trend
+    from loadgen.report.text import verdict_lines
     from loadgen.report.trend_html import trend_html
     from loadgen.report.trend_json import trend_data
     from loadgen.report.trend_text import trend_text
@@ -70,5 +72,9 @@ def trend(
     )
     if html_file is not None:
         write_file(html_file, trend_html(found, last))
-    click.echo(json.dumps(trend_data(found, last), indent=2) if output == "json" else trend_text(found, last))
+    if output == "json":
+        click.echo(json.dumps(trend_data(found, last), indent=2))
+    else:
+        width = terminal_width()
+        print_lines(verdict_lines(trend_text(found, last, width), found.verdict.value, width))
     return found.exit_code

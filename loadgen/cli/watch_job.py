@@ -35,7 +35,7 @@ from loadgen.control.test_logs import LogRow
 from loadgen.control.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import plain
-from loadgen.model.run import Phase, RunStatus
+from loadgen.model.run import RunStatus
 from loadgen.report.timeline import WorkerSecond
 from loadgen.report.verdict import Checked
 from loadgen.scenario.frozen import thaw
@@ -184,7 +184,7 @@ class _Looker:
 
     def _checked(self, run: Run, crew: tuple[WorkerView, ...], elapsed_s: float | None) -> tuple[Checked, ...]:
         """Thresholds by what was measured so far; those over a span only by what was seen from here."""
-        if run.phase is not Phase.MEASUREMENT:
+        if not run.phase.is_measured:
             return ()
         self._progress.note(crew)
         self._limits.look(crew, max(0.0, (elapsed_s or 0.0) - self._plan.measures_s))

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from loadgen.cli.common import raise_priority
 from loadgen.errors import LoadgenError
 from loadgen.model.worker import WorkerExit
 from loadgen.worker.arguments import BadArguments, WorkerArguments
@@ -43,6 +44,7 @@ def worker(
     arguments = WorkerArguments.of(run_id, worker_id, worker_group_id, worker_group_count)
     from loadgen.worker.main import main
 
+    raise_priority()
     try:
         main(arguments)
     except LoadgenError as error:

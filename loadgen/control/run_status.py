@@ -140,6 +140,7 @@ class RunFigures:
     errors: int
     qps: float | None
     p95_ms: float | None
+    p95_at_least: bool = False  # statements were cut off: it is this or more
 
 
 def create(session: ControlSession, patience: Patience, run: NewRun) -> None:
@@ -182,7 +183,7 @@ def listed(
     """The latest runs, newest first, with the figures of their results; only those with a status, of a scenario, or
     made within some time, when given."""
     wanted = (None if status is None else status.value, scenario, None if within_s is None else round(within_s))
-    return tuple((_run(row[:-4]), _figures(*row[-4:])) for row in session.fetch(_Q["listed"], *wanted, limit))
+    return tuple((_run(row[:-5]), _figures(*row[-5:])) for row in session.fetch(_Q["listed"], *wanted, limit))
 
 
 def scenarios(session: ControlSession, limit: int) -> tuple[str, ...]:
@@ -364,10 +365,13 @@ def _require(session: ControlSession, patience: Patience, term: Term) -> None:
         raise Fenced(f"term {term.epoch} over run {term.key} has ended")
 
 
-def _figures(operations: int | None, errors: int, qps: float | None, p95_ms: float | None) -> RunFigures | None:
+def _figures(
+    operations: int | None, errors: int, qps: float | None, p95_ms: float | None, at_least: str | None
+) -> RunFigures | None:
     if operations is None:
         return None
-    return RunFigures(operations=int(operations), errors=int(errors), qps=qps, p95_ms=p95_ms)
+    bound = '"p95"' in (at_least or "")
+    return RunFigures(operations=int(operations), errors=int(errors), qps=qps, p95_ms=p95_ms, p95_at_least=bound)
 
 
 def _run(row: tuple[Any, ...]) -> Run:

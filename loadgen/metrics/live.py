@@ -114,6 +114,7 @@ class Live:
     logins: Logins = field(default_factory=Logins)
     unstored: Mapping[str, int] = field(default_factory=dict)  # in the last beat: rows that are still in the spool
     seconds: tuple[LiveSecond, ...] = ()  # the newest, oldest first
+    signal: str | None = None  # it ends because it received this one, and not because the run does
 
 
 def write_live(live: Live, *, limit_bytes: int = LIMIT_BYTES) -> str:
@@ -148,6 +149,7 @@ def read_live(text: str) -> Live:
         logins=read_logins(fields.part("logins")) if fields.has("logins") else Logins(),
         unstored=_read_unstored(fields.part("unstored")) if fields.has("unstored") else {},
         seconds=tuple(map(_read_second, fields.parts("seconds"))) if fields.has("seconds") else (),
+        signal=fields.text("signal") if fields.has("signal") else None,
     )
 
 
@@ -173,6 +175,7 @@ def _live_data(live: Live) -> dict[str, Any]:
         "logins": logins_data(live.logins),
         **({"unstored": dict(live.unstored)} if live.unstored else {}),
         **({"seconds": list(map(_second_data, live.seconds))} if live.seconds else {}),
+        **({} if live.signal is None else {"signal": live.signal}),
     }
 
 

@@ -63,7 +63,8 @@ def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> M
     """The windows of each worker, which follow one another, and then the workers, which ran side by side.
 
     A rate is a count by the measured span: a worker that left early has measured less of it. `live`: windows that are
-    open are as old as the beats that told of them, so each of those workers has its own seconds.
+    open are as old as the beats that told of them, so each of those workers has its own seconds; and what is in flight
+    will be counted in them, so it has its share of those seconds.
     """
     known = list(workers)
     own_seconds = [math.fsum(window.seconds for window in windows) for windows in known]
@@ -72,10 +73,12 @@ def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> M
     statement_qps: dict[str, float] = {}
     for windows, own_s in zip(known, own_seconds, strict=True):
         own_tally = reduce(add, (window.tally for window in windows), Tally())
+        own_counts = reduce(add, (window.counts for window in windows), Counts())
         goes_on = live and any(window.state is WindowState.OPEN for window in windows)
+        counted_s = (own_s if goes_on else span_s) * (_ended_share(own_counts) if live else 1.0)
         for name, statement in own_tally.statements.items():
-            statement_qps[name] = statement_qps.get(name, 0.0) + rate(statement, own_s if goes_on else span_s)
-        counts = reduce(add, (window.counts for window in windows), counts)
+            statement_qps[name] = statement_qps.get(name, 0.0) + rate(statement, counted_s)
+        counts += own_counts
         tally += own_tally
     return Merged(
         seconds=span_s,
@@ -85,6 +88,11 @@ def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> M
         statement_qps=statement_qps,
         stalls=run_stalls([window.stalls for window in windows] for windows in known),
     )
+
+
+def _ended_share(counts: Counts) -> float:
+    """Of what has begun."""
+    return counts.ended / (counts.ended + counts.in_flight) if counts.ended else 1.0
 
 
 def rate(tally: StatementTally, seconds: float) -> float:

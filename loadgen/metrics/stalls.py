@@ -3,9 +3,12 @@
 A closed loop sends nothing while it waits, so a server that answers nobody leaves few slow samples behind. Slow queries
 have a slow median, think time and low rates have nothing in flight: none of these is a stall.
 
-A worker finds the spans in which each of its statements was overdue, and those in which it had none in flight. The run
-was stalled where one worker was and no other had a statement that was not overdue. Spans are milliseconds since the
-common zero of the run.
+Once that holds, the stall counts from the moment since which nothing was sent and nothing answered, so it is as long as
+what froze the server. Statements that were cut off (timed out, cancelled) were not answered: their successors go on
+with the same stall.
+
+A worker finds its stalls, and the spans in which it had nothing in flight. The run was stalled where one worker was and
+every other was stalled or idle. Spans are milliseconds since the common zero of the run.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any
 
 from loadgen.metrics.fields import COUNT_MAX, Fields, is_whole
 from loadgen.metrics.histogram import EMPTY, Histogram
-from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.outcome import CUT_OFF, Outcome
 from loadgen.metrics.percentile import quantile
 from loadgen.metrics.recorder import Sample
 from loadgen.metrics.tally import Tally
@@ -26,10 +29,12 @@ from loadgen.units import NS_PER_MS, NS_PER_S
 OVERDUE_NS = NS_PER_S
 OVERDUE_MEDIANS = 10
 MEDIAN_SAMPLES_MIN = 10  # before that a statement's median says nothing, and it is never overdue
-SHORTEST_MS = 100  # what is shorter is not told
+SHORTEST_MS = 100  # what is shorter is not told, and parts nothing
 WARN_S = 1.0
 SPANS_MAX = 100  # of a window; the longest are told
 KEPT_MAX = 2_000  # of a worker
+
+_UNANSWERED = frozenset((*CUT_OFF, Outcome.SKIPPED))
 
 Span = tuple[int, int]
 Flight = tuple[int, int, int, int]  # statement, window, due_ns, sent_ns
@@ -54,6 +59,7 @@ class StallMeter:
         self._stalled: list[Span] = []  # of the monotonic clock, in order
         self._idle: list[Span] = []
         self._was_idle = True
+        self._answered_ns = 0  # the last answer of earlier harvests
 
     def add(
         self, samples: Sequence[Sample], flights: Sequence[Flight], news: Iterable[Tally], *, from_ns: int, now_ns: int
@@ -63,6 +69,7 @@ class StallMeter:
         if idle and self._was_idle:
             _append(self._idle, (from_ns, now_ns))
         self._was_idle = idle
+        answers = [one[4] for one in samples if int(one[5]) not in _UNANSWERED]
         longest = [
             times.service.max_ns for one in news for name in one.statements.values() for times in name.times.values()
         ]
@@ -70,7 +77,8 @@ class StallMeter:
             executed = [(one[0], one[3], one[4]) for one in samples if one[5] is not Outcome.SKIPPED]
             executed += [(number, sent_ns, now_ns) for number, _, _, sent_ns in flights]
             for span in self._overdue(executed, from_ns, now_ns):
-                _append(self._stalled, span)
+                self._stall(span, executed, answers)
+        self._answered_ns = max([self._answered_ns, *answers])
         for tally in news:
             for name, statement in tally.statements.items():
                 self._times[name] = self._times.get(name, EMPTY) + statement.succeeded.service
@@ -83,6 +91,17 @@ class StallMeter:
         )
         ((from_ms, until_ms),) = _in_ms([inside], zero_ns)
         return Stalls(from_ms=from_ms, until_ms=until_ms, stalled=stalled, idle=idle)
+
+    def _stall(self, overdue: Span, executed: Sequence[tuple[int, int, int]], answers: Sequence[int]) -> None:
+        """Nothing but overdue statements was in flight: count from the last one sent, or the last answer."""
+        start_ns = overdue[0]
+        answered_ns = max((done_ns for done_ns in answers if done_ns <= start_ns), default=self._answered_ns)
+        sent_ns = max(sent_ns for _, sent_ns, done_ns in executed if sent_ns <= start_ns < done_ns)
+        span = (max(answered_ns + NS_PER_MS, sent_ns), overdue[1])  # apart from a stall that the answer ended
+        last_ns = self._stalled[-1][1] if self._stalled else 0
+        if answered_ns < last_ns and span[0] - last_ns < SHORTEST_MS * NS_PER_MS:
+            span = (min(last_ns, span[0]), span[1])  # the same stall
+        _append(self._stalled, span)
 
     def _overdue(self, executed: Sequence[tuple[int, int, int]], from_ns: int, now_ns: int) -> list[Span]:
         """Spans in which something was in flight, and all of it overdue."""

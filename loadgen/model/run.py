@@ -43,6 +43,11 @@ class Phase(StrEnum):
     COOLDOWN = "COOLDOWN"
     PROCESSING = "PROCESSING"
 
+    @property
+    def is_measured(self) -> bool:
+        """Has the measurement begun, at least?"""
+        return PHASES.index(self) >= PHASES.index(Phase.MEASUREMENT)
+
 
 _S = RunStatus
 STEPS: dict[RunStatus, frozenset[RunStatus]] = {

@@ -26,6 +26,8 @@ LATE_INVALID_MS = 1.0
 GAP_INVALID_PERCENT = 1.0  # of the time
 CORES_TAKEN = 0.5  # used by other processes; from here on they are named as the likely cause
 
+_PAUSED = "its process was stopped and continued: SIGSTOP, a suspended machine or a frozen container"
+
 NAMED_MAX = 5  # workers, of those with the same trouble
 
 _AT_MOST, _AT_LEAST = (Operator.LT, Operator.LE), (Operator.GT, Operator.GE)
@@ -97,14 +99,24 @@ class ClientHealth:
     @property
     def advice(self) -> str:
         """What to do about it."""
-        if self._busiest_percent >= CPU_WARN_PERCENT:
+        paused = self.gap_percent is not None and self.gap_percent > GAP_INVALID_PERCENT
+        if self._busiest_percent >= (CPU_INVALID_PERCENT if paused else CPU_WARN_PERCENT):
             return "more workers would be safer"
+        if paused:
+            return f"{_PAUSED}{self._starved}"
         if self.others_cores is not None and self.others_cores >= CORES_TAKEN:
             return (
                 f"other processes use this machine: {self.others_cores:.1f} of its {self.cores} cores;"
                 " end them, or run the workers elsewhere"
             )
         return "run fewer connections per worker, or the workers on another machine"
+
+    @property
+    def _starved(self) -> str:
+        """The other thing that keeps a process from running, where there are signs of it."""
+        if self.others_cores is None or self.cores is None or self.others_cores < self.cores - CORES_TAKEN:
+            return ""
+        return f", or had no core to run on: other processes used {self.others_cores:.1f} of {self.cores}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,20 +20,21 @@ NAME_MAX = 30
 NAMES_SHOWN = 5  # of metrics, in a remark
 
 _HEAD = ("", "A", "B", "change", "95 % interval", "limit", "verdict")
+_GIVE_WAY = (("limit",), ("limit", "95 % interval"))  # columns, when the terminal is too narrow for all of them
 _NOTE = (
     "* counts toward the verdict. Percentiles are interpolated, and up to 1 % off those of `loadgen runs show`.\n"
     "Two runs show the variation within a run, not from run to run: for that there is `loadgen trend`."
 )
 
 
-def comparison_text(comparison: Comparison) -> str:
-    """Plain text of at most 100 columns, as long as names are short."""
+def comparison_text(comparison: Comparison, width: int | None = None) -> str:
+    """Plain text; its table has at most `width` columns, when that is given and names are short."""
     parts = [
         f"{comparison.verdict.value.upper()}  {_line(comparison.reason, 500)}",
         *(_run(letter, run) for letter, run in (("A", comparison.a), ("B", comparison.b))),
         *_configuration(comparison.configuration),
         "",
-        _table(comparison.changes),
+        *_table(comparison.changes, width),
         *(f"  {_line(remark, 500)}" for remark in remarks(comparison)),
         "",
         _NOTE,
@@ -149,7 +150,19 @@ def _configuration(configuration: Sequence[Difference]) -> Iterator[str]:
         yield f"  differs, and is not expected to matter:\n{differences_text(noted, '    ')}"
 
 
-def _table(changes: Sequence[Change]) -> str:
+def _table(changes: Sequence[Change], width: int | None) -> Iterator[str]:
+    rows = _rows(changes)
+    for left_out in ((), *_GIVE_WAY):
+        shown = [column for column, name in enumerate(_HEAD) if name not in left_out]
+        lines = _drawn([[row[column] for column in shown] for row in rows])
+        if width is None or max(map(len, lines)) <= width:
+            break
+    yield from lines
+    if left_out:
+        yield f"  not shown, as the terminal is too narrow: {' and '.join(left_out)}"
+
+
+def _rows(changes: Sequence[Change]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [_HEAD]
     statement: str | None = None
     for change in changes:
@@ -157,14 +170,19 @@ def _table(changes: Sequence[Change]) -> str:
             statement = change.statement
             rows.append((_line(statement or "", NAME_MAX), *[""] * (len(_HEAD) - 1)))
         rows.append(_row(change))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
-    return "\n".join(
+    return rows
+
+
+def _drawn(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The first and the last column to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
         "  ".join(
-            f"{cell:<{width}}" if number in (0, len(_HEAD) - 1) else f"{cell:>{width}}"
+            f"{cell:<{width}}" if number in (0, len(widths) - 1) else f"{cell:>{width}}"
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
-    )
+    ]
 
 
 def _row(change: Change) -> tuple[str, ...]:

@@ -117,14 +117,11 @@ class Delivered:
 
 
 def delivered_connections(
-    windows: Mapping[str, Sequence[WindowResult]], planned: Mapping[Key, int] | None
+    windows: Mapping[str, Sequence[WindowResult]], planned: Mapping[Key, int]
 ) -> dict[Key, Portion]:
-    """`planned` None: each worker's own plan counts, as in a search, whose windows open when they have settled."""
-    keys = _keys(windows) if planned is None else planned
     found = {}
-    for worker_id, step_id in keys:
+    for (worker_id, step_id), plan_ms in planned.items():
         own = _time(windows.get(worker_id, ()), step_id)
-        plan_ms = own.planned_ms if planned is None else planned[worker_id, step_id]
         missing_ms = own.planned_ms - own.delivered_ms + max(0, plan_ms - own.planned_ms)
         found[worker_id, step_id] = Portion(
             planned=plan_ms, missing=min(missing_ms, plan_ms), logging_in=own.logging_in_ms
@@ -145,10 +142,6 @@ def delivered_arrivals(windows: Mapping[str, Sequence[WindowResult]], planned: M
     return found
 
 
-def _keys(windows: Mapping[str, Sequence[WindowResult]]) -> dict[Key, None]:
-    return {(worker_id, window.step_id): None for worker_id, own in windows.items() for window in own}
-
-
 def _time(windows: Sequence[WindowResult], step_id: int | None) -> ConnectionTime:
     """Of one window in one worker; a process that took another's place has measured its own part of it."""
     times = (window.connections for window in windows if window.step_id == step_id)
@@ -161,7 +154,7 @@ def _time(windows: Sequence[WindowResult], step_id: int | None) -> ConnectionTim
 def shortfalls(delivered: Delivered | None) -> list[str]:
     """Why a run is not valid for want of load: who, and how much. Empty: everything was delivered."""
     if delivered is None:
-        return []
+        return ["it is not known how much of the planned load was delivered"]
     return [*_missing(delivered), *_overloaded(delivered)]
 
 

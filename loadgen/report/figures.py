@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadgen.report.limits import Measure
@@ -11,6 +11,21 @@ from loadgen.scenario.threshold import BadCheck, Metric, parse_check
 NONE = "–"
 PERCENTILES = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
 TIMES = {**PERCENTILES, "max": "max", "avg": "mean"}  # columns of every table of times: key of summary.json, heading
+
+
+CUT_OFF = "cut off"
+CUT_OFF_NOTE = "Cut off: timed out, cancelled or never sent; in the times with as long as they took at least (≥)."
+
+
+def sample_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Columns of a table of times that say what its rows are made of: succeeded; failed and cut off where there are
+    any. Rows are like statements of summary.json; one without counts has dashes."""
+    columns = {
+        "ok": [row.get("succeeded") for row in rows],
+        "failed": [row.get("failed") for row in rows],
+        CUT_OFF: [row["latency_ms"].get("cut_off", 0) if "failed" in row else None for row in rows],
+    }
+    return {name: [count(value) for value in values] for name, values in columns.items() if name == "ok" or any(values)}
 
 
 def count(value: float | None) -> str:
@@ -69,13 +84,24 @@ def span(stage: Mapping[str, Any]) -> str:
 
 
 def time_of(times: Mapping[str, Any], name: str) -> str:
-    """A percentile of summary.json; "≥" when statements were cut off, so that it is at least this."""
+    """A percentile of summary.json."""
     value = times.get(name)
-    return f"≥ {ms(value)}" if value is not None and name in times.get("at_least", ()) else ms(value)
+    return bounded(ms(value), at_least=value is not None and name in times.get("at_least", ()))
+
+
+def found_p95(summary: Mapping[str, Any]) -> str:
+    """Of the answer of a search: the times of its summary.json are those of the step that decides."""
+    at_least = "p95" in summary["latency_ms"].get("at_least", ())
+    return bounded(ms(summary["find_max"].get("p95_ms")), at_least=at_least)
+
+
+def bounded(shown: str, *, at_least: bool) -> str:
+    """ "≥" before a value that is a lower bound, because statements were cut off: the one sign for it, everywhere."""
+    return f"≥ {shown}" if at_least else shown
 
 
 def value_of(measure: Measure, value: float | None, *, at_least: bool = False) -> str:
-    """A metric with its unit; "≥" when statements were cut off, so that it is at least this."""
+    """A metric with its unit."""
     if value is None:
         return NONE
     match measure:
@@ -87,7 +113,7 @@ def value_of(measure: Measure, value: float | None, *, at_least: bool = False) -
             shown = f"{count(value)} connections"
         case _:
             shown = f"{ms(value)} ms"
-    return f"≥ {shown}" if at_least else shown
+    return bounded(shown, at_least=at_least)
 
 
 def exact(value: float | None) -> str:
@@ -104,8 +130,7 @@ def check(threshold: Mapping[str, Any]) -> str:
 
 def judged(threshold: Mapping[str, Any]) -> str:
     """What a threshold of summary.json was compared with."""
-    value = measured(threshold["check"], threshold["value"])
-    return f"≥ {value}" if threshold.get("at_least") else value
+    return bounded(measured(threshold["check"], threshold["value"]), at_least=bool(threshold.get("at_least")))
 
 
 def measured(check: str, value: float | None) -> str:

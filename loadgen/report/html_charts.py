@@ -130,7 +130,7 @@ class Timeline:
         return self.chart("qps", "Throughput, succeeded per second", tracks, self._limits(Metric.QPS), labelled=True)
 
     def latency(self) -> str:
-        times = [point.response for point in self.points]
+        times = [point.every_response for point in self.points]
         kinds = (("p50", 500, "s1"), ("p95", 950, "s2"), ("p99", 990, "s4"))
         tracks = [self.percentile(name, css, times, per_mille) for name, per_mille, css in kinds]
         known = [track for track in tracks if track.is_known]

@@ -24,6 +24,7 @@ def statements(record: RunRecord, timeline: Timeline | None) -> str:
 
 def _table(record: RunRecord) -> str:
     summary, names = record.summary, record.statement_names()
+    cut_off = any("cut_off" in summary["statements"][name]["latency_ms"] for name in names)
     kinds = {} if record.scenario is None else {one.name: one.kind for one in record.scenario.workload.statements}
 
     def row(statement: str) -> list[str]:
@@ -35,13 +36,16 @@ def _table(record: RunRecord) -> str:
             short(kinds[statement].value if statement in kinds else figures.NONE),
             number(one["succeeded"], figures.count(one["succeeded"])),
             number(one["failed"], figures.count(one["failed"])),
+            *([number(latency.get("cut_off", 0), figures.count(latency.get("cut_off", 0)))] if cut_off else ()),
             f'<td class="n">{html(figures.percent(error_rate))}</td>',
             number(one["qps"], figures.rate(one["qps"])),
             *(number(latency.get(key), figures.time_of(latency, key)) for key in figures.TIMES),
         ]
 
-    head = ("statement", "kind", "succeeded", "failed", "error rate", "per s", *figures.TIMES.values())
+    counts = ("succeeded", "failed", *((figures.CUT_OFF,) if cut_off else ()))
+    head = ("statement", "kind", *counts, "error rate", "per s", *figures.TIMES.values())
     said = table("Times in milliseconds", head, map(row, names[:ROWS_MAX]), words=2)
+    said += note(figures.CUT_OFF_NOTE) if cut_off else ""
     return said + (note(f"{len(names) - ROWS_MAX} more are in summary.json.") if len(names) > ROWS_MAX else "")
 
 

@@ -41,7 +41,7 @@ _CELLS = {HELD: "ok", CLIENT_LIMIT: "limited"}
 
 
 def find_max(record: RunRecord) -> str:
-    """The answer of a search, and its steps as they were judged."""
+    """The answer of a search, and its steps."""
     found = record.summary["find_max"]
     level = found.get("max_concurrency")
     kinds = {"TRUE_MAX": "the limit itself was found", "BOUNDED_MAX": "a lower bound"}
@@ -53,7 +53,7 @@ def find_max(record: RunRecord) -> str:
             ("did not hold", data(failed, figures.count(failed)) if failed is not None else ""),
             ("because", html(str(found.get("failed_outcome") or ""))),
             ("per second", data(found.get("qps"), figures.rate(found.get("qps")))),
-            ("p95", f"{data(found.get('p95_ms'), figures.ms(found.get('p95_ms')))} ms"),
+            ("p95", f"{data(found.get('p95_ms'), figures.found_p95(record.summary))} ms"),
             ("confidence", html(str(found.get("confidence") or ""))),
         ]
     )
@@ -65,9 +65,7 @@ def find_max(record: RunRecord) -> str:
             number(step.succeeded, figures.count(step.succeeded)),
             number(step.error_rate, figures.percent(step.error_rate)),
             number(step.qps, figures.rate(step.qps)),
-            number(step.p50_ms, figures.ms(step.p50_ms)),
-            number(step.p95_ms, figures.ms(step.p95_ms)),
-            number(step.p99_ms, figures.ms(step.p99_ms)),
+            *(number(step.latency_ms.get(key), figures.time_of(step.latency_ms, key)) for key in ("p50", "p95", "p99")),
             f'<td class="{_CELLS.get(step.outcome, "miss")}">{html(step.outcome)}</td>',
             text(step.reason),
         )
@@ -130,7 +128,7 @@ def _charts(record: RunRecord) -> str:
             "steps-p95",
             "p95 by connections, ms",
             connections,
-            [(float(step.target), step.p95_ms) for step in steps],
+            [(float(step.target), step.latency_ms.get("p95")) for step in steps],
             x_title="connections",
         ),
     ]

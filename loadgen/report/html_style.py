@@ -119,6 +119,8 @@ footer{color:var(--soft);font-size:13px;margin-top:40px;border-top:1px solid var
 @media (max-width:600px){main,header>*,footer>*{padding-inline:12px}
 .facts div{grid-template-columns:112px minmax(0,1fr)}
 .pair,.three{grid-template-columns:minmax(0,1fr)}td>.t{min-width:12em}
+.plot svg{min-width:860px}.pair .plot svg{min-width:500px}.three .plot svg{min-width:300px}
+.plot.newest{direction:rtl}.plot.newest svg{direction:ltr}
 .key b:empty{display:none}}
 @media print{:root{--bg:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#bbb;--grid:#ddd;--s1:#0b66c3;--s2:#c2410c;
 --s3:#0f7b5f;--s4:#8b3fa8;--s5:#8a6a00;--s6:#b0226e;--shade:transparent;--ok:#116a3a;--okbg:#fff;--bad:#b3261e;--badbg:#fff;--warn:#8a5200;--warnbg:#fff;--still:#333;

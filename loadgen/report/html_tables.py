@@ -148,12 +148,10 @@ def times(record: RunRecord) -> str:
     ]
     if record.merged is not None:
         rows.insert(1, ["<td>95 % bounds</td>", *(f'<td class="n">{_bounds(record, key)}</td>' for key in columns)])
-    said = table("Milliseconds, of what succeeded", ("", *columns.values()), rows)
+    said = table("Milliseconds, of what succeeded or was cut off", ("", *columns.values()), rows)
     if summary["lag_ms"]:
         said += note("Response counts from when a statement was due, service from when it was sent; lag lies between.")
-    return said + note(
-        "A dash: too few samples to state it. ≥: at least this, because statements timed out or were cancelled."
-    )
+    return said + note(f"A dash: too few samples to state it. {figures.CUT_OFF_NOTE}")
 
 
 def _bounds(record: RunRecord, name: str) -> str:

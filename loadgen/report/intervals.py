@@ -35,7 +35,7 @@ def intervals_csv(record: RunRecord) -> str:
 
 def _cells(record: RunRecord, second: Second) -> Iterator[object]:
     assert record.started is not None, "there are no seconds before the start"
-    counts, times = second.counts, second.response
+    counts, times = second.counts, second.every_response
     moment = record.started + timedelta(seconds=second.at_s)
     yield second.at_s
     yield f"{moment.isoformat(timespec='milliseconds')}Z"

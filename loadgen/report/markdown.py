@@ -87,26 +87,25 @@ def _delivered(summary: Mapping[str, Any]) -> str:
 def _times(record: RunRecord) -> Iterator[str]:
     summary = record.summary
     names = record.statement_names()
-    rows = [("**all**", summary["totals"]["succeeded"], summary["totals"]["qps"], summary["latency_ms"])]
+    rows = [("**all**", summary["totals"] | {"latency_ms": summary["latency_ms"]})]
     if summary["lag_ms"]:
-        rows.append(("(lag)", None, None, summary["lag_ms"]))
-    statements = summary["statements"]
-    rows += [
-        (
-            markdown(name, NAME_MAX),
-            statements[name]["succeeded"],
-            statements[name]["qps"],
-            statements[name]["latency_ms"],
-        )
-        for name in names[:STATEMENTS_MAX]
-    ]
+        rows.append(("(lag)", {"latency_ms": summary["lag_ms"]}))
+    rows += [(markdown(name, NAME_MAX), summary["statements"][name]) for name in names[:STATEMENTS_MAX]]
+    samples = figures.sample_columns([part for _, part in rows])
     yield _table(
-        ("ms", "count", "per s", *figures.TIMES.values()),
+        ("ms", *samples, "per s", *figures.TIMES.values()),
         [
-            (name, figures.count(count), figures.rate(qps), *(figures.time_of(times, one) for one in figures.TIMES))
-            for name, count, qps, times in rows
+            (
+                name,
+                *counts,
+                figures.rate(part.get("qps")),
+                *(figures.time_of(part["latency_ms"], one) for one in figures.TIMES),
+            )
+            for (name, part), counts in zip(rows, zip(*samples.values(), strict=True), strict=True)
         ],
     )
+    if figures.CUT_OFF in samples:
+        yield figures.CUT_OFF_NOTE
     if len(names) > STATEMENTS_MAX:
         yield f"{len(names) - STATEMENTS_MAX} more statements are in report.html."
 
@@ -142,7 +141,7 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[str]:
         return
     yield (
         f"**{counted(level, 'connection')}** is the most that held ({markdown(str(found['result']))}):"
-        f" {figures.rate(found['qps'])} per second, p95 {figures.ms(found['p95_ms'])} ms."
+        f" {figures.rate(found['qps'])} per second, p95 {figures.found_p95(summary)} ms."
         f" {markdown(str(found['reason']), TEXT_MAX)}"
     )
 

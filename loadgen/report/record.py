@@ -48,16 +48,14 @@ class Poll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step of a search for the maximum, as it was judged."""
+    """A step of a search for the maximum: what was measured in it, and the verdict."""
 
     number: int
     target: int
     succeeded: int
     failed: int
     qps: float | None
-    p50_ms: float | None
-    p95_ms: float | None
-    p99_ms: float | None
+    latency_ms: Mapping[str, Any]  # as in summary.json
     error_rate: float | None
     queue_seen: bool
     outcome: str

@@ -32,7 +32,7 @@ _ORDER = (
     *("max_concurrency", "result", "step", "target", "outcome", "reason", "failed_at", "failed_outcome"),
     *("limited_at", "seconds"),
     *("scheduled", "skipped", "succeeded", "failed", "cancelled", "reads", "writes", "qps", "error_rate"),
-    *(*PERCENTILES, "avg", "min", "max", "at_least"),
+    *(*PERCENTILES, "avg", "min", "max", "at_least", "cut_off"),
     *("p95_ms", "latency_ms", "service_ms", "lag_ms", "statements", "stages", "errors", "thresholds", "find_max"),
     *("planned_connection_seconds", "delivered_connection_seconds", "logging_in_connection_seconds"),
     *("planned_arrivals", "sent_arrivals", "overload_arrivals", "fraction", "by_worker", "by_window", "step_id"),
@@ -322,8 +322,8 @@ def _client(facts: RunFacts) -> dict[str, Any]:
 
 
 def latency_ms(tally: StatementTally) -> dict[str, Any]:
-    """Response times. None: the samples cannot support it. `at_least` is there when some are only lower bounds:
-    statements that timed out or were cancelled would have taken longer."""
+    """Response times. None: the samples cannot support it. `at_least` is there when some are only lower bounds, and
+    `cut_off` when there are samples without an end: statements that timed out, were cancelled or never sent."""
     return _times_ms(*tally.responses)
 
 
@@ -333,7 +333,8 @@ def _times_ms(times: Histogram, cut_off: Histogram = EMPTY) -> dict[str, Any]:
     values: dict[str, Any] = {name: _ms(known) for name, known in found.items()}
     values["min"] = _rounded(times.min_ns / NS_PER_MS) if times.count else None
     at_least = [name for name, known in found.items() if known is not None and known.at_least]
-    return {**values, "at_least": at_least} if at_least else values
+    values |= {"at_least": at_least} if at_least else {}
+    return values | ({"cut_off": cut_off.count} if cut_off.count else {})
 
 
 def _reads_and_writes(facts: RunFacts) -> tuple[int, int]:

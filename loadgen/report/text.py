@@ -24,7 +24,11 @@ REASON_MAX = 500
 
 # Columns of a table of times that give way, in this order, when the terminal is too narrow for all of them.
 _GIVE_WAY = ("p999", "p90", "avg", "max")
-VERDICT_COLOURS = {"passed": "green", "failed": "red", "error": "red", "invalid": "yellow", "cancelled": "yellow"}
+VERDICT_COLOURS = {
+    **dict.fromkeys(("passed", "better", "equivalent", "steady", "improved"), "green"),
+    **dict.fromkeys(("failed", "error", "worse", "regression"), "red"),
+    **dict.fromkeys(("invalid", "cancelled", "inconclusive", "undecided", "suspected", "learning"), "yellow"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ def summary_lines(
         [*_totals(summary), *_delivered(summary), *_connections(summary), *_sessions(summary)],
         [*_latencies(summary, width)],
         [*_stages(summary.get("stages") or ())],
-        [*_find_max(summary["find_max"] or {})],
+        [*_find_max(summary)],
         [*_errors(summary["errors"])],
         [*_client(summary["client"]), *files],
     ]
@@ -63,6 +67,14 @@ def summary_lines(
         if part and lines:
             lines.append(Line(""))
         lines += (line if isinstance(line, Line) else Line(line) for line in part)
+    return [piece for line in lines for piece in wrapped(line, width)]
+
+
+def verdict_lines(text: str, verdict: str, width: int | None) -> list[Line]:
+    """A text that begins with its verdict, for a terminal; tables in it are as narrow as they have to be."""
+    first, *others = text.splitlines()
+    lines = [Line(first, verdict.upper(), VERDICT_COLOURS.get(verdict))]
+    lines += (Line(line, indent=len(line) - len(line.lstrip()) + 2) for line in others)
     return [piece for line in lines for piece in wrapped(line, width)]
 
 
@@ -159,21 +171,19 @@ def _per_s(count: int, summary: Mapping[str, Any]) -> str:
 
 
 def _latencies(summary: Mapping[str, Any], width: int) -> Iterator[Line | str]:
-    totals, statements = summary["totals"], summary["statements"]
-    rows: list[tuple[str, int | None, float | None, Mapping[str, Any]]] = [
-        ("all", totals["succeeded"], totals["qps"], summary["latency_ms"])
-    ]
+    statements = summary["statements"]
+    rows = {"all": summary["totals"] | {"latency_ms": summary["latency_ms"]}}
     if summary["lag_ms"]:
-        rows.append(("(lag)", None, None, summary["lag_ms"]))
-    rows += [
-        (_line(name, NAME_MAX), one["succeeded"], one["qps"], one["latency_ms"])
-        for name, one in list(statements.items())[:STATEMENTS_MAX]
-    ]
+        rows["(lag)"] = {"latency_ms": summary["lag_ms"]}
+    shown_names = list(statements)[:STATEMENTS_MAX]
+    names = [*rows, *(_line(name, NAME_MAX) for name in shown_names)]
+    parts = [*rows.values(), *(statements[name] for name in shown_names)]
+    samples = figures.sample_columns(parts)
     for shown in _ever_fewer_times():
-        head = ("ms", "count", "per s", *(figures.TIMES[one] for one in shown))
+        head = ("ms", *samples, "per s", *(figures.TIMES[one] for one in shown))
         cells = [
-            (name, figures.count(count), figures.rate(qps), *(figures.time_of(times, one) for one in shown))
-            for name, count, qps, times in rows
+            (name, *counts, figures.rate(part.get("qps")), *(figures.time_of(part["latency_ms"], one) for one in shown))
+            for name, part, counts in zip(names, parts, zip(*samples.values(), strict=True), strict=True)
         ]
         lines = _table(head, cells, width)
         if columns(lines[0]) <= width:
@@ -182,6 +192,8 @@ def _latencies(summary: Mapping[str, Any], width: int) -> Iterator[Line | str]:
         room = max(NAME_MIN, max(columns(row[0]) for row in cells) - columns(lines[0]) + width)
         lines = _table(head, [(_cut(name, room), *numbers) for name, *numbers in cells], width)
     yield from lines
+    if figures.CUT_OFF in samples:
+        yield figures.CUT_OFF_NOTE
     if len(statements) > STATEMENTS_MAX:
         yield f"{counted(len(statements) - STATEMENTS_MAX, 'more statement')}: see the report"
 
@@ -215,7 +227,8 @@ def _ever_fewer_times() -> Iterator[list[str]]:
         yield shown
 
 
-def _find_max(found: Mapping[str, Any]) -> Iterator[Line | str]:
+def _find_max(summary: Mapping[str, Any]) -> Iterator[Line | str]:
+    found = summary["find_max"]
     if not found:
         return
     level = found["max_concurrency"]
@@ -223,7 +236,7 @@ def _find_max(found: Mapping[str, Any]) -> Iterator[Line | str]:
     if level is not None:
         yield (
             f"at {counted(level, 'connection')}: {figures.rate(found['qps'])} statements/s,"
-            f" p95 {figures.ms(found['p95_ms'])} ms, confidence {_line(str(found['confidence']), NAME_MAX)}"
+            f" p95 {figures.found_p95(summary)} ms, confidence {_line(str(found['confidence']), NAME_MAX)}"
         )
     steps = found["steps"]
     if not steps:
@@ -235,7 +248,7 @@ def _find_max(found: Mapping[str, Any]) -> Iterator[Line | str]:
                 str(step["step"]),
                 figures.count(step["target"]),
                 figures.rate(step["qps"]),
-                figures.ms(step["p95_ms"]),
+                figures.time_of(step.get("latency_ms") or {"p95": step["p95_ms"]}, "p95"),
                 figures.count(step["failed"]),
             )
             for step in steps

@@ -41,7 +41,8 @@ class WorkerSecond:
     seconds: float
     phase: str | None
     statements: Mapping[str, Counts] = field(default_factory=dict)  # what ended
-    response: Histogram = EMPTY  # of samples that succeeded; those cut off are in it with the time they took at least
+    response: Histogram = EMPTY  # of samples that succeeded
+    cut_off: Histogram = EMPTY  # of those that timed out or were cancelled: the time they took at least
     lag: Histogram = EMPTY
     times: Mapping[str, Histogram] = field(default_factory=dict)  # response by statement, as far as it was stored
     executing: int = 0
@@ -65,6 +66,7 @@ class Second:
     qps: float | None  # None: the second was measured in part only
     statements: Mapping[str, Counts]
     response: Histogram
+    cut_off: Histogram = EMPTY
     lag: Histogram
     executing: int
     target: int
@@ -79,8 +81,12 @@ class Second:
     def end_s(self) -> int:
         return self.at_s + self.length_s
 
+    @property
+    def every_response(self) -> Histogram:
+        return self.response + self.cut_off
+
     def response_ms(self, per_mille: int) -> float | None:
-        return _ms(self.response, per_mille)
+        return _ms(self.every_response, per_mille)
 
     def lag_ms(self, per_mille: int) -> float | None:
         return _ms(self.lag, per_mille)
@@ -246,7 +252,7 @@ class _Row:
         self._tried: dict[str, tuple[int, float]] = {}  # by worker: succeeded, in so many seconds
         self._partial = False
         self._statements: dict[str, Counts] = {}
-        self._response, self._lag = EMPTY, EMPTY
+        self._response, self._cut_off, self._lag = EMPTY, EMPTY, EMPTY
         self._cpu: list[float | None] = []
         self._memory: list[float | None] = []
 
@@ -256,11 +262,12 @@ class _Row:
         before = self._last.get(second.worker_id)
         closed = second.phase == COOLDOWN  # in the middle of this row, which stays one of its phase
         phase = before.phase if before is not None and closed else second.phase
-        self._last[second.worker_id] = replace(second, phase=phase, response=EMPTY, lag=EMPTY, times={})
+        self._last[second.worker_id] = replace(second, phase=phase, response=EMPTY, cut_off=EMPTY, lag=EMPTY, times={})
         self._partial |= partial
         for name, counts in second.statements.items():
             self._statements[name] = self._statements.get(name, Counts()) + counts
         self._response, self._lag = self._response + second.response, self._lag + second.lag
+        self._cut_off += second.cut_off
         self._cpu.append(second.cpu_percent)
         self._memory.append(second.memory_percent)
 
@@ -274,6 +281,7 @@ class _Row:
             qps=None if self._partial else fsum(rates),
             statements=self._statements,
             response=self._response,
+            cut_off=self._cut_off,
             lag=self._lag,
             executing=sum(one.executing for one in last),
             target=sum(one.target for one in last),
@@ -293,6 +301,7 @@ def _joined(group: Sequence[Second]) -> Second:
         qps=fsum(rates) / len(rates) if rates else None,
         statements=_sum(second.statements for second in group),
         response=reduce(add, (second.response for second in group), EMPTY),
+        cut_off=reduce(add, (second.cut_off for second in group), EMPTY),
         lag=reduce(add, (second.lag for second in group), EMPTY),
         executing=max(second.executing for second in group),
         target=last.target,

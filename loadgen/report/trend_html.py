@@ -129,9 +129,8 @@ def _legend(trend: Trend) -> str:
 
 def _figure(trend: Trend, track: Track, serial: int, last: int) -> str:
     chart = chart_of(trend, track, f"c{serial}", last)
-    return (
-        f'<figure><figcaption><strong>{chart.title}</strong></figcaption><div class="plot">{svg(chart)}</div></figure>'
-    )
+    title = f"<figcaption><strong>{chart.title}</strong></figcaption>"
+    return f'<figure>{title}<div class="plot newest">{svg(chart)}</div></figure>'
 
 
 def chart_of(trend: Trend, track: Track, chart_id: str, last: int) -> Chart:

@@ -8,6 +8,7 @@ from loadgen.log import plain
 from loadgen.report import figures
 from loadgen.report.compare_text import said
 from loadgen.report.limits import Measure
+from loadgen.report.text import ENDLESS
 from loadgen.report.trend import Step, Track, Trend, amount, counted, is_undecided
 
 FACTS_SHOWN = 6
@@ -19,15 +20,16 @@ _HEAD = ("metric", "oldest first", "usual", "newest", "change", "state")
 _LEFT = (0, 1, 5)  # columns of words
 _OF_COMPARED = (2, 4, 5)  # columns that say nothing before there is something usual
 SIDES = ("those", "these")
+BARS_MIN = 5
 
 
-def trend_text(trend: Trend, last: int) -> str:
-    """Plain text; the bars are the last so many nights, oldest first."""
+def trend_text(trend: Trend, last: int, width: int | None = None) -> str:
+    """Plain text; the bars are the last so many nights, oldest first, or fewer where `width` has no room for them."""
     parts = [
         f"{trend.verdict.value.upper()}  {_line(trend.reason, 500)}",
         *_runs(trend),
         *([""] if trend.tracks else []),
-        *_table(trend, last),
+        *_table(trend, last, width),
         *_changes(trend),
     ]
     return "\n".join(parts)
@@ -104,9 +106,14 @@ def _runs(trend: Trend) -> Iterator[str]:
         yield f"  the last of them: {_line(trend.last_left_out, 500)}"
 
 
-def _table(trend: Trend, last: int) -> Iterator[str]:
-    if not trend.tracks:
-        return
+def _table(trend: Trend, last: int, width: int | None) -> list[str]:
+    lines = list(_lines(trend, last)) if trend.tracks else []
+    over = max(map(len, lines), default=0) - (width or ENDLESS)
+    shown = min(last, len(trend.nights))
+    return lines if over <= 0 or shown <= BARS_MIN else list(_lines(trend, max(BARS_MIN, shown - over)))
+
+
+def _lines(trend: Trend, last: int) -> Iterator[str]:
     rows = [_HEAD, *(_row(trend, track, last) for track in trend.tracks)]
     hidden = set() if any(usual(track) is not None for track in trend.tracks) else set(_OF_COMPARED)
     if len(trend.nights) == 1:
@@ -135,8 +142,9 @@ def newest_text(track: Track) -> str:
 
 def change_text(track: Track) -> str:
     change = newest_change(track)
-    sign = "≥ " if track.newest_at_least else ""
-    return figures.NONE if change is None else f"{sign}{amount(track.measure, change)}"
+    if change is None:
+        return figures.NONE
+    return figures.bounded(amount(track.measure, change), at_least=track.newest_at_least)
 
 
 def bars(values: Sequence[float]) -> str:

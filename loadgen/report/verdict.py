@@ -49,10 +49,10 @@ class Evidence:
 
     merged: Merged
     client: ClientVerdict
+    delivered: Delivered | None  # None: it is not known, and the run is not valid
     lost_workers: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()  # what is missing from the record, or does not add up
     disturbed: bool = False  # another run may have used the warehouse
-    delivered: Delivered | None = None  # None: what was planned is not known
 
 
 def invalid_reasons(evidence: Evidence) -> list[str]:

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from loadgen.model.run import Phase
+from loadgen.report.figures import bounded
 from loadgen.tui.draw import LABEL, cell, chart, label
 from loadgen.tui.history import Second
 from loadgen.tui.view import RunView, Spread
-from loadgen.tui.words import NOTHING, clock, ms, one_line, rate, short
+from loadgen.tui.words import NOTHING, clock, one_line, rate, short, time_of
+from loadgen.units import NS_PER_MS
 
 FIGURES = 23  # columns of the numbers beside a chart
 AXIS = 8  # columns of the numbers of an axis, and its line
@@ -55,7 +57,7 @@ def throughput(view: RunView, width: int, limit: int, now_s: float) -> list[Text
     recent, window, peak = view.recent, view.window, view.peak
     now = f"{NOTHING if recent is None or recent.qps is None else rate(recent.qps)}/s"
     mean = f"mean {short(window.qps) if window is not None and window.seconds else NOTHING}"
-    most = f"peak {NOTHING if peak is None else f'≥{short(peak.qps)}' if peak.at_least else short(peak.qps)}"
+    most = f"peak {NOTHING if peak is None else bounded(short(peak.qps), at_least=peak.at_least)}"
     figures = [now, f"{mean}/s", f"{most}/s"]
     if limit <= 2:
         figures = [f"{now} {most}"] if limit == 1 else [now, f"{mean} {most}"]
@@ -65,8 +67,9 @@ def throughput(view: RunView, width: int, limit: int, now_s: float) -> list[Text
 def latency(view: RunView, width: int, limit: int, now_s: float) -> list[Text]:
     """Percentiles of the last seconds; the chart is p95."""
     recent = view.recent
-    times = [None] * 4 if recent is None else [recent.p50_ms, recent.p95_ms, recent.p99_ms, recent.max_ms]
-    p50, p95, p99, most = (f"{name} {ms(time)}" for name, time in zip(("p50", "p95", "p99", "max"), times, strict=True))
+    times = [None] * 4 if recent is None else [recent.p50, recent.p95, recent.p99, recent.most]
+    names = ("p50", "p95", "p99", "max")
+    p50, p95, p99, most = (f"{name} {time_of(time)}" for name, time in zip(names, times, strict=True))
     figures = [f"{p50} {p95}", f"{p99} {most}"] if limit <= 3 else [p50, p95, p99, most]
     return _over_time(
         "latency ms", "chart: p95", "magenta", " ms", figures, lambda second: second.p95_ms, view, width, limit, now_s
@@ -195,8 +198,8 @@ def _fitting(spread: Spread, room: int) -> tuple[list[float], list[int]]:
 
 def _percentiles(spread: Spread, column: Callable[[float], int], columns: int) -> Text:
     line = ""
-    for name, value_ms in spread.percentiles:
-        place = min(column(value_ms), columns - 1)
+    for name, found in spread.percentiles:
+        place = min(column(found.value_ns / NS_PER_MS), columns - 1)
         if place >= len(line):
-            line += " " * (place - len(line)) + f"↑{one_line(name, 4)} {ms(value_ms)} "
+            line += " " * (place - len(line)) + f"↑{one_line(name, 4)} {time_of(found)} "
     return Text.assemble(" " * (LABEL + AXIS), (line.rstrip(), "bold"))

@@ -18,7 +18,7 @@ from operator import add
 from loadgen.metrics.errors import ErrorKey, Errors
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.live import SECONDS_COARSENESS, LiveSecond
-from loadgen.metrics.percentile import quantile
+from loadgen.metrics.percentile import Quantile, maximum, quantile
 from loadgen.metrics.result import WindowResult
 from loadgen.metrics.tally import merged
 from loadgen.model.run import PHASES, Phase
@@ -61,10 +61,10 @@ class Recent:
     """The last seconds together."""
 
     qps: float | None
-    p50_ms: float | None
-    p95_ms: float | None
-    p99_ms: float | None
-    max_ms: float | None
+    p50: Quantile | None
+    p95: Quantile | None
+    p99: Quantile | None
+    most: Quantile | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class History:
     _told: dict[str, datetime] = field(default_factory=dict)  # by worker: the end of its newest second that is in a row
     _seconds: dict[int, Second] = field(default_factory=dict)  # rows that are known of every worker
     _times: dict[int, dict[str, Histogram]] = field(default_factory=dict)  # by row and statement, while it may change
-    _responses: dict[int, Histogram] = field(default_factory=dict)
+    _responses: dict[int, tuple[Histogram, Histogram]] = field(default_factory=dict)  # known, and lower bounds
     _through: int = -1  # the newest row that is known of every worker
     _measures_s: float = 0.0
     _errors: dict[tuple[str, int], Mapping[ErrorKey, Errors]] = field(default_factory=dict)
@@ -130,35 +130,40 @@ class History:
 
     @property
     def recent(self) -> Recent | None:
-        """The last seconds of this phase. None: nothing was heard yet."""
-        newest = self._seconds.get(max(self._seconds, default=-1))
+        """The last seconds of this phase; once the load is over, of the last one, without a rate. None: nothing was
+        heard yet."""
+        newest = self._newest
         if newest is None:
             return None
         numbers = range(newest.at_s - RECENT_S + 1, newest.at_s + 1)
         same = [number for number in numbers if number in self._seconds and self._seconds[number].phase is newest.phase]
-        times = reduce(add, (self._responses.get(number, EMPTY) for number in same), EMPTY)
-        rates = [self._seconds[number].qps for number in same]
+        both = [self._responses.get(number, (EMPTY, EMPTY)) for number in same]
+        times = tuple(reduce(add, one, EMPTY) for one in zip(*both, strict=True))
+        rates = [self._seconds[number].qps for number in same] if newest.at_s == max(self._seconds) else []
         return Recent(
             qps=next((qps for qps in reversed(rates) if qps is not None), None),
-            p50_ms=_ms(times, 500),
-            p95_ms=_ms(times, 950),
-            p99_ms=_ms(times, 990),
-            max_ms=times.max_ns / NS_PER_MS if times.count else None,
+            p50=quantile(500, *times),
+            p95=quantile(950, *times),
+            p99=quantile(990, *times),
+            most=maximum(*times),
         )
 
     @property
     def peak(self) -> Peak | None:
         """None: there is nothing yet."""
-        seconds = self.seconds
-        if not seconds:
-            return None
-        newest = seconds[-1]
-        own = [second.qps for second in seconds if second.phase is newest.phase and second.qps is not None]
-        if not own:
+        newest = self._newest
+        own = [] if newest is None else [one.qps for one in self.seconds if one.phase is newest.phase]
+        known = [qps for qps in own if qps is not None]
+        if newest is None or not known:
             return None
         begun_s = self._measures_s if newest.phase is Phase.MEASUREMENT else 0.0
         needed = range(max(math.ceil(begun_s) + EDGE_S, newest.at_s - KEPT_S + 1), newest.at_s + 1)
-        return Peak(qps=max(own), at_least=any(number not in self._seconds for number in needed))
+        return Peak(qps=max(known), at_least=any(number not in self._seconds for number in needed))
+
+    @property
+    def _newest(self) -> Second | None:
+        """Of the load: nothing begins while it cools down."""
+        return next((second for second in reversed(self.seconds) if second.phase is not Phase.COOLDOWN), None)
 
     # --- one look ----------------------------------------------------------------------------------------------------
 
@@ -182,7 +187,7 @@ class History:
 
     def _second(self, rows: Rows, number: int) -> Second:
         row, times = rows.second(number), self._times.get(number, {})
-        self._responses[number] = row.response
+        self._responses[number] = row.response, row.cut_off
         counts = {name: counts.succeeded for name, counts in row.statements.items()}
         total = sum(counts.values())
         share = 0.0 if row.qps is None or not total else row.qps / total
@@ -236,7 +241,8 @@ def _of_beat(worker_id: str, second: LiveSecond) -> WorkerSecond:
         seconds=second.seconds,
         phase=second.phase.value,
         statements=second.statements,
-        response=reduce(add, second.times.values(), second.cut_off),
+        response=reduce(add, second.times.values(), EMPTY),
+        cut_off=second.cut_off,
         times=second.times,
         executing=second.executing,
     )
@@ -251,6 +257,7 @@ def coarse(second: WorkerSecond) -> WorkerSecond:
         phase=second.phase,
         statements=second.statements,
         response=second.response.coarse(SECONDS_COARSENESS),
+        cut_off=second.cut_off.coarse(SECONDS_COARSENESS),
         times={name: times.coarse(SECONDS_COARSENESS) for name, times in second.times.items()},
         executing=second.executing,
     )

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.cells import cell_len
 from rich.text import Text
 
 from loadgen.metrics.result import EVERYTHING
 from loadgen.report.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
+from loadgen.report.figures import bounded
 from loadgen.report.verdict import Checked
 from loadgen.tui.draw import LABEL, bar, cell, chart, flow, label, spread
 from loadgen.tui.history import StatementSecond
 from loadgen.tui.view import RunView, StatementLine, Window
-from loadgen.tui.words import NOTHING, clock, count, measured, ms, one_line, percent, rate
+from loadgen.tui.words import NOTHING, clock, count, measured, ms, one_line, percent, rate, time_of
 from loadgen.units import counted
 
 SPARK_MIN, SPARK_MAX = 15, 60  # columns of a line of small bars, a second each
 SPARK_LABEL = 11  # columns of the number behind it
 
-_NUMBERS = 8
-_STATEMENT_COLUMNS = (("qps", 9), ("p50", _NUMBERS), ("p95", _NUMBERS), ("p99", _NUMBERS), ("errors", 8), ("done", 9))
+_NUMBERS = 9
+_STATEMENT_COLUMNS = (("qps", 8), ("p50", _NUMBERS), ("p95", _NUMBERS), ("p99", _NUMBERS), ("ok", 8), ("failed", 8))
+_CUT_OFF = ("cut off", 8)  # shown when there are any
 
 
 def header(view: RunView, width: int, now_s: float) -> list[Text]:
@@ -141,7 +143,8 @@ def statements(view: RunView, width: int, limit: int) -> list[Text]:
     if window is None:
         return [label("statement").append(NOTHING)]
     rows = list(window.statements)
-    numbers = sum(size for _, size in _STATEMENT_COLUMNS)
+    columns = (*_STATEMENT_COLUMNS, _CUT_OFF) if any(row.cut_off for row in rows) else _STATEMENT_COLUMNS
+    numbers = sum(size for _, size in columns)
     title = f"statement, {one_line(window.name, 40)}"
     widest = max(cell_len(text) for text in (title, *(_statement_name(row) for row in rows)))
     name_width = max(10, min(widest + 1, width - numbers - 2, 60))
@@ -150,7 +153,7 @@ def statements(view: RunView, width: int, limit: int) -> list[Text]:
     if not sparks:
         name_width = max(10, min(width - numbers - 2, 60))
     head = Text(" " + cell(title, name_width), style="dim")
-    for heading, size in _STATEMENT_COLUMNS:
+    for heading, size in columns:
         head.append(cell(heading, size, right=True))
     for heading, size, _, _ in sparks:
         head.append(f"   {cell(f'{heading}, last {size} s', size + SPARK_LABEL)}")
@@ -158,7 +161,7 @@ def statements(view: RunView, width: int, limit: int) -> list[Text]:
     shown = rows if len(rows) <= room else rows[: max(room - 1, 0)]
     lines = [head]
     for row in shown:
-        line = _statement(row, name_width)
+        line = _statement(row, name_width, columns)
         for _, size, value_of, written in sparks:
             line = Text.assemble(line, "   ", _spark(view, row.name, size, value_of, written))
         lines.append(line)
@@ -206,12 +209,12 @@ def _statement_name(row: StatementLine) -> str:
     return "all statements" if row.name == EVERYTHING else one_line(row.name)
 
 
-def _statement(row: StatementLine, name_width: int) -> Text:
+def _statement(row: StatementLine, name_width: int, columns: Sequence[tuple[str, int]]) -> Text:
     line = Text(" " + cell(_statement_name(row), name_width))
-    times = [ms(value, at_least=row.at_least) for value in (row.p50_ms, row.p95_ms, row.p99_ms)]
-    values = [rate(row.qps), *times, count(row.failed), count(row.succeeded)]
-    for value, (title, size) in zip(values, _STATEMENT_COLUMNS, strict=True):
-        line.append(cell(value, size, right=True), style="red" if title == "errors" and row.failed else "")
+    counts = [count(number) for number in (row.succeeded, row.failed, row.cut_off)]
+    values = [rate(row.qps), *map(time_of, (row.p50, row.p95, row.p99)), *counts]
+    for value, (title, size) in zip(values, columns, strict=False):
+        line.append(cell(value, size, right=True), style="red" if title == "failed" and row.failed else "")
     return line
 
 
@@ -228,7 +231,7 @@ def _lamp(checked: Checked) -> Text:
     check = one_line(checked.check, 60)
     if checked.value is None:
         return Text(f"○ {check} not yet", style="dim")
-    value = f"{'≥ ' if checked.at_least else ''}{measured(checked.check, checked.value)}"
+    value = bounded(measured(checked.check, checked.value), at_least=checked.at_least)
     if checked.undecided:
         return Text(f"○ {check} {value}, undecided", style="dim")
     if checked.passed:

@@ -13,7 +13,7 @@ from rich.text import Text
 from loadgen.tui import charts, ladder, pages, parts, workers
 from loadgen.tui.draw import cut_between_words
 from loadgen.tui.view import RunView
-from loadgen.tui.words import ms, rate
+from loadgen.tui.words import rate, time_of
 
 WIDTH_MIN, HEIGHT_MIN = 60, 12  # below this there are two lines, and no more
 WIDE, TALL = 100, 50  # from here on there is room for a histogram
@@ -71,7 +71,7 @@ def render(view: RunView, width: int, height: int, now_s: float, page: Page = Pa
 
 def _small(view: RunView, width: int, height: int, now_s: float) -> Picture:
     recent = view.recent
-    numbers = "" if recent is None or recent.qps is None else f" {rate(recent.qps)}/s p95 {ms(recent.p95_ms)} ms"
+    numbers = "" if recent is None or recent.qps is None else f" {rate(recent.qps)}/s p95 {time_of(recent.p95)} ms"
     lines = [parts.header(view, width, now_s)[1], Text(f"{numbers}  {view.failed} failed  (window too small)")]
     return Picture(tuple([*lines, *[Text("")] * height][:height]), width)
 

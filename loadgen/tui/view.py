@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from loadgen.metrics.percentile import Quantile
 from loadgen.model.run import Phase
 from loadgen.report.verdict import Checked
 from loadgen.tui.history import Peak, Recent, Second
@@ -37,16 +38,16 @@ class Offered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementLine:
-    """None: too few samples. `at_least`: statements were cut off, so the three may be more."""
+    """None: too few samples. `cut_off`: timed out, cancelled or never sent; percentiles have them as lower bounds."""
 
     name: str
     qps: float
-    p50_ms: float | None
-    p95_ms: float | None
-    p99_ms: float | None
-    at_least: bool
+    p50: Quantile | None
+    p95: Quantile | None
+    p99: Quantile | None
     succeeded: int
     failed: int
+    cut_off: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class Spread:
 
     edges_ms: tuple[float, ...]
     counts: tuple[int, ...]
-    percentiles: tuple[tuple[str, float], ...]  # name and milliseconds of those that are known
+    percentiles: tuple[tuple[str, Quantile], ...]  # those that are known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

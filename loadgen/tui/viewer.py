@@ -16,7 +16,7 @@ from loadgen.metrics.edges import HIGHEST_NS, LOWEST_NS
 from loadgen.metrics.errors import by_kind
 from loadgen.metrics.percentile import PERCENTILES
 from loadgen.metrics.result import Merged, merge
-from loadgen.model.run import PHASES, Phase, RunStatus
+from loadgen.model.run import Phase, RunStatus
 from loadgen.report.verdict import Checked
 from loadgen.scenario.rates import rate_windows
 from loadgen.scenario.scenario import LoadMode, Scenario
@@ -244,7 +244,7 @@ class Viewer:
 
     def _ladder(self, look: Look) -> Ladder | None:
         config = self._scenario.load.find_max
-        if config is None or PHASES.index(look.run.phase) < PHASES.index(Phase.MEASUREMENT):
+        if config is None or not look.run.phase.is_measured:
             return None
         state = _state(look.run.find_max_state)
         target, stage = _whole(state, "target"), str(state.get("next", ""))
@@ -296,18 +296,17 @@ def _statements(merged: Merged, order: Mapping[str, int]) -> tuple[StatementLine
     lines = []
     for name in sorted(merged.tally.statements, key=lambda name: order.get(name, len(order))):
         tally = merged.tally.statements[name]
-        found = [tally.response_at(per_mille) for per_mille in (500, 950, 990)]
-        p50_ms, p95_ms, p99_ms = (None if one is None else one.value_ns / NS_PER_MS for one in found)
+        p50, p95, p99 = (tally.response_at(per_mille) for per_mille in (500, 950, 990))
         lines.append(
             StatementLine(
                 name=name,
                 qps=merged.statement_qps.get(name, 0.0),
-                p50_ms=p50_ms,
-                p95_ms=p95_ms,
-                p99_ms=p99_ms,
-                at_least=any(one is not None and one.at_least for one in found),
+                p50=p50,
+                p95=p95,
+                p99=p99,
                 succeeded=tally.ended.succeeded,
                 failed=tally.ended.failed,
+                cut_off=tally.responses[1].count,
             )
         )
     return tuple(lines)
@@ -328,7 +327,7 @@ def _spread(merged: Merged) -> Spread | None:
     return Spread(
         edges_ms=tuple(float(edge_ns) / NS_PER_MS for edge_ns in edges_ns),
         counts=tuple(int(times.counts[start : start + step].sum()) for start in starts),
-        percentiles=tuple((name, one.value_ns / NS_PER_MS) for name, one in found.items() if one is not None),
+        percentiles=tuple((name, one) for name, one in found.items() if one is not None),
     )
 
 

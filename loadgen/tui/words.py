@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from loadgen.log import plain
+from loadgen.metrics.percentile import Quantile
+from loadgen.report.figures import bounded
 from loadgen.scenario.threshold import BadCheck, Metric, parse_check
+from loadgen.units import NS_PER_MS
 
 NAME_MAX = 200  # characters of one foreign text on the screen; drawing cuts it to its column
 NOTHING = "–"
@@ -27,11 +30,16 @@ def short(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 or number == round(number) else f"{number:.3g}"
 
 
-def ms(value: float | None, *, at_least: bool = False) -> str:
+def ms(value: float | None) -> str:
     if value is None:
         return NOTHING
     digits = 0 if value >= 100 else 1 if value >= 10 else 2
-    return f"{'≥' if at_least else ''}{value:,.{digits}f}"
+    return f"{value:,.{digits}f}"
+
+
+def time_of(found: Quantile | None) -> str:
+    """In milliseconds."""
+    return NOTHING if found is None else bounded(ms(found.value_ns / NS_PER_MS), at_least=found.at_least)
 
 
 def count(number: int) -> str:

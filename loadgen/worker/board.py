@@ -29,6 +29,7 @@ class Ending:
     hint: str | None = None
     drain_s: float = 0.0  # how long statements under way may go on
     replaced: bool = False  # the results of this id are another process's to write
+    signal: str | None = None  # that asked for it, before the run did
 
 
 def ending_for(error: LoadgenError) -> Ending:

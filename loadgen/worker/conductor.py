@@ -88,7 +88,8 @@ class Conductor:
         self._closes_ns: int | None = None
         self._leftovers: list[_Leftovers] = []
         self._settling: SetWorkerTarget | None = None  # find_max: the step whose window is still to open
-        self._settled_ns: int | None = None
+        self._level_ns = 0  # and when its level was to be wanted
+        self._settled_ns: int | None = None  # when it opens, once its level is reached
         self._finished = False
         self._lock = threading.Lock()  # guards everything here but wake: step() of the thread against the others
         self.wake = threading.Event()
@@ -295,7 +296,7 @@ class Conductor:
             # Until the step has settled, its statements are warm-up: counted nowhere.
             self._open(Phase.WARMUP, command.step_id, now_ns, now_ns, None)
             self.phase = Phase.MEASUREMENT
-            self._settling, self._settled_ns = command, None
+            self._settling, self._settled_ns, self._level_ns = command, None, at_ns
 
     def _wanted_soon(self, now_ns: int) -> int:
         """How many clients are connected by now: those of a higher level before it begins. A step of find_max has the
@@ -326,11 +327,13 @@ class Conductor:
         if self._settling is None or self._find_max is None:
             return
         reached = self._pool.wanted == self._ramp.target and self._pool.settled
+        settle_ns = round(self._find_max.settle_s * NS_PER_S)
         if not reached:
             self._settled_ns = None
         elif self._settled_ns is None:
-            self._settled_ns = now_ns
-        if self._settled_ns is not None and now_ns >= self._settled_ns + round(self._find_max.settle_s * NS_PER_S):
+            # Logins take longer in one worker than in another: the moment that all know is what they count from.
+            self._settled_ns = max(self._level_ns + settle_ns + settle_ns // 2, now_ns + settle_ns)
+        if self._settled_ns is not None and now_ns >= self._settled_ns:
             self._open(Phase.MEASUREMENT, self._settling.step_id, now_ns, now_ns, None)
             self._settling = self._settled_ns = None
 

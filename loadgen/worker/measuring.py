@@ -54,10 +54,7 @@ class Measuring:
 
     def step(self, gauge: Gauge) -> None:
         parts, now_ns = self._parts, self._clock.monotonic_ns()
-        for _ in range(len(self._board.stored_windows)):
-            window_id = self._board.stored_windows.popleft()
-            parts.harvester.forget(window_id)
-            self._client.forget(window_id)
+        self._forget()
         self._client.add(gauge, parts.windows.held())
         interval = parts.harvester.harvest(now_ns, parts.pool.flights)
         self._keep_log()
@@ -86,9 +83,22 @@ class Measuring:
             )
         self.hand_on()
         self._give_up(interval.seconds)
-        live = parts.harvester.live(now_ns)
+        live, ending = parts.harvester.live(now_ns), self._board.ending
         windows = tuple(map(self._with_client, live.windows))
-        self._board.live_metrics = write_live(replace(live, windows=windows, seconds=tuple(self._seconds)))
+        signal = None if ending is None else ending.signal
+        told = replace(live, windows=windows, seconds=tuple(self._seconds), signal=signal)
+        self._board.live_metrics = write_live(told)
+
+    def _forget(self) -> None:
+        """What is stored. Not the newest window: the last beat has all of it, so that every view shows the same."""
+        stored, newest = self._board.stored_windows, self._parts.windows.newest
+        for _ in range(len(stored)):
+            window_id = stored.popleft()
+            if newest is not None and window_id == newest.window_id:
+                stored.append(window_id)
+                continue
+            self._parts.harvester.forget(window_id)
+            self._client.forget(window_id)
 
     def _judged(self, interval: Interval, now_ns: int) -> JudgedSecond | None:
         """For thresholds over a span: the part of the interval that was measured."""

@@ -118,7 +118,7 @@ class Worker:
         if self._board.ending is not None:
             self._hurry.set()
         event(log, logging.INFO, "worker_stopping", why=reason)
-        self._board.end(Ending(code=WorkerExit.CLEAN, drain_s=self._timing.drain_interrupt_s))
+        self._board.end(Ending(code=WorkerExit.CLEAN, drain_s=self._timing.drain_interrupt_s, signal=reason))
 
     def orphaned(self, reason: str) -> None:
         was_ending = self._board.ending is not None
@@ -231,7 +231,7 @@ class Worker:
         self._measuring.hand_on(everything=True)
         self._measuring.close_log()
         clean = ending.code is WorkerExit.CLEAN
-        self._board.say("INFO" if clean else "ERROR", f"ended: {ending.error or 'as told'}")
+        self._board.say("INFO" if clean else "ERROR", f"ended: {ending.error or ending.signal or 'as told'}")
         status = "COMPLETED" if clean else "FAILED"
         self._result = self._measuring.result(status, self._created_at, self._template_id)
         if not self._is_alone:

@@ -2,6 +2,7 @@
 
     ./bin/bench find-max                    ten runs of each of three limits: about an hour
     ./bin/bench find-max --busy 4           the same beside four busy loops
+    ./bin/bench find-max --busy 0 4         both: ten runs of each on the quiet machine, then ten beside four loops
     ./bin/bench find-max --runs 1           one run of each: about six minutes
     ./bin/bench find-max --limit 16         the first limit only
 
@@ -26,6 +27,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from loadgen.units import counted
 from tests.embedded_server import EmbeddedServer
 from tests.perf._cores import Cores
 from tests.perf._ending import leaving_nothing
@@ -65,6 +67,7 @@ class Answer:
     run: int
     found: int
     reason: str
+    loops: int = 0  # busy loops beside it
     result: str | None = "TRUE_MAX"
     confidence: str | None = "high"
     valid: bool = True
@@ -84,7 +87,7 @@ class Answer:
         truth = self.limit.truth
         said = f"{self.result or 'no maximum'}, confidence {self.confidence or '–'}{'' if self.valid else ', INVALID'}"
         return Figure(
-            name=f"{self.limit.name}, run {self.run}",
+            name=f"{self.limit.name}, run {self.run}{beside(self.loops)}",
             value=self.found,
             unit="connections",
             aim=f"{truth} ± {self.limit.increment}" if self.is_true else f"≤ {truth}",
@@ -111,14 +114,17 @@ LIMITS = {
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench find-max", description="Answers of find-max beside the truth.")
     parser.add_argument("--runs", type=int, default=10, help="of each limit; 10")
-    parser.add_argument("--busy", type=int, default=0, metavar="N", help="busy loops beside the runs; 0")
+    parser.add_argument("--busy", type=int, nargs="+", default=[0], metavar="N", help="busy loops beside the runs; 0")
     parser.add_argument("--limit", choices=list(LIMITS), help="this one only")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
     limits = [LIMITS[options.limit]] if options.limit else list(LIMITS.values())
-    with leaving_nothing(), busy(options.busy):
-        answers = list(answers_of(limits, options.runs))
-    return report([*map(Answer.figure, answers), *counts(answers, quiet=not options.busy)], options.format)
+    figures: list[Figure] = []
+    for loops in options.busy:
+        with leaving_nothing(), busy(loops):
+            answers = list(answers_of(limits, options.runs, loops))
+        figures += [*map(Answer.figure, answers), *counts(answers, loops=loops)]
+    return report(figures, options.format)
 
 
 @contextmanager
@@ -133,7 +139,7 @@ def busy(loops: int) -> Iterator[None]:
             process.wait()
 
 
-def answers_of(limits: Sequence[Limit], runs: int) -> Iterator[Answer]:
+def answers_of(limits: Sequence[Limit], runs: int, loops: int) -> Iterator[Answer]:
     cores = Cores.of_machine(WORKERS)
     for limit in limits:
         with staged(cores, *limit.server) as stage:
@@ -145,13 +151,15 @@ def answers_of(limits: Sequence[Limit], runs: int) -> Iterator[Answer]:
                 answer = Answer(
                     limit=limit,
                     run=number,
+                    loops=loops,
                     found=found["max_concurrency"] or 0,
                     reason=found["reason"],
                     result=found["result"],
                     confidence=found["confidence"],
                     valid=summary["validity"]["valid"],
                 )
-                print(f"{answer.figure().name}: {answer.found}, {answer.figure().note}", file=sys.stderr, flush=True)
+                said = f"{answer.found} (truth {limit.truth}), {answer.figure().note}"
+                print(f"{answer.figure().name}: {said}", file=sys.stderr, flush=True)
                 yield answer
 
 
@@ -197,21 +205,26 @@ def failing(server: EmbeddedServer) -> Iterator[None]:
         server.clear_faults()
 
 
-def counts(answers: list[Answer], *, quiet: bool) -> list[Figure]:
-    """How many of which kind, and how many are wrong."""
+def beside(loops: int) -> str:
+    return f" beside {counted(loops, 'busy loop')}" if loops else ""
+
+
+def counts(answers: list[Answer], *, loops: int) -> list[Figure]:
+    """How many of which kind, and how many are wrong: each rule is a line."""
+    quiet = not loops
     true = [answer for answer in answers if answer.is_true]
     bounded = [answer for answer in answers if answer.result == "BOUNDED_MAX"]
     return [
         Figure(
-            name="TRUE_MAX",
+            name=f"TRUE_MAX{beside(loops)}",
             value=len(true) / len(answers),
             unit="of answers",
             aim=f"≥ {TRUE_MIN}" if quiet else "",
             met=not quiet or len(true) >= TRUE_MIN * len(answers),
             note=f"{len(true)} of {len(answers)}, and {len(bounded)} BOUNDED_MAX",
         ),
-        _wrong("TRUE_MAX off by more than one increment", true),
-        _wrong("BOUNDED_MAX above the truth", bounded),
+        _wrong(f"TRUE_MAX off by more than one increment{beside(loops)}", true),
+        _wrong(f"BOUNDED_MAX above the truth{beside(loops)}", bounded),
     ]
 
 

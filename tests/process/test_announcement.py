@@ -1,5 +1,6 @@
 """A slow control plane moves a start later; it never cuts a warm-up or a stage. 300 ms per statement is what hybrid
-tables take over a network. What is announced does not grow with the number of workers."""
+tables take over a network. What is announced does not grow with the number of workers. One that is away hides nothing:
+what beats could not tell is read from the snapshots."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import Bench, Program, benched, history
+from tests.process.run_bench import MEASURES, Bench, Program, benched, history
+from tests.processes import wait_until
 
 CONTROL = "RUN_STATUS|RUN_CONTROL_EVENTS|WORKER_HEARTBEATS"
+AWAY_S = 13  # longer ago than what a beat tells of
 WARMUP_S = 1.0
 LATE = 0.8  # a window may open a little late on a busy machine; the announcement would cost more than all of it
 
@@ -70,3 +73,21 @@ def test_a_level_of_a_search_is_one_event_for_all_workers(bench: Bench) -> None:
     assert [step["target"] for step in steps][:2] == [3, 7]
     sql = "SELECT EVENT_TYPE FROM RUN_CONTROL_EVENTS WHERE RUN_ID = ? AND EVENT_TYPE = 'SET_WORKER_TARGET'"
     assert len(bench.rows(sql, run.run_id)) == len(steps), "one each, not one per worker"
+
+
+def test_a_breach_while_the_control_plane_is_away_is_found(bench: Bench) -> None:
+    """Seconds with statements of a second and a half, of which no beat tells: the first one that arrives is later."""
+    server, slow = bench.server, {"check": "max < 400ms", "window": "3s"}
+    run = bench.run(load={"connections": 2, "workers": 2, "duration": f"{AWAY_S + 4}s"}, thresholds=[slow])
+    run.wait_for(MEASURES)
+    wait_until(lambda: history(server, run.run_id)[None] > 20, "it has measured something")
+    beats = "SELECT MAX(LAST_HEARTBEAT) < DATEADD(second, ?, SYSDATE()) FROM WORKER_HEARTBEATS WHERE RUN_ID = ?"
+    server.fault(match="(UPDATE|MERGE).*WORKER_HEARTBEATS", kind="http_status", status=503)
+    server.fault(match="^SELECT 1$", kind="latency", ms=1_500, count=4)
+    wait_until(lambda: bench.rows(beats, -AWAY_S, run.run_id) == [(True,)], "no beat for longer than one tells of")
+    server.clear_faults()
+
+    assert run.ended() != 0, run.said
+    (checked,) = [one for one in run.summary["thresholds"] if one["check"].startswith("max")]
+    assert not checked["passed"]
+    assert checked["value"] >= 1_500.0

@@ -94,6 +94,11 @@ def test_an_orchestrator_killed_in_any_phase_leaves_nothing_and_its_run_is_ended
         assert "its orchestrator was lost" in reason
     for run in (runs[MEASURES], processing):  # the workers have stored what they measured, to the last statement
         assert stored(bench, run)["totals"]["succeeded"] == history(server, run.run_id)[None] > 0
+    cut = stored(bench, runs[MEASURES])
+    assert 0 < cut["delivered"]["fraction"] < 0.99, "most of its minute was never measured"
+    assert any("delivered load was" in reason for reason in cut["validity"]["reasons"])
+    assert stored(bench, processing)["delivered"]["fraction"] > 0.5
+    assert stored(bench, runs["RUNNING WARMUP"])["delivered"]["fraction"] == 0.0, "its plan had begun"
 
 
 def stored(bench: Bench, run: Program) -> dict[str, Any]:

@@ -335,9 +335,10 @@ class Led:
 
     def seen(self, worker_id: str = "worker-0") -> Seen:
         """What was stored, read by the code that a report is made with; each row must be there once."""
-        ((rows,),) = self.plane.rows("SELECT COUNT(*) FROM WINDOW_RESULTS WHERE RUN_ID = ?", self.run_id)
+        both = "SELECT COUNT(*), COUNT(DISTINCT WORKER_ID || ' ' || WINDOW_ID) FROM WINDOW_RESULTS WHERE RUN_ID = ?"
+        ((rows, windows_stored),) = self.plane.rows(both, self.run_id)
+        assert rows == windows_stored, "a window was stored twice"
         stored = window_results.read(self.plane.session, self.run_id)
-        assert int(rows) == len(stored), "a window was stored twice"
         windows = [_window(row) for row in stored if row.worker_id == worker_id]
         results = [row for row, _ in test_results.read(self.plane.session, self.run_id) if row.worker_id == worker_id]
         return Seen(windows, results)

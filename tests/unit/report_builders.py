@@ -185,8 +185,9 @@ def full(**more: Any) -> RunRecord:
         },
     }  # fmt: skip
     steps = tuple(
-        Step(number=number, target=4 * number, succeeded=100, failed=0, qps=100.0 * number, p50_ms=5.0, p95_ms=9.0,
-             p99_ms=None, error_rate=0.0, queue_seen=False, reason="p95 40.3 ms is more than 20 % above 29.4 ms",
+        Step(number=number, target=4 * number, succeeded=100, failed=0, qps=100.0 * number,
+             latency_ms={"p50": 5.0, "p95": 9.0, "p99": None},
+             error_rate=0.0, queue_seen=False, reason="p95 40.3 ms is more than 20 % above 29.4 ms",
              outcome="STABLE" if number < 3 else "DEGRADED")
         for number in (1, 2, 3)
     )  # fmt: skip
@@ -225,8 +226,9 @@ def hostile(**more: Any) -> RunRecord:
         },
     }  # fmt: skip
     run = scenario((HOSTILE_NAME, long), description=HOSTILE_TEXT, labels={HOSTILE_NAME: long}, connection=HOSTILE_NAME)
-    step = Step(number=1, target=4, succeeded=9, failed=1, qps=10.0, p50_ms=2.0, p95_ms=3.5, p99_ms=None,
-                error_rate=0.1, queue_seen=False, outcome=HOSTILE_NAME, reason=HOSTILE_TEXT)  # fmt: skip
+    step = Step(number=1, target=4, succeeded=9, failed=1, qps=10.0,
+             latency_ms={"p50": 2.0, "p95": 3.5, "p99": None},
+             error_rate=0.1, queue_seen=False, outcome=HOSTILE_NAME, reason=HOSTILE_TEXT)  # fmt: skip
     known: dict[str, Any] = {
         "scenario": run,
         "config": freeze(run),

@@ -86,11 +86,20 @@ def test_lateness_is_judged_by_the_service_time_of_its_own_stage() -> None:
         (part(wakeup_mean_ms=9.0, others_cores=0.1, cores=2), "run fewer connections per worker"),
         (part(wakeup_mean_ms=9.0), "run fewer connections per worker"),
         (part(gap_percent=33.0), "was paused for 33.0 % of the time (at most 1 %)"),
+        (
+            part(gap_percent=33.0, others_cores=1.0, cores=2),
+            "its process was stopped and continued: SIGSTOP, a suspended machine or a frozen container",
+        ),
+        (
+            part(gap_percent=33.0, others_cores=1.9, cores=2),
+            "frozen container, or had no core to run on: other processes used 1.9 of 2",
+        ),
     ],
 )
 def test_it_says_what_to_do(judged: ClientPart, advice: str) -> None:
     (reason,) = judge_client([judged]).invalid
     assert advice in reason
+    assert ("other processes use this machine" in reason) == ("other processes use this machine" in advice)
 
 
 def test_many_workers_with_the_same_trouble_are_not_all_listed() -> None:

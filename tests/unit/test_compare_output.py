@@ -24,6 +24,7 @@ from loadgen.report.compare_json import comparison_data, refusal_data
 from loadgen.report.compare_text import comparison_text, interval
 from loadgen.report.likeness import Difference
 from loadgen.report.limits import Limits, Measure
+from loadgen.report.text import verdict_lines
 from tests.unit.orchestrator_builders import tally
 from tests.unit.warehouse_runs import run_of
 
@@ -62,6 +63,18 @@ def test_text_has_the_verdict_first_and_nothing_foreign_in_it_can_act():
     assert re.search(
         r"^\* qps +[\d.]+/s +[\d.]+/s +[+-][\d.]+ % +[+-][\d.]+ … [+-][\d.]+ % +5 % +equivalent$", text, re.M
     )
+
+
+def test_a_narrow_terminal_keeps_the_columns_that_matter():
+    comparison = compare(run_of(1, seconds=12), run_of(2, seconds=12), Limits())
+
+    lines = verdict_lines(comparison_text(comparison, 80), comparison.verdict.value, 80)
+
+    assert max(len(line.text) for line in lines) <= 80
+    (head,) = [line.text for line in lines if line.text.split()[:2] == ["A", "B"]]
+    assert head.split() == ["A", "B", "change", "verdict"]
+    assert "  not shown, as the terminal is too narrow: limit and 95 % interval" in [line.text for line in lines]
+    assert (lines[0].mark, lines[0].colour) == ("EQUIVALENT", "green")
 
 
 def test_every_number_has_its_unit():

@@ -4,7 +4,7 @@ slot in steps of a tenth of a second."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import pytest
@@ -12,16 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.metrics.connections import Refusal, Reopened
+from loadgen.metrics.live import read_live, write_live
 from loadgen.metrics.result import WindowResult
 from loadgen.model.run import Phase
 from loadgen.model.split import share
+from loadgen.model.worker import WorkerStatus
 from loadgen.report.delivered import Delivered, delivered_connections, shortfalls
 from loadgen.scenario.scenario import Load
 from loadgen.scenario.scenario import Stage as Level
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from orchestrator.commands import start_event
+from orchestrator.crew import Health
 from orchestrator.plan import RunPlan, plan_run, planned_connection_ms
+from orchestrator.results import Gathered, why_missing
+from tests.unit.orchestrator_builders import live, view, window
 from tests.unit.worker_builders import Pool, Stage
 
 LEAD_S = 2.0  # connections are open before the plan begins
@@ -46,6 +51,8 @@ class Fate:
 
     outages: tuple[Outage, ...] = ()
     leaves_s: float | None = None
+    joins_s: float = 0.0
+    knows_plan: bool = True  # False: it finds a run that measures, and was told of no window
 
 
 @dataclass
@@ -80,8 +87,10 @@ def play(load: Load, plan: RunPlan, worker: int, workers: int, fate: Fate) -> li
     stage.pool = stage.conductor._pool = Connecting(stage=stage)  # type: ignore[assignment]
     stage.zero_ns += round(LEAD_S * NS_PER_S)
     first = next(iter(planned_levels(load, plan, worker, workers)))[1]
+    stage.clock.advance(LEAD_S + fate.joins_s if fate.joins_s else 0.0)
     stage.conductor.aim(first)
-    stage.say(start_event(plan, workers, 0).command, at_s=0.0)
+    if fate.knows_plan:
+        stage.say(start_event(plan, workers, 0).command, at_s=0.0)
     stage.conductor.begin(plan.first_phase, load.duration_s if plan.first_phase is Phase.MEASUREMENT else None)
     assert plan.ends_s is not None
     moments = [(outage.from_s, outage.slot, False) for outage in fate.outages]
@@ -195,6 +204,31 @@ def test_a_worker_that_leaves_is_named_with_what_it_left_undone() -> None:
         "delivered load was 55.0 % (132.0 of 240.0 connection-seconds) of the plan",
         "worker-1 delivered 10.0 % (12.0 of 120.0 connection-seconds) of its part",
     ]
+
+
+def test_a_worker_that_a_signal_ended_is_named_with_the_signal() -> None:
+    windows = {"worker-0": (window(seconds=60.0),), "worker-1": (window(seconds=6.2),)}
+    beats = [live(), read_live(write_live(replace(live(), signal="SIGTERM")))]
+    crew = [view(Health.DONE, WorkerStatus.COMPLETED, number=number, live=beat) for number, beat in enumerate(beats)]
+    plan = plan_run(Load(connections=4, warmup_s=5.0, duration_s=60.0))
+
+    because = why_missing({"refused": 0, "last_refused": []}, crew, Gathered(windows=windows, gaps=()), plan)
+
+    assert because == "worker-1 received SIGTERM after 6 of 60 s"
+
+
+@pytest.mark.parametrize("knows_plan", [True, False])
+@pytest.mark.parametrize(("joins_s", "short"), [(0.2, False), (10.0, True), (30.0, True), (59.0, True)])
+def test_a_worker_that_joins_late_has_not_delivered_what_was_before_it(
+    joins_s: float, short: bool, knows_plan: bool
+) -> None:
+    """It took the place of another, or was held up, and measures as if it had been there all the time."""
+    load = Load(connections=4, warmup_s=0.0, duration_s=60.0)
+
+    delivered = judged(load, plan_run(load), [Fate(), Fate(joins_s=joins_s, knows_plan=knows_plan)])
+
+    assert bool(shortfalls(delivered)) is short
+    assert delivered.workers["worker-1"].missing == pytest.approx(2_000 * joins_s if short else 0, abs=2_500)
 
 
 tenths = st.integers(0, 200).map(lambda tenth: tenth / 10)

@@ -135,6 +135,15 @@ def test_while_a_run_goes_on_beats_are_of_different_moments():
     assert merge([[late], [fresh], [left]]).qps == pytest.approx(240 / 10)
 
 
+def test_while_a_window_is_open_statements_in_flight_have_their_share_of_its_seconds():
+    """16 connections, 200 ms each, 2 s: a statement of each was begun before the window, another will end after it."""
+    young = window(times_ms=[200] * 144, seconds=2.0, state=WindowState.OPEN)
+    young = replace(young, counts=young.counts + Counts(scheduled=16, in_flight=16))
+
+    assert merge([[young]], live=True).qps == pytest.approx(80.0)
+    assert merge([[young]]).qps == pytest.approx(72.0)
+
+
 def test_windows_of_one_worker_follow_one_another():
     merged = merge([[window(times_ms=[1] * 30, seconds=10.0), window(window_id=2, times_ms=[1] * 10, seconds=30.0)]])
 

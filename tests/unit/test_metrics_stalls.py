@@ -10,7 +10,7 @@ from loadgen.metrics.document import read_window, write_window
 from loadgen.metrics.harvester import Harvester
 from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.result import merge
-from loadgen.metrics.stalls import Flight, Stalls, run_stalls, stall_warnings, stalls_document
+from loadgen.metrics.stalls import Stalls, run_stalls, stall_warnings, stalls_document
 from loadgen.metrics.windows import Windows
 from loadgen.model.run import Phase
 from loadgen.report.verdict import check_threshold
@@ -29,14 +29,16 @@ class Loop:
         self.harvester = Harvester(self.windows, [statement(name) for name in names], open_loop=False, started_ns=0)
         self.recorder = self.harvester.recorder()
         self.free_ns = [0] * clients
-        self.flights: list[Flight] = []
+        self.flights: list[tuple[int, int, int, Outcome]] = []  # statement, sent, done, outcome
         self.harvested_s = 0
         self.windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)
 
-    def send(self, client: int, service_ns: int, *, number: int = 0, think_ns: int = 0) -> None:
+    def send(
+        self, client: int, service_ns: int, *, number: int = 0, think_ns: int = 0, ends: Outcome = Outcome.SUCCEEDED
+    ) -> None:
         sent_ns = self.free_ns[client] + think_ns
         self.free_ns[client] = sent_ns + service_ns
-        self.flights.append((number, 1, sent_ns, sent_ns + service_ns))
+        self.flights.append((number, sent_ns, sent_ns + service_ns, ends))
 
     def until(self, end_s: int) -> Stalls:
         while self.harvested_s < end_s:
@@ -47,13 +49,11 @@ class Loop:
         return found
 
     def _harvest(self, now_ns: int) -> None:
-        for number, window, sent_ns, done_ns in [one for one in self.flights if one[3] <= now_ns]:
+        for number, sent_ns, done_ns, ends in [one for one in self.flights if one[2] <= now_ns]:
             self.recorder.begin()
-            self.recorder.append((number, window, sent_ns, sent_ns, done_ns, Outcome.SUCCEEDED))
-        self.flights = [one for one in self.flights if one[3] > now_ns]
-        flying = [
-            (number, window, sent_ns, sent_ns) for number, window, sent_ns, _ in self.flights if sent_ns <= now_ns
-        ]
+            self.recorder.append((number, 1, sent_ns, sent_ns, done_ns, ends))
+        self.flights = [one for one in self.flights if one[2] > now_ns]
+        flying = [(number, 1, sent_ns, sent_ns) for number, sent_ns, _, _ in self.flights if sent_ns <= now_ns]
         self.harvester.harvest(now_ns, flying)
 
 
@@ -63,15 +63,65 @@ def busy(loop: Loop, until_s: float, service_ns: int) -> None:
             loop.send(client, service_ns)
 
 
-def test_a_server_that_answers_nobody_is_stalled_from_the_limit_until_the_first_answer():
+def test_a_stall_is_as_long_as_what_froze_the_server():
     loop = Loop(clients=8)
     busy(loop, 5.0, 50 * MS)
     for client in range(8):
         loop.send(client, 23 * S)
 
-    assert loop.until(20).stalled == ((6_000, 20_000),)  # while it goes on
+    assert loop.until(20).stalled == ((5_001, 20_000),)  # while it goes on
     busy(loop, 32.0, 50 * MS)
-    assert loop.until(31).stalled == ((6_000, 28_000),)
+    assert loop.until(31).stalled == ((5_001, 28_000),)
+
+
+def test_a_stall_counts_from_the_last_answer_of_a_server_that_has_others_in_flight():
+    loop = Loop(clients=3)
+    busy(loop, 5.0, 50 * MS)
+    loop.send(0, 10 * S)
+    loop.send(1, 700 * MS)  # the last answer, at 5.7 s
+    loop.send(2, 10 * S, think_ns=400 * MS)  # the last one sent, at 5.4 s
+
+    assert loop.until(12).stalled == ((5_701, 12_000),)
+
+
+def test_a_stall_counts_from_the_last_statement_that_was_sent():
+    loop = Loop(clients=2)
+    busy(loop, 5.0, 50 * MS)
+    loop.send(0, 10 * S)
+    loop.send(1, 10 * S, think_ns=800 * MS)
+
+    assert loop.until(12).stalled == ((5_800, 12_000),)
+
+
+def test_a_statement_sent_into_a_stall_goes_on_with_it():
+    loop = Loop(clients=2)
+    busy(loop, 5.0, 50 * MS)
+    loop.send(0, 10 * S)
+    loop.send(1, 10 * S, think_ns=2_500 * MS)
+
+    assert loop.until(12).stalled == ((5_001, 12_000),)
+
+
+def test_an_answer_ends_a_stall_also_when_the_next_statement_is_as_slow():
+    loop = Loop()
+    busy(loop, 2.0, 50 * MS)
+    loop.send(0, 5 * S)
+    loop.send(0, 5 * S)
+
+    found = loop.until(12)
+
+    assert found.stalled == ((2_001, 7_000), (7_001, 12_000))
+    assert run_stalls([[found]]) == found.stalled
+
+
+def test_a_statement_that_timed_out_was_not_answered():
+    loop = Loop(clients=2)
+    busy(loop, 2.0, 50 * MS)
+    for _ in range(3):
+        loop.send(0, 5 * S, ends=Outcome.QUERY_TIMEOUT, think_ns=MS)
+        loop.send(1, 5 * S, ends=Outcome.QUERY_TIMEOUT, think_ns=MS)
+
+    assert loop.until(17).stalled == ((2_001, 17_000),)
 
 
 def test_while_one_statement_answers_in_time_nothing_is_stalled():
@@ -123,7 +173,7 @@ def test_each_statement_is_held_against_its_own_median():
     loop.send(0, 10 * S)  # overdue after 1 s
     loop.send(1, 10 * S, number=1)  # after 5 s
 
-    assert loop.until(20).stalled == ((15_000, 20_000),)
+    assert loop.until(20).stalled == ((10_001, 20_000),)  # the last answer came at 10 s
 
 
 def test_a_stall_belongs_to_the_window_in_which_it_was():
@@ -133,7 +183,7 @@ def test_a_stall_belongs_to_the_window_in_which_it_was():
     loop.until(10)
     loop.windows.close(at_ns=10 * S)
 
-    assert loop.until(15).stalled == ((3_000, 10_000),)
+    assert loop.until(15).stalled == ((2_001, 10_000),)
 
 
 def stalls(*stalled: tuple[int, int], idle: tuple[tuple[int, int], ...] = (), until_ms: int = 60_000) -> Stalls:
@@ -169,14 +219,14 @@ def test_stalls_are_stored_with_the_window_merged_and_judged():
     run = merge([[stored]])
 
     assert stored.stalls == found
-    assert run.longest_stall_ms == 7_000.0
+    assert run.longest_stall_ms == 7_999.0
     assert not check_threshold(parse_check("longest_stall < 5s"), run).passed
-    assert check_threshold(parse_check("longest_stall <= 7s"), run).passed
+    assert check_threshold(parse_check("longest_stall <= 8s"), run).passed
     assert stalls_document(run.stalls) == {
-        "count": 1, "longest_ms": 7_000.0, "total_ms": 7_000.0, "spans_s": [[3.0, 10.0]],
+        "count": 1, "longest_ms": 7_999.0, "total_ms": 7_999.0, "spans_s": [[2.001, 10.0]],
     }  # fmt: skip
     assert stall_warnings(run.stalls)[0].startswith(
-        "the server stalled for 7.0 s from second 3.0 of the measurement on:"
+        "the server stalled for 8.0 s from second 2.0 of the measurement on:"
     )
     assert stall_warnings(((0, 500),)) == stall_warnings(()) == stall_warnings(None) == []
 

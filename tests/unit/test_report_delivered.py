@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.result import WindowResult
+from loadgen.metrics.stalls import Stalls
 from loadgen.report.delivered import (
     Delivered,
     Key,
@@ -19,6 +22,7 @@ from loadgen.report.delivered import (
 )
 from loadgen.report.verdict import check_threshold
 from loadgen.scenario.threshold import parse_check
+from orchestrator.results import delivered_steps
 from tests.unit.orchestrator_builders import merged, tally, window
 
 
@@ -43,7 +47,6 @@ def closed(*workers: tuple[int, int], step_id: int | None = None) -> Delivered:
 @pytest.mark.parametrize(
     "delivered",
     [
-        None,
         Delivered(portions={}),
         closed((0, 0)),
         closed((100_000, 100_000)),
@@ -51,8 +54,12 @@ def closed(*workers: tuple[int, int], step_id: int | None = None) -> Delivered:
         closed((10_000, 9_500), (990_000, 990_000)),
     ],
 )
-def test_enough_is_enough(delivered: Delivered | None) -> None:
+def test_enough_is_enough(delivered: Delivered) -> None:
     assert shortfalls(delivered) == []
+
+
+def test_a_delivered_load_that_is_not_known_is_not_enough() -> None:
+    assert shortfalls(None) == ["it is not known how much of the planned load was delivered"]
 
 
 def test_a_run_that_is_short_of_load_says_how_much_and_who() -> None:
@@ -170,17 +177,42 @@ def test_a_window_without_connection_time_has_delivered_nothing() -> None:
     assert found["worker-0", None] == Portion(planned=1_000, missing=1_000)
 
 
+# --- a search --------------------------------------------------------------------------------------------------------
+
+
+def stepped(planned_ms: int, delivered_ms: int, *, opened_ms: int, step_id: int = 1) -> WindowResult:
+    stalls = Stalls(from_ms=opened_ms, until_ms=opened_ms + 10_000)
+    return replace(measured(planned_ms, delivered_ms, step_id=step_id), stalls=stalls, seconds=10.0)
+
+
 def test_each_worker_of_a_search_has_its_own_plan() -> None:
     windows = {
-        "worker-0": [measured(30_000, 30_000, step_id=1)],
-        "worker-1": [measured(29_000, 28_000, step_id=1), measured(9, 9, step_id=2)],
+        "worker-0": [stepped(30_000, 30_000, opened_ms=4_000)],
+        "worker-1": [stepped(29_000, 28_000, opened_ms=4_500), stepped(9, 9, opened_ms=50_000, step_id=2)],
     }
 
-    assert delivered_connections(windows, None) == {
+    assert delivered_steps(windows, {1: 6}).portions == {
         ("worker-0", 1): Portion(planned=30_000),
         ("worker-1", 1): Portion(planned=29_000, missing=1_000),
-        ("worker-1", 2): Portion(planned=9),
     }
+
+
+def test_what_was_measured_of_a_step_before_its_last_worker_came_was_not_delivered() -> None:
+    windows = {
+        "worker-0": [stepped(40_000, 40_000, opened_ms=4_000)],
+        "worker-1": [stepped(20_000, 20_000, opened_ms=9_500)],  # of 7 connections it has 3
+    }
+
+    found = delivered_steps(windows, {1: 7})
+
+    assert found.portions["worker-1", 1] == Portion(planned=35_000, missing=15_000)
+    assert any("delivered load was" in reason for reason in shortfalls(found))
+
+
+def test_a_worker_without_a_window_has_delivered_nothing_of_a_step() -> None:
+    windows = {"worker-0": [stepped(40_000, 40_000, opened_ms=4_000)], "worker-1": []}
+
+    assert delivered_steps(windows, {1: 8}).portions["worker-1", 1] == Portion(planned=40_000, missing=40_000)
 
 
 times = st.integers(0, 10**9)

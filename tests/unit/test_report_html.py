@@ -121,8 +121,9 @@ def test_the_servers_times_are_shown_with_their_coverage() -> None:
 
 def test_a_search_shows_its_answer_and_every_step() -> None:
     steps = tuple(
-        Step(number=number, target=4 * number, succeeded=100, failed=0, qps=100.0 * number, p50_ms=5.0, p95_ms=9.0,
-             p99_ms=None, error_rate=0.0, queue_seen=False, reason="why",
+        Step(number=number, target=4 * number, succeeded=100, failed=0, qps=100.0 * number,
+             latency_ms={"p50": 5.0, "p95": 9.0, "p99": None},
+             error_rate=0.0, queue_seen=False, reason="why",
              outcome="STABLE" if number < 3 else "DEGRADED")
         for number in (1, 2, 3)
     )  # fmt: skip

@@ -264,7 +264,8 @@ def test_percentiles_among_cancelled_statements_are_marked_as_lower_bounds(
 ) -> None:
     known = facts(merged=merged({"look": tally(MANY, cancelled_ms=(cancelled_ms,) * 60)}), open_loop=False)
     summary = summarize(known)
-    assert list(summary["latency_ms"]) == [*LATENCY, "at_least"]
+    assert list(summary["latency_ms"]) == [*LATENCY, "at_least", "cut_off"]
+    assert summary["latency_ms"]["cut_off"] == 60
     assert summary["latency_ms"]["at_least"] == at_least
     assert summary["statements"]["look"]["latency_ms"]["at_least"] == at_least
     assert summary["totals"]["cancelled"] == 60

@@ -63,8 +63,8 @@ def test_what_it_says() -> None:
     assert said[2] == "  MISS never.p95 < 1ms: measured nothing"
     assert said[4] == "200.0 statements/s over 10.0 s, 32 connections, 0 workers"
     assert said[5] == "2,000 succeeded, 2 failed (0.10 %)"
-    assert said[7].split() == ["ms", "count", "per", "s", "p50", "p90", "p95", "p99", "p99.9", "max", "mean"]
-    assert said[8].split() == ["all", "2,000", "200.0", *["10.00"] * 7]
+    assert said[7].split() == ["ms", "ok", "failed", "per", "s", "p50", "p90", "p95", "p99", "p99.9", "max", "mean"]
+    assert said[8].split() == ["all", "2,000", "2", "200.0", *["10.00"] * 7]
     assert said[11] == "  2 × look: SNOWFLAKE_ERROR 100051: it failed"
     assert said[13] == "client: busiest worker used 12 % of its core, threads woke 0.250 ms late (p99)"
     assert said[14] == "  percentiles may be up to 0.250 ms too high because of it"
@@ -288,12 +288,24 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert "  invalid: the client was the limit:" in "\n".join(said)
 
 
+def test_what_was_cut_off_is_counted_beside_the_percentiles_that_have_it() -> None:
+    rows = {"look": tally((10.0,) * 500, cancelled_ms=(900.0,) * 60), "pay": tally((10.0,) * 500)}
+
+    said = text(merged=merged(rows)).splitlines()
+
+    place = next(number for number, line in enumerate(said) if line.startswith("ms "))
+    assert said[place].split()[:5] == ["ms", "ok", "cut", "off", "per"]
+    assert said[place + 1].split()[:3] == ["all", "1,000", "60"]
+    assert said[place + 3].split()[:3] == ["pay", "500", "0"]
+    assert said[place + 4].startswith("Cut off: timed out, cancelled or never sent;")
+
+
 def test_a_narrow_terminal_keeps_the_columns_that_matter() -> None:
     rows = {name: tally((10.0,) * 2_000) for name in ("a_name_of_thirty_characters_xx", "pay")}
 
     head = next(line for line in text(merged=merged(rows), width=80).splitlines() if line.startswith("ms "))
 
-    assert head.split() == ["ms", "count", "per", "s", "p50", "p90", "p95", "p99", "max", "mean"]
+    assert head.split() == ["ms", "ok", "per", "s", "p50", "p90", "p95", "p99", "max", "mean"]
 
 
 def test_a_line_is_cut_between_words_and_goes_on_below_its_text() -> None:

@@ -28,7 +28,8 @@ SATURATED = ClientVerdict(health=ClientHealth(saturated=True), invalid=("the cli
 
 
 def evidence(found: Merged | None = None, client: ClientVerdict = IDLE, **more: Any) -> Evidence:
-    return Evidence(merged=merged() if found is None else found, client=client, **more)
+    known = {"delivered": short_of(1.0), **more}
+    return Evidence(merged=merged() if found is None else found, client=client, **known)
 
 
 def short_of(fraction: float) -> Delivered:
@@ -63,7 +64,6 @@ def test_reasons(given_evidence: Evidence, said: str) -> None:
     "given_evidence",
     [
         evidence(delivered=short_of(0.99)),
-        evidence(delivered=None),
         evidence(merged({"s": tally((1.0,) * 20)})),
     ],
 )

@@ -5,17 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 
 from loadgen.control import run_leases
+from loadgen.control.run_control_events import PastEvent
 from loadgen.control.run_leases import Holder
 from loadgen.control.run_status import Unfinished
+from loadgen.model.event import Address, Command, Start, Stop
 from loadgen.model.run import RunStatus
 from loadgen.model.worker import WorkerStatus
 from loadgen.snowflake.lookup import find_profile
 from orchestrator.crew import Health
-from orchestrator.recover import NEVER_LED_S, obstacle, signs_of_life, silent_crew
+from orchestrator.recover import NEVER_LED_S, obstacle, planned_until_s, signs_of_life, silent_crew
 from orchestrator.warehouse_lease import KEY_MAX, Warehouse, busy_text
 from tests.unit.run_builders import RUN, WORKER
 
@@ -109,6 +112,31 @@ def test_the_key_of_a_warehouse_fits_its_column_and_stays_different():
     assert short == "warehouse:ACME/BENCH_WH"
     assert {len(key) for key in long} == {KEY_MAX}
     assert len(long) == 3
+
+
+# --- what was planned of a run that is recovered ---------------------------------------------------------------------
+
+
+def said(command: Command, second: float) -> PastEvent:
+    at = datetime(2026, 11, 15) + timedelta(seconds=second)  # noqa: DTZ001
+    return PastEvent(command=command, address=Address(), created_at=at)
+
+
+START = said(Start(expected_workers=1, lead_ms=2_000), 10.0)
+
+
+@pytest.mark.parametrize(
+    ("events", "until_s"),
+    [
+        ([], 0.0),
+        ([START], None),
+        ([START, said(Stop(reason="duration", drain_timeout_s=9.0), 72.0)], None),
+        ([START, said(Stop(reason="user", drain_timeout_s=9.0), 30.0)], 18.0),
+        ([START, said(Stop(reason="user", drain_timeout_s=9.0), 11.0)], 0.0),
+    ],
+)
+def test_the_plan_of_a_run_that_is_recovered_ends_where_its_leader_said_so(events, until_s):
+    assert planned_until_s(events) == until_s
 
 
 @pytest.mark.parametrize(

@@ -241,11 +241,11 @@ def test_a_line_of_the_log_is_safe_to_print():
     [
         (
             Asked(run=replace(RUN, status=RunStatus.CANCELLING, reason="by me"), by_us=True, holder=HOLDER),
-            f"run {RUN.run_id} was asked to end: CANCELLING, by me",
+            f"run {RUN.run_id} was asked to end: CANCELLING, by me\nits `loadgen run` ends with exit code 130",
         ),
         (
             Asked(run=replace(RUN, status=RunStatus.CANCELLING, reason="by her"), by_us=False, holder=HOLDER),
-            f"run {RUN.run_id} is ending already: CANCELLING, by her",
+            f"run {RUN.run_id} is ending already: CANCELLING, by her\nits `loadgen run` ends with exit code 130",
         ),
         (
             Asked(run=replace(RUN, status=RunStatus.CANCELLING, reason="by me"), by_us=True, holder=None),

@@ -11,6 +11,7 @@ import pytest
 from loadgen.report import figures
 from loadgen.report.likeness import Difference
 from loadgen.report.limits import Measure
+from loadgen.report.text import verdict_lines
 from loadgen.report.trend import OtherSeries, Subject, trend_of
 from loadgen.report.trend_html import chart_of, trend_html
 from loadgen.report.trend_json import trend_data
@@ -30,6 +31,15 @@ def test_the_text_begins_with_the_verdict_and_shows_every_metric():
         "LEARNING  orders has no run that counts: 2 are FAILED; 6 comparable runs are needed",
         "  left out: 2 are FAILED",
     ]
+
+
+def test_on_a_narrow_terminal_there_are_fewer_bars_and_no_line_is_too_long():
+    found = trend([*QUIET, 50.0, 50.0])
+    text = trend_text(found, 30, 80)
+    lines = [line.text for line in verdict_lines(text, found.verdict.value, 80)]
+
+    assert max(map(len, lines)) <= 80
+    assert " ".join(" ".join(lines).split()) == " ".join(text.split())  # nothing is lost
 
 
 def test_the_text_has_no_columns_without_numbers():

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import reduce
 from operator import add
 from typing import Any
 
+import numpy as np
 import pytest
 
-from loadgen.metrics.histogram import EMPTY
+from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.live import LiveSecond
 from loadgen.model.run import Phase
 from loadgen.report.timeline import WorkerSecond
 from loadgen.tui.history import KEPT_S, History, Peak, coarse
 from loadgen.tui.look import Look, WorkerState
+from loadgen.units import NS_PER_MS
 from tests.unit.orchestrator_builders import tally, window
 from tests.unit.tui_builders import MOMENT, look, worker
 
@@ -132,7 +135,36 @@ def test_now_is_the_last_ten_seconds_of_this_phase():
 
     assert history.recent is not None
     assert history.recent.qps == 100.0
-    assert history.recent.p99_ms == pytest.approx(5.0, rel=0.04)
+    assert history.recent.p99 is not None
+    assert history.recent.p99.value_ns == pytest.approx(5.0 * NS_PER_MS, rel=0.04)
+
+
+def test_times_that_are_lower_bounds_are_told_apart():
+    history = History()
+    cut = Histogram.of(np.array([2_000 * NS_PER_MS] * 10, np.int64)).coarse(3)
+    slow = [replace(second(number + 1.0, *[5.0] * 90), cut_off=cut) for number in range(10)]
+
+    history.note(telling(10.0, slow))
+
+    recent = history.recent
+    assert recent is not None
+    assert [one is not None and one.at_least for one in (recent.p50, recent.p95, recent.p99, recent.most)] == [
+        False, True, True, True
+    ]  # fmt: skip
+
+
+def test_when_the_load_is_over_its_last_times_and_its_peak_stay():
+    history = History()
+    load = [second(number + 1.0, *[5.0] * 100) for number in range(10)]
+    history.note(telling(10.0, load))
+    peak = history.peak
+
+    history.note(telling(12.0, [*load, second(11.0, phase=Phase.COOLDOWN), second(12.0, phase=Phase.COOLDOWN)]))
+
+    assert history.recent is not None
+    assert history.recent.qps is None
+    assert history.recent.p95 is not None
+    assert history.peak == peak is not None
 
 
 def test_only_the_last_minutes_are_kept():

@@ -20,7 +20,7 @@ from loadgen.tui.history import Peak
 from loadgen.tui.look import WorkerState
 from loadgen.tui.screen import Page, Section, fit, render
 from loadgen.tui.view import Filling, RunView
-from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, NOW_S, STALE, WARMUP, cells, rung
+from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, NOW_S, STALE, WARMUP, cells, quantile_of, rung
 
 GOLDEN = Path(__file__).with_name("golden")
 VIEWS = {"warmup": WARMUP, "measurement": MEASUREMENT, "find_max": FIND_MAX, "stale": STALE}
@@ -147,14 +147,27 @@ def test_a_peak_that_may_have_been_higher_says_so():
     view = replace(MEASUREMENT, peak=Peak(qps=840.0, at_least=True))
 
     assert "peak 840/s" in drawn(MEASUREMENT, 120, 40)
-    assert "peak ≥840/s" in drawn(view, 120, 40)
+    assert "peak ≥ 840/s" in drawn(view, 120, 40)
+
+
+def test_statements_that_were_cut_off_have_a_column_and_their_bounds_a_sign():
+    window = MEASUREMENT.window
+    assert window is not None
+    first = replace(window.statements[0], p99=quantile_of(30_000, at_least=True), cut_off=12)
+    view = replace(MEASUREMENT, window=replace(window, statements=(first, *window.statements[1:])))
+
+    head, row = lines_of(view, 80, 24, "statement", 2)
+
+    assert head.split()[-4:] == ["ok", "failed", "cut", "off"]
+    assert re.search(r" 70.4 ≥ 30,000 .* 12$", row)
+    assert "cut off" not in drawn(MEASUREMENT, 80, 24)
 
 
 def test_a_wide_screen_shows_the_last_seconds_of_each_statement():
     assert "last" not in "".join(lines_of(MEASUREMENT, 80, 24, "statement", 2))
-    assert re.search(r"done +qps, last 31 s$", lines_of(MEASUREMENT, 120, 40, "statement", 1)[0])
+    assert re.search(r"failed +qps, last \d+ s$", lines_of(MEASUREMENT, 120, 40, "statement", 1)[0])
     head, first = lines_of(MEASUREMENT, 200, 60, "statement", 2)
-    assert re.search(r"done +qps, last 48 s +p95, last 48 s$", head)
+    assert re.search(r"failed +qps, last 48 s +p95, last 48 s$", head)
     assert re.search(r"[▇█]{48} ≤ 704/s +[▆▇█]{48} ≤ 76.0 ms$", first)
 
 

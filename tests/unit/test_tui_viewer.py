@@ -15,9 +15,9 @@ from loadgen.scenario.scenario import Arrival, LoadMode, Stage
 from loadgen.tui.look import WorkerState
 from loadgen.tui.news import news
 from loadgen.tui.viewer import Viewer
-from loadgen.tui.words import clock, count, measured, ms, one_line, percent, rate, short, short_worker
+from loadgen.tui.words import clock, count, measured, ms, one_line, percent, rate, short, short_worker, time_of
 from tests.unit.orchestrator_builders import tally, window
-from tests.unit.tui_builders import MOMENT, look, run_row, scenario, worker
+from tests.unit.tui_builders import MOMENT, look, quantile_of, run_row, scenario, worker
 
 # --- viewer ----------------------------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ def test_refused_logins_are_told_when_there_are_twice_as_many():
 def test_numbers_are_short_and_never_round_to_nothing():
     assert [rate(value) for value in (0.0, 3.14159, 99.96, 1234.5)] == ["0.0", "3.1", "100.0", "1,234"]
     assert [ms(value) for value in (None, 0.4567, 12.34, 123.4, 12345.6)] == ["–", "0.46", "12.3", "123", "12,346"]
-    assert ms(5.0, at_least=True) == "≥5.00"
+    assert [time_of(one) for one in (None, quantile_of(5), quantile_of(5, at_least=True))] == ["–", "5.00", "≥ 5.00"]
     assert [short(value) for value in (0.0, 0.25, 12.5, 840.0, 1250.0, 12_500.0, 150_000.0, 2.5e6)] == [
         "0", "0.25", "12.5", "840", "1,250", "12.5k", "150k", "2.5M"
     ]  # fmt: skip

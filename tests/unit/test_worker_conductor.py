@@ -305,10 +305,21 @@ def test_a_step_is_measured_once_its_target_is_reached_and_has_settled():
         ("WARMUP", None, 0.0, 10.0),
         ("WARMUP", 1, 10.0, 23.0),
         ("MEASUREMENT", 1, 23.0, 40.0),
-        ("WARMUP", 2, 40.0, 43.0),
-        ("MEASUREMENT", 2, 43.0, None),
+        ("WARMUP", 2, 40.0, 44.5),
+        ("MEASUREMENT", 2, 44.5, None),
     ]
     assert stage.conductor.phase is MEASUREMENT
+
+
+def test_workers_measure_a_step_together_though_their_logins_differ():
+    for login_s in (0.1, 1.4):
+        stage = Stage(FIND)
+        stage.pool.settled = False
+        stage.say(target(15, step_id=1), at_s=10)
+        stage.run_to(10 + login_s)
+        stage.pool.settled = True
+        stage.run_to(20)
+        assert stage.spans()[-1][:3] == ("MEASUREMENT", 1, 14.5)
 
 
 def test_settling_does_not_begin_before_the_ramp_has_ended():
@@ -341,7 +352,6 @@ def test_a_target_that_is_never_reached_is_never_measured():
     stage = Stage(FIND)
     stage.pool.resize = lambda wanted, ahead=0: None  # type: ignore[method-assign]
     stage.say(target(5, step_id=1), at_s=0)
-
     stage.run_to(60)
 
     assert [span[0] for span in stage.spans()] == ["WARMUP"]
@@ -361,8 +371,8 @@ def test_only_steps_are_measured_whatever_phase_the_run_is_in():
 
     assert stage.spans() == [
         ("WARMUP", None, 0.0, 1.0),
-        ("WARMUP", 1, 1.0, 4.0),
-        ("MEASUREMENT", 1, 4.0, None),
+        ("WARMUP", 1, 1.0, 5.5),
+        ("MEASUREMENT", 1, 5.5, None),
     ]
 
 

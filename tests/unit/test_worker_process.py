@@ -1,13 +1,17 @@
-"""On which core a worker stays, and which programs it finds."""
+"""On which core a worker stays, which programs it finds, and its priority."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 from collections import Counter
 
+import pytest
+
 from loadgen.worker.process import core_of, spare_lsb_release
+from tests.processes import ROOT
 
 CORES = (2, 3, 6, 7)
 
@@ -31,3 +35,30 @@ def test_programs_are_found_as_before_but_for_lsb_release():
     assert environ["PATH"].endswith(os.environ["PATH"])
     assert subprocess.run(["lsb_release", "-a"], env=environ, capture_output=True).returncode == 1
     assert shutil.which("sh", path=environ["PATH"]) == shutil.which("sh")
+
+
+# --- priority --------------------------------------------------------------------------------------------------------
+
+RAISED = """
+import os, threading
+from loadgen.cli.common import raise_priority
+raise_priority()
+seen = []
+thread = threading.Thread(target=lambda: seen.append(os.getpriority(os.PRIO_PROCESS, 0)))
+thread.start()
+thread.join()
+print(os.getpriority(os.PRIO_PROCESS, 0), *seen)
+"""
+PERMITTED = "import os; os.setpriority(os.PRIO_PROCESS, 0, -10)"
+
+
+@pytest.mark.parametrize("more", [0, 5])
+def test_a_measurement_has_priority_unless_its_user_chose_one(more: int) -> None:
+    niceness = os.getpriority(os.PRIO_PROCESS, 0) + more
+    permitted = subprocess.run([sys.executable, "-c", PERMITTED], capture_output=True).returncode == 0
+    words = ["nice", "-n", str(more), sys.executable, "-c", RAISED]
+
+    done = subprocess.run(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True)
+
+    expected = -10 if niceness == 0 and permitted else niceness
+    assert done.stdout.split() == [str(expected)] * 2  # threads inherit it

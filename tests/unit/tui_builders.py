@@ -10,6 +10,7 @@ from typing import Any
 from loadgen.control.run_status import Run
 from loadgen.metrics.interval import Measured
 from loadgen.metrics.live import Live, LiveSecond
+from loadgen.metrics.percentile import Quantile
 from loadgen.metrics.result import WindowResult
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase, RunStatus
@@ -31,6 +32,7 @@ from loadgen.tui.view import (
     Window,
     WorkerCell,
 )
+from loadgen.units import NS_PER_MS
 from tests.unit.orchestrator_builders import row
 
 MOMENT = datetime.fromisoformat("2026-11-15T02:00:00")
@@ -72,14 +74,18 @@ def cells(count: int, **more: Any) -> tuple[WorkerCell, ...]:
     )
 
 
+def quantile_of(ms: float, *, at_least: bool = False) -> Quantile:
+    return Quantile(value_ns=round(ms * NS_PER_MS), at_least=at_least)
+
+
 def statement(name: str, share: float, *, failed: int = 0) -> StatementLine:
     return StatementLine(
         name=name,
         qps=805.0 * share,
-        p50_ms=38.2,
-        p95_ms=70.4,
-        p99_ms=110.3,
-        at_least=False,
+        p50=quantile_of(38.2),
+        p95=quantile_of(70.4),
+        p99=quantile_of(110.3),
+        cut_off=0,
         succeeded=round(82_000 * share),
         failed=failed,
     )
@@ -88,7 +94,7 @@ def statement(name: str, share: float, *, failed: int = 0) -> StatementLine:
 SPREAD = Spread(
     edges_ms=tuple(12.0 * 1.04**number for number in range(91)),
     counts=tuple(round(4_000 * math.exp(-(((number - 30) / 12) ** 2))) + number % 3 for number in range(90)),
-    percentiles=(("p50", 38.2), ("p95", 70.4), ("p99", 110.3)),
+    percentiles=(("p50", quantile_of(38.2)), ("p95", quantile_of(70.4)), ("p99", quantile_of(110.3))),
 )
 
 WARMUP = RunView(
@@ -107,7 +113,7 @@ WARMUP = RunView(
     ),
     peak=Peak(qps=655.0, at_least=False),
     plan_s=310.0,
-    recent=Recent(qps=640.0, p50_ms=40.1, p95_ms=76.9, p99_ms=None, max_ms=131.0),
+    recent=Recent(qps=640.0, p50=quantile_of(40.1), p95=quantile_of(76.9), p99=None, most=quantile_of(131.0)),
     history=seconds(6),
     workers=cells(2),
     checked=(
@@ -137,7 +143,9 @@ MEASUREMENT = replace(
         spread=SPREAD,
     ),
     peak=Peak(qps=840.0, at_least=False),
-    recent=Recent(qps=812.0, p50_ms=41.2, p95_ms=77.4, p99_ms=120.9, max_ms=410.2),
+    recent=Recent(
+        qps=812.0, p50=quantile_of(41.2), p95=quantile_of(77.4), p99=quantile_of(120.9), most=quantile_of(410.2)
+    ),
     history=seconds(112),
     tried=82_017,
     failed=17,

@@ -6,5 +6,5 @@ wires       control sessions: statements that are slow, lost, late or answered
 target      the system under test: logins, statements, and a record of what really happened
 processes   worker and orchestrator processes, which are paused, asked to end, and killed
 world       one run of a random scenario with random faults
-truth       what was delivered, by the record of the target, and which verdicts that allows
+truth       what was delivered, by the record of the target, and which verdicts that allows; search_truth: in a search
 """

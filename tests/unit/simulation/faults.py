@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tests.unit.simulation.world import World
 
 BEGINS_S = 3.0  # workers are ready by then, mostly
+SEARCH_S = 50.0  # most of a search
+BUSY_S = 30.0  # several steps
 
 WEIGHTS = {
     "term": 1,
@@ -36,7 +38,9 @@ WEIGHTS = {
     "cancel": 1,
     "interrupt": 1,
 }
+SERVER = ("drop", "refuse", "unanswered", "stall")  # of these a search may fail below the limit, and rightly so
 KINDS = tuple(kind for kind, weight in WEIGHTS.items() for _ in range(weight))
+SEARCHED = (*KINDS, *("busy",) * 12, *("cut off",) * 6)
 LEADERS = (
     "leader killed",
     "leader paused",
@@ -52,10 +56,11 @@ LEADERS = (
 
 def plan_faults(world: World) -> None:
     rng, load = world.rng, world.scenario.load
-    assert load.duration_s is not None
-    ends_s = BEGINS_S + 3.0 + load.warmup_s + load.duration_s
+    ends_s = BEGINS_S + 3.0 + load.warmup_s + (load.duration_s or SEARCH_S)
     kinds, lasting_s = KINDS, [0.1, 0.3, 0.6, 1.5, 4.0, 9.0, 20.0]
     times = rng.choice((0, 1, 1, 1, 2, 2, 3))
+    if world.is_search:
+        kinds = SEARCHED
     if world.contested:
         kinds, lasting_s, times = LEADERS, [4.0, 7.0, 9.0, 12.0, 17.0, 30.0], rng.randint(2, 5)
         world.trouble, world.trouble_until_s = rng.choice((0.0, 0.05, 0.2)), ends_s
@@ -69,6 +74,8 @@ def plan_faults(world: World) -> None:
 def _happening(world: World, kind: str, lasts_s: float, dice: float) -> Callable[[], None]:
     def happen() -> None:
         world.note(kind, f"{lasts_s:g} s")
+        now_s = world.scheduler.now_s
+        world.disturbances.append((now_s, now_s + (BUSY_S if kind == "busy" else lasts_s)))
         workers = [process for process in world.workers if not process.gone]
         leaders = [process for process in world.orchestrators if not process.gone and process.is_leading]
         if kind in _OF_ALL:
@@ -151,6 +158,12 @@ def _drop(world: World, process: WorkerProcess, _: float) -> None:
     world.target.drop(process.worker_id, world.rng.choice((1, None)))
 
 
+def _busy(world: World, process: WorkerProcess, _: float) -> None:
+    """Its client is short of CPU, and shows it; to the search every statement takes longer."""
+    now_s = world.scheduler.now_s
+    world.target.busy.append(Span(now_s, now_s + BUSY_S, frozenset([process.worker_id])))
+
+
 def _mute(world: World, process: Process, lasts_s: float) -> None:
     process.mute_until_s = world.scheduler.now_s + lasts_s
 
@@ -167,6 +180,7 @@ _OF_WORKERS: dict[str, Callable[[World, WorkerProcess, float], None]] = {
     "drop": _drop,
     "refuse": _refuse,
     "unanswered": _unanswered,
+    "busy": _busy,
     "mute": _mute,
     "cut off": _cut_off,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
@@ -22,6 +22,7 @@ from orchestrator.tick import Tick
 from tests.unit.simulation.rules import Broken
 from tests.unit.simulation.scheduler import Killed
 from tests.unit.simulation.standard_tables import ZERO
+from tests.unit.simulation.target import BUSY_FACTOR
 from tests.unit.simulation.wires import Fate, Wire
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class SessionWeather:
 
 
 class SimulatedGauges:
-    """How loaded a worker is: not at all; and how late its threads woke up, which follows from its pauses."""
+    """How loaded a worker is: not at all; and how late its threads woke up: for its pauses, and while it is busy."""
 
     def __init__(self, clock: ProcessClock) -> None:
         self._clock = clock
@@ -174,6 +175,7 @@ class SimulatedGauges:
             waits.append(Wait(begun_ns, until_ns, max(0, until_ns - begun_ns - _PROBE_NS)))
             at_ns = until_ns
         waits.append(Wait(at_ns, now_ns, 0))
+        waits = [part for wait in waits for part in self._busy(wait)]
         self._told_ns = now_ns
         return Gauge(
             cpu_percent=1.0,
@@ -184,6 +186,21 @@ class SimulatedGauges:
             cores=2,
             waits=tuple(wait for wait in waits if wait.to_ns > wait.from_ns),
         )
+
+    def _busy(self, wait: Wait) -> Iterator[Wait]:
+        """The parts of a wait: while the client is short of CPU, it is woken as much later as its statements take."""
+        process, at_ns = self._clock.process, wait.from_ns
+        assert isinstance(process, WorkerProcess)
+        world = process.world
+        for span in () if wait.late_ns or world.broken is Broken.BUSY else world.target.busy:
+            suspended_ns = self._clock.suspended_ns
+            since_ns, until_ns = (round(moment_s * NS_PER_S) - suspended_ns for moment_s in (span.from_s, span.to_s))
+            since_ns, until_ns = max(at_ns, since_ns), min(wait.to_ns, until_ns)
+            if process.worker_id in span.workers and since_ns < until_ns:
+                yield Wait(at_ns, since_ns, 0)
+                yield Wait(since_ns, until_ns, round(BUSY_FACTOR * world.service_s * NS_PER_S))
+                at_ns = until_ns
+        yield wait._replace(from_ns=at_ns)
 
 
 class WorkerProcess(Process):

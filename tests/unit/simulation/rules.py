@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
 from loadgen.metrics.connections import ConnectionMeter
 from loadgen.metrics.windows import Window
-from loadgen.report.delivered import Portion, delivered_connections
+from loadgen.report.delivered import Key, Portion, delivered_connections
 from loadgen.scenario.scenario import OnWorkerLoss
 from orchestrator import leader, results
 from orchestrator.course import Course, Rules
 from orchestrator.crew import Liveness
+from orchestrator.warehouse import WarehouseWatch
 
 
 class Rule(StrEnum):
@@ -31,6 +33,7 @@ class Rule(StrEnum):
     END = "every run and every worker ends in time"
     SHORT = "a run is not VALID when less load was delivered than its plan asks for"
     WHOLE = "a run is VALID when its load was delivered, and nothing else is wrong"
+    FOUND = "a search names no number of connections that the warehouse cannot hold, and TRUE_MAX is the limit"
 
 
 class Broken(StrEnum):
@@ -52,6 +55,9 @@ class Broken(StrEnum):
     LIMITS = "load that is missing has no effect on the verdict"
     PLAN = "what a worker did not live to measure was not planned"
     STRICT = "no run has load enough"
+    BUSY = "a client that is short of CPU is not noticed"
+    QUEUE = "a queue in front of the warehouse is not noticed"
+    TOGETHER = "a step may begin later in one worker than in another"
 
 
 def breakage(broken: Broken | None) -> list[tuple[Any, str, Any]]:
@@ -80,8 +86,11 @@ def _all_open(meter: ConnectionMeter, from_ns: int, to_ns: int) -> None:
             account.open_ns += planned * length_ns
 
 
-def _own_plan(windows: Any, _: object) -> Any:
-    return delivered_connections(windows, None)
+def _own_plan(windows: Any, planned: Mapping[Key, int]) -> Any:
+    own = {
+        (worker_id, one.step_id): one.connections.planned_ms for worker_id, known in windows.items() for one in known
+    }
+    return delivered_connections(windows, {key: own.get(key, 0) for key in planned})
 
 
 _BREAKAGE: dict[Broken | None, list[tuple[Any, str, Any]]] = {
@@ -93,6 +102,8 @@ _BREAKAGE: dict[Broken | None, list[tuple[Any, str, Any]]] = {
     Broken.WAITS: [(ConnectionMeter, "paused", lambda *_: None)],
     Broken.LIMITS: [(Portion, "is_short", lambda *_: False)],
     Broken.PLAN: [(results, "delivered_connections", _own_plan)],
+    Broken.QUEUE: [(WarehouseWatch, "queue_seen", lambda _: False)],
+    Broken.TOGETHER: [(results, "OPENING_MS", 10**9)],
     Broken.STRICT: [(Portion, "is_short", lambda *_: True)],
 }
 

@@ -1,4 +1,4 @@
-"""Random scenarios: closed loops, stages and rates, small enough to be simulated by the thousand."""
+"""Random scenarios: closed loops, stages, rates and searches, small enough to be simulated by the thousand."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ import random
 from dataclasses import replace
 from enum import StrEnum
 
+from loadgen.rules.find_max_step import FindMax
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.scenario import Arrival, ConnectionPolicy, Load, LoadMode, OnWorkerLoss, Scenario, Stage, Timing
+from loadgen.scenario.scenario import (
+    Arrival,
+    ConnectionPolicy,
+    Load,
+    LoadMode,
+    OnWorkerLoss,
+    Scenario,
+    Stage,
+    Timing,
+)
 
 _BASE = parse_scenario(
     """
@@ -45,6 +55,10 @@ class Kind(StrEnum):
     FLAT = "a closed loop with one level"
     STAGES = "a closed loop with several"
     RATE = "an open loop"
+    FIND_MAX = "a search for the maximum"
+
+
+FIXED = (Kind.FLAT, Kind.STAGES, Kind.RATE)  # their plan is known at the start
 
 
 def random_scenario(rng: random.Random, kind: Kind) -> Scenario:
@@ -58,6 +72,27 @@ def random_scenario(rng: random.Random, kind: Kind) -> Scenario:
             max_age_s=rng.choice((None, None, 5.0)),
             max_statements=rng.choice((None, None, 15)),
         ),
+        on_worker_loss=rng.choice((OnWorkerLoss.FAIL, OnWorkerLoss.CONTINUE)),
+    )
+
+
+def search_scenario(rng: random.Random) -> Scenario:
+    """A search that needs half a dozen steps; the warehouse is polled every second."""
+    workers = rng.choice((1, 2, 2))
+    maximum = rng.choice((6, 7, 8))
+    search = FindMax(start=2, increment=2, maximum=maximum, step_s=5.0, settle_s=0.5, refine=rng.random() < 0.7)
+    return replace(
+        _BASE,
+        load=Load(
+            mode=LoadMode.FIND_MAX,
+            connections=maximum,
+            workers=workers,
+            warmup_s=0.0,
+            duration_s=None,
+            find_max=search,
+        ),
+        target=replace(_BASE.target, warehouse="WH"),
+        timing=replace(QUICK, announce_s=0.5, warehouse_poll_s=1.0, metrics_missing_s=8.0),
         on_worker_loss=rng.choice((OnWorkerLoss.FAIL, OnWorkerLoss.CONTINUE)),
     )
 

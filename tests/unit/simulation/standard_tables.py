@@ -13,7 +13,8 @@ Rows = list[tuple[Any, ...]]
 
 
 class StandardTables:
-    """WINDOW_RESULTS, TEST_RESULTS, TEST_LOGS, WORKER_METRICS_SNAPSHOTS, VALUE_POOLS, QUERY_EXECUTIONS."""
+    """WINDOW_RESULTS, TEST_RESULTS, TEST_LOGS, WORKER_METRICS_SNAPSHOTS, VALUE_POOLS, QUERY_EXECUTIONS,
+    FIND_MAX_STEP_HISTORY, WAREHOUSE_POLL_SNAPSHOTS."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -21,6 +22,8 @@ class StandardTables:
         self.results: list[list[Any]] = []
         self.logs: Rows = []
         self.snapshots: Rows = []
+        self.steps: Rows = []
+        self.polls: Rows = []
 
     @property
     def now_s(self) -> float:
@@ -49,6 +52,30 @@ class StandardTables:
         for row in self.windows:
             first.setdefault(row[1:3], row[1:])
         return [first[key] for key in sorted(first)]
+
+    # --- FIND_MAX_STEP_HISTORY, WAREHOUSE_POLL_SNAPSHOTS -------------------------------------------------------------
+
+    def _find_max_step_history_append(self, *row: Any) -> Commit:
+        return self._appends(self.steps, row)
+
+    def _find_max_step_history_find(self, *key: Any) -> Rows:
+        return [(sum(row[:2] == key for row in self.steps),)]
+
+    def _find_max_step_history_read(self, _: str) -> Rows:
+        first: dict[int, tuple[Any, ...]] = {}
+        for row in self.steps:
+            first.setdefault(row[1], row)
+        return [first[number] for number in sorted(first)]
+
+    def _warehouse_poll_snapshots_append(self, *row: Any) -> Commit:
+        return self._appends(self.polls, row)
+
+    def _warehouse_poll_snapshots_find(self, *key: Any) -> Rows:
+        return [(sum(row[:2] == key for row in self.polls),)]
+
+    def _warehouse_poll_snapshots_read(self, _: str) -> Rows:
+        first = {row[0]: row for row in reversed(self.polls)}
+        return sorted(first.values(), key=lambda row: (row[2], row[0]))
 
     # --- TEST_RESULTS ------------------------------------------------------------------------------------------------
 

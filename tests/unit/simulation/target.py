@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import re
 import threading
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from snowflake.connector.errors import OperationalError
+from snowflake.connector.errors import OperationalError, ProgrammingError
 
 from loadgen.errors import ConnectFailed
 from loadgen.snowflake.profile import Profile
@@ -22,6 +22,8 @@ from tests.unit.simulation.scheduler import here
 
 TAG_S = 0.005  # setting QUERY_TAG
 LOGIN_GIVEN_UP_S = 0.3  # until a refused login is told
+REJECTED_S = 0.05  # until a statement is told that the warehouse is full
+BUSY_FACTOR = 0.6  # of its time: how much longer a statement takes in a busy client
 
 Place = tuple[str, int]  # worker, slot
 Window = tuple[str | None, int | None]  # phase and stage, as QUERY_TAG has them
@@ -36,6 +38,7 @@ class Record:
     executions: list[tuple[float, float]] = field(default_factory=list)
     sent: Counter[Window] = field(default_factory=Counter)
     succeeded: Counter[Window] = field(default_factory=Counter)
+    sent_s: dict[Window, tuple[float, float]] = field(default_factory=dict)  # the first statement, and the last
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +53,73 @@ class Span:
         return self.from_s <= now_s < self.to_s and worker_id in self.workers
 
 
+class Warehouse:
+    """Executes `slots` statements at a time. Further ones wait in line, or are rejected."""
+
+    def __init__(self, slots: int, *, rejects: bool) -> None:
+        self.slots, self.rejects = slots, rejects
+        self.running = 0
+        self.line: deque[Connection] = deque()
+
+    def enter(self, connection: Connection) -> bool:
+        """Take a slot, after a wait perhaps. False: rejected, or the session was lost meanwhile."""
+        if self.running < self.slots:
+            self.running += 1
+            return True
+        if self.rejects:
+            connection.lost.wait(REJECTED_S)
+            return False
+        connection.turn.clear()
+        self.line.append(connection)
+        try:
+            connection.turn.wait()
+        finally:  # its process may be gone
+            if connection in self.line:
+                self.line.remove(connection)
+        return not connection.lost.is_set()
+
+    def leave(self) -> None:
+        """A statement has ended: the first in line takes its slot."""
+        self.running -= 1
+        if self.line:
+            self.running += 1
+            self.line.popleft().turn.set()
+
+    # --- SHOW WAREHOUSES: as much of a connection and its cursor as the leader's watch uses --------------------------
+
+    description = tuple(
+        (name,) for name in ("name", "running", "queued", "started_clusters", "max_cluster_count", "size")
+    )
+
+    def connect(self, *_: Any, **__: Any) -> Warehouse:
+        return self
+
+    def cursor(self) -> Warehouse:
+        return self
+
+    def execute(self, _: str) -> None:
+        here().sleep(TAG_S)
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return [("WH", self.running, len(self.line), 1, 1, "X-Small")]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class Target:
     """One account. Every load connection of every worker is here."""
 
-    def __init__(self, service_s: Callable[[], float], login_s: Callable[[], float]) -> None:
-        self._service_s, self._login_s = service_s, login_s
+    def __init__(
+        self, service_s: Callable[[], float], login_s: Callable[[], float], warehouse: Warehouse | None = None
+    ) -> None:
+        """`warehouse` None: there is always room for one statement more."""
+        self._service_s, self._login_s, self.warehouse = service_s, login_s, warehouse
         self.records: defaultdict[Place, Record] = defaultdict(Record)
         self.refusals: list[Span] = []
         self.stalls: list[Span] = []
         self.silences: list[Span] = []  # statements get no answer
+        self.busy: list[Span] = []  # clients that are short of CPU
         self._open: dict[int, Connection] = {}
         self._numbers = count(1)
         self.first_sent_s: float | None = None
@@ -83,6 +144,7 @@ class Target:
         found = [one for one in self._open.values() if one.place[0] == worker_id and one.place[1] >= 0]
         for connection in found[:most]:
             connection.lost.set()
+            connection.turn.set()
 
     def executed(self, connection: Connection, sql: str, window: Window) -> None:
         scheduler, record = here(), self.records[connection.place]
@@ -92,20 +154,39 @@ class Target:
             self.first_sent_s = began_s if self.first_sent_s is None else self.first_sent_s
             self.last_sent_s = began_s
             record.sent[window] += 1
+            record.sent_s[window] = (record.sent_s.get(window, (began_s, began_s))[0], began_s)
         silent = is_load and any(span.holds(began_s, connection.place[0]) for span in self.silences)
         takes_s = self._takes_s(connection.place[0], began_s) if is_load and not silent else TAG_S
         place = len(record.executions)
         record.executions.append((began_s, began_s + takes_s))
-        lost = connection.lost.wait(takes_s)
+        warehouse = self.warehouse if is_load and not silent else None
+        entered = self._executes(connection, takes_s, warehouse)
         record.executions[place] = (began_s, scheduler.now_s)
-        if lost:
+        if connection.lost.is_set():
             raise OperationalError("session gone", errno=390111)
+        if not entered:
+            raise ProgrammingError("the warehouse is full", errno=90073)
         if silent:
             raise OperationalError("no answer", errno=250003)
         if is_load:
             record.succeeded[window] += 1
         elif sql.startswith("ALTER"):
             connection.window = _window(sql)
+
+    def _executes(self, connection: Connection, takes_s: float, warehouse: Warehouse | None) -> bool:
+        """For as long as it takes, or until the session is lost. False: there was no slot for it."""
+        if warehouse is None:
+            connection.lost.wait(takes_s)
+            return True
+        if not warehouse.enter(connection):
+            return False
+        try:
+            connection.lost.wait(takes_s)
+        finally:
+            warehouse.leave()
+        if any(span.holds(here().now_s, connection.place[0]) for span in self.busy):
+            connection.lost.wait(BUSY_FACTOR * takes_s)
+        return True
 
     def closed(self, connection: Connection) -> None:
         self._open.pop(connection.session_id, None)
@@ -121,6 +202,7 @@ class Connection:
     def __init__(self, target: Target, place: Place, number: int, window: Window) -> None:
         self._target, self.place, self.session_id, self.window = target, place, number, window
         self.lost = threading.Event()
+        self.turn = threading.Event()  # it waited in line, and a slot is free now
         self.rowcount, self.sfqid = 1, None
 
     def cursor(self) -> Connection:

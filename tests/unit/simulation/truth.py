@@ -71,20 +71,25 @@ def truth_of(scenario: Scenario, target: Target, zero_s: float | None) -> tuple[
         shifts[worker_id] = max(
             SHIFTS_S,
             key=lambda shift_s: sum(
-                _truth(scenario, target, zero_s, {worker_id: shift_s}).delivered[part] for part in own
+                _truth(scenario, target, zero_s, {worker_id: shift_s}, only=worker_id).delivered[part] for part in own
             ),
         )
     return found, _truth(scenario, target, zero_s, shifts)
 
 
-def _truth(scenario: Scenario, target: Target, zero_s: float | None, shifts: Mapping[str, float]) -> Truth:
+def _truth(
+    scenario: Scenario, target: Target, zero_s: float | None, shifts: Mapping[str, float], only: str | None = None
+) -> Truth:
+    """`only` of this worker; None: of all."""
     load, workers = scenario.load, scenario.load.workers or 1
     plan = plan_run(load)
     planned: dict[Part, float] = {}
     delivered: dict[Part, float] = {}
     for number in range(workers):
         worker_id = f"worker-{number}"
-        records = [record for place, record in sorted(target.records.items()) if place[0] == worker_id if place[1] >= 0]
+        if only not in (None, worker_id):
+            continue
+        records = slots(target, worker_id)
         due = (
             planned_arrivals(load, plan, number, workers, seed=scenario.workload.seed)
             if load.mode is LoadMode.RATE
@@ -107,6 +112,11 @@ def plan_zero_s(events: Sequence[EventRow]) -> float | None:
         if isinstance(command, Start):
             return row.created_s + (command.lead_ms or 0) / 1000
     return None
+
+
+def slots(target: Target, worker_id: str) -> list[Record]:
+    """The records of a worker, slot by slot."""
+    return [record for place, record in sorted(target.records.items()) if place[0] == worker_id and place[1] >= 0]
 
 
 def _sent(records: Sequence[Record], window: PlannedWindow) -> int:
@@ -132,7 +142,7 @@ def _connected(
         planned += wanted * length_s
         if zero_s is not None:
             span = (zero_s + at_s, zero_s + at_s + length_s)
-            delivered += sum(_overlap_s(_working(record), span) for record in records[:wanted])
+            delivered += sum(overlap_s(working(record), span) for record in records[:wanted])
     return planned, delivered
 
 
@@ -147,12 +157,12 @@ def _staircase(lines: Sequence[Ramp], from_s: float, to_s: float) -> list[tuple[
     return found
 
 
-def _working(record: Record) -> list[tuple[float, float]]:
+def working(record: Record) -> list[tuple[float, float]]:
     """Executing, or logging in again."""
     return [*record.executions, *record.logins[1:]]
 
 
-def _overlap_s(spans: Sequence[tuple[float, float]], within: tuple[float, float]) -> float:
+def overlap_s(spans: Sequence[tuple[float, float]], within: tuple[float, float]) -> float:
     return sum(max(0.0, min(end_s, within[1]) - max(begin_s, within[0])) for begin_s, end_s in spans)
 
 
@@ -188,16 +198,16 @@ def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[s
         assert zero_s is not None
         span = (zero_s + window.starts_s, zero_s + window.starts_s + window.duration_s)
         for worker in world.workers:
-            paused_s = _paused_s(worker.pauses, span)
-            if paused_s > (GAP_INVALID_PERCENT / 100 + BAND) * window.duration_s:
-                forbids.append(f"{worker.name} was paused for {paused_s:.2f} s")
-            if worker.pauses and _paused_s(worker.pauses, span, shortest_ns=0) > 0:
+            gap_s = paused_s(worker.pauses, span)
+            if gap_s > (GAP_INVALID_PERCENT / 100 + BAND) * window.duration_s:
+                forbids.append(f"{worker.name} was paused for {gap_s:.2f} s")
+            if worker.pauses and paused_s(worker.pauses, span, shortest_ns=0) > 0:
                 leaves_open.append(f"{worker.name} was paused")
     return forbids, leaves_open
 
 
-def _paused_s(
+def paused_s(
     pauses: Sequence[tuple[int, int]], span: tuple[float, float], shortest_ns: int = GAP_NS * 11 // 10
 ) -> float:
     gaps = [(since / NS_PER_S, until / NS_PER_S) for since, until in pauses if until - since >= shortest_ns]
-    return _overlap_s(gaps, span)
+    return overlap_s(gaps, span)

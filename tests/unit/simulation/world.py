@@ -23,7 +23,7 @@ from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from loadgen.worker import client, flush, load_sessions, measuring, pool, ready, worker
 from loadgen.worker.heartbeat import identity_of
 from loadgen.worker.upload import SPOOL_VARIABLE
-from orchestrator import crew
+from orchestrator import crew, warehouse
 from orchestrator.crew import Health
 from orchestrator.recover import Recovered
 from orchestrator.spawn.spawner import WorkerOrder
@@ -38,10 +38,11 @@ from tests.unit.simulation.processes import (
     WorkerProcess,
 )
 from tests.unit.simulation.rules import Broken, Rule, Violation, breakage
-from tests.unit.simulation.scenarios import Kind, contested_scenario, random_scenario
+from tests.unit.simulation.scenarios import FIXED, Kind, contested_scenario, random_scenario, search_scenario
 from tests.unit.simulation.scheduler import Scheduler, here, simulated
+from tests.unit.simulation.search_truth import other_search_reasons, truth_of_search, wrong_answer
 from tests.unit.simulation.tables import STATUS, Tables
-from tests.unit.simulation.target import Target
+from tests.unit.simulation.target import Target, Warehouse
 from tests.unit.simulation.truth import BAND, Truth, other_reasons, plan_zero_s, truth_of
 from tests.unit.simulation.wires import Fate
 
@@ -90,13 +91,25 @@ class World:
         self.environ = {EMBEDDED_ADDRESS: "127.0.0.1:1", SPOOL_VARIABLE: spool}
         self.seen: Counter[str] = Counter()
         rng = self.rng
-        self.scenario = contested_scenario(rng) if contested else random_scenario(rng, kind or rng.choice(tuple(Kind)))
+        self.is_search = kind is Kind.FIND_MAX
+        if self.is_search:
+            self.scenario = search_scenario(rng)
+        else:
+            self.scenario = contested_scenario(rng) if contested else random_scenario(rng, kind or rng.choice(FIXED))
         self.elsewhere = contested or rng.random() < 0.5
         if calm_latency_s is not None:  # waiting for a turn to log in again is missing load too
             self.scenario = replace(self.scenario, connections=ConnectionPolicy())
         service_s = rng.choice((0.15, 0.3, 0.6)) if calm_latency_s is None else 0.15
         login_s = rng.choice((0.05, 0.2, 0.5))
-        self.target = Target(lambda: service_s * rng.uniform(0.7, 1.3), lambda: login_s * rng.uniform(0.5, 1.5))
+        limited = None
+        if self.is_search:
+            service_s, login_s = 0.15, min(login_s, 0.2)
+            limited = Warehouse(rng.randint(3, 7), rejects=rng.random() < 0.4)
+        self.service_s = service_s
+        self.disturbances: list[tuple[float, float]] = []
+        self.target = Target(
+            lambda: service_s * rng.uniform(0.7, 1.3), lambda: login_s * rng.uniform(0.5, 1.5), limited
+        )
         self._latency_s = rng.choice((0.0, 0.0, 0.02, 0.1, 0.3)) if calm_latency_s is None else calm_latency_s
         self._is_calm = calm_latency_s is not None
         self.trouble = 0.0
@@ -205,6 +218,11 @@ class World:
         least, most = history.least.lowest(), history.most.lowest()
         if history.valid and (most < -BAND or history.forbids):
             raise Violation(Rule.SHORT, f"{most:.4f} above the limit, {history.forbids}, and it is VALID")
+        found = history.summary.get("find_max") or {}
+        if found.get("result") == "TRUE_MAX" and most < -BAND:
+            raise Violation(Rule.SHORT, f"{most:.4f} above the limit, and it is TRUE_MAX")
+        if self.is_search and (wrong := wrong_answer(self, found, valid=history.valid)):
+            raise Violation(Rule.FOUND, wrong)
         if not history.valid and least > BAND and not history.forbids and not history.leaves_open:
             reasons = (history.summary.get("validity") or {}).get("reasons")
             raise Violation(Rule.WHOLE, f"{least:.4f} above the limit, and it is {history.status}: {reasons}")
@@ -217,7 +235,13 @@ class World:
         zero_s = plan_zero_s(self.tables.events)
         forbids, leaves_open = other_reasons(self, zero_s)
         status = self.tables.status if self.tables.created else None
-        least, most = truth_of(self.scenario, self.target, zero_s)
+        if self.is_search:
+            found = summary.get("find_max") or {}
+            least = most = truth_of_search(self, found)
+            forbids, left = other_search_reasons(self, found)
+            leaves_open += left
+        else:
+            least, most = truth_of(self.scenario, self.target, zero_s)
         return History(
             status=status,
             valid=status is RunStatus.COMPLETED and bool(summary["validity"]["valid"]),
@@ -267,6 +291,7 @@ class World:
                 (pool, "monotonic_ns", now_ns),
                 (pool, "ThreadPoolExecutor", Executor),
                 (load_sessions, "connect", self.target.connect),
+                *([] if self.target.warehouse is None else [(warehouse, "connect", self.target.warehouse.connect)]),
                 (ready, "gc", SimpleNamespace(collect=lambda: None, freeze=lambda: None)),
                 (worker.Worker, "_died", died),  # a bug that ends one of its threads ends the simulation
                 (worker, "Gauges", SimulatedGauges),

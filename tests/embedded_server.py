@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -31,6 +32,8 @@ def reachable_directory() -> Path:
 
 class EmbeddedServer:
     """One `loadgen embedded serve` process. `stop()` is safe to call twice."""
+
+    password: str | None = None  # of a server that checks one: see read_password
 
     def __init__(self, *arguments: str, data_dir: Path | None = None) -> None:
         own_dir = reachable_directory()
@@ -70,7 +73,7 @@ class EmbeddedServer:
             "protocol": "http",
             "account": "embedded",
             "user": "tester",
-            "password": "any",
+            "password": self.password or "any",
             "paramstyle": "qmark",
             "session_parameters": {"CLIENT_TELEMETRY_ENABLED": False},
         }
@@ -91,11 +94,18 @@ class EmbeddedServer:
         """One of the `/__loadgen/` paths; JSON lines come back as a list."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://{self.address}{path}", method=method, data=data)
+        if self.password is not None:
+            pair = b64encode(f"tests:{self.password}".encode()).decode()
+            request.add_header("Authorization", f"Basic {pair}")
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=PATIENCE_S) as answer:
             text = answer.read().decode()
             if answer.headers["content-type"] == "application/x-ndjson":
                 return [json.loads(line) for line in text.split("\n") if line]
         return json.loads(text)
+
+    def read_password(self, data_dir: Path) -> None:
+        """Enter with the password of that data directory from now on."""
+        self.password = (data_dir / "password").read_text().strip()
 
     def now_ms(self) -> float:
         """The server's own clock, by which its history and its journal tell times."""

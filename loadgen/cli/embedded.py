@@ -9,6 +9,9 @@ import click
 from loadgen.cli.common import echo, raise_priority
 from loadgen.errors import EmbeddedServerError, UsageError
 
+PASSWORD_IN = "passwords are checked; the password is in "
+NO_PASSWORD = "passwords are not checked: any user of this machine may enter; --auth checks them"
+
 
 @click.group()
 def embedded() -> None:
@@ -30,13 +33,18 @@ def embedded() -> None:
               help="How long statements take, unless a scenario says: 20ms, lognormal(20ms,0.3) …")  # fmt: skip
 @click.option("--slots", type=click.IntRange(0, 10_000), default=0, show_default=True,
               help="Statements at once per warehouse, unless a scenario says; 0: MAX_CONCURRENCY_LEVEL.")  # fmt: skip
+@click.option("--auth", is_flag=True,
+              help="Check passwords: a random one is kept in the file `password` of the data directory.")  # fmt: skip
 @click.option("--seed", type=int, default=1, show_default=True, help="For service times and fault probabilities.")
 @click.option("--until-eof", is_flag=True, hidden=True,
               help="Also end when stdin has ended and nobody is left: for commands that start one.")  # fmt: skip
 def serve(
-    port: int, data_dir: Path | None, engine: str, service_time: str | None, slots: int, seed: int, until_eof: bool
-) -> None:
-    """Serve on 127.0.0.1 until Ctrl-C. Prints `listening on 127.0.0.1:PORT` when ready.
+    port: int, data_dir: Path | None, engine: str, service_time: str | None, slots: int, auth: bool, seed: int,
+    until_eof: bool,
+) -> None:  # fmt: skip
+    """Serve on 127.0.0.1 until Ctrl-C. Prints `listening on 127.0.0.1:PORT` when ready, and who may enter.
+
+    Without --auth any user of this machine may enter with any password.
 
     \b
     Connect with any Snowflake driver:
@@ -52,8 +60,9 @@ def serve(
 
     raise_priority()  # service times are kept as exactly as the machine allows
 
-    def ready(address: Address) -> None:
-        echo(f"listening on {address.host}:{address.port}")
+    def ready(address: Address, password_file: Path | None) -> None:
+        who = NO_PASSWORD if password_file is None else f"{PASSWORD_IN}{password_file}"
+        echo(f"listening on {address.host}:{address.port}\n{who}")
 
     try:
         from loadgen.embedded import server
@@ -65,6 +74,7 @@ def serve(
                 engine=engine,
                 service_time=service_time,
                 slots=slots,
+                auth=auth,
                 seed=seed,
                 until_eof=until_eof,
             ),

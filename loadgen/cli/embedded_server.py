@@ -4,7 +4,7 @@
 
 In this order:
 
-    $LOADGEN_EMBEDDED_ADDRESS      is set: that server
+    $LOADGEN_EMBEDDED_ADDRESS      is set: that server; its password: see _named
     the data directory's server    one runs: that one; another command may have started it a moment ago
     a server of our own            started here; it ends when the block, or this process, has ended and nobody uses it
 
@@ -28,17 +28,19 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, MutableMapping
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from loadgen.clock import Clock, SystemClock
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE, choose_data_dir, is_claimed, running_server
+from loadgen.embedded.entrance import PASSWORD_FILE
 from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError, LoadgenError
 from loadgen.log import printable
 from loadgen.snowflake import driver
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, find_profile
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE, embedded_password, find_profile
 from loadgen.snowflake.profile import EMBEDDED
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ ASK_S = 0.5
 MEANWHILE = ("loadgen.control.run_status",)  # what almost every command with a server imports sooner or later
 SAID_CHARACTERS_MAX = 4_000
 
-_READY = "listening on "
+_READY = re.compile(r"listening on (?P<address>\S+)\n")
 _PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 _log = logging.getLogger(__name__)
 
@@ -69,14 +71,23 @@ def embedded_server(environ: MutableMapping[str, str] = os.environ, clock: Clock
         if environ.get(EMBEDDED_ADDRESS):
             yield stack.enter_context(_named(environ))
             return
-        address = _find_or_start(stack, environ, clock or SystemClock())
-        environ[EMBEDDED_ADDRESS] = address
-        stack.callback(environ.pop, EMBEDDED_ADDRESS, None)
+        address, password_file = _find_or_start(stack, environ, clock or SystemClock())
+        _tell(stack, environ, EMBEDDED_ADDRESS, address)
+        if password_file is not None:
+            _tell(stack, environ, EMBEDDED_PASSWORD_FILE, str(password_file))
         yield address
 
 
-def _find_or_start(stack: ExitStack, environ: Mapping[str, str], clock: Clock) -> str:
-    """Join the data directory's server or start one. Both may fail because the other is just starting or stopping."""
+def _tell(stack: ExitStack, environ: MutableMapping[str, str], name: str, value: str) -> None:
+    environ[name] = value
+    stack.callback(environ.pop, name, None)
+
+
+def _find_or_start(stack: ExitStack, environ: Mapping[str, str], clock: Clock) -> tuple[str, Path | None]:
+    """Join the data directory's server or start one: its address and its password file.
+
+    Both may fail because the other is just starting or stopping.
+    """
     data_dir = choose_data_dir(environ=environ)
     never = threading.Event()
     give_up_ns = clock.monotonic_ns() + round(TAKEN_S * 1e9)
@@ -84,9 +95,11 @@ def _find_or_start(stack: ExitStack, environ: Mapping[str, str], clock: Clock) -
         try:
             address = running_server(data_dir)
             if address is not None:
-                return stack.enter_context(_joined(f"{address.host}:{address.port}"))
+                password_file = _password_file(data_dir)
+                found = stack.enter_context(_joined(f"{address.host}:{address.port}", password_file))
+                return found, password_file
             if not is_claimed(data_dir):
-                return stack.enter_context(_own_server(data_dir, environ, clock))
+                return stack.enter_context(_own_server(data_dir, environ, clock)), _password_file(data_dir)
             what = f"the data directory {data_dir} is in use by a process that is starting or stopping"
             obstacle = Busy(what, remedy=f"Try again, or set {DATA_DIR_VARIABLE} to another directory.")
         except (_Unreachable, _Overtaken) as error:
@@ -94,6 +107,12 @@ def _find_or_start(stack: ExitStack, environ: Mapping[str, str], clock: Clock) -
         if clock.monotonic_ns() >= give_up_ns:
             raise obstacle
         clock.wait(never, LOOK_S)
+
+
+def _password_file(data_dir: Path) -> Path | None:
+    """Where the password of the data directory's server is; None: it checks none."""
+    path = Path(os.path.realpath(data_dir)) / PASSWORD_FILE
+    return path if os.path.lexists(path) else None
 
 
 # --- a server that runs already --------------------------------------------------------------------------------------
@@ -106,12 +125,21 @@ class _Unreachable(LoadgenError):
 
 
 @contextmanager
-def _named(environ: Mapping[str, str]) -> Iterator[str]:
-    """The server that the environment names."""
+def _named(environ: MutableMapping[str, str]) -> Iterator[str]:
+    """The server that the environment names. Its password: that of the file the environment names, else of the data
+    directory, if this is the server that owns it."""
     fields = find_profile(EMBEDDED, environ=environ).fields  # refuses what is no address of this machine
     with ExitStack() as stack:
+        there = f"{fields['host'].value}:{fields['port'].value}"
+        if not environ.get(EMBEDDED_PASSWORD_FILE):
+            data_dir = choose_data_dir(environ=environ)
+            with suppress(EmbeddedServerError):  # a directory that cannot be used is not needed here
+                owner = running_server(data_dir)
+                if owner is not None and f"{owner.host}:{owner.port}" == there and (found := _password_file(data_dir)):
+                    _tell(stack, environ, EMBEDDED_PASSWORD_FILE, str(found))
+        told = environ.get(EMBEDDED_PASSWORD_FILE)
         try:
-            stack.enter_context(_joined(f"{fields['host'].value}:{fields['port'].value}"))
+            stack.enter_context(_joined(there, Path(told) if told else None))
         except _Unreachable as error:
             remedy = f"Start it there, or unset {EMBEDDED_ADDRESS}: then a server is found or started by itself."
             raise ConnectFailed(f"{error} (its address is from {EMBEDDED_ADDRESS})", remedy=remedy) from error
@@ -119,20 +147,24 @@ def _named(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 @contextmanager
-def _joined(address: str) -> Iterator[str]:
+def _joined(address: str, password_file: Path | None) -> Iterator[str]:
     """Hold the server there: as long as this connection is open, it does not go because its starter has."""
     from http.client import HTTPConnection, HTTPException
 
     host, _, port = address.rpartition(":")
     with closing(HTTPConnection(host, int(port), timeout=ANSWER_S)) as connection:
         try:
-            connection.request("GET", "/__loadgen/hold")
+            connection.request("GET", "/__loadgen/hold", headers=_authorization(password_file))
             response = connection.getresponse()
             line = response.readline()
         except (OSError, HTTPException) as error:
             raise _unreachable(address, error) from error
         if response.status == 503:
             raise _Unreachable(f"the embedded server at {address} is stopping")
+        if response.status == 401:
+            what = f"the embedded server at {address} checks passwords, and refused ours"
+            remedy = f"Set {EMBEDDED_PASSWORD_FILE} to the file `password` of its data directory."
+            raise EmbeddedServerError(what, remedy=remedy)
         if response.status != 200 or not line.startswith(b"{"):
             raise _not_ours(address)
         yield address
@@ -167,7 +199,8 @@ def warehouse_model(address: str, warehouse: str | None, wanted: Embedded) -> It
 
 
 def _ask_model(address: str, method: str, message: Mapping[str, Any]) -> None:
-    status, body = _request(address, method, "/__loadgen/warehouses", message)
+    told = os.environ.get(EMBEDDED_PASSWORD_FILE)
+    status, body = _request(address, method, "/__loadgen/warehouses", Path(told) if told else None, message)
     if status == 200:
         return
     try:
@@ -180,18 +213,29 @@ def _ask_model(address: str, method: str, message: Mapping[str, Any]) -> None:
     raise EmbeddedServerError(f"the embedded server refused the options under embedded: {printable(why)}")
 
 
-def _request(address: str, method: str, path: str, message: Mapping[str, Any] | None = None) -> tuple[int, bytes]:
+def _request(
+    address: str, method: str, path: str, password_file: Path | None, message: Mapping[str, Any] | None = None
+) -> tuple[int, bytes]:
     """One request; raises _Unreachable."""
     from http.client import HTTPConnection, HTTPException
 
     host, _, port = address.rpartition(":")
     with closing(HTTPConnection(host, int(port), timeout=ANSWER_S)) as connection:
         try:
-            connection.request(method, path, None if message is None else json.dumps(message))
+            body = None if message is None else json.dumps(message)
+            connection.request(method, path, body, _authorization(password_file))
             response = connection.getresponse()
             return response.status, response.read()
         except (OSError, HTTPException) as error:
             raise _unreachable(address, error) from error
+
+
+def _authorization(password_file: Path | None) -> dict[str, str]:
+    """The header that opens `/__loadgen/…` of a server that checks passwords."""
+    password = embedded_password({EMBEDDED_PASSWORD_FILE: str(password_file or "")})
+    if password is None:
+        return {}
+    return {"Authorization": f"Basic {b64encode(f'loadgen:{password.reveal()}'.encode()).decode()}"}
 
 
 def _unreachable(address: str, error: Exception) -> _Unreachable:
@@ -207,14 +251,17 @@ class _Overtaken(LoadgenError):
 
 @contextmanager
 def _own_server(data_dir: Path, environ: Mapping[str, str], clock: Clock) -> Iterator[str]:
-    """Start a server; it ends when the pipe to its stdin does. A session of its own: Ctrl-C is for us to handle."""
+    """Start a server that checks a password; it ends when the pipe to its stdin does.
+
+    It is in another process session: Ctrl-C is for us to handle.
+    """
     reading, writing = os.pipe()
     with ExitStack() as stack:
         lifeline = stack.enter_context(open(writing, "wb", buffering=0))
         said = stack.enter_context(tempfile.TemporaryFile())
         try:
             process = subprocess.Popen(
-                [*_PROGRAM, "embedded", "serve", "--port=0", "--until-eof", f"--data-dir={data_dir}"],
+                [*_PROGRAM, "embedded", "serve", "--port=0", "--auth", "--until-eof", f"--data-dir={data_dir}"],
                 stdin=reading,
                 stdout=subprocess.PIPE,
                 stderr=said,
@@ -232,7 +279,7 @@ def _own_server(data_dir: Path, environ: Mapping[str, str], clock: Clock) -> Ite
             yield address
         finally:
             lifeline.close()
-            _part(process, process.stdout, address, clock)
+            _part(process, process.stdout, lambda: address is not None and _holders(address, data_dir) > 0, clock)
             if address is not None and process.poll() is not None:
                 _pass_on(process, said)
 
@@ -250,14 +297,15 @@ def _wait_ready(process: subprocess.Popen[bytes], stdout: IO[bytes], said: IO[by
     arrival = select.poll()
     arrival.register(stdout, select.POLLIN)
     line = b""
-    while not line.endswith(b"\n") and arrival.poll(START_S * 1000):
-        piece = os.read(stdout.fileno(), 256)
+    while b"\n" not in line and arrival.poll(START_S * 1000):
+        piece = os.read(stdout.fileno(), 4_096)
         if not piece:
             break
         line += piece
     text = line.decode("utf-8", "replace")
-    if text.startswith(_READY) and text.endswith("\n"):
-        return text.removeprefix(_READY).strip()
+    ready = _READY.match(text)
+    if ready is not None:
+        return ready["address"]
     try:
         code = process.wait(END_S)
     except subprocess.TimeoutExpired:
@@ -266,7 +314,7 @@ def _wait_ready(process: subprocess.Popen[bytes], stdout: IO[bytes], said: IO[by
     raise _why(code, _text(said))
 
 
-def _part(process: subprocess.Popen[bytes], stdout: IO[bytes], address: str | None, clock: Clock) -> None:
+def _part(process: subprocess.Popen[bytes], stdout: IO[bytes], others: Callable[[], bool], clock: Clock) -> None:
     """Wait for our server to go, which it does at once; unless others hold it, and then it is theirs.
 
     The end of its stdout is its own end: nobody else has it.
@@ -279,15 +327,15 @@ def _part(process: subprocess.Popen[bytes], stdout: IO[bytes], address: str | No
             with suppress(subprocess.TimeoutExpired):
                 process.wait(END_S)
             return
-        if address is not None and _holders(address):
+        if others():
             return
 
 
-def _holders(address: str) -> int:
+def _holders(address: str, data_dir: Path) -> int:
     try:
-        stats: dict[str, Any] = json.loads(_request(address, "GET", "/__loadgen/stats")[1])
+        stats: dict[str, Any] = json.loads(_request(address, "GET", "/__loadgen/stats", _password_file(data_dir))[1])
         return int(stats["holders"])
-    except (_Unreachable, ValueError):  # it no longer listens: it is going
+    except (LoadgenError, ValueError, KeyError):  # it no longer listens: it is going
         return 0
 
 

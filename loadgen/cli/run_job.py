@@ -36,7 +36,7 @@ from loadgen.report.summary import with_unstored
 from loadgen.scenario.frozen import secrets_in
 from loadgen.scenario.scenario import EMBEDDED, Pin, Scenario, SpawnerKind
 from loadgen.snowflake.ident import Ident
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from loadgen.worker.upload import SPOOL_VARIABLE, Unsent, keep, spooled
 from orchestrator.recover import deserted, end_orphans
 from orchestrator.run_id import new_run_id
@@ -266,6 +266,8 @@ class RunJob:
             told["LOADGEN_CONNECTION"] = self.scenario.connection
         if EMBEDDED in (self.scenario.connection, place.connection):
             told[EMBEDDED_ADDRESS] = os.environ[EMBEDDED_ADDRESS]
+            if EMBEDDED_PASSWORD_FILE in os.environ:
+                told[EMBEDDED_PASSWORD_FILE] = os.environ[EMBEDDED_PASSWORD_FILE]
         if self.scenario.load.pin is Pin.NONE:
             told["LOADGEN_PIN"] = "none"
         return told

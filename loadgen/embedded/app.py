@@ -7,10 +7,13 @@ import logging
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from loadgen.embedded import login, wire
+from loadgen.embedded.admin import PREFIX, Admin
+from loadgen.embedded.entrance import Entrance
 from loadgen.embedded.exchange import (
     TEXT_TYPE,
     Exchange,
@@ -28,10 +31,9 @@ from loadgen.embedded.executor import Executor
 from loadgen.embedded.failure import SqlError, canceled
 from loadgen.embedded.faults import FaultInvalid, FaultRules
 from loadgen.embedded.journal import Entry, Journal
-from loadgen.embedded.running import Request
+from loadgen.embedded.running import Request, RequestKey
 from loadgen.embedded.session import Session
 from loadgen.embedded.usage import Usage
-from loadgen.embedded.warehouse_models import WarehouseModels
 
 _log = logging.getLogger(__name__)
 ANSWER_WITHIN_S = 45.0  # then the client is told to ask again, as Snowflake does
@@ -39,21 +41,38 @@ ANSWERS_KEPT = 500
 BIG_ERROR_BYTES = 1 << 20
 FAULT_ERRNO = 603  # of a fault that names none
 GONE = SqlError(390111, "08001", "Session no longer exists. New login required to access the service.")
+NOT_EXECUTING = SqlError(605, "57014", "Identified SQL statement is not currently executing.")
+GONE_GRACE_S = 5.0  # for a driver to repeat a request whose connection was lost
+TOO_MANY_SESSIONS = 390193
+CHALLENGE = (b"www-authenticate", b'Basic realm="loadgen"')
 EXPIRED = SqlError(390112, "08001", "Session token expired.  Authenticate again.")
+
+
+@dataclass(slots=True)
+class Waited:
+    """A statement's task, and who waits for it."""
+
+    task: asyncio.Task[bytes]
+    key: RequestKey
+    clients: set[int] = field(default_factory=set)  # requests whose connection is open
+    postponed: bool = False  # the client was told to ask later: it need not be connected meanwhile
 
 
 class App:
     """Routes requests; owns the faults, the journal and the answers of statements that outlived their request."""
 
-    def __init__(self, executor: Executor, usage: Usage, *, now_ms: Callable[[], float], seed: int) -> None:
+    def __init__(
+        self, executor: Executor, usage: Usage, entrance: Entrance, *, now_ms: Callable[[], float], seed: int
+    ) -> None:
         self.executor = executor
+        self.entrance = entrance
         self.usage = usage
         self.faults = FaultRules(seed)
         self.journal = Journal()
-        models = WarehouseModels(executor.warehouses)
         self._now_ms = now_ms
-        self._under_way: dict[str, asyncio.Task[bytes]] = {}  # by request id
-        self._answers: OrderedDict[str, asyncio.Task[bytes]] = OrderedDict()  # by query id
+        self._admin = Admin(executor, usage, self.faults, self.journal, now_ms)
+        self._under_way: dict[RequestKey, Waited] = {}
+        self._answers: OrderedDict[str, Waited] = OrderedDict()  # by query id
         self._routes: dict[tuple[str, str], Callable[[Exchange], Awaitable[bytes]]] = {
             ("POST", "/queries/v1/query-request"): self._query,
             ("POST", "/session/v1/login-request"): self._login,
@@ -63,20 +82,13 @@ class App:
             ("POST", "/queries/v1/abort-request"): self._abort,
             ("POST", "/telemetry/send"): self._telemetry,
             ("POST", "/telemetry/send/sessionless"): self._telemetry,
-            ("GET", "/__loadgen/stats"): self._stats,
-            ("POST", "/__loadgen/faults"): self._add_fault,
-            ("GET", "/__loadgen/faults"): self._list_faults,
-            ("DELETE", "/__loadgen/faults"): self._clear_faults,
-            ("POST", "/__loadgen/warehouses"): models.post,
-            ("DELETE", "/__loadgen/warehouses"): models.delete,
-            ("GET", "/__loadgen/services"): self._list_services,
-            ("POST", "/__loadgen/services"): self._report_service,
+            **self._admin.routes,
         }
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        exchange = await read(scope, receive, send)
+        exchange = await read(scope, receive, send, self._body_bytes_max)
         if exchange is None:
             return
         started_s = time.perf_counter()
@@ -84,12 +96,22 @@ class App:
         try:
             await self._answer(exchange)
         finally:
-            if not exchange.path.startswith("/__loadgen"):
+            if not exchange.path.startswith(PREFIX):
                 ended_s = self.usage.used_s = time.perf_counter()
                 self._note(exchange, at_ms, (ended_s - started_s) * 1000)
 
+    def _body_bytes_max(self, token: str) -> int:
+        """How large a body may be: small before login."""
+        sessions = self.executor.sessions
+        known = token in sessions.by_token or token in sessions.by_master
+        known = known or (self.entrance.checks and self.entrance.admits(token))
+        return wire.BODY_BYTES_MAX if known else wire.LOGIN_BODY_BYTES_MAX
+
     async def _answer(self, exchange: Exchange) -> None:
-        stream = self._stream(exchange)
+        if exchange.path.startswith(PREFIX) and not self.entrance.admits(exchange.token):
+            await respond(exchange, 401, b'{"error": "the password is missing or wrong"}', more=[CHALLENGE])
+            return
+        stream = self._admin.stream(exchange)
         if stream is not None:
             await send_lines(exchange, stream)
             return
@@ -144,6 +166,7 @@ class App:
         if session is None:
             raise GONE
         exchange.session = session
+        session.used_s = time.monotonic()
         if session.expired:
             raise EXPIRED
         return session
@@ -166,17 +189,34 @@ class App:
         if known is not None:
             exchange.outcome = "repeated"
             return known
-        task = self._under_way.get(request_id)
-        if task is None:
+        key = (session.user, request_id)
+        waited = self._under_way.get(key)
+        if waited is None:
             request = Request(text, bindings, parameters, bool(message.get("describeOnly")), request_id)
             task = asyncio.get_running_loop().create_task(self._execute(session, request, exchange))
-            self._under_way[request_id] = task
-            task.add_done_callback(lambda _: self._under_way.pop(request_id, None))
+            waited = self._under_way[key] = Waited(task, key)
+            task.add_done_callback(lambda _: self._under_way.pop(key, None))
         if message.get("asyncExec"):
-            return await self._postponed(task, request_id, asynchronous=True)
-        if await within(task, ANSWER_WITHIN_S):
-            return task.result()
-        return await self._postponed(task, request_id, asynchronous=False)
+            return await self._postponed(waited, asynchronous=True)
+        waited.clients.add(id(exchange))
+        exchange.on_gone(lambda: self._client_gone(waited, exchange))
+        try:
+            if await within(waited.task, ANSWER_WITHIN_S):
+                return waited.task.result()
+        finally:
+            exchange.on_gone(None)
+            waited.clients.discard(id(exchange))
+        return await self._postponed(waited, asynchronous=False)
+
+    def _client_gone(self, waited: Waited, exchange: Exchange) -> None:
+        """Its connection has ended. Drivers repeat a request whose connection was lost: they get some time for it."""
+        waited.clients.discard(id(exchange))
+        asyncio.get_running_loop().call_later(GONE_GRACE_S, self._cancel_unwaited, waited)
+
+    def _cancel_unwaited(self, waited: Waited) -> None:
+        running = self.executor.by_request.get(waited.key)
+        if running is not None and not waited.clients and not waited.postponed and not waited.task.done():
+            running.cancel(SqlError(604, "57014", "SQL execution canceled: the client's connection ended."))
 
     async def _execute(self, session: Session, request: Request, exchange: Exchange) -> bytes:
         try:
@@ -195,28 +235,30 @@ class App:
         session.remember(request.request_id, reply)
         return reply
 
-    async def _postponed(self, task: asyncio.Task[bytes], request_id: str, *, asynchronous: bool) -> bytes:
+    async def _postponed(self, waited: Waited, *, asynchronous: bool) -> bytes:
         """Tell the client to ask for the result later, by the id that the statement has as soon as it has begun."""
+        waited.postponed = True
         await asyncio.sleep(0)
-        running = self.executor.by_request.get(request_id)
+        running = self.executor.by_request.get(waited.key)
         if running is not None:
             query_id = running.statement.query_id
         else:  # it has ended already, or this engine does not tell
-            query_id = str(wire.parse(await task, b"").get("data", {}).get("queryId"))
-        self._keep(query_id, task)
+            query_id = str(wire.parse(await waited.task, b"").get("data", {}).get("queryId"))
+        self._keep(query_id, waited)
         return wire.in_progress(query_id, asynchronous)
 
-    def _keep(self, query_id: str, task: asyncio.Task[bytes]) -> None:
-        self._answers[query_id] = task
+    def _keep(self, query_id: str, waited: Waited) -> None:
+        self._answers[query_id] = waited
         while len(self._answers) > ANSWERS_KEPT:
             self._answers.popitem(last=False)
 
     async def _result(self, exchange: Exchange) -> bytes:
         session = self._authorised(exchange)
         query_id = exchange.query_id = exchange.path.split("/")[2]
-        task = self._answers.get(query_id)
-        if task is None:
-            return wire.answered(session, query_id, self.executor.results.get(query_id), None)
+        waited = self._answers.get(query_id)
+        if waited is None or waited.key[0] != session.user:
+            return wire.answered(session, query_id, self.executor.results.get(query_id, session.user), None)
+        task = waited.task
         return task.result() if await within(task, ANSWER_WITHIN_S) else wire.in_progress(query_id, False)
 
     async def _monitor(self, exchange: Exchange) -> bytes:
@@ -224,7 +266,7 @@ class App:
         query_id = exchange.path.rsplit("/", 1)[-1]
         history = self.executor.history
         statement = history.find_running(query_id) or history.find_ended(query_id)
-        if statement is None:
+        if statement is None or statement.context.user != session.user:
             return wire.done({"queries": []})
         state = statement.status.upper()
         query = {"id": query_id, "status": state, "state": state, "sessionId": session.number}
@@ -233,16 +275,18 @@ class App:
         return wire.done({"queries": [query]})
 
     async def _abort_by_id(self, exchange: Exchange) -> bytes:
-        self._authorised(exchange)
+        session = self._authorised(exchange)
         running = self.executor.running.get(exchange.path.split("/")[2])
         if running is not None:
+            if running.session.user != session.user:
+                raise NOT_EXECUTING
             running.cancel(canceled())
         return wire.done()
 
     async def _abort(self, exchange: Exchange) -> bytes:
-        self._authorised(exchange)
+        session = self._authorised(exchange)
         message = wire.parse(exchange.body, exchange.encoding)
-        running = self.executor.by_request.get(str(message.get("requestId") or ""))
+        running = self.executor.by_request.get((session.user, str(message.get("requestId") or "")))
         if running is not None:
             running.cancel(canceled())
         return wire.done()
@@ -250,7 +294,9 @@ class App:
     # --- sessions -----------------------------------------------------------------------------------------------------
 
     async def _login(self, exchange: Exchange) -> bytes:
-        wishes = login.wishes(wire.parse(exchange.body, exchange.encoding), exchange.query)
+        message = wire.parse(exchange.body, exchange.encoding, wire.LOGIN_BODY_BYTES_MAX)
+        wishes = login.wishes(message, exchange.query, self.entrance)
+        await self._make_room()
         session = self.executor.sessions.open(wishes.user, wishes.role, wishes.client)
         exchange.session = session
         try:
@@ -259,6 +305,16 @@ class App:
             self.executor.sessions.close(session)
             raise
         return wire.logged_in(session)
+
+    async def _make_room(self) -> None:
+        """Refuse one session too many; those that are idle for as long as a login is valid go first."""
+        sessions = self.executor.sessions
+        if len(sessions) < sessions.limit:
+            return
+        for session in sessions.idle(time.monotonic() - wire.MASTER_VALIDITY_S):
+            await self.executor.close(session)
+        if len(sessions) >= sessions.limit:
+            raise SqlError(TOO_MANY_SESSIONS, "08004", f"Too many sessions: {sessions.limit} are open.")
 
     async def _logout(self, exchange: Exchange) -> bytes:
         if exchange.first("delete") != "true":
@@ -324,55 +380,6 @@ class App:
             await truncate(exchange, body)
         else:
             await respond(exchange, 200, body)
-
-    # --- the server about itself --------------------------------------------------------------------------------------
-
-    def _stream(self, exchange: Exchange) -> Iterator[bytes] | None:
-        if exchange.method != "GET":
-            return None
-        since = exchange.first("since") or "0"
-        since_ms = float(since) if wire.is_number(since.replace(".", "", 1)) else 0.0
-        if exchange.path == "/__loadgen/history":
-            return self.executor.history.ground_truth(exchange.first("tag") or "", since_ms)
-        if exchange.path == "/__loadgen/journal":
-            path, match = exchange.first("path") or "", exchange.first("match") or ""
-            return self.journal.lines(since_ms=since_ms, path=path, match=match)
-        return None
-
-    async def _stats(self, exchange: Exchange) -> bytes:
-        executor = self.executor
-        warehouses = {w.settings.name: w.now() for w in executor.warehouses}
-        return wire.dumps(
-            {
-                "open_sessions": len(executor.sessions),
-                "running": sum(w.running for w in executor.warehouses),
-                "queued": sum(w.queued for w in executor.warehouses),
-                "statements": executor.history.ended,
-                "under_way": len(executor.history.running),
-                "open_transactions": sum(1 for s in executor.sessions.by_number.values() if s.transaction is not None),
-                "warehouses": warehouses,
-                "holders": self.usage.holders,
-                "options": self.usage.about,
-                "now_ms": self._now_ms(),
-            }
-        )
-
-    async def _add_fault(self, exchange: Exchange) -> bytes:
-        posted = wire.parse_any(exchange.body, exchange.encoding)
-        return wire.dumps({"ids": self.faults.add(posted)})
-
-    async def _list_faults(self, exchange: Exchange) -> bytes:
-        return wire.dumps(self.faults.listing())
-
-    async def _clear_faults(self, exchange: Exchange) -> bytes:
-        return wire.dumps({"cleared": self.faults.clear()})
-
-    async def _list_services(self, exchange: Exchange) -> bytes:
-        return wire.dumps(self.executor.services.listing())
-
-    async def _report_service(self, exchange: Exchange) -> bytes:
-        known = self.executor.services.report(wire.parse(exchange.body, exchange.encoding))
-        return wire.dumps({"known": known})
 
 
 def _objects(message: dict[str, Any]) -> tuple[dict[str, dict[str, Any]] | None, dict[str, Any] | None]:

@@ -2,6 +2,7 @@
 
     loadgen-embedded   marks the directory as ours, and says which layout it has
     lock               flock'ed by the owner for its whole life; holds his pid
+    password           of a server that checks one (loadgen.embedded.entrance); readable for its owner only
     server.json        where the owner listens: written when he is ready, removed when he ends cleanly
     postgres/          the PostgreSQL cluster, owned by the account that runs it
     postgres.log       what PostgreSQL said, bounded (and postgres.log.1, the part before)

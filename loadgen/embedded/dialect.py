@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import ClassVar
+from itertools import islice, pairwise
+from typing import ClassVar, cast
 
 from sqlglot import exp
 from sqlglot.dialects.snowflake import Snowflake
@@ -20,15 +20,24 @@ from sqlglot.parsers.snowflake import SnowflakeParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from loadgen.embedded.failure import SqlError, statement_count, syntax_error, unsupported
+from loadgen.embedded.statement_limits import (
+    INLINE_CHARACTERS,
+    STATEMENT_BYTES_MAX,
+    Budget,
+    budget_of,
+    check_shape,
+    too_deep,
+)
 
+SHOWN_NODES_MAX = 40  # sqlglot writes nested queries in cubic time; names of such length cannot be used anyway
 _SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "POSITION")
-STATEMENT_BYTES_MAX = 1_048_576  # Snowflake's own limit of one statement's text
-NESTING_MAX = 200  # deeper texts are refused before they meet the recursive parser
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it would print users' SQL to stderr
 
 
 class _Parser(SnowflakeParser):
+    budget: Budget
+
     FUNCTIONS: ClassVar = {}
     FUNCTION_PARSERS: ClassVar = {name: SnowflakeParser.FUNCTION_PARSERS[name] for name in _SPECIAL_SYNTAX}
     PLACEHOLDER_PARSERS: ClassVar = {
@@ -36,6 +45,11 @@ class _Parser(SnowflakeParser):
         # A `?` remembers where it stood: binds are numbered by the text, not by the order in which we emit.
         TokenType.PLACEHOLDER: lambda self: self.expression(exp.Placeholder(this=f"?{self._prev.start}")),
     }
+
+    def _advance(self, times: int = 1) -> None:
+        """Forward, or back to try something else: both are steps."""
+        self.budget.spend()
+        super()._advance(times)
 
 
 class _Dialect(Snowflake):
@@ -69,31 +83,19 @@ def tokens_of(text: str) -> list[Token]:
         tokens.pop()
     if not tokens:
         raise SqlError(900, "42601", "SQL compilation error:\nEmpty SQL statement.")
-    _check_shape(tokens)
+    check_shape(tokens)
+    _require_one_statement(tokens)
     return tokens
 
 
-def too_deep() -> SqlError:
-    return SqlError(1005, "42601", "SQL compilation error: statement is nested too deeply.")
-
-
-def _check_shape(tokens: list[Token]) -> None:
-    depth = statements = 0
-    for token in tokens:
-        kind = token.token_type
-        if kind is TokenType.SEMICOLON:
-            statements += 1
-        elif kind in (TokenType.L_PAREN, TokenType.L_BRACKET):
-            depth += 1
-            if depth > NESTING_MAX:
-                raise too_deep()
-        elif kind in (TokenType.R_PAREN, TokenType.R_BRACKET):
-            depth -= 1
+def _require_one_statement(tokens: list[Token]) -> None:
+    statements = sum(token.token_type is TokenType.SEMICOLON for token in tokens)
+    if not statements:
+        return
     first, second = tokens[0].text.upper(), tokens[1].text.upper() if len(tokens) > 1 else ""
-    if statements and (first == "DECLARE" or (first == "BEGIN" and second not in (";", "TRANSACTION", "WORK", "NAME"))):
+    if first == "DECLARE" or (first == "BEGIN" and second not in (";", "TRANSACTION", "WORK", "NAME")):
         raise unsupported("Snowflake Scripting block")
-    if statements:
-        raise statement_count(statements + 1, 1)
+    raise statement_count(statements + 1, 1)
 
 
 def parse(text: str, tokens: list[Token]) -> exp.Expr:
@@ -107,7 +109,10 @@ def parse(text: str, tokens: list[Token]) -> exp.Expr:
     if tokens[-1].token_type in (TokenType.ALIAS, TokenType.COMMA):  # sqlglot would overlook it
         raise syntax_error(tokens[-1].line, tokens[-1].col, "<EOF>")
     try:
-        trees = _dialect.parser().parse(tokens, text)
+        with budget_of(len(tokens)) as budget:
+            parser = cast(_Parser, _dialect.parser())
+            parser.budget = budget
+            trees = parser.parse(tokens, text)
     except ParseError as error:
         raise _refusal(error, tokens) from None
     except RecursionError:
@@ -148,6 +153,8 @@ def placeholders(tokens: list[Token]) -> dict[str, int]:
 
 def position(text: str, name: str) -> tuple[int, int]:
     """Line and position of an identifier in the text, as Snowflake counts: lines from 1, positions from 0."""
+    if len(text) > INLINE_CHARACTERS:  # too dear for the event loop
+        return (1, 0)
     last = name.rsplit(".", 1)[-1].strip('"').upper()
     token = next((token for token in _dialect.tokenize(text) if token.text.upper() == last), None)
     return (token.line, max(0, token.col - len(token.text))) if token else (1, 0)
@@ -202,7 +209,9 @@ def _outermost(tokens: list[Token]) -> Iterator[tuple[int, Token]]:
 
 
 def shown(node: exp.Expr) -> str:
-    """An expression as Snowflake names an unnamed column: its text in upper case."""
+    """An expression as Snowflake names an unnamed column: its text in upper case. Of a large one the kind must do."""
+    if sum(1 for _ in islice(node.walk(), SHOWN_NODES_MAX + 1)) > SHOWN_NODES_MAX:
+        return f"{type(node).__name__.upper()}(…)"
     return node.sql(dialect=_dialect).upper()
 
 

@@ -22,6 +22,7 @@ from loadgen.embedded.failure import (
     unknown_function,
     unsupported,
 )
+from loadgen.embedded.statement_limits import current_budget
 from loadgen.embedded.types import POSTGRES_TYPES
 
 CONTEXT_FUNCTIONS = frozenset(
@@ -98,6 +99,7 @@ class Emitter:
     def __init__(
         self, catalog: Catalog, database: str | None, schema: str | None, binds: Binds, *, typed_nulls: bool = False
     ) -> None:
+        self.budget = current_budget()  # of steps; each node is one
         self.typed_nulls = typed_nulls  # parameters become NULLs of their type, where none are possible (a view)
         self.catalog = catalog
         self.database = database
@@ -108,9 +110,8 @@ class Emitter:
         self.last_hidden = False  # the last column is not for the user
         self.not_null: set[str] = set()  # results that cannot be NULL
         self.result_names: list[str] = []  # the source texts of the outermost select list
-        self.parameters: list[
-            int | str
-        ] = []  # what PostgreSQL's $1, $2 … are: numbers of binds, names of context values
+        # What PostgreSQL's $1, $2 … are: numbers of binds, names of context values.
+        self.parameters: dict[int | str, int] = {}
         self.demands: list[Demand] = []
         self.reads: list[Table] = []
         self.writes: list[Table] = []
@@ -121,6 +122,7 @@ class Emitter:
     # --- the one way in -------------------------------------------------------------------------------------------
 
     def emit(self, node: exp.Expr) -> str:
+        self.budget.spend()
         entry = self.HANDLERS.get(type(node))
         if entry is None:
             raise self.refused(node)
@@ -180,9 +182,7 @@ class Emitter:
         """The PostgreSQL parameter for a bind (its number) or a context value (its name), numbered by first use."""
         if self.typed_nulls:
             return "NULL"
-        if key not in self.parameters:
-            self.parameters.append(key)
-        return f"${self.parameters.index(key) + 1}"
+        return f"${self.parameters.setdefault(key, len(self.parameters) + 1)}"
 
     def context_value(self, name: str) -> str:
         return f"{self.parameter(name)}::text"

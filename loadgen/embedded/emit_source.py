@@ -15,6 +15,7 @@ from loadgen.embedded.failure import (
     unknown_table_function,
     unsupported,
 )
+from loadgen.embedded.statement_limits import too_deep
 from loadgen.embedded.views import INFORMATION_VIEWS, QUERY_HISTORY_FUNCTIONS, history_record
 
 
@@ -162,12 +163,14 @@ def _table(self: Emitter, node: exp.Table) -> str:
 def expanded(self: Emitter, view: Table) -> str:
     """A view's query in its place. Its names are looked up in the view's own schema."""
     if len(self.scopes) > VIEW_DEPTH_MAX:
-        raise dialect.too_deep()
+        raise too_deep()
     outside = (self.database, self.schema, self.text, self.scopes)
     self.database, self.schema, self.text = view.database, view.schema, view.query
     self.scopes = [*outside[3], Scope()]
     try:
-        return self.emit(dialect.parse(view.query, dialect.tokens_of(view.query)))
+        tokens = dialect.tokens_of(view.query)
+        self.budget.add_view(len(tokens))
+        return self.emit(dialect.parse(view.query, tokens))
     finally:
         self.database, self.schema, self.text, self.scopes = outside
 

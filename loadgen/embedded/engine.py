@@ -24,9 +24,10 @@ from loadgen.embedded.login import Wishes
 from loadgen.embedded.plan import Plan, Planner, describe
 from loadgen.embedded.records import changed, selected
 from loadgen.embedded.result import KeptResults, Result
-from loadgen.embedded.running import Request, Running, setting
+from loadgen.embedded.running import Request, RequestKey, Running, setting
 from loadgen.embedded.services import Services
 from loadgen.embedded.session import Session, Sessions, Transaction
+from loadgen.embedded.statement_limits import Planning, check_command
 from loadgen.embedded.warehouse import (
     QueuedTooLong,
     Warehouse,
@@ -62,11 +63,12 @@ class Engine:
         self.services = services
         self.now_ms = now_ms
         self.planner = Planner(catalog)
+        self.planning = Planning()
         self.results = KeptResults()
         self.table_locks = TableLocks()
         self.lock_watch = LockWatch(backends)
         self.running: dict[str, Running] = {}  # by query id
-        self.by_request: dict[str, Running] = {}  # by request id
+        self.by_request: dict[RequestKey, Running] = {}
         self.transactions = int(now_ms()) * 1000
 
     # --- one statement ----------------------------------------------------------------------------------------------
@@ -82,13 +84,13 @@ class Engine:
         assert task is not None
         running = Running(statement, session, task, self.backends)
         self.running[statement.query_id] = running
-        if request.request_id:
-            self.by_request[request.request_id] = running
+        key = (session.user, request.request_id)
+        self.by_request[key] = running
         try:
             result = await self._limited(session, request, running)
             statement.rows = result.count
             if not request.describe_only:
-                self.results.keep(statement.query_id, result)
+                self.results.keep(statement.query_id, session.user, result)
             return statement, result
         except SqlError as error:
             statement.error_code, statement.error_message = error.errno, error.message
@@ -104,8 +106,7 @@ class Engine:
                 session.last_query_id = statement.query_id
                 self.history.end(statement)
             self.running.pop(statement.query_id, None)
-            if request.request_id:
-                self.by_request.pop(request.request_id, None)
+            self.by_request.pop(key, None)
 
     async def _abort_on_error(self, session: Session) -> None:
         transaction = session.transaction
@@ -161,20 +162,27 @@ class Engine:
         types, arrays = binding.signature(request.bindings)
         if request.describe_only and not types:
             # Binds come later: they are taken for texts, which fit everywhere.
-            types = ("TEXT",) * len(dialect.placeholders(dialect.tokens_of(request.text)))
+            tokens = await self.planning.run(request.text, lambda: dialect.tokens_of(request.text))
+            types = ("TEXT",) * len(dialect.placeholders(tokens))
         key = (request.text, session.database, session.schema, types, arrays)
         plan = self.planner.cached(key)
         if plan is None:
-            tokens = dialect.tokens_of(request.text)
+            tokens = await self.planning.run(request.text, lambda: dialect.tokens_of(request.text))
             command = commands.find(tokens)
             if command is not None:
+                check_command(tokens)
                 running.statement.query_type = command.query_type
                 if request.describe_only:
                     return command.description()
                 words = single_words(request.text, tokens)
                 return await command.run(commands.Call(self, session, words, request, running))
-            plan = self.planner.plan(request.text, tokens, session.database, session.schema, types, arrays)
-            self.planner.keep(key, plan)
+            place = (session.database, session.schema)
+            version = self.catalog.version
+            plan = await self.planning.run(
+                request.text, lambda: self.planner.plan(request.text, tokens, *place, types, arrays)
+            )
+            if version == self.catalog.version:  # a long text was planned while others changed the catalogue
+                self.planner.keep(key, plan)
             running.statement.compile_ms = self.now_ms() - running.statement.start_ms
         running.statement.query_type = plan.kind
         running.statement.hybrid_only = plan.hybrid_only

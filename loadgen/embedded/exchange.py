@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
-from loadgen.embedded import wire
 from loadgen.embedded.faults import Fault
 from loadgen.embedded.session import Session
 
 JSON_TYPE, LINES_TYPE, TEXT_TYPE = b"application/json", b"application/x-ndjson", b"text/plain; charset=utf-8"
+FROM_HERE = (b"none", b"same-origin")  # Sec-Fetch-Site of what is typed into a browser; programs do not send it
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -33,6 +33,7 @@ class Exchange:
     receive: Receive
     send: Send
     transport: Any
+    connection: Any  # uvicorn's protocol, with `on_lost`
     session: Session | None = None
     sql_text: str | None = None
     request_id: str | None = None
@@ -46,8 +47,13 @@ class Exchange:
         values = self.query.get(name)
         return values[0] if values else None
 
+    def on_gone(self, callback: Callable[[], None] | None) -> None:
+        """What to call when the client's connection ends; one callback at a time."""
+        self.connection.on_lost = callback
 
-async def read(scope: dict[str, Any], receive: Receive, send: Send) -> Exchange | None:
+
+async def read(scope: dict[str, Any], receive: Receive, send: Send, bytes_max: Callable[[str], int]) -> Exchange | None:
+    """The request; None: it was refused, or its client left. `bytes_max` says how large a body its token allows."""
     encoding = token = b""
     foreign = False
     for name, value in scope["headers"]:
@@ -55,10 +61,11 @@ async def read(scope: dict[str, Any], receive: Receive, send: Send) -> Exchange 
             token = value
         elif name == b"content-encoding":
             encoding = value
-        elif name == b"origin":
+        elif name == b"origin" or (name == b"sec-fetch-site" and value not in FROM_HERE):
             foreign = True
         elif name == b"host":
             foreign = foreign or not _is_here(value)
+    limit = bytes_max(_token(token))
     chunks = []
     size = 0
     while True:
@@ -67,7 +74,7 @@ async def read(scope: dict[str, Any], receive: Receive, send: Send) -> Exchange 
             return None
         chunks.append(message.get("body", b""))
         size += len(chunks[-1])
-        if not message.get("more_body") or size > wire.BODY_BYTES_MAX:
+        if not message.get("more_body") or size > limit:
             break
     path = scope["path"]
     exchange = Exchange(
@@ -80,10 +87,11 @@ async def read(scope: dict[str, Any], receive: Receive, send: Send) -> Exchange 
         receive=receive,
         send=send,
         transport=scope["extensions"]["loadgen.transport"]["transport"],
+        connection=scope["extensions"]["loadgen.transport"]["connection"],
     )
-    if foreign or size > wire.BODY_BYTES_MAX:
-        # A browser sends Origin, or another Host when a page's name was made to point here: a web page has no business
-        # with a server on this machine.
+    if foreign or size > limit:
+        # A browser sends Origin or Sec-Fetch-Site, or another Host when a page's name was made to point here: a web
+        # page has no business with a server on this machine.
         await respond(exchange, 403 if foreign else 413, b"{}")
         return None
     return exchange
@@ -110,9 +118,11 @@ def _token(header: bytes) -> str:
     return text.rpartition(" ")[2]
 
 
-async def respond(exchange: Exchange, status: int, body: bytes, kind: bytes = JSON_TYPE) -> None:
+async def respond(
+    exchange: Exchange, status: int, body: bytes, kind: bytes = JSON_TYPE, more: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
     exchange.status = status
-    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *more]
     await exchange.send({"type": "http.response.start", "status": status, "headers": headers})
     await exchange.send({"type": "http.response.body", "body": body})
 

@@ -4,9 +4,9 @@
     statement.queued_ms = ...                                  # the task that executes it fills in what it learns
     history.end(statement)                                     # one packed record; call it exactly once
 
-Finished statements are packed records of 92 bytes in a ring that keeps the newest million, in order of their end. Texts
+Ended statements are packed records of 108 bytes in a ring that keeps the newest million, in order of their end. Texts
 and contexts are stored once, counted, and forgotten with the last record that uses them. Texts of their own may use
-256 MB; beyond that the oldest records go early. The query id is made from the record's number, not stored.
+256 MB; beyond that the oldest records go early. Query ids are random: one says nothing about the others.
 
 Only the event loop's thread touches these objects. Times are epoch milliseconds of the server's one clock, which must
 never go back: the order of the ring rests on it.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import mmap
-import re
+import os
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
@@ -74,7 +74,6 @@ class Context(NamedTuple):
 class Statement:
     """One statement. While it runs its task writes these fields and History reads them."""
 
-    number: int
     query_id: str
     context: Context
     sql_text: str
@@ -99,9 +98,9 @@ class History:
     """The statements that run, and the newest that have ended."""
 
     def __init__(
-        self, *, now_ms: Callable[[], float], pid: int, records_max: int = RECORDS_MAX, text_bytes: int = TEXT_BYTES_MAX
+        self, *, now_ms: Callable[[], float], records_max: int = RECORDS_MAX, text_bytes: int = TEXT_BYTES_MAX
     ) -> None:
-        self.running: dict[int, Statement] = {}  # by number, oldest first
+        self.running: dict[str, Statement] = {}  # by query id, oldest first
         self._now_ms = now_ms
         self._records_max = records_max
         self._text_bytes_max = text_bytes
@@ -109,13 +108,8 @@ class History:
         self._first = 0  # position of the oldest record; a position's place in the ring is its remainder
         self._next = 0
         self._shown = -1  # position of the newest record that QUERY_HISTORY shows
-        self._number = 0
         self._texts: _Shared[str] = _Shared("", lambda text: 160 + len(text) * (1 if text.isascii() else 4))
         self._contexts: _Shared[Context] = _Shared(Context(0, ""), lambda context: 400 + len(context.query_tag))
-        # Unique over restarts: 44 bits of start time in ms, 22 bits of process id (Linux goes no higher).
-        prefix = (1 << 72) | (int(now_ms()) & (1 << 44) - 1) << 28 | (pid & (1 << 22) - 1) << 6
-        digits = f"{prefix:020x}"
-        self._id_prefix = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:]}-"
 
     @property
     def ended(self) -> int:
@@ -127,16 +121,15 @@ class History:
         return self._next - self._first
 
     def begin(self, context: Context, sql_text: str, start_ms: float) -> Statement:
-        number = self._number = self._number + 1
         if len(sql_text) > SQL_CHARACTERS_MAX:
             sql_text = sql_text[:SQL_CHARACTERS_MAX]
-        statement = Statement(number, f"{self._id_prefix}{number:012x}", context, sql_text, start_ms)
-        self.running[number] = statement
+        statement = Statement(_id_text(b"\1" + os.urandom(15)), context, sql_text, start_ms)
+        self.running[statement.query_id] = statement
         return statement
 
     def end(self, statement: Statement) -> None:
         """It ends now: records are in order of their end because the clock is read here."""
-        del self.running[statement.number]
+        del self.running[statement.query_id]
         end_ms = statement.end_ms = self._now_ms()
         total_ms = end_ms - statement.start_ms
         if statement.execution_ms < 0:
@@ -147,7 +140,7 @@ class History:
         position = self._next
         _RECORD.pack_into(
             self._records, position % self._records_max * _RECORD.size,
-            statement.number, statement.start_ms, end_ms, statement.queued_ms, statement.execution_ms,
+            _id_bytes(statement.query_id), statement.start_ms, end_ms, statement.queued_ms, statement.execution_ms,
             statement.compile_ms, statement.blocked_ms, statement.rows, statement.result_bytes, statement.error_code,
             self._contexts.keep(statement.context), self._texts.keep(statement.query_type),
             self._texts.keep(statement.sql_text), self._texts.keep(statement.error_message[:MESSAGE_CHARACTERS_MAX]),
@@ -161,22 +154,18 @@ class History:
 
     def drop(self, statement: Statement) -> None:
         """It was only described, not executed: no record."""
-        del self.running[statement.number]
+        del self.running[statement.query_id]
 
     def find_running(self, query_id: str) -> Statement | None:
-        return self.running.get(self._number_of(query_id))
+        return self.running.get(query_id.lower())
 
     def find_ended(self, query_id: str) -> Statement | None:
         """One of the newest statements that have ended."""
-        number = self._number_of(query_id)
+        wanted = _id_bytes(query_id)
         for position in range(self._next - 1, max(self._first, self._next - SEARCHED_MAX) - 1, -1):
-            if number and self._unpack(position)[0] == number:
+            if self._unpack(position)[0] == wanted:
                 return self._statement_at(position)
         return None
-
-    def was_issued(self, query_id: str) -> bool:
-        """Whether this server, since its start, gave out that query id."""
-        return self._number_of(query_id) > 0
 
     def ground_truth(self, tag_substring: str = "", since_ms: float = 0.0) -> Iterator[bytes]:
         """JSON lines of ended statements that began at or after `since_ms`, in order of their end.
@@ -244,11 +233,11 @@ class History:
 
     def _statement_at(self, position: int) -> Statement:
         (
-            number, start_ms, end_ms, queued_ms, execution_ms, compile_ms, blocked_ms, rows, result_bytes, error_code,
+            query_id, start_ms, end_ms, queued_ms, execution_ms, compile_ms, blocked_ms, rows, result_bytes, error_code,
             context, query_type, sql_text, error_message, _,
         ) = self._unpack(position)  # fmt: skip
         return Statement(
-            number, f"{self._id_prefix}{number:012x}", self._contexts.values[context], self._texts.values[sql_text],
+            _id_text(query_id), self._contexts.values[context], self._texts.values[sql_text],
             start_ms, end_ms, queued_ms, execution_ms, compile_ms, blocked_ms, rows, result_bytes, error_code,
             self._texts.values[error_message], self._texts.values[query_type],
             status="failed_with_error" if error_code else "success",
@@ -263,17 +252,25 @@ class History:
     def _shown_before(self, position: int) -> int:
         return int(self._unpack(position)[-1])
 
-    def _number_of(self, query_id: str) -> int:
-        """The number of the statement that got this id; 0: none did."""
-        match = _QUERY_ID.fullmatch(query_id.lower())
-        number = int(match["number"], 16) if match and match["prefix"] == self._id_prefix else 0
-        return number if number <= self._number else 0
+
+def _id_text(query_id: bytes) -> str:
+    """16 bytes in Snowflake's form, which is that of a UUID."""
+    digits = query_id.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-# number; start, end, queued, execution; compile, blocked; rows, bytes; error code; context, query type, SQL text, error
-# message (numbers of shared values); position of the newest record before this one that QUERY_HISTORY shows
-_RECORD = struct.Struct("=Q 4d 2f 2q i 4I q")
-_QUERY_ID = re.compile(r"(?P<prefix>[0-9a-f]{8}-(?:[0-9a-f]{4}-){3})(?P<number>[0-9a-f]{12})")
+def _id_bytes(query_id: str) -> bytes:
+    """The bytes of an id; none for a text that is no id."""
+    try:
+        found = bytes.fromhex(query_id.replace("-", ""))
+    except ValueError:
+        return b""
+    return found if len(found) == 16 and _id_text(found) == query_id.lower() else b""
+
+
+# query id; start, end, queued, execution; compile, blocked; rows, bytes; error code; context, query type, SQL text,
+# error message (numbers of shared values); position of the newest record before this one that QUERY_HISTORY shows
+_RECORD = struct.Struct("=16s 4d 2f 2q i 4I q")
 
 T = TypeVar("T")
 

@@ -8,6 +8,7 @@ from typing import Any
 from loadgen.embedded import parameters
 from loadgen.embedded.cursor import Cursor
 from loadgen.embedded.dialect import tokens_of
+from loadgen.embedded.entrance import Entrance
 from loadgen.embedded.failure import SqlError
 
 DEFAULT_ROLE = "ACCOUNTADMIN"
@@ -29,14 +30,16 @@ class Wishes:
     client: dict[str, Any] = field(default_factory=dict)
 
 
-def wishes(message: dict[str, Any], query: dict[str, list[str]]) -> Wishes:
-    """Any user with any credential may enter: the server listens on loopback only. None at all is refused."""
+def wishes(message: dict[str, Any], query: dict[str, list[str]], entrance: Entrance) -> Wishes:
+    """What the client asks for. A login without any credential is refused even where passwords are not checked."""
     data = message.get("data") or {}
     if not isinstance(data, dict):
         raise REFUSED
     user = str(data.get("LOGIN_NAME") or "")
     oauth = str(data.get("AUTHENTICATOR") or "").upper() in ("OAUTH", "WORKLOAD_IDENTITY")
     if not any(data.get(name) for name in _CREDENTIALS) or not (user or oauth):
+        raise REFUSED
+    if not entrance.accepts(data.get("PASSWORD"), data.get("TOKEN")):
         raise REFUSED
     given = data.get("SESSION_PARAMETERS") or {}
     if not isinstance(given, dict):

@@ -18,9 +18,11 @@ from loadgen.embedded.backends import Backend
 from loadgen.embedded.catalog import Catalog, Table
 from loadgen.embedded.emit import Binds, Demand, Emitter
 from loadgen.embedded.failure import compilation, unsupported
+from loadgen.embedded.statement_limits import budget_of, too_deep
 from loadgen.embedded.types import NUMBER, SnowType, described, shortener
 
 PLANS_MAX = 5_000
+PLAN_CHARACTERS_MAX = 100_000  # a longer one is not kept: it lists rows, and comes once
 _EMITTERS = (emit_operators, emit_calls, emit_query, emit_dml)  # importing them registers what they can emit
 STATEMENT_TYPES = {"SELECT": 0x1000, "INSERT": 0x3100, "UPDATE": 0x3200, "DELETE": 0x3300, "MERGE": 0x3400}
 _KINDS: dict[type[exp.Expr], str] = {
@@ -84,11 +86,21 @@ class Planner:
         return self._plans.get(key)
 
     def keep(self, key: tuple[Any, ...], plan: Plan) -> None:
+        if len(plan.sql) > PLAN_CHARACTERS_MAX:
+            return
         self._plans[key] = plan
         if len(self._plans) > PLANS_MAX:
             self._plans.popitem(last=False)
 
     def plan(
+        self, text: str, tokens: list[Token], database: str | None, schema: str | None, types: tuple[str, ...],
+        arrays: bool,
+    ) -> Plan:  # fmt: skip
+        """Raises SqlError, also when it takes too many steps. Long texts: see statement_limits.Planning."""
+        with budget_of(len(tokens)):
+            return self._plan(text, tokens, database, schema, types, arrays)
+
+    def _plan(
         self, text: str, tokens: list[Token], database: str | None, schema: str | None, types: tuple[str, ...],
         arrays: bool,
     ) -> Plan:  # fmt: skip
@@ -108,7 +120,7 @@ class Planner:
             if kind == "SELECT":
                 describing = Emitter(self._catalog, database, schema, binds, typed_nulls=True).emit(tree)
         except RecursionError:
-            raise dialect.too_deep() from None
+            raise too_deep() from None
         return _plan_of(kind, sql, describing, emitter)
 
 

@@ -50,20 +50,20 @@ def status(message: str, statement_type: int = 0x6000) -> Result:
 
 
 class KeptResults:
-    """The newest results, for clients that ask again by query id."""
+    """The newest results, for clients that ask again by query id. Each belongs to the user who ran the statement."""
 
     def __init__(self) -> None:
-        self._results: OrderedDict[str, Result] = OrderedDict()
+        self._results: OrderedDict[str, tuple[str, Result]] = OrderedDict()
 
-    def keep(self, query_id: str, result: Result) -> None:
+    def keep(self, query_id: str, user: str, result: Result) -> None:
         if len(result.rows) <= KEPT_ROWS_MAX:
-            self._results[query_id] = result
+            self._results[query_id] = (user, result)
             if len(self._results) > KEPT_MAX:
                 self._results.popitem(last=False)
 
-    def get(self, query_id: str) -> Result:
-        found = self._results.get(query_id)
-        if found is None:
+    def get(self, query_id: str, user: str) -> Result:
+        owner, found = self._results.get(query_id, ("", None))
+        if found is None or owner != user:
             raise SqlError(709, "02000", f"Statement {query_id[:60]} not found")
         return found
 

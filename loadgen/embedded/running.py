@@ -42,6 +42,9 @@ class Running:
         helper.add_done_callback(self.helpers.discard)
 
 
+RequestKey = tuple[str, str]  # user, request id: nobody reaches the statements of another user
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One query request as the driver sent it."""

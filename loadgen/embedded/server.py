@@ -26,6 +26,10 @@ POSTGRES_CONNECTIONS = 400
 RECURSION_MAX = 15_000  # frames: a statement of a thousand terms is a tree a thousand levels deep
 
 
+# Told the address, and where the password is: None when none is checked.
+Ready = Callable[[Address, Path | None], None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What `loadgen embedded serve` was asked for."""
@@ -36,6 +40,7 @@ class Options:
     service_time: str | None  # a SPEC that parse_service_time takes; of warehouses without a model of their own
     slots: int  # of such warehouses
     seed: int
+    auth: bool = False  # check a password, kept in a file of the data directory
     until_eof: bool = False  # started by a command for itself: see loadgen.embedded.usage
 
     @property
@@ -45,7 +50,7 @@ class Options:
         return model | {"engine": self.engine, "until_eof": self.until_eof, "pid": os.getpid()}
 
 
-def serve(options: Options, ready: Callable[[Address], None]) -> None:
+def serve(options: Options, ready: Ready) -> None:
     """Serve until SIGTERM or SIGINT, or `until_eof`; `ready` is told the address. Call it on the main thread."""
     sys.setrecursionlimit(RECURSION_MAX)
     _open_standard_streams()
@@ -62,7 +67,7 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-async def _serve(options: Options, ready: Callable[[Address], None]) -> None:
+async def _serve(options: Options, ready: Ready) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import asyncpg
@@ -25,11 +26,12 @@ from loadgen.embedded.backends import Backend, Backends
 from loadgen.embedded.catalog import Catalog
 from loadgen.embedded.datadir import Address, DataDir
 from loadgen.embedded.engine import Engine
+from loadgen.embedded.entrance import PASSWORD_FILE, Entrance, keep_password
 from loadgen.embedded.executor import Executor
 from loadgen.embedded.history import History
 from loadgen.embedded.null import NullEngine
 from loadgen.embedded.postgres import STATEMENT_ROLE, Postgres
-from loadgen.embedded.server import Options
+from loadgen.embedded.server import Options, Ready
 from loadgen.embedded.service_time import Alarm
 from loadgen.embedded.services import Services
 from loadgen.embedded.session import Sessions
@@ -45,15 +47,14 @@ FULL_S = 1.0  # how often a full disk is looked at
 RESTARTS_MAX = 5  # of PostgreSQL within a minute; then the server gives up
 
 
-async def serve_null(
-    options: Options, listener: socket.socket, stopping: asyncio.Event, ready: Callable[[Address], None]
-) -> None:
-    """Serve without a database, until `stopping`."""
+async def serve_null(options: Options, listener: socket.socket, stopping: asyncio.Event, ready: Ready) -> None:
+    """Serve without a database, until `stopping`. It has no data directory: its password is in one of its own."""
     alarm = Alarm(time.monotonic)
-    try:
-        await _serve_http(NullEngine(**_parts(options, alarm)), options, listener, stopping, ready)
-    finally:
-        alarm.close()
+    with ExitStack() as stack:
+        stack.callback(alarm.close)
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="loadgen-null-"))) if options.auth else None
+        engine = NullEngine(**_parts(options, alarm))
+        await _serve_http(engine, options, folder, listener, stopping, ready)
 
 
 async def serve_postgres(
@@ -62,13 +63,13 @@ async def serve_postgres(
     postgres: Postgres,
     listener: socket.socket,
     stopping: asyncio.Event,
-    ready: Callable[[Address], None],
+    ready: Ready,
 ) -> None:
     """Serve over a PostgreSQL that accepts connections, until `stopping`; it is kept alive meanwhile."""
 
-    def publish(address: Address) -> None:
+    def publish(address: Address, password_file: Path | None) -> None:
         data_dir.publish(address, started_at=datetime.now(UTC), version=__version__)
-        ready(address)
+        ready(address, password_file)
 
     alarm = Alarm(time.monotonic)
     backends = Backends(lambda: postgres.connect_kwargs(STATEMENT_ROLE), BACKENDS_MAX, data_dir.path)
@@ -77,8 +78,10 @@ async def serve_postgres(
         engine = Engine(catalog=Catalog(), backends=backends, **_parts(options, alarm))
         await _prepare(engine, postgres)
         await account.furnish(engine)
+        if not options.auth:  # the file says that a password is checked
+            (data_dir.path / PASSWORD_FILE).unlink(missing_ok=True)
         guard = asyncio.create_task(_guard(engine, postgres, stopping), name="postgres-guard")
-        await _serve_http(engine, options, listener, stopping, publish)
+        await _serve_http(engine, options, data_dir.path, listener, stopping, publish)
     finally:
         problem = await _ended(guard)
         await backends.close()
@@ -93,7 +96,7 @@ def _parts(options: Options, alarm: Alarm) -> dict[str, Any]:
         "warehouses": Warehouses(
             monotonic_s=time.monotonic, now_ms=_now_ms, sleeper=alarm, default=default, seed=options.seed
         ),
-        "history": History(now_ms=_now_ms, pid=os.getpid()),
+        "history": History(now_ms=_now_ms),
         "sessions": Sessions(),
         "services": Services(),
         "now_ms": _now_ms,
@@ -199,25 +202,36 @@ async def _restarted(engine: Engine, postgres: Postgres, restarts: list[float]) 
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol, with the transport within reach: faults have to break connections."""
+    """uvicorn's HTTP protocol, with the transport within reach (faults have to break connections), and a callback for
+    its end: a statement whose client is gone is cancelled."""
+
+    on_lost: Callable[[], None] | None = None
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {"loadgen.transport": {"transport": self.transport}}
+        self.scope["extensions"] = {"loadgen.transport": {"transport": self.transport, "connection": self}}
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.on_lost is not None:
+            self.on_lost()
 
 
 async def _serve_http(
     executor: Executor,
     options: Options,
+    folder: Path | None,
     listener: socket.socket,
     stopping: asyncio.Event,
-    ready: Callable[[Address], None],
+    ready: Ready,
 ) -> None:
     """uvicorn's protocol without uvicorn's server, which looks for its end ten times a second."""
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # requests that end with the server are no news
+    password_file = folder / PASSWORD_FILE if folder is not None and options.auth else None
+    entrance = Entrance(keep_password(password_file.parent) if password_file is not None else None)
     usage = Usage(options.about)
     config = uvicorn.Config(
-        App(executor, usage, now_ms=_now_ms, seed=options.seed), http=_Protocol, ws="none", lifespan="off",
+        App(executor, usage, entrance, now_ms=_now_ms, seed=options.seed), http=_Protocol, ws="none", lifespan="off",
         log_config=None, access_log=False, server_header=False, date_header=False, timeout_keep_alive=KEEP_ALIVE_S,
     )  # fmt: skip
     config.load()
@@ -232,7 +246,7 @@ async def _serve_http(
         unused = usage.unused(executor, lambda: len(state.connections))
         ends.append(asyncio.create_task(unused, name="unused"))
     try:
-        ready(Address(host=host, port=port))  # raises when nobody can be told any more
+        ready(Address(host=host, port=port), password_file)  # raises when nobody can be told any more
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
         usage.leaving = True  # from here on nobody is let in who would lose the server a moment later

@@ -15,6 +15,7 @@ from loadgen.embedded.backends import Backend
 from loadgen.embedded.history import Context
 from loadgen.embedded.parameters import DEFAULTS, Value
 
+SESSIONS_MAX = 5_000
 REPLIES_KEPT = 16  # per session: a resent request gets the first answer again instead of a second execution
 REPLY_BYTES_KEPT = 1 << 16
 SHOWN = (
@@ -57,6 +58,7 @@ class Session:
         self.last_query_id: str | None = None
         self.last_transaction = 0
         self.created_ms = time.time() * 1000
+        self.used_s = time.monotonic()
         self.replies: OrderedDict[str, bytes] = OrderedDict()
         self._context: Context | None = None
         self._shown: orjson.Fragment | None = None
@@ -111,7 +113,8 @@ class Session:
 class Sessions:
     """All living sessions, by token and by number."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = SESSIONS_MAX) -> None:
+        self.limit = limit
         self.by_token: dict[str, Session] = {}
         self.by_master: dict[str, Session] = {}
         self.by_number: dict[int, Session] = {}
@@ -136,6 +139,10 @@ class Sessions:
         self.by_token.pop(session.token, None)
         self.by_master.pop(session.master_token, None)
         self.by_number.pop(session.number, None)
+
+    def idle(self, since_s: float) -> list[Session]:
+        """Those that sent nothing since then: a killed client never logs out."""
+        return [session for session in self.by_number.values() if session.used_s < since_s]
 
     def __len__(self) -> int:
         return len(self.by_number)

@@ -14,7 +14,8 @@ from loadgen.embedded.parameters import PARAMETERS
 from loadgen.embedded.result import Result
 from loadgen.embedded.session import Session
 
-BODY_BYTES_MAX = 256 * 1024 * 1024
+BODY_BYTES_MAX = 64 * 1024 * 1024  # of a request with a session, plain and inflated
+LOGIN_BODY_BYTES_MAX = 64 * 1024  # of a request without one
 TOKEN_VALIDITY_S = 3_600
 MASTER_VALIDITY_S = 14_400
 IN_PROGRESS, IN_PROGRESS_ASYNC = "333333", "333334"
@@ -32,20 +33,20 @@ class Conflict(BadRequest):
     status = 409
 
 
-def parse(body: bytes, encoding: bytes) -> dict[str, Any]:
+def parse(body: bytes, encoding: bytes, bytes_max: int = BODY_BYTES_MAX) -> dict[str, Any]:
     """A request's body as an object."""
-    parsed = parse_any(body, encoding)
+    parsed = parse_any(body, encoding, bytes_max)
     if not isinstance(parsed, dict):
         raise BadRequest("the body is not an object")
     return parsed
 
 
-def parse_any(body: bytes, encoding: bytes) -> Any:
+def parse_any(body: bytes, encoding: bytes, bytes_max: int = BODY_BYTES_MAX) -> Any:
     """A request's body as JSON, an empty one as {}; gzip is undone within a limit."""
     if encoding == b"gzip" or body[:2] == b"\x1f\x8b":
         inflater = zlib.decompressobj(wbits=31)
         try:
-            body = inflater.decompress(body, BODY_BYTES_MAX)
+            body = inflater.decompress(body, bytes_max)
         except zlib.error:
             raise BadRequest("the body is not gzip") from None
         if inflater.unconsumed_tail:

@@ -94,10 +94,15 @@ def read_config_files(environ: Mapping[str, str]) -> ConfigFiles:
     )
 
 
-def read_private_file(path: Path, what: str, environ: Mapping[str, str], warnings: list[str]) -> bytes:
-    """The content of a file that others must not be able to change, and should not be able to read."""
+def read_private_file(
+    path: Path, what: str, environ: Mapping[str, str], warnings: list[str], *, follow: bool = True
+) -> bytes:
+    """The content of a file that others must not be able to change, and should not be able to read.
+
+    `follow`: it may be a symbolic link.
+    """
     try:
-        with path.open("rb") as file:
+        with open(os.open(path, os.O_RDONLY | (0 if follow else os.O_NOFOLLOW)), "rb") as file:
             _check(path, what, os.fstat(file.fileno()), environ, warnings)  # of what is open, not of the name
             content = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:

@@ -18,10 +18,11 @@ from typing import Any
 from loadgen.errors import ConfigurationError
 from loadgen.log import Secret, printable
 from loadgen.snowflake import keys
-from loadgen.snowflake.configfile import ConfigFiles, Section, read_config_files
+from loadgen.snowflake.configfile import ConfigFiles, Section, read_config_files, read_private_file
 from loadgen.snowflake.profile import EMBEDDED, ENVIRONMENT, INTERACTIVE, Field, Profile, Value, is_loopback
 
 EMBEDDED_ADDRESS = "LOADGEN_EMBEDDED_ADDRESS"  # host:port of a running embedded server
+EMBEDDED_PASSWORD_FILE = "LOADGEN_EMBEDDED_PASSWORD_FILE"  # where its password is, if it checks one
 SPCS_TOKEN_FILE = Path("/snowflake/session/token")
 
 _SPECIFIC = "SNOWFLAKE_CONNECTIONS_"
@@ -127,19 +128,27 @@ def _embedded(environ: Mapping[str, str]) -> Profile:
             f"connection {EMBEDDED!r}: no embedded server is running here ({EMBEDDED_ADDRESS} is not set)",
             remedy=f"Start one with `loadgen embedded serve`, and set {EMBEDDED_ADDRESS} to the address it prints.",
         )
-    return _embedded_at(address, origin)
+    return _embedded_at(address, origin, embedded_password(environ))
 
 
-def _embedded_at(address: str, origin: str) -> Profile:
+def embedded_password(environ: Mapping[str, str]) -> Secret | None:
+    """The password of the embedded server that the environment names; None: it checks none."""
+    path = environ.get(EMBEDDED_PASSWORD_FILE)
+    if not path:
+        return None
+    content = read_private_file(Path(path), "the password file", environ, [], follow=False)
+    return Secret(content.decode("utf-8", "replace").strip())
+
+
+def _embedded_at(address: str, origin: str, password: Secret | None = None) -> Profile:
     host, colon, port = address.rpartition(":")
     if not (colon and port.isdigit() and is_loopback(host)):
         raise ConfigurationError(
             f"{EMBEDDED_ADDRESS} is {printable(address, 60)!r}, not an address of this machine",
             remedy="Set it to the address that `loadgen embedded serve` prints, such as 127.0.0.1:8080.",
         )
-    # The password is no secret: the server listens on this machine only and accepts any. As a Secret, its value would
-    # be masked wherever the word occurs.
-    values: dict[str, Value] = {"account": "embedded", "user": "loadgen", "password": "embedded"}
+    # Without a password file any password will do. As a Secret, the word would be masked wherever it occurs.
+    values: dict[str, Value] = {"account": "embedded", "user": "loadgen", "password": password or "embedded"}
     values |= {"host": host.strip("[]"), "port": int(port), "protocol": "http"}
     return Profile(name=EMBEDDED, fields=MappingProxyType({key: Field(value, origin) for key, value in values.items()}))
 

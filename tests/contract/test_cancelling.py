@@ -36,7 +36,7 @@ def scenario(database: str) -> Scenario:
 def test_a_session_that_cannot_be_cancelled_does_not_keep_the_others(
     server: EmbeddedServer, scenario: Scenario, connect: Any, kind: str
 ) -> None:
-    running = [connect() for _ in range(3)]
+    running = [connect(user="loadgen") for _ in range(3)]  # a user cancels no statements of others
     threads = [threading.Thread(target=_wait, args=(one,), name="waits") for one in running]
     for thread in threads:
         thread.start()

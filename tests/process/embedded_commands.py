@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from loadgen.cli.embedded_server import embedded_server
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE
 from loadgen.errors import LoadgenError
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, PROGRAM, ROOT
 
@@ -43,9 +44,11 @@ with embedded_server() as address:
 class Found(EmbeddedServer):
     """A server that somebody else started, for its `connect` and `ask`."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, environ: Mapping[str, str] = os.environ) -> None:
         host, _, port = address.rpartition(":")
         self.host, self.port = host, int(port)
+        path = Path(environ.get(EMBEDDED_PASSWORD_FILE) or f"{environ.get(DATA_DIR_VARIABLE, '')}/password")
+        self.password = path.read_text().strip() if path.exists() else None
 
     def answers(self) -> bool:
         with self.connect() as connection:
@@ -104,8 +107,8 @@ def environ_of(data_dir: Path) -> dict[str, str]:
     return kept | {DATA_DIR_VARIABLE: str(data_dir), "PYTHONPATH": str(ROOT)}
 
 
-def pids_of(address: str) -> set[int]:
-    server = psutil.Process(Found(address).pid)
+def pids_of(address: str, environ: Mapping[str, str]) -> set[int]:
+    server = psutil.Process(Found(address, environ).pid)
     return {server.pid, *(process.pid for process in server.children(recursive=True))}
 
 

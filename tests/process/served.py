@@ -105,10 +105,10 @@ class Refused(Exception):
 class Wire:
     """The protocol by hand: one session on one connection, no retries, every answer as it came."""
 
-    def __init__(self, server: EmbeddedServer, **query: str) -> None:
+    def __init__(self, server: EmbeddedServer, user: str = "wire", **query: str) -> None:
         self.http = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
         self.token = ""
-        who = {"data": {"LOGIN_NAME": "wire", "PASSWORD": "any"}}
+        who = {"data": {"LOGIN_NAME": user, "PASSWORD": server.password or "any"}}
         asked = "&".join(f"{name}={value}" for name, value in query.items())
         self.token = json.loads(self.post(f"/session/v1/login-request?{asked}", who)[1])["data"]["token"]
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from loadgen.cli.embedded_server import embedded_server
@@ -19,7 +20,7 @@ from loadgen.clock import FakeClock
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE, DataDir, is_claimed, running_server
 from loadgen.embedded.postgres import postgres_processes_in
 from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from tests.embedded_server import EmbeddedServer
 from tests.process.embedded_commands import SERVE, Command, Found, environ_of, pids_of, refusal_of
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, reachable_directory, wait_until
@@ -45,13 +46,19 @@ def environ(home: Path) -> Iterator[dict[str, str]]:
 
 def test_a_server_is_started_and_ends_with_the_block(home, environ):
     with embedded_server(environ=environ) as address:
-        pids = pids_of(address)
+        pids = pids_of(address, environ)
+
+        password_file = Path(environ[EMBEDDED_PASSWORD_FILE])
+        password = password_file.read_text().strip()
 
         assert environ[EMBEDDED_ADDRESS] == address
-        assert Found(address).answers()
+        assert (password_file.parent, password_file.stat().st_mode & 0o777) == (home, 0o600)
+        assert not any(password in value for value in environ.values())
+        assert not any(password in argument for pid in pids for argument in psutil.Process(pid).cmdline())
+        assert Found(address, environ).answers()
 
     assert alive(pids) == set()
-    assert EMBEDDED_ADDRESS not in environ
+    assert not {EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE} & environ.keys()
     assert not (home / "server.json").exists()
     assert not is_claimed(home)
 
@@ -59,7 +66,7 @@ def test_a_server_is_started_and_ends_with_the_block(home, environ):
 def test_the_next_command_may_follow_at_once_and_an_error_ends_the_server_too(environ):
     def fail() -> None:
         with embedded_server(environ=environ) as address:
-            servers.append(pids_of(address))
+            servers.append(pids_of(address, environ))
             raise ZeroDivisionError
 
     servers: list[set[int]] = []
@@ -74,7 +81,7 @@ def test_the_next_command_may_follow_at_once_and_an_error_ends_the_server_too(en
 
 def test_ctrl_c_reaches_the_command_and_not_its_server(environ):
     with Command(environ) as command:
-        pids = pids_of(command.tell())
+        pids = pids_of(command.tell(), environ)
         os.killpg(command.process.pid, signal.SIGINT)
 
         assert command.tell() == "interrupted"
@@ -84,7 +91,7 @@ def test_ctrl_c_reaches_the_command_and_not_its_server(environ):
 
 def test_a_killed_command_takes_its_server_along_though_its_session_was_never_closed(environ):
     with Command(environ) as command:
-        pids = pids_of(command.tell())
+        pids = pids_of(command.tell(), environ)
         assert command.execute("SELECT 1") == "1"
         command.process.kill()
 
@@ -110,7 +117,7 @@ def test_a_running_server_is_used_and_left_running(home, environ):
             assert server.ask("/__loadgen/stats")["holders"] == 1
 
         wait_until(lambda: server.ask("/__loadgen/stats")["holders"] == 0, "the server let go")
-        assert Found(address).answers()
+        assert Found(address, environ).answers()
 
 
 def test_a_server_that_is_just_starting_is_waited_for(home, environ):
@@ -126,7 +133,7 @@ def test_a_server_that_is_just_starting_is_waited_for(home, environ):
             served = running_server(home)
             assert served is not None
             assert address == f"{served.host}:{served.port}"
-            assert Found(address).ask("/__loadgen/stats")["options"]["until_eof"] is False
+            assert Found(address, environ).ask("/__loadgen/stats")["options"]["until_eof"] is False
 
 
 def test_a_server_that_ends_because_its_starter_is_gone_lets_nobody_in(home, environ):
@@ -140,20 +147,20 @@ def test_a_server_that_ends_because_its_starter_is_gone_lets_nobody_in(home, env
         with embedded_server(environ=environ) as address:
             dying.wait(PATIENCE_S)
 
-            assert Found(address).answers()
+            assert Found(address, environ).answers()
 
 
 def test_two_commands_at_once_share_a_server_that_goes_with_the_last(home, environ):
     with Command(environ) as one, Command(environ) as two:
         address = one.tell()
         assert two.tell() == address
-        starter, guest = (one, two) if Found(address).pid in one.servers else (two, one)
+        starter, guest = (one, two) if Found(address, environ).pid in one.servers else (two, one)
 
         assert starter.end() == 0
         assert guest.execute("SELECT 41 + 1") == "42"
         assert guest.end() == 0
         with embedded_server(environ=environ) as successor:  # while the old one is still stopping
-            assert Found(successor).answers()
+            assert Found(successor, environ).answers()
 
 
 def test_a_directory_that_stays_taken_is_not_waited_for_for_ever(home, environ):

@@ -18,6 +18,7 @@ from loadgen.embedded.commands.services import service_logs
 from loadgen.embedded.emit import Binds, Demand, Emitter
 from loadgen.embedded.history import COLUMNS, RESULT_LIMIT_DEFAULT
 from loadgen.embedded.result import Result, table
+from loadgen.embedded.session import Session
 from loadgen.embedded.types import TEXT
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ async def _answer(call: Call, name: str, arguments: list[str | None]) -> str:
             session = call.engine.sessions.by_number.get(int(number) if number.isdigit() else 0)
             if session is None:
                 raise failure.missing_object("Session", str(arguments[0]))
+            _require_own(call, session)
             await call.engine.close(session)
             return "session aborted."
         case "SYSTEM$WAIT":
@@ -176,20 +178,30 @@ def _one(name: str, arguments: list[str | None]) -> str:
     return arguments[0] or ""
 
 
+def _require_own(call: Call, session: Session) -> None:
+    if session.user != call.session.user:
+        what = f"SQL access control error:\nInsufficient privileges to operate on session '{session.number}'."
+        raise failure.SqlError(3001, "42501", what)
+
+
 def _cancel_query(call: Call, query_id: str) -> str:
     running = call.engine.running.get(query_id)
-    if running is not None:
+    if running is not None and running.session.user == call.session.user:
         running.cancel(failure.canceled())
         return f"query [{query_id}] terminated."
-    if call.engine.history.was_issued(query_id):
+    ended = call.engine.history.find_ended(query_id)
+    if ended is not None and ended.context.user == call.session.user:
         return "Identified SQL statement is not currently executing."
     raise failure.SqlError(707, "02000", f"SQL execution error: Invalid UUID or unknown query: {query_id[:60]}")
 
 
 def _cancel_session(call: Call, number: str) -> str:
+    session = call.engine.sessions.by_number.get(int(number) if number.isdigit() else 0)
+    if session is not None:
+        _require_own(call, session)
     count = 0
     for running in list(call.engine.running.values()):
-        if str(running.session.number) == number and running is not call.running:
+        if running.session is session and running is not call.running:
             running.cancel(failure.canceled())
             count += 1
     return f"{count} cancelled."
@@ -225,7 +237,7 @@ async def result_scan(call: Call) -> Result:
     query_id = (call.session.last_query_id or "") if cursor.accept("LAST_QUERY_ID", "(", ")") else cursor.string()
     cursor.expect(")", ")")
     cursor.end()
-    return call.engine.results.get(query_id)
+    return call.engine.results.get(query_id, call.session.user)
 
 
 @command("CALL", "CALL")

@@ -1,0 +1,84 @@
+"""The server about itself: what `/__loadgen/…` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+
+from loadgen.embedded import wire
+from loadgen.embedded.exchange import Exchange
+from loadgen.embedded.executor import Executor
+from loadgen.embedded.faults import FaultRules
+from loadgen.embedded.journal import Journal
+from loadgen.embedded.usage import Usage
+from loadgen.embedded.warehouse_models import WarehouseModels
+
+PREFIX = "/__loadgen"
+
+
+class Admin:
+    """Reads and changes what tests and commands of loadgen need; owns nothing."""
+
+    def __init__(
+        self, executor: Executor, usage: Usage, faults: FaultRules, journal: Journal, now_ms: Callable[[], float]
+    ) -> None:
+        self._executor, self._usage, self._faults, self._journal = executor, usage, faults, journal
+        self._now_ms = now_ms
+        models = WarehouseModels(executor.warehouses)
+        self.routes: dict[tuple[str, str], Callable[[Exchange], Awaitable[bytes]]] = {
+            ("GET", "/__loadgen/stats"): self._stats,
+            ("POST", "/__loadgen/faults"): self._add_fault,
+            ("GET", "/__loadgen/faults"): self._list_faults,
+            ("DELETE", "/__loadgen/faults"): self._clear_faults,
+            ("POST", "/__loadgen/warehouses"): models.post,
+            ("DELETE", "/__loadgen/warehouses"): models.delete,
+            ("GET", "/__loadgen/services"): self._list_services,
+            ("POST", "/__loadgen/services"): self._report_service,
+        }
+
+    def stream(self, exchange: Exchange) -> Iterator[bytes] | None:
+        """The lines of a long answer; None: it is no such request."""
+        if exchange.method != "GET":
+            return None
+        since = exchange.first("since") or "0"
+        since_ms = float(since) if wire.is_number(since.replace(".", "", 1)) else 0.0
+        if exchange.path == "/__loadgen/history":
+            return self._executor.history.ground_truth(exchange.first("tag") or "", since_ms)
+        if exchange.path == "/__loadgen/journal":
+            path, match = exchange.first("path") or "", exchange.first("match") or ""
+            return self._journal.lines(since_ms=since_ms, path=path, match=match)
+        return None
+
+    async def _stats(self, exchange: Exchange) -> bytes:
+        executor = self._executor
+        warehouses = {w.settings.name: w.now() for w in executor.warehouses}
+        return wire.dumps(
+            {
+                "open_sessions": len(executor.sessions),
+                "running": sum(w.running for w in executor.warehouses),
+                "queued": sum(w.queued for w in executor.warehouses),
+                "statements": executor.history.ended,
+                "under_way": len(executor.history.running),
+                "open_transactions": sum(1 for s in executor.sessions.by_number.values() if s.transaction is not None),
+                "warehouses": warehouses,
+                "holders": self._usage.holders,
+                "options": self._usage.about,
+                "now_ms": self._now_ms(),
+            }
+        )
+
+    async def _add_fault(self, exchange: Exchange) -> bytes:
+        posted = wire.parse_any(exchange.body, exchange.encoding)
+        return wire.dumps({"ids": self._faults.add(posted)})
+
+    async def _list_faults(self, exchange: Exchange) -> bytes:
+        return wire.dumps(self._faults.listing())
+
+    async def _clear_faults(self, exchange: Exchange) -> bytes:
+        return wire.dumps({"cleared": self._faults.clear()})
+
+    async def _list_services(self, exchange: Exchange) -> bytes:
+        return wire.dumps(self._executor.services.listing())
+
+    async def _report_service(self, exchange: Exchange) -> bytes:
+        known = self._executor.services.report(wire.parse(exchange.body, exchange.encoding))
+        return wire.dumps({"known": known})

@@ -1,0 +1,194 @@
+"""Statements that are dear to read: refused before they are parsed, stopped while they are, or planned off the loop."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from loadgen.embedded import dialect, statement_limits
+from loadgen.embedded.catalog import Catalog
+from loadgen.embedded.failure import SqlError
+from loadgen.embedded.plan import Planner
+from loadgen.embedded.server import RECURSION_MAX
+from tests.embedded_server import EmbeddedServer
+from tests.process.served import Refused, Wire, serving
+from tests.processes import reachable_directory, wait_until
+
+FEW_TOKENS = 9_000
+DEEP = statement_limits.NESTING_MAX + 1
+NESTED = {
+    "parentheses": "SELECT " + "(" * DEEP + "1" + ")" * DEEP,
+    "brackets": "SELECT " + "[" * DEEP + "1" + "]" * DEEP,
+    "subqueries": "SELECT * FROM " + "(SELECT * FROM " * DEEP + "T" + ")" * DEEP,
+    "calls": "SELECT " + "ABS(" * DEEP + "1" + ")" * DEEP,
+}
+TOO_MANY = {
+    "joins": "SELECT 1 FROM T" + " JOIN T ON 1 = 1" * (statement_limits.JOINS_MAX + 1),
+    "select items": "SELECT 1" + ", 1" * statement_limits.SELECT_ITEMS_MAX,
+    "inner select items": "SELECT * FROM (SELECT 1" + ", 1" * statement_limits.SELECT_ITEMS_MAX + ") T",
+    "tokens": "SELECT 1 WHERE 1 IN (1" + ",1" * FEW_TOKENS + ")",
+}
+
+
+@pytest.fixture
+def deep() -> Iterator[None]:
+    """The recursion limit of the server."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(RECURSION_MAX)
+    yield
+    sys.setrecursionlimit(before)
+
+
+def plan(text: str) -> Any:
+    return Planner(Catalog()).plan(text, dialect.tokens_of(text), None, None, (), False)
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_deep_nesting_is_refused_before_it_is_parsed(name):
+    with pytest.raises(SqlError, match="nested too deeply") as caught:
+        dialect.tokens_of(NESTED[name])
+
+    assert caught.value.errno == 1005
+
+
+@pytest.mark.parametrize("name", TOO_MANY)
+def test_too_many_parts_are_refused_before_they_are_parsed(name, monkeypatch):
+    monkeypatch.setattr(statement_limits, "TOKENS_MAX", FEW_TOKENS)
+
+    with pytest.raises(SqlError, match=r"too complex: .* more than") as caught:
+        dialect.tokens_of(TOO_MANY[name])
+
+    assert caught.value.errno == 1005
+
+
+def test_what_is_within_the_limits_is_planned(deep):
+    inside = statement_limits.NESTING_MAX - 1
+
+    assert plan("SELECT " + "(" * inside + "1" + ")" * inside).kind == "SELECT"
+    assert plan("SELECT 1" + ", 1" * (statement_limits.SELECT_ITEMS_MAX - 1)).kind == "SELECT"
+    joins = "".join(f" JOIN (SELECT 1 AS A) T{n} ON T.A = T{n}.A" for n in range(statement_limits.JOINS_MAX))
+    assert plan(f"SELECT 1 FROM (SELECT 1 AS A) T{joins}").kind == "SELECT"
+
+
+@pytest.mark.parametrize("join", ["JOIN T", "JOIN (SELECT 1)"])
+def test_joins_that_the_parser_tries_again_and_again_end_with_its_budget(join):
+    with pytest.raises(SqlError, match="too many steps to read") as caught:
+        plan("SELECT 1 FROM T" + f" {join}" * 100)
+
+    assert caught.value.errno == 1005
+
+
+def test_aliases_that_double_each_other_end_with_the_budget(cursor):
+    cursor.execute("CREATE TABLE T (X NUMBER)")
+    items = ", ".join(f"A{n} + A{n} AS A{n + 1}" for n in range(60))
+
+    with pytest.raises(Exception, match="too complex"):
+        cursor.execute(f"SELECT 1 AS A0, {items} FROM T")
+
+
+def test_views_that_double_each_other_end_with_the_budget(cursor):
+    cursor.execute("CREATE VIEW V0 AS SELECT 1 AS X")
+
+    with pytest.raises(Exception, match=r"too complex|nested too deeply"):
+        make_views(cursor)
+
+
+def make_views(cursor: Any) -> None:
+    """Each reads the one before eight times."""
+    for n in range(30):
+        copies = ", ".join(f"V{n} T{number}" for number in range(8))
+        cursor.execute(f"CREATE VIEW V{n + 1} AS SELECT T0.X FROM {copies}")
+
+
+def test_names_of_nested_queries_do_not_cost_cubic_time(deep):
+    """Counted in steps of sqlglot's generator, not in time."""
+    written: list[int] = []
+    generate = dialect._dialect.generate
+
+    class Counting(type(dialect._dialect)):  # type: ignore[misc]
+        def generate(self, expression: Any, *args: Any, **kwargs: Any) -> str:
+            written.append(sum(1 for _ in expression.walk()))
+            return str(generate(expression, *args, **kwargs))
+
+    depth = 90
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dialect, "_dialect", Counting())
+        plan("SELECT " + "(SELECT " * depth + "1" + ")" * depth)
+
+    assert max(written) <= dialect.SHOWN_NODES_MAX
+
+
+def test_a_long_list_of_rows_is_inserted(cursor):
+    """As drivers with client-side binds write it: planned by a thread."""
+    cursor.execute("CREATE TABLE T (ID NUMBER, NAME VARCHAR)")
+    rows = ", ".join(f"({number}, 'name {number}')" for number in range(2_000))
+
+    cursor.execute(f"INSERT INTO T VALUES {rows}")
+
+    assert cursor.execute("SELECT COUNT(*), SUM(ID) FROM T").fetchone() == (2_000, 1_999_000)
+
+
+def test_a_long_statement_that_is_wrong_is_refused_with_the_usual_error(cursor):
+    long = "1, " * statement_limits.INLINE_CHARACTERS
+
+    with pytest.raises(Exception, match="syntax error"):
+        cursor.execute(f"SELECT 1 WHERE 1 IN ({long} 1")
+
+
+def test_a_command_of_too_many_tokens_is_refused(cursor):
+    columns = ", ".join(f"C{number} NUMBER" for number in range(statement_limits.COMMAND_TOKENS_MAX // 2))
+
+    with pytest.raises(Exception, match="too complex"):
+        cursor.execute(f"CREATE TABLE WIDE ({columns})")
+
+
+HEAVY = "SELECT 1 WHERE " + " AND ".join("X.Y IN (1, 2, 3, 4, 5, 6, 7, 8, 9)" for _ in range(9_000))
+
+
+def send(wire: Wire, text: str) -> None:
+    """Without waiting for the answer."""
+    headers = {"Authorization": f'Snowflake Token="{wire.token}"'}
+    body = json.dumps({"sqlText": text})
+    wire.http.request("POST", f"/queries/v1/query-request?requestId={uuid.uuid4()}", body, headers)
+
+
+def test_others_are_served_while_a_long_statement_is_planned_and_it_can_be_cancelled(server: EmbeddedServer):
+    heavy, other = Wire(server), Wire(server)
+    tag = uuid.uuid4().hex
+    heavy.sql(f"ALTER SESSION SET QUERY_TAG = '{tag}'")
+    number = heavy.sql("SELECT CURRENT_SESSION()")[0][0]
+    before = len(server.history(tag))
+    send(heavy, HEAVY)
+    wait_until(lambda: server.ask("/__loadgen/stats")["under_way"] > 0, "the statement under way")
+
+    assert other.answers()
+    other.sql(f"SELECT SYSTEM$CANCEL_ALL_QUERIES({number})")
+
+    wait_until(lambda: len(server.history(tag)) > before, "the statement over")
+    assert server.history(tag)[-1]["error_code"] in (604, 1005)
+    assert heavy.http.getresponse().status == 200
+
+
+def test_sigterm_ends_the_server_while_a_long_statement_is_planned():
+    with reachable_directory() as path, serving(path / "data") as server:
+        wire = Wire(server)
+        send(wire, HEAVY)
+        wait_until(lambda: server.ask("/__loadgen/stats")["under_way"] > 0, "the statement under way")
+
+        assert server.stop(signal.SIGTERM) == 0
+
+
+def test_the_statement_that_froze_the_server_is_refused(server: EmbeddedServer):
+    wire = Wire(server)
+
+    with pytest.raises(Refused, match=r"001005: .*more than 200 joins"):
+        wire.sql("SELECT 1 FROM T" + " JOIN T" * 1_500)
+    with pytest.raises(Refused, match=r"001005: .*too many steps"):
+        wire.sql("SELECT 1 FROM T" + " JOIN T" * 150)
+    assert wire.answers()

@@ -21,7 +21,7 @@ name: nap
 connection: embedded
 control: {database: %s}
 target: {warehouse: %s, database: BENCH, schema: PUBLIC}
-workload: {statements: [{name: nap, sql: "SELECT SYSTEM$WAIT(200, 'MILLISECONDS')"}]}
+workload: {statements: [{name: nap, sql: "SELECT SYSTEM$WAIT(400, 'MILLISECONDS')"}]}
 load: {connections: 8, workers: 1, warmup: 1s, duration: %s}
 timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms,
          drain_interrupt: 1s, terminate_after: 500ms, kill_after: 500ms}

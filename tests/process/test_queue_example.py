@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control.run_queue import Queued
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
@@ -51,13 +50,6 @@ def queued(bench: PoolBench, name: str, text: str) -> None:
     assert main(["queue", "add", str(file), "--database", place, "-c", "embedded", "--priority", "5"]) == 0
 
 
-def complaints(bench: PoolBench, row: Queued) -> list[str]:
-    """What kept a run from passing, but for other processes of this machine."""
-    summary = json.loads((bench.folder / "runs" / str(row.run_id) / "summary.json").read_text("utf-8"))
-    assert row.exit_code == (0 if summary["verdict"] == "passed" else 5)
-    return [why for why in summary["validity"]["reasons"] if not why.startswith("the client was the limit")]
-
-
 def executions_ms(server: EmbeddedServer, run_id: str) -> list[float]:
     """Of the statements that the run measured, by the server's history."""
     lines = [line for line in server.history(run_id) if line["sql_text"].startswith(("SELECT", "UPDATE"))]
@@ -78,8 +70,8 @@ def test_what_is_queued_runs_on_the_pool_s_server_whatever_it_asks_for(bench, se
         "quickstart": ("COMPLETED", 1),
         "other": ("COMPLETED", 1),
     }, bench.log()
-    assert [complaints(bench, row) for row in rows.values()] == [[], []]
+    assert {name: row.exit_code for name, row in rows.items()} == {"quickstart": 0, "other": 0}, bench.log()
     quick, slow = (executions_ms(server, str(rows[name].run_id)) for name in ("quickstart", "other"))
-    assert min(slow) >= 400 > statistics.median(quick) > 50
+    assert min(slow) >= 400 > statistics.median(quick) > 100
     found = server.ask("/__loadgen/stats")["warehouses"]
     assert [found[name]["service_time"] for name in ("BENCH_WH", "OTHER_WH")] == [None, None], "put back"

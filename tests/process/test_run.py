@@ -28,10 +28,10 @@ RATE = """
 version: 1
 name: by-the-clock
 connection: embedded
-embedded: {service_time: "lognormal(100ms,0.3)"}
+embedded: {service_time: 400ms}
 target: {warehouse: BENCH_WH, database: BENCH, schema: PUBLIC}
 workload: {statements: [{name: one, sql: SELECT 1}]}
-load: {mode: rate, rate: 20/s, max_connections: 8, warmup: 1s, duration: 4s, workers: 2}
+load: {mode: rate, rate: 20/s, max_connections: 24, warmup: 1s, duration: 4s, workers: 2}
 thresholds: [p95 < 1ms, error_rate < 1%]
 """
 SLOW = """

@@ -1,11 +1,15 @@
 # The image of a worker, for `spawner: {kind: spcs}` or any other place that runs containers.
 # How to build and push it: schemas/spcs/README.md. The tests read this file; they do not build it.
-FROM python:3.11-slim
+# BASE pins it: docker build --build-arg BASE=python:3.11-slim@sha256:..., with the digest that
+# `docker buildx imagetools inspect python:3.11-slim` prints. A tag may become another image.
+ARG BASE=python:3.11-slim
+FROM ${BASE}
 
 WORKDIR /opt/loadgen
 ENV PATH="/opt/loadgen/bin:$PATH" PIP_NO_CACHE_DIR=1
 
-# Packages first, by what bin/ uses everywhere: they are installed again only when the lock has changed.
+# Packages first, by what bin/ uses everywhere, without those for development: they are installed again only when the
+# lock has changed.
 COPY requirements.lock ./
 COPY bin/ bin/
 RUN bash -euo pipefail -c 'root=$PWD; source bin/.bootstrap; ensure_environment .venv requirements.lock'

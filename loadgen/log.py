@@ -6,7 +6,7 @@
     redact()           text without passwords, keys and tokens
     register_secret()  a literal value that must never be shown, whatever the text around it
     Secret             a value that prints as ****
-    plain()            foreign text made safe for a terminal
+    printable()        foreign text with everything in it visible; all that is shown of it goes through here
 
 Redaction is the last line of defence: secrets should not be logged in the first place.
 """
@@ -18,6 +18,7 @@ import math
 import os
 import re
 import sys
+import textwrap
 import threading
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,8 @@ TEXT_LIMIT = 2_000  # characters of one foreign text on a screen
 LINE_LIMIT = 20_000  # characters of one logged message or traceback
 
 _SECRET_WORDS = ("password", "passwd", "pwd", "token", "private_key", "passphrase", "secret", "authorization")
+# Only as whole words of a name: MY_PAT, not PATH.
+_SECRET_WHOLE_WORDS = r"(?<![A-Za-z0-9])(?:pat|api[_-]?key|credentials?)(?![A-Za-z0-9])"
 _NOT_SECRET_ENDINGS = ("_file", "_path")
 _SECRET_LENGTH_MIN = 4  # masking every "a" would hide the log, not the secret
 
@@ -111,7 +114,8 @@ def register_secret(value: str) -> None:
 def is_secret_name(name: str) -> bool:
     """Does a key of this name hold a secret? `private_key` does, `private_key_file` does not."""
     lowered = name.lower()
-    return any(word in lowered for word in _SECRET_WORDS) and not lowered.endswith(_NOT_SECRET_ENDINGS)
+    known = any(word in lowered for word in _SECRET_WORDS) or re.search(_SECRET_WHOLE_WORDS, lowered) is not None
+    return known and not lowered.endswith(_NOT_SECRET_ENDINGS)
 
 
 # No pattern may backtrack over long runs: server texts of a megabyte pass through here.
@@ -127,7 +131,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(://[^/\s:@]{1,256}:)[^/\s@]{1,256}(?=@)"), rf"\g<1>{MASK}"),
 )
 _KEY_VALUE = re.compile(
-    rf"(?i)(?P<key>(?:{'|'.join(_SECRET_WORDS)})[\w-]{{0,40}})(?P<sep>\\?[\"']?\s*[:=]\s*)"
+    rf"(?i)(?P<key>(?:{'|'.join((*_SECRET_WORDS, _SECRET_WHOLE_WORDS))})[\w-]{{0,40}})(?P<sep>\\?[\"']?\s*[:=]\s*)"
     rf"(?P<value>{_QUOTED}|[^\s,;&(){{}}\[\]\"']+)"
 )
 
@@ -166,14 +170,31 @@ def _mask(key: str, value: object) -> object:
 
 # --- foreign text ----------------------------------------------------------------------------------------------------
 
-# C0 and C1 controls except tab and newline, the marks that turn the reading direction, and halves of characters.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# C0 and C1 controls, marks that turn, hide or break text (bidirectional, zero-width, line separators, tags), halves of
+# characters, what XML 1.0 forbids.
+_INVISIBLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\ufffe\uffff\U000e0000-\U000e007f]"
+)
 
 
-def plain(text: str, limit: int = TEXT_LIMIT) -> str:
-    """Foreign text made safe for a terminal: no control characters but tab and newline, at most `limit` long."""
-    cleaned = _UNSAFE.sub("", text)
-    return cleaned if len(cleaned) <= limit else f"{cleaned[: max(limit - 1, 0)]}…"[:limit]
+def printable(text: str, limit: int = TEXT_LIMIT, *, multiline: bool = False) -> str:
+    """Text from a table, a server or a file as one line in which everything is visible: ESC shows as ␛, a newline as ␊,
+    a mark that turns the reading direction as \\u202e. Nothing is dropped but what is beyond `limit` characters, and
+    that ends with an ellipsis. With `multiline`, newlines and tabs are kept: for text whose lines are loadgen's."""
+    shown = _INVISIBLE.sub(_picture_in_block if multiline else _picture, text[: limit + 1])
+    return shown if len(shown) <= limit else f"{shown[: max(limit - 1, 0)]}…"[:limit]
+
+
+def _picture(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "␡" if code == 0x7F else f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def _picture_in_block(match: re.Match[str]) -> str:
+    return match[0] if match[0] in "\n\t" else _picture(match)
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
@@ -205,9 +226,10 @@ class HumanFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = f"{_utc(record):%Y-%m-%dT%H:%M:%SZ} {record.levelname.lower()} {record.name}: {record.getMessage()}"
-        if self._tracebacks and record.exc_text:
-            text = f"{text}\n{record.exc_text}"
-        return plain(text, LINE_LIMIT).replace("\n", "\n  ")  # so that no foreign text can pass for a line of ours
+        shown = printable(text, LINE_LIMIT)
+        if self._tracebacks and record.exc_text:  # indented, so that no foreign text can pass for a line of the log
+            shown += "\n" + textwrap.indent(printable(record.exc_text, LINE_LIMIT, multiline=True), "  ")
+        return shown
 
 
 class JsonFormatter(logging.Formatter):
@@ -285,8 +307,9 @@ def configure(
 
 @contextlib.contextmanager
 def logged_to(file: Path) -> Iterator[None]:
-    """Meanwhile everything from INFO up goes to this file as well, as JSON lines."""
-    handler, root = _Handler(_open_private(file), JsonFormatter(), logging.INFO, owns_stream=True), logging.getLogger()
+    """Meanwhile everything from INFO up goes to this file as well, as JSON lines. A link in its place is refused."""
+    stream, root = _open_private(file, os.O_NOFOLLOW), logging.getLogger()
+    handler = _Handler(stream, JsonFormatter(), logging.INFO, owns_stream=True)
     level = root.level
     root.addHandler(handler)
     root.setLevel(min(level, logging.INFO))
@@ -298,10 +321,10 @@ def logged_to(file: Path) -> Iterator[None]:
         handler.close()
 
 
-def _open_private(path: Path) -> TextIO:
+def _open_private(path: Path, flags: int = 0) -> TextIO:
     """Open for appending; a new file is readable for its owner only."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
     except OSError as error:
         raise ConfigurationError(
             f"cannot write the log file {path}: {error.strerror}", remedy="Choose another file with --log-file."

@@ -285,7 +285,9 @@ def _make_result(
     lost = tuple(worker.why for worker in crew if worker.health is not Health.DONE)
     connections = connections_document(login_counts(crew, rows), run.start_time)
     said = patience.call(lambda: run_control_events.history(session, run.run_id))
-    delivered = _delivered(scenario, search, gathered, said, why_missing(connections))
+    delivered = _delivered(
+        scenario, search, gathered, said, why_missing(connections, crew, gathered, plan_run(scenario.load))
+    )
     evidence = Evidence(merged=merged, client=client, delivered=delivered, lost_workers=lost, gaps=gathered.gaps)
     facts = RunFacts(
         run_id=run.run_id,

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from loadgen.clock import Clock, SystemClock
 from loadgen.control import run_queue, run_status, schedule_fires, schedules
@@ -30,6 +30,7 @@ from loadgen.model.cron import parse_cron
 from loadgen.model.schedule import (
     BATCH,
     FIRES_PER_TICK_MAX,
+    MAX_CATCHUP,
     TICK_S,
     Fire,
     FireOutcome,
@@ -77,14 +78,21 @@ def tick(session: ControlSession, patience: Patience, *, fires_max: int = FIRES_
 
 
 def keep_ticking(
-    session: ControlSession, stop: threading.Event, *, every_s: float = TICK_S, clock: Clock | None = None
+    session: ControlSession,
+    stop: threading.Event,
+    *,
+    every_s: float = TICK_S,
+    clock: Clock | None = None,
+    then: Callable[[], None] = lambda: None,
 ) -> None:
-    """Tick until told to stop; an outage of the control plane ends nothing. For a thread that owns the session."""
+    """Tick until told to stop, and do something after each; an outage of the control plane ends nothing. For a thread
+    that owns the session."""
     clock = clock or SystemClock()
     patience = Patience(stop=stop, attempts=1, clock=clock)
     while not stop.is_set():
         try:
             more = tick(session, patience).more
+            then()
         except Exception as error:  # the top of a thread: nights must not go by without anybody noticing the schedules
             event(log, logging.WARNING, "schedule_tick_failed", why=str(error) or type(error).__name__)
             more = False
@@ -99,44 +107,56 @@ class _Tick:
         self._session, self._patience, self._fires_max = session, patience, fires_max
         self._fired: list[Fired] = []
         self._complaints: list[Complaint] = []
+        self._in_doubt: tuple[str, Exception] | None = None  # failed, perhaps because the control plane is unreachable
 
     def done(self) -> Ticked:
         self._finish_others()
         seen, more = self._fire_all()
+        if self._in_doubt is not None:  # nothing has worked since
+            raise self._in_doubt[1]
         return Ticked(schedules=seen, fired=tuple(self._fired), complaints=tuple(self._complaints), more=more)
 
     def _finish_others(self) -> None:
         """Queue what was recorded and not queued: its scheduler died in between, or is just doing the same."""
+        failing: set[str] = set()
         for left in self._patience.call(lambda: schedule_fires.due(self._session, self._fires_max)):
             if left.name is None:
                 schedule_fires.remove(self._session, self._patience, left.schedule_id)
                 continue
-            with self._blaming(left.schedule_id, left.name, left.reason):
-                self._queue(left.schedule_id, left.name, left.at)
+            queue = partial(self._queue, left.schedule_id, left.name, left.at)
+            if left.schedule_id not in failing and not self._attempt(left.schedule_id, left.name, queue):
+                failing.add(left.schedule_id)
 
     def _fire_all(self) -> tuple[int, bool]:
         """How many schedules were looked at, and whether there was more to do than one tick may."""
-        seen = 0
-        after = ""
-        while batch := self._batch(after):
+        seen, last = 0, ""
+        while True:
+            batch, after = self._patience.call(partial(schedules.enabled, self._session, last, BATCH))
+            if after is None:
+                return seen, False
+            for error in batch.unreadable:
+                self._complain(str(error.key), str(error.key), str(error))
             now = aware(self._patience.call(lambda: run_status.server_time(self._session)))
             for row in batch:
-                with self._blaming(row.schedule_id, row.name, row.reason):
-                    pending = self._due(row, now)
-                    if self._fired and len(self._fired) + len(pending) > self._fires_max:
-                        return seen, True
-                    self._fire(row, pending)
+                full: list[bool] = []
+                self._attempt(row.schedule_id, row.name, partial(self._fire_due, row, now, full))
+                if full:
+                    return seen, True
                 seen += 1
-            after = batch[-1].schedule_id
-        return seen, False
+            last = after
 
-    def _batch(self, after: str) -> tuple[ScheduleRow, ...]:
-        return self._patience.call(lambda: schedules.enabled(self._session, after, BATCH))
+    def _fire_due(self, row: ScheduleRow, now: datetime, full: list[bool]) -> None:
+        """`full` gets an entry instead, when this tick has done as much as it may."""
+        pending = self._due(row, now)
+        if self._fired and len(self._fired) + len(pending) > self._fires_max:
+            full.append(True)
+        else:
+            self._fire(row, pending)
 
     def _due(self, row: ScheduleRow, now: datetime) -> tuple[Fire, ...]:
         schedule = Schedule(
             cron=parse_cron(row.cron, row.timezone),
-            max_catchup=row.max_catchup,
+            max_catchup=min(row.max_catchup, MAX_CATCHUP),
             overlap=Overlap(row.overlap),
             settled=row.last_fire_at,
         )
@@ -172,23 +192,28 @@ class _Tick:
         event(log, logging.INFO, "schedule_fired", name=fired.schedule, at=fired.at, outcome=fired.outcome)
         self._fired.append(fired)
 
-    @contextmanager
-    def _blaming(self, schedule_id: str, name: str, known: str | None) -> Iterator[None]:
-        """Whatever is wrong with one schedule, the others are not to blame; `known` is its last complaint."""
+    def _attempt(self, schedule_id: str, name: str, action: Callable[[], None]) -> bool:
+        """Did it work? Whatever is wrong with one schedule, the others are fired."""
         try:
-            yield
+            action()
+        except (Interrupted, ConnectFailed):  # the next schedule would fare no better
+            raise
         except Exception as error:
-            if _is_nobodys_fault(error):
-                raise
+            if isinstance(error, ControlFailed) and error.failure.retryable:
+                if self._in_doubt is not None:  # twice in a row: it is the control plane
+                    raise
+                self._in_doubt = name, error
+                return False
             reason = str(error) if isinstance(error, LoadgenError) else f"unexpected {type(error).__name__}: {error}"
-            event(log, logging.WARNING, "schedule_failed", name=name, why=reason)
-            if reason != known:
-                schedules.complain(self._session, self._patience, schedule_id, reason)
-            self._complaints.append(Complaint(schedule=name, reason=reason, is_new=reason != known))
+            self._complain(schedule_id, name, reason)
+            return False
+        if self._in_doubt is not None:  # the control plane is there: it was that schedule
+            doubted, failed = self._in_doubt
+            self._in_doubt = None
+            self._complaints.append(Complaint(schedule=doubted, reason=str(failed), is_new=True))
+        return True
 
-
-def _is_nobodys_fault(error: Exception) -> bool:
-    """The control plane is away, or we are to stop: the next schedule would fare no better."""
-    return isinstance(error, (Interrupted, ConnectFailed)) or (
-        isinstance(error, ControlFailed) and error.failure.retryable
-    )
+    def _complain(self, schedule_id: str, name: str, reason: str) -> None:
+        event(log, logging.WARNING, "schedule_failed", name=name, why=reason)
+        is_new = schedules.complain(self._session, self._patience, schedule_id, reason)
+        self._complaints.append(Complaint(schedule=name, reason=reason, is_new=is_new))

@@ -18,7 +18,7 @@ from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
 from loadgen.control.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import ConfigurationError, LoadgenError
-from loadgen.log import event, plain
+from loadgen.log import event, printable
 from loadgen.model.credits import credits_per_hour
 from loadgen.prepare.target import target_profile
 from loadgen.scenario.scenario import Scenario
@@ -187,14 +187,14 @@ def check_cost(scenario: Scenario, environ: Mapping[str, str] = os.environ) -> N
     try:
         found = _shown(connection, Ident.parse(name))
     except Exception as error:  # the driver leaks exceptions of its libraries
-        why = f"warehouse {plain(name, 100)} cannot be looked at: {describe(error)}"
+        why = f"warehouse {printable(name, 100)} cannot be looked at: {describe(error)}"
         raise CostUnknown(f"guardrails.max_credits is set, and {why}") from error
     finally:
         close(connection)
     if found is None:
-        raise CostUnknown(f"guardrails.max_credits is set, and this role does not see warehouse {plain(name, 100)}")
+        raise CostUnknown(f"guardrails.max_credits is set, and this role does not see warehouse {printable(name, 100)}")
     if credits_per_hour(found[0].size or "") is None:
-        size = plain(found[0].size or "that it does not tell", 50)
+        size = printable(found[0].size or "that it does not tell", 50)
         raise CostUnknown(f"guardrails.max_credits is set, and what a warehouse of size {size} costs is not known")
 
 

@@ -26,7 +26,7 @@ from loadgen.control.retry import Patience
 from loadgen.control.run_leases import OWNER_MAX, TAKEOVER_MARGIN_S, Holder, Term
 from loadgen.control.session import ControlSession
 from loadgen.errors import Busy, LoadgenError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.snowflake.ident import Ident
 from loadgen.snowflake.profile import Profile
 
@@ -155,11 +155,11 @@ def _bury_the_gone(session: ControlSession, patience: Patience, key: str) -> Non
 
 def busy_text(warehouse: Warehouse, holder: Holder | None) -> str:
     """Who has it, in one sentence."""
-    what = f"warehouse {plain(warehouse.name, 100)}"
+    what = f"warehouse {printable(warehouse.name, 100)}"
     if holder is None:
         return f"{what} is being taken by another run"
     scenario = holder.owner.partition(" ")[2]
-    by = f"scenario {plain(scenario, 60)}, {run_leases.process_of(holder.owner)}"
+    by = f"scenario {printable(scenario, 60)}, {run_leases.process_of(holder.owner)}"
     if holder.remaining_ms > 0:
         return f"{what} is in use by another run: {by}"
     free_s = max(0.0, TAKEOVER_MARGIN_S + holder.remaining_ms / 1000)

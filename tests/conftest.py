@@ -37,7 +37,7 @@ settings.register_profile(
 settings.load_profile("loadgen")
 
 # What waits for other processes goes first: the tail of a run is then made of short tests.
-FOLDERS = ("process", "security", "browser", "contract", "unit")
+FOLDERS = ("process", "browser", "contract", "security", "unit")
 LONG_FILES = {"tests/process/test_examples.py"}  # whose tests share nothing but a server
 _numbers = itertools.count(1)
 

@@ -1,4 +1,8 @@
-"""What several commands share: how they print tables and coloured lines, and the priority of those that measure."""
+"""What several commands share: how they print, and the priority of those that measure.
+
+This is the only place where text goes to stdout or stderr. What passes through here cannot move the cursor or turn the
+reading direction, and is visible.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,14 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.log import printable
+
 if TYPE_CHECKING:
+    from loadgen.control.records import Rows
     from loadgen.report.text import Line
 
 MEASURING_NICENESS = -10  # beside twelve busy programs on two cores, threads woke up 4 ms late with it, 10 without
@@ -29,8 +36,15 @@ def raise_priority() -> None:
         return
 
 
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print to stdout, or to stderr. Newlines and tabs are kept: what came from elsewhere has lost its own before."""
+    click.echo(printable(text, sys.maxsize, multiline=True), err=err, nl=nl)
+
+
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), gap: int = 2) -> str:
-    """Columns as wide as their widest cell, `gap` apart; those with a number in `right` are aligned there."""
+    """Columns as wide as their widest cell, `gap` apart; those with a number in `right` are aligned there. A row is one
+    line, whatever is in its cells."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     return "\n".join(
         (" " * gap)
@@ -59,7 +73,17 @@ def print_lines(lines: Iterable[Line]) -> None:
     """Lines of a result, with their colours on a terminal."""
     coloured = shows_colours()
     for line in lines:
-        text = line.text
-        if coloured and line.mark:
-            text = text.replace(line.mark, click.style(line.mark, fg=line.colour, bold=True), 1)
+        text, mark = printable(line.text, sys.maxsize), printable(line.mark)
+        if coloured and mark:
+            text = text.replace(mark, click.style(mark, fg=line.colour, bold=True), 1)
         click.echo(text)
+
+
+def warn_unreadable(rows: Rows[Any]) -> None:
+    """Name the rows that a list leaves out."""
+    for error in rows.unreadable:
+        echo(f"warning: {printable(str(error), 500)}", err=True)
+
+
+def unreadable_as_json(rows: Rows[Any]) -> list[dict[str, str]]:
+    return [{"id": str(error.key), "reason": error.why} for error in rows.unreadable]

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import print_lines, terminal_width
+from loadgen.cli.common import echo, print_lines, terminal_width
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option
-from loadgen.errors import ConfigurationError, LoadgenError
-from loadgen.log import plain
+from loadgen.errors import LoadgenError
 
 if TYPE_CHECKING:
     from loadgen.cli.compare_runs import Refusal
@@ -99,11 +98,12 @@ def compare(
         return _refuse(pair, output)
     comparison = compare_runs(pair.a, pair.b, wanted, pair.configuration)
     if html_file is not None:
+        from loadgen.cli.report_files import write_file
         from loadgen.report.compare_html import comparison_html
 
-        _write(html_file, comparison_html(comparison))
+        write_file(html_file, comparison_html(comparison))
     if output == "json":
-        click.echo(json.dumps(comparison_data(comparison), indent=2))
+        echo(json.dumps(comparison_data(comparison), indent=2))
     else:
         width = terminal_width()
         print_lines(verdict_lines(comparison_text(comparison, width), comparison.verdict.value, width))
@@ -117,18 +117,8 @@ def _refuse(refusal: Refusal, output: str) -> int:
 
     if output == "json":
         data = refusal_data(refusal.a, refusal.b, refusal.reasons, refusal.hint, refusal.configuration)
-        click.echo(json.dumps(data, indent=2))
+        echo(json.dumps(data, indent=2))
         return NotComparable.exit_code
     forbidding = [one for one in refusal.configuration if one.forbids]
     said = "\n".join([f"not comparable: {'; '.join(refusal.reasons)}", *filter(None, [differences_text(forbidding)])])
     raise NotComparable(said, remedy=refusal.hint)
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, "utf-8")
-    except OSError as error:
-        raise ConfigurationError(
-            f"{plain(str(file), 300)} cannot be written: {error.strerror}",
-            remedy="Name a file in a folder that exists and that you may write to.",
-        ) from None

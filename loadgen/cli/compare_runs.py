@@ -20,7 +20,7 @@ from loadgen.control.retry import Patience
 from loadgen.control.run_status import Run
 from loadgen.control.session import ControlSession
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.metrics.document import WindowRow, read_window
 from loadgen.metrics.result import WindowResult, merge
 from loadgen.model.run import Phase
@@ -114,7 +114,7 @@ def _reasons(a: _Known, b: _Known, found: Sequence[Difference]) -> tuple[str, ..
     forbidding = [one for one in found if one.forbids]
     names = a.run.test_name, b.run.test_name
     if forbidding and names[0] != names[1]:
-        reasons.append(f"A is a run of {plain(names[0], 60)}, B of {plain(names[1], 60)}")
+        reasons.append(f"A is a run of {printable(names[0], 60)}, B of {printable(names[1], 60)}")
     statements = [known.summary["statements"] for _, known in runs if known.summary is not None]
     if not set.intersection(*map(set, statements)):
         reasons.append("they have no statement in common")

@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from loadgen.cli.away import away_from_main_thread
+from loadgen.cli.common import echo
 from loadgen.cli.place import serving
 from loadgen.errors import LoadgenError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.snowflake import driver
 from loadgen.snowflake.lookup import find_profile, known_profiles
 from loadgen.snowflake.probe import ROUND_TRIPS, Probe, probe
@@ -35,14 +36,14 @@ def list_connections(output: str) -> None:
     """Show every connection, and where it comes from. Secrets are never shown."""
     profiles, default, warnings = known_profiles(embedded=_running_server())
     for warning in dict.fromkeys([*warnings, *(warning for profile in profiles for warning in profile.warnings)]):
-        click.echo(f"warning: {warning}", err=True)
+        echo(f"warning: {warning}", err=True)
     rows = [{**_row(profile), "default": profile.name == default} for profile in profiles]
     if output == "json":
-        click.echo(json.dumps({"connections": rows, "default": default}, indent=2))
+        echo(json.dumps({"connections": rows, "default": default}, indent=2))
         return
     titles = ("name", "account", "user", "host", "authenticator", "source")
     lines = [("*" if row["default"] else "", *(_shown(row[title]) for title in titles)) for row in rows]
-    click.echo(_table([("", *(title.upper() for title in titles)), *lines]))
+    echo(_table([("", *(title.upper() for title in titles)), *lines]))
 
 
 @connections.command("test", epilog="\b\nExample:\n  loadgen connections test -c prod")
@@ -53,12 +54,12 @@ def test_connection(name: str | None, output: str) -> None:
     with serving(name):
         profile = find_profile(name)
         for warning in profile.warnings:
-            click.echo(f"warning: {warning}", err=True)
+            echo(f"warning: {warning}", err=True)
         found = away_from_main_thread(lambda: probe(profile), name="connections-test")
     if output == "json":
-        click.echo(json.dumps(_as_json(profile, found), indent=2))
+        echo(json.dumps(_as_json(profile, found), indent=2))
     else:
-        click.echo(_table(_as_lines(profile, found)))
+        echo(_table(_as_lines(profile, found)))
 
 
 def _running_server() -> tuple[str, str] | None:
@@ -83,7 +84,7 @@ def _row(profile: Profile) -> dict[str, Any]:
         "authenticator": profile.authenticator.lower(),
         "source": profile.origin("account") or profile.origin("host") or profile.origin("user"),
     }
-    return {key: None if value is None else plain(value, 300) for key, value in values.items()}
+    return {key: None if value is None else printable(value, 300) for key, value in values.items()}
 
 
 def _as_json(profile: Profile, found: Probe) -> dict[str, Any]:

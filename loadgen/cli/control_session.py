@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from loadgen.cli.away import away_from_main_thread
+from loadgen.cli.common import echo
 from loadgen.cli.place import Command, meant, place_options, serving
-from loadgen.log import plain
+from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.control.retry import Patience
@@ -66,7 +67,7 @@ def with_control_session(
 
     def note(error: ControlFailed) -> None:
         if not stop.is_set():
-            click.echo(f"warning: {plain(str(error))}; trying again", err=True)
+            echo(f"warning: {printable(str(error))}; trying again", err=True)
 
     try:
         with serving(aim.place.connection):

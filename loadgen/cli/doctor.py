@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import print_lines, terminal_width
+from loadgen.cli.common import echo, print_lines, terminal_width
 from loadgen.cli.place import Meant, format_option, meant, scenario_option, serving
 from loadgen.clock import SystemClock
 from loadgen.errors import LoadgenError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def doctor(file: Path | None, connection: str | None, output: str) -> int:
     from loadgen.doctor.examine import exit_code
 
     code = exit_code(found)
-    click.echo(json.dumps(_as_json(found, code), indent=2) if output == "json" else _summary(found))
+    echo(json.dumps(_as_json(found, code), indent=2) if output == "json" else _summary(found))
     return code
 
 
@@ -89,7 +89,7 @@ def _printed(examined: Iterable[Examined]) -> Iterator[Examined]:
     for each in examined:
         if each.check.section != section:
             section = each.check.section
-            click.echo(section)
+            echo(section)
         print_lines(_lines(each, only_ascii, terminal_width()))
         yield each
 
@@ -100,12 +100,12 @@ def _lines(each: Examined, only_ascii: bool, width: int | None) -> Iterator[Line
     finding = each.finding
     sign, in_ascii, colour = _SIGNS[finding.mark]
     mark = in_ascii if only_ascii else sign
-    said = plain(finding.said).replace("\n", " ")
+    said = printable(finding.said)
     text = f"  {mark} {each.check.name.ljust(NAME_WIDTH)}  {said}"
     yield from wrapped(Line(text, mark if colour else "", colour, indent=NAME_WIDTH + 6), width)
-    yield from (Line(f"      {plain(detail)}") for detail in finding.details)
+    yield from (Line(f"      {printable(detail)}") for detail in finding.details)
     if finding.remedy is not None:
-        yield from wrapped(Line(f"      {_ARROW[only_ascii]} {plain(finding.remedy)}", indent=8), width)
+        yield from wrapped(Line(f"      {_ARROW[only_ascii]} {printable(finding.remedy)}", indent=8), width)
 
 
 def _knows_signs() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.units import parse_duration_s
 
 LONGEST_S = 36_500 * 86_400.0  # a hundred years: calendars end somewhere
@@ -18,5 +18,5 @@ def duration_s(text: str, option: str) -> float:
     except ValueError:
         seconds = math.nan
     if not seconds <= LONGEST_S:
-        raise UsageError(f"{option} is {plain(text, 40)!r}", remedy=f"Write {option} 90d, 12h, 30m or 45s.")
+        raise UsageError(f"{option} is {printable(text, 40)!r}", remedy=f"Write {option} 90d, 12h, 30m or 45s.")
     return seconds

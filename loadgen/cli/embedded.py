@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from loadgen.cli.common import raise_priority
+from loadgen.cli.common import echo, raise_priority
 from loadgen.errors import EmbeddedServerError, UsageError
 
 PASSWORD_IN = "passwords are checked; the password is in "
@@ -61,8 +61,8 @@ def serve(
     raise_priority()  # service times are kept as exactly as the machine allows
 
     def ready(address: Address, password_file: Path | None) -> None:
-        who = NO_PASSWORD if password_file is None else f"{PASSWORD_IN}{password_file}"
-        click.echo(f"listening on {address.host}:{address.port}\n{who}")
+        echo(f"listening on {address.host}:{address.port}")
+        echo(NO_PASSWORD if password_file is None else f"{PASSWORD_IN}{password_file}")
 
     try:
         from loadgen.embedded import server

@@ -38,7 +38,7 @@ from loadgen.clock import Clock, SystemClock
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE, choose_data_dir, is_claimed, running_server
 from loadgen.embedded.entrance import PASSWORD_FILE
 from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError, LoadgenError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.snowflake import driver
 from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE, embedded_password, find_profile
 from loadgen.snowflake.profile import EMBEDDED
@@ -209,8 +209,8 @@ def _ask_model(address: str, method: str, message: Mapping[str, Any]) -> None:
         raise _not_ours(address) from None
     if status == 409:
         remedy = "Wait for it; or give the scenario another target.warehouse, or the same options under embedded."
-        raise Busy(f"the embedded server serves by one model per warehouse: {plain(why)}", remedy=remedy)
-    raise EmbeddedServerError(f"the embedded server refused the options under embedded: {plain(why)}")
+        raise Busy(f"the embedded server serves by one model per warehouse: {printable(why)}", remedy=remedy)
+    raise EmbeddedServerError(f"the embedded server refused the options under embedded: {printable(why)}")
 
 
 def _request(

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadgen.cli.common import echo
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option
 from loadgen.errors import Busy, RunFailed
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
@@ -72,11 +73,12 @@ def enrich(
     if record is not None:
         from loadgen.cli.amended_files import rewrite_files
         from loadgen.report.enrichment import with_enrichment
+        from loadgen.worker.arguments import is_id
 
         folder = output_dir / result.run_id
-        if rewrite_files(folder, record, lambda summary: with_enrichment(summary, result)):
-            click.echo(f"wrote the reports in {plain(str(folder))} again", err=True)
-    click.echo(json.dumps(_as_json(result), indent=2) if output == "json" else "\n".join(_lines(result)))
+        if is_id(result.run_id) and rewrite_files(folder, record, lambda summary: with_enrichment(summary, result)):
+            echo(f"wrote the reports in {printable(str(folder))} again", err=True)
+    echo(json.dumps(_as_json(result), indent=2) if output == "json" else "\n".join(_lines(result)))
 
 
 def _enrich(
@@ -108,7 +110,7 @@ def _enrich(
 
 
 def _tell(coming: int) -> None:
-    click.echo(f"not in the history yet: {counted(coming, 'statement')}; looking again", err=True)
+    echo(f"not in the history yet: {counted(coming, 'statement')}; looking again", err=True)
 
 
 def _as_json(result: EnrichmentResult) -> dict[str, object]:
@@ -125,12 +127,12 @@ def _lines(result: EnrichmentResult) -> Iterator[str]:
     share = (
         "nothing was logged" if coverage is None else f"{coverage:.1f} % of {counted(result.total, 'logged statement')}"
     )
-    yield f"run {plain(result.run_id)}: {result.status}, {share}"
+    yield f"run {printable(result.run_id)}: {result.status}, {share}"
     yield "  " + "  ".join(f"{status} {count:,}" for status, count in result.counts.items())
     if result.reasons:
         yield "why not all:"
     for reason in result.reasons:
-        yield f"  {plain(reason, 500)}"
+        yield f"  {printable(reason, 500)}"
     ledger = document["ledger_ms"]
     if ledger:
         yield f"time in Snowflake, of {document['ledger_samples']:,} measured statements that succeeded, in ms:"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadgen.cli.common import echo
 from loadgen.cli.place import Meant, format_option, meant, place_options, scenario_option, warn
 from loadgen.errors import ConfigurationError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 @place_options
 @click.option("--user", "users", metavar="NAME", multiple=True, help="Who runs scenarios. May be repeated.")
 @click.option("--admin", "admins", metavar="NAME", multiple=True, help="Who sets up and prepares. May be repeated.")
+@click.option("--queue-user", "queue_users", metavar="NAME", multiple=True, help="Who uses the queue. May be repeated.")
 @format_option
 def grants(
     file: Path | None,
@@ -30,13 +32,15 @@ def grants(
     warehouse: str | None,
     users: Sequence[str],
     admins: Sequence[str],
+    queue_users: Sequence[str],
     output: str,
 ) -> None:
     """Print the GRANT statements that loadgen needs, and no more.
 
-    For two roles: LOADGEN_ADMIN makes tables (setup, prepare), LOADGEN_RUN runs. With a scenario FILE its target is
-    included: its warehouse, and each of its tables with what the statements do to it. Review it, and have it run by
-    SECURITYADMIN. Connects to nothing; -c only supplies names that the scenario leaves out.
+    For three roles: LOADGEN_ADMIN makes tables (setup, prepare), LOADGEN_RUN runs, LOADGEN_QUEUE also uses the queue:
+    for pools, and for those who may queue runs on their hosts. With a scenario FILE its target is included: its
+    warehouse, and each of its tables with what the statements do to it. Review it, and have it run by SECURITYADMIN.
+    Connects to nothing; -c only supplies names that the scenario leaves out.
     """
     from loadgen.control import grants as rights
 
@@ -44,12 +48,12 @@ def grants(
     warn(aim.loaded)
     scenario = aim.loaded.scenario if aim.loaded is not None else None
     target = _target(aim) if scenario is not None else None
-    parts = rights.grants(aim.place, scenario, target, users=users, admins=admins)
+    parts = rights.grants(aim.place, scenario, target, users=users, admins=admins, queue_users=queue_users)
     if output == "json":
         listed = [{"notes": part.notes, "statements": part.statements} for part in parts]
-        click.echo(json.dumps({"parts": listed}, indent=2))
+        echo(json.dumps({"parts": listed}, indent=2))
     else:
-        click.echo(rights.script(parts))
+        echo(rights.script(parts))
 
 
 def _target(aim: Meant) -> Target:
@@ -64,7 +68,7 @@ def _target(aim: Meant) -> Target:
     try:
         profile = find_profile(aim.connection)
     except ConfigurationError as error:
-        click.echo(f"warning: {error}", err=True)
+        echo(f"warning: {error}", err=True)
         return Target(warehouse=wanted.warehouse, database=wanted.database, schema=wanted.schema)
     return Target(
         warehouse=wanted.warehouse or profile.text("warehouse"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from loadgen.cli.common import echo
 from loadgen.errors import ConfigurationError
 
 SCENARIO = "scenario.yaml"
@@ -25,16 +26,16 @@ def init(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if _write_new(directory / SCHEMA, resources.files("schemas").joinpath(SCHEMA).read_text("utf-8")):
-            click.echo(f"wrote {directory / SCHEMA}")
+            echo(f"wrote {directory / SCHEMA}")
         if not _write_new(scenario, resources.files("loadgen.scenario").joinpath("starter.yaml").read_text("utf-8")):
             raise ConfigurationError(f"{scenario} is already there", remedy="Choose another directory.")
     except OSError as error:
         raise ConfigurationError(
             f"cannot write to {directory}: {error.strerror}", remedy="Choose another directory: loadgen init DIR"
         ) from error
-    click.echo(f"wrote {scenario}")
-    click.echo(f"next: loadgen validate {scenario} --plan", err=True)
-    click.echo(f"      loadgen run {scenario}", err=True)
+    echo(f"wrote {scenario}")
+    echo(f"next: loadgen validate {scenario} --plan", err=True)
+    echo(f"      loadgen run {scenario}", err=True)
 
 
 def _write_new(path: Path, text: str) -> bool:

@@ -17,6 +17,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import select
 import sys
 import threading
@@ -30,8 +31,9 @@ import click
 
 import loadgen
 from loadgen.cli.commands import COMMANDS, ELSEWHERE, FIRST_STEPS, SECTIONS, Entry
+from loadgen.cli.common import echo
 from loadgen.errors import LoadgenError
-from loadgen.log import LINE_LIMIT, configure, plain, redact
+from loadgen.log import LINE_LIMIT, configure, printable, redact
 
 PROGRAM = "loadgen"
 _log = logging.getLogger(__name__)
@@ -286,22 +288,27 @@ def _fail(error: BaseException, *, json_wanted: bool) -> int:
         discard(sys.stdout)
         return 141
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        click.echo(error.format_message(), err=True)
+        echo(error.format_message(), err=True)
         return error.exit_code
     failure = describe(error)
     if not isinstance(error, click.ClickException):
         _log.info("command_failed", exc_info=error)
-    what, hint = (plain(redact(text or ""), LINE_LIMIT) for text in (failure.what, failure.hint))
+    what, hint = (_told(text or "") for text in (failure.what, failure.hint))
     try:
         if json_wanted:
             entry = {"message": what, "hint": hint or None, "exit_code": failure.exit_code}
-            click.echo(json.dumps({"error": entry}))
-        click.echo(f"error: {what}" + (f"\nhint: {hint}" if hint else ""), err=True)
+            echo(json.dumps({"error": entry}))
+        echo(f"error: {what}" + (f"\nhint: {hint}" if hint else ""), err=True)
     except OSError:  # stdout or stderr is gone: the exit code is all that can still be said
         discard(sys.stdout)
     if isinstance(error, OSError):
         discard(sys.stdout)  # perhaps the failure was writing to it, and Python would try once more at exit
     return failure.exit_code
+
+
+def _told(text: str) -> str:
+    """Without secrets; further lines are indented, so that none of them passes for a line of loadgen's."""
+    return re.sub(r"\n(?! )", "\n  ", printable(redact(text), LINE_LIMIT, multiline=True))
 
 
 def describe(error: BaseException) -> Failure:

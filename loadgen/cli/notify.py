@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.errors import Busy, LoadgenError
-from loadgen.log import plain, redact, register_secret
+from loadgen.log import printable, redact, register_secret
 from loadgen.report.compare import REGRESSION
 from loadgen.scenario.scenario import Notable, Notification, Scenario
 
@@ -45,15 +45,32 @@ def telling(scenario: Scenario, warn: Warn) -> Iterator[Told]:
         tell(scenario.notify, document_of(told.summary), warn)
 
 
+def tell_waiting(scenario: Scenario, queue_id: str, why: str, warn: Warn) -> None:
+    """A queued run does not begin: for those who are notified of failures."""
+    document = {
+        "text": f"loadgen: {scenario.name} has not run ({queue_id}): {why}",
+        "verdict": "not_run",
+        "scenario": scenario.name,
+        "run_id": None,
+        "queue_id": queue_id,
+        "exit_code": None,
+        "exit_reason": why,
+    }
+    _tell(scenario.notify, document, {Notable.ALWAYS, Notable.FAILED}, warn)
+
+
 def tell(notify: tuple[Notification, ...], document: Mapping[str, Any], warn: Warn) -> None:
     """Each that wants to know, one after another; what fails is a warning."""
-    happened = notable(document["exit_code"])
+    _tell(notify, document, notable(document["exit_code"]), warn)
+
+
+def _tell(notify: tuple[Notification, ...], document: Mapping[str, Any], happened: set[Notable], warn: Warn) -> None:
     body = json.dumps(document).encode()
     for number, one in enumerate(notify):
         if not happened.isdisjoint(one.on):
             why = _sent(one, body)
             if why:
-                warn(f"notify.{number}: {plain(redact(why), _WHY_MAX)}")
+                warn(f"notify.{number}: {printable(redact(why), _WHY_MAX)}")
 
 
 def notable(exit_code: int) -> set[Notable]:
@@ -115,11 +132,19 @@ def _request(url: str, body: bytes | None) -> str:
     import urllib.error
     import urllib.request
 
+    class SameHost(urllib.request.HTTPRedirectHandler):
+        """Follows no redirection to another host: an address that is allowed must not lead elsewhere."""
+
+        def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> Any:
+            if urllib.request.Request(newurl).host != req.host:
+                raise urllib.error.HTTPError(newurl, code, "and leads to another host", headers, fp)
+            return super().redirect_request(req, fp, code, msg, headers, newurl)
+
     register_secret(url)
     headers = {"User-Agent": "loadgen"} | ({"Content-Type": "application/json"} if body is not None else {})
     try:
         request = urllib.request.Request(url, data=body, headers=headers)
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        with urllib.request.build_opener(SameHost).open(request, timeout=TIMEOUT_S) as answer:
             answer.read(1)
     except urllib.error.HTTPError as error:
         return f"the answer was {error.code} {error.reason}"

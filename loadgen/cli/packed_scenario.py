@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.cli.allowed import default_connection
 from loadgen.errors import ScenarioInvalid, UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.cli.place import Meant
@@ -39,7 +39,8 @@ def packed_scenario(file: Path, connection: str | None, aim: Meant) -> PackedSce
     size = len(text) + sum(len(content) for content in files.values())
     if size > CHARACTERS_MAX:
         raise ScenarioInvalid(
-            f"{plain(str(file), 200)} and its value files have {size:,} characters; the queue keeps {CHARACTERS_MAX:,}",
+            f"{printable(str(file), 200)} and its value files have {size:,} characters;"
+            f" the queue keeps {CHARACTERS_MAX:,}",
             remedy="Let the scenario take the values from a query.",
         )
     warehouse = scenario.target.warehouse or "its warehouse"
@@ -49,10 +50,7 @@ def packed_scenario(file: Path, connection: str | None, aim: Meant) -> PackedSce
 
 def _default_connection() -> str:
     """By its name: the host that does the run may have another default one."""
-    from loadgen.snowflake.configfile import read_config_files
-
-    files = read_config_files(os.environ)
-    name = files.default_name or ("default" if "default" in files.sections else None)
+    name = default_connection()
     if name is None:
         raise UsageError(
             "the scenario names no connection, and the host that does the run cannot know which one is meant",
@@ -62,10 +60,14 @@ def _default_connection() -> str:
 
 
 def _text(folder: Path, name: str) -> str:
+    from loadgen.scenario.check_data import require_inside
+
     try:
+        require_inside(folder, name)
         return (folder / name).read_text("utf-8-sig")
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ScenarioInvalid(
-            f"the value file {plain(name, 200)} cannot be read: {why}", remedy="It is looked for beside the scenario."
+            f"the value file {printable(name, 200)} cannot be read: {why}",
+            remedy="It is looked for beside the scenario.",
         ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from loadgen.cli.common import echo
 from loadgen.errors import ConfigurationError
-from loadgen.log import plain
+from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.control.place import ControlPlace
@@ -59,17 +60,17 @@ def meant(file: Path | None, connection: str | None, **parts: str | None) -> Mea
     from loadgen.control.place import ControlPlace
     from loadgen.snowflake.ident import Ident
 
+    given = {name: text for name, text in parts.items() if text is not None}
+    for text in given.values():
+        Ident.parse(text)  # here, where the option can still be told
     if file is None:
         place = ControlPlace.from_environment()
         place = replace(place, connection=connection or place.connection or _the_only_one())
         loaded = None
         target = connection or os.environ.get("LOADGEN_CONNECTION") or place.connection
     else:
-        loaded = _loaded(file, connection)
+        loaded = _loaded(file, connection, [f"control.{name}={text}" for name, text in given.items()])
         place, target = ControlPlace.of_scenario(loaded.scenario), loaded.scenario.connection
-    given = {name: text for name, text in parts.items() if text is not None}
-    for text in given.values():
-        Ident.parse(text)  # here, where the option can still be told
     return Meant(place=replace(place, **given), connection=target, loaded=loaded)
 
 
@@ -85,17 +86,17 @@ def _the_only_one() -> str | None:
     return EMBEDDED if found == [EMBEDDED] else None
 
 
-def _loaded(file: Path, connection: str | None) -> Loaded:
+def _loaded(file: Path, connection: str | None, overrides: Sequence[str]) -> Loaded:
     from loadgen.scenario.read import read_scenario
 
-    loaded = read_scenario(file, environ=os.environ)
+    loaded = read_scenario(file, overrides=overrides, environ=os.environ)
     return replace(loaded, scenario=replace(loaded.scenario, connection=connection or loaded.scenario.connection))
 
 
 def warn(loaded: Loaded | None) -> None:
     """Say what the scenario's reader had to say."""
     for warning in loaded.warnings if loaded is not None else ():
-        click.echo(f"warning: {plain(str(warning))}", err=True)
+        echo(f"warning: {printable(str(warning))}", err=True)
 
 
 @contextmanager

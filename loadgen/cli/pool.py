@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.allowed import Allowed, allow_options, default_connection
+from loadgen.cli.common import echo, unreadable_as_json
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.duration import duration_s
 from loadgen.cli.place import Command, format_option
 from loadgen.cli.words import parse_words
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ def _runner_options(command: Command) -> Command:
             is_flag=True,
             help="Let runs measure beside others on a warehouse; their results say so.",
         ),
+        allow_options(),
         click.option("--program", hidden=True, help="What does a run, instead of this loadgen."),
     )
     for option in reversed(options):
@@ -98,6 +101,10 @@ def run(
     one warehouse one run measures at a time, unless --share-warehouse is given. SIGTERM and Ctrl-C: nothing new is
     begun, runs under way have --grace to end, then they are stopped and queued again; a second signal stops them at
     once.
+
+    Queued scenarios are data: they may use the pool's connection, and of this host what the options --allow-… name. A
+    run that asks for more becomes FAILED; a notify.command that is not allowed is not started. Every event is a line
+    on stderr.
     """
     from loadgen.cli.place import meant, serving
     from loadgen.cli.pool_job import keep_pool, runner_words
@@ -112,12 +119,14 @@ def run(
         max_age_s=duration_s(max_age, "--max-age"),
         max_runs=max_runs,
     )
-    labels, words = parse_words(runner["labels"], "--labels"), runner_words(runner)
+    labels = parse_words(runner["labels"], "--labels")
     poll_s, grace_s = duration_s(runner["poll"], "--poll"), duration_s(runner["grace"], "--grace")
     make_runs_folder(runner["output_dir"])
     place = meant(None, connection, database=database, schema=schema, warehouse=warehouse).place
+    allowed = Allowed.of_options(runner, place.connection or default_connection())
+    words = runner_words(runner, allowed)
     with serving(place.connection):
-        keep_pool(place, rules, labels, words, share=runner["share_warehouse"], poll_s=poll_s, grace_s=grace_s)
+        keep_pool(place, rules, labels, words, allowed, share=runner["share_warehouse"], poll_s=poll_s, grace_s=grace_s)
 
 
 @pool.command("runner", hidden=True, epilog="\b\nExample:\n  loadgen pool runner -c prod --labels zone=eu")
@@ -135,6 +144,7 @@ def runner(
     database: str | None,
     schema: str | None,
     warehouse: str | None,
+    **allow: Any,
 ) -> None:
     """Be one runner of a pool; its manager talks to it by stdin and stdout."""
     from loadgen.cli.place import meant
@@ -147,6 +157,7 @@ def runner(
         lease_s=duration_s(lease, "--lease"),
         poll_s=duration_s(poll, "--poll"),
         share=share_warehouse,
+        options=("--from-queue", *Allowed.of_options(allow).words),
         program=LOADGEN if program is None else shlex.split(program),
     )
     place = meant(None, connection, database=database, schema=schema, warehouse=warehouse).place
@@ -160,15 +171,17 @@ def stats(output: str, **place: str | None) -> None:
     """Show the runners of all pools: idle or busy, and the attempts of the last week."""
     found = with_control_session(_stats, name="pool", **place)
     if output == "json":
-        click.echo(json.dumps(found, indent=2))
+        echo(json.dumps(found, indent=2))
         return
-    click.echo(
+    for error in found["unreadable"]:
+        echo(f"warning: row {printable(error['id'], 100)} of POOL_WORKERS is unreadable: {error['reason']}", err=True)
+    echo(
         f"{counted(found['total_workers'], 'runner')}: {found['idle_workers']} idle,"
         f" {found['processing_workers']} busy;"
         f" {counted(found['total_completed'], 'attempt')} completed, {found['total_failed']} failed"
     )
     for worker_id, worker in found["workers"].items():
-        click.echo(f"  {plain(worker_id, 100)}  {worker['status']}  {worker['current_run'] or 'idle'}")
+        echo(f"  {printable(worker_id, 100)}  {worker['status']}  {printable(worker['current_run'] or 'idle')}")
 
 
 def _stats(session: ControlSession, patience: Patience) -> dict[str, Any]:
@@ -176,12 +189,16 @@ def _stats(session: ControlSession, patience: Patience) -> dict[str, Any]:
     from loadgen.model.pool_worker import PoolWorkerStatus
 
     living: list[PoolWorker] = []
+    unreadable: list[dict[str, str]] = []
     for status in (PoolWorkerStatus.ONLINE, PoolWorkerStatus.DRAINING):
-        page = pool_workers.page(session, patience, pool_workers.PAGE_MAX, status=status)
-        living += page.workers
-        while page.next_token is not None:
-            page = pool_workers.page(session, patience, pool_workers.PAGE_MAX, token=page.next_token, status=status)
+        token: str | None = None
+        while True:
+            page = pool_workers.page(session, patience, pool_workers.PAGE_MAX, token=token, status=status)
             living += page.workers
+            unreadable += unreadable_as_json(page.workers)
+            token = page.next_token
+            if token is None:
+                break
     completed, failed = pool_workers.totals(session, patience)
     processing = sum(worker.current_run is not None for worker in living)
     return {
@@ -199,4 +216,5 @@ def _stats(session: ControlSession, patience: Patience) -> dict[str, Any]:
             }
             for worker in living
         },
+        "unreadable": unreadable,
     }

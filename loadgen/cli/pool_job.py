@@ -11,21 +11,26 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
 
+from loadgen.cli.allowed import Allowed
 from loadgen.cli.away import away_from_main_thread
+from loadgen.cli.common import echo
 from loadgen.cli.duration import duration_s
 from loadgen.cli.main import GlobalOptions
 from loadgen.cli.signals import noted_signals
 from loadgen.cli.tables import ensure_tables
+from loadgen.cli.waiting import tell_stranded
 from loadgen.clock import SystemClock
 from loadgen.control.place import ControlPlace
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
 from loadgen.errors import UsageError
+from loadgen.log import LINE_LIMIT, printable
 from loadgen.units import counted
 from orchestrator.pool.attempt import LOADGEN, STOP_S
 from orchestrator.pool.attend import attend
@@ -47,6 +52,7 @@ def keep_pool(
     rules: PoolRules,
     labels: tuple[str, ...],
     words: Sequence[str],
+    allowed: Allowed,
     *,
     share: bool,
     poll_s: float,
@@ -58,19 +64,21 @@ def keep_pool(
     away_from_main_thread(lambda: ensure_tables(place, patience), name="pool")
     offers = capabilities(labels)
     upkeep = Upkeep(ControlSession(place, role="queue"), offers, share=share, poll_s=poll_s, clock=clock)
-    scheduler = threading.Thread(target=_tick, args=(place, stop), name="schedules", daemon=True)
     environment = _environment(place)
 
     def start(name: str) -> RunnerChild:
         return RunnerChild(name, words, environment, clock)
 
-    manager = PoolManager(rules, start, upkeep.take_depth, clock=clock)
+    def tell(line: str) -> None:
+        with suppress(OSError):  # stderr may be gone; the pool goes on
+            echo(f"{clock.utc_now():%Y-%m-%d %H:%M:%S} {printable(line, LINE_LIMIT)}", err=True)
+
+    scheduler = threading.Thread(target=_tick, args=(place, stop, allowed, tell), name="schedules", daemon=True)
+    manager = PoolManager(rules, start, upkeep.take_depth, clock=clock, tell=tell)
     with noted_signals() as received:
         upkeep.start()
         scheduler.start()
-        click.echo(
-            f"pool of {rules.min_runners} to {counted(rules.max_runners, 'runner')}: {' '.join(offers)}", err=True
-        )
+        echo(f"pool of {rules.min_runners} to {counted(rules.max_runners, 'runner')}: {' '.join(offers)}", err=True)
         try:
             manager.run(received, leave_s=grace_s + STOP_S)
         finally:
@@ -89,13 +97,13 @@ def be_runner(place: ControlPlace, labels: tuple[str, ...], settings: RunnerSett
         raise runner.error
 
 
-def runner_words(given: Mapping[str, Any]) -> list[str]:
+def runner_words(given: Mapping[str, Any], allowed: Allowed) -> list[str]:
     """The command line of a runner, from the options of its pool."""
     if duration_s(given["lease"], "--lease") < LEASE_MIN_S or duration_s(given["poll"], "--poll") <= 0:
         raise UsageError("--lease and --poll are too short", remedy="Leave them out, or write --lease 60s --poll 5s.")
     words = [*LOADGEN, "pool", "runner", *(f"--labels={text}" for text in given["labels"])]
     words += [f"--{name}={given[name]}" for name in ("lease", "poll", "grace")]
-    words.append(f"--output-dir={given['output_dir']}")
+    words += [f"--output-dir={given['output_dir']}", *allowed.words]
     words += ["--share-warehouse"] if given["share_warehouse"] else []
     return words if given["program"] is None else [*words, f"--program={given['program']}"]
 
@@ -107,9 +115,14 @@ def _environment(place: ControlPlace) -> dict[str, str]:
     return {**os.environ, **place.to_environment(), "LOADGEN_LOG_LEVEL": level}
 
 
-def _tick(place: ControlPlace, stop: threading.Event) -> None:
-    session = ControlSession(place, role="schedules")
+def _tick(place: ControlPlace, stop: threading.Event, allowed: Allowed, tell: Callable[[str], None]) -> None:
+    session, patience = ControlSession(place, role="schedules"), Patience(stop=stop, attempts=1)
+
+    def look_at_queue() -> None:
+        for one in tell_stranded(session, patience, allowed, tell):
+            tell(f"{one.queue_id} waits: {one.reason}")
+
     try:
-        keep_ticking(session, stop)
+        keep_ticking(session, stop, then=look_at_queue)
     finally:
         session.close()

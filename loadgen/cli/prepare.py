@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.common import echo
 from loadgen.cli.signals import noted_signals
 from loadgen.clock import Clock, SystemClock
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def prepare(
         return
     with _server_for(scenario, connection):
         done = _prepare(scenario, connection, drop=drop, force=force, quiet=quiet, clock=SystemClock())
-    click.echo(_as_json(done) if output == "json" else _as_text(done))
+    echo(_as_json(done) if output == "json" else _as_text(done))
 
 
 def _scenario(file: Path, overrides: Sequence[str]) -> Scenario:
@@ -86,7 +87,7 @@ def _scenario(file: Path, overrides: Sequence[str]) -> Scenario:
 
     loaded = read_scenario(file, overrides=overrides, environ=os.environ)
     for warning in loaded.warnings:
-        click.echo(f"warning: {plain(str(warning))}", err=True)
+        echo(f"warning: {printable(str(warning))}", err=True)
     return loaded.scenario
 
 
@@ -112,7 +113,7 @@ def _prepare(
 
     profile = target_profile(scenario, connection)
     for warning in profile.warnings:
-        click.echo(f"warning: {plain(warning)}", err=True)
+        echo(f"warning: {printable(warning)}", err=True)
     job = _Job(scenario, opener(profile, scenario), drop=drop, force=force, clock=clock)
     display = display_for(quiet=quiet, clock=clock)
     with noted_signals() as received:
@@ -240,7 +241,7 @@ def _as_text(done: Prepared) -> str:
     if done.statements:
         lines.append(f"prepare.statements: {done.statements} executed")
     lines.append(f"prepared in {done.seconds:.1f} s")
-    return plain("\n".join(lines))
+    return "\n".join(map(printable, lines))
 
 
 def _said(table: PreparedTable) -> str:
@@ -271,8 +272,8 @@ def _print_plan(scenario: Scenario, drop: bool, output: str) -> None:
 
     planned = dry_run(scenario, drop=drop)
     if output == "json":
-        click.echo(json.dumps({"dry_run": True, "statements": [asdict(one) for one in planned]}, indent=2))
+        echo(json.dumps({"dry_run": True, "statements": [asdict(one) for one in planned]}, indent=2))
     elif planned:
-        click.echo("\n\n".join(plain(f"-- {one.note}\n{one.sql};", SQL_SHOWN_MAX) for one in planned))
+        echo("\n\n".join(printable(f"-- {one.note}\n{one.sql};", SQL_SHOWN_MAX, multiline=True) for one in planned))
     else:
-        click.echo("-- the scenario lists nothing under prepare")
+        echo("-- the scenario lists nothing under prepare")

@@ -9,13 +9,13 @@ import os
 import sys
 from typing import Protocol
 
-import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from loadgen.cli.common import echo
 from loadgen.clock import Clock
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.prepare.prepare import Progress as State
 from loadgen.prepare.prepare import Step
 from loadgen.units import NS_PER_S, counted
@@ -74,7 +74,7 @@ class Lines:
             self.say(line(state, state.rows_there - self._first_rows, (now_ns - self._first_ns) / NS_PER_S))
 
     def say(self, text: str) -> None:
-        click.echo(plain(text), err=True)
+        echo(printable(text), err=True)
 
     def close(self) -> None:
         """Nothing to put back."""
@@ -109,20 +109,20 @@ class Bar:
         self._progress.start()
 
     def show(self, state: State) -> None:
-        name = plain(state.table or _WORDS.get(state.step, str(state.step)))
+        name = printable(state.table or _WORDS.get(state.step, str(state.step)))
         if name not in self._tasks:
             total = state.rows if state.table else None
             self._tasks[name] = self._progress.add_task(name, total=total, completed=state.rows_there)
         if not state.table:  # nothing that could be measured: it moves while it lasts
             self._progress.update(self._tasks[name], refresh=True)
             return
-        looking = self._tasks.pop(plain(_WORDS[Step.LOOKING]), None)
+        looking = self._tasks.pop(printable(_WORDS[Step.LOOKING]), None)
         if looking is not None:
             self._progress.remove_task(looking)
         self._progress.update(self._tasks[name], completed=state.rows_there, refresh=True)
 
     def say(self, text: str) -> None:
-        self._progress.console.print(plain(text), markup=False, highlight=False)
+        self._progress.console.print(printable(text), markup=False, highlight=False)
 
     def close(self) -> None:
         """Give the terminal back: the cursor shows again, and what follows begins on a line of its own."""

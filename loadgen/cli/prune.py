@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.common import echo
 from loadgen.cli.control_session import control_options, place_given, with_control_session
 from loadgen.cli.duration import duration_s
 from loadgen.cli.place import format_option
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
@@ -73,18 +74,22 @@ def prune(age: str, output_dir: Path, dry_run: bool, output: str, **place: str |
 
     pruned = with_control_session(work, name="prune", **place_given(place))
     for folder in pruned.stuck:
-        click.echo(f"warning: could not delete {plain(str(folder.path), 200)}: may you write to it?", err=True)
-    click.echo(json.dumps(_as_json(pruned), indent=2) if output == "json" else _as_text(pruned))
+        echo(f"warning: could not delete {printable(str(folder.path), 200)}: may you write to it?", err=True)
+    echo(json.dumps(_as_json(pruned), indent=2) if output == "json" else _as_text(pruned))
 
 
 def _unneeded(session: ControlSession, patience: Patience, output_dir: Path, age_s: float) -> tuple[AttemptFolder, ...]:
     """Folders of attempts at what is not in the queue any more."""
     from loadgen.clock import SystemClock
     from loadgen.control import run_queue
+    from loadgen.control.records import RowUnreadable
     from orchestrator.pool.attempt_folders import old_folders
 
     def has_ended(queue_id: str) -> bool:
-        row = patience.call(lambda: run_queue.read(session, queue_id))
+        try:
+            row = patience.call(lambda: run_queue.read(session, queue_id))
+        except RowUnreadable:
+            return False
         return row is None or row.status.is_terminal
 
     before_s = SystemClock().utc_now().timestamp() - age_s
@@ -96,7 +101,7 @@ def _as_text(pruned: Pruned) -> str:
     if not (found.runs or found.queued or pruned.folders):
         return "nothing else is that old" if pruned.stuck else "nothing is that old"
     lines = [*_lines("run", found.runs), *_lines("queued", found.queued)]
-    lines += [f"folder  {plain(str(folder.path), 200)}" for folder in pruned.folders]
+    lines += [f"folder  {printable(str(folder.path), 200)}" for folder in pruned.folders]
     all_of_it = (
         f"{counted(len(found.runs), 'run')}, {counted(len(found.queued), 'queued run')} and"
         f" {counted(len(pruned.folders), 'folder')}"
@@ -107,7 +112,9 @@ def _as_text(pruned: Pruned) -> str:
 
 
 def _lines(kind: str, found: Sequence[Old]) -> list[str]:
-    return [f"{kind}  {one.id}  {plain(one.scenario, 60)}  ended {one.ended_at:%Y-%m-%d %H:%M} UTC" for one in found]
+    return [
+        f"{kind}  {one.id}  {printable(one.scenario, 60)}  ended {one.ended_at:%Y-%m-%d %H:%M} UTC" for one in found
+    ]
 
 
 def _as_json(pruned: Pruned) -> dict[str, Any]:

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 import click
 
 from loadgen.cli.baseline_options import baseline_options, judging_of
+from loadgen.cli.common import echo, unreadable_as_json, warn_unreadable
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option, meant, place_options, warn
 from loadgen.cli.who import who
 from loadgen.cli.words import parse_words
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 
 if TYPE_CHECKING:
+    from loadgen.cli.waiting import Stranded
     from loadgen.control.place import ControlPlace
+    from loadgen.control.records import Rows
     from loadgen.control.retry import Patience
     from loadgen.control.run_attempts import Attempt
     from loadgen.control.run_queue import Added, NewQueued, Queued
@@ -65,8 +68,8 @@ def add(
 
     The queue keeps the text of the scenario and of its value files: later changes of the files change nothing.
     Variables like ${NAME} are filled in now. Those that are named like a secret, and addresses of `notify:`, stay
-    references: they must be set where the run is done. It is judged by --baseline and tells as `notify:` says, as
-    `loadgen run` does.
+    references: they must be set where the run is done, and be allowed by the pool there (--allow-variable and others).
+    It is judged by --baseline and tells as `notify:` says, as `loadgen run` does.
 
     \b
     Exit code of the run, and what becomes of the queued run:
@@ -98,9 +101,9 @@ def add(
     )
     added = _added(aim.place, wanted)
     if output == "json":
-        click.echo(json.dumps({"queue_id": added.queue_id, "added": added.is_new}, indent=2))
+        echo(json.dumps({"queue_id": added.queue_id, "added": added.is_new}, indent=2))
         return
-    click.echo(f"queued {added.queue_id}" if added.is_new else f"queued before, with the same key: {added.queue_id}")
+    echo(f"queued {added.queue_id}" if added.is_new else f"queued before, with the same key: {added.queue_id}")
 
 
 @queue.command("list", epilog="\b\nExample:\n  loadgen queue list -c prod --status EXHAUSTED")
@@ -119,19 +122,26 @@ def add(
 def list_queued(limit: int, status: str | None, output: str, **place: str | None) -> None:
     """List queued runs, newest first."""
     from loadgen.cli.queue_view import queued_as_json, table
+    from loadgen.cli.waiting import stranded
     from loadgen.control import run_queue
 
     only = None if status is None else _status(status)
-    found = with_control_session(
-        lambda session, patience: patience.call(lambda: run_queue.newest(session, limit, status=only)),
-        name="queue",
-        **place,
-    )
+
+    def look(session: ControlSession, patience: Patience) -> tuple[Rows[Queued], tuple[Stranded, ...]]:
+        found = patience.call(lambda: run_queue.newest(session, limit, status=only))
+        return found, stranded(session, patience)
+
+    found, stuck = with_control_session(look, name="queue", **place)
     if output == "json":
-        click.echo(json.dumps({"queue": [queued_as_json(row) for row in found]}, indent=2))
+        told = {"queue": [queued_as_json(row) for row in found], "unreadable": unreadable_as_json(found)}
+        told["waiting"] = [{"queue_id": one.queue_id, "reason": one.reason} for one in stuck]
+        echo(json.dumps(told, indent=2))
         return
+    warn_unreadable(found)
+    for one in stuck:
+        echo(f"warning: {printable(one.queue_id, 100)} waits: {printable(one.reason, 300)}", err=True)
     none = "nothing is queued" if status is None else f"nothing is {status.upper()}"
-    click.echo(table(found) if found else none)
+    echo(table(found) if found else none)
 
 
 @queue.command("show", epilog="\b\nExample:\n  loadgen queue show orders-7f3a -c prod")
@@ -143,7 +153,7 @@ def show(queue_id: str, output: str, **place: str | None) -> None:
     from loadgen.cli.queue_view import as_json, as_text
     from loadgen.control import run_attempts, run_queue
 
-    def look(session: ControlSession, patience: Patience) -> tuple[Queued, Judging, tuple[Attempt, ...]]:
+    def look(session: ControlSession, patience: Patience) -> tuple[Queued, Judging, Rows[Attempt]]:
         found = run_queue.find(session, patience, queue_id)
         row = patience.call(lambda: run_queue.read(session, found))
         if row is None:
@@ -152,7 +162,8 @@ def show(queue_id: str, output: str, **place: str | None) -> None:
         return row, judging, patience.call(lambda: run_attempts.read(session, found))
 
     shown = with_control_session(look, name="queue", **place)
-    click.echo(json.dumps(as_json(*shown), indent=2) if output == "json" else as_text(*shown))
+    warn_unreadable(shown[2])
+    echo(json.dumps(as_json(*shown), indent=2) if output == "json" else as_text(*shown))
 
 
 @queue.command("cancel", epilog="\b\nExample:\n  loadgen queue cancel orders-7f3a -c prod")
@@ -218,10 +229,10 @@ def _print_asked(row: Queued, reason: str, output: str) -> None:
     if output == "json":
         from loadgen.cli.queue_view import queued_as_json
 
-        click.echo(json.dumps({**queued_as_json(row), "asked": row.reason == reason}, indent=2))
+        echo(json.dumps({**queued_as_json(row), "asked": row.reason == reason}, indent=2))
         return
     left = "" if row.reason == reason else ", and is left so"
-    click.echo(f"{row.queue_id} is {row.status}{left}")
+    echo(printable(f"{row.queue_id} is {row.status}{left}"))
 
 
 def _status(text: str) -> QueueStatus:
@@ -231,7 +242,7 @@ def _status(text: str) -> QueueStatus:
         return QueueStatus(text.upper())
     except ValueError:
         known = ", ".join(status.value for status in QueueStatus)
-        raise UsageError(f"there is no status {plain(text, 40)!r}", remedy=f"Choose one of {known}.") from None
+        raise UsageError(f"there is no status {printable(text, 40)!r}", remedy=f"Choose one of {known}.") from None
 
 
 def _check_key(key: str | None, longest: int) -> None:
@@ -246,4 +257,4 @@ def _moment(text: str) -> datetime:
         return (at if at.tzinfo is None else at.astimezone(UTC)).replace(tzinfo=None)
     except (ValueError, OverflowError):
         remedy = "Write --not-before 2026-11-17T02:00 (UTC), or with an offset: 2026-11-17T02:00+01:00."
-        raise UsageError(f"--not-before is {plain(text, 40)!r}", remedy=remedy) from None
+        raise UsageError(f"--not-before is {printable(text, 40)!r}", remedy=remedy) from None

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from loadgen.cli.common import text_table
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.queue import QueueStatus
 
 if TYPE_CHECKING:
@@ -36,23 +36,26 @@ def table(found: Sequence[Queued]) -> str:
 
 def as_text(row: Queued, judging: Judging, attempts: Sequence[Attempt]) -> str:
     facts = {
-        "scenario": plain(row.name, 100),
+        "scenario": printable(row.name, 100),
         "status": row.status.value,
-        "reason": None if row.reason is None else plain(row.reason, 500),
+        "reason": None if row.reason is None else printable(row.reason, 500),
         "exit code": None if row.exit_code is None else str(row.exit_code),
         "run": row.run_id,
         "priority": str(row.priority),
-        "requires": plain(" ".join(row.requires), 500) or None,
-        "connection": None if row.connection is None else plain(row.connection, 100),
-        "target": plain(row.target, 200) or None,
-        "judged by": plain(" ".join(judging.words), 200) or None,
+        "requires": printable(" ".join(row.requires), 500) or None,
+        "connection": None if row.connection is None else printable(row.connection, 100),
+        "target": printable(row.target, 200) or None,
+        "judged by": printable(" ".join(judging.words), 200) or None,
         "attempts": f"{row.attempts} of {row.max_attempts}",
-        "key": None if row.idempotency_key == row.queue_id else plain(row.idempotency_key, 200),
+        "key": None if row.idempotency_key == row.queue_id else printable(row.idempotency_key, 200),
         "created": _moment(row.created_at),
         "not before": _moment(row.available_at) if row.status is QueueStatus.QUEUED else None,
         "ended": _moment(row.ended_at),
     }
-    lines = [f"queued run {row.queue_id}", *(f"  {name:<10}  {value}" for name, value in facts.items() if value)]
+    lines = [
+        f"queued run {printable(row.queue_id)}",
+        *(f"  {name:<10}  {printable(value)}" for name, value in facts.items() if value),
+    ]
     return "\n".join([*lines, "", _attempts(attempts) if attempts else "nobody has tried yet"])
 
 
@@ -105,8 +108,8 @@ def _attempts(attempts: Sequence[Attempt]) -> str:
             "-" if attempt.exit_code is None else str(attempt.exit_code),
             attempt.run_id or "-",
             _moment(attempt.started_at) or "",
-            plain(attempt.owner, 100),
-            plain(attempt.reason or "-", 200),
+            printable(attempt.owner, 100),
+            printable(attempt.reason or "-", 200),
         )
         for attempt in attempts
     ]
@@ -116,10 +119,10 @@ def _attempts(attempts: Sequence[Attempt]) -> str:
 def _what(row: Queued) -> str:
     """What matters of it now."""
     if row.status in (QueueStatus.RUNNING, QueueStatus.CANCEL_REQUESTED):
-        return plain(f"by {row.owner}" + (f", run {row.run_id}" if row.run_id else ""), 120)
+        return printable(f"by {row.owner}" + (f", run {row.run_id}" if row.run_id else ""), 120)
     if row.status is QueueStatus.QUEUED and row.available_in_ms > 0:
         return f"in {row.available_in_ms / 1000:.0f} s"
-    return plain(row.run_id if row.status is QueueStatus.COMPLETED and row.run_id else row.reason or row.name, 120)
+    return printable(row.run_id if row.status is QueueStatus.COMPLETED and row.run_id else row.reason or row.name, 120)
 
 
 def _moment(at: datetime | None) -> str | None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import print_lines, terminal_width
+from loadgen.cli.common import echo, print_lines, terminal_width
 from loadgen.cli.control_session import control_options, place_given, with_control_session
 from loadgen.cli.place import format_option
 from loadgen.cli.who import who
 from loadgen.errors import Busy
-from loadgen.log import plain
+from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.control.retry import Patience
@@ -61,7 +61,7 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
     taken, too_many = _lead_on(living, place_given(place), output_dir)
     left += too_many
     if output == "json":
-        click.echo(json.dumps(_as_json(done, left, taken), indent=2))
+        echo(json.dumps(_as_json(done, left, taken), indent=2))
     else:
         _print(done, left, taken)
     return int(taken[0]["exit_code"]) if run is not None and taken else 0
@@ -76,7 +76,8 @@ def _lead_on(
     if not living:
         return [], []
     for one in living[1:]:
-        click.echo(f"run {one.run_id} is not led either: lead it on with `loadgen runs recover {one.run_id}`", err=True)
+        run_id = printable(one.run_id)
+        echo(f"run {run_id} is not led either: lead it on with `loadgen runs recover {run_id}`", err=True)
     try:
         return [take_over(living[0].run_id, place, output_dir)], list(living[1:])
     except EndedMeanwhile:
@@ -92,12 +93,12 @@ def _id(session: ControlSession, patience: Patience, name: str | None) -> str | 
 def _print(done: Sequence[Recovered], left: Sequence[Left], taken: Sequence[Mapping[str, Any]]) -> None:
     from loadgen.report.text import summary_lines
 
-    lines = [f"run {one.run_id} is {one.status} now: {plain(one.reason, 500)}" for one in done]
-    lines += [f"run {one.run_id} was left alone: {plain(one.why, 500)}" for one in left]
+    lines = [f"run {one.run_id} is {one.status} now: {one.reason}" for one in done]
+    lines += [f"run {one.run_id} was left alone: {one.why}" for one in left]
     if not lines and not taken:
         lines = ["nothing to recover: every run has ended, or is led"]
     for line in lines:
-        click.echo(line)
+        echo(printable(line))
     for summary in taken:
         print_lines(summary_lines(summary, width=terminal_width()))
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from loadgen.cli.common import print_lines, terminal_width
+from loadgen.cli.common import echo, print_lines, terminal_width
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 
 FORMATS = ("text", "json", "html", "md", "junit", "csv")
 ENDINGS = {
@@ -75,10 +75,10 @@ def report(
         return
     content = RENDERERS[kind](record)
     if out is None:
-        click.echo(content, nl=False)
+        echo(content, nl=False)
         return
     write_file(out, content)
-    click.echo(f"wrote {plain(str(out))}", err=True)
+    echo(f"wrote {printable(str(out))}", err=True)
 
 
 def _by_ending(out: Path | None) -> str:
@@ -87,7 +87,7 @@ def _by_ending(out: Path | None) -> str:
     kind = ENDINGS.get(out.suffix.lower())
     if kind is None:
         raise UsageError(
-            f"the ending of {plain(str(out), 200)} does not say what to write",
+            f"the ending of {printable(str(out), 200)} does not say what to write",
             remedy=f"Add --format {'|'.join(FORMATS)}, or use one of {' '.join(ENDINGS)}.",
         )
     return kind

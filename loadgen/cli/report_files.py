@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from loadgen.cli.runs_folder import open_private
 from loadgen.errors import cannot_write
 from loadgen.report.html import report_html
 from loadgen.report.intervals import intervals_csv
@@ -56,13 +58,15 @@ def _append(path: Path, record: RunRecord) -> None:
 
 
 def write_file(path: Path, content: str) -> None:
-    """Beside it first, then in its place: a reader sees the old file or the new one."""
+    """Beside it first, then in its place: a reader sees the old file or the new one. A new file is for its owner alone;
+    one that was there keeps its mode."""
     with _telling(path):
         if path.exists() and not path.is_file():  # /dev/stdout, a pipe: nothing to put in its place
             path.write_text(content, "utf-8", newline="")
             return
+        mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0o600
         draft = path.with_name(f".{path.name}.tmp")
-        with draft.open("w", encoding="utf-8", newline="") as file:
+        with open_private(draft, mode) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.allowed import Allowed, admitted, allow_options
 from loadgen.cli.baseline_options import baseline_options, check_confirm
-from loadgen.cli.common import print_lines, raise_priority, terminal_width
+from loadgen.cli.common import echo, print_lines, raise_priority, terminal_width
 from loadgen.cli.signals import noted_signals
 from loadgen.errors import LoadgenError, UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ HURRY_S = 10.0  # after a second signal the run must be over within this time
 @click.option(
     "--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print."
 )
+@click.option("--from-queue", is_flag=True, hidden=True, help="The scenario is a queue's: use what is allowed only.")
+@allow_options(hidden=True)
 def run(
     file: Path,
     connection: str | None,
@@ -84,6 +87,8 @@ def run(
     dry_run: bool,
     quiet: bool,
     output: str,
+    from_queue: bool,
+    **allow: Any,
 ) -> int:
     """Run a scenario: prepare what is missing, start workers, warm up, measure, and print the result.
 
@@ -94,11 +99,12 @@ def run(
     The first Ctrl-C, or another of these signals, ends the run gracefully and reports what was measured; the second
     cancels running statements; the third ends at once.
     """
-    loaded = _read(file, overrides)
+    allowed = Allowed.of_options(allow) if from_queue else None
+    loaded = _read(file, overrides, allowed)
     if dry_run:
         _print_plan(file, loaded, output)
         return 0
-    scenario = _scenario(loaded, connection, labels)
+    scenario = _scenario(loaded, connection, labels, allowed)
     check_confirm(baseline, confirm)
     if wait and share_warehouse:
         raise UsageError("--share-warehouse waits for nobody", remedy="Leave --wait out.")
@@ -125,14 +131,14 @@ def run(
         judge = judge_by(exact, place)
         told.summary = _run(make_job(), judge, quiet=quiet, output=output, again=confirm)
         if confirm and wants_second_run(told.summary):
-            click.echo("a regression is suspected: one more run will tell", err=True)
+            echo("a regression is suspected: one more run will tell", err=True)
             told.summary = _run(make_job(), judge, quiet=quiet, output=output, again=False)
     return int(told.summary["exit_code"])
 
 
 def _warn(line: str) -> None:
     with contextlib.suppress(OSError):  # stderr may be on the disk that is full
-        click.echo(f"warning: {line}", err=True)
+        echo(f"warning: {line}", err=True)
 
 
 Judge = Callable[[dict[str, Any]], dict[str, Any]]
@@ -145,14 +151,14 @@ def _run(job: RunJob, judge: Judge, *, quiet: bool, output: str, again: bool) ->
     def tell(summary: dict[str, Any]) -> None:
         if output == "json":
             if not (again and wants_second_run(summary)):  # one document: that of the run which tells
-                click.echo(json.dumps(summary, indent=2))
+                echo(json.dumps(summary, indent=2))
             return
         assert job.output is not None
         report = job.output / "report.html"
         shown = str(report) if report.is_file() else None
         print_lines(summary_lines(summary, str(job.output), report=shown, width=terminal_width()))
         if "baseline" in summary:
-            click.echo(plain(baseline_text(summary["baseline"])))
+            echo(printable(baseline_text(summary["baseline"])))
 
     return lead_to_the_end(job, quiet=quiet, judge=judge, tell=tell)
 
@@ -219,31 +225,51 @@ def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
             job.interrupt(received[0])
 
 
-def _read(file: Path, overrides: Sequence[str]) -> Loaded:
+def _read(file: Path, overrides: Sequence[str], allowed: Allowed | None) -> Loaded:
     """Once: it may be a pipe, and it may change while the run goes on."""
     from loadgen.scenario.read import read_scenario
 
-    return read_scenario(file, overrides=overrides, environ=os.environ)
+    variables = None if allowed is None else allowed.variables
+    return read_scenario(file, overrides=overrides, environ=os.environ, variables=variables)
 
 
-def _scenario(loaded: Loaded, connection: str | None, labels: Sequence[str]) -> Scenario:
+def with_control_of_environment(scenario: Scenario) -> Scenario:
+    """A queued run is recorded where its queue is. What is the same already is left: it counts for comparisons."""
+    from loadgen.control.place import ControlPlace
+
+    own, told = ControlPlace.of_scenario(scenario), ControlPlace.from_environment()
+    default = ControlPlace()
+    changed = {
+        name: getattr(told, name)
+        for name in ("connection", "database", "schema", "warehouse")
+        if getattr(told, name) != getattr(own, name)
+        and not (name in ("connection", "warehouse") and getattr(told, name) == getattr(default, name))
+    }
+    return dataclasses.replace(scenario, control=dataclasses.replace(scenario.control, **changed))
+
+
+def _scenario(
+    loaded: Loaded, connection: str | None, labels: Sequence[str], allowed: Allowed | None = None
+) -> Scenario:
     from loadgen.cli.validate import _cores
     from loadgen.scenario.workers import with_workers
 
     for warning in loaded.warnings:
-        click.echo(f"warning: {plain(str(warning))}", err=True)
+        echo(f"warning: {printable(str(warning))}", err=True)
     scenario = loaded.scenario
     if connection is not None:
         scenario = dataclasses.replace(scenario, connection=connection)
     given = dict(_label(text) for text in labels)
     scenario = dataclasses.replace(scenario, labels={**scenario.labels, **given})
+    if allowed is not None:
+        scenario = admitted(with_control_of_environment(scenario), allowed, _warn)
     return with_workers(scenario, _cores())
 
 
 def _label(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise UsageError(f"--label is {plain(text, 80)!r}", remedy="Write --label team=checkout.")
+        raise UsageError(f"--label is {printable(text, 80)!r}", remedy="Write --label team=checkout.")
     return key, value
 
 
@@ -279,9 +305,9 @@ def _write_files(job: RunJob, summary: dict[str, Any]) -> None:
         try:
             write()
         except LoadgenError as error:
-            _warn(f"{plain(str(error))}. {plain(error.remedy)}")
+            _warn(f"{printable(str(error))}. {printable(error.remedy)}")
         except Exception as error:  # a bug in a report
-            _warn(f"a file of the run was not written: {type(error).__name__}: {plain(str(error))}")
+            _warn(f"a file of the run was not written: {type(error).__name__}: {printable(str(error))}")
 
 
 def _print_plan(file: Path, loaded: Loaded, output: str) -> None:
@@ -289,4 +315,4 @@ def _print_plan(file: Path, loaded: Loaded, output: str) -> None:
     from loadgen.scenario.plan import plan
 
     result = Result(file=str(file), warnings=loaded.warnings, plan=plan(loaded, cores=_cores()))
-    click.echo(_as_json([result]) if output == "json" else _as_text([result]))
+    echo(_as_json([result]) if output == "json" else _as_text([result]))

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import click
-
+from loadgen.cli.common import echo
 from loadgen.cli.embedded_server import warehouse_model
 from loadgen.cli.run_record import read_record
 from loadgen.cli.runs_folder import LOGS, SPOOL, make_run_folder, make_runs_folder, remove_run_folder
@@ -27,7 +26,7 @@ from loadgen.control.session import ControlSession
 from loadgen.control.setup import do as set_up
 from loadgen.control.setup import look as look_at_setup
 from loadgen.errors import LoadgenError, cannot_write
-from loadgen.log import LINE_LIMIT, logged_to, plain
+from loadgen.log import LINE_LIMIT, logged_to, printable
 from loadgen.prepare.pools import read_pools
 from loadgen.prepare.prepare import PreparationStopped, Progress, prepare_scenario
 from loadgen.prepare.session import Session
@@ -292,4 +291,4 @@ def _uses(warehouse: Warehouse, scenario: Scenario) -> bool:
 
 def _show(line: str) -> None:
     """For whoever starts workers: also when progress is not wanted."""
-    click.echo(plain(line, LINE_LIMIT), err=True)
+    echo(printable(line, LINE_LIMIT), err=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import click
-
+from loadgen.cli.common import echo
 from loadgen.clock import Clock
 from loadgen.tui.look import WorkerState
 from loadgen.tui.view import LogLine, RunView
@@ -40,7 +39,7 @@ class RunLines:
             return
         line = f"{self._clock.utc_now():%Y-%m-%dT%H:%M:%SZ} {one_line(text, LINE_MAX)}"
         try:
-            click.echo(line, err=True)
+            echo(line, err=True)
         except OSError:
             self._silent = True
 

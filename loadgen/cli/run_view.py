@@ -15,7 +15,7 @@ from loadgen.control.run_status import Run, RunFigures
 from loadgen.control.session import ControlSession
 from loadgen.control.worker_heartbeats import WorkerRow
 from loadgen.errors import LoadgenError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.run import RunStatus
 from loadgen.model.worker import WorkerStatus
 from loadgen.report.text import VERDICT_COLOURS, Line, summary_lines, wrapped
@@ -125,8 +125,16 @@ def run_as_json(run: Run, figures: RunFigures | None, now: datetime) -> dict[str
         "errors": run.error_count if figures is None else figures.errors,
         "qps": run.current_qps if figures is None else figures.qps,
         "p95_ms": None if figures is None else figures.p95_ms,
-        "find_max": None if run.find_max_state is None else json.loads(run.find_max_state),
+        "find_max": _find_max(run.find_max_state),
     }
+
+
+def _find_max(written: str | None) -> Any:
+    """Of a row that another program may have written."""
+    try:
+        return None if written is None else json.loads(written)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _leader(holder: Holder) -> dict[str, Any]:
@@ -166,8 +174,8 @@ def as_lines(seen: Look, width: int | None, *, result: bool) -> list[Line]:
     operations, errors = (run.total_ops, run.error_count) if figures is None else (figures.operations, figures.errors)
     lines = [
         _head(run),
-        Line(f"  scenario {plain(run.test_name, 80)}, {_times(run, seen.now)}", indent=4),
-        *([Line(f"  reason: {plain(run.reason, REASON_SHOWN)}", indent=4)] if run.reason else []),
+        Line(f"  scenario {printable(run.test_name, 80)}, {_times(run, seen.now)}", indent=4),
+        *([Line(f"  reason: {printable(run.reason, REASON_SHOWN)}", indent=4)] if run.reason else []),
         *(Line(text, indent=4) for text in _leadership(seen)),
         Line(f"  {counted(operations, 'statement')}, {counted(errors, 'error')}{_pace(run, figures)}", indent=4),
         *(Line(text, indent=4) for text in _worker_lines(seen.workers)),
@@ -227,7 +235,7 @@ def _leadership(seen: Look) -> Iterator[str]:
     if holder is None:
         yield "  nobody leads it yet"
     elif holder.remaining_ms > 0:
-        yield f"  led by {plain(holder.owner, 100)} in term {holder.epoch}"
+        yield f"  led by {printable(holder.owner, 100)} in term {holder.epoch}"
     else:
         yield (
             f"  nobody has led it for {-holder.remaining_ms / 1000:.0f} s: workers end by themselves,"
@@ -249,4 +257,4 @@ def _worker_lines(workers: tuple[WorkerRow, ...]) -> Iterator[str]:
                 f" {beat.active_connections} busy, heard {row.age_ms / 1000:.1f} s ago{cpu}"
             )
         if beat.last_error:
-            yield f"  {'':<{width}}  {plain(beat.last_error, REASON_SHOWN)}"
+            yield f"  {'':<{width}}  {printable(beat.last_error, REASON_SHOWN)}"

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import print_lines, terminal_width, text_table
+from loadgen.cli.common import echo, print_lines, terminal_width, text_table, unreadable_as_json, warn_unreadable
 from loadgen.cli.control_session import control_options, place_given, with_control_session
 from loadgen.cli.duration import duration_s
 from loadgen.cli.place import format_option
 from loadgen.cli.prune import prune
 from loadgen.cli.recover import recover
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.cli.run_view import Look
+    from loadgen.control.records import Rows
     from loadgen.control.retry import Patience
     from loadgen.control.run_status import Run, RunFigures
     from loadgen.control.session import ControlSession
@@ -67,7 +68,7 @@ def list_runs(
     wanted_status = None if status is None else _status(status)
     within_s = None if within is None else duration_s(within, "--within")
 
-    def look(session: ControlSession, patience: Patience) -> tuple[tuple[Listed, ...], datetime]:
+    def look(session: ControlSession, patience: Patience) -> tuple[Rows[Listed], datetime]:
         from loadgen.control import run_status
 
         found = patience.call(
@@ -79,11 +80,14 @@ def list_runs(
     if output == "json":
         from loadgen.cli.run_view import run_as_json
 
-        click.echo(json.dumps({"runs": [run_as_json(*one, now) for one in found]}, indent=2))
-    elif found:
+        told = {"runs": [run_as_json(*one, now) for one in found], "unreadable": unreadable_as_json(found)}
+        echo(json.dumps(told, indent=2))
+        return
+    warn_unreadable(found)
+    if found:
         print_lines(_table(found, now, terminal_width()))
     else:
-        click.echo("there are no such runs" if status or scenario or within else "there are no runs yet")
+        echo("there are no such runs" if status or scenario or within else "there are no runs yet")
 
 
 @runs.command("show", epilog="\b\nExample:\n  loadgen runs show latest~1 -c prod --format json")
@@ -105,7 +109,7 @@ def show(run: str, output: str, **place: str | None) -> None:
     from loadgen.cli.run_view import as_json, as_lines
 
     if output == "json":
-        click.echo(json.dumps({**as_json(seen), "summary": seen.summary}, indent=2))
+        echo(json.dumps({**as_json(seen), "summary": seen.summary}, indent=2))
     else:
         print_lines(as_lines(seen, terminal_width(), result=True))
 
@@ -137,9 +141,9 @@ def logs(run: str, limit: int, output: str, **place: str | None) -> None:
 
     run_id, lines = with_control_session(look, name="runs", **place_given(place))
     if output == "json":
-        click.echo(json.dumps({"run_id": run_id, "lines": [_line_as_json(line) for line in lines]}, indent=2))
+        echo(json.dumps({"run_id": run_id, "lines": [_line_as_json(line) for line in lines]}, indent=2))
         return
-    click.echo("\n".join(map(_line, lines)) if lines else f"run {run_id} has logged nothing yet")
+    echo("\n".join(map(_line, lines)) if lines else f"run {printable(run_id)} has logged nothing yet")
 
 
 def _status(text: str) -> RunStatus:
@@ -149,7 +153,7 @@ def _status(text: str) -> RunStatus:
         return RunStatus(text.upper())
     except ValueError:
         known = ", ".join(status.value for status in RunStatus)
-        raise UsageError(f"there is no status {plain(text, 40)!r}", remedy=f"Choose one of {known}.") from None
+        raise UsageError(f"there is no status {printable(text, 40)!r}", remedy=f"Choose one of {known}.") from None
 
 
 # --- as text and JSON ------------------------------------------------------------------------------------------------
@@ -179,7 +183,7 @@ def _cells(run: Run, figures: RunFigures | None, now: datetime) -> dict[str, str
     qps = run.current_qps if figures is None else figures.qps
     return {
         "RUN": run.run_id,
-        "SCENARIO": plain(run.test_name, 40),
+        "SCENARIO": printable(run.test_name, 40),
         "START (UTC)": f"{run.start_time or run.created_at:%m-%d %H:%M}",
         "LASTED": lasted(run, now),
         "QPS": "-" if qps is None else f"{qps:,.1f}" if qps < 1_000 else f"{qps:,.0f}",
@@ -199,8 +203,7 @@ def _p95(p95_ms: float, at_least: bool) -> str:
 def _line(line: LogRow) -> str:
     moment = line.timestamp.isoformat(sep=" ", timespec="milliseconds")
     details = f"  {json.dumps(line.details, ensure_ascii=False)}" if line.details else ""
-    said = plain(f"{line.message}{details}").replace("\n", "\n    ")
-    return f"{moment}  {line.worker_id or 'orchestrator'}  {line.level:<7}  {said}"
+    return printable(f"{moment}  {line.worker_id or 'orchestrator'}  {line.level:<7}  {line.message}{details}")
 
 
 def _line_as_json(line: LogRow) -> dict[str, Any]:

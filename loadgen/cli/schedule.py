@@ -8,26 +8,31 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.allowed import Allowed, allow_options, default_connection
 from loadgen.cli.baseline_options import baseline_options, judging_of
-from loadgen.cli.control_session import control_options, with_control_session
+from loadgen.cli.common import echo, unreadable_as_json, warn_unreadable
+from loadgen.cli.control_session import control_options, place_given, with_control_session
 from loadgen.cli.place import format_option, meant, place_options, warn
 from loadgen.cli.schedule_print import print_units
 from loadgen.cli.words import parse_words
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.cli.place import Meant
+    from loadgen.cli.waiting import Stranded
     from loadgen.control.place import ControlPlace
+    from loadgen.control.records import Rows
     from loadgen.control.retry import Patience
     from loadgen.control.run_queue import NewQueued
     from loadgen.control.schedule_fires import FireRow
     from loadgen.control.schedules import NewSchedule, ScheduleRow
     from loadgen.control.session import ControlSession
+    from loadgen.model.schedule import Overlap
     from orchestrator.scheduler import Ticked
 
 SHOWN_FIRES = 10
@@ -62,7 +67,7 @@ def schedule() -> None:
     default=1,
     show_default=True,
     metavar="N",
-    help="After a time when nobody looked, fire the newest N that were missed.",
+    help="After a downtime, fire the newest N that were missed; above 1 with --overlap queue.",
 )
 @click.option(
     "--overlap",
@@ -98,8 +103,8 @@ def add(
 
     The schedule keeps the text of the scenario and of its value files: later changes of the files change nothing. To
     change a schedule, remove it and add it again. Variables like ${NAME} are filled in now; those that are named like
-    a secret, and addresses of `notify:`, stay references, and must be set where its runs are done. Runs are judged by
-    --baseline and tell as `notify:` says.
+    a secret, and addresses of `notify:`, stay references: they must be set where its runs are done, and be allowed by
+    the pool there (--allow-variable and others). Runs are judged by --baseline and tell as `notify:` says.
 
     \b
     Five fields: minute hour day-of-month month day-of-week
@@ -116,6 +121,7 @@ def add(
     from loadgen.model.schedule import Overlap
 
     _check_name(name)
+    _check_catchup(max_catchup, Overlap(overlap))
     parse_cron(expression, timezone)
     words = parse_words(requires, "--requires")
     aim = meant(file, connection, **parts)
@@ -135,9 +141,9 @@ def add(
     )
     row = _added(aim.place, new)
     if output == "json":
-        click.echo(json.dumps(schedule_as_json(row, row.created_at), indent=2))
+        echo(json.dumps(schedule_as_json(row, row.created_at), indent=2))
         return
-    click.echo(f"schedule {row.name} is there; {upcoming_text(row, row.created_at)}")
+    echo(f"schedule {row.name} is there; {upcoming_text(row, row.created_at)}")
 
 
 @schedule.command("list", epilog="\b\nExample:\n  loadgen schedule list -c prod")
@@ -149,9 +155,11 @@ def list_schedules(output: str, **place: str | None) -> None:
 
     rows, now = _all(place)
     if output == "json":
-        click.echo(json.dumps({"schedules": [schedule_as_json(row, now) for row in rows]}, indent=2))
+        told = {"schedules": [schedule_as_json(row, now) for row in rows], "unreadable": unreadable_as_json(rows)}
+        echo(json.dumps(told, indent=2))
         return
-    click.echo(table(rows, now) if rows else "there are no schedules")
+    warn_unreadable(rows)
+    echo(table(rows, now) if rows else "there are no schedules")
 
 
 @schedule.command("show", epilog="\b\nExample:\n  loadgen schedule show nightly -c prod")
@@ -164,14 +172,15 @@ def show(name: str, output: str, **place: str | None) -> None:
     from loadgen.control import schedule_fires, schedules
     from loadgen.model.queue import Judging
 
-    def look(session: ControlSession, patience: Patience) -> tuple[ScheduleRow, Judging, tuple[FireRow, ...], datetime]:
+    def look(session: ControlSession, patience: Patience) -> tuple[ScheduleRow, Judging, Rows[FireRow], datetime]:
         row = schedules.find(session, patience, name)
         wanted = patience.call(lambda: schedules.wanted(session, row.schedule_id))
         fires = patience.call(lambda: schedule_fires.newest(session, row.schedule_id, SHOWN_FIRES))
         return row, Judging() if wanted is None else wanted.judging, fires, _now(session, patience)
 
     shown = with_control_session(look, name="schedule", **place)
-    click.echo(json.dumps(as_json(*shown), indent=2) if output == "json" else as_text(*shown))
+    warn_unreadable(shown[2])
+    echo(json.dumps(as_json(*shown), indent=2) if output == "json" else as_text(*shown))
 
 
 @schedule.command("next", epilog="\b\nExample:\n  loadgen schedule next nightly -n 10")
@@ -187,9 +196,10 @@ def show_next(name: str | None, number: int, output: str, **place: str | None) -
 
     rows, now = _all(place) if name is None else _one(name, place)
     if output == "json":
-        click.echo(json.dumps({"schedules": [next_as_json(row, now, number) for row in rows]}, indent=2))
+        echo(json.dumps({"schedules": [next_as_json(row, now, number) for row in rows]}, indent=2))
         return
-    click.echo("\n".join(next_as_text(row, now, number) for row in rows) or "there are no schedules")
+    warn_unreadable(rows)
+    echo("\n".join(next_as_text(row, now, number) for row in rows) or "there are no schedules")
 
 
 @schedule.command("enable", epilog="\b\nExample:\n  loadgen schedule enable nightly -c prod")
@@ -241,43 +251,64 @@ def remove(name: str, output: str, **place: str | None) -> None:
         schedule_fires.remove(session, patience, row.schedule_id)
 
     with_control_session(change, name="schedule", **place)
-    click.echo(json.dumps({"removed": name}, indent=2) if output == "json" else f"schedule {plain(name)} is removed")
+    echo(json.dumps({"removed": name}, indent=2) if output == "json" else f"schedule {printable(name)} is removed")
 
 
 @schedule.command("tick", epilog="\b\nExample:\n  loadgen schedule tick --quiet -c prod")
 @click.option("-q", "--quiet", is_flag=True, help="Say something only when something is newly wrong.")
+@allow_options()
 @control_options
 @format_option
-def tick(quiet: bool, output: str, **place: str | None) -> None:
+def tick(quiet: bool, output: str, **given: Any) -> None:
     """Check every schedule once, and queue what is due. For crontabs and timers; may run several times at once.
 
-    A schedule that cannot be fired says why, here and in `loadgen schedule list`, and stops no other.
+    A schedule that cannot be fired says why, here and in `loadgen schedule list`, and stops no other. Queued runs that
+    no runner takes within two minutes are named once, and their scenarios' `notify:` is told, as --allow-… lets it.
     """
     from loadgen.cli.schedule_view import ticked_as_json, ticked_as_text
 
-    def look(session: ControlSession, patience: Patience) -> Ticked:
+    def look(session: ControlSession, patience: Patience) -> tuple[Ticked, tuple[Stranded, ...]]:
+        from loadgen.cli.waiting import tell_stranded
         from orchestrator.scheduler import tick as tick_once
 
-        return tick_once(session, patience)
+        done = tick_once(session, patience)
+        allowed = Allowed.of_options(given, session.place.connection or default_connection())
+        return done, tell_stranded(session, patience, allowed, _warn)
 
-    done = with_control_session(look, name="schedule", **place)
+    done, stuck = with_control_session(look, name="schedule", **place_given(given))
+    for one in stuck:
+        _warn(f"{one.queue_id} waits: {one.reason}")
     for complaint in done.complaints:
         if complaint.is_new or not quiet:
-            click.echo(f"warning: schedule {plain(complaint.schedule, 100)}: {plain(complaint.reason, 500)}", err=True)
+            echo(
+                f"warning: schedule {printable(complaint.schedule, 100)}: {printable(complaint.reason, 500)}", err=True
+            )
     if output == "json":
-        click.echo(json.dumps(ticked_as_json(done), indent=2))
+        echo(json.dumps(ticked_as_json(done), indent=2))
     elif not quiet:
-        click.echo(ticked_as_text(done))
+        echo(ticked_as_text(done))
 
 
 schedule.add_command(print_units)
 
 
+def _warn(line: str) -> None:
+    echo(f"warning: {printable(line, 500)}", err=True)
+
+
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{plain(name, 60)!r} is no name for a schedule",
+            f"{printable(name, 60)!r} is no name for a schedule",
             remedy="Write at most 100 letters, digits, dots, dashes and underscores, such as nightly-eu.",
+        )
+
+
+def _check_catchup(max_catchup: int, overlap: Overlap) -> None:
+    if max_catchup > 1 and overlap == "skip":
+        raise UsageError(
+            f"--max-catchup {max_catchup} queues several runs at once, and --overlap skip lets one through",
+            remedy="Add --overlap queue, or leave --max-catchup at 1.",
         )
 
 
@@ -323,20 +354,21 @@ def _now(session: ControlSession, patience: Patience) -> datetime:
     return aware(patience.call(lambda: run_status.server_time(session)))
 
 
-def _all(place: dict[str, str | None]) -> tuple[Sequence[ScheduleRow], datetime]:
+def _all(place: dict[str, str | None]) -> tuple[Rows[ScheduleRow], datetime]:
     from loadgen.control import schedules
 
-    def look(session: ControlSession, patience: Patience) -> tuple[Sequence[ScheduleRow], datetime]:
+    def look(session: ControlSession, patience: Patience) -> tuple[Rows[ScheduleRow], datetime]:
         return patience.call(lambda: schedules.by_name(session)), _now(session, patience)
 
     return with_control_session(look, name="schedule", **place)
 
 
-def _one(name: str, place: dict[str, str | None]) -> tuple[Sequence[ScheduleRow], datetime]:
+def _one(name: str, place: dict[str, str | None]) -> tuple[Rows[ScheduleRow], datetime]:
     from loadgen.control import schedules
+    from loadgen.control.records import Rows
 
-    def look(session: ControlSession, patience: Patience) -> tuple[Sequence[ScheduleRow], datetime]:
-        return [schedules.find(session, patience, name)], _now(session, patience)
+    def look(session: ControlSession, patience: Patience) -> tuple[Rows[ScheduleRow], datetime]:
+        return Rows([schedules.find(session, patience, name)]), _now(session, patience)
 
     return with_control_session(look, name="schedule", **place)
 
@@ -345,7 +377,7 @@ def _print_changed(row: ScheduleRow, what: str, now: datetime, output: str) -> N
     from loadgen.cli.schedule_view import schedule_as_json, upcoming_text
 
     if output == "json":
-        click.echo(json.dumps(schedule_as_json(row, now), indent=2))
+        echo(json.dumps(schedule_as_json(row, now), indent=2))
         return
     upcoming = f"; {upcoming_text(row, now)}" if row.enabled else ""
-    click.echo(f"schedule {plain(row.name, 100)} {what}{upcoming}")
+    echo(f"schedule {printable(row.name, 100)} {what}{upcoming}")

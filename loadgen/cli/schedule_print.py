@@ -9,9 +9,10 @@ from pathlib import Path
 
 import click
 
+from loadgen.cli.common import echo
 from loadgen.cli.control_session import control_options
 from loadgen.errors import ConfigurationError, UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 
 LIMIT_S = 300  # for a tick; the next one, or another host's, does what it left
 UNIT = "loadgen-schedule"
@@ -70,15 +71,15 @@ def print_units(kind: str | None, out: Path | None, **place: str | None) -> None
     if kind == "cron":
         if out is not None:
             raise UsageError("--out is for units of systemd", remedy="`crontab -e` takes the lines for cron.")
-        click.echo(crontab(_words(place)), nl=False)
+        echo(crontab(_words(place)), nl=False)
         return
     units = systemd_units(_words(place))
     if out is None:
-        click.echo("\n".join(units.values()), nl=False)
+        echo("\n".join(units.values()), nl=False)
         return
     for name, text in units.items():
         _write(out / name, text)
-        click.echo(f"wrote {plain(str(out / name))}")
+        echo(f"wrote {printable(str(out / name))}")
 
 
 def crontab(words: list[str]) -> str:
@@ -123,5 +124,5 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, "utf-8")
     except OSError as error:
         raise ConfigurationError(
-            f"{plain(str(path))} cannot be written: {error.strerror}", remedy="Choose another directory with --out."
+            f"{printable(str(path))} cannot be written: {error.strerror}", remedy="Choose another directory with --out."
         ) from error

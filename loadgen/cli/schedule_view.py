@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from loadgen.cli.common import text_table
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.cron import ScheduleInvalid, parse_cron
 from loadgen.units import counted
 
@@ -30,23 +30,26 @@ def upcoming(row: ScheduleRow, now: datetime, number: int) -> tuple[list[datetim
         cron = parse_cron(row.cron, row.timezone)
     except ScheduleInvalid as error:
         return [], str(error)
-    return list(itertools.islice(cron.after(max(now, row.last_fire_at)), number)), None
+    try:
+        return list(itertools.islice(cron.after(max(now, row.last_fire_at)), number)), None
+    except OverflowError:
+        return [], f"it is settled up to {_moment(row.last_fire_at)}"
 
 
 def upcoming_text(row: ScheduleRow, now: datetime) -> str:
     """When it comes next, in a few words."""
     fires, why = upcoming(row, now, 1)
-    return f"next {_both(fires[0], row.timezone)}" if fires else f"it will not fire: {plain(why or '', 300)}"
+    return f"next {_both(fires[0], row.timezone)}" if fires else f"it will not fire: {printable(why or '', 300)}"
 
 
 def table(rows: Sequence[ScheduleRow], now: datetime) -> str:
     head = ("NAME", "CRON", "ZONE", "SCENARIO", "NEXT (UTC)", "STATE")
     cells = [
         (
-            plain(row.name, 100),
-            plain(row.cron, 40),
-            plain(row.timezone, 40),
-            plain(row.scenario_name, 40),
+            printable(row.name, 100),
+            printable(row.cron, 40),
+            printable(row.timezone, 40),
+            printable(row.scenario_name, 40),
             _moment(fires[0]) if (fires := upcoming(row, now, 1)[0]) else "-",
             _state(row, now),
         )
@@ -57,21 +60,24 @@ def table(rows: Sequence[ScheduleRow], now: datetime) -> str:
 
 def as_text(row: ScheduleRow, judging: Judging, fires: Sequence[FireRow], now: datetime) -> str:
     facts = {
-        "cron": f"{plain(row.cron, 200)}  ({plain(row.timezone, 100)})",
+        "cron": f"{printable(row.cron, 200)}  ({printable(row.timezone, 100)})",
         "state": _state(row, now),
         "next": upcoming_text(row, now).removeprefix("next ") if row.enabled else None,
-        "scenario": plain(row.scenario_name, 100),
-        "connection": None if row.connection is None else plain(row.connection, 100),
-        "target": plain(row.target, 200) or None,
-        "requires": plain(" ".join(_words(row.requires)), 500) or None,
-        "judged by": plain(" ".join(judging.words), 200) or None,
+        "scenario": printable(row.scenario_name, 100),
+        "connection": None if row.connection is None else printable(row.connection, 100),
+        "target": printable(row.target, 200) or None,
+        "requires": printable(" ".join(_words(row.requires)), 500) or None,
+        "judged by": printable(" ".join(judging.words), 200) or None,
         "priority": str(row.priority),
-        "overlap": plain(row.overlap, 10),
+        "overlap": printable(row.overlap, 10),
         "max catchup": str(row.max_catchup),
         "settled": f"{_moment(row.last_fire_at)} UTC",
         "created": f"{_moment(row.created_at)} UTC",
     }
-    lines = [f"schedule {plain(row.name, 100)}", *(f"  {name:<11}  {value}" for name, value in facts.items() if value)]
+    lines = [
+        f"schedule {printable(row.name, 100)}",
+        *(f"  {name:<11}  {printable(value)}" for name, value in facts.items() if value),
+    ]
     return "\n".join([*lines, "", _fires(fires) if fires else "it has not come due yet"])
 
 
@@ -114,8 +120,8 @@ def as_json(row: ScheduleRow, judging: Judging, fires: Sequence[FireRow], now: d
 
 def next_as_text(row: ScheduleRow, now: datetime, number: int) -> str:
     fires, why = upcoming(row, now, number)
-    lines = [f"  {_both(fire, row.timezone)}" for fire in fires] or [f"  none: {plain(why or '', 300)}"]
-    return "\n".join([f"{plain(row.name, 100)}  {plain(row.cron, 200)}", *lines])
+    lines = [f"  {_both(fire, row.timezone)}" for fire in fires] or [f"  none: {printable(why or '', 300)}"]
+    return "\n".join([f"{printable(row.name, 100)}  {printable(row.cron, 200)}", *lines])
 
 
 def next_as_json(row: ScheduleRow, now: datetime, number: int) -> dict[str, Any]:
@@ -125,7 +131,7 @@ def next_as_json(row: ScheduleRow, now: datetime, number: int) -> dict[str, Any]
 
 def ticked_as_text(done: Ticked) -> str:
     lines = [
-        f"{_moment(fired.at)} UTC  {fired.outcome:<7}  {plain(fired.schedule, 100)}"
+        f"{_moment(fired.at)} UTC  {fired.outcome:<7}  {printable(fired.schedule, 100)}"
         + (f"  {fired.queue_id}" if fired.queue_id else "")
         for fired in done.fired
     ]
@@ -170,14 +176,14 @@ def _state(row: ScheduleRow, now: datetime) -> str:
     if not row.enabled:
         return "disabled"
     reason = row.reason or upcoming(row, now, 1)[1]
-    return f"cannot be fired: {plain(reason, 200)}" if reason else "enabled"
+    return f"cannot be fired: {printable(reason, 200)}" if reason else "enabled"
 
 
 def _words(requires: str) -> list[str]:
     """Of a row that may have been written by anybody."""
     try:
         found = json.loads(requires)
-    except ValueError:
+    except (ValueError, RecursionError):
         return [requires]
     return [str(word) for word in found] if isinstance(found, list) else [requires]
 
@@ -186,7 +192,7 @@ def _both(fire: datetime, timezone: str) -> str:
     """On the wall there, and in UTC."""
     local = fire.astimezone(ZoneInfo(timezone))
     utc = "" if timezone == "UTC" else f"  ({_moment(fire)} UTC)"
-    return f"{local:%a %Y-%m-%d %H:%M:%S} {plain(timezone, 100)}{utc}"
+    return f"{local:%a %Y-%m-%d %H:%M:%S} {printable(timezone, 100)}{utc}"
 
 
 def _moment(at: datetime) -> str:

@@ -4,6 +4,8 @@ from importlib import resources
 
 import click
 
+from loadgen.cli.common import echo
+
 
 @click.command()
 def schema() -> None:
@@ -14,4 +16,4 @@ def schema() -> None:
     \b
       # yaml-language-server: $schema=./scenario.schema.json
     """
-    click.echo(resources.files("schemas").joinpath("scenario.schema.json").read_text("utf-8"), nl=False)
+    echo(resources.files("schemas").joinpath("scenario.schema.json").read_text("utf-8"), nl=False)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from loadgen.cli.away import away_from_main_thread
+from loadgen.cli.common import echo
 from loadgen.cli.place import format_option, meant, place_options, scenario_option, serving, warn
-from loadgen.log import plain
+from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.control.place import ControlPlace
@@ -54,13 +55,13 @@ def setup(
     finally:
         stop.set()  # after Ctrl-C the thread is left behind, and has nothing to say any more
     if output == "json":
-        click.echo(json.dumps(_as_json(found, steps, dry_run), indent=2))
+        echo(json.dumps(_as_json(found, steps, dry_run), indent=2))
     elif dry_run:
-        click.echo(_script(found))
+        echo(_script(found))
     elif not steps:
-        click.echo(f"nothing to do: the control plane in {found.place.schema_name} is current")
+        echo(f"nothing to do: the control plane in {found.place.schema_name} is current")
     else:
-        click.echo(f"the control plane in {found.place.schema_name} is ready")
+        echo(f"the control plane in {found.place.schema_name} is ready")
 
 
 def _run(place: ControlPlace, stop: threading.Event, *, dry_run: bool, loud: bool) -> tuple[Setup, list[str]]:
@@ -73,7 +74,7 @@ def _run(place: ControlPlace, stop: threading.Event, *, dry_run: bool, loud: boo
     def told(step: str) -> None:
         steps.append(step)
         if loud:
-            click.echo(plain(step))
+            echo(printable(step))
 
     if not dry_run and not found.is_current:
         do(found, patience, told)
@@ -85,7 +86,7 @@ def _patience(stop: threading.Event) -> Patience:
 
     def note(error: ControlFailed) -> None:
         if not stop.is_set():
-            click.echo(f"warning: {plain(str(error))}; trying again", err=True)
+            echo(f"warning: {printable(str(error))}; trying again", err=True)
 
     return Patience(stop=stop, attempts=ATTEMPTS, note=note)
 

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from loadgen.cli.common import echo
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option
 
@@ -34,6 +35,6 @@ def status(
         warehouse=warehouse,
     )
     if output == "json":
-        click.echo(json.dumps(as_json(seen), indent=2))
+        echo(json.dumps(as_json(seen), indent=2))
     else:
         print_lines(as_lines(seen, terminal_width(), result=False))

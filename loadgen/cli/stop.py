@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadgen.cli.common import echo
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option
 from loadgen.cli.who import who
-from loadgen.log import plain
+from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.control.retry import Patience
@@ -62,7 +63,7 @@ def stop(
         schema=schema,
         warehouse=warehouse,
     )
-    click.echo(json.dumps(_as_json(asked), indent=2) if output == "json" else _as_text(asked))
+    echo(json.dumps(_as_json(asked), indent=2) if output == "json" else _as_text(asked))
 
 
 def _ask(session: ControlSession, patience: Patience, name: str, why: str | None) -> Asked:
@@ -70,7 +71,7 @@ def _ask(session: ControlSession, patience: Patience, name: str, why: str | None
 
     run_id = run_names.find(session, patience, name).run_id
     moment = patience.call(lambda: run_status.server_time(session))
-    reason = f"stopped by {who()} at {moment:%Y-%m-%d %H:%M:%S} UTC{f': {plain(why, 500)}' if why else ''}"
+    reason = f"stopped by {who()} at {moment:%Y-%m-%d %H:%M:%S} UTC{f': {printable(why, 500)}' if why else ''}"
     run = run_status.cancel(session, patience, run_id, reason)
     holder = patience.call(lambda: run_leases.read(session, run_id))
     return Asked(run=run, by_us=run.reason == reason, holder=holder)
@@ -90,9 +91,9 @@ def _as_json(asked: Asked) -> dict[str, object]:
 def _as_text(asked: Asked) -> str:
     run = asked.run
     if run.status.is_terminal and not asked.by_us:
-        return f"nothing to stop: run {run.run_id} is {run.status}"
+        return printable(f"nothing to stop: run {run.run_id} is {run.status}")
     first = f"run {run.run_id} was asked to end" if asked.by_us else f"run {run.run_id} is ending already"
-    lines = [f"{first}: {run.status}, {plain(run.reason or '', 500)}"]
+    lines = [printable(f"{first}: {run.status}, {run.reason or ''}")]
     if asked.is_led:
         lines.append("its `loadgen run` ends with exit code 130")
     if not run.status.is_terminal and not asked.is_led:

@@ -19,9 +19,10 @@ from loadgen.control import run_status
 from loadgen.control.place import ControlPlace
 from loadgen.control.session import ControlSession
 from loadgen.errors import LoadgenError, RunFailed
-from loadgen.log import logged_to
+from loadgen.log import logged_to, printable
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.scenario import Scenario, SpawnerKind
+from loadgen.worker.arguments import is_id
 from orchestrator.service import Finished, OrchestratorService
 from orchestrator.spawn.adopted import AdoptedContainers, AdoptedWorkers
 from orchestrator.spawn.spawner import Spawner
@@ -75,6 +76,8 @@ class TakeOver(RunJob):
 
 def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) -> dict[str, Any]:
     """Lead the run to its end; its summary."""
+    if not is_id(run_id):  # of a row; it becomes the name of a folder
+        raise RunFailed(f"the run id {printable(run_id, 100)!r} is no name for a folder: the run cannot be led on")
     aim = meant(None, place["connection"], **{name: value for name, value in place.items() if name != "connection"})
     with serving(aim.place.connection):
         scenario = away_from_main_thread(lambda: _scenario(aim.place, run_id), name="take-over")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from loadgen.cli.common import print_lines, terminal_width
+from loadgen.cli.common import echo, print_lines, terminal_width
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option
 
@@ -73,7 +73,7 @@ def trend(
     if html_file is not None:
         write_file(html_file, trend_html(found, last))
     if output == "json":
-        click.echo(json.dumps(trend_data(found, last), indent=2))
+        echo(json.dumps(trend_data(found, last), indent=2))
     else:
         width = terminal_width()
         print_lines(verdict_lines(trend_text(found, last, width), found.verdict.value, width))

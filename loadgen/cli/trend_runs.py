@@ -14,7 +14,7 @@ from loadgen.control.retry import Patience
 from loadgen.control.session import ControlSession
 from loadgen.control.test_results import ScenarioResult
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.report.likeness import DECISIVE, Setting, differences, driver_lightened, driver_major, unfit
 from loadgen.report.trend import Key, Night, OtherSeries, Trend, series_of, trend_of, values_of
 
@@ -118,9 +118,11 @@ def _other(nights: Sequence[Night], newest: Sequence[Night], known: Mapping[str,
 def _no_such_scenario(session: ControlSession, patience: Patience, scenario: str) -> UsageError:
     names = patience.call(lambda: run_status.scenarios(session, NAMES_MAX))
     near = difflib.get_close_matches(scenario, [name for name in names if name != scenario], n=1)
-    meant = f"Did you mean {plain(near[0], 60)}? " if near else ""
-    there = f"There are runs of {', '.join(plain(name, 60) for name in names)}." if names else "There are no runs yet."
+    meant = f"Did you mean {printable(near[0], 60)}? " if near else ""
+    there = (
+        f"There are runs of {', '.join(printable(name, 60) for name in names)}." if names else "There are no runs yet."
+    )
     return UsageError(
-        f"scenario {plain(scenario, 100)} has no run with a result",
+        f"scenario {printable(scenario, 100)} has no run with a result",
         remedy=f"{meant}Name a scenario as its file does, in `name:`. {there}",
     )

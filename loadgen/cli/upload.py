@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 from loadgen.cli.away import away_from_main_thread
+from loadgen.cli.common import echo
 from loadgen.cli.place import format_option, meant, place_options, serving
 from loadgen.cli.runs_folder import SPOOL
 from loadgen.errors import Busy, UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.control.place import ControlPlace
@@ -80,15 +81,15 @@ def upload(
         workers = [
             {"folder": one.folder, "executions": one.rows.get("execution", 0), "rows": one.rows} for one in uploaded
         ]
-        click.echo(json.dumps({"run_id": run_id, "workers": workers}, indent=2))
+        echo(json.dumps({"run_id": run_id, "workers": workers}, indent=2))
         return
     from loadgen.report.summary import counted
 
     for one in uploaded:
-        click.echo(f"{one.folder}: {counted(one.rows) or 'no rows'} are stored")
+        echo(f"{one.folder}: {counted(one.rows) or 'no rows'} are stored")
     if not uploaded:
-        places = ", ".join(plain(str(spool)) for spool in spools)
-        click.echo(f"nothing to upload: no process of run {plain(run_id)} left anything in {places}")
+        places = ", ".join(printable(str(spool)) for spool in spools)
+        echo(f"nothing to upload: no process of run {printable(run_id)} left anything in {places}")
 
 
 def _spools(output_dir: Path) -> list[Path]:
@@ -105,7 +106,7 @@ def _found(run: str, spools: list[Path]) -> tuple[str, list[Path]]:
 
     if not is_id(run):
         raise UsageError(
-            f"{plain(run, 100)!r} is no id of a run", remedy="`loadgen runs list` shows the runs there are."
+            f"{printable(run, 100)!r} is no id of a run", remedy="`loadgen runs list` shows the runs there are."
         )
     left = left_behind(spools)
     near = [run] if run in left else sorted(run_id for run_id in left if run_id.startswith(run))
@@ -147,8 +148,8 @@ def _rewrite(folder: Path, record: RunRecord) -> None:
     from loadgen.report.summary import with_unstored
 
     if rewrite_files(folder, record, lambda summary: with_unstored(summary, {})):
-        click.echo(f"wrote the reports in {plain(str(folder))} again", err=True)
+        echo(f"wrote the reports in {printable(str(folder))} again", err=True)
 
 
 def _note(error: ControlFailed) -> None:
-    click.echo(f"the control plane does not answer, trying again: {plain(str(error))}", err=True)
+    echo(f"the control plane does not answer, trying again: {printable(str(error))}", err=True)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.log import plain
+from loadgen.cli.common import echo
+from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def validate(files: Sequence[Path], with_plan: bool, overrides: Sequence[str], o
     show: Callable[[list[Result]], str] = {"text": _as_text, "json": _as_json, "github": _as_github}[output]
     shown = show(results)
     if shown:
-        click.echo(shown)
+        echo(shown)
     return INVALID if any(result.problems for result in results) else 0
 
 
@@ -164,4 +165,4 @@ def _escaped(text: str, more: str = "") -> str:
 
 
 def _safe(text: str) -> str:
-    return plain(text).replace("\n", " ")
+    return printable(text)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import print_lines, terminal_width
+from loadgen.cli.common import echo, print_lines, terminal_width
 from loadgen.cli.control_session import control_options
 from loadgen.cli.place import format_option, meant, serving
 from loadgen.cli.signals import noted_signals
-from loadgen.log import plain
+from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.cli.watch_job import Sight, WatchJob
@@ -75,11 +75,11 @@ def _end(job: WatchJob, received: list[int], output: str) -> int:
 
         figures = None if job.summary is None else figures_of(job.summary)
         now = job.clock.utc_now().replace(tzinfo=None)
-        click.echo(json.dumps({"run": None if last is None else run_as_json(last, figures, now)}, indent=2))
+        echo(json.dumps({"run": None if last is None else run_as_json(last, figures, now)}, indent=2))
     elif last is not None and last.status.is_terminal:
         print_lines(_verdict(job, last))
     elif last is not None:
-        click.echo(f"run {last.run_id} goes on: {last.status} {last.phase}", err=True)
+        echo(printable(f"run {last.run_id} goes on: {last.status} {last.phase}"), err=True)
     return 128 + received[0] if received and not job.done.is_set() else 0
 
 
@@ -89,7 +89,7 @@ def _verdict(job: WatchJob, run: Run) -> list[Line]:
     summary = job.summary or {}
     verdict = str(summary.get("verdict") or run.verdict or run.status)
     reason = " ".join(str(summary.get("exit_reason") or run.reason or "").split())
-    text = plain(f"{verdict.upper()}  {run.test_name}  run {run.run_id}: {reason}")
+    text = printable(f"{verdict.upper()}  {run.test_name}  run {run.run_id}: {reason}")
     return list(wrapped(Line(text, verdict.upper(), VERDICT_COLOURS.get(verdict)), terminal_width()))
 
 

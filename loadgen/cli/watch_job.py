@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-import click
-
+from loadgen.cli.common import echo
 from loadgen.cli.run_record import worker_seconds
 from loadgen.clock import Clock
 from loadgen.control import (
@@ -34,7 +33,7 @@ from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.test_logs import LogRow
 from loadgen.control.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import LoadgenError, RunFailed
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.run import RunStatus
 from loadgen.report.timeline import WorkerSecond
 from loadgen.report.verdict import Checked
@@ -111,7 +110,7 @@ class WatchJob:
 
     def _note(self, error: ControlFailed) -> None:
         if not self.stop.is_set():
-            click.echo(f"warning: {plain(str(error))}; trying again", err=True)
+            echo(f"warning: {printable(str(error))}; trying again", err=True)
 
     def _watch(self, session: ControlSession) -> None:
         patience = Patience(stop=self.stop, attempts=ATTEMPTS, clock=self.clock, note=self._note)

@@ -6,7 +6,7 @@ import getpass
 import os
 import socket
 
-from loadgen.log import plain
+from loadgen.log import printable
 
 
 def who() -> str:
@@ -15,4 +15,4 @@ def who() -> str:
         name = getpass.getuser()
     except (OSError, KeyError):  # no such variable, and no account of that number
         name = f"user {os.getuid()}"
-    return f"{plain(name, 60)} on {plain(socket.gethostname(), 60)}"
+    return f"{printable(name, 60)} on {printable(socket.gethostname(), 60)}"

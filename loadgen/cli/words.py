@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 
 _WORD = re.compile(r"[^\s=,]{1,100}=[^\s,]{1,200}")
 
@@ -16,5 +16,5 @@ def parse_words(given: Sequence[str], option: str) -> tuple[str, ...]:
     words = {word for text in given for word in text.split(",") if word}
     for word in words:
         if not _WORD.fullmatch(word):
-            raise UsageError(f"{option} is {plain(word, 80)!r}", remedy=f"Write {option} zone=eu,disk=ssd.")
+            raise UsageError(f"{option} is {printable(word, 80)!r}", remedy=f"Write {option} zone=eu,disk=ssd.")
     return tuple(sorted(words))

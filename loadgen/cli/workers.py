@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.common import echo, text_table, unreadable_as_json, warn_unreadable
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.place import format_option
 from loadgen.cli.words import parse_words
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.control.pool_workers import Page, PoolWorker
@@ -57,7 +58,11 @@ def list_workers(
         name="workers",
         **place,
     )
-    click.echo(json.dumps(_page_as_json(page), indent=2) if output == "json" else _page_as_text(page))
+    if output == "json":
+        echo(json.dumps(_page_as_json(page), indent=2))
+        return
+    warn_unreadable(page.workers)
+    echo(_page_as_text(page))
 
 
 @workers.command("show", epilog="\b\nExample:\n  loadgen workers show bench-7-1203 -c prod")
@@ -71,7 +76,7 @@ def show(worker_id: str, output: str, **place: str | None) -> None:
     worker = with_control_session(
         lambda session, patience: pool_workers.find(session, patience, worker_id), name="workers", **place
     )
-    click.echo(json.dumps(_as_json(worker), indent=2) if output == "json" else _as_text(worker))
+    echo(json.dumps(_as_json(worker), indent=2) if output == "json" else _as_text(worker))
 
 
 @workers.command("drain", epilog="\b\nExample:\n  loadgen workers drain bench-7-1203 -c prod")
@@ -120,44 +125,43 @@ def _status(text: str) -> PoolWorkerStatus:
         return PoolWorkerStatus(text.upper())
     except ValueError:
         known = ", ".join(status.value for status in PoolWorkerStatus)
-        raise UsageError(f"there is no status {plain(text, 40)!r}", remedy=f"Choose one of {known}.") from None
+        raise UsageError(f"there is no status {printable(text, 40)!r}", remedy=f"Choose one of {known}.") from None
 
 
 # --- as text and JSON ------------------------------------------------------------------------------------------------
 
 
 def _print_asked(worker: PoolWorker, output: str) -> None:
-    text = f"{worker.identity.worker_id} is {worker.status}"
-    click.echo(json.dumps(_as_json(worker), indent=2) if output == "json" else text)
+    text = printable(f"{worker.identity.worker_id} is {worker.status}")
+    echo(json.dumps(_as_json(worker), indent=2) if output == "json" else text)
 
 
 def _page_as_text(page: Page) -> str:
-    from loadgen.cli.common import text_table
-
     if not page.workers:
         return "there are no such runners" if page.total == 0 else "there are no more runners"
     head = ("ID", "STATUS", "RUN", "COMPLETED", "FAILED", "LAST BEAT (UTC)", "LABELS")
     rows = [
         (
-            plain(worker.identity.worker_id, 100),
+            printable(worker.identity.worker_id, 100),
             worker.status.value,
             worker.current_run or "-",
             str(worker.completed),
             str(worker.failed),
             worker.last_beat_at.isoformat(sep=" ", timespec="seconds"),
-            plain(" ".join(worker.identity.labels) or "-", 200),
+            printable(" ".join(worker.identity.labels) or "-", 200),
         )
         for worker in page.workers
     ]
     lines = [text_table(head, rows, right=(3, 4))]
     if page.next_token is not None:
-        lines.append(f"of {page.total}; more with --page-token {plain(page.next_token, 100)}")
+        lines.append(f"of {page.total}; more with --page-token {printable(page.next_token, 100)}")
     return "\n".join(lines)
 
 
 def _page_as_json(page: Page) -> dict[str, Any]:
     return {
         "workers": [_as_json(worker) for worker in page.workers],
+        "unreadable": unreadable_as_json(page.workers),
         "next_page_token": page.next_token,
         "total_count": page.total,
     }
@@ -165,7 +169,7 @@ def _page_as_json(page: Page) -> dict[str, Any]:
 
 def _as_text(worker: PoolWorker) -> str:
     return "\n".join(
-        f"{name:<16}  {plain(' '.join(value) if isinstance(value, list) else str(value), 500)}"
+        f"{name:<16}  {printable(' '.join(value) if isinstance(value, list) else str(value), 500)}"
         for name, value in _as_json(worker).items()
         if value not in (None, [])
     )

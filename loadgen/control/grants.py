@@ -1,9 +1,11 @@
-"""The GRANT statements that loadgen needs and no more: for two roles, on the very tables its SQL touches.
+"""The GRANT statements that loadgen needs and no more: for three roles, on the very tables its SQL touches.
 
     LOADGEN_ADMIN   makes tables: loadgen setup, loadgen prepare. It owns them then, and needs nothing else on them
     LOADGEN_RUN     runs scenarios and reads results. Makes nothing
+    LOADGEN_QUEUE   may do that too, and use the queue: pools, and users who queue runs and add schedules. Apart:
+                    the hosts of a pool execute what is queued
 
-What LOADGEN_RUN may do with a table is read from the statements themselves (`privileges`), so the list cannot be
+What a role may do with a table is read from the statements themselves (`privileges`), so the list cannot be
 forgotten when a statement is added.
 """
 
@@ -17,13 +19,14 @@ from loadgen.control.place import ControlPlace
 from loadgen.control.privileges import PRIVILEGES, Needs, needs_of, together
 from loadgen.control.queries import Query, queries, tables
 from loadgen.errors import ConfigurationError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.scenario.scenario import EMBEDDED, QueryPool, Scenario, TableType
 from loadgen.snowflake.ident import Ident, QualifiedName
 
-ADMIN, RUN = Ident("LOADGEN_ADMIN"), Ident("LOADGEN_RUN")
+ADMIN, RUN, QUEUE = Ident("LOADGEN_ADMIN"), Ident("LOADGEN_RUN"), Ident("LOADGEN_QUEUE")
 
 _SETUP_ONLY = frozenset({"schema_version.create", "schema_version.record"})
+_OF_THE_QUEUE = frozenset({"RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS", "SCHEDULES", "SCHEDULE_FIRES"})
 _ADMINS_ONLY = "prune."  # whoever makes load need not be able to delete what others measured
 _OF_THE_SYSTEM = (Ident("INFORMATION_SCHEMA"), Ident("SNOWFLAKE"))
 _CREATE = {TableType.HYBRID: "CREATE HYBRID TABLE", TableType.STANDARD: "CREATE TABLE"}
@@ -54,9 +57,12 @@ def control_statements() -> Iterator[Query]:
                 yield query
 
 
-def control_needs() -> Needs:
-    """What LOADGEN_RUN needs on each control table."""
-    return together(needs_of(query.sql) for query in control_statements())
+def control_needs(role: Ident = RUN) -> Needs:
+    """What LOADGEN_RUN, or LOADGEN_QUEUE beside it, needs on each control table."""
+    all_of_them = together(needs_of(query.sql) for query in control_statements())
+    return {
+        name: needs for name, needs in all_of_them.items() if (name.parts[-1].name in _OF_THE_QUEUE) == (role == QUEUE)
+    }
 
 
 def grants(
@@ -66,6 +72,7 @@ def grants(
     *,
     users: Sequence[str] = (),
     admins: Sequence[str] = (),
+    queue_users: Sequence[str] = (),
 ) -> tuple[Part, ...]:
     """The whole script, in the order it can be run."""
     before: list[str] = []
@@ -74,7 +81,8 @@ def grants(
     # A control plane on the embedded server beside a real account: there is nothing to grant there.
     if not (scenario is not None and place.connection == EMBEDDED != scenario.connection):
         before += _on_control(place)
-        after += _on_tables(RUN, _within(control_needs(), place.schema_name))
+        for role in (RUN, QUEUE):
+            after += _on_tables(role, _within(control_needs(role), place.schema_name))
     if scenario is not None and target is not None:
         work = _Work(scenario, target)
         before += work.before()
@@ -82,7 +90,9 @@ def grants(
         notes += work.notes()
     memberships = [f"GRANT ROLE {ADMIN.sql} TO USER {Ident.parse(name).sql}" for name in admins]
     memberships += [f"GRANT ROLE {RUN.sql} TO USER {Ident.parse(name).sql}" for name in users]
-    roles = [f"CREATE ROLE IF NOT EXISTS {role.sql}" for role in (ADMIN, RUN)]
+    memberships += [f"GRANT ROLE {QUEUE.sql} TO USER {Ident.parse(name).sql}" for name in queue_users]
+    roles = [f"CREATE ROLE IF NOT EXISTS {role.sql}" for role in (ADMIN, RUN, QUEUE)]
+    roles.append(f"GRANT ROLE {RUN.sql} TO ROLE {QUEUE.sql}")
     made = f"After {ADMIN.name} has run loadgen setup and loadgen prepare: the tables must be there."
     again = "Tables that prepare --drop makes anew need it again."
     parts = (
@@ -96,9 +106,10 @@ def grants(
 
 def _preface(place: ControlPlace, scenario: Scenario | None) -> Iterator[str]:
     yield f"{ADMIN.name} makes tables (loadgen setup, loadgen prepare), {RUN.name} runs scenarios."
+    yield f"{QUEUE.name} runs them by the queue: for pools, and users whom their hosts trust."
     yield "To be run as SECURITYADMIN; safe to repeat. Databases, schemas and warehouses must be there."
     if scenario is not None and place.connection != scenario.connection:
-        where, load = (plain(name or "default", 80) for name in (place.connection, scenario.connection))
+        where, load = (printable(name or "default", 80) for name in (place.connection, scenario.connection))
         yield f"The control plane is on connection {where}, the load on {load}: each needs its own part."
         if place.connection == EMBEDDED:
             yield "The embedded server knows no grants: all of this is for the other."
@@ -185,7 +196,8 @@ class _Work:
             yield f"Not granted here, since Snowflake grants it by database roles: {', '.join(self._system)}."
         for statement in self._scenario.workload.statements:
             if any(query.sql.lstrip().upper().startswith("CALL") for query in statement.queries):
-                yield f"Statement {plain(statement.name, 80)} calls a procedure: grant USAGE on it, with its signature."
+                name = printable(statement.name, 80)
+                yield f"Statement {name} calls a procedure: grant USAGE on it, with its signature."
         if self._scenario.prepare.statements:
             yield f"prepare.statements may need more for {ADMIN.name}: see the scenario."
 

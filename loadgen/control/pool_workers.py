@@ -6,20 +6,22 @@ it held then is its own only if the lease has not passed.
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import secrets
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from loadgen.control.queries import queries
+from loadgen.control.records import Rows, parse_row, read_rows, text_list
 from loadgen.control.retry import Patience
 from loadgen.control.run_queue import write_words
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.pool_worker import PoolWorkerStatus
 
 BEAT_S = 10.0
@@ -70,14 +72,15 @@ class PoolWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    workers: tuple[PoolWorker, ...]
+    workers: Rows[PoolWorker]
     next_token: str | None  # for the page after this; None: there is none
     total: int  # on all pages
 
 
 def new_worker_id() -> str:
     """A name that no other runner has, on any host and at any time."""
-    return f"{socket.gethostname()[:_HOST_MAX]}-{os.getpid()}-{secrets.token_hex(4)}"
+    host = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower()).strip("-")[:_HOST_MAX]
+    return f"{host or 'host'}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def register(
@@ -151,10 +154,8 @@ def page(
     words, after = write_words(labels), _after(token)
     rows = patience.call(lambda: session.fetch(_Q["page"], after, status, words, size + 1))
     total = patience.call(lambda: session.fetch(_Q["count"], status, words))[0][0]
-    workers = tuple(_worker(row) for row in rows[:size])
-    more = len(rows) > size
-    next_token = f"{_TOKEN}{workers[-1].identity.worker_id}" if more else None
-    return Page(workers=workers, next_token=next_token, total=int(total))
+    next_token = f"{_TOKEN}{rows[size - 1][0]}" if len(rows) > size else None
+    return Page(workers=read_rows(rows[:size], _worker), next_token=next_token, total=int(total))
 
 
 def _after(token: str | None) -> str:
@@ -163,7 +164,7 @@ def _after(token: str | None) -> str:
         return ""
     if not token.startswith(_TOKEN):
         raise UsageError(
-            f"{plain(token, 80)!r} is no page token",
+            f"{printable(token, 80)!r} is no page token",
             remedy="Use the one that the page before gave, as it is; without one the first page is shown.",
         )
     return token.removeprefix(_TOKEN)
@@ -172,7 +173,7 @@ def _after(token: str | None) -> str:
 def find(session: ControlSession, patience: Patience, name: str) -> PoolWorker:
     """The runner whose id is `name`, or alone begins with it."""
     found = patience.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"], name, 3)])
-    shown = plain(name, 80)
+    shown = printable(name, 80)
     if not found:
         raise UsageError(f"there is no runner {shown!r}", remedy=_SHOW_IDS)
     if found[0] != name and len(found) > 1:
@@ -185,6 +186,15 @@ def find(session: ControlSession, patience: Patience, name: str) -> PoolWorker:
     return _worker(rows[0])
 
 
+def offers(session: ControlSession) -> tuple[tuple[str, ...], ...]:
+    """What each runner offers that may take a run now."""
+    found = []
+    for (written,) in session.fetch(_Q["offers"]):
+        with suppress(ValueError):  # of an unreadable row
+            found.append(text_list(written))
+    return tuple(found)
+
+
 def totals(session: ControlSession, patience: Patience) -> tuple[int, int]:
     """Attempts that gave a result, and that failed, of all runners that are not forgotten."""
     completed, failed = patience.call(lambda: session.fetch(_Q["totals"]))[0]
@@ -192,24 +202,6 @@ def totals(session: ControlSession, patience: Patience) -> tuple[int, int]:
 
 
 def _worker(row: tuple[Any, ...]) -> PoolWorker:
-    (worker_id, hostname, pid, version, task_queue, labels, capabilities, capacity, status, current_run, completed,
-     failed, registered_at, last_beat_at, deregistered_at) = row  # fmt: skip
-    return PoolWorker(
-        identity=PoolWorkerIdentity(
-            worker_id=worker_id,
-            hostname=hostname,
-            pid=int(pid),
-            version=version,
-            task_queue=task_queue,
-            labels=tuple(json.loads(labels)),
-            capabilities=tuple(json.loads(capabilities)),
-            capacity=int(capacity),
-        ),
-        status=PoolWorkerStatus(status),
-        current_run=current_run,
-        completed=int(completed),
-        failed=int(failed),
-        registered_at=registered_at,
-        last_beat_at=last_beat_at,
-        deregistered_at=deregistered_at,
-    )
+    columns = len(PoolWorkerIdentity.__slots__)
+    identity = parse_row("POOL_WORKERS", PoolWorkerIdentity, row[:columns])
+    return parse_row("POOL_WORKERS", PoolWorker, row[columns:], key=row[0], identity=identity)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from loadgen.control.queries import queries
+from loadgen.control.records import Rows, parse_row, read_rows
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.storable import text
@@ -68,9 +68,9 @@ def end(
     patience.call(lambda: session.execute(_Q["end"], status, run_id, exit_code, why, queue_id, epoch))
 
 
-def read(session: ControlSession, queue_id: str) -> tuple[Attempt, ...]:
+def read(session: ControlSession, queue_id: str) -> Rows[Attempt]:
     """All attempts, the first one first."""
-    return tuple(_attempt(row) for row in session.fetch(_Q["read"], queue_id))
+    return read_rows(session.fetch(_Q["read"], queue_id), lambda row: parse_row("RUN_ATTEMPTS", Attempt, row))
 
 
 def settle(session: ControlSession, patience: Patience) -> int:
@@ -80,14 +80,14 @@ def settle(session: ControlSession, patience: Patience) -> int:
         if newest > epoch:
             end(session, patience, queue_id, int(epoch), AttemptStatus.LOST, reason=NOT_TOLD)
         else:
-            known = _OF_QUEUE[QueueStatus(status)]
+            known = _OF_QUEUE.get(status, AttemptStatus.LOST)  # of a status that loadgen never writes
             code = None if exit_code is None else int(exit_code)
             end(session, patience, queue_id, int(epoch), known, run_id=run_id, exit_code=code, reason=reason)
     return len(rows)
 
 
 # What the last attempt was when the queue says this of the run.
-_OF_QUEUE = {
+_OF_QUEUE: dict[str, AttemptStatus] = {
     QueueStatus.QUEUED: AttemptStatus.FAILED,
     QueueStatus.COMPLETED: AttemptStatus.COMPLETED,
     QueueStatus.FAILED: AttemptStatus.FAILED,
@@ -108,17 +108,3 @@ def _insert(
             raise
         return False
     return True
-
-
-def _attempt(row: tuple[Any, ...]) -> Attempt:
-    epoch, owner, run_id, status, exit_code, reason, started_at, ended_at = row
-    return Attempt(
-        epoch=int(epoch),
-        owner=owner,
-        run_id=run_id,
-        status=AttemptStatus(status),
-        exit_code=None if exit_code is None else int(exit_code),
-        reason=reason,
-        started_at=started_at,
-        ended_at=ended_at,
-    )

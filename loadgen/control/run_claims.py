@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from loadgen.control import run_attempts
 from loadgen.control.queries import queries
+from loadgen.control.records import parse_row
 from loadgen.control.retry import Patience
 from loadgen.control.run_queue import REASON_MAX, read, read_files, write_words
-from loadgen.control.session import ControlSession
+from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.storable import text
 from loadgen.model.queue import Judging, QueueStatus
 
@@ -54,6 +56,7 @@ class Result:
     run_id: str | None = None
     exit_code: int | None = None
     reason: str | None = None
+    verdict: str | None = None  # of the run's summary; in no table of the queue
 
 
 def claim(
@@ -71,9 +74,17 @@ def claim(
     """
     rows = patience.call(lambda: session.fetch(_Q["candidates"], write_words(offers), int(share), CANDIDATES))
     for queue_id, epoch, status, last_owner, target in rows:
-        if status == QueueStatus.RUNNING:
-            run_attempts.lose(session, patience, queue_id, int(epoch), last_owner)
-        got = _claim_one(session, patience, queue_id, int(epoch), "" if share else target, owner, ttl_s)
+        try:
+            if status == QueueStatus.RUNNING:
+                run_attempts.lose(session, patience, queue_id, int(epoch), last_owner)
+            got = _claim_one(session, patience, queue_id, int(epoch), "" if share else target, owner, ttl_s)
+        except ControlFailed as error:
+            if error.failure.retryable:
+                raise
+            # A number that cannot be counted on, for example: it would keep the others waiting forever.
+            why = text(f"it cannot be claimed: {error}", REASON_MAX)
+            patience.call(partial(session.execute, _Q["refuse"], why, queue_id, int(epoch)))
+            continue
         if got is not None:
             run_attempts.begin(session, patience, got.queue_id, got.epoch, got.owner)
             return got
@@ -104,11 +115,10 @@ def wanted(session: ControlSession, claim: Claim) -> Wanted | None:
     rows = session.fetch(_Q["claimed"], claim.queue_id, claim.epoch, claim.owner)
     if not rows:
         return None
-    name, scenario, files, connection, attempts = rows[0]
-    texts, judging = read_files(files)
-    return Wanted(
-        name=name, scenario=scenario, files=texts, connection=connection, attempts=int(attempts), judging=judging
-    )
+    name, scenario, files, *others = rows[0]
+    texts, judging = read_files("RUN_QUEUE", claim.queue_id, files)
+    row = (name, scenario, *others)
+    return parse_row("RUN_QUEUE", Wanted, row, key=claim.queue_id, files=texts, judging=judging)
 
 
 def extend(session: ControlSession, owner: str, ttl_s: float) -> int:

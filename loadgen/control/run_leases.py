@@ -24,7 +24,7 @@ from typing import Any
 from loadgen.control.queries import queries
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
 
 # A statement of the last holder that began in time has ended by then; see schemas/queries/run_leases.sql.
@@ -66,7 +66,7 @@ def new_owner() -> str:
 def process_of(owner: str) -> str:
     """`process 4711 on build-7`."""
     host, _, pid = owner.partition(" ")[0].rpartition(":")[0].rpartition(":")
-    return f"process {plain(pid, 20)} on {plain(host, 80)}"
+    return f"process {printable(pid, 20)} on {printable(host, 80)}"
 
 
 def is_gone(owner: str) -> bool:

@@ -9,7 +9,7 @@ from loadgen.control.retry import Patience
 from loadgen.control.run_status import Run
 from loadgen.control.session import ControlSession
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 
 BACK_MAX = 1_000  # how far latest~N may go
 SHOWN = 5  # of several that begin alike
@@ -30,10 +30,10 @@ def find(session: ControlSession, patience: Patience, name: str) -> Run:
     if run is not None:
         return run
     if not ids:
-        raise UsageError(f"there is no run {plain(name, 100)}", remedy=_REMEDY)
+        raise UsageError(f"there is no run {printable(name, 100)}", remedy=_REMEDY)
     more = ", …" if len(ids) > SHOWN else ""
     raise UsageError(
-        f"{plain(name, 100)} is the beginning of several runs: {', '.join(ids[:SHOWN])}{more}",
+        f"{printable(name, 100)} is the beginning of several runs: {', '.join(ids[:SHOWN])}{more}",
         remedy="Write more of it.",
     )
 

@@ -14,11 +14,12 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.queries import queries
+from loadgen.control.records import Rows, RowUnreadable, parse_row, read_rows
 from loadgen.control.retry import Patience
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.storable import clean, text
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.queue import ATTEMPTS_MAX, Judging, QueueStatus
 
 KEY_MAX = 200  # characters
@@ -81,6 +82,16 @@ class Queued:
     available_in_ms: int  # negative: since when it may be taken
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A queued run that could begin."""
+
+    queue_id: str
+    name: str
+    requires: tuple[str, ...]
+    waited_s: int
+
+
 def new_queue_id(name: str) -> str:
     """Says what is wanted; the end makes it unique."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_SLUG_MAX].strip("-")
@@ -118,9 +129,25 @@ def read(session: ControlSession, queue_id: str) -> Queued | None:
     return _queued(rows[0]) if rows else None
 
 
-def newest(session: ControlSession, limit: int, *, status: QueueStatus | None = None) -> tuple[Queued, ...]:
-    """The latest wishes, newest first."""
-    return tuple(_queued(row) for row in session.fetch(_Q["newest"], status, limit))
+def newest(session: ControlSession, limit: int, *, status: QueueStatus | None = None) -> Rows[Queued]:
+    """The latest queued runs, newest first."""
+    return read_rows(session.fetch(_Q["newest"], status, limit), _queued)
+
+
+def waiting(session: ControlSession) -> Rows[Waiting]:
+    """Queued runs that could begin now, the most urgent first; at most 100."""
+    return read_rows(session.fetch(_Q["waiting"]), lambda row: parse_row("RUN_QUEUE", Waiting, row))
+
+
+def note(session: ControlSession, patience: Patience, queue_id: str, reason: str) -> bool:
+    """Say why a run waits. False: that is known, or it does not wait any more."""
+    why = text(reason, REASON_MAX)
+    return patience.call(lambda: session.execute(_Q["note"], why, queue_id, why)) == 1
+
+
+def read_scenario_text(session: ControlSession, queue_id: str) -> str | None:
+    rows = session.fetch(_Q["scenario"], queue_id)
+    return str(rows[0][0]) if rows else None
 
 
 def find(session: ControlSession, patience: Patience, name: str) -> str:
@@ -128,7 +155,7 @@ def find(session: ControlSession, patience: Patience, name: str) -> str:
     found = patience.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"], name, 3)])
     if found and (found[0] == name or len(found) == 1):
         return found[0]
-    shown = plain(name, 80)
+    shown = printable(name, 80)
     if found:
         raise UsageError(
             f"{shown!r} is the beginning of several queued runs: {', '.join(found)}", remedy="Write more of it."
@@ -150,7 +177,7 @@ def retry(session: ControlSession, patience: Patience, queue_id: str, reason: st
 
 def read_judging(session: ControlSession, queue_id: str) -> Judging:
     rows = session.fetch(_Q["read_files"], queue_id)
-    return read_files(rows[0][0])[1] if rows else Judging()
+    return read_files("RUN_QUEUE", queue_id, rows[0][0])[1] if rows else Judging()
 
 
 def write_files(wanted: NewQueued) -> str:
@@ -161,10 +188,30 @@ def write_files(wanted: NewQueued) -> str:
     return json.dumps(files, separators=(",", ":"))
 
 
-def read_files(written: str) -> tuple[dict[str, str], Judging]:
-    files: dict[str, str] = json.loads(written)
-    judging = files.pop(JUDGING, None)
-    return files, Judging() if judging is None else Judging(**json.loads(judging))
+def read_files(table: str, key: str, written: object) -> tuple[dict[str, str], Judging]:
+    """What write_files wrote for the row `key` of a table; RowUnreadable for anything else."""
+    try:
+        found = _texts(written)
+        judging = found.pop(JUDGING, None)
+        return found, Judging() if judging is None else _judging(json.loads(judging))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RowUnreadable(table, key, f"files: {error}") from None
+
+
+def _texts(written: object) -> dict[str, str]:
+    found = json.loads(written) if isinstance(written, str) else None
+    if not isinstance(found, dict) or not all(isinstance(content, str) for content in found.values()):
+        raise ValueError("not a JSON object of texts")
+    return found
+
+
+def _judging(found: Any) -> Judging:
+    if not isinstance(found, dict) or not found.keys() <= {"baseline", "confirm"}:
+        raise ValueError("not a baseline")
+    baseline, confirm = found.get("baseline"), found.get("confirm", False)
+    if not isinstance(baseline, str | None) or not isinstance(confirm, bool):
+        raise ValueError("not a baseline")
+    return Judging(baseline=baseline, confirm=confirm)
 
 
 def write_words(words: tuple[str, ...]) -> str:
@@ -180,27 +227,4 @@ def _there(session: ControlSession, patience: Patience, queue_id: str) -> Queued
 
 
 def _queued(row: tuple[Any, ...]) -> Queued:
-    (queue_id, key, name, connection, target, requires, priority, status, available_at, owner, epoch, attempts,
-     max_attempts, run_id, exit_code, reason, created_at, ended_at, updated_at, available_in_ms) = row  # fmt: skip
-    return Queued(
-        queue_id=queue_id,
-        idempotency_key=key,
-        name=name,
-        connection=connection,
-        target=target,
-        requires=tuple(json.loads(requires)),
-        priority=int(priority),
-        status=QueueStatus(status),
-        available_at=available_at,
-        owner=owner,
-        epoch=int(epoch),
-        attempts=int(attempts),
-        max_attempts=int(max_attempts),
-        run_id=run_id,
-        exit_code=None if exit_code is None else int(exit_code),
-        reason=reason,
-        created_at=created_at,
-        ended_at=ended_at,
-        updated_at=updated_at,
-        available_in_ms=int(available_in_ms),
-    )
+    return parse_row("RUN_QUEUE", Queued, row)

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.queries import queries
+from loadgen.control.records import Rows, parse_row, read_rows
 from loadgen.control.retry import Patience
 from loadgen.control.run_leases import Term
 from loadgen.control.run_leases import read as read_holder
@@ -167,9 +168,9 @@ def read(session: ControlSession, run_id: str) -> Run | None:
     return _run(rows[0]) if rows else None
 
 
-def newest(session: ControlSession, limit: int) -> tuple[Run, ...]:
+def newest(session: ControlSession, limit: int) -> Rows[Run]:
     """The latest runs, newest first."""
-    return tuple(_run(row) for row in session.fetch(_Q["newest"], limit))
+    return read_rows(session.fetch(_Q["newest"], limit), _run)
 
 
 def listed(
@@ -179,11 +180,11 @@ def listed(
     status: RunStatus | None = None,
     scenario: str | None = None,
     within_s: float | None = None,
-) -> tuple[tuple[Run, RunFigures | None], ...]:
+) -> Rows[tuple[Run, RunFigures | None]]:
     """The latest runs, newest first, with the figures of their results; only those with a status, of a scenario, or
     made within some time, when given."""
     wanted = (None if status is None else status.value, scenario, None if within_s is None else round(within_s))
-    return tuple((_run(row[:-5]), _figures(*row[-5:])) for row in session.fetch(_Q["listed"], *wanted, limit))
+    return read_rows(session.fetch(_Q["listed"], *wanted, limit), lambda row: (_run(row[:-5]), _figures(*row[-5:])))
 
 
 def scenarios(session: ControlSession, limit: int) -> tuple[str, ...]:
@@ -294,18 +295,9 @@ def set_enrichment(session: ControlSession, patience: Patience, run_id: str, sta
     patience.call(lambda: session.execute(_Q["set_enrichment"], status, run_id))
 
 
-def unfinished(session: ControlSession) -> tuple[Unfinished, ...]:
+def unfinished(session: ControlSession) -> Rows[Unfinished]:
     """Every run without an end, with how long its leader and its workers have been silent."""
-    return tuple(
-        Unfinished(
-            run_id=run_id,
-            status=RunStatus(status),
-            lease_over_ms=lease_over_ms,
-            beat_age_ms=beat_age_ms,
-            update_age_ms=update_age_ms,
-        )
-        for run_id, status, lease_over_ms, beat_age_ms, update_age_ms in session.fetch(_Q["unfinished"])
-    )
+    return read_rows(session.fetch(_Q["unfinished"]), lambda row: parse_row("RUN_STATUS", Unfinished, row))
 
 
 def write_targets(targets: Mapping[str, Target]) -> str:
@@ -375,6 +367,4 @@ def _figures(
 
 
 def _run(row: tuple[Any, ...]) -> Run:
-    fields = dict(zip(Run.__slots__, row, strict=True))
-    fields["status"], fields["phase"] = RunStatus(fields["status"]), Phase(fields["phase"])
-    return Run(**fields)
+    return parse_row("RUN_STATUS", Run, row)

@@ -9,11 +9,12 @@ makes it the same run when the first had come that far. So no fire is lost and n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from loadgen.control.queries import queries
+from loadgen.control.records import Rows, parse_row, read_rows
 from loadgen.control.retry import Patience
 from loadgen.control.schedules import aware, written
 from loadgen.control.session import ControlFailed, ControlSession
@@ -21,6 +22,8 @@ from loadgen.model.queue import QueueStatus
 from loadgen.model.schedule import Fire, FireOutcome
 
 KEPT_DAYS = 90
+
+_NOT_ENDED = frozenset(status.value for status in QueueStatus if not status.is_terminal)
 
 _Q = queries("schedule_fires")
 
@@ -44,7 +47,6 @@ class DueFire:
     schedule_id: str
     at: datetime
     name: str | None  # of the schedule; None: it was removed
-    reason: str | None  # its last complaint
 
 
 def record(session: ControlSession, patience: Patience, schedule_id: str, fire: Fire) -> bool:
@@ -70,8 +72,8 @@ def record(session: ControlSession, patience: Patience, schedule_id: str, fire: 
 def due(session: ControlSession, limit: int) -> tuple[DueFire, ...]:
     """Fires that are not known to be queued, the newest first."""
     return tuple(
-        DueFire(schedule_id=schedule_id, at=aware(at), name=name, reason=reason)
-        for schedule_id, at, name, reason in session.fetch(_Q["due"], limit)
+        DueFire(schedule_id=schedule_id, at=aware(at), name=name)
+        for schedule_id, at, name in session.fetch(_Q["due"], limit)
     )
 
 
@@ -85,12 +87,12 @@ def busy(session: ControlSession, schedule_id: str) -> bool:
     if not rows:
         return False
     outcome, status = rows[0]
-    return outcome == FireOutcome.DUE or (status is not None and not QueueStatus(status).is_terminal)
+    return outcome == FireOutcome.DUE or status in _NOT_ENDED
 
 
-def newest(session: ControlSession, schedule_id: str, limit: int) -> tuple[FireRow, ...]:
+def newest(session: ControlSession, schedule_id: str, limit: int) -> Rows[FireRow]:
     """The last fires, newest first."""
-    return tuple(_row(row) for row in session.fetch(_Q["newest"], schedule_id, limit))
+    return read_rows(session.fetch(_Q["newest"], schedule_id, limit), _row)
 
 
 def forget(session: ControlSession, patience: Patience, schedule_id: str) -> None:
@@ -104,12 +106,5 @@ def remove(session: ControlSession, patience: Patience, schedule_id: str) -> Non
 
 
 def _row(row: tuple[Any, ...]) -> FireRow:
-    at, outcome, queue_id, status, run_id, exit_code = row
-    return FireRow(
-        at=aware(at),
-        outcome=FireOutcome(outcome),
-        queue_id=queue_id,
-        queue_status=None if status is None else QueueStatus(status),
-        run_id=run_id,
-        exit_code=None if exit_code is None else int(exit_code),
-    )
+    read = parse_row("SCHEDULE_FIRES", FireRow, row)
+    return replace(read, at=aware(read.at))

@@ -5,19 +5,19 @@ A row holds the scenario's text and the texts of its value files, as a queued ru
 
 from __future__ import annotations
 
-import json
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from loadgen.control.queries import queries
+from loadgen.control.records import Rows, RowUnreadable, parse_row, read_rows, text_list
 from loadgen.control.retry import Patience
 from loadgen.control.run_queue import NAME_MAX, TARGET_MAX, NewQueued, read_files, write_files, write_words
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.storable import clean, text
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.schedule import Overlap
 
 SCHEDULE_NAME_MAX = 100  # characters
@@ -77,7 +77,7 @@ def add(session: ControlSession, patience: Patience, new: NewSchedule) -> str:
     except ControlFailed as error:
         if error.failure.duplicate_key:
             raise UsageError(
-                f"there is a schedule {plain(new.name, SCHEDULE_NAME_MAX)!r} already",
+                f"there is a schedule {printable(new.name, SCHEDULE_NAME_MAX)!r} already",
                 remedy="Choose another name, or take it away first with `loadgen schedule remove`.",
             ) from error
         raise
@@ -89,20 +89,21 @@ def find(session: ControlSession, patience: Patience, name: str) -> ScheduleRow:
     rows = patience.call(lambda: session.fetch(_Q["read"], clean(name)))
     if not rows:
         raise UsageError(
-            f"there is no schedule {plain(name, SCHEDULE_NAME_MAX)!r}",
+            f"there is no schedule {printable(name, SCHEDULE_NAME_MAX)!r}",
             remedy="`loadgen schedule list` shows the schedules there are.",
         )
     return _row(rows[0])
 
 
-def by_name(session: ControlSession) -> tuple[ScheduleRow, ...]:
+def by_name(session: ControlSession) -> Rows[ScheduleRow]:
     """All schedules, in the order of their names."""
-    return tuple(_row(row) for row in session.fetch(_Q["by_name"], "", LISTED_MAX))
+    return read_rows(session.fetch(_Q["by_name"], LISTED_MAX), _row)
 
 
-def enabled(session: ControlSession, after: str, limit: int) -> tuple[ScheduleRow, ...]:
-    """The next enabled schedules after an id."""
-    return tuple(_row(row) for row in session.fetch(_Q["enabled"], after, limit))
+def enabled(session: ControlSession, after: str, limit: int) -> tuple[Rows[ScheduleRow], str | None]:
+    """The next enabled schedules after an id, and the last id of them; None: there are no more."""
+    found = session.fetch(_Q["enabled"], after, limit)
+    return read_rows(found, _row), str(found[-1][0]) if found else None
 
 
 def wanted(session: ControlSession, schedule_id: str) -> NewQueued | None:
@@ -111,7 +112,11 @@ def wanted(session: ControlSession, schedule_id: str) -> NewQueued | None:
     if not rows:
         return None
     name, scenario, files, connection, target, requires, priority = rows[0]
-    texts, judging = read_files(files)
+    texts, judging = read_files("SCHEDULES", schedule_id, files)
+    try:
+        words = text_list(requires)
+    except ValueError as error:
+        raise RowUnreadable("SCHEDULES", schedule_id, f"requires: {error}") from None
     return NewQueued(
         name=name,
         scenario=scenario,
@@ -119,7 +124,7 @@ def wanted(session: ControlSession, schedule_id: str) -> NewQueued | None:
         judging=judging,
         connection=connection,
         target=target,
-        requires=tuple(json.loads(requires)),
+        requires=words,
         priority=int(priority),
     )
 
@@ -130,9 +135,10 @@ def settle(session: ControlSession, patience: Patience, schedule_id: str, moment
     patience.call(lambda: session.execute(_Q["settle"], at, schedule_id, at))
 
 
-def complain(session: ControlSession, patience: Patience, schedule_id: str, reason: str) -> None:
-    """Say why it cannot be fired."""
-    patience.call(lambda: session.execute(_Q["complain"], text(reason, REASON_MAX), schedule_id))
+def complain(session: ControlSession, patience: Patience, schedule_id: str, reason: str) -> bool:
+    """Say why it cannot be fired. False: that is known."""
+    why = text(reason, REASON_MAX)
+    return patience.call(lambda: session.execute(_Q["complain"], why, schedule_id, why)) == 1
 
 
 def enable(session: ControlSession, patience: Patience, schedule_id: str, *, catch_up: bool) -> None:
@@ -160,9 +166,6 @@ def aware(moment: datetime) -> datetime:
 
 
 def _row(row: tuple[Any, ...]) -> ScheduleRow:
-    fields = dict(zip(ScheduleRow.__slots__, row, strict=True))
-    for name in ("priority", "max_catchup"):
-        fields[name] = int(fields[name])
-    for name in ("last_fire_at", "created_at", "updated_at"):
-        fields[name] = aware(fields[name])
-    return ScheduleRow(**fields)
+    read = parse_row("SCHEDULES", ScheduleRow, row)
+    last_fire_at, created_at, updated_at = map(aware, (read.last_fire_at, read.created_at, read.updated_at))
+    return replace(read, last_fire_at=last_fire_at, created_at=created_at, updated_at=updated_at)

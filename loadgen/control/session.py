@@ -16,7 +16,7 @@ from typing import Any
 from loadgen.control.place import ControlPlace
 from loadgen.control.queries import Query
 from loadgen.errors import LoadgenError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import close, connect
@@ -133,7 +133,7 @@ def _bound(values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _explained(query: Query, error: Exception, failure: Failure, place: ControlPlace) -> ControlFailed:
-    where = plain(f"{place.database}.{place.schema}", 300)
+    where = printable(f"{place.database}.{place.schema}", 300)
     what = f"the control plane in {where} failed at {query.name}: {describe(error)}"
     if failure.sqlstate == DISK_FULL:
         return ControlFailed(what, failure, remedy="Free space on it, then try again.")

@@ -16,7 +16,7 @@ from loadgen.doctor.examine import Check
 from loadgen.doctor.finding import Finding, failed, ok, skipped
 from loadgen.doctor.subject import Sessions, StatementFailed, Subject
 from loadgen.errors import LoadgenError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.scenario.plan import plan
 from loadgen.scenario.scenario import Scenario, TableType
 from loadgen.scenario.workers import workers_of
@@ -66,7 +66,7 @@ def _configuration(subject: Subject, server_trouble: LoadgenError | None) -> Ite
     section = "configuration"
     needs: tuple[str, ...] = ("versions",)
     if server_trouble is not None:
-        found = [failed(plain(str(server_trouble)), plain(server_trouble.remedy))]
+        found = [failed(printable(str(server_trouble)), printable(server_trouble.remedy))]
         yield Check(section=section, name="embedded server", look=lambda _: found)
         needs = ("embedded server",)
     yield Check(

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 from loadgen.doctor.finding import Finding, ok, warning
 from loadgen.doctor.subject import Subject
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.snowflake.ident import BadIdentifier, Ident
 from loadgen.snowflake.profile import Profile
 
 
 def connection(profile: Profile) -> Sequence[Finding]:
     """One connection, and everything that its files and variables gave cause to say."""
-    found = [ok(f"{plain(profile.name, 80)}: {plain(profile.address, 120)}", *_fields(profile))]
+    found = [ok(f"{printable(profile.name, 80)}: {printable(profile.address, 120)}", *_fields(profile))]
     remedy = "Correct it there; `loadgen connections list` shows which files are read."
-    found += [warning(plain(text), remedy) for text in profile.warnings]
+    found += [warning(printable(text), remedy) for text in profile.warnings]
     if profile.unused:
         found.append(
             warning(
-                f"not used, since loadgen decides it: {plain(', '.join(profile.unused), 500)}",
+                f"not used, since loadgen decides it: {printable(', '.join(profile.unused), 500)}",
                 "Nothing has to be done; remove them if they are for loadgen alone.",
             )
         )
@@ -28,7 +28,7 @@ def connection(profile: Profile) -> Sequence[Finding]:
 
 def _fields(profile: Profile) -> list[str]:
     rows = [
-        (key, plain(profile.text(key) or "", 120), plain(profile.origin(key) or "", 300))
+        (key, printable(profile.text(key) or "", 120), printable(profile.origin(key) or "", 300))
         for key in sorted(profile.fields)
     ]
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:2]] if rows else [0, 0]
@@ -39,18 +39,18 @@ def scenario(subject: Subject) -> Sequence[Finding]:
     """What the scenario's reader had to say, and whether load and control plane keep out of each other's way."""
     assert subject.loaded is not None
     found = [
-        warning(plain(str(each)).replace("\n", " "), "`loadgen validate FILE --plan` shows what it means.")
+        warning(printable(str(each)), "`loadgen validate FILE --plan` shows what it means.")
         for each in subject.loaded.warnings
     ]
     control = subject.loaded.scenario.control
     if not subject.is_apart and not control.share_warehouse and _same(subject.warehouse(), control.warehouse):
         found.append(
             warning(
-                f"the control plane uses the target's own warehouse, {plain(control.warehouse, 80)}",
+                f"the control plane uses the target's own warehouse, {printable(control.warehouse, 80)}",
                 "Set control.warehouse to another one: heartbeats would queue behind the load and add to it.",
             )
         )
-    return found or [ok(plain(subject.loaded.scenario.name, 80))]
+    return found or [ok(printable(subject.loaded.scenario.name, 80))]
 
 
 def _same(first: str | None, second: str) -> bool:

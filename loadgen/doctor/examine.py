@@ -10,7 +10,7 @@ from loadgen.doctor.finding import Finding, Mark, failed, skipped
 from loadgen.doctor.lane import Lane, TookTooLong
 from loadgen.doctor.subject import Sessions
 from loadgen.errors import LoadgenError
-from loadgen.log import plain, redact
+from loadgen.log import printable, redact
 
 LIMIT_S = 20.0
 
@@ -61,8 +61,8 @@ def _found(check: Check, lane: Lane[Sessions], limit_s: float) -> Sequence[Findi
     except TookTooLong:
         return [failed(f"took too long: no answer within {limit_s:g} s", "Check the network, and try again.")]
     except LoadgenError as error:
-        return [failed(plain(str(error)), plain(error.remedy))]
+        return [failed(printable(" ".join(str(error).split())), printable(error.remedy))]
     except Exception as error:  # a bug in one check must not hide what the others find
         log.exception("check_failed check=%s", check.name)
-        what = plain(redact(f"unexpected {type(error).__name__}: {error}"))
+        what = printable(redact(f"unexpected {type(error).__name__}: {error}"))
         return [failed(what, "This is a bug or an unforeseen situation. Add --debug to see where it happened.")]

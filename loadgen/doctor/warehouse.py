@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from loadgen.doctor.finding import Finding, failed, ok, warning
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.credits import credits_per_hour
 from loadgen.scenario.plan import Cost, span
 from loadgen.snowflake.ident import Ident
@@ -144,7 +144,7 @@ def cost(planned: Cost | None, found: Warehouse | None, max_credits: float | Non
 
 def _text(row: Mapping[str, Any], key: str) -> str:
     value = row.get(key)
-    return "" if value is None else plain(str(value), 300)
+    return "" if value is None else printable(str(value), 300)
 
 
 def _number(row: Mapping[str, Any], key: str) -> int | None:

@@ -138,7 +138,8 @@ def running_server(path: Path) -> Address | None:
     path = Path(os.path.realpath(path))
     with _explained(path):
         try:
-            with open(path / LOCK, "rb") as lock:
+            _require_unshared(path)
+            with open(path / LOCK, "rb", opener=no_link) as lock:
                 if take_lock(lock.fileno(), fcntl.LOCK_SH):
                     return None
                 owner = lock.read(32)
@@ -156,7 +157,7 @@ def is_claimed(path: Path) -> bool:
     path = Path(os.path.realpath(path))
     with _explained(path):
         try:
-            with open(path / LOCK, "rb") as lock:
+            with open(path / LOCK, "rb", opener=no_link) as lock:
                 return not take_lock(lock.fileno(), fcntl.LOCK_SH)
         except (FileNotFoundError, NotADirectoryError):
             return False
@@ -259,7 +260,7 @@ def reachable_copy(base: Path, parts: Iterable[Path], account: Account, place: C
     make_directories(copy.parent)
     if (closed := first_closed(copy.parent, account)) is not None:
         raise PermissionError(errno.EACCES, f"user `{account.name}` cannot reach PostgreSQL's programs", str(closed))
-    lock_fd = os.open(copy.parent / "copy.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    lock_fd = os.open(copy.parent / "copy.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         if not take_lock(lock_fd, patience_s=COPY_PATIENCE_S):
             raise TimeoutError(errno.ETIMEDOUT, "another process has been making it for too long", str(copy))
@@ -292,6 +293,7 @@ def _prepare(path: Path, account: Account) -> None:
     if os.geteuid() == 0 and (owner := path.stat().st_uid) != 0:
         remedy = f"Run as that user, or give it to root: chown root {path}."
         raise EmbeddedServerError(f"{path} belongs to user id {owner}, who could mislead root there", remedy=remedy)
+    _require_unshared(path)
     present = {name for name in os.listdir(path) if name != "lost+found" and not name.startswith(f".{MARKER}.")}
     if MARKER in present:
         if (layout := (path / MARKER).read_text("utf-8")) != LAYOUT:
@@ -307,6 +309,23 @@ def _prepare(path: Path, account: Account) -> None:
     if os.geteuid() == 0:
         path.chmod(path.stat().st_mode | 0o011)  # ours alone, so ours to open: PostgreSQL must get to its part
     _require_open(path, account)
+
+
+def _require_unshared(path: Path) -> None:
+    """Who may write there could name another server to loadgen, or give PostgreSQL another cluster."""
+    info = path.stat()
+    mode = stat.S_IMODE(info.st_mode)
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise EmbeddedServerError(
+            f"the data directory {path} can be changed by others (mode {mode:04o})", remedy=f"Run: chmod go-w {path}"
+        )
+    if os.geteuid() != 0 and info.st_uid not in (0, os.geteuid()):
+        raise EmbeddedServerError(f"{path} belongs to user id {info.st_uid}, not to you", remedy=_CHOOSE_ANOTHER)
+
+
+def no_link(path: str, flags: int) -> int:
+    """For open(): a link in the place of a file is refused, and a new file is for its owner alone."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _require_open(path: Path, account: Account) -> None:

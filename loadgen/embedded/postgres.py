@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import psutil
 
-from loadgen.embedded.datadir import SYSTEM_DIR, Account, DataDir, account_of, reachable_copy, write_atomically
+from loadgen.embedded.datadir import SYSTEM_DIR, Account, DataDir, account_of, no_link, reachable_copy, write_atomically
 from loadgen.embedded.launch import launch
 from loadgen.errors import EmbeddedServerError
 
@@ -134,7 +134,7 @@ class Postgres:
             self._check_version()
             self._write_access_rules()
             make_private(self.socket_dir, self._account)
-            with open(self.log_path, "ab") as log:
+            with open(self.log_path, "ab", opener=no_link) as log:
                 self._log_start = log.tell()
                 self._process = self._launch(programs / "postgres", self._options(), log.fileno(), self._cluster)
             self._death = asyncio.create_task(self._watch(self._process), name="postgres-watch")

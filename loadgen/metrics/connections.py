@@ -20,7 +20,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.metrics.fields import Fields
 from loadgen.units import NS_PER_MS
 from loadgen.workload.pacing import Ramp
@@ -303,7 +303,7 @@ def _read_refusal(fields: Fields) -> Refusal:
         at = datetime.fromisoformat(fields.text("at")).replace(tzinfo=None)
     except ValueError:
         fields.refuse("has an `at` that is not a moment")
-    return Refusal(at=at, code=fields.whole_or_none("code"), text=plain(fields.text("text"), TEXT_MAX))
+    return Refusal(at=at, code=fields.whole_or_none("code"), text=printable(fields.text("text"), TEXT_MAX))
 
 
 def time_data(time: ConnectionTime) -> dict[str, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.metrics.outcome import Failed
 from loadgen.model.outcome import ErrorCategory
 
@@ -60,7 +60,7 @@ class ErrorBook:
             else:
                 self._named += 1
         if key not in self._examples:
-            self._examples[key] = plain(failed.text, EXAMPLE_MAX)
+            self._examples[key] = printable(failed.text, EXAMPLE_MAX)
         return key
 
     def _code(self, failed: Failed) -> int | None:

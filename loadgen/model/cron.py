@@ -28,7 +28,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 from cronsim import CronSim, CronSimError
 
 from loadgen.errors import LoadgenError
-from loadgen.log import plain
+from loadgen.log import printable
 
 EXPRESSION_MAX = 200  # characters
 TIMEZONE_MAX = 100
@@ -118,16 +118,18 @@ def parse_cron(expression: str, timezone: str = "UTC") -> Cron:
     fields = expression.split()
     if len(expression) > EXPRESSION_MAX or len(fields) not in (5, 6):
         given = f"{len(fields)} fields" if len(expression) <= EXPRESSION_MAX else f"{len(expression)} characters"
-        raise ScheduleInvalid(f"the cron expression {plain(expression, 60)!r} has {given}, and should have 5 or 6")
+        raise ScheduleInvalid(f"the cron expression {printable(expression, 60)!r} has {given}, and should have 5 or 6")
     try:
         never = next(iter(CronSim(expression, _ANY)), None) is None
     except CronSimError as error:
         what = str(error).removeprefix("Bad ")
         remedy = f"Correct its {what}; {ScheduleInvalid.remedy[0].lower()}{ScheduleInvalid.remedy[1:]}"
-        raise ScheduleInvalid(f"the cron expression {plain(expression)!r} has a bad {what}", remedy=remedy) from error
+        raise ScheduleInvalid(
+            f"the cron expression {printable(expression)!r} has a bad {what}", remedy=remedy
+        ) from error
     if never:
         raise ScheduleInvalid(
-            f"the cron expression {plain(expression)!r} never comes due", remedy="Is there such a day?"
+            f"the cron expression {printable(expression)!r} never comes due", remedy="Is there such a day?"
         )
     minute, hour = fields[-5:-3]
     return Cron(
@@ -147,6 +149,6 @@ def _zone(name: str) -> ZoneInfo:
     near = difflib.get_close_matches(name[:TIMEZONE_MAX], available_timezones() - _MACHINE_DEPENDENT, n=1)
     meant = f"Did you mean {near[0]}? " if near else ""
     raise ScheduleInvalid(
-        f"there is no time zone {plain(name, 60)!r}",
+        f"there is no time zone {printable(name, 60)!r}",
         remedy=f"{meant}Write a name of the IANA database, such as Europe/Berlin, or UTC.",
     )

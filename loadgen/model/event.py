@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from loadgen.errors import LoadgenError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.run import Phase
 from loadgen.model.split import share
 
@@ -161,7 +161,7 @@ def decode(event_type: str, event_data: str) -> tuple[Command, Address]:
             raise NotAnEvent(f"total_connections is for scope RUN, not {address.scope}")
         return command, address
     except (ValueError, TypeError, NotAnEvent, RecursionError) as error:
-        return Unknown(event_type=event_type, why=plain(str(error), WHY_MAX)), EVERYBODY
+        return Unknown(event_type=event_type, why=printable(str(error), WHY_MAX)), EVERYBODY
 
 
 def _written(command: Sayable) -> dict[str, Any]:

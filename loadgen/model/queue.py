@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -70,9 +71,27 @@ _JUDGED = {
 }
 
 
+_SIGNALLED = (-15, -2, -1, 129, 130, 131, 143)  # negative: the process itself
+
+
+def was_signalled(exit_code: int) -> bool:
+    """Did a signal to end it end the run, or the process that watches it?"""
+    return exit_code in _SIGNALLED
+
+
 def judge(exit_code: int) -> Judgement:
     """Everything else is tried again: a bug or crash (1, a signal), no connection (3), a run that failed (4)."""
     return _JUDGED.get(exit_code, Judgement.RETRY)
+
+
+def unmet(requires: Collection[str], offers: Sequence[Collection[str]]) -> str | None:
+    """Why no runner takes a run: `offers` are what each runner that is online offers. None: one can."""
+    if not offers:
+        return "no runner is online"
+    if any(set(requires) <= set(offered) for offered in offers):
+        return None
+    missing = set(requires).difference(*offers)
+    return f"no runner that is online offers {' '.join(sorted(missing or requires))}"
 
 
 def retry_pause_s(attempts: int, chance: float) -> float:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from loadgen.errors import ScenarioInvalid
 from loadgen.prepare.session import Session
+from loadgen.scenario.check_data import require_inside
 from loadgen.scenario.scenario import FilePool, QueryPool, Scenario
 from loadgen.workload.pools import Pool, pool_from_rows, read_csv_column
 
@@ -27,6 +28,7 @@ def _from_query(session: Session, pool: QueryPool) -> Pool:
 
 def _from_file(pool: FilePool, folder: Path) -> Pool:
     try:
+        require_inside(folder, pool.file)
         with (folder / pool.file).open("rb") as file:
             return read_csv_column(file, pool.column, name=pool.name, source=pool.file)
     except OSError as error:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 
 from loadgen.errors import LoadgenError
-from loadgen.log import event, plain
+from loadgen.log import event, printable
 from loadgen.prepare.session import Open, Session
 from loadgen.scenario.scenario import Scenario
 from loadgen.snowflake import driver
@@ -49,4 +49,4 @@ def server_version(session: Session) -> str | None:
     except LoadgenError as error:
         event(log, logging.WARNING, "server_version_unknown", why=str(error))
         return None
-    return plain(str(version), VERSION_MAX)
+    return printable(str(version), VERSION_MAX)

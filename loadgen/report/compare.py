@@ -27,7 +27,7 @@ from enum import StrEnum
 from typing import Any
 
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.metrics.percentile import Quantile, mean
 from loadgen.metrics.result import Merged
 from loadgen.metrics.tally import StatementTally
@@ -264,8 +264,8 @@ def _check_limits(limits: Limits, names: Sequence[str], *, searched: bool) -> No
         known = {Measure.MAX_CONCURRENCY} if searched else set(_WHOLE) if statement is None else set(_OF_STATEMENT)
         if statement is not None and statement not in names:
             raise UsageError(
-                f"--limit: both runs have no statement {plain(statement, 100)}",
-                remedy=f"They share {', '.join(plain(name, 60) for name in names[:20])}.",
+                f"--limit: both runs have no statement {printable(statement, 100)}",
+                remedy=f"They share {', '.join(printable(name, 60) for name in names[:20])}.",
             )
         if measure not in known:
             subject = "a search for the maximum" if searched else "a statement" if statement else "runs of this kind"

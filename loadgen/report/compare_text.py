@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.report import figures
 from loadgen.report.bootstrap import Span
 from loadgen.report.compare import Change, Comparison, Measured
@@ -30,12 +30,12 @@ _NOTE = (
 def comparison_text(comparison: Comparison, width: int | None = None) -> str:
     """Plain text; its table has at most `width` columns, when that is given and names are short."""
     parts = [
-        f"{comparison.verdict.value.upper()}  {_line(comparison.reason, 500)}",
+        f"{comparison.verdict.value.upper()}  {printable(comparison.reason, 500)}",
         *(_run(letter, run) for letter, run in (("A", comparison.a), ("B", comparison.b))),
         *_configuration(comparison.configuration),
         "",
         *_table(comparison.changes, width),
-        *(f"  {_line(remark, 500)}" for remark in remarks(comparison)),
+        *(f"  {printable(remark, 500)}" for remark in remarks(comparison)),
         "",
         _NOTE,
     ]
@@ -52,7 +52,7 @@ def differences_text(configuration: Sequence[Difference], indent: str = "  ") ->
 
 def said(one: Difference, sides: tuple[str, str] = ("A", "B")) -> str:
     """load.connections: 8 → 16"""
-    key, a, b = _line(one.key, 80), value_text(one.a), value_text(one.b)
+    key, a, b = printable(one.key, 80), value_text(one.a), value_text(one.b)
     if a is not None and b is not None:
         return f"{key}: {a} → {b}"
     if one.a is not None and one.b is not None:
@@ -67,7 +67,7 @@ def value_text(value: Any, limit: int = VALUE_MAX) -> str | None:
     if isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(one, Mapping) for one in value)):
         return None
     text = " ".join(value.split()) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return None if len(text) > limit else plain(text, limit)
+    return None if len(text) > limit else printable(text, limit)
 
 
 def percent(measure: Measure, value: float) -> str:
@@ -134,9 +134,7 @@ def _is_bounded(span: Span) -> bool:
 
 def _run(letter: str, run: Measured) -> str:
     started = f", started {run.started_at}" if run.started_at else ""
-    return (
-        f"  {letter} {_line(run.run_id, 60)}  {_line(run.scenario, 60)}{started}, measured {run.merged.seconds:.0f} s"
-    )
+    return printable(f"  {letter} {run.run_id[:60]}  {run.scenario[:60]}{started}, measured {run.merged.seconds:.0f} s")
 
 
 def _configuration(configuration: Sequence[Difference]) -> Iterator[str]:
@@ -168,7 +166,7 @@ def _rows(changes: Sequence[Change]) -> list[tuple[str, ...]]:
     for change in changes:
         if change.statement != statement:
             statement = change.statement
-            rows.append((_line(statement or "", NAME_MAX), *[""] * (len(_HEAD) - 1)))
+            rows.append((printable(statement or "", NAME_MAX), *[""] * (len(_HEAD) - 1)))
         rows.append(_row(change))
     return rows
 
@@ -197,7 +195,3 @@ def _row(change: Change) -> tuple[str, ...]:
         f"{100 * change.limit:g} {unit(change.measure)}",
         verdict(change),
     )
-
-
-def _line(text: str, limit: int) -> str:
-    return plain(" ".join(text.split()), limit)

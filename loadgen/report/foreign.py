@@ -1,8 +1,5 @@
-"""Text from elsewhere (SQL, names, errors of a server) made harmless for each kind of file. Pure.
-
-What cannot be shown is made visible: ESC becomes ␛, a mark that turns the reading direction becomes \\u202e. Nothing is
-dropped but what is beyond the limit, and that ends with an ellipsis.
-"""
+"""Foreign text (SQL, names, errors of a server) escaped for each kind of file: everything in it visible, by
+`loadgen.log.printable`, and none of it read as HTML, XML, Markdown or a formula. Pure."""
 
 from __future__ import annotations
 
@@ -11,35 +8,21 @@ import json
 import re
 from typing import Any
 
+from loadgen.log import printable
+
 LINE_MAX = 500  # characters of a text on one line: a name, an error
 NAME_LONG = 16  # characters: a longer name may need several lines, and gets room for them
 BLOCK_MAX = 20_000  # characters of a text with lines of its own: SQL, a configuration
 
-# C0 and C1 controls but tab and newline, marks that turn or hide text, halves of characters, what XML 1.0 forbids.
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\ufffe\uffff]"
-)
 _SIMPLE_CODE = re.compile(r"[^`|\\\n\r]+")
 _MARKDOWN_SAFE = re.compile(r"[^A-Za-z0-9 \u00a0-\U0010ffff]")
 _PART_OF_NAME = re.compile(r"([_./:-])(?=\w)")  # none of these is in an escaped character
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def line(text: str, limit: int = LINE_MAX) -> str:
-    """One line, everything in it visible."""
-    return visible(text, limit).replace("\n", " ").replace("\t", " ")
-
-
-def visible(text: str, limit: int = BLOCK_MAX) -> str:
-    """At most `limit` characters of it, and no control characters but tab and newline."""
-    cut = text if len(text) <= limit else f"{text[: max(limit - 1, 0)]}…"
-    return _UNSEEN.sub(_shown, cut)
-
-
 def html(text: str, limit: int = LINE_MAX) -> str:
     """For text and for quoted attributes."""
-    return standard_html.escape(visible(text, limit), quote=True)
+    return standard_html.escape(printable(text, limit, multiline=True), quote=True)
 
 
 def html_name(text: str, limit: int = LINE_MAX) -> str:
@@ -56,12 +39,12 @@ def html_json(data: Any) -> str:
 
 def xml(text: str, limit: int = LINE_MAX) -> str:
     """Text that XML 1.0 allows; whoever writes the file escapes < and &, as ElementTree does."""
-    return visible(text, limit)
+    return printable(text, limit, multiline=True)
 
 
 def markdown(text: str, limit: int = LINE_MAX) -> str:
     """As code, which no Markdown inside it can leave, in a table as well; nobody is mentioned by it."""
-    shown = line(text, limit).strip()
+    shown = printable(text, limit).strip()
     if not shown:
         return "–"
     if _SIMPLE_CODE.fullmatch(shown):
@@ -71,12 +54,5 @@ def markdown(text: str, limit: int = LINE_MAX) -> str:
 
 def csv(text: str, limit: int = LINE_MAX) -> str:
     """A cell that no spreadsheet takes for a formula; whoever writes the file quotes."""
-    shown = line(text, limit)
+    shown = printable(text, limit)
     return f"'{shown}" if shown.lstrip().startswith(_FORMULA) else shown
-
-
-def _shown(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "␡" if code == 0x7F else f"\\u{code:04x}"

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from typing import Any
 
+from loadgen.log import printable
 from loadgen.report import figures, foreign
 from loadgen.report.record import RunRecord
 
@@ -70,5 +71,5 @@ def _threshold_case(threshold: Mapping[str, Any]) -> ElementTree.Element:
 
 
 def _say(case: ElementTree.Element, kind: str, category: str, text: str) -> None:
-    said = ElementTree.SubElement(case, kind, type=foreign.xml(category), message=foreign.line(text))
+    said = ElementTree.SubElement(case, kind, type=foreign.xml(category), message=printable(text, foreign.LINE_MAX))
     said.text = foreign.xml(text, foreign.BLOCK_MAX)

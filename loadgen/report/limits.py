@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from loadgen.errors import UsageError
-from loadgen.log import plain
+from loadgen.log import printable
 
 _LIMIT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?)\s*%")
 _HOW = "Write [statement.]metric=percent, such as --limit p95=10% or --limit pay.p99=25%."
@@ -82,10 +82,12 @@ def _parsed(text: str) -> tuple[Subject, float]:
     if word not in list(Measure):
         near = difflib.get_close_matches(word, list(Measure), n=1)
         meant = f"Did you mean {near[0]}? " if near else ""
-        raise UsageError(f"--limit {plain(text, 100)}: there is no such metric", remedy=f"{meant}{_metrics()} {_HOW}")
+        raise UsageError(
+            f"--limit {printable(text, 100)}: there is no such metric", remedy=f"{meant}{_metrics()} {_HOW}"
+        )
     match = _LIMIT.fullmatch(limit.strip())
     if match is None or float(match[1]) == 0:
-        raise UsageError(f"--limit {plain(text, 100)}: the limit is not a percentage above 0", remedy=_HOW)
+        raise UsageError(f"--limit {printable(text, 100)}: the limit is not a percentage above 0", remedy=_HOW)
     return (statement or None, Measure(word)), float(match[1]) / 100
 
 

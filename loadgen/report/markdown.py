@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ ERRORS_MAX = 10
 NAME_MAX = 100
 TEXT_MAX = 300
 
+_OWN_WORD = re.compile(r"[A-Za-z0-9:. –-]+")
 MARKS = {"passed": "✅", "failed": "❌", "invalid": "⚠️", "cancelled": "⏹️", "error": "❌"}
 
 
@@ -37,7 +39,7 @@ def report_markdown(record: RunRecord) -> str:
 
 def _head(summary: Mapping[str, Any]) -> str:
     verdict = str(summary["verdict"])
-    head = f"## {MARKS.get(verdict, '')} {markdown(summary['scenario'], NAME_MAX)}: {verdict.upper()}"
+    head = f"## {MARKS.get(verdict, '')} {markdown(summary['scenario'], NAME_MAX)}: {_word(verdict.upper())}"
     return head if verdict == "invalid" else f"{head}\n\n{markdown(summary['exit_reason'], TEXT_MAX)}"
 
 
@@ -152,8 +154,8 @@ def _errors(summary: Mapping[str, Any]) -> Iterator[str]:
         (
             figures.count(one["count"]),
             markdown(one.get("statement") or "", NAME_MAX),
-            one["category"],
-            str(one["code"] or "–"),
+            _word(one["category"]),
+            _word(str(one["code"] or "–")),
             markdown(one["example"], TEXT_MAX),
         )
         for one in errors[:ERRORS_MAX]
@@ -185,7 +187,14 @@ def _client(summary: Mapping[str, Any]) -> Iterator[str]:
 def _foot(record: RunRecord) -> str:
     summary = record.summary
     version = markdown(str(summary["environment"].get("loadgen", "?")), 40)
-    return f"Run {markdown(summary['run_id'], 40)}, {summary['started_at'] or 'never started'}, loadgen {version}."
+    return (
+        f"Run {markdown(summary['run_id'], 40)}, {_word(summary['started_at'] or 'never started')}, loadgen {version}."
+    )
+
+
+def _word(text: str) -> str:
+    """One of loadgen's own words or moments as it is; anything else escaped."""
+    return text if _OWN_WORD.fullmatch(text) else markdown(text, NAME_MAX)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.report import figures
 from loadgen.report.delivered import login_words, percent
 from loadgen.units import counted
@@ -81,7 +81,7 @@ def verdict_lines(text: str, verdict: str, width: int | None) -> list[Line]:
 def wrapped(line: Line, width: int | None) -> Iterator[Line]:
     """The line in pieces of at most `width` columns, when it is given, cut between words; a longer word stays whole."""
     width = width or ENDLESS
-    pieces, rest = [], line.text
+    pieces, rest = [], printable(line.text, ENDLESS)
     while columns(rest) > width and (place := _last_gap(rest, width)):
         pieces.append(rest[:place].rstrip())
         rest = " " * line.indent + rest[place:].lstrip()
@@ -102,19 +102,19 @@ def _verdict(summary: Mapping[str, Any]) -> Iterator[Line]:
     """What made a run invalid is said once, a line for each reason."""
     verdict = str(summary["verdict"])
     word, colour = verdict.upper(), VERDICT_COLOURS.get(verdict)
-    head = f"{word}  {_line(summary['scenario'], 80)}  run {summary['run_id']}"
-    reason = "" if verdict == "invalid" else f": {_line(summary['exit_reason'], REASON_MAX)}"
+    head = f"{word}  {printable(summary['scenario'], 80)}  run {summary['run_id']}"
+    reason = "" if verdict == "invalid" else f": {printable(summary['exit_reason'], REASON_MAX)}"
     yield Line(head + reason, word, colour)
     for why in summary["validity"]["reasons"]:
-        yield Line(f"  invalid: {_line(why, REASON_MAX)}", "invalid:", "yellow", indent=11)
+        yield Line(f"  invalid: {printable(why, REASON_MAX)}", "invalid:", "yellow", indent=11)
     for warning in summary["environment"].get("warnings") or ():
-        yield Line(f"  warning: {_line(str(warning), REASON_MAX)}", "warning:", "yellow", indent=11)
+        yield Line(f"  warning: {printable(str(warning), REASON_MAX)}", "warning:", "yellow", indent=11)
 
 
 def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
     for threshold in thresholds:
         mark, colour = ("ok", "green") if threshold["passed"] else ("MISS", "red")
-        said = f"{_line(figures.check(threshold), 80)}: measured {figures.judged(threshold)}"
+        said = f"{printable(figures.check(threshold), 80)}: measured {figures.judged(threshold)}"
         yield Line(f"  {mark:<4} {said}", mark, colour, indent=7)
 
 
@@ -156,7 +156,8 @@ def _connections(summary: Mapping[str, Any]) -> Iterator[str]:
     for refusal in (logins.get("last_refused") or ())[-1:]:
         code = "" if refusal["code"] is None else f"{refusal['code']}: "
         at = "" if refusal["second"] is None else f" at {figures.seconds(max(0.0, refusal['second']))}"
-        yield f"  last refused{at}, {_line(refusal['worker_id'], NAME_MAX)}: {code}{_line(refusal['text'], 120)}"
+        worker_id = printable(refusal["worker_id"], NAME_MAX)
+        yield f"  last refused{at}, {worker_id}: {code}{printable(refusal['text'], 120)}"
 
 
 def _sessions(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -176,7 +177,7 @@ def _latencies(summary: Mapping[str, Any], width: int) -> Iterator[Line | str]:
     if summary["lag_ms"]:
         rows["(lag)"] = {"latency_ms": summary["lag_ms"]}
     shown_names = list(statements)[:STATEMENTS_MAX]
-    names = [*rows, *(_line(name, NAME_MAX) for name in shown_names)]
+    names = [*rows, *(printable(name, NAME_MAX) for name in shown_names)]
     parts = [*rows.values(), *(statements[name] for name in shown_names)]
     samples = figures.sample_columns(parts)
     for shown in _ever_fewer_times():
@@ -205,7 +206,7 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         ("stage", "load", "measured", "per s", "errors", *STAGE_TIMES),
         [
             (
-                _line(stage["name"], NAME_MAX),
+                printable(stage["name"], NAME_MAX),
                 figures.level(stage).replace("connection", "conn"),
                 figures.seconds(stage["measured_seconds"]),
                 figures.rate(stage["qps"]),
@@ -232,11 +233,11 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[Line | str]:
     if not found:
         return
     level = found["max_concurrency"]
-    yield f"find-max: {_line(str(found['reason']), REASON_MAX)}"
+    yield f"find-max: {printable(str(found['reason']), REASON_MAX)}"
     if level is not None:
         yield (
             f"at {counted(level, 'connection')}: {figures.rate(found['qps'])} statements/s,"
-            f" p95 {figures.found_p95(summary)} ms, confidence {_line(str(found['confidence']), NAME_MAX)}"
+            f" p95 {figures.found_p95(summary)} ms, confidence {printable(str(found['confidence']), NAME_MAX)}"
         )
     steps = found["steps"]
     if not steps:
@@ -254,7 +255,7 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[Line | str]:
             for step in steps
         ],
     )
-    outcomes = ["outcome", *(_line(f"{step['outcome']}: {step['reason']}", 120) for step in steps)]
+    outcomes = ["outcome", *(printable(f"{step['outcome']}: {step['reason']}", 120) for step in steps)]
     for line, outcome in zip(numbers, outcomes, strict=True):
         yield Line(f"{line}  {outcome}", indent=columns(line) + 2)
 
@@ -262,9 +263,9 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[Line | str]:
 def _errors(errors: Sequence[Mapping[str, Any]]) -> Iterator[Line | str]:
     for error in errors[:ERRORS_MAX]:
         code = "" if error["code"] is None else f" {error['code']}"
-        statement = f"{_line(error['statement'], NAME_MAX)}: " if error.get("statement") else ""
+        statement = f"{printable(error['statement'], NAME_MAX)}: " if error.get("statement") else ""
         kind = f"{error['count']:,} × {statement}{error['category']}{code}"
-        yield Line(f"  {kind}: {_line(error['example'], 120)}", kind, "red", indent=4)
+        yield Line(f"  {kind}: {printable(error['example'], 120)}", kind, "red", indent=4)
     if len(errors) > ERRORS_MAX:
         yield f"  {counted(len(errors) - ERRORS_MAX, 'more kind')} of errors: see the report"
 
@@ -322,8 +323,3 @@ def columns(text: str) -> int:
         2 if unicodedata.east_asian_width(one) in "WF" else 0 if unicodedata.category(one) in ("Mn", "Me", "Cf") else 1
         for one in text
     )
-
-
-def _line(text: str, limit: int) -> str:
-    """Foreign text on one line: a name or an error must not be able to write a line of its own."""
-    return plain(" ".join(text[: 20 * limit].split()), limit)

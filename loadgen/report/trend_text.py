@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.report import figures
 from loadgen.report.compare_text import said
 from loadgen.report.limits import Measure
@@ -26,13 +26,13 @@ BARS_MIN = 5
 def trend_text(trend: Trend, last: int, width: int | None = None) -> str:
     """Plain text; the bars are the last so many nights, oldest first, or fewer where `width` has no room for them."""
     parts = [
-        f"{trend.verdict.value.upper()}  {_line(trend.reason, 500)}",
+        f"{trend.verdict.value.upper()}  {printable(trend.reason, 500)}",
         *_runs(trend),
         *([""] if trend.tracks else []),
         *_table(trend, last, width),
         *_changes(trend),
     ]
-    return "\n".join(parts)
+    return "\n".join(map(printable, parts))
 
 
 def usual(track: Track) -> float | None:
@@ -83,14 +83,14 @@ def key_text(trend: Trend) -> str:
         f"driver {key.driver_major}.x{'' if key.driver_lightened else ', not lightened'}",
         f"{key.workers} worker{'s' if key.workers > 1 else ''}",
         f"{key.cores} cores" if key.cores else "cores not known",
-        *([f"warehouse {_line(key.warehouse_size, 40)}"] if key.warehouse_size else []),
+        *([f"warehouse {printable(key.warehouse_size, 40)}"] if key.warehouse_size else []),
     ]
     return ", ".join(parts)
 
 
 def _runs(trend: Trend) -> Iterator[str]:
     if trend.nights:
-        yield f"  {_line(trend.scenario, 60)}: {series_text(trend)}"
+        yield f"  {printable(trend.scenario, 60)}: {series_text(trend)}"
         yield f"  in common: {key_text(trend)}"
     for other in trend.others[-OTHERS_SHOWN:]:
         apart = [said(one, SIDES) for one in other.differences]
@@ -103,7 +103,7 @@ def _runs(trend: Trend) -> Iterator[str]:
     if trend.left_out:
         yield f"  left out: {counted(trend.left_out)}"
     if trend.last_left_out:
-        yield f"  the last of them: {_line(trend.last_left_out, 500)}"
+        yield f"  the last of them: {printable(trend.last_left_out, 500)}"
 
 
 def _table(trend: Trend, last: int, width: int | None) -> list[str]:
@@ -127,7 +127,7 @@ def _lines(trend: Trend, last: int) -> Iterator[str]:
 
 def _row(trend: Trend, track: Track, last: int) -> tuple[str, ...]:
     return (
-        _line(track.name, NAME_MAX),
+        printable(track.name, NAME_MAX),
         bars(track.values[-last:]),
         figures.value_of(track.measure, usual(track)),
         newest_text(track),
@@ -164,7 +164,7 @@ def _changes(trend: Trend) -> Iterator[str]:
         yield f"  {night.started:%Y-%m-%d %H:%M}  {night.run_id}"
         yield from (f"    {_step(step)}" for step in together)
         facts = trend.changed_at(start)
-        said = [f"{_line(name, 60)} {_fact(a)} → {_fact(b)}" for name, (a, b) in facts.items()]
+        said = [f"{printable(name, 60)} {_fact(a)} → {_fact(b)}" for name, (a, b) in facts.items()]
         more = f" and {len(said) - FACTS_SHOWN} more" if len(said) > FACTS_SHOWN else ""
         yield f"    with it changed: {', '.join(said[:FACTS_SHOWN]) or 'nothing that is recorded'}{more}"
 
@@ -173,15 +173,11 @@ def _step(step: Step) -> str:
     track = step.track
     before, after = track.value(step.shift.before.centre), track.value(step.shift.after)
     return (
-        f"{_line(step.said, 2 * NAME_MAX)}, {'worse' if step.worse else 'better'}:"
+        f"{printable(step.said, 2 * NAME_MAX)}, {'worse' if step.worse else 'better'}:"
         f" {figures.value_of(track.measure, before)} →"
         f" {figures.value_of(track.measure, after, at_least=step.shift.at_least)}"
     )
 
 
 def _fact(value: str | None) -> str:
-    return "not known" if value is None else _line(value, 60)
-
-
-def _line(text: str, limit: int) -> str:
-    return plain(" ".join(text.split()), limit)
+    return "not known" if value is None else printable(value, 60)

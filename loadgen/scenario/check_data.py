@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import stat
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -136,6 +137,7 @@ def _check_file(checked: Checked, path: KeyPath, file: str, column: str | None, 
     if folder is None:
         return
     try:
+        require_inside(folder, file)
         if not stat.S_ISREG((folder / file).stat().st_mode):  # opening a pipe would wait for its writer
             checked.problem(place, "is not a file", "name a CSV file beside the scenario")
             return
@@ -146,6 +148,12 @@ def _check_file(checked: Checked, path: KeyPath, file: str, column: str | None, 
         checked.problem(place, f"cannot be read: {reason}", "it is looked for beside the scenario")
         return
     _check_header(checked, path, _header(start), column)
+
+
+def require_inside(folder: Path, file: str) -> None:
+    """Raises PermissionError when a link leads a value file out of the scenario's folder."""
+    if not (folder / file).resolve().is_relative_to(folder.resolve()):
+        raise PermissionError(errno.EACCES, "a link leads out of the scenario's folder", file)
 
 
 def _check_header(checked: Checked, path: KeyPath, header: list[str] | None, column: str | None) -> None:

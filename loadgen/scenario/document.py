@@ -25,7 +25,7 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.reader import ReaderError
 
-from loadgen.log import plain, redact
+from loadgen.log import printable, redact
 from loadgen.scenario.problem import KeyPath, Mark, Problem
 from loadgen.scenario.scalar import NotAScalar, Scalar, resolve
 
@@ -98,7 +98,7 @@ class Document:
         """A problem with this node: in the file, or on the command line."""
         if node.option is None:
             return Problem(source=self.source, mark=mark, path=path, what=what, hint=hint)
-        return Problem(source=plain(redact(node.option), TEXT_SHOWN), mark=None, path=path, what=what, hint=hint)
+        return Problem(source=printable(redact(node.option), TEXT_SHOWN), mark=None, path=path, what=what, hint=hint)
 
 
 def _got(node: Node) -> str:
@@ -109,7 +109,7 @@ def _got(node: Node) -> str:
 
 def shown(text: str) -> str:
     """A text of the file in quotes, safe to print."""
-    return repr(plain(redact(text), TEXT_SHOWN))
+    return repr(printable(redact(text), TEXT_SHOWN))
 
 
 def read_text(path: Path) -> str | Problem:
@@ -150,7 +150,7 @@ def compose(text: str, source: str) -> Document:
     except MarkedYAMLError as error:
         composer.unreadable(error)
     except (YAMLError, ValueError, OverflowError) as error:  # the last two: "\U99999999"
-        composer.no(composer.mark, f"cannot be read as YAML: {plain(str(error), 200)}")
+        composer.no(composer.mark, f"cannot be read as YAML: {printable(str(error), 200)}")
     return document
 
 
@@ -207,7 +207,7 @@ class _Composer:
             "quoted scalar": "a quote is not closed",
         }
         hint = next((hint for words, hint in hints.items() if words in said), "check indentation, colons and quotes")
-        self.no(mark, f"cannot be read as YAML: {plain(said, 200)}", hint)
+        self.no(mark, f"cannot be read as YAML: {printable(said, 200)}", hint)
 
     def compose(self, events: Iterable[Any]) -> Node | None:
         documents = 0
@@ -273,7 +273,7 @@ class _Composer:
         if event.implicit[0] and key == "<<":
             self.no(self.mark, "merge keys (<<) are not supported", "write the keys out")
         elif event.implicit[0] and not _is_text(key):
-            self.no(self.mark, f"the key {shown(key)} is not a text", f'quote it: "{plain(key, 20)}"')
+            self.no(self.mark, f"the key {shown(key)} is not a text", f'quote it: "{printable(key, 20)}"')
         elif key in parent.node.value:
             first = parent.node.value[key].mark
             line = f" on line {first.line}" if first else ""

@@ -7,7 +7,7 @@ came from the environment is remembered: such a text shows as `${NAME}`, and a s
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from loadgen.log import is_secret_name, register_secret
@@ -28,17 +28,24 @@ class _Filled:
     stored: str = ""
     variables: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    forbidden: list[str] = field(default_factory=list)
     malformed: bool = False
     too_long: bool = False
 
 
-def fill_in(document: Document, environ: Mapping[str, str]) -> None:
-    """Replace the variables in every text of the document."""
+def fill_in(document: Document, environ: Mapping[str, str], allowed: Collection[str] | None = None) -> None:
+    """Replace the variables in every text of the document; when some are `allowed`, only those."""
     if document.root is not None:
-        _visit(document, document.root, (), environ)
+        _visit(document, document.root, (), _Variables(environ, allowed))
 
 
-def _visit(document: Document, node: Node, path: KeyPath, environ: Mapping[str, str]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Variables:
+    environ: Mapping[str, str]
+    allowed: Collection[str] | None
+
+
+def _visit(document: Document, node: Node, path: KeyPath, environ: _Variables) -> None:
     if isinstance(node.value, dict):
         for key, entry in node.value.items():
             _visit(document, entry.node, (*path, key), environ)
@@ -49,8 +56,14 @@ def _visit(document: Document, node: Node, path: KeyPath, environ: Mapping[str, 
         _fill_node(document, node, path, environ)
 
 
-def _fill_node(document: Document, node: Node, path: KeyPath, environ: Mapping[str, str]) -> None:
-    filled = _fill(str(node.value), environ)
+def _fill_node(document: Document, node: Node, path: KeyPath, variables: _Variables) -> None:
+    filled = _fill(str(node.value), variables)
+    for name in filled.forbidden:
+        document.problem(
+            path,
+            f"the environment variable {name} is not allowed from the queue",
+            f"start the pool with --allow-variable {name}",
+        )
     for name in filled.missing:
         document.problem(
             path, f"the environment variable {name} is not set", f"set it, or give a default: ${{{name}:-…}}"
@@ -60,15 +73,15 @@ def _fill_node(document: Document, node: Node, path: KeyPath, environ: Mapping[s
     if filled.too_long:
         document.problem(path, f"is longer than {TEXT_MAX:,} characters with its variables filled in")
     node.variables = tuple(filled.variables)
-    node.refused = bool(filled.missing or filled.malformed or filled.too_long)
+    node.refused = bool(filled.missing or filled.forbidden or filled.malformed or filled.too_long)
     if filled.variables:
         node.value = FromEnvironment(filled.value, filled.template, filled.stored)
     else:
         node.value = filled.value
 
 
-def _fill(text: str, environ: Mapping[str, str]) -> _Filled:
-    filled = _Filled()
+def _fill(text: str, given: _Variables) -> _Filled:
+    filled, environ = _Filled(), given.environ
     values: list[str] = []
     templates: list[str] = []
     stored: list[str] = []
@@ -88,6 +101,8 @@ def _fill(text: str, environ: Mapping[str, str]) -> _Filled:
             stored.append("$${")
         elif name is None:
             filled.malformed = True
+        elif given.allowed is not None and name not in given.allowed:
+            filled.forbidden.append(name)
         elif name in environ:
             values.append(environ[name])
             length += len(environ[name])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.scenario.base import Section
 from loadgen.scenario.document import Document, Node
 from loadgen.scenario.generator import GENERATORS
@@ -66,7 +66,7 @@ def _walk_container(document: Document, value: Any, path: KeyPath) -> Iterator[t
 
 
 def _setting(document: Document, path: KeyPath, node: Node) -> Setting:
-    origin = f"line {node.mark.line}" if node.mark is not None else plain(node.option or _DEFAULT, 60)
+    origin = f"line {node.mark.line}" if node.mark is not None else printable(node.option or _DEFAULT, 60)
     variables = _variables(node)
     if variables:
         names = ", ".join(variables)
@@ -84,7 +84,7 @@ def _variables(node: Node) -> list[str]:
 
 def _flow(node: Node) -> str:
     """On one line, with variables unresolved."""
-    return plain(" ".join(_flow_of(node).split()), VALUE_SHOWN)
+    return printable(" ".join(_flow_of(node).split()), VALUE_SHOWN)
 
 
 def _flow_of(node: Node) -> str:

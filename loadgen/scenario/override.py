@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadgen.log import plain, redact
+from loadgen.log import printable, redact
 from loadgen.scenario.document import Document, Entry, Node, compose
 from loadgen.scenario.problem import Problem
 
@@ -29,7 +29,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
         wrong = _apply(document, text)
         if wrong is not None:
             what, hint = wrong
-            problem = Problem(source=plain(redact(f"--set {text}"), 60), mark=None, path=(), what=what, hint=hint)
+            problem = Problem(source=printable(redact(f"--set {text}"), 60), mark=None, path=(), what=what, hint=hint)
             document.problems.append(problem)
 
 
@@ -86,7 +86,7 @@ def _name(element: Node) -> object:
 def _elements(elements: list[Node]) -> str:
     if not elements:
         return "the list is empty"
-    names = [plain(name, 30) for element in elements if isinstance(name := _name(element), str)]
+    names = [printable(name, 30) for element in elements if isinstance(name := _name(element), str)]
     numbers = "0" if len(elements) == 1 else f"0 to {len(elements) - 1}"
     return f"it has {numbers}" + (f", or by name: {', '.join(names[:10])}" if names else "")
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.scenario.plan import Cost, Plan, span
 from loadgen.units import counted
 
@@ -25,9 +25,9 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
 
 def _lines(plan: Plan) -> Iterator[str]:
-    yield f"{plan.source}: {plain(plan.name)}"
+    yield f"{plan.source}: {printable(plan.name)}"
     yield ""
-    yield from (f"  {plain(sentence)}" for sentence in plan.summary)
+    yield from (f"  {printable(sentence)}" for sentence in plan.summary)
     yield from _titled("Timeline", _phases(plan))
     yield from _titled("Statements", _shares(plan))
     yield from _titled("Workers", [_workers(plan)])
@@ -62,7 +62,7 @@ def _shares(plan: Plan) -> list[str]:
     for share in plan.shares:
         queries = "" if share.queries == 1 else f"transaction of {share.queries}"
         expected = "" if share.expected is None else f"{share.expected:,} expected"
-        rows.append((f"{share.fraction:7.2%}", share.kind, plain(share.name, 60), expected, queries))
+        rows.append((f"{share.fraction:7.2%}", share.kind, printable(share.name, 60), expected, queries))
     return _table(rows)
 
 
@@ -77,7 +77,7 @@ def _workers(plan: Plan) -> str:
 def _preparation(plan: Plan) -> list[str]:
     rows = [
         (
-            plain(table.table, 80),
+            printable(table.table, 80),
             table.type,
             "must be there" if table.type == "existing" else counted(table.rows, "row"),
         )
@@ -87,7 +87,7 @@ def _preparation(plan: Plan) -> list[str]:
     total = sum(table.rows for table in plan.preparation)
     if len(rows) > 1 and total:
         lines.append(f"{total:,} rows in all, unless they are there already")
-    lines += [f"value pool {plain(name, 60)} from a {plain(origin, 80)}" for name, origin in plan.pools]
+    lines += [f"value pool {printable(name, 60)} from a {printable(origin, 80)}" for name, origin in plan.pools]
     return lines
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadgen.errors import ScenarioInvalid
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.units import counted
 
 SHOWN_MAX = 100  # problems told at once; a file with more is hopeless, not unlucky
@@ -61,4 +61,4 @@ class ScenarioProblems(ScenarioInvalid):
 
 def dotted(path: KeyPath) -> str:
     """("load", "stages", 0) → 'load.stages.0', as --set takes it; safe to print."""
-    return ".".join(plain(str(part), PART_SHOWN).replace("\n", " ") for part in path)
+    return ".".join(printable(str(part), PART_SHOWN) for part in path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,20 @@ class Loaded:
     warnings: tuple[Problem, ...]
 
 
-def read_scenario(path: Path, *, overrides: Sequence[str] = (), environ: Mapping[str, str]) -> Loaded:
+def read_scenario(
+    path: Path,
+    *,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str],
+    variables: Collection[str] | None = None,
+) -> Loaded:
     """Read and check a file. Raises ScenarioProblems with everything that is wrong with it."""
     text = read_text(path)
     if isinstance(text, Problem):
         raise ScenarioProblems(str(path), [text])
-    return parse_scenario(text, source=str(path), folder=path.parent, overrides=overrides, environ=environ)
+    return parse_scenario(
+        text, source=str(path), folder=path.parent, overrides=overrides, environ=environ, variables=variables
+    )
 
 
 def parse_scenario(
@@ -49,10 +57,12 @@ def parse_scenario(
     folder: Path | None = None,
     overrides: Sequence[str] = (),
     environ: Mapping[str, str],
+    variables: Collection[str] | None = None,
 ) -> Loaded:
-    """The same for a text; files of value pools are looked for in `folder`, if there is one."""
+    """The same for a text; files of value pools are looked for in `folder`, if there is one. Only `variables` may be
+    used, when they are given."""
     document = compose(text, source)
-    fill_in(document, environ)
+    fill_in(document, environ, variables)
     apply_overrides(document, overrides)
     checked = validate(document)
     check(checked, folder)
@@ -68,18 +78,19 @@ def parse_scenario(
 
 
 def settled_text(loaded: Loaded) -> str:
-    """The scenario for another machine: as it was written, or, where it uses variables, with them filled in. Secrets,
-    and addresses that work for whoever knows them, stay references."""
+    """The scenario for another machine: as it was written, or, where it uses variables or options, with them filled in.
+    Secrets, and addresses that work for whoever knows them, stay references."""
     root = loaded.document.root
-    if root is None or not _uses_variables(root):
+    if root is None or not _was_changed(root):
         return loaded.text
     written = json.dumps(_settled(root, ()), indent=2, ensure_ascii=False)  # JSON is YAML, but for these characters
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", written) + "\n"
 
 
-def _uses_variables(node: Node) -> bool:
+def _was_changed(node: Node) -> bool:
     inner = [entry.node for entry in node.value.values()] if isinstance(node.value, dict) else node.value
-    return bool(node.variables) or (isinstance(inner, list) and any(map(_uses_variables, inner)))
+    changed = bool(node.variables) or node.option is not None
+    return changed or (isinstance(inner, list) and any(map(_was_changed, inner)))
 
 
 def _settled(node: Node, path: KeyPath) -> Any:

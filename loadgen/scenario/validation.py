@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadgen.log import is_secret_name, plain
+from loadgen.log import is_secret_name, printable
 from loadgen.scenario.base import Fault, FaultKind, Section, named_section, options_of
 from loadgen.scenario.document import TEXT_SHOWN, Document, Entry, Node, shown
 from loadgen.scenario.file import VERSION, ScenarioFile
@@ -56,7 +56,7 @@ class Checked:
     def written(self, path: KeyPath) -> str:
         """The scalar as it was written: fit to be shown, since variables are not filled in."""
         entry = self.document.entry(self.original(path))
-        return plain(entry.node.text, TEXT_SHOWN) if entry is not None else ""
+        return printable(entry.node.text, TEXT_SHOWN) if entry is not None else ""
 
     def problem(self, path: KeyPath, what: str, hint: str | None = None, *, at_key: bool = False) -> None:
         self.document.problem(self.original(path), what, hint, at_key=at_key)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import ConfigurationError
-from loadgen.log import plain
+from loadgen.log import printable
 
 FILE_BYTES_MAX = 1_000_000
 
@@ -79,9 +79,9 @@ def read_config_files(environ: Mapping[str, str]) -> ConfigFiles:
     sections = {}
     for name, values in raw.items() if isinstance(raw, dict) else ():
         if isinstance(values, dict):
-            sections[name] = Section(name, values, f"{place} [{table}{plain(name, 80)}]")
+            sections[name] = Section(name, values, f"{place} [{table}{printable(name, 80)}]")
         else:
-            warnings.append(f"{place}: {plain(name, 60)} stands outside a section and is not used")
+            warnings.append(f"{place}: {printable(name, 60)} stands outside a section and is not used")
 
     default = environ.get("SNOWFLAKE_DEFAULT_CONNECTION_NAME") or config.get("default_connection_name")
     from_variable = bool(environ.get("SNOWFLAKE_DEFAULT_CONNECTION_NAME"))
@@ -155,6 +155,6 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         # The message names a position and at most a key; the line itself could hold a password and is not shown.
         raise ConfigurationError(
-            f"{where} is not valid TOML: {plain(str(error), 200)}",
+            f"{where} is not valid TOML: {printable(str(error), 200)}",
             remedy='Correct it there. Texts are quoted: account = "myorg-myaccount".',
         ) from None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loadgen.errors import ConfigurationError, ConnectFailed, LoadgenError, PrivilegeMissing
-from loadgen.log import plain, redact
+from loadgen.log import printable, redact
 from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake.failure import causes, classify, describe
 from loadgen.snowflake.profile import Profile
@@ -149,16 +149,16 @@ def _detail(chain: list[BaseException]) -> str:
     """The driver's own words; 4.x puts a notice to itself in front of them."""
     texts = [describe(cause).replace("\n", " ") for cause in chain]
     telling = (text for text in texts if "Will be handled by authenticator" not in text)
-    return plain(next(telling, texts[0]), _DETAIL_MAX)
+    return printable(next(telling, texts[0]), _DETAIL_MAX)
 
 
 def _facts(profile: Profile, environ: Mapping[str, str]) -> dict[str, str]:
     proxies = sorted(name for name in environ if name.lower() in ("http_proxy", "https_proxy", "all_proxy"))
     return {
-        "name": plain(profile.name, 80),
-        "user": plain(profile.text("user") or "(no user)", 80),
-        "account": plain(profile.text("account") or "", 80),
-        "role": plain(profile.text("role") or "(default)", 80),
-        "address": plain(profile.address, 120),
+        "name": printable(profile.name, 80),
+        "user": printable(profile.text("user") or "(no user)", 80),
+        "account": printable(profile.text("account") or "", 80),
+        "role": printable(profile.text("role") or "(default)", 80),
+        "address": printable(profile.address, 120),
         "proxies": f", and the proxy that {proxies[0]} names" if proxies and not profile.is_local else "",
     }

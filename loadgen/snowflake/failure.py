@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from loadgen.log import plain, redact
+from loadgen.log import printable, redact
 from loadgen.model.outcome import ErrorCategory
 
 TEXT_MAX = 2_000  # characters kept of an error text; servers have been seen to send a megabyte
@@ -163,7 +163,7 @@ def describe(error: BaseException) -> str:
     text = str(getattr(error, "raw_msg", None) or error)[: 4 * TEXT_MAX]
     if not _is_driver_error(error):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return plain(redact(text), TEXT_MAX)
+    return printable(" ".join(redact(text).split()), TEXT_MAX)  # servers break lines inside a sentence
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

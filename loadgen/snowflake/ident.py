@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from loadgen.errors import ConfigurationError
-from loadgen.log import plain
+from loadgen.log import printable
 
 LENGTH_MAX = 255  # characters; Snowflake's limit
 PARTS_MAX = 3  # database.schema.object
@@ -120,4 +120,4 @@ def _split(text: str) -> list[str]:
 
 
 def _shown(text: str) -> str:
-    return repr(plain(text, 60))
+    return repr(printable(text, 60))

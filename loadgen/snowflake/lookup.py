@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from loadgen.errors import ConfigurationError
-from loadgen.log import Secret, plain
+from loadgen.log import Secret, printable
 from loadgen.snowflake import keys
 from loadgen.snowflake.configfile import ConfigFiles, Section, read_config_files, read_private_file
 from loadgen.snowflake.profile import EMBEDDED, ENVIRONMENT, INTERACTIVE, Field, Profile, Value, is_loopback
@@ -144,7 +144,7 @@ def _embedded_at(address: str, origin: str, password: Secret | None = None) -> P
     host, colon, port = address.rpartition(":")
     if not (colon and port.isdigit() and is_loopback(host)):
         raise ConfigurationError(
-            f"{EMBEDDED_ADDRESS} is {plain(address, 60)!r}, not an address of this machine",
+            f"{EMBEDDED_ADDRESS} is {printable(address, 60)!r}, not an address of this machine",
             remedy="Set it to the address that `loadgen embedded serve` prints, such as 127.0.0.1:8080.",
         )
     # Without a password file any password will do. As a Secret, the word would be masked wherever it occurs.
@@ -192,7 +192,9 @@ class _Reader:
         else:
             guess = keys.nearest(key, keys.KNOWN)
             hint = f"; did you mean {guess}?" if guess else ""
-            self._warnings.append(f"{origin}: {plain(key, 60)} is not an option of a connection and is not used{hint}")
+            self._warnings.append(
+                f"{origin}: {printable(key, 60)} is not an option of a connection and is not used{hint}"
+            )
 
     def profile(self, name: str, warnings: tuple[str, ...]) -> Profile:
         for key in ("private_key_file", "private_key_raw", "private_key"):
@@ -201,8 +203,8 @@ class _Reader:
         authenticator = self.fields.get("authenticator")
         if authenticator is not None and str(authenticator.value).upper() in INTERACTIVE:
             self._warnings.append(
-                f"connection {plain(name, 80)!r}: authenticator {authenticator.value} may ask a person at every single"
-                " connection; unattended runs need a key pair, an access token or workload identity"
+                f"connection {printable(name, 80)!r}: authenticator {authenticator.value} may ask a person at every"
+                " single connection; unattended runs need a key pair, an access token or workload identity"
             )
         return Profile(
             name=name,
@@ -218,11 +220,11 @@ class _Reader:
             return Secret(str(value))
         if key in keys.INTEGER and isinstance(value, str):
             if not re.fullmatch(r"[0-9]{1,18}", value.strip()):
-                raise ConfigurationError(f"{origin}: {key} is {plain(value, 60)!r}, not a whole number")
+                raise ConfigurationError(f"{origin}: {key} is {printable(value, 60)!r}, not a whole number")
             return int(value)
         if key in keys.BOOLEAN and isinstance(value, str):
             if value.strip().lower() not in _TRUE + _FALSE:
-                raise ConfigurationError(f"{origin}: {key} is {plain(value, 60)!r}, neither true nor false")
+                raise ConfigurationError(f"{origin}: {key} is {printable(value, 60)!r}, neither true nor false")
             return value.strip().lower() in _TRUE
         if key in _PATH_KEYS and str(value).startswith("~/"):
             return str(Path(self._home).expanduser() / str(value)[2:])
@@ -234,7 +236,7 @@ def _scalar(key: str, value: Any) -> Value:
         return value
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ",".join(value) if key == "no_proxy" else tuple(value)
-    raise ConfigurationError(f"{plain(key, 60)} is a {type(value).__name__}, not a single value")
+    raise ConfigurationError(f"{printable(key, 60)} is a {type(value).__name__}, not a single value")
 
 
 # --- names and variables ---------------------------------------------------------------------------------------------
@@ -271,7 +273,11 @@ def _unknown(chosen: str, files: ConfigFiles, environ: Mapping[str, str], *, unn
     else:
         via = "" if chosen != files.default_name else f" (the default, from {files.default_origin})"
         guess = keys.nearest(chosen, names)
-        what = f"there is no connection {plain(chosen, 80)!r}{via}"
-        remedy = f"Did you mean {plain(guess, 80)!r}?" if guess else f"Add [{plain(chosen, 80)}] to connections.toml."
-    known = ", ".join(plain(name, 80) for name in names)
+        what = f"there is no connection {printable(chosen, 80)!r}{via}"
+        remedy = (
+            f"Did you mean {printable(guess, 80)!r}?"
+            if guess
+            else f"Add [{printable(chosen, 80)}] to connections.toml."
+        )
+    known = ", ".join(printable(name, 80) for name in names)
     return ConfigurationError(f"{what}; known in {files.folder}: {known}", remedy=remedy)

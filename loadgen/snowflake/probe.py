@@ -7,7 +7,7 @@ from typing import Any
 
 from loadgen.clock import Clock, SystemClock
 from loadgen.errors import ConnectFailed
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import close, connect
@@ -54,7 +54,7 @@ def probe(profile: Profile, *, clock: Clock | None = None) -> Probe:
         if classify(error).category is ErrorCategory.FATAL:
             raise
         raise ConnectFailed(
-            f"connection {plain(profile.name, 80)!r}: logged in, but the first statement failed: {describe(error)}",
+            f"connection {printable(profile.name, 80)!r}: logged in, but the first statement failed: {describe(error)}",
             remedy="Check the role of the connection, and that the host is a Snowflake server.",
         ) from error
     finally:
@@ -88,4 +88,4 @@ def _timed_ms(clock: Clock, action: Callable[[], object]) -> float:
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else plain(str(value), 200)
+    return None if value is None else printable(str(value), 200)

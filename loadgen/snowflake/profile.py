@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Self
 
 from loadgen.errors import ConfigurationError
-from loadgen.log import MASK, Secret, plain
+from loadgen.log import MASK, Secret, printable
 from loadgen.snowflake import keys
 
 Value = str | int | float | bool | tuple[str, ...] | Secret
@@ -114,7 +114,7 @@ class Profile:
         problems = [*_where_problems(self), *_who_problems(self)]
         if problems:
             raise ConfigurationError(
-                f"connection {plain(self.name, 80)!r}: {'; '.join(what for what, _ in problems)}",
+                f"connection {printable(self.name, 80)!r}: {'; '.join(what for what, _ in problems)}",
                 remedy=" ".join(dict.fromkeys(remedy for _, remedy in problems)),
             )
         return self
@@ -134,22 +134,24 @@ def _where_problems(profile: Profile) -> list[tuple[str, str]]:
     account, host = profile.text("account"), profile.text("host")
     protocol, port = (profile.text("protocol") or "https").lower(), profile.text("port")
     if not account:
-        problems.append(("account is missing", f'Set account = "myorg-myaccount" for [{plain(profile.name, 80)}].'))
+        problems.append(("account is missing", f'Set account = "myorg-myaccount" for [{printable(profile.name, 80)}].'))
     elif "://" in account or DOMAIN in account.lower():
-        problems.append((f"account {plain(account, 80)!r} is an address", f"Write only the part before .{DOMAIN}."))
+        problems.append((f"account {printable(account, 80)!r} is an address", f"Write only the part before .{DOMAIN}."))
     if host and not _is_host(host):
-        problems.append((f"host {plain(host, 80)!r} is not a host name", "Write host without https:// and path."))
+        problems.append((f"host {printable(host, 80)!r} is not a host name", "Write host without https:// and path."))
     if protocol not in ("http", "https"):
-        problems.append((f"protocol {plain(protocol, 20)!r} is unknown", "Remove protocol; https is the default."))
+        problems.append((f"protocol {printable(protocol, 20)!r} is unknown", "Remove protocol; https is the default."))
     elif protocol == "http" and not is_loopback(profile.host):
         problems.append(
             (
-                f"protocol http to {plain(profile.host, 80)} would send the credentials in clear",
+                f"protocol http to {printable(profile.host, 80)} would send the credentials in clear",
                 "Remove protocol; plain http is for this machine only.",
             )
         )
     if port is not None and not (port.isdigit() and 0 < int(port) < 65536):
-        problems.append((f"port {plain(port, 20)!r} is not a port", "Write a number from 1 to 65535, or remove it."))
+        problems.append(
+            (f"port {printable(port, 20)!r} is not a port", "Write a number from 1 to 65535, or remove it.")
+        )
     for key, dangerous in keys.INSECURE.items():
         if key in profile.fields and profile.fields[key].value is dangerous:
             problems.append((f"{key} switches the check of the server's certificate off", f"Remove {key}."))
@@ -161,7 +163,7 @@ def _who_problems(profile: Profile) -> list[tuple[str, str]]:
     if name not in _NEEDS:
         known = keys.nearest(name, _NEEDS)
         guess = f"Did you mean {known}? " if known else ""
-        return [(f"authenticator {plain(name, 60)!r} is not supported", f"{guess}Unattended: {_UNATTENDED}.")]
+        return [(f"authenticator {printable(name, 60)!r} is not supported", f"{guess}Unattended: {_UNATTENDED}.")]
     problems = []
     for alternatives in _NEEDS[name]:
         if not any(key in profile.fields for key in alternatives):
@@ -179,7 +181,7 @@ def _who_problems(profile: Profile) -> list[tuple[str, str]]:
 def _how_to_supply(profile: Profile, alternatives: tuple[str, ...]) -> str:
     if "password" in alternatives and {"token", "token_file_path"} & profile.fields.keys():
         return 'There is a token: set authenticator = "PROGRAMMATIC_ACCESS_TOKEN", or "OAUTH".'
-    variable = "_".join(["SNOWFLAKE_CONNECTIONS", plain(profile.name, 80).upper(), alternatives[0].upper()])
+    variable = "_".join(["SNOWFLAKE_CONNECTIONS", printable(profile.name, 80).upper(), alternatives[0].upper()])
     return f"Set {alternatives[0]} in the section, or the variable {variable}."
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from loadgen.log import plain
+from loadgen.log import printable
 
 LINES_MAX = 1_000
 LINE_MAX = 2_000
@@ -38,7 +38,7 @@ class Caught(io.TextIOBase):
             self._part = part[-LINE_MAX:]
         for line in whole:
             if line.strip():
-                self.lines.append(plain(line, LINE_MAX))
+                self.lines.append(printable(line, LINE_MAX))
                 self._told(line)
         return len(text)
 

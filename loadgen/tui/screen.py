@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
+from loadgen.log import printable
 from loadgen.tui import charts, ladder, pages, parts, workers
 from loadgen.tui.draw import cut_between_words
 from loadgen.tui.view import RunView
@@ -39,7 +40,8 @@ class Picture:
                 yield Segment.line()
             cut = cut_between_words(line, self.width)
             cut.stylize_before(cut.style)  # render() leaves it out where a text has no other style
-            yield from cut.render(console)
+            for segment in cut.render(console):
+                yield Segment(printable(segment.text), segment.style)  # whatever a part of the screen has missed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

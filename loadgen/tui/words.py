@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.metrics.percentile import Quantile
 from loadgen.report.figures import bounded
 from loadgen.scenario.threshold import BadCheck, Metric, parse_check
@@ -13,8 +13,8 @@ NOTHING = "–"
 
 
 def one_line(text: str, limit: int = NAME_MAX) -> str:
-    """Foreign text on one line, without control characters. A megabyte of it costs no more than a page."""
-    return plain(" ".join(text[: 20 * limit].split()), limit)
+    """Foreign text on one line, as long as a screen has use for it."""
+    return printable(text, limit)
 
 
 def rate(per_s: float) -> str:

@@ -12,7 +12,7 @@ from loadgen.clock import Clock
 from loadgen.control.retry import Interrupted
 from loadgen.control.session import ControlFailed
 from loadgen.errors import LoadgenError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.outcome import ErrorCategory
 from loadgen.model.worker import STEPS, WorkerExit, WorkerStatus
 
@@ -109,10 +109,10 @@ class Board:
             kind = (statement, category.value, code)
             self._kinds[kind] += 1
             seen = self._kinds[kind]
-        self.last_error = plain(text)
+        self.last_error = printable(text)
         if seen <= FIRST_OF_A_KIND:
             last = ", from now on only counted" if seen == FIRST_OF_A_KIND else ""
-            message = f"{statement or 'connection'}: {category.value} {code or ''}: {plain(text)}{last}"
+            message = f"{statement or 'connection'}: {category.value} {code or ''}: {printable(text)}{last}"
             self.say("ERROR", message, statement=statement, category=category.value, code=code)
 
     # --- the log -----------------------------------------------------------------------------------------------------

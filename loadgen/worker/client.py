@@ -16,7 +16,7 @@ from collections import deque
 from time import monotonic, monotonic_ns
 
 from loadgen.errors import LoadgenError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.metrics.connections import TEXT_MAX, Refusal, Reopened
 from loadgen.metrics.outcome import Failed, Outcome
 from loadgen.metrics.stalls import Flight
@@ -333,7 +333,7 @@ class Client:
         failure = classify(error.__cause__) if error.__cause__ is not None else None
         code, hopeless = None if failure is None else failure.code, failure is None or not failure.retryable
         self.refused = error if hopeless else None
-        refusal = Refusal(at=bench.clock.utc_now().replace(tzinfo=None), code=code, text=plain(text, TEXT_MAX))
+        refusal = Refusal(at=bench.clock.utc_now().replace(tzinfo=None), code=code, text=printable(text, TEXT_MAX))
         bench.connections.login_refused(self.slot.number, bench.clock.monotonic_ns(), refusal)
         bench.failed("", ErrorCategory.CONFIGURATION if hopeless else ErrorCategory.CONNECTION, code, text)
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from loadgen.errors import ConfigurationError, RunFailed
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.run import Phase
 from loadgen.model.workload import Statement
 from loadgen.scenario.scenario import Scenario
@@ -110,6 +110,6 @@ def _describe(connection: Connection, name: str, sql: str, parameters: int) -> N
     except Exception as error:
         if classify(error).retryable:
             raise
-        raise StatementRefused(f"statement {plain(name, 80)}: {describe(error)}") from error
+        raise StatementRefused(f"statement {printable(name, 80)}: {describe(error)}") from error
     finally:
         cursor.close()

@@ -27,7 +27,7 @@ from loadgen.control.retry import Patience
 from loadgen.control.session import ControlFailed, ControlSession, OpenSession
 from loadgen.control.test_results import ResultRow
 from loadgen.errors import LoadgenError
-from loadgen.log import event
+from loadgen.log import event, printable
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerExit, WorkerStatus
 from loadgen.scenario.frozen import thaw
@@ -181,8 +181,8 @@ class Worker:
         board.advance(WorkerStatus.COMPLETED if ending.code is WorkerExit.CLEAN else WorkerStatus.DEAD)
         board.last_error = ending.error or board.last_error
         if ending.error is not None:
-            hint = f"\nhint: {ending.hint}" if ending.hint else ""
-            sys.stderr.write(f"error: {me.worker_id}: {ending.error}{hint}\n")
+            hint = f"\nhint: {printable(ending.hint)}" if ending.hint else ""
+            sys.stderr.write(f"error: {me.worker_id}: {printable(ending.error)}{hint}\n")
         if self._kept:
             sys.stderr.write(f"{me.worker_id}: not everything was stored; `loadgen upload {me.run_id}` does it later\n")
         sys.stderr.flush()

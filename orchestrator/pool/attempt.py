@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from loadgen.control.run_claims import Claim, Result, Wanted
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.model.queue import Judgement, judge
 from orchestrator.pool import leash
 from orchestrator.pool.attempt_folders import FOLDER
@@ -32,8 +33,12 @@ _READ_MAX = 4_000_000  # bytes of a summary
 _SAID_ALL = (Judgement.COMPLETED, Judgement.BUSY)  # of others one may want to see what they said
 
 
-class BadFiles(Exception):
-    """The row names a file outside of the scenario's folder. It was not made by us."""
+_QUEUE_ID = re.compile(r"[a-z0-9-]{1,36}")
+_WARNINGS_MAX = 20
+
+
+class BadRow(Exception):
+    """The row holds what loadgen never queues."""
 
 
 class RunProcess:
@@ -70,13 +75,24 @@ class RunProcess:
         runs = self._run_ids()
         decisive = told.get("run_id")  # the run whose summary it is
         run_id = decisive if decisive in runs else self.run_id
-        result = Result(run_id=run_id, exit_code=code, reason=_why(told, self._folder, code))
+        verdict = told.get("verdict")
+        result = Result(
+            run_id=run_id,
+            exit_code=code,
+            reason=_why(told, self._folder, code),
+            verdict=printable(verdict, 20) if isinstance(verdict, str) else None,
+        )
         with suppress(OSError):  # then they stay where they are
             for name in runs:
                 (self._folder / "out" / name).replace(self._runs_folder / name)
             if judge(code) in _SAID_ALL:
                 shutil.rmtree(self._folder, ignore_errors=True)
         return result
+
+    def warnings(self) -> list[str]:
+        """What it warned of, for the pool's user."""
+        lines = _stderr(self._folder)
+        return [printable(line, SAID_MAX) for line in lines if line.startswith("warning: ")][:_WARNINGS_MAX]
 
     def close(self) -> None:
         """End it, if it has not ended, and wait for that."""
@@ -105,10 +121,12 @@ def start_run(
     program: Sequence[str] = LOADGEN,
     stop_s: float = STOP_S,
 ) -> RunProcess:
-    """Do what is wanted as `loadgen run` does it."""
+    """Do what is wanted as `loadgen run` does it. BadRow: it can never be done."""
+    if not _QUEUE_ID.fullmatch(claim.queue_id):  # it becomes the name of a folder, which is removed first
+        raise BadRow(f"the queue id {printable(claim.queue_id, 100)!r} is not made of a-z, 0-9 and -")
     folder = runs_folder / FOLDER / f"{claim.queue_id}.{claim.epoch}"
     shutil.rmtree(folder, ignore_errors=True)
-    (folder / "out").mkdir(parents=True)
+    (folder / "out").mkdir(parents=True, mode=0o700)
     scenario = _write_all(folder / "in", wanted)
     words = [*program, "run", str(scenario), "--quiet", "--format=json", *options, *wanted.judging.words]
     words += [f"--output-dir={folder / 'out'}", f"--label=queue_id={claim.queue_id}", f"--label=attempt={claim.epoch}"]
@@ -139,8 +157,8 @@ def _write_all(folder: Path, wanted: Wanted) -> Path:
 def _inside(folder: Path, name: str) -> Path:
     """Where a value file goes. The name comes from a table: it must not lead anywhere else."""
     path = PurePosixPath(name)
-    if path.is_absolute() or not path.parts or ".." in path.parts:
-        raise BadFiles(f"the value file {plain(name, 200)!r} would not lie beside the scenario")
+    if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
+        raise BadRow(f"the value file {printable(name, 200)!r} would not lie beside the scenario")
     return folder / path
 
 
@@ -168,10 +186,14 @@ def _why(told: Mapping[str, Any], folder: Path, code: int) -> str | None:
     with suppress(TypeError, LookupError):  # whatever it is, it is no summary
         why = told["error"]["message"] if "error" in told else told.get("exit_reason")
         if why:
-            return plain(str(why), SAID_MAX)
-    with suppress(OSError):
-        lines = (folder / "stderr").read_bytes()[-_READ_MAX:].decode("utf-8", "replace").split("\n")
-        said = next((line for line in reversed(lines) if line.strip()), None)
-        if said is not None:
-            return plain(said, SAID_MAX)
+            return printable(str(why), SAID_MAX)
+    said = next((line for line in reversed(_stderr(folder)) if line.strip()), None)
+    if said is not None:
+        return printable(said, SAID_MAX)
     return None if code == 0 else f"it ended with {code} and said nothing"
+
+
+def _stderr(folder: Path) -> list[str]:
+    with suppress(OSError):
+        return (folder / "stderr").read_bytes()[-_READ_MAX:].decode("utf-8", "replace").split("\n")
+    return []

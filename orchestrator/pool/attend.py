@@ -9,7 +9,7 @@ import dataclasses
 import json
 import os
 import select
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from orchestrator.pool.runner import Runner
@@ -17,6 +17,7 @@ from orchestrator.pool.runner import Runner
 LOOK_S = 0.1
 PING = b"ping"
 DRAIN = b"drain"
+TOLD = "told"  # the key of a line that is no answer: an event, for the pool's user
 
 
 def attend(runner: Runner, received: Sequence[int], *, grace_s: float, reading: int = 0, writing: int = 1) -> None:
@@ -33,15 +34,25 @@ def attend(runner: Runner, received: Sequence[int], *, grace_s: float, reading: 
             for line in lines:
                 _heed(runner, line, writing)
         runner.guard()
+        _tell(runner, writing)
         while obeyed < len(received):
             runner.leave(grace_s if obeyed == 0 else 0.0)
             obeyed += 1
+    _tell(runner, writing)
 
 
 def _heed(runner: Runner, line: bytes, writing: int) -> None:
     if line == DRAIN:
         runner.leave(None)
     elif line == PING:
-        state = json.dumps(dataclasses.asdict(runner.state()), separators=(",", ":"))
-        with suppress(OSError):  # nobody listens any more: the end of input will tell
-            os.write(writing, state.encode() + b"\n")
+        _write(writing, dataclasses.asdict(runner.state()))
+
+
+def _tell(runner: Runner, writing: int) -> None:
+    for line in runner.take_told():
+        _write(writing, {TOLD: line})
+
+
+def _write(writing: int, answer: Mapping[str, object]) -> None:
+    with suppress(OSError):  # the manager has ended: the end of input will tell
+        os.write(writing, json.dumps(answer, separators=(",", ":")).encode() + b"\n")

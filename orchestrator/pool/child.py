@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from loadgen.clock import Clock
 from loadgen.units import NS_PER_S
-from orchestrator.pool.attend import DRAIN, PING
+from orchestrator.pool.attend import DRAIN, PING, TOLD
 from orchestrator.pool.decisions import PING_S, PING_TIMEOUT_S, RunnerView
 from orchestrator.pool.runner import RunnerState
 
@@ -30,6 +30,7 @@ class RunnerChild:
         self._misses = 0
         self._told_to_drain = False
         self._rest = b""
+        self._told: list[str] = []
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(environment), process_group=0
         )
@@ -58,6 +59,11 @@ class RunnerChild:
         if self._pinged_ns is None and now_ns >= self._next_ping_ns:
             self._pinged_ns, self._next_ping_ns = now_ns, now_ns + round(PING_S * NS_PER_S)
             self._say(PING)
+
+    def take_told(self) -> list[str]:
+        """What happened in it since this was asked last, one line each."""
+        told, self._told = self._told, []
+        return told
 
     def view(self) -> RunnerView:
         state = self.state
@@ -105,7 +111,11 @@ class RunnerChild:
 
     def _answered(self, line: bytes) -> None:
         with suppress(ValueError, TypeError):  # something else printed a line
-            self.state = RunnerState(**json.loads(line))
+            answer = json.loads(line)
+            if TOLD in answer:
+                self._told.append(str(answer[TOLD]))
+                return
+            self.state = RunnerState(**answer)
             self._misses, self._pinged_ns = 0, None
 
     def _say(self, word: bytes) -> None:

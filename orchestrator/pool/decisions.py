@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from loadgen.errors import UsageError
 
@@ -50,27 +50,31 @@ class RunnerView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     start: int = 0
-    drain: tuple[str, ...] = ()
+    drain: tuple[str, ...] = ()  # surplus
+    recycle: tuple[str, ...] = ()  # drained too, and replaced
     kill: tuple[str, ...] = ()
+    size: int = field(default=0, compare=False)  # how many runners should serve, until the next decision
 
 
-def decide(rules: PoolRules, depth: int | None, runners: Sequence[RunnerView]) -> Decision:
-    """What to do now. `depth` is how many runs could begin; None: nobody has looked again since the last decision.
+def decide(rules: PoolRules, depth: int | None, runners: Sequence[RunnerView], size: int | None = None) -> Decision:
+    """What to do now. `depth` is how many runs could begin; None: not looked at again since the last decision. `size`
+    is that of the last decision; None: as many as serve.
 
     A runner that drains still needs the machine: together they are never more than the maximum.
     """
     kill = tuple(runner.name for runner in runners if runner.misses >= MISSES_MAX)
     living = [runner for runner in runners if runner.name not in kill]
     serving = [runner for runner in living if not runner.draining]
-    drain = _recycled(rules, living, serving)
-    serving = [runner for runner in serving if runner.name not in drain]
-    wanted = max(rules.min_runners, len(serving))
+    size = min(max(rules.min_runners, len(serving) if size is None else size), rules.max_runners)
     if depth and (depth >= rules.scale_up_at or not serving):
-        wanted = max(wanted, len(serving) + 1)
-    elif depth == 0 and not drain:
-        drain = _surplus(rules, serving)
-    start = min(wanted - len(serving), rules.max_runners - len(living))
-    return Decision(start=max(start, 0), drain=drain, kill=kill)
+        size = max(size, min(len(serving) + 1, rules.max_runners))
+    recycle = _recycled(rules, living, serving)
+    serving = [runner for runner in serving if runner.name not in recycle]
+    drain = _surplus(rules, serving) if depth == 0 and not recycle else ()
+    if drain:
+        size = len(serving) - len(drain)
+    start = min(size - len(serving), rules.max_runners - len(living))
+    return Decision(start=max(start, 0), drain=drain, recycle=recycle, kill=kill, size=size)
 
 
 def start_pause_s(failures: int) -> float:

@@ -14,34 +14,38 @@ import select
 import signal
 import subprocess
 import sys
+import time
+from types import FrameType
 
 LOOK_S = 0.1
 
 
 def main(words: list[str]) -> int:
     grace_s, command = float(words[0]), words[1:]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _ignore)  # our starter decides; a handler, unlike SIG_IGN, is not inherited
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # our starter decides
-    code = _watch(child, round(grace_s / LOOK_S))
+    code = _watch(child, grace_s)
     return code if code >= 0 else 128 - code
 
 
-def _watch(child: subprocess.Popen[bytes], grace_looks: int) -> int:
-    listening, looks_left = [0], None
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """The run gets its signals itself, or by our starter."""
+
+
+def _watch(child: subprocess.Popen[bytes], grace_s: float) -> int:
+    listening, kill_at_s = [0], None
     while (code := child.poll()) is None:
         readable, _, _ = select.select(listening, [], [], LOOK_S)
         told = os.read(0, 1) if readable else None
         if told == b"":
             listening = []
-        if told == b"k" or looks_left == 0:
+        if told == b"k" or (kill_at_s is not None and time.monotonic() >= kill_at_s):
             os.killpg(child.pid, signal.SIGKILL)
             return child.wait()
-        if told is not None and looks_left is None:
+        if told is not None and kill_at_s is None:
             child.send_signal(signal.SIGTERM)
-            looks_left = grace_looks
-        elif not readable and looks_left is not None:
-            looks_left -= 1
+            kill_at_s = time.monotonic() + grace_s
     return code
 
 

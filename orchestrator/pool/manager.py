@@ -40,7 +40,11 @@ class PoolManager:
         take_depth: Callable[[], int | None],
         *,
         clock: Clock,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._tell = tell  # one line per event, for the pool's user
+        self._size: int | None = None  # how many runners should serve
+        self._unstarted = 0  # starts in a row that failed
         self._rules, self._start_runner, self._take_depth, self._clock = rules, start_runner, take_depth, clock
         self._children: dict[str, RunnerChild] = {}
         self._numbers = itertools.count(1)
@@ -64,35 +68,57 @@ class PoolManager:
         """One look at every runner, and what follows from it."""
         self._collect()
         for child in self._children.values():
-            child.step()
+            self._step(child)
             if child.state is not None and child.state.registered:
                 self._failures, self._any_worked = 0, True
         views = [child.view() for child in self._children.values()]
-        decision = decide(self._rules, self._take_depth(), views)
+        decision = decide(self._rules, self._take_depth(), views, self._size)
+        self._size = decision.size
         for name in decision.kill:
             event(log, logging.WARNING, "runner_killed", runner=name, why="it does not answer")
+            self._tell(f"{name} killed: it does not answer")
             self._children[name].kill()
-        for name in decision.drain:
+        for name in (*decision.recycle, *decision.drain):
             event(log, logging.INFO, "runner_drained", runner=name)
+            self._tell(f"{name} {'recycled' if name in decision.recycle else 'drained: it is idle'}")
             self._children[name].drain()
         if self._clock.monotonic_ns() >= self._start_after_ns:
             for _ in range(decision.start):
                 self._start()
+                if self._unstarted:
+                    break
 
     def _start(self) -> None:
         name = f"runner-{next(self._numbers)}"
-        child = self._start_runner(name)
+        try:
+            child = self._start_runner(name)
+        except OSError as error:  # no memory, no process ids, no descriptors: those under way may end
+            self._unstarted += 1
+            pause_s = start_pause_s(self._unstarted)
+            self._start_after_ns = self._clock.monotonic_ns() + round(pause_s * NS_PER_S)
+            event(log, logging.WARNING, "runner_not_started", runner=name, why=str(error))
+            self._tell(f"{name} could not be started: {error.strerror or error}; next attempt in {pause_s:.0f} s")
+            return
+        self._unstarted = 0
         self._children[name] = child
         event(log, logging.INFO, "runner_started", runner=name, pid=child.pid)
+        self._tell(f"{name} started, pid {child.pid}")
+
+    def _step(self, child: RunnerChild) -> None:
+        child.step()
+        for line in child.take_told():
+            self._tell(f"{child.name} {line}")
 
     def _collect(self) -> None:
         """Part with those that have ended; others take their place."""
         for child in [child for child in self._children.values() if child.exit_code is not None]:
             del self._children[child.name]
+            self._step(child)  # its last words
             child.close()
             worked = child.state is not None and child.state.registered
             level = logging.INFO if child.exit_code == 0 else logging.WARNING
             event(log, level, "runner_ended", runner=child.name, code=child.exit_code)
+            self._tell(f"{child.name} ended, exit code {child.exit_code}")
             if not worked and child.exit_code != 0:
                 self._failures += 1
                 pause_ns = round(start_pause_s(self._failures) * NS_PER_S)
@@ -110,5 +136,5 @@ class PoolManager:
                     child.leave()
             self._collect()
             for child in self._children.values():
-                child.step()
+                self._step(child)
             self._clock.wait(never, TICK_S)

@@ -11,21 +11,24 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadgen.clock import Clock, SystemClock
 from loadgen.control import run_attempts, run_claims
 from loadgen.control.pool_workers import PoolWorkerIdentity
+from loadgen.control.records import RowUnreadable
 from loadgen.control.retry import Patience
-from loadgen.control.run_claims import Claim, Result, Wanted
+from loadgen.control.run_claims import Claim, Result
 from loadgen.control.session import ControlSession
 from loadgen.errors import LoadgenError
-from loadgen.log import event
-from loadgen.model.queue import AttemptStatus, QueueStatus
+from loadgen.log import event, printable
+from loadgen.model.queue import AttemptStatus, QueueStatus, was_signalled
 from loadgen.units import NS_PER_S
-from orchestrator.pool.attempt import LOADGEN, STOP_S, BadFiles, RunProcess, start_run
+from orchestrator.pool.attempt import LOADGEN, STOP_S, BadRow, RunProcess, start_run
 from orchestrator.pool.beats import Beats, Held
 from orchestrator.pool.outcome import Outcome, judge_attempt
 
@@ -35,6 +38,9 @@ LOOK_S = 0.1  # at the process of a run
 ATTEMPTS = 4  # of a statement; a lease does not last for more
 _COULD_NOT_START = 1  # exit codes for a run that never was
 _HOPELESS = 2
+SIGNAL_S = 1.0  # a signal to all processes reaches each of them within
+TOLD_MAX = 1_000  # lines that the manager has not taken
+TOLD_LINE_MAX = 1_000  # characters: a line is written as a whole, or not at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +50,7 @@ class RunnerSettings:
     poll_s: float = 5.0
     stop_s: float = STOP_S
     share: bool = False  # a warehouse with other runs
+    options: tuple[str, ...] = ()  # of each run: what it may use of this host
     program: Sequence[str] = LOADGEN
 
 
@@ -84,6 +91,8 @@ class Runner:
         self._session = make_session("runner")
         self._beats = Beats(make_session("beats"), me, lease_s=settings.lease_s, clock=self._clock)
         self._leave_by_ns: int | None = None
+        self._leaving = threading.Event()  # our process was told to end
+        self._told: deque[str] = deque(maxlen=TOLD_MAX)
         self._in_doubt = False  # perhaps we hold a run that we do not know of
         self._runs = 0
         self._idle_since_ns: int | None = None
@@ -99,6 +108,7 @@ class Runner:
         if grace_s is not None:
             by_ns = self._clock.monotonic_ns() + round(grace_s * NS_PER_S)
             self._leave_by_ns = by_ns if self._leave_by_ns is None else min(by_ns, self._leave_by_ns)
+            self._leaving.set()
         self._beats.draining.set()
 
     def guard(self) -> None:
@@ -117,6 +127,14 @@ class Runner:
             runs=self._runs,
             idle_s=(self._clock.monotonic_ns() - since_ns) / NS_PER_S if idle and since_ns is not None else None,
         )
+
+    def take_told(self) -> list[str]:
+        """What happened since this was asked last, one line each."""
+        told: list[str] = []
+        with suppress(IndexError):
+            while True:
+                told.append(self._told.popleft())
+        return told
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
@@ -177,31 +195,50 @@ class Runner:
 
     def _attempt(self, claim: Claim) -> None:
         patience = self._patience(threading.Event())
-        wanted = patience.call(lambda: run_claims.wanted(self._session, claim))
+        try:
+            wanted = patience.call(lambda: run_claims.wanted(self._session, claim))
+        except RowUnreadable as error:
+            self._record(claim, 1, Result(exit_code=_HOPELESS, reason=str(error)), Followed())
+            return
         if wanted is None:
             return
         event(log, logging.INFO, "run_claimed", queued=claim.queue_id, epoch=claim.epoch, attempt=wanted.attempts)
+        self._tell(f"claimed {claim.queue_id}, attempt {wanted.attempts}")
         try:
             process = start_run(
                 claim,
                 wanted,
                 self._settings.runs_folder,
-                ["--share-warehouse"] if self._settings.share else [],
+                [*self._settings.options, *(["--share-warehouse"] if self._settings.share else [])],
                 program=self._settings.program,
                 stop_s=self._settings.stop_s,
             )
-        except (OSError, BadFiles) as error:
-            code = _HOPELESS if isinstance(error, BadFiles) else _COULD_NOT_START
-            self._record(claim, wanted, Result(exit_code=code, reason=f"it could not start: {error}"), Followed())
+        except (OSError, ValueError, TypeError, BadRow) as error:  # a text of the row may be no argument of a program
+            code = _COULD_NOT_START if isinstance(error, OSError) else _HOPELESS
+            result = Result(exit_code=code, reason=f"it could not start: {error}")
+            self._record(claim, wanted.attempts, result, Followed())
             return
         try:
             self._process = process
             followed = self._follow(claim, process)
+            warnings = process.warnings()
             result = process.result()
         finally:
             self._process = None
             process.close()
-        self._record(claim, wanted, result, followed)
+        for line in warnings:
+            self._tell(f"{claim.queue_id}: {line}")
+        assert result.exit_code is not None
+        self._record(claim, wanted.attempts, result, self._interrupted(result.exit_code, followed))
+
+    def _interrupted(self, exit_code: int, followed: Followed) -> Followed:
+        """A run that ends while our process is told to end is interrupted: the same signal may have reached both, as
+        systemd sends it to every process of a service, and the run may have obeyed first."""
+        if followed.cancelled or followed.interrupted:
+            return followed
+        if self._leaving.is_set() or (was_signalled(exit_code) and self._clock.wait(self._leaving, SIGNAL_S)):
+            return replace(followed, interrupted=True)
+        return followed
 
     def _follow(self, claim: Claim, process: RunProcess) -> Followed:
         """Watch the run until it ends: for its id, for a wish to cancel it, for our own end, for the lease."""
@@ -219,6 +256,8 @@ class Runner:
             if not seen.lost and (now_ns >= look_ns or (run_id is not None and not tried)):
                 seen = self._look(claim, seen)
                 if run_id is not None:
+                    if not tried:
+                        self._tell(f"started {claim.queue_id} as run {run_id}")
                     known, tried = self._make_known(claim, run_id), True
                 look_ns = self._clock.monotonic_ns() + round(self._settings.poll_s * NS_PER_S)
             if seen != before:
@@ -243,12 +282,12 @@ class Runner:
             return False
         return True
 
-    def _record(self, claim: Claim, wanted: Wanted, result: Result, followed: Followed) -> None:
+    def _record(self, claim: Claim, attempts: int, result: Result, followed: Followed) -> None:
         """Say how it ended, if it is still ours to say."""
         assert result.exit_code is not None
         outcome = judge_attempt(
             result.exit_code,
-            attempts=wanted.attempts,
+            attempts=attempts,
             cancelled=followed.cancelled,
             interrupted=followed.interrupted,
             chance=random.random(),
@@ -263,6 +302,10 @@ class Runner:
             self._beats.counted = replace(counted, failed=counted.failed + 1)
         became = outcome.attempt if accepted else AttemptStatus.LOST
         event(log, logging.INFO, "run_ended", queued=claim.queue_id, code=result.exit_code, attempt=became)
+        verdict = "" if result.verdict is None else f" {result.verdict}"
+        again = "; queued again" if accepted and outcome.final is None else ""
+        why = f": {result.reason}" if became is AttemptStatus.FAILED else ""
+        self._tell(f"ended {claim.queue_id}: {became}{verdict}, exit code {result.exit_code}{again}{why}")
 
     def _accepted(self, claim: Claim, result: Result, outcome: Outcome) -> bool:
         patience = self._patience(threading.Event())
@@ -286,6 +329,9 @@ class Runner:
                 reason=result.reason,
             )
         return accepted
+
+    def _tell(self, line: str) -> None:
+        self._told.append(printable(line, TOLD_LINE_MAX).replace("\n", " "))
 
     def _patience(self, stop: threading.Event) -> Patience:
         return Patience(stop=stop, attempts=ATTEMPTS, clock=self._clock)

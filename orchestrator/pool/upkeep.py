@@ -53,6 +53,9 @@ class Upkeep:
     def step(self) -> None:
         """One look, and everything that is to be done."""
         session, patience = self._session, self._patience
+        depth = run_claims.depth(session, self._offers, share=self._share)
+        with self._lock:
+            self._depth = depth
         pool_workers.silent_offline(session, patience)
         ended = run_claims.end_abandoned(session, patience)
         settled = run_attempts.settle(session, patience)
@@ -61,9 +64,6 @@ class Upkeep:
         if self._clock.monotonic_ns() >= self._prune_ns:
             pool_workers.prune(session, patience)
             self._prune_ns = self._clock.monotonic_ns() + round(PRUNE_S * NS_PER_S)
-        depth = run_claims.depth(session, self._offers, share=self._share)
-        with self._lock:
-            self._depth = depth
 
     def _run(self) -> None:
         while not self._stopping.is_set():

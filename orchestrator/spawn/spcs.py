@@ -21,7 +21,7 @@ from loadgen.control.retry import Patience
 from loadgen.control.run_leases import new_owner
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.errors import ConfigurationError, LoadgenError, PrivilegeMissing, RunFailed
-from loadgen.log import event, plain
+from loadgen.log import event, printable
 from loadgen.snowflake.driver import Cursor
 from loadgen.snowflake.failure import describe
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
@@ -274,7 +274,7 @@ def refusal(error: ControlFailed, job: Job) -> LoadgenError:
         return PrivilegeMissing(f"the workers' job service was refused: {text}", remedy=_RIGHTS)
     if "image" in text.replace(job.image, "").lower():
         return ConfigurationError(
-            f"image {plain(job.image, 200)} cannot be used: {text}",
+            f"image {printable(job.image, 200)} cannot be used: {text}",
             remedy="Push it, and write its path to spawner.image: /database/schema/repository/name:tag. " + _RIGHTS,
         )
     if failure.code == _MISSING_OBJECT and "pool" in text.lower():

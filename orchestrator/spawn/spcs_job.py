@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from loadgen.control.place import ControlPlace
 from loadgen.errors import ConfigurationError
-from loadgen.log import plain
+from loadgen.log import printable
 from loadgen.scenario.frozen import secrets_in
 from loadgen.scenario.scenario import Scenario
 from loadgen.snowflake.ident import Ident
@@ -140,7 +140,7 @@ def check_containers(scenario: Scenario, place: ControlPlace, environ: Mapping[s
             f"spawner spcs: containers in Snowflake cannot reach the embedded server, where the {which} is",
             remedy="Have both in the account that runs the containers, or use spawner kind local.",
         )
-    accounts = [plain((profile.text("account") or "").upper(), 80) for profile in (target, control)]
+    accounts = [printable((profile.text("account") or "").upper(), 80) for profile in (target, control)]
     if accounts[0] != accounts[1]:
         raise ConfigurationError(
             f"spawner spcs: the target is in account {accounts[0]}, the control plane in {accounts[1]},"
@@ -157,8 +157,9 @@ def check_containers(scenario: Scenario, place: ControlPlace, environ: Mapping[s
         inherited = None if target.is_embedded else target.text(key)
         if inherited is not None and getattr(scenario.target, key) is None:
             raise ConfigurationError(
-                f"spawner spcs: target.{key} is left to connection {plain(target.name, 80)!r}, unknown in a container",
-                remedy=f"Write target: {{{key}: {plain(inherited, 80)}}} into the scenario.",
+                f"spawner spcs: target.{key} is left to connection {printable(target.name, 80)!r},"
+                " unknown in a container",
+                remedy=f"Write target: {{{key}: {printable(inherited, 80)}}} into the scenario.",
             )
 
 
@@ -166,7 +167,7 @@ def _bare(text: str) -> str:
     name = Ident.parse(text).name
     if not _BARE.fullmatch(name):
         raise ConfigurationError(
-            f"spawner.compute_pool is {plain(text, 80)!r}: Snowflake has no compute pools with such names",
+            f"spawner.compute_pool is {printable(text, 80)!r}: Snowflake has no compute pools with such names",
             remedy="Write letters, digits, _ and $ without quotes; SHOW COMPUTE POOLS lists those there are.",
         )
     return name
@@ -226,7 +227,7 @@ def read_containers(rows: Iterable[Mapping[str, Any]]) -> tuple[Container, ...]:
         Container(
             index=int(row["instance_id"]),
             status=str(row.get("status") or "UNKNOWN").upper(),
-            message=plain(str(row.get("message") or ""), MESSAGE_MAX),
+            message=printable(str(row.get("message") or ""), MESSAGE_MAX),
             exit_code=_number(row.get("last_exit_code")),
         )
         for row in rows

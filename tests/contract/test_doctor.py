@@ -308,4 +308,4 @@ def test_hostile_texts_reach_the_terminal_harmlessly(server):
 
     assert "\x1b[2J" not in text
     assert "\x07" not in text
-    assert "evil error: no" in text  # on one line
+    assert "␛[2Jevil␇ error: no" in text  # on one line

@@ -44,6 +44,22 @@ def test_a_silent_runner_is_offline_and_comes_back_by_registering_again(queue):
     assert pool_workers.silent_offline(queue.session, patience()) == 0
 
 
+def test_a_request_to_drain_survives_a_runner_that_is_silent(queue):
+    runner = queue.runner()
+    pool_workers.drain(queue.session, patience(), runner)
+    queue.plane.change(
+        "UPDATE POOL_WORKERS SET LAST_BEAT_AT = DATEADD(minute, -5, SYSDATE()) WHERE WORKER_ID = ?", runner
+    )
+
+    pool_workers.silent_offline(queue.session, patience())
+    seen = pool_workers.find(queue.session, patience(), runner).status
+    answer = pool_workers.beat(queue.session, runner, current_run=None, completed=0, failed=0, lease_s=LEASE_S)
+
+    assert seen is PoolWorkerStatus.OFFLINE
+    assert answer is not None
+    assert answer.should_drain
+
+
 def test_who_had_the_same_host_and_process_id_is_gone(queue):
     old = queue.runner(hostname="bench", pid=12)
     beside = queue.runner(hostname="bench", pid=13)

@@ -77,7 +77,7 @@ def test_a_queued_run_holds_its_files_and_no_path(plane, ask, scenario):
 
     (files, text, target), *_ = plane.rows("SELECT FILES, SCENARIO, TARGET FROM RUN_QUEUE")
     assert json.loads(files)["data/keys.csv"] == "K\n1\n2\n"
-    assert text == SCENARIO
+    assert json.loads(text)["control"] == {"database": plane.place.database}  # as the option said: for the run too
     assert str(scenario.parent) not in files + text
     assert target == "embedded/WH"
     shown = answer(ask("queue", "show", added["queue_id"], "--format=json"))
@@ -226,6 +226,7 @@ def test_runners_are_listed_in_pages_shown_drained_and_given_up(plane, ask):
             "bench-0": {"status": "ONLINE", "current_run": None, "completed": 0, "failed": 0},
             "bench-1": {"status": "DRAINING", "current_run": None, "completed": 0, "failed": 0},
         },
+        "unreadable": [],
     }
     assert "bench-0  ONLINE  idle" in ask("pool", "stats")[1]
 
@@ -268,3 +269,41 @@ def test_what_ended_long_ago_is_pruned_and_what_waits_or_runs_is_not(plane, ask,
     assert sorted(path for path in (*left.values(), strange) if path.exists()) == sorted(
         [left[running.queue_id], left[waits], left["forgotten-1"], strange]
     )
+
+
+def test_a_run_that_no_runner_takes_is_told_by_the_list_by_a_tick_and_by_its_notifications(
+    plane, ask, scenario, tmp_path
+):
+    told = tmp_path / "told.json"
+    command = ["sh", "-c", f"cat > {told}"]
+    scenario.write_text(SCENARIO + f"notify: [{{command: {json.dumps(command)}}}]\n", "utf-8")
+    zone, free = (
+        answer(ask("queue", "add", str(scenario), *words, "--format=json"))["queue_id"]
+        for words in (("--requires=zone=eu",), ())
+    )
+    plane.change("UPDATE RUN_QUEUE SET AVAILABLE_AT = DATEADD(minute, -5, SYSDATE())")
+
+    assert f"warning: {free} waits: no runner is online\n" in ask("queue", "list")[2]
+    add_runner(plane, "bench-9", "zone=us")
+    missing = f"{zone} waits: no runner that is online offers zone=eu\n"
+    assert ask("queue", "list")[2] == f"warning: {missing}"
+    waiting = answer(ask("queue", "list", "--format=json"))["waiting"]
+    assert waiting == [{"queue_id": zone, "reason": "no runner that is online offers zone=eu"}]
+    first, second = (ask("schedule", "tick", "--quiet", "--allow-command=sh")[2] for _ in range(2))
+
+    assert (first, second) == (f"warning: {missing}", "")
+    document = json.loads(told.read_text("utf-8"))
+    assert (document["verdict"], document["queue_id"]) == ("not_run", zone)
+    assert "zone=eu" in document["text"]
+
+
+def test_a_tick_starts_no_program_that_it_was_not_allowed_to(plane, ask, scenario, tmp_path):
+    evil = tmp_path / "evil"
+    scenario.write_text(SCENARIO + f"notify: [{{command: [touch, {evil}]}}]\n", "utf-8")
+    answer(ask("queue", "add", str(scenario), "--format=json"))
+    plane.change("UPDATE RUN_QUEUE SET AVAILABLE_AT = DATEADD(minute, -5, SYSDATE())")
+
+    code, _, err = ask("schedule", "tick")
+
+    assert (code, evil.exists()) == (0, False)
+    assert "--allow-command touch" in err

@@ -141,7 +141,7 @@ def check_wrong_usage(store: Store, first: str, again: str, unwritable: Path) ->
         ((first, first), f"A and B are the same run: {first}"),
         ((first, again, "--vary", "target"), "--vary target: it does not differ between the two runs"),
         ((first, again, "--limit", "ghost.p95=1%"), "--limit: both runs have no statement ghost"),
-        ((first, again, "--html", str(unwritable)), f"{unwritable} cannot be written"),
+        ((first, again, "--html", str(unwritable)), f"cannot write {unwritable}: No such file"),
     ):
         code, data = store.json(*words)
         assert code == data["error"]["exit_code"] == 2

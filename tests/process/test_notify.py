@@ -40,6 +40,7 @@ class Receiver:
     server: ThreadingHTTPServer
     got: list[tuple[str, str, str | None, bytes]] = field(default_factory=list)
     status: int = 204
+    location: str | None = None
 
     @property
     def url(self) -> str:
@@ -55,6 +56,8 @@ def receiver() -> Iterator[Receiver]:
             made.got.append((self.command, self.path, self.headers.get("Content-Type"), body))
             self.send_response(made.status)
             self.send_header("Content-Length", "0")
+            if made.location is not None:
+                self.send_header("Location", made.location)
             self.end_headers()
 
         do_GET = do_POST
@@ -126,6 +129,15 @@ def test_what_fails_is_a_warning_that_keeps_the_address_to_itself(receiver: Rece
     assert said[3] == "notify.3: /no/such/program could not be started: No such file or directory"
     assert said[4] == f"notify.4: {sys.executable} ended with 3"
     assert "s3cr3t" not in "".join(said)
+
+
+def test_no_redirection_to_another_host_is_followed(receiver: Receiver) -> None:
+    said: list[str] = []
+    receiver.status, receiver.location = 302, "http://127.0.0.2:9/elsewhere"
+
+    tell((Notification(ping=receiver.url, on=ALWAYS),), {"exit_code": 0}, said.append)
+
+    assert said == ["notify.0: the answer was 302 and leads to another host"]
 
 
 def test_a_run_that_came_to_nothing_is_told_too(receiver: Receiver) -> None:

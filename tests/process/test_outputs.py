@@ -115,7 +115,7 @@ def check_screen(screen: str) -> None:
     shown = re.sub("\r+\n", "\n", OF_THE_VIEW.sub("", screen))
     assert not UNSAFE.search(shown)
     assert NAMES[0] in shown
-    assert "[/dim] [31mred]0;own" in shown
+    assert "[/dim] ␛[31mred␛]0;own" in shown
     assert max(map(len, shown.split("\n"))) <= 160  # the last line of a frame, and the first of the next
 
 

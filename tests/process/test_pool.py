@@ -26,7 +26,6 @@ SCENARIO = """
 version: 1
 name: pooled
 connection: embedded
-control: {database: %s}
 target: {warehouse: POOL_WH, database: BENCH, schema: PUBLIC}
 values: {keys: {file: keys.csv, column: K}}
 workload: {statements: [{name: nap, sql: "SELECT ?", params: [{pool: keys}]}]}
@@ -113,7 +112,7 @@ def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
     """Added, done and looked at with the commands that a user types; the file is gone before the run begins, and
     somebody else has the warehouse at first. Each client is a process of its own."""
     file, keys = bench.folder / "pooled.yaml", bench.folder / "keys.csv"
-    file.write_text(SCENARIO % bench.plane.place.database, "utf-8")
+    file.write_text(SCENARIO, "utf-8")
     keys.write_text("K\n1\n2\n", "utf-8")
     for key, value in bench.plane.environ.items():
         monkeypatch.setenv(key, value)
@@ -130,7 +129,8 @@ def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
     file.unlink()
     keys.unlink()
     held = bench.plane.claim(Warehouse(account="EMBEDDED", name="POOL_WH").key, ttl_s=600.0)
-    bench.start("--min=1", "--max=1", "--labels=zone=eu", stand_in=False, lease_s=60.0)  # not to be lost meanwhile
+    allowed = "--allow-command=sh"
+    bench.start("--min=1", "--max=1", "--labels=zone=eu", allowed, stand_in=False, lease_s=60.0)  # not to be lost
     wait_for(lambda: row(bench, queue_id).exit_code, "the warehouse is in use", bench)
     busy = row(bench, queue_id)
     run_leases.release(bench.plane.session, held)
@@ -158,6 +158,9 @@ def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
     told = json.loads((bench.folder / "told.json").read_text("utf-8"))
     assert (told["run_id"], told["exit_code"]) == (run.run_id, shown["exit_code"])
     assert (stats["total_workers"], stats["processing_workers"]) == (1, 0)
+    ended = f"runner-1 ended {queue_id}: COMPLETED {summary['verdict']}, exit code 0"
+    for line in (f"runner-1 claimed {queue_id}, attempt 1", f"runner-1 started {queue_id} as run {run.run_id}", ended):
+        wait_for(lambda line=line: line in bench.log(), line, bench)  # type: ignore[misc]
     assert (stats["total_completed"], stats["total_failed"]) == (1, 0)
     assert next(iter(stats["workers"].values())).keys() == {"status", "current_run", "completed", "failed"}
 

@@ -1,0 +1,1 @@
+"""Attacks by name, and what stops each."""

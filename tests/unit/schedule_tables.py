@@ -109,9 +109,9 @@ class Wire:
         row.last_fire_at, row.reason = datetime.fromisoformat(at), None
         return 1
 
-    def _schedules_complain(self, reason: str, schedule_id: str) -> int:
-        self.tables.schedules[schedule_id].reason = reason
-        return 1
+    def _schedules_complain(self, reason: str, schedule_id: str, _: str) -> int:
+        known, self.tables.schedules[schedule_id].reason = self.tables.schedules[schedule_id].reason, reason
+        return int(known != reason)
 
     def _schedule_fires_record(self, at: str, outcome: str, schedule_id: str, _: str) -> int:
         row, moment = self.tables.schedules.get(schedule_id), datetime.fromisoformat(at)
@@ -125,7 +125,7 @@ class Wire:
     def _schedule_fires_due(self, limit: int) -> list[tuple[Any, ...]]:
         found = [key for key, entry in self.tables.fires.items() if entry.outcome == "DUE"]
         return [
-            (schedule_id, at, f"name of {schedule_id}" if schedule_id in self.tables.schedules else None, None)
+            (schedule_id, at, f"name of {schedule_id}" if schedule_id in self.tables.schedules else None)
             for schedule_id, at in found[:limit]
         ]
 

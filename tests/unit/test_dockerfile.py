@@ -66,6 +66,6 @@ def test_the_command_of_the_job_is_found_in_the_image() -> None:
 
 
 def test_its_python_is_one_that_loadgen_supports() -> None:
-    (base,) = words("FROM")
-    assert base == ["python:3.11-slim"]
+    assert words("FROM") == [["${BASE}"]]
+    assert words("ARG") == [["BASE=python:3.11-slim"]]
     assert "python_requires = >=3.11" in (ROOT / "setup.cfg").read_text("utf-8")

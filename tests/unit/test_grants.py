@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from sqlglot import exp
 
 from loadgen.cli.grants import grants as command
-from loadgen.control.grants import Target, control_needs, control_statements, grants, script
+from loadgen.control.grants import QUEUE, Target, control_needs, control_statements, grants, script
 from loadgen.control.migrations import migrations
 from loadgen.control.place import ControlPlace
 from loadgen.control.privileges import needs_of
@@ -111,7 +111,8 @@ def test_statements_of_all_shapes(sql, expected):
 
 
 def test_the_run_role_gets_what_the_control_statements_do_and_no_more():
-    found = {name.parts[0].name: sorted(privileges) for name, privileges in control_needs().items()}
+    needed = {**control_needs(), **control_needs(QUEUE)}
+    found = {name.parts[0].name: sorted(privileges) for name, privileges in needed.items()}
 
     assert found.pop("SCHEMA_VERSION") == ["SELECT"]  # only setup records a migration
     of_runs = {"RUN_STATUS", "RUN_LEASES", "WORKER_HEARTBEATS", "QUERY_EXECUTIONS", "TEST_RESULTS"}  # two by enrichment
@@ -119,6 +120,17 @@ def test_the_run_role_gets_what_the_control_statements_do_and_no_more():
     assert {name for name, privileges in found.items() if "UPDATE" in privileges} == changed
     assert {name for name, privileges in found.items() if privileges == ["INSERT", "SELECT"]} == set(found) - changed
     assert set(found) == {table for migration in migrations() for table, _ in migration.tables}
+
+
+def test_who_runs_scenarios_may_not_touch_the_queue():
+    of_the_queue = {"RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS", "SCHEDULES", "SCHEDULE_FIRES"}
+
+    assert {name.parts[0].name for name in control_needs(QUEUE)} == of_the_queue
+    found = statements(queue_users=["pool"])
+    to_run = [text for text in found if text.endswith('TO ROLE "LOADGEN_RUN"')]
+    assert not any(f'"{table}"' in text for text in to_run for table in of_the_queue)
+    assert 'GRANT ROLE "LOADGEN_RUN" TO ROLE "LOADGEN_QUEUE"' in found
+    assert found[-1] == 'GRANT ROLE "LOADGEN_QUEUE" TO USER "POOL"'
 
 
 def test_only_the_statements_of_setup_and_deletion_are_left_out():

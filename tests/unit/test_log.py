@@ -5,6 +5,7 @@ import json
 import logging
 import pickle
 import stat
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from loadgen.log import (
     event,
     is_secret_name,
     logged_to,
-    plain,
+    printable,
     redact,
     register_secret,
 )
@@ -111,11 +112,28 @@ def test_what_surrounds_a_secret_stays_readable():
     assert redact('{"password": "hunter22", "role": "R"}') == f'{{"password": "{MASK}", "role": "R"}}'
 
 
-@pytest.mark.parametrize("name", ["password", "PRIVATE_KEY", "oauth_client_secret", "token", "masterToken", "pwd"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("password", "PRIVATE_KEY", "oauth_client_secret", "token", "masterToken", "pwd"),
+        *("PAT", "MY_PAT", "PAT_TOKEN", "SNOWFLAKE_PAT_2", "OPENAI_API_KEY", "apikey", "AWS_CREDENTIAL", "CREDENTIALS"),
+    ],
+)
 def test_names_that_hold_secrets_are_known(name):
     assert is_secret_name(name)
     assert not is_secret_name(f"{name}_file")
     assert not is_secret_name(f"{name}_path")
+
+
+@pytest.mark.parametrize("name", ["PATH", "PATTERN", "compat", "dispatch", "LD_LIBRARY_PATH", "path_2", "key", "api"])
+def test_names_that_only_contain_such_a_word_are_not(name):
+    assert not is_secret_name(name)
+    assert redact(f"{name}=shown") == f"{name}=shown"
+
+
+@pytest.mark.parametrize("name", ["MY_PAT", "OPENAI_API_KEY", "api-key", "AWS_CREDENTIALS"])
+def test_values_of_such_names_are_masked(name):
+    assert redact(f"{name}=hunter22 x") == f"{name}={MASK} x"
 
 
 @pytest.mark.parametrize("value", ["plain-value", 'with "quotes" and \\', "ünï/cödé & more", "two\nlines"])
@@ -260,22 +278,37 @@ def test_the_driver_stays_quiet_even_when_all_else_is_logged(read_log):
     assert "4111-1111" not in read_log()
 
 
-def test_plain_keeps_text_tabs_and_newlines():
-    assert plain("naïve 表 [/dim]\tx\ny") == "naïve 表 [/dim]\tx\ny"
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("naïve 表 [/dim]", "naïve 表 [/dim]"),
+        ("one\r\ntwo\tthree", "one␍␊two␉three"),
+        ("\x1b]0;title\x07\x7f\x9b", "␛]0;title␇␡\\u009b"),
+        ("\u202a\u202e\u2066\u2069\u200e\u200f\u061c", "\\u202a\\u202e\\u2066\\u2069\\u200e\\u200f\\u061c"),
+        ("a\u200bb\ufeff\u2028\u2029\u00ad", "a\\u200bb\\ufeff\\u2028\\u2029\\u00ad"),
+        ("\U000e0041\ud800", "\\U000e0041\\ud800"),
+    ],
+)
+def test_everything_in_foreign_text_is_visible(text, shown):
+    assert printable(text) == shown
+
+
+def test_a_block_keeps_its_newlines_and_tabs_only():
+    assert printable("one\r\ntwo\tthree\x1b", multiline=True) == "one␍\ntwo\tthree␛"
 
 
 @given(st.text(st.characters(), max_size=300), st.integers(min_value=0, max_value=100))
-def test_plain_text_is_short_and_free_of_controls(text, limit):
-    safe = plain(text, limit)
+def test_printable_text_is_short_and_free_of_controls(text, limit):
+    safe = printable(text, limit)
 
     assert len(safe) <= limit
-    assert not any((ord(c) < 32 and c not in "\t\n") or 127 <= ord(c) < 160 for c in safe)
+    assert not any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in safe)
     safe.encode("utf-8")
 
 
 def test_a_cut_text_says_so():
-    assert plain("abcdef", 4) == "abc…"
-    assert plain("abcd", 4) == "abcd"
+    assert printable("abcdef", 4) == "abc…"
+    assert printable("abcd", 4) == "abcd"
 
 
 @given(st.text(max_size=200))

@@ -10,7 +10,7 @@ import pytest
 from loadgen.control.run_claims import Claim, Wanted
 from loadgen.errors import UsageError
 from loadgen.model.queue import AttemptStatus, Judgement, QueueStatus, judge, retry_pause_s
-from orchestrator.pool.attempt import BadFiles, start_run
+from orchestrator.pool.attempt import BadRow, start_run
 from orchestrator.pool.decisions import MISSES_MAX, Decision, PoolRules, RunnerView, decide, start_pause_s
 from orchestrator.pool.outcome import Outcome, judge_attempt
 
@@ -92,15 +92,34 @@ def test_one_that_drains_is_no_help_but_still_needs_the_machine():
 
 @pytest.mark.parametrize("over", [{"age_s": 3600.0}, {"runs": 1000}], ids=["age", "runs"])
 def test_one_that_is_over_its_time_is_recycled_and_replaced(over):
-    assert decide(RULES, None, [runner("old", **over)]) == Decision(start=1, drain=("old",))
+    assert decide(RULES, None, [runner("old", **over)]) == Decision(start=1, recycle=("old",))
 
 
 def test_runners_are_recycled_one_after_the_other():
     old = [runner("a", age_s=3700.0), runner("b", age_s=3800.0)]
     rules = PoolRules(min_runners=2, max_runners=3)
 
-    assert decide(rules, None, old) == Decision(start=1, drain=("b",))
+    assert decide(rules, None, old) == Decision(start=1, recycle=("b",))
     assert decide(rules, None, [old[0], runner("b", age_s=3801.0, draining=True), runner("c")]) == NOTHING
+
+
+def test_a_recycled_runner_is_replaced_also_above_the_minimum():
+    rules, depth = PoolRules(min_runners=1, max_runners=2), 1
+    old, other = runner("old", age_s=3700.0), runner("other")
+
+    first = decide(rules, depth, [old, other])
+    while_it_drains = decide(rules, depth, [runner("old", age_s=3701.0, draining=True), other], first.size)
+    after_it_ended = decide(rules, depth, [other], while_it_drains.size)
+
+    assert (first, while_it_drains, after_it_ended) == (Decision(recycle=("old",)), NOTHING, Decision(start=1))
+
+
+def test_a_pool_that_shrank_does_not_grow_back():
+    rules = PoolRules(min_runners=1, max_runners=3)
+    shrunk = decide(rules, 0, runners(2, idle_s=999.0), 2)
+
+    assert len(shrunk.drain) == 1
+    assert decide(rules, None, [runner("r0", idle_s=1.0)], shrunk.size) == NOTHING
 
 
 def test_starts_that_fail_are_tried_less_and_less_often():
@@ -170,6 +189,6 @@ def test_exit_codes_nobody_knows_are_tried_again():
 def test_a_value_file_never_lies_elsewhere(tmp_path: Path, name):
     wanted = Wanted(name="n", scenario="s", files={name: "k"}, connection=None, attempts=1)
 
-    with pytest.raises(BadFiles):
+    with pytest.raises(BadRow):
         start_run(Claim(queue_id="q", epoch=1, owner="o"), wanted, tmp_path, program=["false"])
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.cli.allowed import Allowed
 from loadgen.cli.pool import runner as pool_runner
 from loadgen.cli.pool_job import runner_words
 from loadgen.clock import FakeClock
@@ -142,11 +143,13 @@ def test_a_runner_understands_what_its_pool_passes_on(share):
         "program": None,
     }
 
-    words = runner_words({**given, "share_warehouse": share})
+    allowed = Allowed(variables=frozenset({"HOOK"}), connections=frozenset({"prod", "embedded"}))
+    words = runner_words({**given, "share_warehouse": share}, allowed)
     context = pool_runner.make_context("runner", words[len(LOADGEN) + 2 :])
 
     assert {name: context.params[name] for name in given} == given
     assert context.params["share_warehouse"] is share
+    assert Allowed.of_options(context.params) == allowed
 
 
 # --- runs behind a leash ---------------------------------------------------------------------------------------------
@@ -270,6 +273,21 @@ def test_a_run_is_asked_to_end_and_then_ended(tmp_path, handler, stop_s, code):
     process.close()
 
 
+def test_the_grace_of_a_run_passes_however_often_it_is_asked_to_end(tmp_path):
+    ignores = WAITS.format("signal.signal(signal.SIGTERM, signal.SIG_IGN)")
+    process = started(tmp_path, ignores, stop_s=0.2)
+    wait_until(lambda: list(tmp_path.rglob("ready")), "it is ready")
+
+    def ended_meanwhile() -> bool:
+        process.stop()
+        return process.exit_code is not None
+
+    wait_until(ended_meanwhile, "it is killed")
+
+    assert process.result().exit_code == 128 + signal.SIGKILL
+    process.close()
+
+
 def test_a_run_ends_when_its_runner_is_killed(tmp_path):
     """The leash sees the end of the pipe that only the runner held open."""
     marks = tmp_path / "marks"
@@ -306,6 +324,9 @@ class Heard:
 
     def guard(self) -> None:
         self.guards += 1
+
+    def take_told(self) -> list[str]:
+        return []
 
     def state(self) -> RunnerState:
         return RunnerState(registered=True, draining=False, queue_id="q", runs=1, idle_s=None)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.log import printable
 from loadgen.report import foreign
 from tests.unit.report_builders import HOSTILE_TEXT
 
@@ -33,11 +34,11 @@ anything = st.text(st.characters(), max_size=300)
     ],
 )
 def test_what_cannot_be_seen_is_made_visible(text: str, shown: str) -> None:
-    assert foreign.visible(text) == shown
+    assert printable(text, foreign.BLOCK_MAX, multiline=True) == shown
 
 
 def test_a_megabyte_is_cut_and_says_so() -> None:
-    shown = foreign.visible("x" * 1_000_000, 100)
+    shown = printable("x" * 1_000_000, 100)
     assert shown == "x" * 99 + "…"
 
 
@@ -45,7 +46,7 @@ def test_a_megabyte_is_cut_and_says_so() -> None:
 def test_html_reads_back_as_the_visible_text(text: str) -> None:
     written = foreign.html(text, 10_000)
     assert not set("<>\"'") & set(written)
-    assert html.unescape(written) == foreign.visible(text)
+    assert html.unescape(written) == printable(text, foreign.BLOCK_MAX, multiline=True)
 
 
 @given(anything)
@@ -60,7 +61,7 @@ def test_xml_takes_every_text(text: str) -> None:
     element = ElementTree.Element("a", b=foreign.xml(text))
     element.text = foreign.xml(text)
     read = ElementTree.fromstring(ElementTree.tostring(element, encoding="unicode"))
-    assert (read.text or "") == foreign.visible(text)
+    assert (read.text or "") == printable(text, foreign.BLOCK_MAX, multiline=True)
 
 
 @given(anything)
@@ -72,13 +73,13 @@ def test_markdown_never_leaves_its_cell_or_its_code(text: str) -> None:
     inner = written[1:-1] if written.startswith("`") else written.removeprefix("<code>").removesuffix("</code>")
     assert not set("`|\\") & set(inner)
     read = inner if written.startswith("`") else html.unescape(inner)
-    assert read == foreign.line(text).strip()
+    assert read == printable(text, foreign.LINE_MAX).strip()
 
 
 def test_markdown_mentions_nobody_outside_code() -> None:
     assert foreign.markdown("@somebody") == "`@somebody`"
     assert foreign.markdown("@somebody | `x`").startswith("<code>&#64;somebody")
-    assert foreign.markdown(" \n ") == "–"
+    assert foreign.markdown("  ") == "–"
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", " =1", "\t=1", "\r=1"])

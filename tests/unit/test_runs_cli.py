@@ -121,7 +121,7 @@ def test_a_running_run_as_text():
         "  led by build-7:4711:abc in term 1\n"
         "  12,345 statements, 6 errors, 789.5/s now\n"
         "  worker-0  RUNNING MEASUREMENT, 4 of 8 connections, 3 busy, heard 0.4 s ago, CPU 42 %\n"
-        "            it[2J hurt"
+        "            it␛[2J hurt"
     )
 
 
@@ -131,7 +131,7 @@ def test_an_ended_run_as_text_has_its_reason_and_nobody_who_leads_it():
     assert text == (
         "20261116-0600-orders-7f3a9c  FAILED, error\n"
         "  scenario orders, started 2026-11-16 06:00:00 UTC, took 1:15\n"
-        "  reason: a[31m reason\n"
+        "  reason: a␛[31m reason\n"
         "  12,345 statements, 6 errors"
     )
 
@@ -233,7 +233,7 @@ def test_a_line_of_the_log_is_safe_to_print():
         run_id="r", test_id=None, worker_id=None, level="INFO", message="a\x1b[31m\nb", details={"n": 1}, timestamp=T0
     )
 
-    assert runs._line(row) == '2026-11-16 06:00:00.000  orchestrator  INFO     a[31m\n    b  {"n": 1}'
+    assert runs._line(row) == '2026-11-16 06:00:00.000  orchestrator  INFO     a␛[31m␊b  {"n": 1}'
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ ADD = ["schedule", "add", "nightly", "examples/quickstart.yaml", "--cron", "0 2 
         ([*ADD, "--requires", "fast"], "--requires is 'fast'", "zone=eu"),
         ([*ADD, "--overlap", "kill"], "--overlap", "--help"),
         ([*ADD, "--max-catchup", "501"], "--max-catchup", "--help"),
+        ([*ADD, "--max-catchup", "3"], "--overlap skip lets one through", "--overlap queue"),
         ([*ADD, "--max-catchup", "-1"], "--max-catchup", "--help"),
         (["schedule", "add", "nightly", "nowhere.yaml", "--cron", "0 2 * * *"], "nowhere.yaml", "loadgen validate"),
         (["schedule", "add", "nightly", "examples/quickstart.yaml"], "--cron", "--help"),

@@ -6,6 +6,7 @@ import itertools
 import threading
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -236,7 +237,8 @@ def test_a_bad_schedule_says_why_and_stops_no_other(bad):
     done = tick(Wire(tables).session, patience())
 
     assert [fired.schedule for fired in done.fired] == ["name of a"]
-    assert [complaint.schedule for complaint in done.complaints] == ["name of 0"]
+    # A row that cannot be read at all is known by its id.
+    assert [complaint.schedule.removeprefix("name of ") for complaint in done.complaints] == ["0"]
     assert bad.reason == done.complaints[0].reason
 
 
@@ -281,6 +283,34 @@ def test_a_loop_ticks_until_it_is_told_to_stop_whatever_happens():
 
     assert sorted(set(moments)) == [0, 5, 10, 15]
     assert len(tables.queue) == 1
+
+
+def test_a_catchup_without_end_is_cut_off():
+    long_ago = datetime(1971, 1, 1)  # noqa: DTZ001
+    tables = Tables(naive(NEW_YEAR), {"a": Row("* * * * *", "UTC", 10**30, "queue", long_ago)})
+
+    done = tick(Wire(tables).session, patience())
+
+    assert len([fired for fired in done.fired if fired.queue_id]) <= MAX_CATCHUP + 3
+    assert tables.schedules["a"].last_fire_at == naive(NEW_YEAR)
+
+
+def test_a_statement_that_always_fails_for_one_schedule_keeps_no_other_from_firing():
+    timeout = ControlFailed("timeout", Failure(category=ErrorCategory.CONNECTION, retryable=True))
+    then = datetime(2026, 5, 1)  # noqa: DTZ001
+    tables = nightly_tables("skip", **{"0": Row("0 2 * * *", "UTC", 1, "skip", then)})  # it comes first
+
+    class Slow(Wire):
+        def _schedules_wanted(self, schedule_id: str) -> list[tuple[Any, ...]]:
+            if schedule_id == "0":
+                raise timeout
+            return super()._schedules_wanted(schedule_id)
+
+    done = tick(Slow(tables).session, patience())
+
+    assert [fired.schedule for fired in done.fired] == ["name of a"]
+    assert [(one.schedule, one.reason) for one in done.complaints] == [("name of 0", "timeout")]
+    assert tables.schedules["0"].reason is None
 
 
 def test_nothing_is_done_where_nothing_is_due():

@@ -76,6 +76,21 @@ def test_the_floor_needs_nothing_but_the_standard_library():
     report(wrong)
 
 
+PRINTERS = {"loadgen/cli/common.py", "loadgen/worker/worker.py", "loadgen/embedded/launch.py"}
+
+
+def test_only_one_place_prints():
+    """There foreign text loses what a terminal would obey. Outside are a worker's last words, and what starts before
+    anything can be imported."""
+    raw = re.compile(r"\b(click\.s?echo|print|sys\.(stdout|stderr)\.write(lines)?)\(")
+    wrong = []
+    for path, tree in product_modules():
+        for call in nodes(tree, ast.Call):
+            if raw.match(f"{ast.unparse(call.func)}(") and shown(path) not in PRINTERS:
+                wrong.append(f"{shown(path)}:{call.lineno} prints past loadgen.cli.common.echo")
+    report(wrong)
+
+
 def test_modules_are_imported_by_their_full_name():
     """`from loadgen import model` would slip past the layers."""
     wrong = []
@@ -201,13 +216,24 @@ def test_no_path_of_this_machine_is_left():
             report(found(re.compile(rf"(?<![\w.}}]){re.escape(str(folder))}(?![\w-])")))
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-connector4.lock"])
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock", "requirements-connector4.lock"])
 def test_locks_hold_pinned_hashed_packages_and_nothing_else(name):
     entry = re.compile(r"[a-z0-9-]+==[\w.]+(?: ; .+)? \\|    --hash=sha256:[0-9a-f]{64}(?: \\)?| *#.*")
 
     lines = (ROOT / name).read_text("utf-8").splitlines()
 
     assert [line for line in lines if not entry.fullmatch(line)] == []
+
+
+def test_the_development_lock_adds_tools_to_the_run_time_lock():
+    """Else an environment for development would not do for ./bin/loadgen, which takes it as it is."""
+    runs, develops = (
+        set(re.findall(r"^[a-z0-9-]+==[\w.]+", (ROOT / name).read_text("utf-8"), re.MULTILINE))
+        for name in ("requirements.lock", "requirements-dev.lock")
+    )
+
+    assert runs < develops
+    assert {entry.split("==")[0] for entry in develops - runs} >= {"mypy", "pytest", "ruff", "hypothesis"}
 
 
 def test_scripts_can_be_started():

@@ -169,7 +169,7 @@ def test_workers_that_changed_alike_share_a_line():
 
     assert texts(before, stale) == ["worker-0 is stale (and 4 more)"]
     assert texts(stale, before) == ["worker-0 is back (and 4 more)"]
-    assert texts(stale, dead) == ["it was killed (and 4 more)"]
+    assert texts(stale, dead) == ["it was␊killed (and 4 more)"]
 
 
 def test_refused_logins_are_told_when_there_are_twice_as_many():
@@ -181,9 +181,9 @@ def test_refused_logins_are_told_when_there_are_twice_as_many():
         return look(1.0, replace(one, live=replace(one.live, logins=logins)), worker(1))
 
     assert texts(after(0), after(0)) == []
-    assert texts(after(0), after(1)) == ["1 login refused, the last of worker-0: 390144: the token has expired"]
+    assert texts(after(0), after(1)) == ["1 login refused, the last of worker-0: 390144: the token has␊expired"]
     assert texts(after(2), after(3)) == []
-    assert texts(after(3), after(9)) == ["9 logins refused, the last of worker-0: 390144: the token has expired"]
+    assert texts(after(3), after(9)) == ["9 logins refused, the last of worker-0: 390144: the token has␊expired"]
     assert all(line.bad for line in news(after(0), after(1)))
 
 
@@ -200,7 +200,7 @@ def test_numbers_are_short_and_never_round_to_nothing():
     assert [percent(value) for value in (0.0, 0.00002, 0.015, 0.5)] == ["0 %", "0.002 %", "1.5 %", "50 %"]
     assert [count(value) for value in (999_999, 1_500_000, 2_500_000_000)] == ["999,999", "1.5M", "2.5G"]
     assert [clock(value) for value in (-1, 61, 3_661)] == ["00:00", "01:01", "1:01:01"]
-    assert [short_worker(value) for value in ("worker-12", "pod/a\x1b-1")] == ["w12", "pod/a-1"]
+    assert [short_worker(value) for value in ("worker-12", "pod/a\x1b-1")] == ["w12", "pod/a␛-1"]
 
 
 def test_a_threshold_is_shown_in_its_own_unit():
@@ -210,5 +210,5 @@ def test_a_threshold_is_shown_in_its_own_unit():
 
 
 def test_foreign_text_becomes_one_line():
-    assert one_line("a\n\x1b[31mb\u2028c\x00\t d") == "a [31mb c d"
+    assert one_line("a\n\x1b[31mb\u2028c\x00\t d") == "a␊␛[31mb\\u2028c␀␉ d"
     assert len(one_line("x" * 10**6)) == 200

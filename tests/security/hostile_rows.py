@@ -1,0 +1,157 @@
+"""Rows with hostile values, for every column of the tables that listings and runners read."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from loadgen.control.session import ControlFailed
+from tests.control_plane import ControlPlane
+
+NOW = datetime(2026, 11, 15, 2)  # noqa: DTZ001  as the tables have it
+TEXTS = ("", "bogus", "../../victim", "{", "[1, null]", '{"a": 1}', "[" * 5_000, "\x1b[31mred\x07", "x" * 2_000, "null")
+NUMBERS = (-1, 0, 10**37)
+TIMES = ("0001-01-01", "9999-12-31 23:59:59")
+TABLES: dict[str, dict[str, Any]] = {
+    "RUN_QUEUE": {
+        "QUEUE_ID": "good",
+        "IDEMPOTENCY_KEY": "good",
+        "NAME": "orders",
+        "SCENARIO": "version: 1",
+        "FILES": "{}",
+        "CONNECTION": "embedded",
+        "TARGET": "",
+        "REQUIRES": "[]",
+        "PRIORITY": 0,
+        "STATUS": "QUEUED",
+        "AVAILABLE_AT": NOW,
+        "OWNER": "host-1",
+        "EPOCH": 0,
+        "ATTEMPTS": 0,
+        "MAX_ATTEMPTS": 5,
+        "RUN_ID": "20261115-0200-orders-7f3a9c",
+        "EXIT_CODE": 0,
+        "REASON": "none",
+        "CREATED_AT": NOW,
+        "ENDED_AT": NOW,
+        "UPDATED_AT": NOW,
+    },
+    "RUN_ATTEMPTS": {
+        "QUEUE_ID": "good",
+        "EPOCH": 1,
+        "OWNER": "host-1",
+        "RUN_ID": "20261115-0200-orders-7f3a9c",
+        "STATUS": "COMPLETED",
+        "EXIT_CODE": 0,
+        "REASON": "none",
+        "STARTED_AT": NOW,
+        "ENDED_AT": NOW,
+    },
+    "POOL_WORKERS": {
+        "WORKER_ID": "good",
+        "HOSTNAME": "host",
+        "PID": 7,
+        "VERSION": "1",
+        "TASK_QUEUE": "Q",
+        "LABELS": '["zone=eu"]',
+        "CAPABILITIES": "[]",
+        "CAPACITY": 1,
+        "STATUS": "ONLINE",
+        "CURRENT_RUN": "orders-1",
+        "TOTAL_COMPLETED": 1,
+        "TOTAL_FAILED": 0,
+        "REGISTERED_AT": NOW,
+        "LAST_BEAT_AT": "2099-01-01",
+        "DEREGISTERED_AT": NOW,
+    },
+    "SCHEDULES": {
+        "SCHEDULE_ID": "good",
+        "NAME": "good",
+        "CRON": "0 2 * * *",
+        "TIMEZONE": "UTC",
+        "SCENARIO_NAME": "orders",
+        "SCENARIO": "version: 1",
+        "FILES": "{}",
+        "CONNECTION": "embedded",
+        "TARGET": "",
+        "REQUIRES": "[]",
+        "PRIORITY": 0,
+        "ENABLED": True,
+        "MAX_CATCHUP": 1,
+        "OVERLAP": "queue",
+        "LAST_FIRE_AT": NOW,
+        "REASON": "none",
+        "CREATED_AT": NOW,
+        "UPDATED_AT": NOW,
+    },
+    "RUN_STATUS": {
+        "RUN_ID": "good",
+        "TEST_ID": "good",
+        "TEMPLATE_ID": "t",
+        "TEST_NAME": "orders",
+        "SCENARIO_CONFIG": "{}",
+        "STATUS": "COMPLETED",
+        "PHASE": "PROCESSING",
+        "START_TIME": NOW,
+        "WARMUP_START_TIME": NOW,
+        "WARMUP_END_TIME": NOW,
+        "END_TIME": NOW,
+        "TOTAL_WORKERS_EXPECTED": 1,
+        "WORKERS_REGISTERED": 1,
+        "WORKERS_ACTIVE": 0,
+        "WORKERS_COMPLETED": 1,
+        "TOTAL_OPS": 1,
+        "ERROR_COUNT": 0,
+        "CURRENT_QPS": 1.0,
+        "FIND_MAX_STATE": "{}",
+        "WORKER_TARGETS": "{}",
+        "NEXT_SEQUENCE_ID": 1,
+        "LEASE_EPOCH": 0,
+        "REASON": "none",
+        "VERDICT": "passed",
+        "ENRICHMENT_STATUS": "DONE",
+        "CREATED_AT": NOW,
+        "UPDATED_AT": NOW,
+    },
+}
+KEYS = {"QUEUE_ID", "IDEMPOTENCY_KEY", "WORKER_ID", "SCHEDULE_ID", "RUN_ID", "TEST_ID"}
+numbers = itertools.count(1)
+
+
+def hostile_values(column: str, usual: Any) -> tuple[Any, ...]:
+    if isinstance(usual, bool):
+        return (None, False)
+    if isinstance(usual, (int, float)):
+        return (None, *NUMBERS)
+    if isinstance(usual, datetime) or column.endswith("_AT"):
+        return (None, *TIMES)
+    return (None, *TEXTS)
+
+
+def plant(plane: ControlPlane, table: str, **columns: Any) -> bool:
+    """A row as loadgen writes it, but for these columns. False: the table itself refuses it."""
+    row = TABLES[table] | columns
+    names, binds = ", ".join(row), [str(value) if isinstance(value, datetime) else value for value in row.values()]
+    marks = ", ".join("TO_TIMESTAMP_NTZ(?)" if name.endswith(("_AT", "_TIME")) else "?" for name in row)
+    with suppress(ControlFailed):
+        return plane.change(f"INSERT INTO {table} ({names}) SELECT {marks}", *binds) == 1
+    return False
+
+
+def plant_all(plane: ControlPlane, table: str) -> int:
+    """Every hostile value in every column, one at a time. How many rows the table took."""
+    planted, row = 0, TABLES[table]
+    for column, usual in row.items():
+        for value in hostile_values(column, usual):
+            number = next(numbers)
+            own: dict[str, Any] = {name: f"h{number}" for name in row if name in KEYS and name != "RUN_ID"}
+            if table == "RUN_STATUS":
+                own["RUN_ID"] = f"h{number}"
+            if table == "SCHEDULES":
+                own["NAME"] = f"h{number}"
+            if table == "RUN_ATTEMPTS":
+                own = {"EPOCH": number}
+            planted += plant(plane, table, **(own | {column: value}))
+    return planted

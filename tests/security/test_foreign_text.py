@@ -1,0 +1,206 @@
+"""No text of a table can move the cursor, turn the reading direction, or pass for a line of loadgen.
+
+Every text column of every table of the control plane is planted with such a text, and every reading command is read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cli.main import main
+from loadgen.cli.report_files import RENDERERS
+from loadgen.control import schedules
+from loadgen.control.run_queue import NewQueued
+from loadgen.control.schedules import NewSchedule
+from loadgen.model.schedule import Overlap
+from tests.contract.queue_builders import Queue
+from tests.contract.test_report import finished_run
+from tests.control_plane import ControlPlane, patience
+from tests.unit.report_builders import hostile, record
+
+pytestmark = pytest.mark.any_driver
+
+# ESC, a mark that turns the reading direction, a newline; then what Markdown and HTML would read. Fits every column.
+PLANTED = "\x1b\u202e\nq9|<a"
+UNSEEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+
+RUN = (
+    "runs list",
+    "runs list --format json",
+    "runs show latest~1",
+    "runs show latest~1 --format json",
+    "runs logs latest~1",
+    "runs logs latest~1 --format json",
+    "status latest",
+    "report latest~1 --format text",
+    "report latest~1 --format md",
+    "report latest~1 --format json",
+)
+SERIES = ("trend orders-mix", "compare latest~1 latest", "compare latest~1 latest --format json")
+QUEUE = ("queue list", "queue list --format json", "queue show {queue_id}", "queue show {queue_id} --format json")
+POOL = ("workers list", "workers list --format json", "workers show host-1", "pool stats")
+SCHEDULE = ("schedule list", "schedule list --format json", "schedule show {schedule}", "schedule next")
+COMMANDS = {
+    "RUN_STATUS": (*RUN, *SERIES),
+    "RUN_LEASES": ("status latest", "runs show latest"),
+    "RUN_CONTROL_EVENTS": RUN[-3:],
+    "WORKER_HEARTBEATS": RUN[2:4] + RUN[6:],
+    "WINDOW_RESULTS": RUN[-3:],
+    "VALUE_POOLS": RUN[-3:],
+    "WORKER_METRICS_SNAPSHOTS": RUN[-3:],
+    "QUERY_EXECUTIONS": RUN[-3:],
+    "TEST_RESULTS": (*RUN[:4], *RUN[-3:], *SERIES),
+    "TEST_LOGS": RUN[4:6] + RUN[-3:],
+    "FIND_MAX_STEP_HISTORY": RUN[-3:],
+    "WAREHOUSE_POLL_SNAPSHOTS": RUN[-3:],
+    "RUN_QUEUE": QUEUE + SCHEDULE[2:3] + POOL[3:],
+    "RUN_ATTEMPTS": QUEUE[2:],
+    "POOL_WORKERS": POOL,
+    "SCHEDULES": SCHEDULE,
+    "SCHEDULE_FIRES": SCHEDULE[2:3],
+    "SCHEMA_VERSION": ("runs list",),
+}
+
+
+class Tables:
+    """A control plane with rows in its tables, and the values that are names of commands' arguments."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.plane = plane
+        finished_run(plane)
+        plane.change("UPDATE RUN_STATUS SET STATUS = 'COMPLETED', VERDICT = 'passed', REASON = 'done'")
+        plane.claim(plane.new_run(test_name="second"))
+        queue = Queue(plane)
+        self.queue_id = queue.add(requires=("zone=eu",))
+        queue.runner("zone=eu", worker_id="host-1")
+        assert queue.claim("host-1", "zone=eu") is not None
+        wanted = NewQueued(name="orders", scenario="version: 1", files={}, target="embedded/WH")
+        self.schedule = "nightly"
+        made = NewSchedule(
+            name=self.schedule, cron="0 2 * * *", timezone="UTC", max_catchup=1, overlap=Overlap.QUEUE, wanted=wanted
+        )
+        schedules.add(plane.session, patience(), made)
+        for table in self.names():
+            plane.change(f"CREATE TABLE KEPT_{table} AS SELECT * FROM {table}")
+
+    def names(self) -> list[str]:
+        return [table for (table,) in self._described("TABLE_NAME", "TABLES", "TABLE_NAME") if "KEPT" not in table]
+
+    def planted(self, table: str) -> Iterator[str]:
+        """Each text column in turn, as the server describes them, planted in every row."""
+        what = "TABLE_NAME, COLUMN_NAME, DATA_TYPE, CHARACTER_MAXIMUM_LENGTH"
+        for name, column, kind, length in self._described(what, "COLUMNS", "ORDINAL_POSITION"):
+            if name != table or kind not in ("TEXT", "VARIANT"):
+                continue
+            if kind == "VARIANT":
+                self.plane.change(f'UPDATE {table} SET "{column}" = PARSE_JSON(?)', json.dumps(PLANTED))
+            else:
+                sql = f"""UPDATE {table} SET "{column}" = ? || RIGHT(COALESCE("{column}", ''), ?)"""
+                self.plane.change(sql, PLANTED, int(length) - len(PLANTED))  # keys stay different
+            yield column
+            self.plane.change(f"DELETE FROM {table}")
+            self.plane.change(f"INSERT INTO {table} SELECT * FROM KEPT_{table}")
+
+    def _described(self, what: str, view: str, order: str) -> list[tuple[Any, ...]]:
+        sql = f"SELECT {what} FROM INFORMATION_SCHEMA.{view} WHERE TABLE_SCHEMA = ? ORDER BY {order}"
+        return self.plane.rows(sql, self.plane.place.schema)
+
+
+@pytest.fixture(scope="module")
+def tables(plane: ControlPlane) -> Tables:
+    return Tables(plane)
+
+
+Ask = Callable[[str], tuple[int, str, str]]
+
+
+@pytest.fixture
+def ask(tables: Tables, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """The exit code of a command, and what it printed."""
+    for key, value in tables.plane.environ.items():
+        monkeypatch.setenv(key, value)
+
+    def run(words: str) -> tuple[int, str, str]:
+        arguments = words.format(queue_id=tables.queue_id, schedule=tables.schedule).split()
+        code = main([*arguments, "-c", "embedded", "--database", tables.plane.place.database])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def test_every_table_has_its_reading_commands_and_each_works(tables: Tables, ask: Ask) -> None:
+    assert sorted(COMMANDS) == tables.names()
+    for words in dict.fromkeys(words for group in COMMANDS.values() for words in group):
+        refused = 2 if words.startswith("compare") else 0  # the newer run has no result
+        assert ask(words)[0] == refused, words
+
+
+@pytest.mark.parametrize("table", COMMANDS)
+def test_planted_text_of_a_table_is_shown_and_does_nothing(tables: Tables, ask: Ask, table: str) -> None:
+    for column in tables.planted(table):
+        for words in COMMANDS[table]:
+            code, out, err = ask(words)
+            where = f"{words}, with {table}.{column} planted, {code}: {out}{err}"
+
+            assert not UNSEEN.search(out + err), where
+            assert not re.search(r"^q9", out + err, re.MULTILINE), where
+            if words.endswith("md"):
+                assert "q9|" not in out, where
+                assert "<a" not in out, where
+            if words.endswith("json"):
+                json.loads(out)
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_planted_text_of_a_connections_file_is_shown_and_does_nothing(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted = json.dumps(PLANTED)  # a TOML string is written like one of JSON
+    file = tmp_path / "connections.toml"
+    file.write_text(f"[{planted}]\n" + "".join(f"{key} = {planted}\n" for key in ("account", "user", "role", planted)))
+    file.chmod(0o600)
+    monkeypatch.setenv("SNOWFLAKE_HOME", str(tmp_path))
+
+    assert main(["connections", "list", "--format", output]) == 0
+
+    out, err = capsys.readouterr()
+    assert "q9" in out
+    assert "q9" in err  # a key that is not known
+    assert not UNSEEN.search(out + err)
+    assert not re.search(r"^q9", out + err, re.MULTILINE)
+
+
+def leaves(found: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where the texts of a JSON document are."""
+    if isinstance(found, str):
+        yield path
+    elif isinstance(found, dict | list):
+        for key, value in found.items() if isinstance(found, dict) else enumerate(found):
+            yield from leaves(value, (*path, key))
+
+
+@pytest.mark.parametrize("kind", ["text", "md"])
+def test_planted_text_of_a_summary_is_shown_and_does_nothing(kind: str) -> None:
+    written = hostile(events=()).summary
+    paths = list(leaves(written))
+    assert len(paths) > 20
+    for path in paths:
+        summary = json.loads(json.dumps(written))
+        place = summary
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = PLANTED
+
+        shown = RENDERERS[kind](record(summary=summary))
+
+        assert not UNSEEN.search(shown), path
+        assert not re.search(r"^q9", shown, re.MULTILINE), path
+        if kind == "md":
+            assert "q9|" not in shown, path

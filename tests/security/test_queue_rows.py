@@ -1,0 +1,278 @@
+"""Attacks by rows: whoever may write to the tables of the control plane must get nothing from those who read them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cli.allowed import Allowed
+from loadgen.cli.main import main
+from loadgen.control import run_queue, run_status, schedules
+from loadgen.control.pool_workers import PoolWorkerIdentity
+from loadgen.control.records import RowUnreadable, parse_row
+from loadgen.control.run_queue import NewQueued, Queued
+from loadgen.control.schedules import NewSchedule
+from loadgen.model.queue import QueueStatus
+from loadgen.model.schedule import Overlap
+from orchestrator.pool.runner import Runner, RunnerSettings
+from orchestrator.pool.upkeep import Upkeep
+from orchestrator.scheduler import tick
+from tests.control_plane import ControlPlane, patience
+from tests.processes import wait_until
+from tests.security.hostile_rows import TABLES, numbers, plant, plant_all
+
+Ask = Callable[..., tuple[int, str, str]]
+
+LISTINGS = (
+    ("queue", "list", "-n", "10000"),
+    ("queue", "show", "good"),
+    ("workers", "list", "--page-size", "100"),
+    ("pool", "stats"),
+    ("schedule", "list"),
+    ("schedule", "next"),
+    ("schedule", "tick"),
+    ("schedule", "show", "good"),
+    ("runs", "list", "-n", "10000"),
+    ("runs", "recover", "--end-only"),
+)
+
+
+@pytest.fixture
+def empty(plane: ControlPlane) -> ControlPlane:
+    for table in (*TABLES, "SCHEDULE_FIRES"):
+        plane.change(f"DELETE FROM {table}")
+    return plane
+
+
+@pytest.fixture
+def ask(empty: ControlPlane, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
+    for key, value in empty.environ.items():
+        monkeypatch.setenv(key, value)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main([*words, "-c", "embedded", "--database", empty.place.database])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+# --- listings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_no_value_of_any_column_keeps_a_listing_from_showing_the_others(empty, ask, table):
+    for other in TABLES:
+        if other != table:
+            assert plant(empty, other)
+    planted = plant_all(empty, table)
+    assert planted > len(TABLES[table])
+    assert plant(empty, table)
+
+    for words in LISTINGS:
+        code, out, err = ask(*words)
+        assert code == 0, (words, err)
+        if words[1] in ("list", "show", "next", "stats"):
+            assert "good" in out, words
+        assert "Traceback" not in err
+
+
+def test_rows_that_cannot_be_read_are_named(empty, ask):
+    plant(empty, "RUN_QUEUE", QUEUE_ID="odd", IDEMPOTENCY_KEY="odd", STATUS="LOST")
+    plant(empty, "POOL_WORKERS", WORKER_ID="odd", LABELS="{")
+    plant(empty, "RUN_STATUS", RUN_ID="odd", PHASE="NAPPING")
+    plant(empty, "SCHEDULES", SCHEDULE_ID="odd", NAME="odd", FILES="{", CRON="* * * * * *", LAST_FIRE_AT="2026-01-01")
+
+    assert "row 'odd' of RUN_QUEUE is unreadable: status is 'LOST'" in ask("queue", "list")[2]
+    assert "row 'odd' of POOL_WORKERS is unreadable: labels is '{'" in ask("workers", "list")[2]
+    assert "row 'odd' of RUN_STATUS is unreadable: phase is 'NAPPING'" in ask("runs", "list")[2]
+    assert "row 'odd' of SCHEDULES is unreadable: files: " in ask("schedule", "tick")[2]
+    assert "row 'odd' of SCHEDULES is unreadable: files: " in ask("schedule", "list")[1]
+    listed = json.loads(ask("queue", "list", "--format", "json")[1])
+    assert (listed["queue"], listed["unreadable"]) == ([], [{"id": "odd", "reason": "status is 'LOST'"}])
+    code, _, err = ask("queue", "show", "odd")
+    assert (code, "hint: " in err) == (4, True)
+
+
+@pytest.mark.parametrize("value", [None, "text", 7, 1.5, Decimal(3), True, b"bytes", [1], float("nan"), object()])
+def test_a_row_of_wrong_types_is_unreadable_or_right(value):
+    good = list(TABLES["RUN_QUEUE"].values())
+    columns = [name.lower() for name in TABLES["RUN_QUEUE"]]
+    row = [good[columns.index(name)] if name in columns else 0 for name in Queued.__slots__]
+
+    for number, name in enumerate(Queued.__slots__):
+        changed = (*row[:number], value, *row[number + 1 :])
+        read: Any = None
+        with suppress(RowUnreadable):
+            read = parse_row("RUN_QUEUE", Queued, changed)
+        assert read is None or isinstance(getattr(read, name), (str, int, tuple, datetime, type(None)))
+
+
+# --- runners ---------------------------------------------------------------------------------------------------------
+
+FILES = ("{", "[]", "7", '{"a": 1}', '{"/judging": "{"}', '{"/judging": "{\\"x\\": 1}"}', '{"../../x.csv": "k"}')
+
+
+def one_pass(plane: ControlPlane, folder: Path, until: Callable[[], bool], **settings: Any) -> None:
+    """A runner, until something has happened."""
+    fields: dict[str, Any] = {"hostname": "host", "pid": next(numbers), "version": "1", "task_queue": "Q"}
+    me = PoolWorkerIdentity(worker_id=f"host-{fields['pid']}", labels=(), capabilities=(), **fields)
+    chosen: dict[str, Any] = {"lease_s": 60.0, "poll_s": 0.05, "program": ["true"], **settings}
+    runner = Runner(plane.open, me, RunnerSettings(runs_folder=folder, **chosen))
+    runner.start()
+    try:
+        wait_until(lambda: until() or runner.done.is_set(), "the runner has done it")
+        assert not runner.done.is_set(), runner.error
+    finally:
+        runner.leave(0.0)
+        assert runner.done.wait(60)
+    assert runner.error is None
+
+
+def status_of(plane: ControlPlane, queue_id: str) -> tuple[str, str | None]:
+    (found,) = plane.rows("SELECT STATUS, REASON FROM RUN_QUEUE WHERE QUEUE_ID = ?", queue_id)
+    return found[0], found[1]
+
+
+def test_a_runner_survives_hostile_rows_and_does_the_good_one(empty, tmp_path):
+    victim = tmp_path / "victim.1"
+    victim.mkdir()
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    urgent = {"PRIORITY": 5, "OWNER": None, "ENDED_AT": None}
+    hostile: dict[str, dict[str, Any]] = {"../../victim": {}, "epoch": {"EPOCH": 10**38 - 1}}
+    hostile |= {f"files-{number}": {"FILES": text} for number, text in enumerate(FILES)}
+    for queue_id, columns in hostile.items():
+        assert plant(empty, "RUN_QUEUE", **urgent | {"QUEUE_ID": queue_id, "IDEMPOTENCY_KEY": queue_id} | columns)
+    assert plant(empty, "RUN_QUEUE", OWNER=None, ENDED_AT=None)
+
+    one_pass(empty, runs, lambda: status_of(empty, "good")[0] == "COMPLETED")
+
+    for queue_id in hostile:
+        status, reason = status_of(empty, queue_id)
+        assert (status, bool(reason)) == ("FAILED", True), (queue_id, reason)
+    assert victim.is_dir()
+    assert {path.name for path in tmp_path.iterdir()} == {"victim.1", "runs"}
+    assert status_of(empty, "../../victim")[1] == (
+        "it could not start: the queue id '../../victim' is not made of a-z, 0-9 and -"
+    )
+
+
+def test_what_the_queue_says_of_an_attempt_need_not_be_known_to_settle_it(empty, clock):
+    assert plant(empty, "RUN_QUEUE", STATUS="NAPPING", EPOCH=1)
+    assert plant(empty, "RUN_ATTEMPTS", STATUS="RUNNING", ENDED_AT=None)
+    upkeep = Upkeep(empty.open("queue"), (), share=False, poll_s=1.0, clock=clock)
+
+    upkeep.step()
+
+    assert upkeep.take_depth() == 0
+    assert empty.rows("SELECT STATUS FROM RUN_ATTEMPTS") == [("LOST",)]
+
+
+def test_a_run_of_a_queue_is_told_what_it_may_use(empty, tmp_path):
+    """The words of its command line; that of a pool's user, not of the row."""
+    words = tmp_path / "words"
+    program = ["sh", "-c", 'printf "%s\\n" "$@" > ' + str(words), "sh"]
+    assert plant(empty, "RUN_QUEUE", OWNER=None, ENDED_AT=None, CONNECTION="--allow-command=sh")
+    options = ("--from-queue", *Allowed(connections=frozenset({"embedded"})).words)
+
+    one_pass(empty, tmp_path, lambda: status_of(empty, "good")[0] == "COMPLETED", program=program, options=options)
+
+    given = words.read_text().splitlines()
+    assert {"--from-queue", "--allow-connection=embedded", "--connection=--allow-command=sh"} <= set(given)
+    assert [word for word in given if word.startswith("--allow-")] == ["--allow-connection=embedded"]
+
+
+# --- schedules -------------------------------------------------------------------------------------------------------
+
+
+def add_schedule(plane: ControlPlane, name: str, **more: Any) -> str:
+    wanted = NewQueued(name="orders", scenario="version: 1", files={})
+    fields: dict[str, Any] = {"cron": "* * * * * *", "timezone": "UTC", "max_catchup": 1, "overlap": Overlap.QUEUE}
+    schedule_id = schedules.add(plane.session, patience(), NewSchedule(name=name, wanted=wanted, **fields | more))
+    plane.change("UPDATE SCHEDULES SET LAST_FIRE_AT = DATEADD(hour, -1, SYSDATE()) WHERE SCHEDULE_ID = ?", schedule_id)
+    return schedule_id
+
+
+def test_a_schedule_that_always_fails_neither_blocks_others_nor_fills_the_tick(empty):
+    bad, good = add_schedule(empty, "bad"), add_schedule(empty, "good")
+    empty.change("UPDATE SCHEDULES SET FILES = '{' WHERE SCHEDULE_ID = ?", bad)
+    empty.change(
+        "INSERT INTO SCHEDULE_FIRES (SCHEDULE_ID, FIRE_AT, OUTCOME, CREATED_AT)"
+        " SELECT ?, DATEADD(second, SEQ4(), SYSDATE()), 'DUE', SYSDATE() FROM TABLE(GENERATOR(ROWCOUNT => 300))",
+        bad,
+    )
+    empty.change(
+        "INSERT INTO SCHEDULE_FIRES (SCHEDULE_ID, FIRE_AT, OUTCOME, CREATED_AT)"
+        " SELECT ?, DATEADD(day, -1, SYSDATE()), 'DUE', SYSDATE()",
+        good,
+    )
+
+    done = tick(empty.session, patience(), fires_max=100)
+
+    assert {fired.schedule for fired in done.fired} == {"good"}
+    assert {(complaint.schedule, complaint.is_new) for complaint in done.complaints} >= {("bad", True)}
+    assert len(done.complaints) <= 2  # once for what was left, once for what is due
+    left = empty.rows("SELECT COUNT(*) FROM SCHEDULE_FIRES WHERE SCHEDULE_ID = ? AND OUTCOME = 'DUE'", good)
+    assert left == [(0,)]
+
+
+# --- signals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_every_process_of_a_pool_queues_its_run_again(empty, tmp_path, number):
+    """As systemd ends a service by default: the run gets the signal too, and may end before its runner hears of it."""
+    queue_id = run_queue.add(
+        empty.session, patience(), NewQueued(name="orders", scenario="version: 1", files={})
+    ).queue_id
+    program = ["sh", "-c", f"kill -{number.value} $$; sleep 60"]
+    fields: dict[str, Any] = {"hostname": "h", "pid": next(numbers), "version": "1", "task_queue": "Q"}
+    me = PoolWorkerIdentity(worker_id=f"host-{fields['pid']}", labels=(), capabilities=(), **fields)
+    runner = Runner(empty.open, me, RunnerSettings(runs_folder=tmp_path, poll_s=0.05, program=program))
+    told = threading.Event()
+    claimed = runner._tell
+
+    def tell(line: str) -> None:
+        claimed(line)
+        if line.startswith("claimed") and not told.is_set():
+            told.set()
+            runner.leave(60.0)
+
+    runner._tell = tell  # type: ignore[method-assign]
+    runner.start()
+
+    assert runner.done.wait(60)
+    row = run_queue.read(empty.session, queue_id)
+    assert row is not None
+    assert (row.status, row.attempts, row.exit_code) == (QueueStatus.QUEUED, 0, 128 + number)
+    assert any(line.endswith(f"INTERRUPTED, exit code {128 + number}; queued again") for line in runner.take_told())
+
+
+def test_a_run_that_alone_gets_a_signal_is_cancelled(empty, tmp_path):
+    queue_id = run_queue.add(
+        empty.session, patience(), NewQueued(name="orders", scenario="version: 1", files={})
+    ).queue_id
+
+    one_pass(
+        empty, tmp_path, lambda: status_of(empty, queue_id)[0] == "CANCELLED", program=["sh", "-c", "kill -TERM $$"]
+    )
+
+
+def test_a_run_id_that_is_no_name_for_a_folder_is_never_led_on(empty, ask, tmp_path):
+    assert plant(empty, "RUN_STATUS", RUN_ID="../evil", STATUS="RUNNING", PHASE="MEASUREMENT", END_TIME=None)
+
+    code, _, _ = ask("runs", "recover", "--output-dir", str(tmp_path / "runs"))
+
+    assert code == 0
+    assert list(tmp_path.iterdir()) == []
+    assert run_status.read(empty.session, "../evil") is not None

@@ -1,0 +1,91 @@
+"""A pool as a service: starts that fail, the lines it prints, the unit that starts and stops it."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from loadgen.cli.duration import duration_s
+from loadgen.cli.pool import run as pool_run
+from orchestrator.pool.attempt import STOP_S
+from orchestrator.pool.child import RunnerChild
+from orchestrator.pool.decisions import PoolRules
+from orchestrator.pool.manager import LEAVE_MARGIN_S, PoolManager
+from tests.processes import ROOT, wait_until
+
+PYTHON = [sys.executable, "-I", "-S", "-c"]
+SILENT = [*PYTHON, "import sys; sys.stdin.read()"]
+
+
+@pytest.fixture
+def children() -> Iterator[list[RunnerChild]]:
+    made: list[RunnerChild] = []
+    yield made
+    for child in made:
+        child.close()
+
+
+def test_a_start_that_fails_ends_no_pool_and_is_tried_less_and_less_often(clock, children):
+    left, told = [OSError(11, "Resource temporarily unavailable")] * 20, list[str]()
+
+    def start(name: str) -> RunnerChild:
+        if left:
+            raise left.pop()
+        child = RunnerChild(name, SILENT, os.environ, clock)
+        children.append(child)
+        return child
+
+    rules = PoolRules(min_runners=1, max_runners=1)
+    manager = PoolManager(rules, start, lambda: None, clock=clock, tell=told.append)
+    manager.step()
+    manager.step()
+    tried_at_once = 20 - len(left)
+    while not children:
+        clock.advance(60.0)
+        manager.step()
+
+    assert tried_at_once == 1
+    pause = "could not be started: Resource temporarily unavailable; next attempt in"
+    assert told[:2] == [f"runner-1 {pause} 1 s", f"runner-2 {pause} 2 s"]
+    assert told[-1] == f"runner-21 started, pid {children[0].pid}"
+
+
+def test_events_of_a_runner_are_told_with_its_name(clock, children):
+    says = [*PYTHON, """print('{"told": "claimed orders-1"}', flush=True); import sys; sys.stdin.read()"""]
+    told: list[str] = []
+
+    def start(name: str) -> RunnerChild:
+        child = RunnerChild(name, says, os.environ, clock)
+        children.append(child)
+        return child
+
+    rules = PoolRules(min_runners=1, max_runners=1)
+    manager = PoolManager(rules, start, lambda: None, clock=clock, tell=told.append)
+
+    def heard() -> bool:
+        manager.step()
+        return len(told) > 1
+
+    wait_until(heard, "the runner has said something")
+
+    assert told == [f"runner-1 started, pid {children[0].pid}", "runner-1 claimed orders-1"]
+
+
+def test_the_service_gives_a_pool_the_time_it_needs_to_end():
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment]
+    unit.read(ROOT / "examples" / "nightly" / "loadgen-pool.service", "utf-8")
+    service = unit["Service"]
+    words = shlex.split(service["ExecStart"])
+
+    context = pool_run.make_context("run", words[words.index("run") + 1 :])
+
+    grace_s = duration_s(context.params["grace"], "--grace")
+    assert words[1:3] == ["pool", "run"]
+    assert service["KillMode"] == "mixed"
+    assert int(service["TimeoutStopSec"]) > grace_s + STOP_S + LEAVE_MARGIN_S

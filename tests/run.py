@@ -27,7 +27,7 @@ PR_SET_CHILD_SUBREAPER = 36
 INTERRUPT_S = 30.0
 LEFT_BEHIND_S = 10.0
 # Most tests wait more than they work. More processes than this starve each other's servers.
-JOBS = 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4
+JOBS = 3 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 6
 USAGE = """./bin/test [--slow] [--connector 4|5] [--jobs N] [PYTEST ARGUMENTS]
 
   ./bin/test                        everything that is not slow; the contract tests with both connector majors

@@ -211,7 +211,8 @@ class App:
     def _client_gone(self, waited: Waited, exchange: Exchange) -> None:
         """Its connection has ended. Drivers repeat a request whose connection was lost: they get some time for it."""
         waited.clients.discard(id(exchange))
-        asyncio.get_running_loop().call_later(GONE_GRACE_S, self._cancel_unwaited, waited)
+        if not self.usage.leaving:
+            asyncio.get_running_loop().call_later(GONE_GRACE_S, self._cancel_unwaited, waited)
 
     def _cancel_unwaited(self, waited: Waited) -> None:
         running = self.executor.by_request.get(waited.key)

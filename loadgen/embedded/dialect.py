@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Iterator
 from itertools import islice, pairwise
-from typing import ClassVar, cast
+from typing import Any, ClassVar
 
 from sqlglot import exp
 from sqlglot.dialects.snowflake import Snowflake
@@ -23,9 +23,9 @@ from loadgen.embedded.failure import SqlError, statement_count, syntax_error, un
 from loadgen.embedded.statement_limits import (
     INLINE_CHARACTERS,
     STATEMENT_BYTES_MAX,
-    Budget,
     budget_of,
     check_shape,
+    current_budget,
     too_deep,
 )
 
@@ -36,8 +36,6 @@ logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it would print users' SQ
 
 
 class _Parser(SnowflakeParser):
-    budget: Budget
-
     FUNCTIONS: ClassVar = {}
     FUNCTION_PARSERS: ClassVar = {name: SnowflakeParser.FUNCTION_PARSERS[name] for name in _SPECIAL_SYNTAX}
     PLACEHOLDER_PARSERS: ClassVar = {
@@ -45,6 +43,10 @@ class _Parser(SnowflakeParser):
         # A `?` remembers where it stood: binds are numbered by the text, not by the order in which we emit.
         TokenType.PLACEHOLDER: lambda self: self.expression(exp.Placeholder(this=f"?{self._prev.start}")),
     }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.budget = current_budget()  # sqlglot makes further parsers for parts of a text, such as VECTOR(FLOAT, 3)
 
     def _advance(self, times: int = 1) -> None:
         """Forward, or back to try something else: both are steps."""
@@ -67,6 +69,11 @@ _dialect = _Dialect()
 # sqlglot knows more operators than Snowflake has; quoted texts and names are not looked at.
 _FOREIGN = re.compile(r"[~^&#`\\]|->|@>|<@|<=>|\*\*|:=|\?\?|\|/|\|\|/|\|>|^\|$|^(?:ISNULL|NOTNULL)$", re.IGNORECASE)
 _QUOTED = (TokenType.STRING, TokenType.IDENTIFIER, TokenType.RAW_STRING, TokenType.HEREDOC_STRING)
+_BEFORE_ITEM = (
+    TokenType.COMMA, TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.SELECT, TokenType.DISTINCT, TokenType.SET,
+    TokenType.GROUP_BY, TokenType.ORDER_BY, TokenType.PARTITION_BY,
+)  # fmt: skip
+_BRACKETS_CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET)
 
 
 def tokens_of(text: str) -> list[Token]:
@@ -103,16 +110,18 @@ def parse(text: str, tokens: list[Token]) -> exp.Expr:
     for token in tokens:
         if token.token_type not in _QUOTED and _FOREIGN.search(token.text):
             raise syntax_error(token.line, max(0, token.col - len(token.text)), token.text)
-    for word, bracket in pairwise(tokens):
-        if word.text.upper() == "ARRAY" and bracket.token_type is TokenType.L_BRACKET:  # PostgreSQL's own literal
-            raise syntax_error(word.line, max(0, word.col - len(word.text)), word.text)
+    for token, following in pairwise(tokens):
+        if token.text.upper() == "ARRAY" and following.token_type is TokenType.L_BRACKET:  # PostgreSQL's own literal
+            raise syntax_error(token.line, max(0, token.col - len(token.text)), token.text)
+        if following.token_type is TokenType.COMMA and token.token_type in _BEFORE_ITEM:  # sqlglot would skip it
+            raise syntax_error(following.line, max(0, following.col - 1), ",")
+        if token.token_type is TokenType.COMMA and following.token_type in _BRACKETS_CLOSING:
+            raise syntax_error(following.line, max(0, following.col - 1), following.text)
     if tokens[-1].token_type in (TokenType.ALIAS, TokenType.COMMA):  # sqlglot would overlook it
         raise syntax_error(tokens[-1].line, tokens[-1].col, "<EOF>")
     try:
-        with budget_of(len(tokens)) as budget:
-            parser = cast(_Parser, _dialect.parser())
-            parser.budget = budget
-            trees = parser.parse(tokens, text)
+        with budget_of(len(tokens)):
+            trees = _dialect.parser().parse(tokens, text)
     except ParseError as error:
         raise _refusal(error, tokens) from None
     except RecursionError:
@@ -212,7 +221,10 @@ def shown(node: exp.Expr) -> str:
     """An expression as Snowflake names an unnamed column: its text in upper case. Of a large one the kind must do."""
     if sum(1 for _ in islice(node.walk(), SHOWN_NODES_MAX + 1)) > SHOWN_NODES_MAX:
         return f"{type(node).__name__.upper()}(…)"
-    return node.sql(dialect=_dialect).upper()
+    try:
+        return node.sql(dialect=_dialect).upper()
+    except Exception:  # sqlglot reads more than it can write, such as V:k[0.5]
+        return f"{type(node).__name__.upper()}(…)"
 
 
 def identifier(node: exp.Expr | None) -> str:

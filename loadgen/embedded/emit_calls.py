@@ -13,7 +13,7 @@ from sqlglot import exp
 from loadgen.embedded import dialect, names
 from loadgen.embedded.emit import CAST_NAMES, CONTEXT_FUNCTIONS, Emitter, handles
 from loadgen.embedded.emit_operators import is_float, order_item, whole_number
-from loadgen.embedded.failure import compilation, unknown_function, unsupported, wrong_arity
+from loadgen.embedded.failure import compilation, syntax_error, unknown_function, unsupported, wrong_arity
 from loadgen.embedded.functions import FUNCTIONS, Function, normal_unit
 from loadgen.embedded.functions.function import Argument, Order
 from loadgen.embedded.types import POSTGRES_TYPES, SnowType, declared
@@ -215,6 +215,8 @@ def _within_group(self: Emitter, node: exp.WithinGroup) -> str:
 def _grouped(self: Emitter, node: exp.WithinGroup, over: str | None) -> str:
     if not isinstance(node.this, exp.Anonymous):
         raise unsupported("WITHIN GROUP")
+    if node.expression is None:  # WITHIN GROUP ()
+        raise syntax_error(*dialect.position(self.text, ")"), ")")
     order = tuple(order_item(self, item) for item in node.expression.expressions)
     return call_of(self, node.this, order_by=order, over=over)
 

@@ -123,14 +123,14 @@ def _known_columns(self: Emitter, node: exp.Select) -> set[str] | None:
 
 
 def _projection(self: Emitter, item: exp.Expr, name: str) -> str:
+    if isinstance(item.unalias().unnest(), exp.Tuple):
+        raise syntax_error(*dialect.position(self.text, ","), ",")
     if isinstance(item, exp.Alias):
         if not name:
             raise syntax_error(*dialect.position(self.text, "AS"), "AS")
         return f"{_scaled(self, item.this)} AS {names.quoted(name)}"
     if len(name.encode()) > names.POSTGRES_NAME_BYTES and not isinstance(item, exp.Column):
         return self.emit(item)  # an inner column that nobody can name
-    if isinstance(item.unnest(), exp.Tuple):
-        raise syntax_error(*dialect.position(self.text, ","), ",")
     text = _scaled(self, item)
     if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and _plain(self, item)):
         return text

@@ -24,13 +24,16 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 class Server(EmbeddedServer):
     """A running `loadgen embedded serve` with any account, input and output. Nothing of it is left after the block."""
 
-    def __init__(self, data_dir: Path, *arguments: str, prefix: list[str] | None = None, **how: Any) -> None:
+    def __init__(
+        self, data_dir: Path, *arguments: str, prefix: list[str] | None = None, log_file: Path | None = None, **how: Any
+    ) -> None:
+        log = [] if log_file is None else ["--log-file", str(log_file)]
         self._own_dir = None
         self.data_dir = data_dir
         self.errors_path = data_dir.parent / f"stderr-{uuid.uuid4().hex}.txt"
         with self.errors_path.open("wb") as errors:
             self.process = subprocess.Popen(
-                [*(prefix or []), *PROGRAM, *serve(data_dir, *arguments)],
+                [*(prefix or []), *PROGRAM, *log, *serve(data_dir, *arguments)],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,

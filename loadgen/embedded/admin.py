@@ -9,6 +9,7 @@ from loadgen.embedded.exchange import Exchange
 from loadgen.embedded.executor import Executor
 from loadgen.embedded.faults import FaultRules
 from loadgen.embedded.journal import Journal
+from loadgen.embedded.types import is_number
 from loadgen.embedded.usage import Usage
 from loadgen.embedded.warehouse_models import WarehouseModels
 
@@ -40,7 +41,7 @@ class Admin:
         if exchange.method != "GET":
             return None
         since = exchange.first("since") or "0"
-        since_ms = float(since) if wire.is_number(since.replace(".", "", 1)) else 0.0
+        since_ms = float(since) if is_number(since.replace(".", "", 1)) else 0.0
         if exchange.path == "/__loadgen/history":
             return self._executor.history.ground_truth(exchange.first("tag") or "", since_ms)
         if exchange.path == "/__loadgen/journal":

@@ -33,6 +33,7 @@ from loadgen.embedded.faults import FaultInvalid, FaultRules
 from loadgen.embedded.journal import Entry, Journal
 from loadgen.embedded.running import Request, RequestKey
 from loadgen.embedded.session import Session
+from loadgen.embedded.types import is_number
 from loadgen.embedded.usage import Usage
 
 _log = logging.getLogger(__name__)
@@ -155,7 +156,7 @@ class App:
             Entry(
                 at_ms, exchange.method, exchange.path, session.number if session else None, exchange.request_id,
                 exchange.query_id, exchange.sql_text, exchange.binds, exchange.status, exchange.outcome, duration_ms,
-                int(retries) if wire.is_number(retries) else 0,
+                int(retries) if is_number(retries) else 0,
             )
         )  # fmt: skip
 

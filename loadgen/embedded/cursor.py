@@ -8,6 +8,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from loadgen.embedded.failure import SqlError, compilation, syntax_error
 from loadgen.embedded.names import SNOWFLAKE_NAME_LENGTH, too_long
+from loadgen.embedded.types import is_number
 
 _STRINGS = (TokenType.STRING, TokenType.RAW_STRING, TokenType.HEREDOC_STRING)
 
@@ -124,7 +125,7 @@ class Cursor:
     def integer(self) -> int:
         sign = -1 if self.accept("-") else 1
         token = self.take()
-        if not token.text.isdigit():
+        if not is_number(token.text):
             self.index -= 1
             raise self.unexpected()
         return sign * int(token.text)
@@ -136,6 +137,8 @@ class Cursor:
 
     def source(self, first: int, last: int) -> str:
         """The text between two tokens, both included."""
+        if first > last:
+            raise self.unexpected()
         return self.text[self.tokens[first].start : self.tokens[last].end + 1]
 
     def skip_parentheses(self) -> None:

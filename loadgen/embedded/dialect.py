@@ -38,6 +38,10 @@ logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it would print users' SQ
 class _Parser(SnowflakeParser):
     FUNCTIONS: ClassVar = {}
     FUNCTION_PARSERS: ClassVar = {name: SnowflakeParser.FUNCTION_PARSERS[name] for name in _SPECIAL_SYNTAX}
+    # A `?` is a bind and nothing else.
+    COLUMN_OPERATORS: ClassVar = {
+        kind: parser for kind, parser in SnowflakeParser.COLUMN_OPERATORS.items() if kind is not TokenType.PLACEHOLDER
+    }
     PLACEHOLDER_PARSERS: ClassVar = {
         **SnowflakeParser.PLACEHOLDER_PARSERS,
         # A `?` remembers where it stood: binds are numbered by the text, not by the order in which we emit.

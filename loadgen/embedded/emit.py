@@ -23,7 +23,7 @@ from loadgen.embedded.failure import (
     unsupported,
 )
 from loadgen.embedded.statement_limits import current_budget
-from loadgen.embedded.types import POSTGRES_TYPES
+from loadgen.embedded.types import POSTGRES_TYPES, is_number
 
 CONTEXT_FUNCTIONS = frozenset(
     {
@@ -156,7 +156,7 @@ class Emitter:
     def bind_number(self, node: exp.Placeholder) -> int:
         """Which bind of the user a `?` or `:1` stands for, from 1."""
         mark = str(node.this)
-        number = self.binds.numbers.get(mark) or (int(mark) if mark.isdigit() else None)
+        number = self.binds.numbers.get(mark) or (int(mark) if is_number(mark) else None)
         if number is None:
             raise compilation(2049, "42601", f"Bind variable :{mark.upper()} not set.")
         if not 1 <= number <= len(self.binds.types):

@@ -140,6 +140,8 @@ def call_of(self: Emitter, node: exp.Anonymous, *, order_by: Order = (), over: s
             arguments.append(Argument.unit(unit_of(argument)))
         elif isinstance(argument, exp.Distinct):
             distinct = True
+            if not argument.expressions:
+                raise syntax_error(*dialect.position(self.text, ")"), ")")
             inner = argument.expressions[0]
             listed = inner.expressions if isinstance(inner, exp.Tuple) else argument.expressions
             arguments += [argument_of(self, item) for item in listed]

@@ -161,6 +161,7 @@ _PLAIN = {
     "22012": SqlError(100051, "22012", "Division by zero"),
     "57014": SqlError(604, "57014", "SQL execution canceled"),
     "42830": compilation(2050, "42601", "A foreign key must refer to a primary or unique key."),
+    "42P19": unsupported("form of a recursive query"),
     "22021": unsupported("NUL character in a string"),
     **dict.fromkeys(
         ("42883", "42804", "42725", "42846", "42P18", "42809", "42P02"),

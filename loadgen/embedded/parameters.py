@@ -10,6 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from loadgen.embedded.failure import SqlError, compilation
+from loadgen.embedded.types import is_number
 
 Value = bool | int | str
 
@@ -113,8 +114,7 @@ def _typed(parameter: Parameter, value: Any) -> Value:
         if text.upper() in ("FALSE", "OFF", "0", "NO"):
             return False
     elif isinstance(parameter.default, int):
-        plain = text.isascii() and text.isdecimal() and len(text) <= 18
-        if plain and parameter.low <= int(text) <= parameter.high:
+        if is_number(text) and parameter.low <= int(text) <= parameter.high:
             return int(text)
     elif parameter.name != "QUERY_TAG" or len(str(value)) <= parameter.high:
         return str(value)

@@ -18,6 +18,11 @@ EPOCH_2000_DAYS = 10_957
 EPOCH_2000_US = EPOCH_2000_DAYS * 86_400 * 1_000_000
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number of a sensible length."""
+    return text.isascii() and text.isdecimal() and len(text) <= 18
+
+
 @dataclass(frozen=True, slots=True)
 class SnowType:
     """One data type; `kind` is the name the wire protocol uses, in upper case."""

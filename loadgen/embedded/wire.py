@@ -59,11 +59,6 @@ def parse_any(body: bytes, encoding: bytes, bytes_max: int = BODY_BYTES_MAX) -> 
         raise BadRequest("the body is not JSON") from None
 
 
-def is_number(text: str) -> bool:
-    """Whether a text is a whole number of a sensible length."""
-    return text.isascii() and text.isdecimal() and len(text) <= 18
-
-
 def dumps(value: Any) -> bytes:
     return orjson.dumps(value)
 

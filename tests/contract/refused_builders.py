@@ -13,7 +13,7 @@ FOREIGN_WORDS = (
     r"\brelation\b", r"ERROR:", r"asyncpg", r"postgres", r"\bpg_", r"column .* does not exist", r"\btuple\b",
     r"(function|operator|type|schema|table|role) .* does not exist$", r"at or near", r"double precision", r"jsonb",
     r"character varying", r"\bsf\.", r"\bmeta\.", r"plpgsql", r"PL/", r"CONTEXT", r"HINT", r"\bbackend\b", r"\$\d",
-    r"[A-Za-z]+Error\b", r"sqlglot", r"J_S_O_N", r"PK~", r"FK~", r'"~',
+    r"[A-Za-z]+Error\b", r"invalid literal", r"sqlglot", r"J_S_O_N", r"PK~", r"FK~", r'"~',
 )  # fmt: skip
 FURNITURE = (
     "CREATE OR REPLACE DATABASE REFUSED",

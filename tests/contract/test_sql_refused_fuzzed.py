@@ -21,9 +21,27 @@ from tests.contract.refused_builders import Refusals, message
         ("SELECT 1 WHERE 1 IN (1,)", 1003),
         ("INSERT INTO U VALUES (1,, 'x')", 1003),
         ("SELECT A FROM T GROUP BY , A", 1003),
+        ("SELECT V ? 'k' FROM T", 1003),
+        ("SELECT COUNT(DISTINCT) FROM T", 1003),
+        ("SELECT :²", 2049),
+        ("SELECT SYSTEM$ABORT_SESSION('²')", 2003),
+        ("SELECT * FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY(RESULT_LIMIT => 'abc'))", 1008),
+        ("WITH RECURSIVE R AS (SELECT 1 AS X UNION ALL SELECT MAX(X) FROM R WHERE X < 3) SELECT X FROM R", 2),
+        ("CREATE TABLE X (A NUMBER(²))", 1003),
+        (f"SHOW TABLES LIMIT {'9' * 5_000}", 1003),
+        ("CREATE TABLE X AS", 1003),
+        ("CREATE VIEW X AS", 1003),
     ],
 )
 def test_what_a_fuzz_run_found_is_refused(refusals: Refusals, text: str, errno: int) -> None:
     error = refusals.refusal(text)
 
     assert error.errno == errno, message(error)
+
+
+def test_the_lines_of_a_log_are_a_number(refusals: Refusals) -> None:
+    refusals.run("EXECUTE JOB SERVICE IN COMPUTE POOL P NAME = FUZZED ASYNC = TRUE FROM SPECIFICATION $$spec: {}$$")
+
+    error = refusals.refusal("SELECT SYSTEM$GET_SERVICE_LOGS('FUZZED', '0', 'main', 'x')")
+
+    assert error.errno == 1008, message(error)

@@ -315,7 +315,7 @@ class Attacker(threading.Thread):
 ROWS_TABLE = (
     "CREATE TABLE ROWS_T (G VARCHAR(1), I NUMBER(38,0), N NUMBER(10,2), F FLOAT, S VARCHAR(5), B BOOLEAN, D DATE,"
     " T TIMESTAMP_NTZ, V VARIANT)",
-    "INSERT INTO ROWS_T SELECT 'a', 1, 1.5, 1.5, 'x', TRUE, '2024-01-01', '2024-01-01 10:00:00', PARSE_JSON('{k: 1}')"
+    "INSERT INTO ROWS_T SELECT 'a', 1, 1.5, 1.5, 'x', TRUE, '2024-01-01', '2024-01-01 10:00:00', PARSE_JSON('[1]')"
     " UNION ALL SELECT 'b', 4, NULL, NULL, 'x', NULL, NULL, NULL, NULL",
 )  # fmt: skip
 

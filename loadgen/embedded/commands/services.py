@@ -11,7 +11,7 @@ from loadgen.embedded.cursor import Cursor
 from loadgen.embedded.result import Result, status, table
 from loadgen.embedded.result import columns as columns_of
 from loadgen.embedded.services import FINAL, Instance, Job
-from loadgen.embedded.types import TEXT
+from loadgen.embedded.types import TEXT, is_number
 
 POLL_S = 0.1
 SHOW_TYPE, DESCRIBE_TYPE, SELECT_TYPE = 0x4400, 0x4500, 0x1000
@@ -203,5 +203,7 @@ def service_logs(call: Call, arguments: list[str | None]) -> str:
         raise failure.wrong_arity("SYSTEM$GET_SERVICE_LOGS", 3, 4, len(arguments))
     job = _job(call, [part.strip('"') for part in str(arguments[0]).split(".")])
     text = job.logs.get(f"{arguments[1]}/{arguments[2]}", "")
-    lines = int(arguments[3]) if len(arguments) > 3 and arguments[3] else 500
-    return "\n".join(text.splitlines()[-lines:])
+    lines = (arguments[3] if len(arguments) > 3 else None) or "500"
+    if not is_number(lines):
+        raise failure.compilation(1008, "22023", f"invalid value [{lines[:100]}] for the lines of a log")
+    return "\n".join(text.splitlines()[-int(lines) :])

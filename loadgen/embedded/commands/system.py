@@ -19,7 +19,7 @@ from loadgen.embedded.emit import Binds, Demand, Emitter
 from loadgen.embedded.history import COLUMNS, RESULT_LIMIT_DEFAULT
 from loadgen.embedded.result import Result, table
 from loadgen.embedded.session import Session
-from loadgen.embedded.types import TEXT
+from loadgen.embedded.types import TEXT, is_number
 
 if TYPE_CHECKING:
     from loadgen.embedded.engine import Engine
@@ -88,14 +88,22 @@ async def demanded(engine: Engine, backend: Backend, session: Session, demand: D
         rows = engine.history.query_history(
             float(start) if start else None,
             float(end) if end else None,
-            int(limit) if limit else RESULT_LIMIT_DEFAULT,
-            session_id=int(values.get("SESSION_ID") or session.number) if own == "SESSION" else None,
+            _whole("RESULT_LIMIT", limit) if limit else RESULT_LIMIT_DEFAULT,
+            session_id=_whole("SESSION_ID", values.get("SESSION_ID") or str(session.number))
+            if own == "SESSION"
+            else None,
             user=(values.get("USER_NAME") or session.user) if own == "USER" else None,
             warehouse=(values.get("WAREHOUSE_NAME") or session.warehouse) if own == "WAREHOUSE" else None,
         )
     except ValueError as error:
         raise failure.compilation(1008, "22023", str(error)) from None
     return json.dumps([_history_row(row) for row in rows])
+
+
+def _whole(name: str, text: str) -> int:
+    if not is_number(text):
+        raise failure.compilation(1008, "22023", f"invalid value [{text[:100]}] for parameter '{name}'")
+    return int(text)
 
 
 _TIMES = {"START_TIME", "END_TIME"}
@@ -159,7 +167,7 @@ async def _answer(call: Call, name: str, arguments: list[str | None]) -> str:
             return _cancel_session(call, _one(name, arguments))
         case "SYSTEM$ABORT_SESSION":
             number = _one(name, arguments)
-            session = call.engine.sessions.by_number.get(int(number) if number.isdigit() else 0)
+            session = call.engine.sessions.by_number.get(int(number) if is_number(number) else 0)
             if session is None:
                 raise failure.missing_object("Session", str(arguments[0]))
             _require_own(call, session)
@@ -196,7 +204,7 @@ def _cancel_query(call: Call, query_id: str) -> str:
 
 
 def _cancel_session(call: Call, number: str) -> str:
-    session = call.engine.sessions.by_number.get(int(number) if number.isdigit() else 0)
+    session = call.engine.sessions.by_number.get(int(number) if is_number(number) else 0)
     if session is not None:
         _require_own(call, session)
     count = 0

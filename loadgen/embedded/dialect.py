@@ -73,11 +73,16 @@ _dialect = _Dialect()
 # sqlglot knows more operators than Snowflake has; quoted texts and names are not looked at.
 _FOREIGN = re.compile(r"[~^&#`\\]|->|@>|<@|<=>|\*\*|:=|\?\?|\|/|\|\|/|\|>|^\|$|^(?:ISNULL|NOTNULL)$", re.IGNORECASE)
 _QUOTED = (TokenType.STRING, TokenType.IDENTIFIER, TokenType.RAW_STRING, TokenType.HEREDOC_STRING)
+# Where sqlglot would overlook that an item of a list, or a condition, is missing.
 _BEFORE_ITEM = (
-    TokenType.COMMA, TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.SELECT, TokenType.DISTINCT, TokenType.SET,
-    TokenType.GROUP_BY, TokenType.ORDER_BY, TokenType.PARTITION_BY,
+    TokenType.COMMA, TokenType.SELECT, TokenType.DISTINCT, TokenType.SET, TokenType.ON, TokenType.GROUP_BY,
+    TokenType.ORDER_BY, TokenType.PARTITION_BY,
 )  # fmt: skip
-_BRACKETS_CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET)
+_NO_ITEM = (
+    TokenType.COMMA, TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.WHERE, TokenType.GROUP_BY, TokenType.ORDER_BY,
+    TokenType.HAVING, TokenType.QUALIFY, TokenType.UNION, TokenType.INTERSECT,
+)  # fmt: skip
+_OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET)
 
 
 def tokens_of(text: str) -> list[Token]:
@@ -117,11 +122,10 @@ def parse(text: str, tokens: list[Token]) -> exp.Expr:
     for token, following in pairwise(tokens):
         if token.text.upper() == "ARRAY" and following.token_type is TokenType.L_BRACKET:  # PostgreSQL's own literal
             raise syntax_error(token.line, max(0, token.col - len(token.text)), token.text)
-        if following.token_type is TokenType.COMMA and token.token_type in _BEFORE_ITEM:  # sqlglot would skip it
-            raise syntax_error(following.line, max(0, following.col - 1), ",")
-        if token.token_type is TokenType.COMMA and following.token_type in _BRACKETS_CLOSING:
-            raise syntax_error(following.line, max(0, following.col - 1), following.text)
-    if tokens[-1].token_type in (TokenType.ALIAS, TokenType.COMMA):  # sqlglot would overlook it
+        missing = token.token_type in _BEFORE_ITEM and following.token_type in _NO_ITEM
+        if missing or (token.token_type in _OPENING and following.token_type is TokenType.COMMA):
+            raise syntax_error(following.line, max(0, following.col - len(following.text)), following.text)
+    if tokens[-1].token_type in (TokenType.ALIAS, *_BEFORE_ITEM):
         raise syntax_error(tokens[-1].line, tokens[-1].col, "<EOF>")
     try:
         with budget_of(len(tokens)):

@@ -12,6 +12,7 @@ from loadgen.embedded.failure import (
     missing_object,
     no_current_database,
     no_current_schema,
+    syntax_error,
     unknown_table_function,
     unsupported,
 )
@@ -52,6 +53,8 @@ def _join(self: Emitter, join: exp.Join) -> str:
     right = source(self, join.this)
     condition = join.args.get("on")
     using = join.args.get("using")
+    if using == []:  # USING ()
+        raise syntax_error(*dialect.position(self.text, ")"), ")")
     if condition is None and not using and method != "NATURAL":
         if side:
             raise compilation(2, "0A000", f"Unsupported feature '{side} JOIN without a condition'.")

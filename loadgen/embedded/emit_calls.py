@@ -140,10 +140,11 @@ def call_of(self: Emitter, node: exp.Anonymous, *, order_by: Order = (), over: s
             arguments.append(Argument.unit(unit_of(argument)))
         elif isinstance(argument, exp.Distinct):
             distinct = True
-            if not argument.expressions:
+            listed = argument.expressions
+            if listed and isinstance(listed[0], exp.Tuple):
+                listed = listed[0].expressions
+            if not listed:
                 raise syntax_error(*dialect.position(self.text, ")"), ")")
-            inner = argument.expressions[0]
-            listed = inner.expressions if isinstance(inner, exp.Tuple) else argument.expressions
             arguments += [argument_of(self, item) for item in listed]
         elif isinstance(argument, exp.Kwarg | exp.Lambda):
             raise unsupported("named argument")

@@ -28,6 +28,7 @@ from tests.contract.refused_builders import Refusals, message
         ("SELECT ROW_NUMBER() OVER (PARTITION BY) FROM T", 1003),
         ("SELECT V ? 'k' FROM T", 1003),
         ("SELECT COUNT(DISTINCT) FROM T", 1003),
+        ("SELECT BIT_OR_AGG(DISTINCT ()) FROM T", 1003),
         ("SELECT :²", 2049),
         ("SELECT SYSTEM$ABORT_SESSION('²')", 2003),
         ("SELECT * FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY(RESULT_LIMIT => 'abc'))", 1008),

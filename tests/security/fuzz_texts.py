@@ -67,7 +67,7 @@ INJECTIONS = (
     f"\\'; TRUNCATE {GUARD}; --", f"$$; DROP TABLE {GUARD}; --", f"*/; DROP TABLE {GUARD}; /*",
     f"\n; DROP TABLE {GUARD}; --", f"'||(DELETE FROM {GUARD})||'", "\\", "\\\\'", "'", "''", '"', '""', "%s", "$1",
     "{0}", "\\u0027", "\\x27", "\\047", "a\0b", "\ud800", "", "é" * 300, "x" * 70_000, "{file}", "../canary.txt",
-    "[1,2", '{"a":', "2024-02-30", "9999-12-31 24:00:00", "[[[[", "(?", "a.b.c.d", "~described", "PK~", "pg_temp",
+    "[1,2", '{"a":', "2024-02-30", "9999-12-31 24:00:00", "[[[[", "(?", "a.b.c.d", "x~described", "PK~", "pg_temp",
     "infinity", "NaN", "1e400", "0x1F", 'YYYY-MM-DD"T"', "%%", "(a+)+$",
 )  # fmt: skip
 

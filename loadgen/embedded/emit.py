@@ -130,7 +130,9 @@ class Emitter:
         for name in part_names(node):
             if name not in allowed:
                 raise self.refused_part(node, name)
-        return handler(self, node)
+        translated = handler(self, node)
+        self.budget.write(translated, self.text)
+        return translated
 
     def all(self, nodes: list[exp.Expr]) -> list[str]:
         return [self.emit(node) for node in nodes]

@@ -155,6 +155,8 @@ def _not_null(error: asyncpg.PostgresError) -> SqlError:
     )
 
 
+_MISMATCH = compilation(2016, "22000", "Invalid argument types or data type mismatch in expression.")
+
 # What PostgreSQL's SQLSTATEs become when nothing of its text is needed.
 _PLAIN = {
     "22003": SqlError(100046, "22003", "Number out of representable range"),
@@ -165,7 +167,7 @@ _PLAIN = {
     "22021": unsupported("NUL character in a string"),
     **dict.fromkeys(
         ("42883", "42804", "42725", "42846", "42P18", "42809", "42P02"),
-        compilation(2016, "22000", "Invalid argument types or data type mismatch in expression."),
+        _MISMATCH,
     ),
     **dict.fromkeys(
         ("54001", "54000", "53200"),
@@ -181,8 +183,8 @@ def from_postgres(error: asyncpg.PostgresError, query_id: str) -> SqlError:
     if state == "SF000":  # raised by a function of ours, which carries number and SQLSTATE in DETAIL
         number, sqlstate = (getattr(error, "detail", "") or "0 22000").split(" ", 1)
         return SqlError(int(number), sqlstate, text)
-    if state in _PLAIN:
-        known = _PLAIN[state]
+    known = _MISMATCH if "pseudo-type" in text else _PLAIN.get(state)  # a list of values where a single one belongs
+    if known is not None:
         return SqlError(known.errno, known.sqlstate, known.message)
     match state:
         case "23505":

@@ -118,7 +118,9 @@ class Planner:
         try:
             sql = emitter.emit(tree)
             if kind == "SELECT":
-                describing = Emitter(self._catalog, database, schema, binds, typed_nulls=True).emit(tree)
+                second = Emitter(self._catalog, database, schema, binds, typed_nulls=True)
+                second.text = text
+                describing = second.emit(tree)
         except RecursionError:
             raise too_deep() from None
         return _plan_of(kind, sql, describing, emitter)

@@ -10,6 +10,7 @@
 
 sqlglot's parser tries alternatives and goes back: twenty `JOIN t` without ON take it a million steps. So parsing and
 translating spend a budget of steps, in proportion to the number of tokens, and a statement that exceeds it is refused.
+Translating spends characters too, in proportion to the text: some calls write an argument twice, and calls are nested.
 
 Short texts are planned on the event loop. Texts of more than INLINE_CHARACTERS are planned by a thread (`Planning`),
 one at a time; the event loop takes its turns meanwhile, and a statement that is cancelled takes its budget away.
@@ -38,6 +39,9 @@ VIEW_TOKENS_MAX = 10_000
 INLINE_CHARACTERS = 8_000
 STEPS_PER_TOKEN = 20
 STEPS_MIN = 20_000
+PART_CHARACTERS = 10_000  # of a part of the translation that is counted; shorter ones cost steps
+CHARACTERS_MIN = 8 * STATEMENT_BYTES_MAX  # a view may hold a literal of any length
+CHARACTERS_PER_CHARACTER = 100
 
 _OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET)
 _CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET)
@@ -92,16 +96,25 @@ def check_command(tokens: list[Token]) -> None:
 class Budget:
     """The steps that are left for one statement; the queries of the views that it reads are part of it."""
 
-    __slots__ = ("left", "view_tokens")
+    __slots__ = ("characters", "left", "view_tokens")
 
     def __init__(self, tokens: int) -> None:
         self.left = STEPS_MIN + tokens * STEPS_PER_TOKEN
         self.view_tokens = 0
+        self.characters = 0
 
     def spend(self) -> None:
         self.left -= 1
         if self.left < 0:
             raise too_complex("it takes too many steps to read; joins without a condition are written CROSS JOIN")
+
+    def write(self, part: str, text: str) -> None:
+        """Count a part of the translation; the parts inside of it have been counted before."""
+        if len(part) <= PART_CHARACTERS:
+            return
+        self.characters += len(part)
+        if self.characters > CHARACTERS_MIN + CHARACTERS_PER_CHARACTER * len(text):
+            raise too_complex("its translation is too long; nested calls write their arguments more than once")
 
     def add_view(self, tokens: int) -> None:
         self.view_tokens += tokens

@@ -14,6 +14,8 @@ from tests.contract.refused_builders import Refusals, message
         ("SELECT REGR_R2(1, 2) WITHIN GROUP ()", 1003),
         ("SELECT ABS(V:k[0.5], 1) FROM T", 939),
         ("SELECT ('day', '[1]') AS X", 1003),
+        ("SELECT IFF(TRUE, (1, 2), (3, 4))", 2016),
+        ("SELECT * FROM VALUES ((1, 2))", 2016),
         ("SELECT 1,, 2", 1003),
         ("SELECT , 1", 1003),
         ("SELECT ABS(, 1)", 1003),

@@ -192,3 +192,27 @@ def test_the_statement_that_froze_the_server_is_refused(server: EmbeddedServer):
     with pytest.raises(Refused, match=r"001005: .*too many steps"):
         wire.sql("SELECT 1 FROM T" + " JOIN T" * 150)
     assert wire.answers()
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["GREATEST(1, {})", "DECODE({}, 1, 2, 3, 4)", "CONCAT_WS({}, 'a', 'b', 'c')", "VARIANCE({})", "MIN_BY(1, {})"],
+)
+def test_calls_that_write_their_arguments_twice_end_with_the_budget(deep, call):
+    """Ninety of them inside each other would fill any memory."""
+    text = "1"
+    for _ in range(90):
+        text = call.format(text)
+
+    with pytest.raises(SqlError, match="too complex: its translation is too long") as caught:
+        plan(f"SELECT {text}")
+
+    assert caught.value.errno == 1005
+
+
+def test_many_long_arguments_end_with_the_budget(deep):
+    """None of them is too long, all together are."""
+    long = "GREATEST(1, " * 12 + "1" + ")" * 12
+
+    with pytest.raises(SqlError, match="too complex: its translation is too long"):
+        plan("SELECT 1 WHERE 1 IN (" + ", ".join([long] * 60) + ")")

@@ -15,6 +15,7 @@ from loadgen.embedded.types import NUMBER, TEXT, TIMESTAMP_LTZ, SnowType
 Row = Sequence[str | None]
 KEPT_MAX = 500
 KEPT_ROWS_MAX = 1_000
+KEPT_CHARACTERS_MAX = 64 * 1024 * 1024  # of all results together
 
 
 @dataclass(slots=True)
@@ -53,16 +54,22 @@ class KeptResults:
     """The newest results, for clients that ask again by query id. Each belongs to the user who ran the statement."""
 
     def __init__(self) -> None:
-        self._results: OrderedDict[str, tuple[str, Result]] = OrderedDict()
+        self._results: OrderedDict[str, tuple[str, Result, int]] = OrderedDict()
+        self._characters = 0
 
     def keep(self, query_id: str, user: str, result: Result) -> None:
-        if len(result.rows) <= KEPT_ROWS_MAX:
-            self._results[query_id] = (user, result)
-            if len(self._results) > KEPT_MAX:
-                self._results.popitem(last=False)
+        if len(result.rows) > KEPT_ROWS_MAX:
+            return
+        length = sum(len(value) for row in result.rows for value in row if isinstance(value, str))
+        if length > KEPT_CHARACTERS_MAX:
+            return
+        self._results[query_id] = (user, result, length)
+        self._characters += length
+        while len(self._results) > KEPT_MAX or self._characters > KEPT_CHARACTERS_MAX:
+            self._characters -= self._results.popitem(last=False)[1][2]
 
     def get(self, query_id: str, user: str) -> Result:
-        owner, found = self._results.get(query_id, ("", None))
+        owner, found, _ = self._results.get(query_id, ("", None, 0))
         if found is None or owner != user:
             raise SqlError(709, "02000", f"Statement {query_id[:60]} not found")
         return found

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from loadgen.embedded import dialect, statement_limits
+from loadgen.embedded import result as results
 from loadgen.embedded.catalog import Catalog
 from loadgen.embedded.failure import SqlError
 from loadgen.embedded.plan import Planner
@@ -216,3 +217,22 @@ def test_many_long_arguments_end_with_the_budget(deep):
 
     with pytest.raises(SqlError, match="too complex: its translation is too long"):
         plan("SELECT 1 WHERE 1 IN (" + ", ".join([long] * 60) + ")")
+
+
+def test_results_that_are_kept_for_later_do_not_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(results, "KEPT_CHARACTERS_MAX", 1_000)
+    kept = results.KeptResults()
+
+    for number in range(10):
+        kept.keep(f"id {number}", "me", results.status("x" * 300))
+    kept.keep("too long alone", "me", results.status("x" * 1_001))
+
+    assert [number for number in range(10) if is_kept(kept, f"id {number}")] == [7, 8, 9]
+    assert not is_kept(kept, "too long alone")
+
+
+def is_kept(kept: results.KeptResults, query_id: str) -> bool:
+    try:
+        return bool(kept.get(query_id, "me").rows)
+    except SqlError:
+        return False

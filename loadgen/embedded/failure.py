@@ -231,6 +231,8 @@ def _about_names(state: str, text: str) -> SqlError | None:
 def _by_class(state: str) -> SqlError:
     if state == "42601":
         return compilation(1003, "42000", "syntax error in statement.")
+    if state.startswith("54"):
+        return SqlError(1005, "42601", "SQL compilation error: too many columns, keys or arguments.")
     if state.startswith("22"):
         return SqlError(100183, "22000", "Invalid value or argument in expression.")
     if state.startswith("0A"):

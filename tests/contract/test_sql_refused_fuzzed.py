@@ -16,6 +16,9 @@ from tests.contract.refused_builders import Refusals, message
         ("SELECT ('day', '[1]') AS X", 1003),
         ("SELECT IFF(TRUE, (1, 2), (3, 4))", 2016),
         ("SELECT * FROM VALUES ((1, 2))", 2016),
+        (f"SELECT OBJECT_DELETE({{}}{', 1' * 150})", 1005),
+        (f"SELECT COUNT(DISTINCT A{', A' * 1_700}) FROM T", 1005),
+        (f"CREATE TABLE WIDE ({', '.join(f'C{number} NUMBER' for number in range(1_700))})", 1005),
         ("SELECT 1,, 2", 1003),
         ("SELECT , 1", 1003),
         ("SELECT ABS(, 1)", 1003),
@@ -53,3 +56,9 @@ def test_the_lines_of_a_log_are_a_number(refusals: Refusals) -> None:
     error = refusals.refusal("SELECT SYSTEM$GET_SERVICE_LOGS('FUZZED', '0', 'main', 'x')")
 
     assert error.errno == 1008, message(error)
+
+
+def test_an_array_has_more_elements_than_postgresql_has_arguments(refusals: Refusals) -> None:
+    literal = f"[1{', 2' * 200}]"
+
+    assert refusals.run(f"SELECT ARRAY_SIZE({literal}), {literal}[0], {literal}[200]") == [(201, "1", "2")]

@@ -175,6 +175,11 @@ def from_parts(kind: str) -> Form:
     return form
 
 
+def array_construct(call: Call) -> str:
+    """Not a call: PostgreSQL's functions take a hundred arguments."""
+    return f"to_jsonb(ARRAY[{', '.join(call.arguments)}]::jsonb[])"
+
+
 def object_construct(keep_null: bool) -> Form:
     def form(call: Call) -> str:
         keys = ", ".join(read("t", key) for key in call.raw[::2])

@@ -15,6 +15,7 @@ import json
 import os
 import random
 import re
+import resource
 import secrets
 import sys
 import threading
@@ -34,7 +35,7 @@ from loadgen.embedded.postgres import STATEMENT_ROLE, SUPERUSER
 from tests.contract.refused_builders import FOREIGN_WORDS, FURNITURE
 from tests.process.served import Refused, Server, Wire
 from tests.processes import ROOT, reachable_directory
-from tests.security.fuzz_texts import TOKEN, Texts
+from tests.security.fuzz_texts import ROWS_TABLE, TOKEN, Texts
 from tests.security.raw_postgres import RawPostgres
 
 SESSIONS = 3
@@ -44,7 +45,7 @@ SLOW_S, SLOW_CPU_S = 20.0, 5.0  # a machine that is busy otherwise makes answers
 FROZEN_S, FROZEN_CPU_S = 5.0, 3.0
 BEAT_S = 0.5
 STATE_S = 120.0  # between two looks at PostgreSQL's state
-MEMORY_BYTES = 5 << 30
+MEMORY_BYTES, ADDRESS_BYTES = 3 << 30, 6 << 30  # a finding; the limit of one process
 EXAMPLES = 5
 TRIALS = 60  # statements to make one example short
 GONE = ("390100", "390111", "390112", "390104")
@@ -86,13 +87,15 @@ class Findings:
         say(f"finding: {kind}\n  {detail[:400]!r}\n  {text[:1_500]!r}")
         return True
 
-    def shorter(self, kind: str, text: str) -> None:
-        say(f"shorter: {kind}\n  {text[:1_500]!r}")
-
 
 def say(text: str) -> None:
     sys.stdout.write(f"[{time.strftime('%H:%M:%S')}] {text}\n".encode("utf-8", "replace").decode())
     sys.stdout.flush()
+
+
+def _limit_memory() -> None:
+    """A statement that needs more fails, and the machine goes on."""
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
 
 
 class Bench:
@@ -190,7 +193,7 @@ class Bench:
                 self.server = self._started()
 
     def _started(self) -> Server:
-        return Server(self.folder / "data", log_file=self.log_file).wait_ready()
+        return Server(self.folder / "data", log_file=self.log_file, preexec_fn=_limit_memory).wait_ready()
 
 
 class Attacker(threading.Thread):
@@ -223,6 +226,7 @@ class Attacker(threading.Thread):
 
     def _furnish(self) -> None:
         if self.wire is not None:
+            self.wire.post("/session?delete=true", {})
             self.wire.close()
         self.wire = Wire(self.bench.server, f"attacker{self.number}")
         for statement in (*FURNITURE, *ROWS_TABLE):
@@ -309,15 +313,7 @@ class Attacker(threading.Thread):
                     place += size
             size //= 2
         if "".join(tokens) != text:
-            self.findings.shorter(kind, "".join(tokens))
-
-
-ROWS_TABLE = (
-    "CREATE TABLE ROWS_T (G VARCHAR(1), I NUMBER(38,0), N NUMBER(10,2), F FLOAT, S VARCHAR(5), B BOOLEAN, D DATE,"
-    " T TIMESTAMP_NTZ, V VARIANT)",
-    "INSERT INTO ROWS_T SELECT 'a', 1, 1.5, 1.5, 'x', TRUE, '2024-01-01', '2024-01-01 10:00:00', PARSE_JSON('[1]')"
-    " UNION ALL SELECT 'b', 4, NULL, NULL, 'x', NULL, NULL, NULL, NULL",
-)  # fmt: skip
+            say(f"shorter: {kind}\n  {''.join(tokens)[:1_500]!r}")
 
 
 class Watch(threading.Thread):

@@ -6,6 +6,7 @@ import ast
 import random
 import re
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -25,7 +26,14 @@ VERBS = (
 BEGINNING = re.compile(rf"\s*\(*\s*(?:{'|'.join(VERBS.split())})\b", re.IGNORECASE)
 TOKEN = re.compile(r"""\s+|\w+|'(?:[^'\\]|''|\\.)*'|"(?:[^"]|"")*"|::|<>|[<>!]=|\|\||=>|.""", re.DOTALL)
 
-# Of the session's own tables, see fuzz_sql.FURNITURE.
+# As in tests/process/function_rows.txt.
+ROWS_TABLE = (
+    "CREATE TABLE ROWS_T (G VARCHAR(1), I NUMBER(38,0), N NUMBER(10,2), F FLOAT, S VARCHAR(5), B BOOLEAN, D DATE,"
+    " T TIMESTAMP_NTZ, V VARIANT)",
+    "INSERT INTO ROWS_T SELECT 'a', 1, 1.5, 1.5, 'x', TRUE, '2024-01-01', '2024-01-01 10:00:00', PARSE_JSON('[1]')"
+    " UNION ALL SELECT 'b', 4, NULL, NULL, 'x', NULL, NULL, NULL, NULL",
+)  # fmt: skip
+# Of the session's own tables: these and refused_builders.FURNITURE.
 NAMES = ("A", "B", "V", "T", "U", "H", "ID", "N", "C", "G", "I", "F", "S", "D", "ROWS_T", "RUN_STATUS", "RUN_ID", "X")
 TYPES = (
     "NUMBER", "NUMBER(38, 37)", "NUMBER(3, 3)", "FLOAT", "VARCHAR", "VARCHAR(2)", "BOOLEAN", "DATE", "TIME(0)",
@@ -61,6 +69,7 @@ BREAKERS = (
     "(" * 150, "A" * 5_000, "NOT " * 300, "-" * 301 + " ", " OR 1=1", "1" * 400, "CASE WHEN ", "SELECT ", "NULL",
     " UNION ALL SELECT 1", " JOIN T" * 30, "[" * 99 + "]" * 99,
 )  # fmt: skip
+NODES_MAX = 120
 GUARD = '"FUZZ_CANARY.PUBLIC"."GUARD"'  # a name of PostgreSQL's: no Snowflake text of a session can mean this table
 INJECTIONS = (
     f"'; DROP TABLE {GUARD}; --", f'"; DROP TABLE {GUARD}; --', f"'); DELETE FROM {GUARD}; --",
@@ -99,7 +108,7 @@ class Texts:
         self.rng = random.Random(number)
         self.file = canary_file
         self.corpus = corpus(self.rng)
-        self.trees = [tree for tree in map(_parsed, self.corpus) if tree is not None]
+        self.trees = [tree for tree in map(_parsed, self.corpus) if tree is not None and _small(tree)]
         self._expressions = self._random_expressions(number)
 
     def next(self) -> str:
@@ -217,6 +226,11 @@ class Texts:
         node.replace(exp.Anonymous(this=name, expressions=[self._node(tree).copy() for _ in range(count)]))
 
     _mutations = (_swap, _graft, _duplicate, _delete, _literal, _literal, _identifier, _identifier, _nest, _call)
+
+
+def _small(tree: exp.Expr) -> bool:
+    """Mutations of large trees take longer than the server does."""
+    return sum(1 for _ in islice(tree.walk(), NODES_MAX + 1)) <= NODES_MAX
 
 
 def _parsed(text: str) -> exp.Expr | None:

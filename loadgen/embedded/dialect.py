@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Iterator
 from itertools import islice, pairwise
-from typing import ClassVar, cast
+from typing import Any, ClassVar
 
 from sqlglot import exp
 from sqlglot.dialects.snowflake import Snowflake
@@ -23,9 +23,9 @@ from loadgen.embedded.failure import SqlError, statement_count, syntax_error, un
 from loadgen.embedded.statement_limits import (
     INLINE_CHARACTERS,
     STATEMENT_BYTES_MAX,
-    Budget,
     budget_of,
     check_shape,
+    current_budget,
     too_deep,
 )
 
@@ -36,7 +36,9 @@ logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it would print users' SQ
 
 
 class _Parser(SnowflakeParser):
-    budget: Budget
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.budget = current_budget()  # sqlglot makes parsers too, for types
 
     FUNCTIONS: ClassVar = {}
     FUNCTION_PARSERS: ClassVar = {name: SnowflakeParser.FUNCTION_PARSERS[name] for name in _SPECIAL_SYNTAX}
@@ -109,10 +111,8 @@ def parse(text: str, tokens: list[Token]) -> exp.Expr:
     if tokens[-1].token_type in (TokenType.ALIAS, TokenType.COMMA):  # sqlglot would overlook it
         raise syntax_error(tokens[-1].line, tokens[-1].col, "<EOF>")
     try:
-        with budget_of(len(tokens)) as budget:
-            parser = cast(_Parser, _dialect.parser())
-            parser.budget = budget
-            trees = parser.parse(tokens, text)
+        with budget_of(len(tokens)):
+            trees = _dialect.parser().parse(tokens, text)
     except ParseError as error:
         raise _refusal(error, tokens) from None
     except RecursionError:

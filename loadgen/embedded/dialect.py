@@ -36,6 +36,10 @@ logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it would print users' SQ
 
 
 class _Parser(SnowflakeParser):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.budget = current_budget()  # sqlglot makes parsers too, for types
+
     FUNCTIONS: ClassVar = {}
     FUNCTION_PARSERS: ClassVar = {name: SnowflakeParser.FUNCTION_PARSERS[name] for name in _SPECIAL_SYNTAX}
     # A `?` is a bind and nothing else.
@@ -47,10 +51,6 @@ class _Parser(SnowflakeParser):
         # A `?` remembers where it stood: binds are numbered by the text, not by the order in which we emit.
         TokenType.PLACEHOLDER: lambda self: self.expression(exp.Placeholder(this=f"?{self._prev.start}")),
     }
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.budget = current_budget()  # sqlglot makes further parsers for parts of a text, such as VECTOR(FLOAT, 3)
 
     def _advance(self, times: int = 1) -> None:
         """Forward, or back to try something else: both are steps."""

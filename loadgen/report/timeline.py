@@ -144,6 +144,8 @@ class Rows:
         """The number of its row."""
         last_row, last_phase = self._before.get(second.worker_id, (None, None))
         number = _row_number(self._start, second, last_row)
+        if number == last_row and second.phase not in (last_phase, COOLDOWN):
+            number += 1  # a row of two phases would count statements of the warm-up as measured
         self._before[second.worker_id] = number, second.phase
         self._rows.setdefault(number, _Row()).add(second, partial=last_row is None or last_phase != second.phase)
         return number

@@ -87,8 +87,8 @@ def test_after_setup_all_is_well_on_the_embedded_server():
     code, found = looked("-c", "embedded")
     del found["round trip"]  # a busy machine is far away
     assert (code, marks(found, "ok")) == (0, set(found))
-    assert found["read control tables"]["message"] == "all 18 tables"
-    assert found["write control tables"]["message"] == "all 17 tables"
+    assert found["read control tables"]["message"] == "all 13 tables"
+    assert found["write control tables"]["message"] == "all 12 tables"
 
 
 def test_the_list_of_checks_is_complete():

@@ -278,7 +278,7 @@ def test_connections_list_shows_the_server_of_the_data_directory(home, environ):
 
 def test_a_server_that_nobody_has_used_has_no_runs(environ):
     assert said_by(environ, "runs", "list") == "there are no runs yet\n"
-    assert json.loads(said_by(environ, "runs", "list", "--format", "json")) == {"runs": []}
+    assert json.loads(said_by(environ, "runs", "list", "--format", "json")) == {"runs": [], "unreadable": []}
 
 
 def test_connections_test_uses_the_running_server(home, environ):

@@ -30,6 +30,9 @@ DURATION = ["load.duration=4s"]  # enough for a p99 of the slowest, and for a bu
 LENGTHS = {
     FIND_MAX: ["load.find_max.start=14", "load.find_max.step=2s", "load.find_max.settle=500ms"],
     Path("examples/nightly.yaml"): [*DURATION, "thresholds.2.window=1s", "thresholds.2.after=1s"],
+    # Faster, because its warehouse has eight slots; and enough statements for the percentiles that are judged.
+    Path("examples/open_loop_rate.yaml"): [*DURATION, "embedded.service_time=100ms"],
+    Path("examples/oltp_mix.yaml"): [*DURATION, "embedded.service_time=100ms"],
     Path("examples/stages.yaml"): [
         *(f"load.stages.{number}.duration=2s" for number in range(3)),
         *("load.ramp=0s", "load.stages.1.ramp=1s"),

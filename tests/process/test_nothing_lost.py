@@ -79,13 +79,12 @@ def test_files_that_cannot_be_written_do_not_cost_the_verdict(bench: Bench) -> N
     run = bench.run(load=SHORT)
     run.wait_for("STARTING PREPARING")
     for name in unwritable:
-        (run_folder(run) / f".{name}.tmp").symlink_to("/dev/full")
+        (run_folder(run) / f".{name}.tmp").mkdir()  # where it is written first
 
     check_verdict(run)
 
     for name in unwritable:
-        assert f"warning: cannot write runs/{run.run_id}/{name}: No space left on device" in run.said
-    assert "The disk is full: free space there" in run.said
+        assert f"warning: cannot write runs/{run.run_id}/{name}: Is a directory" in run.said
     written = {file.name for file in run_folder(run).iterdir()}
     assert {"summary.json", "report.html", "report.md", "intervals.csv", "scenario.yaml"} - written == unwritable
 

@@ -26,12 +26,12 @@ SCENARIO = """
 version: 1
 name: pooled
 connection: embedded
-embedded: {service_time: 400ms}
+embedded: {service_time: 200ms}
 target: {warehouse: POOL_WH, database: BENCH, schema: PUBLIC}
 values: {keys: {file: keys.csv, column: K}}
 workload: {statements: [{name: nap, sql: "SELECT ?", params: [{pool: keys}]}]}
 notify: [{command: [sh, -c, "cat > told.json"], on: [always]}]
-load: {connections: 2, profile: process, warmup: 0s, duration: 2s}
+load: {connections: 2, profile: process, warmup: 0s, duration: 4s}
 timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms}
 """
 

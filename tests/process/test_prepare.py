@@ -113,6 +113,7 @@ def test_an_example_is_prepared_and_a_second_time_nothing_is_done(server, path, 
     monkeypatch.setenv("LOADGEN_EMBEDDED_ADDRESS", server.address)
     is_long = path.stem.startswith("ycsb") or path.stem == "oltp_mix"
     fewer = ["--set", "prepare.tables.0.rows=2k"] if is_long else []
+    fewer += ["--set", "target.database=PREPARED"]  # the examples themselves are run in BENCH
 
     first = main(["prepare", str(path), *fewer])
     inserts = len(server.ask("/__loadgen/journal?match=INSERT%20INTO"))

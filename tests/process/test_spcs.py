@@ -30,7 +30,7 @@ name: nap
 control: {database: %s}
 target: {warehouse: %s, database: BENCH, schema: PUBLIC}
 workload: {statements: [{name: nap, sql: "SELECT SYSTEM$WAIT(400, 'MILLISECONDS')"}]}
-load: {connections: 2, workers: 2, warmup: 0s, duration: %s}
+load: {connections: 16, workers: 2, warmup: 0s, duration: %s}
 spawner: {kind: spcs, compute_pool: bench_pool, image: %s}
 timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, flush: 500ms, announce: 500ms,
          drain_interrupt: 1s, terminate_after: 500ms, kill_after: 500ms}

@@ -213,8 +213,9 @@ def test_a_result_belongs_to_the_user_who_ran_the_statement(server: EmbeddedServ
     for query_id in (query_id_of(mine, "SELECT 'mine'"), query_id_of(mine, "SELECT 'mine'", asyncExec=True)):
         scan = f"SELECT * FROM TABLE(RESULT_SCAN('{query_id}'))"
 
-        assert again.sql(scan) == [["mine"]]
+        # First what waits for the end of the statement.
         assert json.loads(again.post(f"/queries/{query_id}/result", b"", "GET")[1])["data"]["rowset"] == [["mine"]]
+        assert again.sql(scan) == [["mine"]]
         with pytest.raises(Refused, match=f"000709: Statement {query_id} not found"):
             foreign.sql(scan)
         assert json.loads(foreign.post(f"/queries/{query_id}/result", b"", "GET")[1])["code"] == "000709"

@@ -173,7 +173,7 @@ def test_an_error_keeps_the_first_text_without_what_could_harm_a_terminal():
     for text in texts:
         groups = book.group([(1, "a", Failed(ErrorCategory.CONNECTION, 7, text))])
 
-    assert groups[1][ErrorKey(ErrorCategory.CONNECTION, 7, "a")].example == "lock[2J not released "
+    assert groups[1][ErrorKey(ErrorCategory.CONNECTION, 7, "a")].example == r"lock␛[2J not released \ud800"
 
 
 # --- the harvester ---------------------------------------------------------------------------------------------------

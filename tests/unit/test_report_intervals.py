@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -186,3 +187,18 @@ def test_a_row_in_which_windows_close_stays_one_of_their_phase() -> None:
         (3, "COOLDOWN"),
     ]
     assert sum(second.counts.succeeded for second in merged if second.phase == "MEASUREMENT") == 500
+
+
+def test_statements_of_the_warm_up_are_in_no_row_of_the_measurement() -> None:
+    """A worker that was held up writes the end of its warm-up and the first of its measurement in one second."""
+    ends_s = [0.98, 1.4, 1.7, 2.7, 3.7]
+    phases = ["WARMUP", "WARMUP", *["MEASUREMENT"] * 3]
+    lengths_s = [end_s - begin_s for begin_s, end_s in pairwise([0.0, *ends_s])]
+    own = [
+        worker_second(end_s, phase=phase, seconds=length_s)
+        for end_s, phase, length_s in zip(ends_s, phases, lengths_s, strict=True)
+    ]
+
+    found = merge_seconds(START, own)
+
+    assert sum(second.counts.succeeded for second in found if second.phase == "MEASUREMENT") == 300

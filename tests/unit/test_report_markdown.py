@@ -41,7 +41,7 @@ def test_stages_and_the_statements_of_errors_are_there() -> None:
     text = report_markdown(record(facts={"stages": stages()}))
     assert "| `stage 1` | 8 connections | 10.0 s to 30.0 s | 2,000 | 100.0 | 0 % |" in text
     assert "| `stage 2` | 100.0/s | 30.0 s to 34.0 s | 2,000 | 500.0 | 0.10 % |" in text
-    assert "| 2 | `look` | SNOWFLAKE_ERROR | 100051 | `it failed` |" in text
+    assert "| 2 | `look` | `SNOWFLAKE_ERROR` | 100051 | `it failed` |" in text
 
 
 def test_every_table_keeps_its_shape_whatever_the_texts_are() -> None:

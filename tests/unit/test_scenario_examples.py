@@ -64,7 +64,7 @@ def test_the_quickstart_is_what_the_readme_promises():
     scenario = read_scenario(ROOT / "examples" / "quickstart.yaml", environ={}).scenario
 
     assert scenario.load.connections == 8
-    assert scenario.embedded.service_time == "lognormal(100ms,0.3)"
+    assert scenario.embedded.service_time == "lognormal(200ms,0.3)"
     assert scenario.prepare.tables[0].type == "hybrid"
     assert scenario.load.warmup_s + (scenario.load.duration_s or 0) < 45
 

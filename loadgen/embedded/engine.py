@@ -131,7 +131,9 @@ class Engine:
             if running.reason is not None and error.sqlstate == "57014":
                 raise running.reason from None
             raise self._translated(error, request, running) from None
-        except (asyncpg.InterfaceError, ConnectionError, OSError):
+        except (asyncpg.InterfaceError, ConnectionError, OSError) as error:
+            if "the server expects" in str(error):  # asyncpg's words: the translation has left out a bind or the like
+                raise failure.unsupported("argument that is no constant") from None
             restarted = "SQL execution internal error: the database behind the server restarted."
             raise self.backends.disk_full() or SqlError(failure.INTERNAL, "XX000", restarted) from None
         except QueuedTooLong as error:

@@ -19,6 +19,7 @@ from tests.contract.refused_builders import Refusals, message
         (f"SELECT OBJECT_DELETE({{}}{', 1' * 150})", 1005),
         (f"SELECT COUNT(DISTINCT A{', A' * 1_700}) FROM T", 1005),
         (f"CREATE TABLE WIDE ({', '.join(f'C{number} NUMBER' for number in range(1_700))})", 1005),
+        ("SELECT TO_NUMERIC('1', CURRENT_SCHEMAS())", 2),
         ("SELECT 1,, 2", 1003),
         ("SELECT , 1", 1003),
         ("SELECT ABS(, 1)", 1003),

@@ -117,6 +117,7 @@ class Emitter:
         self.writes: list[Table] = []
         self.scopes: list[Scope] = [Scope()]
         self.lock_wait: Any = None  # of FOR UPDATE: a literal number of seconds, or nothing
+        self._inside = 0  # characters of the parts of the node that is being emitted
         self.system_tables = False  # reads INFORMATION_SCHEMA or a table function of the server
 
     # --- the one way in -------------------------------------------------------------------------------------------
@@ -130,8 +131,10 @@ class Emitter:
         for name in part_names(node):
             if name not in allowed:
                 raise self.refused_part(node, name)
+        outside, self._inside = self._inside, 0
         translated = handler(self, node)
-        self.budget.write(translated, self.text)
+        self.budget.write(len(translated) - self._inside, self.text)
+        self._inside = outside + len(translated)
         return translated
 
     def all(self, nodes: list[exp.Expr]) -> list[str]:

@@ -39,9 +39,8 @@ VIEW_TOKENS_MAX = 10_000
 INLINE_CHARACTERS = 8_000
 STEPS_PER_TOKEN = 20
 STEPS_MIN = 20_000
-PART_CHARACTERS = 10_000  # of a part of the translation that is counted; shorter ones cost steps
-CHARACTERS_MIN = 8 * STATEMENT_BYTES_MAX  # a view may hold a literal of any length
-CHARACTERS_PER_CHARACTER = 100
+CHARACTERS_MIN = 4 * STATEMENT_BYTES_MAX  # a view may hold a literal of any length, and a query is translated twice
+CHARACTERS_PER_CHARACTER = 20
 
 _OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET)
 _CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET)
@@ -108,11 +107,9 @@ class Budget:
         if self.left < 0:
             raise too_complex("it takes too many steps to read; joins without a condition are written CROSS JOIN")
 
-    def write(self, part: str, text: str) -> None:
-        """Count a part of the translation; the parts inside of it have been counted before."""
-        if len(part) <= PART_CHARACTERS:
-            return
-        self.characters += len(part)
+    def write(self, characters: int, text: str) -> None:
+        """Count what a part of the translation has beyond the parts that it was made of."""
+        self.characters += max(0, characters)
         if self.characters > CHARACTERS_MIN + CHARACTERS_PER_CHARACTER * len(text):
             raise too_complex("its translation is too long; nested calls write their arguments more than once")
 

@@ -1,8 +1,9 @@
 # The image of a worker, for `spawner: {kind: spcs}` or any other place that runs containers.
 # How to build and push it: schemas/spcs/README.md. The tests read this file; they do not build it.
-# BASE pins it: docker build --build-arg BASE=python:3.11-slim@sha256:..., with the digest that
-# `docker buildx imagetools inspect python:3.11-slim` prints. A tag may become another image.
-ARG BASE=python:3.11-slim
+# The base is pinned by digest, because a tag may become another image. For a newer one:
+# docker build --build-arg BASE=python:3.13-slim-bookworm@$(docker buildx imagetools inspect \
+#     python:3.13-slim-bookworm --format '{{.Manifest.Digest}}')
+ARG BASE=python:3.13-slim-bookworm@sha256:01f42367a0a94ad4bc17111776fd66e3500c1d87c15bbd6055b7371d39c124fb
 FROM ${BASE}
 
 WORKDIR /opt/loadgen

@@ -8,6 +8,7 @@
     ├── PrivilegeMissing    3   logged in, but the role may not do it
     ├── RunFailed           4   the run started and could not be carried through
     ├── EmbeddedServerError 4   the embedded server could not start or stay up
+    ├── OutputFailed        4   the result could not be written to stdout
     └── Busy               75   another process or run holds what we need
 
 Exit codes of the program:
@@ -24,7 +25,7 @@ Exit codes of the program:
     129  stopped by SIGHUP
     130  stopped by SIGINT
     131  stopped by SIGQUIT
-    141  whoever read our output went away
+    141  the reader of the output has gone
     143  stopped by SIGTERM
 
 When several apply, the first of 1, 2, 3, 4, 130/143, 5, 10, 11 wins. Codes 0, 5, 10 and 11 are verdicts of a finished
@@ -94,6 +95,13 @@ class EmbeddedServerError(LoadgenError):
 
     exit_code = 4
     remedy = "Run `loadgen embedded serve` by itself to see what it says."
+
+
+class OutputFailed(LoadgenError):
+    """The result could not be written to stdout."""
+
+    exit_code = 4
+    remedy = "Send the output elsewhere, and run the command again."
 
 
 class Busy(LoadgenError):

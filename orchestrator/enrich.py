@@ -14,19 +14,28 @@ from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
-from loadgen.control import query_executions, run_status
-from loadgen.control.place import ControlPlace
-from loadgen.control.query_executions import Undecided
-from loadgen.control.retry import Interrupted, Patience
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.retry import RetryInterrupted, RetryPolicy
 from loadgen.control.session import ControlSession
+from loadgen.control.tables import query_executions, run_status
+from loadgen.control.tables.query_executions import PendingExecution
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.enrichment import RunEnrichment
 from loadgen.report.enrichment import EnrichmentResult, counts_of, reasons_of, status_of
-from loadgen.scenario.scenario import Enrichment, Scenario
+from loadgen.scenario.model import EnrichmentMode, Scenario
 from loadgen.units import NS_PER_S
-from orchestrator.enrichment import Aim, HistoryPage, Slice, aim_at, decide, may_still_come, search, span_of
-from orchestrator.query_history import UNUSABLE, HistoryFailed, QueryHistory, history_profile
+from orchestrator.enrichment_rules import (
+    EnrichmentScope,
+    HistoryPage,
+    HistorySlice,
+    count_not_due,
+    decide_enrichment,
+    enrichment_scope,
+    history_span,
+    search_history,
+)
+from orchestrator.query_history import NOT_RETRYABLE, HistoryFailed, QueryHistory, history_profile
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -35,28 +44,28 @@ AFTER_RUN_S = 90.0  # how long a run waits for its history; what is not there by
 PAUSE_S = 10.0
 PAGE_ROWS = 50_000  # logged statements that are looked for at a time
 ATTEMPTS = 3  # of one slice
-LOOKS_IN_VAIN = 3  # a history in which nothing of a run has come up after so many looks will not have it soon
+EMPTY_SEARCHES_MAX = 3  # a history in which nothing of a run has come up after so many looks will not have it soon
 
 _BEGINNING = (datetime(1970, 1, 1), "")  # noqa: DTZ001  naive UTC, as the tables have it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class EnrichmentOptions:
     """How hard to try. None: no limit, every page is looked at."""
 
     limit_s: float | None = AFTER_RUN_S
     wait: bool = True  # look again while some are too fresh to be missed
-    enabled: Enrichment | None = None  # None: as the scenario says
+    enabled: EnrichmentMode | None = None  # None: as the scenario says
     told: Callable[[int], None] = lambda _: None  # after each look: how many are not there yet
 
 
 def enrich_run(
     session: ControlSession,
-    patience: Patience,
+    patience: RetryPolicy,
     run_id: str,
     scenario: Scenario,
     *,
-    effort: Effort | None = None,
+    effort: EnrichmentOptions | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> EnrichmentResult:
     """Join what the history has, and say how far that went. Raises LoadgenError, and only for the control plane's sake.
@@ -64,11 +73,11 @@ def enrich_run(
     A history that cannot be read is a result (FAILED, with `error`). `patience.stop` ends waits and looks early. With
     `enrichment.enabled: false` nothing is looked for, and every statement stays as it is.
     """
-    effort = effort or Effort()
+    effort = effort or EnrichmentOptions()
     enabled = effort.enabled or scenario.enrichment
-    if enabled is Enrichment.OFF:
+    if enabled is EnrichmentMode.OFF:
         return _left_alone(session, patience, run_id)
-    aim = aim_at(scenario, enabled)
+    aim = enrichment_scope(scenario, enabled)
     query_executions.skip(session, patience, run_id, sorted(aim.skipped))
     error: LoadgenError | None = None
     try:
@@ -78,18 +87,18 @@ def enrich_run(
     except HistoryFailed as failed:
         error = failed
         event(log, logging.WARNING, "enrichment_failed", run_id=run_id, what=str(failed))
-    except Interrupted:
+    except RetryInterrupted:
         event(log, logging.INFO, "enrichment_interrupted", run_id=run_id)
     result = _result(session, patience, run_id, aim, error)
     _publish(session, patience, run_id, result.status)
     return result
 
 
-def _open(scenario: Scenario, place: ControlPlace, run_id: str, environ: Mapping[str, str]) -> QueryHistory:
+def _open(scenario: Scenario, place: ControlPlaneLocation, run_id: str, environ: Mapping[str, str]) -> QueryHistory:
     try:
         return QueryHistory(history_profile(scenario, place, environ), run_id, environ)
     except LoadgenError as error:
-        raise HistoryFailed(str(error), UNUSABLE, remedy=error.remedy) from error
+        raise HistoryFailed(str(error), NOT_RETRYABLE, remedy=error.remedy) from error
 
 
 class _Enricher:
@@ -98,10 +107,10 @@ class _Enricher:
     def __init__(
         self,
         session: ControlSession,
-        patience: Patience,
+        patience: RetryPolicy,
         run_id: str,
-        aim: Aim,
-        effort: Effort,
+        aim: EnrichmentScope,
+        effort: EnrichmentOptions,
         open_history: Callable[[], QueryHistory],
     ) -> None:
         self._session, self._patience, self._run_id = session, patience, run_id
@@ -123,7 +132,7 @@ class _Enricher:
     @property
     def _is_worth_waiting(self) -> bool:
         """Some histories lag; that of a hybrid table, which a scenario need not say it reads, has nothing at all."""
-        return self._effort.wait and (self._found > 0 or self._looks < LOOKS_IN_VAIN)
+        return self._effort.wait and (self._found > 0 or self._looks < EMPTY_SEARCHES_MAX)
 
     def _look(self) -> int:
         """One look at everything that is undecided. How many may still come."""
@@ -133,11 +142,13 @@ class _Enricher:
             history = self._opened()
             now = self._asked(history.now)
             wanted = frozenset(row.query_id for row in page)
-            found, complete = search(wanted, span_of(page, now), partial(self._read, history), self._is_over)
+            found, complete = search_history(
+                wanted, history_span(page, now), partial(self._read, history), self._is_over
+            )
             self._found += len(found)
-            decisions = decide(page, found, now, history.latency_s, complete=complete)
+            decisions = decide_enrichment(page, found, now, history.latency_s, complete=complete)
             query_executions.enrich(self._session, self._patience, self._run_id, decisions)
-            coming += may_still_come(page, found, now, history.latency_s)
+            coming += count_not_due(page, found, now, history.latency_s)
             if self._is_over():
                 break
         if coming:
@@ -151,7 +162,7 @@ class _Enricher:
             _publish_pending(self._session, self._patience, self._run_id)
         return self._history
 
-    def _pages(self) -> Iterator[tuple[Undecided, ...]]:
+    def _pages(self) -> Iterator[tuple[PendingExecution, ...]]:
         after = _BEGINNING
         while rows := self._patience.call(partial(self._page, after)):
             after = (rows[-1].start_time, rows[-1].execution_id)
@@ -159,12 +170,12 @@ class _Enricher:
             if wanted:
                 yield wanted
 
-    def _page(self, after: tuple[datetime, str]) -> tuple[Undecided, ...]:
+    def _page(self, after: tuple[datetime, str]) -> tuple[PendingExecution, ...]:
         return query_executions.undecided(
             self._session, self._run_id, after, PAGE_ROWS, skipped_too=self._aim.hybrid_too
         )
 
-    def _read(self, history: QueryHistory, span: Slice) -> HistoryPage:
+    def _read(self, history: QueryHistory, span: HistorySlice) -> HistoryPage:
         return self._asked(partial(history.read, span))
 
     def _asked(self, question: Callable[[], Answer]) -> Answer:
@@ -178,7 +189,7 @@ class _Enricher:
 
 
 def _result(
-    session: ControlSession, patience: Patience, run_id: str, aim: Aim, error: LoadgenError | None
+    session: ControlSession, patience: RetryPolicy, run_id: str, aim: EnrichmentScope, error: LoadgenError | None
 ) -> EnrichmentResult:
     tally = patience.call(lambda: query_executions.tally(session, run_id))
     counts = counts_of(tally)
@@ -193,7 +204,7 @@ def _result(
     )
 
 
-def _left_alone(session: ControlSession, patience: Patience, run_id: str) -> EnrichmentResult:
+def _left_alone(session: ControlSession, patience: RetryPolicy, run_id: str) -> EnrichmentResult:
     tally = patience.call(lambda: query_executions.tally(session, run_id))
     _publish(session, patience, run_id, RunEnrichment.SKIPPED)
     return EnrichmentResult(
@@ -204,14 +215,14 @@ def _left_alone(session: ControlSession, patience: Patience, run_id: str) -> Enr
     )
 
 
-def _publish(session: ControlSession, patience: Patience, run_id: str, status: RunEnrichment) -> None:
+def _publish(session: ControlSession, patience: RetryPolicy, run_id: str, status: RunEnrichment) -> None:
     """Where it says so already, nothing is written."""
     run = patience.call(lambda: run_status.read(session, run_id))
     if run is not None and run.enrichment_status != status.value:
         run_status.set_enrichment(session, patience, run_id, status.value)
 
 
-def _publish_pending(session: ControlSession, patience: Patience, run_id: str) -> None:
+def _publish_pending(session: ControlSession, patience: RetryPolicy, run_id: str) -> None:
     """For whoever looks meanwhile. What an earlier time came to stays until this one is done."""
     run = patience.call(lambda: run_status.read(session, run_id))
     if run is not None and run.enrichment_status is None:

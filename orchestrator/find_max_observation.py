@@ -9,20 +9,20 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from loadgen.control.find_max_step_history import StepRecord
+from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.metrics.percentile import PERCENTILES
-from loadgen.metrics.result import Merged, WindowResult, merge
 from loadgen.metrics.tally import StatementTally
+from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.report.client_health import ClientHealth
 from loadgen.report.delivered import shortfalls
 from loadgen.report.summary import latency_ms
 from loadgen.report.verdict import check_threshold
-from loadgen.rules.find_max_step import Estimate, Observation, Slo, Step
-from loadgen.scenario.scenario import Threshold
+from loadgen.rules.find_max_step import JudgedStep, PercentileEstimate, SloCheck, StepObservation
+from loadgen.scenario.model import Threshold
 from loadgen.units import NS_PER_MS
-from orchestrator.results import client_effect, delivered_steps, service_mean_ms
+from orchestrator.run_result import client_effect, delivered_steps, service_mean_ms
 
-Windows = Sequence[Sequence[WindowResult]]  # of each worker
+WorkerWindows = Sequence[Sequence[WindowResult]]  # of each worker
 
 
 @dataclass(frozen=True)
@@ -32,27 +32,29 @@ class ResponseTimes:
     tally: StatementTally
 
     @cached_property
-    def p95(self) -> Estimate | None:
+    def p95(self) -> PercentileEstimate | None:
         quantile, bounds = self.tally.response_at(950), self.tally.response_bounds(950)
         if quantile is None:
             return None
-        return Estimate(value_ms=quantile.value_ns / NS_PER_MS, low_ms=_ms(bounds.low_ns), high_ms=_ms(bounds.high_ns))
+        return PercentileEstimate(
+            value_ms=quantile.value_ns / NS_PER_MS, low_ms=_ms(bounds.low_ns), high_ms=_ms(bounds.high_ns)
+        )
 
     def __add__(self, other: ResponseTimes) -> ResponseTimes:
         return ResponseTimes(self.tally + other.tally)
 
 
-def observe(
+def observe_step(
     target: int,
-    windows: Windows,
+    windows: WorkerWindows,
     thresholds: Sequence[Threshold] = (),
     *,
     queue_seen: bool = False,
     client_limit: str | None = None,
-) -> tuple[Observation, Merged]:
+) -> tuple[StepObservation, MergedWindows]:
     """What the windows of a step show; none counts for longer than the worker that has measured least."""
     merged = merge(windows, live=True)
-    shown = Observation(
+    shown = StepObservation(
         target=target,
         seconds=min((math.fsum(window.seconds for window in own) for own in windows), default=0.0),
         succeeded=merged.counts.succeeded,
@@ -80,7 +82,7 @@ def client_limit(target: int, windows: Mapping[str, Sequence[WindowResult]]) -> 
     return f"the load was not delivered: {'; '.join(missing)}" if missing else None
 
 
-def step_record(run_id: str, step: Step, merged: Merged, now: datetime) -> StepRecord:
+def step_record(run_id: str, step: JudgedStep, merged: MergedWindows, now: datetime) -> StepRecord:
     """A judged step, as a row. `now` is the server's time: its window is the time before it that was measured."""
     return StepRecord(
         run_id=run_id,
@@ -101,19 +103,19 @@ def step_record(run_id: str, step: Step, merged: Merged, now: datetime) -> StepR
     )
 
 
-def _slo(merged: Merged, thresholds: Sequence[Threshold]) -> Slo:
-    """The first threshold that is not met decides; else the bounds of one may leave it open."""
+def _slo(merged: MergedWindows, thresholds: Sequence[Threshold]) -> SloCheck:
+    """The first threshold that is not met decides; else bounds, or too few samples, may leave one open."""
     sure = True
     for threshold in thresholds:
         checked = check_threshold(threshold.check, merged)
         straddles = _straddles(merged, threshold)
-        if not checked.passed:
-            return Slo(missed=checked.check, sure=not straddles)
-        sure = sure and not straddles
-    return Slo(sure=sure)
+        if not checked.passed and not checked.too_few:
+            return SloCheck(missed=checked.check, sure=not straddles)
+        sure = sure and not straddles and not checked.too_few
+    return SloCheck(sure=sure)
 
 
-def _straddles(merged: Merged, threshold: Threshold) -> bool:
+def _straddles(merged: MergedWindows, threshold: Threshold) -> bool:
     """Do the bounds of its percentile lie on both sides of the limit?"""
     check = threshold.check
     per_mille = PERCENTILES.get(check.metric.value)
@@ -126,7 +128,7 @@ def _straddles(merged: Merged, threshold: Threshold) -> bool:
     return (low_ms is None or low_ms <= check.limit) and (high_ms is None or high_ms >= check.limit)
 
 
-def step_document(step: Step, measured: Merged) -> dict[str, Any]:
+def step_document(step: JudgedStep, measured: MergedWindows) -> dict[str, Any]:
     """A judged step, with all that was measured in its window: it went on for a moment after the verdict."""
     return {
         "step": step.number,
@@ -144,12 +146,12 @@ def step_document(step: Step, measured: Merged) -> dict[str, Any]:
     }
 
 
-def p95_ms(merged: Merged) -> float | None:
+def p95_ms(merged: MergedWindows) -> float | None:
     """Of all statements; None: too few for it."""
     return _at_ms(merged, 950)
 
 
-def _at_ms(merged: Merged, per_mille: int) -> float | None:
+def _at_ms(merged: MergedWindows, per_mille: int) -> float | None:
     quantile = merged.tally.whole.response_at(per_mille)
     return None if quantile is None else quantile.value_ns / NS_PER_MS
 

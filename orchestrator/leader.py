@@ -15,59 +15,59 @@ from dataclasses import replace
 from typing import TypeVar
 
 from loadgen.clock import Clock
-from loadgen.control import (
+from loadgen.control.lease import LeaseTimes
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.session import ControlFailed, OpenSession
+from loadgen.control.tables import (
     find_max_step_history,
     run_status,
     warehouse_poll_snapshots,
     window_results,
     worker_heartbeats,
 )
-from loadgen.control.find_max_step_history import StepRecord
-from loadgen.control.lease import LeaseTimes
-from loadgen.control.retry import Patience
-from loadgen.control.run_control_events import NewEvent
-from loadgen.control.run_status import Fenced, Move, Rollup, Run
-from loadgen.control.session import ControlFailed, OpenSession
+from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables.run_control_events import NewEvent
+from loadgen.control.tables.run_status import Fenced, Run, RunRollup, StatusChange
 from loadgen.errors import RunFailed
 from loadgen.log import event
 from loadgen.model.event import Stop
 from loadgen.model.run import Phase, RunStatus
-from loadgen.scenario.scenario import Scenario
+from loadgen.scenario.model import Scenario
 from loadgen.units import NS_PER_S
-from orchestrator.commands import step_event
-from orchestrator.course import (
-    GOOD_ENDS,
-    Course,
-    Ending,
-    EndWorkers,
-    Finish,
-    Rules,
-    SayStart,
-    SayStop,
-    Step,
-    View,
-    carried_out,
+from orchestrator.aggregation import RunAggregator
+from orchestrator.announcements import step_event
+from orchestrator.event_publisher import EventPublisher
+from orchestrator.find_max_controller import MetricsMissing, SearchFinished, StartStep, find_max_controller
+from orchestrator.find_max_observation import step_record
+from orchestrator.guardrails import LimitMonitor
+from orchestrator.leadership import Leadership
+from orchestrator.lifecycle import (
+    COMPLETED_STOP_REASONS,
+    FinishRun,
+    LifecycleState,
+    MoveRun,
+    PublishStart,
+    PublishStop,
+    RunEnding,
+    RunObservation,
+    RunPolicy,
+    TerminateWorkers,
+    after_action,
     decide,
 )
-from orchestrator.crew import Health, Liveness, Succession, WorkerView, view_crew
-from orchestrator.find_max import Blind, NextStep, Over, find_max_controller
-from orchestrator.find_max_observation import step_record
-from orchestrator.limits import Limits
-from orchestrator.office import Office
 from orchestrator.plan import RunPlan, plan_run
-from orchestrator.progress import Progress
-from orchestrator.results import read_stored
-from orchestrator.sliding import StoredSeconds
-from orchestrator.spawn.spawner import Spawner, WorkerEnd
-from orchestrator.tick import Tick
-from orchestrator.voice import Voice
-from orchestrator.warehouse import WarehouseWatch
+from orchestrator.run_result import read_stored
+from orchestrator.run_seconds import SnapshotBackfill
+from orchestrator.run_snapshot import RunSnapshot
+from orchestrator.spawn.spawner import ProcessEnd, Spawner
+from orchestrator.warehouse import WarehousePoller
+from orchestrator.worker_health import LivenessTracker, ReplacementTracker, WorkerHealth, WorkerView, assess_workers
 
 Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
-AWAY_MAX_S = 180.0  # a control plane that does not come back within this time ends the run
+OUTAGE_MAX_S = 180.0  # a control plane that does not come back within this time ends the run
 
 
 class Leader:
@@ -81,7 +81,7 @@ class Leader:
         *,
         open_session: OpenSession,
         clock: Clock,
-        told: Callable[[Tick], None] = lambda _: None,
+        told: Callable[[RunSnapshot], None] = lambda _: None,
     ) -> None:
         self._run_id, self._spawner = run_id, spawner
         self._clock, self._told = clock, told
@@ -89,33 +89,33 @@ class Leader:
         workers = scenario.load.workers
         assert workers is not None, "the number of workers is settled before a run is created"
         self.worker_ids = tuple(f"worker-{number}" for number in range(workers))
-        self._rules = Rules(plan=plan_run(scenario.load), timing=timing, on_worker_loss=scenario.on_worker_loss)
+        self._rules = RunPolicy(plan=plan_run(scenario.load), timing=timing, on_worker_loss=scenario.on_worker_loss)
         times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
         self._woken = threading.Event()
         # Never stopped: whoever will not wait for the control plane any longer ends the process.
-        self.patience = Patience(stop=threading.Event(), clock=clock, first_pause_s=0.5)
+        self.patience = RetryPolicy(stop=threading.Event(), clock=clock, first_pause_s=0.5)
         self.session = open_session("orchestrator")
-        self._office = Office(
+        self._office = Leadership(
             run_id, times, self.session, self.patience, lease_session=lambda: open_session("lease"), clock=clock
         )
-        self._voice = Voice(self.session, self.patience, self._office, timing, clock)
-        self._liveness = Liveness(longest_gap_s=2 * timing.tick_s)
-        self.succession = Succession()
+        self._voice = EventPublisher(self.session, self.patience, self._office, timing, clock)
+        self._liveness = LivenessTracker(longest_gap_s=2 * timing.tick_s)
+        self.succession = ReplacementTracker()
         self._interrupts = 0
-        self._published: tuple[Rollup, float] | None = None  # and when
+        self._published: tuple[RunRollup, float] | None = None  # and when
         self._heard_s = 0.0  # when the control plane last answered
         self._missed_ticks = 0  # since then
-        self._course = Course(since_s=0.0, seen=RunStatus.PREPARED)
+        self._course = LifecycleState(since_s=0.0, seen=RunStatus.PREPARED)
         self.stopped_s: float | None = None  # when in the plan the end was decided; None: it never began, or is unknown
         self.crew: tuple[WorkerView, ...] = ()
-        self.progress = Progress(scenario.thresholds, scenario.judged_stages)
-        self.stored_seconds = StoredSeconds(self.session, run_id, self.progress.seconds)
-        self.limits = Limits(scenario.judged_thresholds, scenario.guardrails, timing, self.progress)
+        self.progress = RunAggregator(scenario.thresholds, scenario.judged_stages)
+        self.stored_seconds = SnapshotBackfill(self.session, run_id, self.progress.seconds)
+        self.limits = LimitMonitor(scenario.judged_thresholds, scenario.guardrails, timing, self.progress)
         self.find_max = find_max_controller(scenario)
         self._steps: list[StepRecord] = []  # of the search, judged
         self._stored = 0  # how many of them
         self._going: NewEvent | None = None  # a step of the search that workers were not told yet
-        self.watch: WarehouseWatch | None = None
+        self.watch: WarehousePoller | None = None
 
     @property
     def plan(self) -> RunPlan:
@@ -144,9 +144,9 @@ class Leader:
         self._course = replace(self._course, start_said=self._voice.zero is not None)
         stops = [one.command for one in said if isinstance(one.command, Stop)]
         if run.status is RunStatus.STOPPING and stops:
-            status = RunStatus.COMPLETED if stops[-1].reason in GOOD_ENDS else RunStatus.FAILED
+            status = RunStatus.COMPLETED if stops[-1].reason in COMPLETED_STOP_REASONS else RunStatus.FAILED
             reason, drain_s = run.reason or stops[-1].reason, stops[-1].drain_timeout_s
-            ending = Ending(status=status, reason=reason, stop=stops[-1].reason, drain_s=drain_s)
+            ending = RunEnding(status=status, reason=reason, stop=stops[-1].reason, drain_s=drain_s)
             self._course = replace(self._course, ending=ending, stop_said=True)
         for row in window_results.read(self.session, self._run_id):
             self.progress.remember(row.worker_id, [read_stored(row)])
@@ -165,7 +165,7 @@ class Leader:
         if not polls:
             self.limits.warnings.append("credits are counted since the run was taken over: no look before was stored")
 
-    def lead(self) -> Ending:
+    def lead(self) -> RunEnding:
         """Take the run from STARTING to the point where every worker is over. How it will end."""
         due_s = self._heard_s = self._now_s()
         self._course = replace(self._course, since_s=due_s)
@@ -183,10 +183,10 @@ class Leader:
             self._clock.wait(self._woken, due_s - self._now_s())
             self._woken.clear()
 
-    def move(self, run: Run, step: Step, verdict: str | None = None) -> bool:
+    def move(self, run: Run, step: MoveRun, verdict: str | None = None) -> bool:
         """Take one step of the run's life, if it is still where it was seen."""
         self._office.require_trust()
-        change = Move(
+        change = StatusChange(
             status=run.status,
             phase=run.phase,
             to=step.to,
@@ -218,7 +218,7 @@ class Leader:
 
     # --- a tick ------------------------------------------------------------------------------------------------------
 
-    def _tick(self) -> Ending | None:
+    def _tick(self) -> RunEnding | None:
         """One look, and what follows from it. What was carried out stays remembered when a later action fails."""
         view, run = self._observe()
         view = replace(view, wish=self._wish(view))
@@ -226,22 +226,22 @@ class Leader:
         if self._course.ending is not None and self.stopped_s is None and view.zero_s is not None:
             self.stopped_s = view.now_s - view.zero_s
         for action in actions:
-            if isinstance(action, Finish):
+            if isinstance(action, FinishRun):
                 self._publish()
                 return action.ending
             self._office.require_trust()
-            if isinstance(action, Step):
+            if isinstance(action, MoveRun):
                 if not self.move(run, action):
                     return None  # somebody changed the run in between: look again
-            elif isinstance(action, SayStart):
+            elif isinstance(action, PublishStart):
                 self._voice.start(self._rules.plan, len(self.worker_ids))
-            elif isinstance(action, SayStop):
+            elif isinstance(action, PublishStop):
                 self._voice.say(
                     NewEvent(command=Stop(reason=action.ending.stop, drain_timeout_s=action.ending.drain_s))
                 )
-            elif isinstance(action, EndWorkers):
+            elif isinstance(action, TerminateWorkers):
                 self._spawner.terminate(hard=action.hard)
-            self._course = carried_out(self._course, action)
+            self._course = after_action(self._course, action)
         self._publish()
         self._tell(run)
         return None
@@ -249,7 +249,7 @@ class Leader:
     def _tell(self, run: Run) -> None:
         plan = self._rules.plan
         self._told(
-            Tick(
+            RunSnapshot(
                 run=run,
                 crew=self.crew,
                 elapsed_s=None if self._voice.zero_s is None else self._now_s() - self._voice.zero_s,
@@ -263,7 +263,7 @@ class Leader:
             )
         )
 
-    def _observe(self) -> tuple[View, Run]:
+    def _observe(self) -> tuple[RunObservation, Run]:
         # First who has ended, then what they said: a last beat is never missed for an end that was seen.
         ends = self._spawner.ended()
         began_s = self._now_s()
@@ -276,7 +276,7 @@ class Leader:
         if run.status is RunStatus.RUNNING and self._voice.zero is None:
             self._voice.read_said()  # a leader in between has started it
         now_s = self._look_at_crew(ends)
-        view = View(
+        view = RunObservation(
             now_s=now_s,
             status=run.status,
             phase=run.phase,
@@ -287,16 +287,16 @@ class Leader:
         )
         return view, run
 
-    def _look_at_crew(self, ends: Sequence[WorkerEnd]) -> float:
+    def _look_at_crew(self, ends: Sequence[ProcessEnd]) -> float:
         """How the workers are, and when that was."""
         rows = worker_heartbeats.read(self.session, self._run_id)
         timing, now_s = self._rules.timing, self._now_s()
         silent_s = self._liveness.observe(rows, now_s)
         self.succession.observe(rows)
-        self.crew = view_crew(self.worker_ids, rows, ends, silent_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
+        self.crew = assess_workers(self.worker_ids, rows, ends, silent_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
         return now_s
 
-    def _wish(self, view: View) -> Ending | None:
+    def _wish(self, view: RunObservation) -> RunEnding | None:
         """What the cost wants, and while the run measures thresholds, guardrails and the search for the maximum."""
         if self.watch is not None and view.status in (RunStatus.STARTING, RunStatus.RUNNING):
             costly = self.limits.cost(self.watch.credits, self.watch.unseen_s)
@@ -319,16 +319,16 @@ class Leader:
             step, measured = judged
             self._steps.append(step_record(self._run_id, step, measured, run_status.server_time(self.session)))
             event(log, logging.INFO, "step_judged", step=step.number, outcome=step.outcome, why=step.reason)
-        if isinstance(order, NextStep):
+        if isinstance(order, StartStep):
             self._going = step_event(order.number, order.target, self._voice.lead_ms)
         self._seek_on()
-        if isinstance(order, Over):
-            return Ending(
+        if isinstance(order, SearchFinished):
+            return RunEnding(
                 status=RunStatus.COMPLETED, reason=order.reason, stop="find_max", drain_s=self._rules.timing.drain_s
             )
-        elif isinstance(order, Blind):
+        elif isinstance(order, MetricsMissing):
             reason = f"workers have said nothing of the step for {order.silent_s:.0f} s"
-            return Ending(
+            return RunEnding(
                 status=RunStatus.FAILED, reason=reason, stop="find_max", drain_s=self._rules.timing.drain_interrupt_s
             )
         return None
@@ -347,10 +347,10 @@ class Leader:
         """What is known of the run, when it has changed."""
         lives = [worker.live for worker in self.crew if worker.live is not None]
         healths = [worker.health for worker in self.crew]
-        rollup = Rollup(
-            workers_registered=sum(health is not Health.MISSING for health in healths),
-            workers_active=sum(health in (Health.ALIVE, Health.STALE) for health in healths),
-            workers_completed=sum(health is Health.DONE for health in healths),
+        rollup = RunRollup(
+            workers_registered=sum(health is not WorkerHealth.MISSING for health in healths),
+            workers_active=sum(health in (WorkerHealth.ALIVE, WorkerHealth.STALE) for health in healths),
+            workers_completed=sum(health is WorkerHealth.DONE for health in healths),
             total_ops=sum(live.measured.queries for live in lives),
             error_count=sum(live.measured.errors for live in lives),
             find_max_state=None if self.find_max is None else json.dumps(self.find_max.state()),
@@ -382,7 +382,7 @@ class Leader:
         event(log, level, "tick_missed", what=str(error))
         self._missed_ticks += 1
         away_s = self._now_s() - self._heard_s
-        if away_s > AWAY_MAX_S:
+        if away_s > OUTAGE_MAX_S:
             raise RunFailed(f"the control plane has been away for {away_s:.0f} s") from error
 
     def _lost_term(self, error: Fenced) -> None:

@@ -6,11 +6,11 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 from loadgen.model.run import Phase
-from loadgen.model.split import share
-from loadgen.scenario.scenario import Load, LoadMode
+from loadgen.model.split import worker_share
+from loadgen.scenario.model import Load, LoadMode
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.workload.arrivals import window_schedules
-from loadgen.workload.pacing import Ramp, connection_ns, follow, initial_connections
+from loadgen.workload.ramp import Ramp, connection_ns, follow, initial_connections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +78,11 @@ def planned_connection_ms(
     load: Load, plan: RunPlan, worker: int, workers: int, until_s: float | None = None
 ) -> dict[int | None, int]:
     """Connection-milliseconds of the measured windows."""
-    level = share(initial_connections(load), worker, workers)
+    level = worker_share(initial_connections(load), worker, workers)
     targets = sorted(plan.targets, key=lambda target: target.at_s)
     lines = follow(
         Ramp(origin=level, target=level),
-        ((_ns(one.at_s), share(one.connections, worker, workers), one.ramp_s) for one in targets),
+        ((_ns(one.at_s), worker_share(one.connections, worker, workers), one.ramp_s) for one in targets),
     )
     return {
         window.step_id: connection_ns(lines, _ns(window.starts_s), _ns(_end_s(window, until_s))) // NS_PER_MS

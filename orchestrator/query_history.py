@@ -8,23 +8,23 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.place import ControlPlace
-from loadgen.control.query_executions import ServerTimes
+from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed
+from loadgen.control.tables.query_executions import ServerTimes
 from loadgen.errors import LoadgenError
 from loadgen.model.outcome import ErrorCategory
-from loadgen.scenario.scenario import Scenario
+from loadgen.scenario.model import Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import close, connect
 from loadgen.snowflake.driver import Connection
 from loadgen.snowflake.failure import Failure, classify, describe
-from loadgen.snowflake.lookup import find_profile
-from loadgen.snowflake.profile import Profile
+from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.settings import APPLICATION, control_settings
-from orchestrator.enrichment import LATENCY_S, ROWS_MAX, HistoryPage, Slice
+from orchestrator.enrichment_rules import HISTORY_LATENCY_S, ROWS_MAX, HistoryPage, HistorySlice
 
 STATEMENT_S = 60  # of one slice
-UNUSABLE = Failure(category=ErrorCategory.CONFIGURATION)  # trying again does not help
+NOT_RETRYABLE = Failure(category=ErrorCategory.CONFIGURATION)  # trying again does not help
 _NO_DATABASE = (90105, 90106)
 
 _NOW = "SELECT SYSDATE()"
@@ -49,7 +49,7 @@ class HistoryFailed(ControlFailed):
 class QueryHistory:
     """One session, opened when it is needed and again when it was lost. Not for two threads."""
 
-    def __init__(self, profile: Profile, run_id: str, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, profile: ConnectionProfile, run_id: str, environ: Mapping[str, str] = os.environ) -> None:
         self._profile, self._environ = profile, environ
         # Tags of load sessions begin like this: see loadgen.snowflake.settings.query_tag.
         self._tag = json.dumps({"app": APPLICATION, "run": run_id}, separators=(",", ":"))[:-1] + ","
@@ -58,23 +58,23 @@ class QueryHistory:
     @property
     def latency_s(self) -> float:
         """How long after its end a statement may be missing. In the embedded server it is there before its answer."""
-        return 0.0 if self._profile.is_embedded else LATENCY_S
+        return 0.0 if self._profile.is_embedded else HISTORY_LATENCY_S
 
     def now(self) -> datetime:
         """Naive UTC, by the clock of the server whose history it is."""
         moment = self._fetch(_NOW)[0][0]
         if not isinstance(moment, datetime):
-            raise HistoryFailed("the server does not tell the time", UNUSABLE)
+            raise HistoryFailed("the server does not tell the time", NOT_RETRYABLE)
         return moment
 
-    def read(self, span: Slice) -> HistoryPage:
+    def read(self, span: HistorySlice) -> HistoryPage:
         sql = _READ.format(start=_literal(span.start), end=_literal(span.end), limit=ROWS_MAX)
         rows = self._fetch(sql, self._tag)
         try:
             found = {str(row[0]): _times(row) for row in rows}
             return HistoryPage(found=found, seen=int(rows[0][-1]) if rows else 0)
         except (ValueError, TypeError, IndexError) as error:
-            raise HistoryFailed("the query history came back in a form that is not known", UNUSABLE) from error
+            raise HistoryFailed("the query history came back in a form that is not known", NOT_RETRYABLE) from error
 
     def close(self) -> None:
         """Log out. Safe to call twice."""
@@ -108,11 +108,11 @@ class QueryHistory:
         try:
             return connect(self._profile, settings, environ=self._environ)
         except LoadgenError as error:
-            failure = classify(error.__cause__) if error.__cause__ is not None else UNUSABLE
+            failure = classify(error.__cause__) if error.__cause__ is not None else NOT_RETRYABLE
             raise HistoryFailed(str(error), failure, remedy=error.remedy) from error
 
 
-def history_profile(scenario: Scenario, place: ControlPlace, environ: Mapping[str, str]) -> Profile:
+def history_profile(scenario: Scenario, place: ControlPlaneLocation, environ: Mapping[str, str]) -> ConnectionProfile:
     """The scenario's connection. On the control plane's warehouse where both are one account: the one under test
     should be free to suspend itself."""
     shared = place.connection == scenario.connection

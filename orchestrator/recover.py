@@ -2,7 +2,8 @@
 
 A run is an orphan when its lease is over for longer than a successor has to wait, and none of its workers is alive:
 each has said that it ended, or has not beaten for `timing.dead` (a minute). A colleague's run is never touched: whoever
-renews his lease leads. One that nobody leads while its workers work on is left, marked `living`: it may be taken over.
+renews his lease leads. A leader whose process has ended on this machine has no lease any more: it is expired at once.
+A run without a leader whose workers work on is left, marked `living`: it may be taken over.
 An orphan is ended under a term of its own, FAILED, with what its workers left; where its orchestrator had stored the
 result already, with that. Its container job, which nobody else would, is removed.
 """
@@ -12,10 +13,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from loadgen.control import (
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.session import ControlSession
+from loadgen.control.tables import (
     find_max_step_history,
     run_control_events,
     run_leases,
@@ -24,54 +27,56 @@ from loadgen.control import (
     window_results,
     worker_heartbeats,
 )
-from loadgen.control.retry import Patience
-from loadgen.control.run_control_events import PastEvent
-from loadgen.control.run_leases import TAKEOVER_MARGIN_S, Holder, Term
-from loadgen.control.run_status import Move, Run, Unfinished
-from loadgen.control.session import ControlSession
-from loadgen.control.test_results import ResultRow
-from loadgen.control.worker_heartbeats import WorkerRow
+from loadgen.control.tables.run_control_events import PastEvent
+from loadgen.control.tables.run_leases import Lease
+from loadgen.control.tables.run_status import Run, StatusChange, UnfinishedRun
+from loadgen.control.tables.test_results import ResultRow
+from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.event import Start, Stop
-from loadgen.model.run import STEPS, Phase, RunStatus
+from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.client_health import judge_client
 from loadgen.report.delivered import Delivered
-from loadgen.report.summary import RunFacts, Verdict, summarize
+from loadgen.report.summary import RunFacts, RunVerdict, summarize
 from loadgen.report.verdict import Evidence, check_thresholds, invalid_reasons
 from loadgen.scenario.frozen import thaw
-from loadgen.scenario.scenario import LoadMode, Scenario, SpawnerKind
-from orchestrator.course import PLAN_DONE
-from orchestrator.crew import Health, WorkerView, view_crew
-from orchestrator.find_max import FindMaxController, find_max_controller
+from loadgen.scenario.model import LoadMode, Scenario, SpawnerKind
+from orchestrator.find_max_controller import FindMaxController, find_max_controller
+from orchestrator.lifecycle import PLAN_COMPLETED
 from orchestrator.plan import plan_run
-from orchestrator.results import (
-    Gathered,
+from orchestrator.run_ownership import (
+    SkippedRun,
+    active_worker_of,
+    expire_dead_holder,
+    left_to_workers,
+    why_not_recoverable,
+)
+from orchestrator.run_result import (
+    MeasuredWindows,
     client_parts,
     connections_document,
     delivered_load,
     delivered_steps,
-    gather,
+    gather_windows,
     login_counts,
+    missing_load_causes,
     read_stages,
-    result_row,
+    run_result_row,
     session_counts,
-    why_missing,
     worker_results,
 )
 from orchestrator.spawn.spcs import remove_job
+from orchestrator.worker_health import WorkerHealth, WorkerView, assess_workers
 
 log = logging.getLogger(__name__)
 
-SILENT_S = 60.0  # where the run's own timing cannot be read
-NEVER_LED_S = 600.0  # storing the value pools of a new run takes a while, and nobody leads it yet
-TERM_S = 60.0
+LEASE_TTL_S = 60.0
 ATTEMPTS = 3  # a user may ask for the run's end in between
-_ON_THIS_MACHINE = (SpawnerKind.LOCAL, SpawnerKind.SUBPROCESS)  # workers run where their orchestrator does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class RecoveredRun:
     """A run that has been ended."""
 
     run_id: str
@@ -79,88 +84,72 @@ class Recovered:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """A run that was left alone."""
-
-    run_id: str
-    why: str
-    has_ended: bool = False
-    living: bool = False  # nobody leads it, and its workers work on
+WaitForRuns = Callable[[Sequence[SkippedRun]], bool]
 
 
-def recover(
-    session: ControlSession, patience: Patience, *, by: str, only: str | None = None
-) -> tuple[list[Recovered], list[Left]]:
-    """End every orphan, or `only` that run. `by` says who does it, for the reason."""
-    done: list[Recovered] = []
-    left: list[Left] = []
+def recover_runs(
+    session: ControlSession,
+    patience: RetryPolicy,
+    *,
+    by: str,
+    only: str | None = None,
+    wait: WaitForRuns = lambda _: False,
+) -> tuple[list[RecoveredRun], list[SkippedRun]]:
+    """End every orphan, or `only` that run. `by` says who does it, for the reason. `wait` is given the runs that can be
+    ended soon, and says whether to look again."""
+    done, left = _recover_all(session, patience, by, only)
+    while (soon := [one for one in left if one.free_in_s is not None]) and wait(soon):
+        more, left = _recover_all(session, patience, by, only)
+        done += more
+        left = [one for one in left if all(one.run_id != ended.run_id for ended in done)]
+    return done, left
+
+
+def _recover_all(
+    session: ControlSession, patience: RetryPolicy, by: str, only: str | None
+) -> tuple[list[RecoveredRun], list[SkippedRun]]:
+    done: list[RecoveredRun] = []
+    left: list[SkippedRun] = []
     unfinished = patience.call(lambda: run_status.unfinished(session))
     for found in unfinished:
         if only is None or found.run_id == only:
             result = _recover(session, patience, found, by)
-            if isinstance(result, Recovered):
+            if isinstance(result, RecoveredRun):
                 done.append(result)
             else:
                 left.append(result)
     if only is not None and all(found.run_id != only for found in unfinished):
-        left.append(Left(run_id=only, why="it has ended", has_ended=True))
+        left.append(SkippedRun(run_id=only, why="it has ended", has_ended=True))
     return done, left
 
 
-def end_orphans(session: ControlSession, patience: Patience, *, by: str) -> None:
-    """What a starting orchestrator does for those that died. Its own work does not depend on it."""
+def recover_orphans(session: ControlSession, patience: RetryPolicy, *, by: str) -> bool:
+    """What a starting orchestrator does for those that died. Its own work does not depend on it. True: some run can be
+    ended in a while."""
     try:
-        done, _ = recover(session, patience, by=by)
+        done, left = recover_runs(session, patience, by=by)
     except LoadgenError as error:
         event(log, logging.WARNING, "recovery_failed", why=str(error))
-        return
+        return False
     for one in done:
         event(log, logging.WARNING, "run_recovered", run=one.run_id, status=one.status, reason=one.reason)
+    return any(one.free_in_s is not None for one in left)
 
 
-def obstacle(run: Unfinished, holder: Holder | None = None) -> str | None:
-    """Why nobody else may lead a run; None: somebody may."""
-    if run.lease_over_ms is None:
-        age_s = run.update_age_ms / 1000
-        return None if age_s > NEVER_LED_S else f"it was made {age_s:.0f} s ago, and is not led yet"
-    over_s = run.lease_over_ms / 1000
-    if over_s <= 0:
-        who = "somebody" if holder is None else run_leases.process_of(holder.owner)
-        if holder is not None and run_leases.is_gone(holder.owner):
-            return f"{who}, which led it, is gone: it can be recovered in {TAKEOVER_MARGIN_S - over_s:.0f} s"
-        return f"it is led by {who}: its lease lasts {-over_s:.0f} s more, and longer when it is renewed"
-    if over_s <= TAKEOVER_MARGIN_S:
-        return f"its lease ended {over_s:.0f} s ago: its leader may still write for {TAKEOVER_MARGIN_S - over_s:.0f} s"
-    return None
-
-
-def signs_of_life(beats: Sequence[WorkerRow], silent_s: float) -> str | None:
-    """Which worker may still work; None: all have ended, or been silent for too long. Pure."""
-    alive = [row for row in beats if not row.beat.status.is_terminal and row.age_ms <= silent_s * 1000]
-    if not alive:
-        return None
-    newest = min(alive, key=lambda row: row.age_ms)
-    return f"{newest.identity.worker_id} was heard {newest.age_ms / 1000:.0f} s ago, and has not ended"
-
-
-def deserted(
-    session: ControlSession, patience: Patience, is_meant: Callable[[Scenario], bool], besides: str | None = None
+def unled_run_on(
+    session: ControlSession, patience: RetryPolicy, is_meant: Callable[[Scenario], bool], besides: str | None = None
 ) -> str | None:
     """Workers that still make load for one of these scenarios though their run, another than `besides`, is not led any
     more: a sentence; None: there are none."""
     for found in patience.call(lambda: run_status.unfinished(session)):
         if found.run_id == besides or found.lease_over_ms is None:
             continue
-        holder = patience.call(partial(run_leases.read, session, found.run_id))
-        gone = holder is not None and run_leases.is_gone(holder.owner)
+        _, gone = expire_dead_holder(session, patience, found.run_id)
         scenario = _scenario(session, patience, found.run_id) if gone or found.lease_over_ms > 0 else None
         if scenario is None or not is_meant(scenario):
             continue
         beats = patience.call(partial(worker_heartbeats.read, session, found.run_id))
-        if gone and scenario.spawner.kind in _ON_THIS_MACHINE:
-            beats = tuple(row for row in beats if run_leases.is_running(row.identity.pid))
-        if heard := signs_of_life(beats, _silent_s(scenario)):
+        if heard := active_worker_of(beats, scenario, gone=gone):
             return f"run {found.run_id} is not led any more, and its workers still work there: {heard}"
     return None
 
@@ -168,26 +157,31 @@ def deserted(
 # --- one run ---------------------------------------------------------------------------------------------------------
 
 
-def _recover(session: ControlSession, patience: Patience, found: Unfinished, by: str) -> Recovered | Left:
-    if led := obstacle(found, patience.call(lambda: run_leases.read(session, found.run_id))):
-        return Left(run_id=found.run_id, why=led)
+def _recover(
+    session: ControlSession, patience: RetryPolicy, found: UnfinishedRun, by: str
+) -> RecoveredRun | SkippedRun:
+    holder, gone = expire_dead_holder(session, patience, found.run_id)
+    if gone and holder is not None:
+        found = replace(found, lease_over_ms=-holder.remaining_ms)
+    if led := why_not_recoverable(found, holder):
+        return led
     scenario = _scenario(session, patience, found.run_id)
     beats = patience.call(lambda: worker_heartbeats.read(session, found.run_id))
-    if heard := signs_of_life(beats, _silent_s(scenario)):
-        return Left(run_id=found.run_id, why=heard, living=True)
-    term = run_leases.claim(session, patience, found.run_id, run_leases.new_owner(), TERM_S)
+    if heard := active_worker_of(beats, scenario, gone=gone):
+        return left_to_workers(found.run_id, heard, scenario, gone=gone)
+    term = run_leases.claim(session, patience, found.run_id, run_leases.new_owner(), LEASE_TTL_S)
     if term is None:
-        return Left(run_id=found.run_id, why="somebody else leads it now")
+        return SkippedRun(run_id=found.run_id, why="somebody else leads it now")
     try:
-        ended = _end(session, patience, term, found, scenario, by)
-        if isinstance(ended, Recovered) and scenario is not None and scenario.spawner.kind is SpawnerKind.SPCS:
+        ended = _end(session, patience, term, found, scenario, by, gone=gone)
+        if isinstance(ended, RecoveredRun) and scenario is not None and scenario.spawner.kind is SpawnerKind.SPCS:
             remove_job(session.place, found.run_id)
         return ended
     finally:
         _release(session, term)
 
 
-def _scenario(session: ControlSession, patience: Patience, run_id: str) -> Scenario | None:
+def _scenario(session: ControlSession, patience: RetryPolicy, run_id: str) -> Scenario | None:
     text = patience.call(lambda: run_status.read_config(session, run_id))
     try:
         return None if text is None else thaw(text, None)
@@ -196,21 +190,24 @@ def _scenario(session: ControlSession, patience: Patience, run_id: str) -> Scena
         return None
 
 
-def _silent_s(scenario: Scenario | None) -> float:
-    return SILENT_S if scenario is None else scenario.timing.dead_s
-
-
 def _end(
-    session: ControlSession, patience: Patience, term: Term, found: Unfinished, scenario: Scenario | None, by: str
-) -> Recovered | Left:
+    session: ControlSession,
+    patience: RetryPolicy,
+    term: Lease,
+    found: UnfinishedRun,
+    scenario: Scenario | None,
+    by: str,
+    *,
+    gone: bool,
+) -> RecoveredRun | SkippedRun:
     """Under our term, look again, store the result, and take the last step."""
     beats = patience.call(lambda: worker_heartbeats.read(session, term.key))
-    if came_back := signs_of_life(beats, _silent_s(scenario)):
-        return Left(run_id=term.key, why=came_back, living=True)
+    if came_back := active_worker_of(beats, scenario, gone=gone):
+        return left_to_workers(term.key, came_back, scenario, gone=gone)
     for _ in range(ATTEMPTS):
         run = patience.call(lambda: run_status.read(session, term.key))
         if run is None or run.status.is_terminal:
-            return Left(run_id=term.key, why="it has ended", has_ended=True)
+            return SkippedRun(run_id=term.key, why="it has ended", has_ended=True)
         result = _stored_result(session, patience, term.key)
         if result is None and scenario is not None:
             result = _make_result(session, patience, run, scenario, beats, _reason(run, found, by))
@@ -218,24 +215,24 @@ def _end(
             test_results.abandon(session, patience, term.key)
         step = _last_step(run, result, _reason(run, found, by))
         if run_status.move(session, patience, term, step):
-            return Recovered(run_id=run.run_id, status=step.to, reason=step.reason or "")
-    return Left(run_id=term.key, why="it changes while it is looked at")
+            return RecoveredRun(run_id=run.run_id, status=step.to, reason=step.reason or "")
+    return SkippedRun(run_id=term.key, why="it changes while it is looked at")
 
 
-def _last_step(run: Run, result: ResultRow | None, reason: str) -> Move:
+def _last_step(run: Run, result: ResultRow | None, reason: str) -> StatusChange:
     """FAILED; or what its leader had stored as the result, when he was lost right after that."""
     to = RunStatus.FAILED if result is None else RunStatus(result.status)
-    if result is None or result.summary is None or to not in STEPS[run.status]:
-        to, verdict = RunStatus.FAILED, Verdict.ERROR.value
+    if result is None or result.summary is None or to not in RUN_TRANSITIONS[run.status]:
+        to, verdict = RunStatus.FAILED, RunVerdict.ERROR.value
     else:
         verdict = json.loads(result.summary)["verdict"]
     said = reason if to is RunStatus.FAILED else run.reason
-    return Move(
+    return StatusChange(
         status=run.status, phase=run.phase, to=to, to_phase=Phase.PROCESSING, reason=said or reason, verdict=verdict
     )
 
 
-def _reason(run: Run, found: Unfinished, by: str) -> str:
+def _reason(run: Run, found: UnfinishedRun, by: str) -> str:
     before = f"{run.reason}; then " if run.reason else ""
     beat = (
         "no worker was ever heard" if found.beat_age_ms is None else f"the last beat {found.beat_age_ms / 1000:.0f} s"
@@ -246,12 +243,12 @@ def _reason(run: Run, found: Unfinished, by: str) -> str:
     return f"{before}its orchestrator was lost ({lease}, {beat} before it was noticed); ended by {by}"
 
 
-def _stored_result(session: ControlSession, patience: Patience, run_id: str) -> ResultRow | None:
+def _stored_result(session: ControlSession, patience: RetryPolicy, run_id: str) -> ResultRow | None:
     rows = patience.call(lambda: test_results.read(session, run_id))
     return next((row for row, _ in rows if row.test_id == run_id), None)
 
 
-def _release(session: ControlSession, term: Term) -> None:
+def _release(session: ControlSession, term: Lease) -> None:
     try:
         run_leases.release(session, term)
     except LoadgenError as error:  # it expires by itself
@@ -263,16 +260,16 @@ def _release(session: ControlSession, term: Term) -> None:
 
 def _make_result(
     session: ControlSession,
-    patience: Patience,
+    patience: RetryPolicy,
     run: Run,
     scenario: Scenario,
-    beats: Sequence[WorkerRow],
+    beats: Sequence[HeartbeatRow],
     reason: str,
 ) -> ResultRow:
     stored = patience.call(lambda: window_results.read(session, run.run_id))
     rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
-    crew = silent_crew(run, beats)
-    gathered = gather(crew, stored)
+    crew = workers_at_last_heartbeat(run, beats)
+    gathered = gather_windows(crew, stored)
     merged, deciding = gathered.judged(scenario), None
     search = find_max_controller(scenario)
     if search is not None:
@@ -282,11 +279,11 @@ def _make_result(
         merged = gathered.step(search.decisive_step)
         deciding = {step.number for step in search.deciding_steps}
     client = judge_client(client_parts(gathered, deciding))
-    lost = tuple(worker.why for worker in crew if worker.health is not Health.DONE)
+    lost = tuple(worker.why for worker in crew if worker.health is not WorkerHealth.DONE)
     connections = connections_document(login_counts(crew, rows), run.start_time)
     said = patience.call(lambda: run_control_events.history(session, run.run_id))
     delivered = _delivered(
-        scenario, search, gathered, said, why_missing(connections, crew, gathered, plan_run(scenario.load))
+        scenario, search, gathered, said, missing_load_causes(connections, crew, gathered, plan_run(scenario.load))
     )
     evidence = Evidence(merged=merged, client=client, delivered=delivered, lost_workers=lost, gaps=gathered.gaps)
     facts = RunFacts(
@@ -309,13 +306,13 @@ def _make_result(
         delivered=delivered,
         logins=connections,
     )
-    return result_row(run, facts, summarize(facts))
+    return run_result_row(run, facts, summarize(facts))
 
 
 def _delivered(
     scenario: Scenario,
     search: FindMaxController | None,
-    gathered: Gathered,
+    gathered: MeasuredWindows,
     said: Sequence[PastEvent],
     because: str,
 ) -> Delivered:
@@ -332,13 +329,13 @@ def planned_until_s(said: Sequence[PastEvent]) -> float | None:
     stops = [(one.command, one.moment) for one in said if isinstance(one.command, Stop)]
     if not starts:
         return 0.0  # it never began
-    if not stops or stops[0][0].reason == PLAN_DONE:
+    if not stops or stops[0][0].reason == PLAN_COMPLETED:
         return None
     return max(0.0, (stops[0][1] - starts[0]).total_seconds())
 
 
-def silent_crew(run: Run, beats: Sequence[WorkerRow]) -> tuple[WorkerView, ...]:
+def workers_at_last_heartbeat(run: Run, beats: Sequence[HeartbeatRow]) -> tuple[WorkerView, ...]:
     """All expected workers, each as its last beat left it. Whoever did not say that he was done is dead."""
     ids = tuple(f"worker-{number}" for number in range(run.workers_expected))
     silent_s = {row.identity.worker_id: row.age_ms / 1000 for row in beats}
-    return view_crew(ids, beats, (), silent_s, stale_s=0.0, dead_s=0.0)
+    return assess_workers(ids, beats, (), silent_s, stale_s=0.0, dead_s=0.0)

@@ -8,55 +8,56 @@ import os
 import platform
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from loadgen import __version__
 from loadgen.clock import Clock, SystemClock
-from loadgen.control import run_status, test_results, value_pools, window_results
-from loadgen.control.place import ControlPlace
-from loadgen.control.retry import Patience
-from loadgen.control.run_status import NewRun, Run
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlFailed, ControlSession, OpenSession
-from loadgen.control.test_results import ResultRow
+from loadgen.control.tables import run_status, test_results, value_pools, window_results
+from loadgen.control.tables.run_status import NewRun, Run
+from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.metrics.stalls import stall_warnings
-from loadgen.model.run import STEPS, Phase, RunStatus
+from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.client_health import judge_client
 from loadgen.report.delivered import Delivered
 from loadgen.report.enrichment import enrichment_document
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.report.verdict import Evidence, invalid_reasons, undecided
 from loadgen.scenario.frozen import freeze, template_id, thaw
-from loadgen.scenario.scenario import EMBEDDED, LoadMode, Scenario
+from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
 from loadgen.snowflake import driver
 from loadgen.workload.pools import Pool
-from orchestrator.course import PLAN_DONE, Ending, Step
-from orchestrator.crew import Health
 from orchestrator.enrich import enrich_run
+from orchestrator.foreign_load import ForeignLoad, read_foreign_load
 from orchestrator.leader import Leader
-from orchestrator.results import (
-    Gathered,
+from orchestrator.lifecycle import PLAN_COMPLETED, MoveRun, RunEnding
+from orchestrator.run_id import new_run_id
+from orchestrator.run_result import (
+    MeasuredWindows,
     client_parts,
     connections_document,
     delivered_load,
     delivered_steps,
     driver_lightened,
-    gather,
+    gather_windows,
     login_counts,
+    missing_load_causes,
     read_stages,
-    result_row,
+    run_result_row,
     session_counts,
-    why_missing,
     worker_results,
 )
-from orchestrator.run_id import new_run_id
-from orchestrator.spawn.spawner import Spawner, WorkerOrder, let_workers_end
-from orchestrator.tick import Tick
-from orchestrator.warehouse import WarehouseWatch, target_warehouse
+from orchestrator.run_snapshot import RunSnapshot
+from orchestrator.spawn.spawner import Spawner, terminate_gracefully, worker_orders
+from orchestrator.warehouse import WarehousePoller, target_warehouse
+from orchestrator.worker_health import WorkerHealth
 
 log = logging.getLogger(__name__)
 
@@ -65,28 +66,26 @@ WATCH_JOIN_S = 15.0  # its last rows are on their way; longer than one statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class FinishedRun:
     """A run that has ended."""
 
     run_id: str
     summary: Mapping[str, Any]
-    unstored: ResultRow | None = None  # the control plane could not take the result: somebody has to keep it
-
-    @property
-    def exit_code(self) -> int:
-        return int(self.summary["exit_code"])
+    unstored: ResultRow | None = None  # the control plane could not take the result: the caller keeps it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
+class TargetInfo:
     """What is known of the target before a run begins."""
 
     server: str | None = None  # its version
     shared_warehouse: bool = False  # the user wants to measure beside other runs
 
 
+# What has disturbed a run on its warehouse up to now; each makes it INVALID.
+Disturbances = Callable[[], Iterable[str]]
 # How workers are started, for a run with this id.
-SpawnerMaker = Callable[[str], Spawner]
+SpawnerFactory = Callable[[str], Spawner]
 
 
 class OrchestratorService:
@@ -94,22 +93,22 @@ class OrchestratorService:
 
     def __init__(
         self,
-        place: ControlPlace,
-        make_spawner: SpawnerMaker | None = None,
+        place: ControlPlaneLocation,
+        make_spawner: SpawnerFactory | None = None,
         *,
-        alone: Callable[[], bool] = lambda: True,
-        circumstances: Circumstances | None = None,
+        disturbances: Disturbances = tuple,
+        circumstances: TargetInfo | None = None,
         environ: Mapping[str, str] = os.environ,
         clock: Clock | None = None,
         open_session: OpenSession | None = None,
     ) -> None:
-        """`make_spawner` is needed to lead runs; `alone` says whether no other run was on the warehouse."""
+        """`make_spawner` is needed to lead runs; `disturbances` says what has disturbed the run on its warehouse."""
         self._open_session = open_session or (lambda role: ControlSession(place, role=role, environ=environ))
-        self._alone, self._circumstances = alone, circumstances or Circumstances()
+        self._disturbances, self._circumstances = disturbances, circumstances or TargetInfo()
         self._make_spawner, self._environ = make_spawner, environ
         self._clock = clock or SystemClock()
         self._stop = threading.Event()
-        self._patience = Patience(stop=self._stop, clock=self._clock)
+        self._patience = RetryPolicy(stop=self._stop, clock=self._clock)
         self._leader: Leader | None = None
         self._interrupts = 0
         self._signal: int | None = None  # the first of them
@@ -134,17 +133,17 @@ class OrchestratorService:
                 value_pools.store(session, self._patience, run.run_id, pool)
         return run.run_id
 
-    def start_run(self, run_id: str, told: Callable[[Tick], None] = lambda _: None) -> Finished:
+    def start_run(self, run_id: str, told: Callable[[RunSnapshot], None] = lambda _: None) -> FinishedRun:
         """Lead a prepared run to its end."""
         assert self._make_spawner is not None
         return self._lead(run_id, self._make_spawner(run_id), told, begun=False)
 
-    def take_over(self, run_id: str, told: Callable[[Tick], None] = lambda _: None) -> Finished:
+    def take_over(self, run_id: str, told: Callable[[RunSnapshot], None] = lambda _: None) -> FinishedRun:
         """Lead a run to its end that lost its leader, while its workers work on."""
         assert self._make_spawner is not None
         return self._lead(run_id, self._make_spawner(run_id), told, begun=True)
 
-    def _lead(self, run_id: str, spawner: Spawner, told: Callable[[Tick], None], *, begun: bool) -> Finished:
+    def _lead(self, run_id: str, spawner: Spawner, told: Callable[[RunSnapshot], None], *, begun: bool) -> FinishedRun:
         scenario = self._scenario(run_id)
         leader = Leader(run_id, scenario, spawner, open_session=self._open_session, clock=self._clock, told=told)
         with self._lock:
@@ -158,7 +157,7 @@ class OrchestratorService:
             if begun:
                 leader.go_on(run)
             elif run.status is RunStatus.PREPARED:  # else somebody has stopped it: its workers end by themselves
-                leader.move(run, Step(RunStatus.STARTING, Phase.PREPARING))
+                leader.move(run, MoveRun(RunStatus.STARTING, Phase.PREPARING))
             with self._watched(leader, scenario, run_id, begun=begun):
                 self._spawn(spawner, leader, run_id)
                 ending = leader.lead()
@@ -166,7 +165,7 @@ class OrchestratorService:
             released = finished.unstored is None
             return finished
         except Exception:
-            let_workers_end(spawner, scenario.timing, self._clock, self._hurried)
+            terminate_gracefully(spawner, scenario.timing, self._clock, self._hurried)
             raise
         finally:
             _close("workers", spawner.close)
@@ -174,9 +173,9 @@ class OrchestratorService:
 
     def _spawn(self, spawner: Spawner, leader: Leader, run_id: str) -> None:
         try:
-            spawner.start(_orders(run_id, leader.worker_ids))
+            spawner.start(worker_orders(run_id, leader.worker_ids))
         except Exception as error:  # nobody should have to recover a run that never began
-            failed = Step(RunStatus.FAILED, Phase.PREPARING, str(error))
+            failed = MoveRun(RunStatus.FAILED, Phase.PREPARING, str(error))
             _close("run", lambda: leader.move(leader.read_run(), failed))
             if isinstance(error, OSError):
                 raise RunFailed(f"workers could not be started: {error}", remedy=_NO_PROCESS) from error
@@ -203,38 +202,38 @@ class OrchestratorService:
 
     # --- the end of a run --------------------------------------------------------------------------------------------
 
-    def _finish(self, leader: Leader, scenario: Scenario, ending: Ending) -> Finished:
+    def _finish(self, leader: Leader, scenario: Scenario, ending: RunEnding) -> FinishedRun:
         """Make the results of a run whose workers are over, store them, and end it."""
         leader.in_office(lambda: _process(leader, ending))
         run = leader.read_run()
         stored = leader.patience.call(lambda: test_results.read(leader.session, run.run_id))
         result = next((row for row, _ in stored if row.test_id == run.run_id), None)
         reason = ending.reason
-        if result is None or result.summary is None or RunStatus(result.status) not in STEPS[run.status]:
+        if result is None or result.summary is None or RunStatus(result.status) not in RUN_TRANSITIONS[run.status]:
             facts = self._enriched(self._facts(leader, scenario, ending, run), leader, scenario)
             summary = summarize(facts)
-            result = result_row(run, facts, summary)
+            result = run_result_row(run, facts, summary)
         else:  # another leader had stored it, and was lost right after that: the run ends as its result says
             summary = json.loads(result.summary)
             reason = summary["exit_reason"]
-        last = Step(RunStatus(result.status), Phase.PROCESSING, reason)
+        last = MoveRun(RunStatus(result.status), Phase.PROCESSING, reason)
         event(log, logging.INFO, "run_ended", run=run.run_id, verdict=summary["verdict"], why=summary["exit_reason"])
         try:
             test_results.append(leader.session, leader.patience, result)
-            if any(worker.health is Health.DEAD for worker in leader.crew):
+            if any(worker.health is WorkerHealth.DEAD for worker in leader.crew):
                 test_results.abandon(leader.session, leader.patience, run.run_id)
             if not leader.in_office(lambda: leader.move(leader.read_run(), last, verdict=summary["verdict"])):
                 raise RunFailed(f"run {run.run_id} could not be ended: it is {leader.read_run().status}")
         except ControlFailed as error:  # the verdict is known, and the control plane away
             event(log, logging.WARNING, "result_not_stored", run=run.run_id, why=str(error))
-            return Finished(run_id=run.run_id, summary=summary, unstored=result)
-        return Finished(run_id=run.run_id, summary=summary)
+            return FinishedRun(run_id=run.run_id, summary=summary, unstored=result)
+        return FinishedRun(run_id=run.run_id, summary=summary)
 
-    def _facts(self, leader: Leader, scenario: Scenario, ending: Ending, run: Run) -> RunFacts:
+    def _facts(self, leader: Leader, scenario: Scenario, ending: RunEnding, run: Run) -> RunFacts:
         session, patience = leader.session, leader.patience
         stored = patience.call(lambda: window_results.read(session, run.run_id))
         rows = [row for row, _ in patience.call(lambda: test_results.read(session, run.run_id))]
-        gathered = gather(leader.crew, stored)
+        gathered = gather_windows(leader.crew, stored)
         open_loop = scenario.load.mode is LoadMode.RATE
         search, merged, gaps, deciding = leader.find_max, gathered.judged(scenario), gathered.gaps, None
         if search is not None:  # the steps that decide are what counts
@@ -243,18 +242,22 @@ class OrchestratorService:
             deciding = {step.number for step in search.deciding_steps}
             gaps += () if search.obstacle is None else (search.obstacle,)
         client = judge_client(client_parts(gathered, deciding))
-        leader.stored_seconds.fill_all(leader.crew, patience, merged.seconds)
+        leader.stored_seconds.fill_all(leader.crew, patience)
         checked = leader.limits.complete(merged)
         connections = connections_document(login_counts(leader.crew, rows), run.start_time)
-        because = why_missing(connections, leader.crew, gathered, leader.plan)
+        because = missing_load_causes(connections, leader.crew, gathered, leader.plan)
         delivered = _delivered(leader, scenario, ending, gathered, because)
-        lost = [worker.why for worker in leader.crew if worker.health is Health.DEAD]
+        lost = [worker.why for worker in leader.crew if worker.health is WorkerHealth.DEAD]
+        foreign = ForeignLoad()
+        if not self._circumstances.shared_warehouse:  # else other runs are wanted there, and the result says so
+            foreign = read_foreign_load(leader, run, scenario, gathered, connections, self._environ)
+        seen = [*client.warnings, *foreign.warnings, *stall_warnings(merged.stalls)]
         evidence = Evidence(
             merged=merged,
             client=client,
             lost_workers=(*lost, *leader.succession.told),
             gaps=gaps,
-            disturbed=not self._alone(),
+            disturbances=(*self._disturbances(), *foreign.disturbances),
             delivered=delivered,
         )
         invalid = [
@@ -277,12 +280,8 @@ class OrchestratorService:
             open_loop=open_loop,
             stages=read_stages(session, patience, run, scenario, gathered),
             find_max=None if search is None else search.result(gathered.step, valid=not invalid),
-            environment={
-                **_environment(
-                    leader, scenario, self._circumstances, [*client.warnings, *stall_warnings(merged.stalls)]
-                ),
-                "driver_lightened": driver_lightened(rows),
-            },
+            environment=_environment(leader, scenario, self._circumstances, seen)
+            | {"driver_lightened": driver_lightened(rows)},
             signal=self._signal,
             sessions=session_counts(rows) if scenario.sessions.count else None,
             delivered=delivered,
@@ -292,7 +291,7 @@ class OrchestratorService:
 
     def _enriched(self, facts: RunFacts, leader: Leader, scenario: Scenario) -> RunFacts:
         """With what the server's own history says of the statements; its trouble never costs the run its result."""
-        patience = Patience(stop=self._hurried, clock=self._clock)
+        patience = RetryPolicy(stop=self._hurried, clock=self._clock)
         try:
             found = enrich_run(leader.session, patience, facts.run_id, scenario, environ=self._environ)
         except LoadgenError as error:
@@ -307,7 +306,7 @@ class OrchestratorService:
         if not warehouse:
             yield
             return
-        leader.watch = WarehouseWatch(
+        leader.watch = WarehousePoller(
             profile,
             warehouse,
             run_id,
@@ -351,27 +350,22 @@ def _close(what: str, close: Callable[[], object]) -> None:
         event(log, logging.WARNING, "close_failed", of=what, why=str(error))
 
 
-def _process(leader: Leader, ending: Ending) -> None:
+def _process(leader: Leader, ending: RunEnding) -> None:
     run = leader.read_run()
     if run.phase is not Phase.PROCESSING:
-        leader.move(run, Step(run.status, Phase.PROCESSING, ending.reason))
+        leader.move(run, MoveRun(run.status, Phase.PROCESSING, ending.reason))
 
 
-def _orders(run_id: str, worker_ids: tuple[str, ...]) -> tuple[WorkerOrder, ...]:
-    return tuple(
-        WorkerOrder(run_id=run_id, worker_id=worker_id, worker_group_id=number, worker_group_count=len(worker_ids))
-        for number, worker_id in enumerate(worker_ids)
-    )
-
-
-def _delivered(leader: Leader, scenario: Scenario, ending: Ending, gathered: Gathered, because: str) -> Delivered:
+def _delivered(
+    leader: Leader, scenario: Scenario, ending: RunEnding, gathered: MeasuredWindows, because: str
+) -> Delivered:
     if leader.find_max is not None:
         return delivered_steps(gathered.windows, leader.find_max.deciding_levels, because)
-    until_s = None if ending.stop == PLAN_DONE else _aborted_s(leader, ending, gathered)
+    until_s = None if ending.stop == PLAN_COMPLETED else _aborted_s(leader, ending, gathered)
     return delivered_load(scenario, leader.plan, gathered, until_s=until_s, because=because)
 
 
-def _aborted_s(leader: Leader, ending: Ending, gathered: Gathered) -> float:
+def _aborted_s(leader: Leader, ending: RunEnding, gathered: MeasuredWindows) -> float:
     """When in its plan a run was aborted. Workers may hear of a user's wish before their leader does."""
     measured_s = leader.plan.measures_s + gathered.merged.seconds
     if leader.stopped_s is None:
@@ -379,7 +373,7 @@ def _aborted_s(leader: Leader, ending: Ending, gathered: Gathered) -> float:
     return min(leader.stopped_s, measured_s) if ending.status is RunStatus.CANCELLED else leader.stopped_s
 
 
-def _environment(leader: Leader, scenario: Scenario, known: Circumstances, seen: Sequence[str]) -> dict[str, Any]:
+def _environment(leader: Leader, scenario: Scenario, known: TargetInfo, seen: Sequence[str]) -> dict[str, Any]:
     unstored = [f"{one.worker_id} could not store all: {one.said}" for one in leader.crew if one.left_rows]
     warnings = list(dict.fromkeys([*leader.limits.warnings, *unstored, *seen]))
     if scenario.target.use_cached_result:

@@ -13,25 +13,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.clock import Clock
-from loadgen.control import warehouse_poll_snapshots
-from loadgen.control.retry import Patience
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
-from loadgen.control.warehouse_poll_snapshots import WarehousePoll
+from loadgen.control.tables import warehouse_poll_snapshots
+from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.log import event, printable
 from loadgen.model.credits import credits_per_hour
 from loadgen.prepare.target import target_profile
-from loadgen.scenario.scenario import Scenario
+from loadgen.scenario.model import Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import close, connect
 from loadgen.snowflake.driver import Connection
 from loadgen.snowflake.failure import classify, describe
-from loadgen.snowflake.ident import Ident
-from loadgen.snowflake.lookup import find_profile
-from loadgen.snowflake.profile import Profile
+from loadgen.snowflake.ident import Identifier
+from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.settings import control_settings
 from loadgen.units import NS_PER_S
-from orchestrator.meter import Meter
+from orchestrator.credits import CreditMeter
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ STORE_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class WarehouseStatus:
     """What SHOW WAREHOUSES said."""
 
     running: int
@@ -57,12 +57,12 @@ class Look:
         return self.queued > 0 and self.started_clusters >= self.max_clusters
 
 
-class WarehouseWatch:
+class WarehousePoller:
     """run() is the thread. forget(): the leader. Everything else: anyone."""
 
     def __init__(
         self,
-        profile: Profile,
+        profile: ConnectionProfile,
         warehouse: str,
         run_id: str,
         store: ControlSession,
@@ -73,12 +73,12 @@ class WarehouseWatch:
     ) -> None:
         """`store` belongs to the thread, which closes it."""
         self._profile, self._run_id, self._store, self._environ = profile, run_id, store, environ
-        self._warehouse = Ident.parse(warehouse)
+        self._warehouse = Identifier.parse(warehouse)
         self._clock, self._period_s = clock, period_s
-        self._looks: deque[Look] = deque(maxlen=2)
+        self._looks: deque[WarehouseStatus] = deque(maxlen=2)
         self._unstored: deque[WarehousePoll] = deque(maxlen=UNSTORED_MAX)
         self._shown: deque[WarehousePoll] = deque(maxlen=SHOWN)
-        self._meter = Meter()
+        self._meter = CreditMeter()
         self._seen_ns = clock.monotonic_ns()
 
     def queue_seen(self) -> bool:
@@ -128,6 +128,7 @@ class WarehouseWatch:
                 self._look(connection)
             except Exception as error:  # the driver leaks exceptions of its libraries
                 event(log, logging.WARNING, "warehouse_poll_failed", code=classify(error).code)
+                self._looks.clear()  # what was seen before it, and what will be after, are not two looks in a row
                 if connection is not None:
                     close(connection)
                     connection = None
@@ -145,7 +146,7 @@ class WarehouseWatch:
         if not polls:
             return
         try:
-            patience = Patience(stop=stopping, clock=self._clock, attempts=STORE_ATTEMPTS)
+            patience = RetryPolicy(stop=stopping, clock=self._clock, attempts=STORE_ATTEMPTS)
             warehouse_poll_snapshots.append(self._store, patience, polls)
         except LoadgenError as error:
             event(log, logging.WARNING, "warehouse_polls_lost", polls=len(polls), why=str(error))
@@ -171,13 +172,15 @@ class WarehouseWatch:
         self._unstored.append(poll)
 
 
-def target_warehouse(scenario: Scenario, environ: Mapping[str, str] = os.environ) -> tuple[Profile, str | None]:
+def target_warehouse(
+    scenario: Scenario, environ: Mapping[str, str] = os.environ
+) -> tuple[ConnectionProfile, str | None]:
     """The connection under test and its warehouse: the scenario's, else the connection's; None: none is named."""
     profile = find_profile(scenario.connection, environ=environ)
     return profile, scenario.target.warehouse or profile.text("warehouse")
 
 
-def check_cost(scenario: Scenario, environ: Mapping[str, str] = os.environ) -> None:
+def require_visible_cost(scenario: Scenario, environ: Mapping[str, str] = os.environ) -> None:
     """Refuse guardrails.max_credits where the cost of the warehouse cannot be seen: nothing would end the run."""
     profile = target_profile(scenario, None, environ=environ)
     name = profile.text("warehouse")
@@ -185,7 +188,7 @@ def check_cost(scenario: Scenario, environ: Mapping[str, str] = os.environ) -> N
         raise CostUnknown("guardrails.max_credits is set, and no warehouse is named whose cost could be seen")
     connection = _connect(profile, environ)
     try:
-        found = _shown(connection, Ident.parse(name))
+        found = _shown(connection, Identifier.parse(name))
     except Exception as error:  # the driver leaks exceptions of its libraries
         why = f"warehouse {printable(name, 100)} cannot be looked at: {describe(error)}"
         raise CostUnknown(f"guardrails.max_credits is set, and {why}") from error
@@ -204,11 +207,11 @@ class CostUnknown(ConfigurationError):
     remedy = "Name a warehouse on which the role has MONITOR or USAGE, or leave guardrails.max_credits out."
 
 
-def _connect(profile: Profile, environ: Mapping[str, str]) -> Connection:
+def _connect(profile: ConnectionProfile, environ: Mapping[str, str]) -> Connection:
     return connect(profile, control_settings(profile, major=driver.major(), tag='{"app":"loadgen"}'), environ=environ)
 
 
-def _shown(connection: Connection, warehouse: Ident) -> tuple[Look, str] | None:
+def _shown(connection: Connection, warehouse: Identifier) -> tuple[WarehouseStatus, str] | None:
     """What SHOW WAREHOUSES says of it, also as it came; None: this role does not see it."""
     cursor = connection.cursor()
     try:
@@ -221,7 +224,7 @@ def _shown(connection: Connection, warehouse: Ident) -> tuple[Look, str] | None:
     row = next((row for row in rows if row.get("name") == warehouse.name), None)
     if row is None:
         return None
-    look = Look(
+    look = WarehouseStatus(
         running=_number(row.get("running")),
         queued=_number(row.get("queued")),
         started_clusters=_number(row.get("started_clusters")),

@@ -19,20 +19,20 @@ from functools import partial
 from typing import Self
 
 from loadgen.clock import Clock
-from loadgen.control import run_leases
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
-from loadgen.control.place import ControlPlace
-from loadgen.control.retry import Patience
-from loadgen.control.run_leases import OWNER_MAX, TAKEOVER_MARGIN_S, Holder, Term
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
+from loadgen.control.tables import run_leases
+from loadgen.control.tables.run_leases import OWNER_MAX, TAKEOVER_MARGIN_S, Lease, LeaseHolder
 from loadgen.errors import Busy, LoadgenError
 from loadgen.log import printable
-from loadgen.snowflake.ident import Ident
-from loadgen.snowflake.profile import Profile
+from loadgen.snowflake.ident import Identifier
+from loadgen.snowflake.profile import ConnectionProfile
 
 KEY_MAX = 100  # characters; as wide as the column
-LOOK_S = 1.0
-LOOKS = 4  # whether somebody else came; after that nobody knows
+WAIT_POLL_S = 1.0
+FINAL_CHECK_ATTEMPTS = 4  # whether somebody else came; after that nobody knows
 _DIGEST = 16  # characters
 
 
@@ -44,17 +44,17 @@ class WaitStopped(LoadgenError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warehouse:
+class TargetWarehouse:
     """The warehouse under test."""
 
     account: str
     name: str
 
     @classmethod
-    def of_profile(cls, profile: Profile) -> Self:
+    def of_profile(cls, profile: ConnectionProfile) -> Self:
         """The connection's warehouse; where none is named, the one that the user gets by default."""
         named = profile.text("warehouse")
-        name = f"default of {profile.text('user') or 'the user'}" if named is None else Ident.parse(named).name
+        name = f"default of {profile.text('user') or 'the user'}" if named is None else Identifier.parse(named).name
         return cls(account=(profile.text("account") or profile.host).upper(), name=name)
 
     @property
@@ -68,7 +68,7 @@ class Warehouse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class WarehouseWait:
     """What to do while somebody else has the warehouse."""
 
     wait: bool  # False: Busy at once
@@ -79,12 +79,12 @@ class Queue:
 
 
 @contextmanager
-def alone_on(
-    warehouse: Warehouse,
+def exclusive_warehouse(
+    warehouse: TargetWarehouse,
     scenario: str,
-    place: ControlPlace,
+    place: ControlPlaneLocation,
     times: LeaseTimes,
-    queue: Queue,
+    queue: WarehouseWait,
     *,
     clock: Clock,
     environ: Mapping[str, str] = os.environ,
@@ -108,9 +108,9 @@ def alone_on(
         keeper.stop(releasing=True)
 
 
-def _nobody_else_came(term: Term, place: ControlPlace, environ: Mapping[str, str], clock: Clock) -> bool:
+def _nobody_else_came(term: Lease, place: ControlPlaneLocation, environ: Mapping[str, str], clock: Clock) -> bool:
     session = ControlSession(place, role="warehouse-lease", environ=environ)
-    patience = Patience(stop=threading.Event(), attempts=LOOKS, clock=clock)
+    patience = RetryPolicy(stop=threading.Event(), attempts=FINAL_CHECK_ATTEMPTS, clock=clock)
     try:
         holder = patience.call(lambda: run_leases.read(session, term.key))
     except LoadgenError:
@@ -121,15 +121,20 @@ def _nobody_else_came(term: Term, place: ControlPlace, environ: Mapping[str, str
 
 
 def _claim(
-    session: ControlSession, warehouse: Warehouse, owner: str, times: LeaseTimes, queue: Queue, clock: Clock
-) -> tuple[int, Term]:
-    patience = Patience(stop=queue.stop, clock=clock)
+    session: ControlSession,
+    warehouse: TargetWarehouse,
+    owner: str,
+    times: LeaseTimes,
+    queue: WarehouseWait,
+    clock: Clock,
+) -> tuple[int, Lease]:
+    patience = RetryPolicy(stop=queue.stop, clock=clock)
     while True:
         claimed_ns = clock.boottime_ns()
         if queue.share:
-            return claimed_ns, run_leases.join(session, patience, warehouse.key, owner, times.ttl_s)
+            return claimed_ns, run_leases.claim_shared(session, patience, warehouse.key, owner, times.ttl_s)
         _bury_the_gone(session, patience, warehouse.key)
-        holder = patience.call(lambda: run_leases.living(session, warehouse.key))
+        holder = patience.call(lambda: run_leases.unexpired(session, warehouse.key))
         working = queue.deserted(session) if holder is None else None
         if holder is None and working is None:
             term = run_leases.claim(session, patience, warehouse.key, owner, times.ttl_s)
@@ -140,26 +145,26 @@ def _claim(
         if not queue.wait:
             raise Busy(said, remedy="Add --wait to wait for it; `loadgen runs list` shows the runs.")
         queue.told(said)
-        if clock.wait(queue.stop, LOOK_S):
+        if clock.wait(queue.stop, WAIT_POLL_S):
             raise WaitStopped(f"stopped while waiting: {said}")
 
 
-def _bury_the_gone(session: ControlSession, patience: Patience, key: str) -> None:
+def _bury_the_gone(session: ControlSession, patience: RetryPolicy, key: str) -> None:
     """Whose process has ended on this machine, without a word, does not keep the warehouse any longer."""
-    for look in (run_leases.living, run_leases.read):
+    for look in (run_leases.unexpired, run_leases.read):
         while (holder := patience.call(partial(look, session, key))) is not None:
-            if holder.may_be_succeeded or not run_leases.is_gone(holder.owner):
+            if holder.may_be_succeeded or not run_leases.is_owner_dead(holder.owner):
                 break
-            patience.call(partial(run_leases.bury, session, key, holder))
+            patience.call(partial(run_leases.release_of_dead, session, key, holder))
 
 
-def busy_text(warehouse: Warehouse, holder: Holder | None) -> str:
+def busy_text(warehouse: TargetWarehouse, holder: LeaseHolder | None) -> str:
     """Who has it, in one sentence."""
     what = f"warehouse {printable(warehouse.name, 100)}"
     if holder is None:
         return f"{what} is being taken by another run"
     scenario = holder.owner.partition(" ")[2]
-    by = f"scenario {printable(scenario, 60)}, {run_leases.process_of(holder.owner)}"
+    by = f"scenario {printable(scenario, 60)}, {run_leases.describe_owner(holder.owner)}"
     if holder.remaining_ms > 0:
         return f"{what} is in use by another run: {by}"
     free_s = max(0.0, TAKEOVER_MARGIN_S + holder.remaining_ms / 1000)

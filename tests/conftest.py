@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from loadgen.clock import FakeClock
-from loadgen.worker.process import spare_lsb_release
+from loadgen.snowflake.driver import spare_lsb_release
 from tests.command_line import Shell
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
@@ -36,15 +36,16 @@ settings.register_profile(
 )
 settings.load_profile("loadgen")
 
-# What waits for other processes goes first: the tail of a run is then made of short tests.
-FOLDERS = ("process", "browser", "contract", "security", "unit")
+# Tests of these folders wait for other processes more than they compute.
+WAITING = {"process", "browser"}
+WAITING_ENDS = 0.8  # of the way through the other files: the tail of a run is then made of short tests
 LONG_FILES = {"tests/process/test_examples.py"}  # whose tests share nothing but a server
 _numbers = itertools.count(1)
 
 
 def pytest_configure() -> None:
     restore_signals()
-    spare_lsb_release()  # a test run has thousands of logins
+    spare_lsb_release(os.environ)  # a test run has thousands of logins
 
 
 def restore_signals() -> None:
@@ -74,11 +75,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def rank(item: pytest.Item) -> int:
-        folder = item.nodeid.split("/")[1]
-        return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
+    """Files that wait and files that compute alternate, so that the processor has work all the time."""
+    files: dict[bool, dict[str, int]] = {True: {}, False: {}}
+    for item in items:
+        waiting = files[_is_waiting(item)]
+        waiting.setdefault(_file(item), len(waiting))
 
-    items.sort(key=rank)
+    def place(item: pytest.Item) -> float:
+        waits = _is_waiting(item)
+        return files[waits][_file(item)] / len(files[waits]) * (WAITING_ENDS if waits else 1.0)
+
+    items.sort(key=place)
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.split("::")[0]
+
+
+def _is_waiting(item: pytest.Item) -> bool:
+    return item.nodeid.split("/")[1] in WAITING
 
 
 @pytest.fixture(scope="session")

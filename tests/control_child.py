@@ -14,18 +14,18 @@ import os
 import sys
 import threading
 
-from loadgen.control import run_leases
-from loadgen.control.place import ControlPlace
-from loadgen.control.retry import Patience
-from loadgen.control.run_control_events import NewEvent, catch_up, emit, poll
-from loadgen.control.run_leases import Term
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
+from loadgen.control.tables import run_leases
+from loadgen.control.tables.run_control_events import NewEvent, catch_up, emit, poll
+from loadgen.control.tables.run_leases import Lease
 from loadgen.model.event import SetWorkerTarget
 
 POLL_S = 0.1
 
 
-def emit_events(session: ControlSession, patience: Patience, term: Term, count: int) -> list[tuple[int, str, int]]:
+def emit_events(session: ControlSession, patience: RetryPolicy, term: Lease, count: int) -> list[tuple[int, str, int]]:
     """(number, event id, target) of each event, as told when it was emitted."""
     emitted = []
     for target in range(count):
@@ -35,7 +35,7 @@ def emit_events(session: ControlSession, patience: Patience, term: Term, count: 
 
 
 def read_events(
-    session: ControlSession, patience: Patience, run_id: str, count: int
+    session: ControlSession, patience: RetryPolicy, run_id: str, count: int
 ) -> list[tuple[int, str, int, str]]:
     """(number, event id, target, who sent it) of each event, in the order of arrival; one more look at the end."""
     seen: list[tuple[int, str, int, str]] = []
@@ -56,15 +56,15 @@ def wait_for_parent(stop: threading.Event) -> None:
 def main() -> None:
     role, run_id, *words = sys.argv[1:]
     stop = threading.Event()
-    patience = Patience(stop=stop, attempts=15, first_pause_s=0.01)
-    session = ControlSession(ControlPlace.from_environment(), role=role)
+    patience = RetryPolicy(stop=stop, attempts=15, first_pause_s=0.01)
+    session = ControlSession(ControlPlaneLocation.from_environment(), role=role)
     patience.call(lambda: run_leases.read(session, run_id))
     print("ready", flush=True)
     sys.stdin.readline()
     threading.Thread(target=wait_for_parent, args=(stop,), name="parent", daemon=True).start()
     if role == "emit":
         epoch, owner, count = words
-        term = Term(key=run_id, epoch=int(epoch), owner=owner)
+        term = Lease(key=run_id, epoch=int(epoch), owner=owner)
         print(json.dumps(emit_events(session, patience, term, int(count))), flush=True)
     else:
         print(json.dumps(read_events(session, patience, run_id, int(words[0]))), flush=True)

@@ -12,22 +12,23 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from loadgen.clock import Clock, FakeClock
-from loadgen.control import migrations, run_status
-from loadgen.control.place import ControlPlace
-from loadgen.control.queries import Query
-from loadgen.control.retry import Patience
-from loadgen.control.run_leases import Term, claim, new_owner
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
-from loadgen.control.test_results import ResultRow
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.control.setup import migrations
+from loadgen.control.sql import NamedQuery
+from loadgen.control.tables import run_status
+from loadgen.control.tables.run_leases import Lease, claim, new_owner
+from loadgen.control.tables.test_results import ResultRow
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
 
 _numbers = itertools.count(1)
 
 
-def patience(*, attempts: int = 5, clock: Clock | None = None, **more: Any) -> Patience:
+def patience(*, attempts: int = 5, clock: Clock | None = None, **more: Any) -> RetryPolicy:
     """Patience that takes no time."""
-    return Patience(stop=threading.Event(), attempts=attempts, clock=clock or FakeClock(), **more)
+    return RetryPolicy(stop=threading.Event(), attempts=attempts, clock=clock or FakeClock(), **more)
 
 
 def result_row(run_id: str, **more: Any) -> ResultRow:
@@ -44,11 +45,11 @@ class ControlPlane:
 
     def __init__(self, server: EmbeddedServer) -> None:
         self.server = server
-        self.place = ControlPlace(connection="embedded", database=f"CONTROL_{next(_numbers)}")
+        self.place = ControlPlaneLocation(connection="embedded", database=f"CONTROL_{next(_numbers)}")
         self.environ = {EMBEDDED_ADDRESS: server.address}
         self._sessions: list[ControlSession] = []
         self.session = self.open("test")  # of the thread that made this
-        migrations.apply(self.session, patience(), migrations.inspect(self.session, patience()))
+        migrations.apply_migrations(self.session, patience(), migrations.read_schema_state(self.session, patience()))
 
     def open(self, role: str) -> ControlSession:
         session = ControlSession(self.place, role=role, environ=self.environ)
@@ -60,10 +61,10 @@ class ControlPlane:
             session.close()
 
     def rows(self, sql: str, *binds: Any) -> list[tuple[Any, ...]]:
-        return self.session.fetch(Query(name="test", sql=sql, binds=len(binds)), *binds)
+        return self.session.fetch(NamedQuery(name="test", sql=sql, binds=len(binds)), *binds)
 
     def change(self, sql: str, *binds: Any) -> int:
-        return self.session.execute(Query(name="test", sql=sql, binds=len(binds)), *binds)
+        return self.session.execute(NamedQuery(name="test", sql=sql, binds=len(binds)), *binds)
 
     def new_run(self, **more: Any) -> str:
         """A run that is PREPARED."""
@@ -72,7 +73,7 @@ class ControlPlane:
         run_status.create(self.session, patience(), run_status.NewRun(run_id=run_id, **(fields | more)))
         return run_id
 
-    def claim(self, run_id: str, *, ttl_s: float = 300.0) -> Term:
+    def claim(self, run_id: str, *, ttl_s: float = 300.0) -> Lease:
         """A term that must be free to take."""
         term = claim(self.session, patience(), run_id, new_owner(), ttl_s)
         assert term is not None

@@ -50,6 +50,7 @@ class EmbeddedServer:
                 stderr=errors,
                 text=True,
                 env=os.environ | {"PYTHONPATH": str(ROOT)},
+                start_new_session=True,  # as for a server that a command starts: it may raise the session's priority
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

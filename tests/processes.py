@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from loadgen.embedded.datadir import account_of, first_closed, may, server_account
+from loadgen.embedded.datadir import account_of, first_closed, may_access, server_account
 
 ROOT = Path(__file__).resolve().parent.parent
 # The command line as a user types it; -P: no module of the current directory may stand in for one of ours.
@@ -88,7 +88,7 @@ def run_as(variant: str, parent: Path) -> list[str]:
     os.chown(parent, nobody.uid, nobody.gid)
     prefix = ["setpriv", f"--reuid={nobody.uid}", f"--regid={nobody.gid}", "--clear-groups"]
     needed = [Path(sys.executable).resolve(), Path(sys.prefix), ROOT]
-    if any(first_closed(path.parent, nobody) or not may(path, nobody, stat.S_IXOTH) for path in needed):
+    if any(first_closed(path.parent, nobody) or not may_access(path, nobody, stat.S_IXOTH) for path in needed):
         # He may look into directories closed to him, so that he can run Python at all; he may still write to none.
         prefix += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
     if subprocess.run([*prefix, sys.executable, "-c", "pass"], capture_output=True).returncode != 0:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
@@ -26,14 +29,30 @@ PR_SET_CHILD_SUBREAPER = 36
 # pytest ends its workers within 10 s of an interrupt, and they end what they started.
 INTERRUPT_S = 30.0
 LEFT_BEHIND_S = 10.0
-# Most tests wait more than they work. More processes than this starve each other's servers.
+# Most tests wait more than they compute. More processes than this starve each other's servers.
 JOBS = 3 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 6
+NARROWING = ("-k", "-m")
+TAKES_A_VALUE = (
+    "-c",
+    "-o",
+    "-p",
+    "-W",
+    "--junit-xml",
+    "--junitxml",
+    "--log-file",
+    "--rootdir",
+    "--basetemp",
+    "--ignore",
+)
+NOT_CAPTURED = re.compile(r"-[xvql]*s[xvqls]*|--capture=no")  # -s, also among others: -xs
 USAGE = """./bin/test [--slow] [--connector 4|5] [--jobs N] [PYTEST ARGUMENTS]
 
   ./bin/test                        everything that is not slow; the contract tests with both connector majors
                                     (where the driver makes no difference, only with the newer one)
+  ./bin/test -x --durations=20      the same, with these options of pytest
   ./bin/test --slow                 the slow ones as well, and every contract test with both
-  ./bin/test tests/unit -k lease    what pytest makes of it, in .venv; paths are relative to the project
+  ./bin/test tests/unit -k lease    a part, named by paths, -k or -m, in .venv; paths are relative to the project
+  ./bin/test -s                     in one process, as with --pdb, --trace, --capture=no and -p no:xdist
   ./bin/test --connector 4 [...]    in .venv-connector4 only; tests/contract unless a path is given
   ./bin/test -m live                tests that need a Snowflake account"""
 
@@ -42,10 +61,11 @@ def main(words: Sequence[str]) -> int:
     options, arguments = parse(words)
     become_subreaper()
     runs = commands(options, arguments)
-    if any(CONNECTOR_4 in command[0] for _, command in runs):
-        ensure_connector_4()
-    if any(needs_browser(command) for _, command in runs):
-        ensure_browser()
+    with compiled_tests() if any("-n" in command for _, command in runs) else nullcontext():
+        if any(CONNECTOR_4 in command[0] for _, command in runs):
+            ensure_connector_4()
+        if any(needs_browser(command) for _, command in runs):
+            ensure_browser()
     codes = []
     for environ, command in runs:
         code, interrupted = run(environ, command)
@@ -58,6 +78,18 @@ def main(words: Sequence[str]) -> int:
         print("error: the tests left processes behind:", *left, sep="\n  ", file=sys.stderr)
         codes.append(1)
     return next(filter(None, codes), 0)
+
+
+@contextmanager
+def compiled_tests() -> Iterator[None]:
+    """In a new checkout pytest compiles every test module, which takes longer than many tests. Here it does so once,
+    beside the installations; else each of its processes would."""
+    if sys.pycache_prefix is None or Path(sys.pycache_prefix, *(ROOT / "tests" / "unit").parts[1:]).exists():
+        yield
+        return
+    words = [sys.executable, "-m", "pytest", "--collect-only", "-qq"]
+    with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL):
+        yield
 
 
 def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -76,16 +108,31 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def commands(options: argparse.Namespace, arguments: list[str]) -> list[tuple[dict[str, str], list[str]]]:
     """The pytest runs that were asked for, one after the other: an environment and a command each."""
-    paths = [word for word in arguments if not word.startswith("-") and (ROOT / word.split("::")[0]).exists()]
-    everything = not arguments and options.connector is None
+    paths = paths_in(arguments)
+    narrowed = bool(paths) or any(word.startswith(NARROWING) for word in arguments)
+    spread = not in_one_process(arguments)
     runs = []
     if options.connector != "4":
-        runs.append(pytest_run("5", options, arguments, parallel=everything or bool(options.connector)))
-    if options.connector == "4" or everything:
-        runs.append(
-            pytest_run("4", options, arguments if paths else [*arguments, "tests/contract"], parallel=not paths)
-        )
+        runs.append(pytest_run("5", options, arguments, parallel=spread and (not narrowed or bool(options.connector))))
+    if options.connector == "4" or (options.connector is None and not narrowed):
+        words = arguments if paths else [*arguments, "tests/contract"]
+        runs.append(pytest_run("4", options, words, parallel=spread and not paths))
     return runs
+
+
+def paths_in(arguments: Sequence[str]) -> list[str]:
+    """What is to be tested; the value of an option may be the name of a file, too."""
+    words = [word for before, word in itertools.pairwise(["", *arguments]) if before not in TAKES_A_VALUE]
+    return [word for word in words if not word.startswith("-") and (ROOT / word.split("::")[0]).exists()]
+
+
+def in_one_process(arguments: Sequence[str]) -> bool:
+    """Whether what is asked for cannot be spread over processes: a debugger, and output as it comes."""
+    return is_interactive(arguments) or "no:xdist" in " ".join(arguments) or any(map(NOT_CAPTURED.fullmatch, arguments))
+
+
+def is_interactive(arguments: Sequence[str]) -> bool:
+    return "--pdb" in arguments or "--trace" in arguments
 
 
 def pytest_run(
@@ -98,7 +145,7 @@ def pytest_run(
         # The embedded server's packages are in the main environment only: tests start it with that interpreter.
         environ["LOADGEN_SERVER_PYTHON"] = sys.executable
         interpreter = str(ROOT / CONNECTOR_4 / "bin" / "python")
-        marks += [] if options.slow or not parallel else ["not any_driver"]
+        marks += [] if options.slow or paths_in(arguments) != ["tests/contract"] else ["not any_driver"]
     # By tests/conftest.py: in its groups, and in its order, not by number of tests.
     spread = ["-n", str(options.jobs), "--dist", "loadfile", "--no-loadscope-reorder"] if parallel else []
     return environ, [interpreter, "-m", "pytest", "-m", " and ".join(marks), *spread, *arguments]  # a later -m wins
@@ -136,13 +183,21 @@ def run(environ: dict[str, str], command: list[str]) -> tuple[int, int]:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, lambda number, _frame: received.append(number))
-    child = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, process_group=0)
+    debugged = is_interactive(command)  # by somebody at the terminal, whose Ctrl-C pytest gets itself
+    child = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environ,
+        stdin=None if debugged else subprocess.DEVNULL,
+        process_group=None if debugged else 0,
+    )
     while not received:
         try:
             return child.wait(0.5), 0
         except subprocess.TimeoutExpired:
             continue
-    child.send_signal(signal.SIGINT)
+    if not debugged:
+        child.send_signal(signal.SIGINT)
     try:
         return child.wait(INTERRUPT_S), received[0]
     except subprocess.TimeoutExpired:

@@ -18,8 +18,8 @@ from loadgen.errors import ConfigurationError
 from loadgen.log import printable
 
 if TYPE_CHECKING:
-    from loadgen.cli.place import Command
-    from loadgen.scenario.scenario import Notification, Scenario
+    from loadgen.cli.options import Command
+    from loadgen.scenario.model import Notification, Scenario
 
 _KINDS = {
     "variable": "Variable that queued scenarios may read: ${NAME}. May be repeated.",
@@ -42,7 +42,7 @@ class NotAllowed(ConfigurationError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allowed:
+class HostPermissions:
     """Names, compared exactly; hosts of webhooks in lower case."""
 
     variables: frozenset[str] = frozenset()
@@ -51,7 +51,7 @@ class Allowed:
     commands: frozenset[str] = frozenset()
 
     @classmethod
-    def of_options(cls, given: Mapping[str, Any], *connections: str | None) -> Allowed:
+    def of_options(cls, given: Mapping[str, Any], *connections: str | None) -> HostPermissions:
         """From what allow_options gave; `connections` are allowed too."""
         named = {f"{kind}s": frozenset(given[f"allow_{kind}"]) for kind in _KINDS}
         own = {name for name in connections if name is not None}
@@ -82,16 +82,16 @@ def allow_options(*, hidden: bool = False) -> Callable[[Command], Command]:
     return add
 
 
-def admitted(scenario: Scenario, allowed: Allowed, warn: Callable[[str], None]) -> Scenario:
+def apply_permissions(scenario: Scenario, allowed: HostPermissions, warn: Callable[[str], None]) -> Scenario:
     """The scenario with the notifications that it may send: NotAllowed for anything else that is not allowed."""
     for name in {scenario.connection, scenario.control.connection or scenario.connection}:
         known = name or default_connection()
         if known not in allowed.connections:
             raise NotAllowed("connection", known or "(default)", "the scenario")
-    return admitted_to_notify(scenario, allowed, warn)
+    return restrict_notifications(scenario, allowed, warn)
 
 
-def admitted_to_notify(scenario: Scenario, allowed: Allowed, warn: Callable[[str], None]) -> Scenario:
+def restrict_notifications(scenario: Scenario, allowed: HostPermissions, warn: Callable[[str], None]) -> Scenario:
     """The same where nothing but its notifications is used."""
     kept: list[Notification] = []
     for number, one in enumerate(scenario.notify):
@@ -107,7 +107,7 @@ def admitted_to_notify(scenario: Scenario, allowed: Allowed, warn: Callable[[str
 
 def default_connection() -> str | None:
     """The name of the connection that is used where none is named."""
-    from loadgen.snowflake.configfile import read_config_files
+    from loadgen.snowflake.config_files import read_config_files
 
     files = read_config_files(os.environ)
     return files.default_name or ("default" if "default" in files.sections else None)

@@ -10,18 +10,20 @@ from typing import Any
 
 from loadgen.cli.report_files import write_file, write_reports
 from loadgen.cli.run_record import read_record
-from loadgen.control import test_results
-from loadgen.control.retry import Patience
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
-from loadgen.report.record import RunRecord
+from loadgen.control.tables import test_results
+from loadgen.results.records import RunRecord
 
 SUMMARY = "summary.json"
 
 # From a summary to the same with what has become known.
-Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+SummaryUpdate = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
-def amend_stored(session: ControlSession, patience: Patience, run_id: str, change: Change) -> RunRecord | None:
+def update_stored_summary(
+    session: ControlSession, patience: RetryPolicy, run_id: str, change: SummaryUpdate
+) -> RunRecord | None:
     """Amend the stored summary. The record for reports; None: the run has no result."""
     rows = patience.call(lambda: test_results.read(session, run_id))
     stored = next((row.summary for row, _ in rows if row.test_id == run_id), None)
@@ -31,7 +33,7 @@ def amend_stored(session: ControlSession, patience: Patience, run_id: str, chang
     return read_record(session, patience, run_id)
 
 
-def rewrite_files(folder: Path, record: RunRecord, change: Change) -> bool:
+def rewrite_reports(folder: Path, record: RunRecord, change: SummaryUpdate) -> bool:
     """What the run has left in its folder; False: it is not here. A baseline's verdict stands only in these files."""
     path = folder / SUMMARY
     if not path.exists():

@@ -9,7 +9,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-def away_from_main_thread(action: Callable[[], Result], *, name: str) -> Result:
+def run_in_thread(action: Callable[[], Result], *, name: str) -> Result:
     """Run it in a thread and wait, so that Ctrl-C works: inside the driver's calls it would be lost."""
     done = threading.Event()
     results: list[Result] = []

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadgen.cli.baseline_options import TREND
 from loadgen.cli.control_session import with_control_session
-from loadgen.control.place import ControlPlace
+from loadgen.control.location import ControlPlaneLocation
 from loadgen.errors import LoadgenError, UsageError
 
 if TYPE_CHECKING:
-    from loadgen.control.retry import Patience
+    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
 
 Result = TypeVar("Result")
@@ -19,19 +19,19 @@ Result = TypeVar("Result")
 REGRESSION, NOT_COMPARABLE = 11, 2  # exit codes
 
 
-def check_baseline(baseline: str, place: ControlPlace) -> str:
+def check_baseline(baseline: str, place: ControlPlaneLocation) -> str:
     """Before the run: what it will be compared with, `latest` made exact; it must be fit for that."""
     if baseline == TREND:
         return TREND
     return _look(place, lambda session, patience: _fit(session, patience, baseline))
 
 
-def judge_by(baseline: str | None, place: ControlPlace) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def baseline_judge(baseline: str | None, place: ControlPlaneLocation) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """What to do with the summary of a run that has ended."""
-    return lambda summary: summary if baseline is None else judged(baseline, place, summary)
+    return lambda summary: summary if baseline is None else judge_against_baseline(baseline, place, summary)
 
 
-def judged(baseline: str, place: ControlPlace, summary: Mapping[str, Any]) -> dict[str, Any]:
+def judge_against_baseline(baseline: str, place: ControlPlaneLocation, summary: Mapping[str, Any]) -> dict[str, Any]:
     """The summary, with `baseline` in it. An exit code that comes first stays, and so does the summary of a run that
     cannot be compared with any. Raises nothing: a result is not lost because nothing is beside it."""
     if summary["status"] != "COMPLETED" or not summary["validity"]["valid"]:
@@ -64,23 +64,23 @@ def baseline_text(found: Mapping[str, Any]) -> str:
 
 
 def _beside_run(
-    session: ControlSession, patience: Patience, baseline: str, summary: Mapping[str, Any]
+    session: ControlSession, patience: RetryPolicy, baseline: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from loadgen.cli.compare_runs import Refusal, read_pair
-    from loadgen.report.compare import compare
-    from loadgen.report.limits import Limits
+    from loadgen.cli.compare_runs import ComparisonRefusal, read_pair
+    from loadgen.report.comparison import compare
+    from loadgen.report.limits import ChangeLimits
 
     pair = read_pair(session, patience, (baseline, summary["run_id"]), ())
-    if isinstance(pair, Refusal):
+    if isinstance(pair, ComparisonRefusal):
         verdict, reason, exit_code = "not comparable", "; ".join(pair.reasons), NOT_COMPARABLE
     else:
-        comparison = compare(pair.a, pair.b, Limits(), pair.configuration)
+        comparison = compare(pair.a, pair.b, ChangeLimits(), pair.configuration)
         verdict, reason, exit_code = comparison.verdict.value, comparison.reason, comparison.exit_code
     return {"kind": "run", "run_id": baseline, "verdict": verdict, "reason": reason, "exit_code": exit_code}
 
 
 def _beside_trend(
-    session: ControlSession, patience: Patience, baseline: str, summary: Mapping[str, Any]
+    session: ControlSession, patience: RetryPolicy, baseline: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
     from loadgen.cli.trend_runs import read_trend
 
@@ -91,16 +91,17 @@ def _beside_trend(
     return {**found, "verdict": trend.verdict.value, "reason": trend.reason, "exit_code": trend.exit_code}
 
 
-def _fit(session: ControlSession, patience: Patience, name: str) -> str:
+def _fit(session: ControlSession, patience: RetryPolicy, name: str) -> str:
     import json
 
-    from loadgen.control import run_names, test_results
-    from loadgen.report.likeness import unfit
+    from loadgen.control import run_lookup
+    from loadgen.control.tables import test_results
+    from loadgen.report.likeness import why_not_comparable
 
-    run = run_names.find(session, patience, name)
+    run = run_lookup.find_run(session, patience, name)
     rows = patience.call(lambda: test_results.read(session, run.run_id))
     stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
-    why = unfit("it", run.run_id, run.status.value, None if stored is None else json.loads(stored))
+    why = why_not_comparable("it", run.run_id, run.status.value, None if stored is None else json.loads(stored))
     if why is not None:
         raise UsageError(
             f"--baseline {name}: {why}",
@@ -109,7 +110,7 @@ def _fit(session: ControlSession, patience: Patience, name: str) -> str:
     return run.run_id
 
 
-def _look(place: ControlPlace, action: Callable[[ControlSession, Patience], Result]) -> Result:
+def _look(place: ControlPlaneLocation, action: Callable[[ControlSession, RetryPolicy], Result]) -> Result:
     return with_control_session(
         action,
         name="baseline",

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.place import Command
+from loadgen.cli.options import Command
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
-    from loadgen.control.place import ControlPlace
-    from loadgen.model.queue import Judging
+    from loadgen.control.location import ControlPlaneLocation
+    from loadgen.model.queue import BaselineCheck
 
 TREND = "trend"
 
@@ -33,10 +33,10 @@ def check_confirm(baseline: str | None, confirm: bool) -> None:
         raise UsageError("--confirm needs --baseline trend", remedy="Add --baseline trend.")
 
 
-def judging_of(baseline: str | None, confirm: bool, place: ControlPlace) -> Judging:
+def baseline_check_of(baseline: str | None, confirm: bool, place: ControlPlaneLocation) -> BaselineCheck:
     """For a run that is done later: what it will be compared with, which must be fit for that now."""
     from loadgen.cli.baseline import check_baseline
-    from loadgen.model.queue import Judging
+    from loadgen.model.queue import BaselineCheck
 
     check_confirm(baseline, confirm)
-    return Judging(baseline=None if baseline is None else check_baseline(baseline, place), confirm=confirm)
+    return BaselineCheck(baseline=None if baseline is None else check_baseline(baseline, place), confirm=confirm)

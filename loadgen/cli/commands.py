@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """One sub-command: where its code is, and what `loadgen --help` says without importing it."""
 
     target: str
@@ -13,122 +13,127 @@ class Entry:
 
 
 COMMANDS = {
-    "doctor": Entry(
+    "doctor": CommandEntry(
         "loadgen.cli.doctor:doctor",
         "Check this machine, the connection, the rights and the tables.",
         "loadgen doctor -c prod my-benchmark/scenario.yaml",
     ),
-    "setup": Entry(
+    "setup": CommandEntry(
         "loadgen.cli.setup:setup",
         "Create or update the tables in which loadgen keeps its runs.",
         "loadgen setup -c prod",
     ),
-    "grants": Entry(
+    "grants": CommandEntry(
         "loadgen.cli.grants:grants",
         "Print the GRANT statements that loadgen's roles need, offline.",
         "loadgen grants my-benchmark/scenario.yaml --user NIGHTLY > grants.sql",
     ),
-    "connections": Entry(
+    "connections": CommandEntry(
         "loadgen.cli.connections:connections",
         "List the Snowflake connections loadgen can use, and test one.",
         "loadgen connections test -c prod",
     ),
-    "init": Entry(
+    "init": CommandEntry(
         "loadgen.cli.init:init",
         "Write a commented scenario to start from, with editor support.",
         "loadgen init my-benchmark",
     ),
-    "validate": Entry(
+    "validate": CommandEntry(
         "loadgen.cli.validate:validate",
         "Check scenario files and show what a run would do, offline.",
         "loadgen validate examples/quickstart.yaml --plan",
     ),
-    "prepare": Entry(
+    "prepare": CommandEntry(
         "loadgen.cli.prepare:prepare",
         "Create and fill the tables of a scenario; resumable.",
         "loadgen prepare examples/quickstart.yaml",
     ),
-    "run": Entry(
+    "run": CommandEntry(
         "loadgen.cli.run:run",
         "Run a scenario: prepare, warm up, measure, report.",
         "loadgen run examples/quickstart.yaml",
     ),
-    "watch": Entry(
+    "watch": CommandEntry(
         "loadgen.cli.watch:watch",
         "Show a run live, from anywhere, until it ends.",
         "loadgen watch latest",
     ),
-    "status": Entry(
+    "status": CommandEntry(
         "loadgen.cli.status:status",
         "Show what a run is doing now.",
         "loadgen status latest",
     ),
-    "stop": Entry(
+    "stop": CommandEntry(
         "loadgen.cli.stop:stop",
         "Ask a run to end gracefully, from anywhere.",
         "loadgen stop 20261115-0200-orders-7f3a",
     ),
-    "runs": Entry(
+    "runs": CommandEntry(
         "loadgen.cli.runs:runs",
         "List runs, show one, read its log, recover lost ones.",
         "loadgen runs show latest",
     ),
-    "compare": Entry(
+    "compare": CommandEntry(
         "loadgen.cli.compare:compare",
         "Compare two runs: what changed, how sure that is, is it worse.",
         "loadgen compare latest~1 latest --html compare.html",
     ),
-    "trend": Entry(
+    "trend": CommandEntry(
         "loadgen.cli.trend:trend",
         "Look at a scenario's runs over time: is the newest worse?",
         "loadgen trend orders-mix --html trend.html",
     ),
-    "report": Entry(
+    "report": CommandEntry(
         "loadgen.cli.report:report",
         "Make the report of a run again, from its tables.",
         "loadgen report latest --out report.html",
     ),
-    "queue": Entry(
+    "queue": CommandEntry(
         "loadgen.cli.queue:queue",
         "Queue runs: add, list, show, cancel and retry them.",
         "loadgen queue add nightly.yaml --priority 5",
     ),
-    "pool": Entry(
+    "pool": CommandEntry(
         "loadgen.cli.pool:pool",
         "Execute queued runs on this machine.",
         "loadgen pool run -c prod --max 4 --labels zone=eu",
     ),
-    "workers": Entry(
+    "workers": CommandEntry(
         "loadgen.cli.workers:workers",
         "List the runners of all pools; drain one, or mark it as gone.",
         "loadgen workers list -c prod --status ONLINE",
     ),
-    "schedule": Entry(
+    "schedule": CommandEntry(
         "loadgen.cli.schedule:schedule",
         "Queue scenarios by cron expressions.",
         'loadgen schedule add nightly nightly.yaml --cron "0 2 * * *"',
     ),
-    "schema": Entry(
+    "schema": CommandEntry(
         "loadgen.cli.schema:schema",
         "Print the JSON Schema of scenario files.",
         "loadgen schema > scenario.schema.json",
     ),
-    "worker": Entry(
+    "completion": CommandEntry(
+        "loadgen.cli.completion:completion",
+        "Print the script that lets a shell complete commands.",
+        "loadgen completion bash",
+    ),
+    "worker": CommandEntry(
         "loadgen.cli.worker:worker",
         "Be one worker process of a run; spawners start it.",
         "loadgen worker --run-id RUN --worker-group-id 0 --worker-group-count 1",
     ),
-    "upload": Entry(
+    "upload": CommandEntry(
         "loadgen.cli.upload:upload",
         "Store results that workers had to keep on this machine.",
         "loadgen upload 20261115-0200-orders-7f3a",
     ),
-    "enrich": Entry(
+    "enrich": CommandEntry(
         "loadgen.cli.enrich:enrich",
         "Add Snowflake's own times to the statements a run has logged.",
         "loadgen enrich latest -c prod",
     ),
-    "embedded": Entry(
+    "embedded": CommandEntry(
         "loadgen.cli.embedded:embedded",
         "Run the local Snowflake-compatible server: no account needed.",
         "loadgen embedded serve --port 8085",
@@ -136,7 +141,7 @@ COMMANDS = {
 }
 
 SECTIONS = {
-    "Scenarios and runs": ("init", "validate", "prepare", "run", "watch", "status", "stop", "schema"),
+    "Scenarios and runs": ("init", "validate", "prepare", "run", "watch", "status", "stop", "schema", "completion"),
     "Results": ("runs", "report", "compare", "trend", "enrich", "upload"),
     "Snowflake account": ("connections", "doctor", "grants", "setup", "embedded"),
     "Nightly benchmarks": ("schedule", "queue", "pool", "workers"),
@@ -144,7 +149,7 @@ SECTIONS = {
 }
 FIRST_STEPS = ("run", "init", "validate", "runs", "doctor")  # whose examples `loadgen --help` shows
 
-ELSEWHERE = {  # what people type, and where it is
+COMMAND_HINTS = {  # what people type, and where it is
     "plan": "validate --plan",
     "list": "runs list",
     "ls": "runs list",

@@ -10,11 +10,12 @@ import click
 
 from loadgen.cli.common import echo, print_lines, terminal_width
 from loadgen.cli.control_session import control_options, with_control_session
-from loadgen.cli.place import format_option
+from loadgen.cli.options import format_option
+from loadgen.cli.output import print_verdict
 from loadgen.errors import LoadgenError
 
 if TYPE_CHECKING:
-    from loadgen.cli.compare_runs import Refusal
+    from loadgen.cli.compare_runs import ComparisonRefusal
 
 
 class NotComparable(LoadgenError):
@@ -78,10 +79,10 @@ def compare(
     one is not COMPLETED or is INVALID, or their scenario, warehouse size, driver or workers differ. A and B are ids of
     runs, beginnings that no other run has, latest, or latest~1 for the one before.
     """
-    from loadgen.cli.compare_runs import Refusal, read_pair
-    from loadgen.report.compare import compare as compare_runs
+    from loadgen.cli.compare_runs import ComparisonRefusal, read_pair
     from loadgen.report.compare_json import comparison_data
     from loadgen.report.compare_text import comparison_text
+    from loadgen.report.comparison import compare as compare_runs
     from loadgen.report.limits import parse_limits
     from loadgen.report.text import verdict_lines
 
@@ -94,7 +95,7 @@ def compare(
         schema=schema,
         warehouse=warehouse,
     )
-    if isinstance(pair, Refusal):
+    if isinstance(pair, ComparisonRefusal):
         return _refuse(pair, output)
     comparison = compare_runs(pair.a, pair.b, wanted, pair.configuration)
     if html_file is not None:
@@ -102,15 +103,18 @@ def compare(
         from loadgen.report.compare_html import comparison_html
 
         write_file(html_file, comparison_html(comparison))
-    if output == "json":
-        echo(json.dumps(comparison_data(comparison), indent=2))
-    else:
-        width = terminal_width()
-        print_lines(verdict_lines(comparison_text(comparison, width), comparison.verdict.value, width))
-    return comparison.exit_code
+
+    def tell() -> None:
+        if output == "json":
+            echo(json.dumps(comparison_data(comparison), indent=2))
+        else:
+            width = terminal_width()
+            print_lines(verdict_lines(comparison_text(comparison, width), comparison.verdict.value, width))
+
+    return print_verdict(comparison.exit_code, tell)
 
 
-def _refuse(refusal: Refusal, output: str) -> int:
+def _refuse(refusal: ComparisonRefusal, output: str) -> int:
     """As JSON it is an answer like any other; as text it is an error."""
     from loadgen.report.compare_json import refusal_data
     from loadgen.report.compare_text import differences_text

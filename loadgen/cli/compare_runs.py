@@ -8,25 +8,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.control import (
-    run_names,
+from loadgen.control import run_lookup
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.session import ControlSession
+from loadgen.control.tables import (
     run_status,
     test_results,
     warehouse_poll_snapshots,
     window_results,
     worker_metrics_snapshots,
 )
-from loadgen.control.retry import Patience
-from loadgen.control.run_status import Run
-from loadgen.control.session import ControlSession
+from loadgen.control.tables.run_status import Run
 from loadgen.errors import UsageError
 from loadgen.log import printable
-from loadgen.metrics.document import WindowRow, read_window
-from loadgen.metrics.result import WindowResult, merge
+from loadgen.metrics.window import WindowResult, merge
+from loadgen.metrics.window_codec import EncodedWindow, read_window
 from loadgen.model.run import Phase
-from loadgen.report.compare import Measured
-from loadgen.report.likeness import Difference, Setting, differences, unfit, unused
-from loadgen.report.seconds import series_of
+from loadgen.report.comparison import MeasuredRun
+from loadgen.report.likeness import RunConditions, SettingDifference, differences, unmatched_keys, why_not_comparable
+from loadgen.report.seconds import measured_seconds
 
 MODE = "load.mode"  # what a response time is depends on it: runs of different modes are never comparable
 KEYS_NAMED = 3  # in a sentence; more are counted
@@ -36,21 +36,21 @@ _LIST = "`loadgen runs list` shows the runs there are."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class ComparisonRefusal:
     """Why two runs are not comparable, and what can be done."""
 
     a: str
     b: str
     reasons: tuple[str, ...]
     hint: str
-    configuration: tuple[Difference, ...]
+    configuration: tuple[SettingDifference, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    a: Measured
-    b: Measured
-    configuration: tuple[Difference, ...]
+class ComparablePair:
+    a: MeasuredRun
+    b: MeasuredRun
+    configuration: tuple[SettingDifference, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +59,12 @@ class _Known:
 
     run: Run
     summary: Mapping[str, Any] | None
-    setting: Setting
+    setting: RunConditions
 
 
 def read_pair(
-    session: ControlSession, patience: Patience, names: Sequence[str], varied: Sequence[str]
-) -> Pair | Refusal:
+    session: ControlSession, patience: RetryPolicy, names: Sequence[str], varied: Sequence[str]
+) -> ComparablePair | ComparisonRefusal:
     """Both runs, with everything that a comparison needs; or why there can be none."""
     a, b = (_known(session, patience, name) for name in names)
     if a.run.run_id == b.run.run_id:
@@ -72,19 +72,21 @@ def read_pair(
     found = differences(a.setting, b.setting, varied) if a.summary and b.summary else ()  # else little is known
     reasons = _reasons(a, b, found)
     if reasons:
-        return Refusal(a=a.run.run_id, b=b.run.run_id, reasons=reasons, hint=_hint(a, b, found), configuration=found)
-    strange = unused(varied, found)
+        return ComparisonRefusal(
+            a=a.run.run_id, b=b.run.run_id, reasons=reasons, hint=_hint(a, b, found), configuration=found
+        )
+    strange = unmatched_keys(varied, found)
     if strange:
         raise UsageError(
             f"--vary {strange[0]}: it does not differ between the two runs",
             remedy=f"What differs: {', '.join(one.key for one in found[:HINT_KEYS]) or 'nothing'}.",
         )
     first, second = (_measured(session, patience, known) for known in (a, b))
-    return Pair(a=first, b=second, configuration=found)
+    return ComparablePair(a=first, b=second, configuration=found)
 
 
-def _known(session: ControlSession, patience: Patience, name: str) -> _Known:
-    run = run_names.find(session, patience, name)
+def _known(session: ControlSession, patience: RetryPolicy, name: str) -> _Known:
+    run = run_lookup.find_run(session, patience, name)
     config = patience.call(lambda: run_status.read_config(session, run.run_id))
     rows = patience.call(lambda: test_results.read(session, run.run_id))
     polls = patience.call(lambda: warehouse_poll_snapshots.read(session, run.run_id))
@@ -93,7 +95,7 @@ def _known(session: ControlSession, patience: Patience, name: str) -> _Known:
     return _Known(
         run=run,
         summary=summary,
-        setting=Setting(
+        setting=RunConditions(
             config=json.loads(config or "{}"),
             environment=(summary or {}).get("environment", {}),
             workers=run.workers_expected,
@@ -102,12 +104,12 @@ def _known(session: ControlSession, patience: Patience, name: str) -> _Known:
     )
 
 
-def _reasons(a: _Known, b: _Known, found: Sequence[Difference]) -> tuple[str, ...]:
+def _reasons(a: _Known, b: _Known, found: Sequence[SettingDifference]) -> tuple[str, ...]:
     runs = (("A", a), ("B", b))
     reasons = [
         why
         for letter, known in runs
-        if (why := unfit(letter, known.run.run_id, known.run.status.value, known.summary)) is not None
+        if (why := why_not_comparable(letter, known.run.run_id, known.run.status.value, known.summary)) is not None
     ]
     if reasons:
         return tuple(reasons)
@@ -126,8 +128,8 @@ def _reasons(a: _Known, b: _Known, found: Sequence[Difference]) -> tuple[str, ..
     return tuple(reasons)
 
 
-def _hint(a: _Known, b: _Known, found: Sequence[Difference]) -> str:
-    if any(unfit("", "", known.run.status.value, known.summary) for known in (a, b)):
+def _hint(a: _Known, b: _Known, found: Sequence[SettingDifference]) -> str:
+    if any(why_not_comparable("", "", known.run.status.value, known.summary) for known in (a, b)):
         return f"Choose runs that were completed and are valid. {_LIST}"
     forbidding = [one.key for one in found if one.forbids]
     statements = [set(known.summary["statements"]) for known in (a, b) if known.summary is not None]
@@ -138,12 +140,12 @@ def _hint(a: _Known, b: _Known, found: Sequence[Difference]) -> str:
     return f"If this difference is what you want to compare, add {options}"
 
 
-def _measured(session: ControlSession, patience: Patience, known: _Known) -> Measured:
+def _measured(session: ControlSession, patience: RetryPolicy, known: _Known) -> MeasuredRun:
     run_id = known.run.run_id
     windows: dict[str, list[WindowResult]] = {}
     for row in patience.call(lambda: window_results.read(session, run_id)):
         if row.phase is Phase.MEASUREMENT:
-            written = WindowRow(
+            written = EncodedWindow(
                 window_id=row.window_id,
                 phase=row.phase.value,
                 step_id=row.step_id,
@@ -153,11 +155,11 @@ def _measured(session: ControlSession, patience: Patience, known: _Known) -> Mea
             )
             windows.setdefault(row.worker_id, []).append(read_window(written))
     summary = known.summary or {}
-    return Measured(
+    return MeasuredRun(
         run_id=run_id,
         scenario=known.run.test_name,
         started_at=summary.get("started_at"),
         merged=merge(windows.values()),
-        series=series_of(patience.call(lambda: worker_metrics_snapshots.read(session, run_id)), windows),
+        series=measured_seconds(patience.call(lambda: worker_metrics_snapshots.read(session, run_id)), windows),
         find_max=summary.get("find_max"),
     )

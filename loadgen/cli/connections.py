@@ -7,15 +7,15 @@ from typing import Any
 
 import click
 
-from loadgen.cli.away import away_from_main_thread
+from loadgen.cli.away import run_in_thread
 from loadgen.cli.common import echo
-from loadgen.cli.place import serving
+from loadgen.cli.options import embedded_server_if_needed
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
 from loadgen.snowflake import driver
-from loadgen.snowflake.lookup import find_profile, known_profiles
-from loadgen.snowflake.probe import ROUND_TRIPS, Probe, probe
-from loadgen.snowflake.profile import Profile
+from loadgen.snowflake.probe import ROUND_TRIPS, ConnectionProbe, probe
+from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.profile_lookup import find_profile, known_profiles
 
 _format = click.option(
     "--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print."
@@ -34,7 +34,8 @@ def connections() -> None:
 @_format
 def list_connections(output: str) -> None:
     """Show every connection, and where it comes from. Secrets are never shown."""
-    profiles, default, warnings = known_profiles(embedded=_running_server())
+    address, where = _running_server()
+    profiles, default, warnings = known_profiles(embedded=address, embedded_origin=where)
     for warning in dict.fromkeys([*warnings, *(warning for profile in profiles for warning in profile.warnings)]):
         echo(f"warning: {warning}", err=True)
     rows = [{**_row(profile), "default": profile.name == default} for profile in profiles]
@@ -51,19 +52,19 @@ def list_connections(output: str) -> None:
 @_format
 def test_connection(name: str | None, output: str) -> None:
     """Connect once, show who we are there, and time the round trip."""
-    with serving(name):
+    with embedded_server_if_needed(name):
         profile = find_profile(name)
         for warning in profile.warnings:
             echo(f"warning: {warning}", err=True)
-        found = away_from_main_thread(lambda: probe(profile), name="connections-test")
+        found = run_in_thread(lambda: probe(profile), name="connections-test")
     if output == "json":
         echo(json.dumps(_as_json(profile, found), indent=2))
     else:
         echo(_table(_as_lines(profile, found)))
 
 
-def _running_server() -> tuple[str, str] | None:
-    """The address of the server that runs on the data directory, and how it was found."""
+def _running_server() -> tuple[str | None, str]:
+    """The address of the server that runs on the data directory, None when none does; and where that is."""
     from loadgen.embedded.datadir import choose_data_dir, running_server
 
     data_dir = choose_data_dir()
@@ -71,10 +72,10 @@ def _running_server() -> tuple[str, str] | None:
         address = running_server(data_dir)
         if address is not None:
             return f"{address.host}:{address.port}", f"running on {data_dir}"
-    return None
+    return None, f"starts when needed on {data_dir}"
 
 
-def _row(profile: Profile) -> dict[str, Any]:
+def _row(profile: ConnectionProfile) -> dict[str, Any]:
     running = "host" in profile.fields or not profile.is_embedded
     values = {
         "name": profile.name,
@@ -87,7 +88,7 @@ def _row(profile: Profile) -> dict[str, Any]:
     return {key: None if value is None else printable(value, 300) for key, value in values.items()}
 
 
-def _as_json(profile: Profile, found: Probe) -> dict[str, Any]:
+def _as_json(profile: ConnectionProfile, found: ConnectionProbe) -> dict[str, Any]:
     return {
         "connection": profile.name,
         "host": profile.address,
@@ -108,7 +109,7 @@ def _as_json(profile: Profile, found: Probe) -> dict[str, Any]:
     }
 
 
-def _as_lines(profile: Profile, found: Probe) -> list[tuple[str, ...]]:
+def _as_lines(profile: ConnectionProfile, found: ConnectionProbe) -> list[tuple[str, ...]]:
     facts = {key: value for key, value in _as_json(profile, found).items() if key != "round_trip_ms"}
     lines = [(key.replace("_", " "), _shown(value)) for key, value in facts.items()]
     return [*lines, ("round trip", f"p50 {found.round_trip_ms_p50:.1f} ms of {ROUND_TRIPS} tries")]

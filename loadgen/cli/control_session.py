@@ -8,35 +8,35 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from loadgen.cli.away import away_from_main_thread
+from loadgen.cli.away import run_in_thread
 from loadgen.cli.common import echo
-from loadgen.cli.place import Command, meant, place_options, serving
+from loadgen.cli.options import Command, embedded_server_if_needed, location_options, resolve_target
 from loadgen.log import printable
 
 if TYPE_CHECKING:
-    from loadgen.control.retry import Patience
+    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlFailed, ControlSession
 
 Result = TypeVar("Result")
 
 NO_SUCH_TABLE = 2003
-ATTEMPTS = 5  # half a minute of pauses; a person waits
+INTERACTIVE_ATTEMPTS = 5  # half a minute of pauses; a person waits
 
 
 def control_options(command: Command) -> Command:
     """-c, and where the tables are."""
     return click.option("-c", "--connection", metavar="NAME", help="The control plane's connection.")(
-        place_options(command)
+        location_options(command)
     )
 
 
-def place_given(options: Mapping[str, str | None]) -> dict[str, str | None]:
+def location_arguments(options: Mapping[str, str | None]) -> dict[str, str | None]:
     """What control_options gave."""
     return {name: options[name] for name in ("connection", "database", "schema", "warehouse")}
 
 
 def with_control_session(
-    action: Callable[[ControlSession, Patience], Result],
+    action: Callable[[ControlSession, RetryPolicy], Result],
     *,
     name: str,
     connection: str | None,
@@ -45,16 +45,19 @@ def with_control_session(
     warehouse: str | None,
 ) -> Result:
     """What `action` finds out, with a session of its own and some patience."""
-    aim = meant(None, connection, database=database, schema=schema, warehouse=warehouse)
+    aim = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse)
     stop = threading.Event()
 
     def look() -> Result:
         from loadgen.cli.tables import ensure_tables
-        from loadgen.control.retry import Patience
+        from loadgen.control.retry import RetryPolicy
         from loadgen.control.session import ControlFailed, ControlSession
         from loadgen.snowflake.profile import EMBEDDED
 
-        session, patience = ControlSession(aim.place, role=name), Patience(stop=stop, attempts=ATTEMPTS, note=note)
+        session, patience = (
+            ControlSession(aim.place, role=name),
+            RetryPolicy(stop=stop, attempts=INTERACTIVE_ATTEMPTS, note=note),
+        )
         try:
             return action(session, patience)
         except ControlFailed as error:
@@ -70,7 +73,7 @@ def with_control_session(
             echo(f"warning: {printable(str(error))}; trying again", err=True)
 
     try:
-        with serving(aim.place.connection):
-            return away_from_main_thread(look, name=name)
+        with embedded_server_if_needed(aim.place.connection):
+            return run_in_thread(look, name=name)
     finally:
         stop.set()  # after Ctrl-C the thread is left behind, and has nothing to say any more

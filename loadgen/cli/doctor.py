@@ -18,17 +18,24 @@ from typing import TYPE_CHECKING
 import click
 
 from loadgen.cli.common import echo, print_lines, terminal_width
-from loadgen.cli.place import Meant, format_option, meant, scenario_option, serving
+from loadgen.cli.options import (
+    CommandTarget,
+    embedded_server_if_needed,
+    format_option,
+    resolve_target,
+    scenario_options,
+)
 from loadgen.clock import SystemClock
+from loadgen.embedded.client import server_line
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
-    from loadgen.doctor.examine import Examined
-    from loadgen.report.text import Line
+    from loadgen.doctor.check_runner import CheckedFinding
+    from loadgen.report.text import TextLine
 
-GOODBYE_S = 5.0
+CLOSE_TIMEOUT_S = 5.0
 NAME_WIDTH = 20
 
 # mark: (sign, sign where the terminal has only ASCII, colour)
@@ -42,7 +49,7 @@ _ARROW = ("→", "->")
 
 
 @click.command()
-@scenario_option
+@scenario_options
 @format_option
 def doctor(file: Path | None, connection: str | None, output: str) -> int:
     """Check that everything is ready for a run; changes nothing.
@@ -54,37 +61,39 @@ def doctor(file: Path | None, connection: str | None, output: str) -> int:
     Marks: ✓ ready, ! works but is worth knowing, ✗ a run would fail, · not looked at. Each says what to do.
     Exit code: 0 when nothing is ✗, 2 when the configuration is, 3 when anything else is.
     """
-    aim = meant(file, connection)
+    aim = resolve_target(file, connection)
     with ExitStack() as stack:
         trouble: LoadgenError | None = None
+        server: str | None = None
         try:
-            stack.enter_context(serving(aim.connection, aim.place.connection))
+            address = stack.enter_context(embedded_server_if_needed(aim.connection, aim.place.connection))
+            server = None if address is None else server_line(address)
         except LoadgenError as error:  # found by a check: the others still have something to say
             trouble = error
-        examined = _examined(aim, trouble)
+        examined = _examined(aim, server, trouble)
         if output == "text":
             examined = _printed(examined)
         found = list(examined)
-    from loadgen.doctor.examine import exit_code
+    from loadgen.doctor.check_runner import exit_code
 
     code = exit_code(found)
     echo(json.dumps(_as_json(found, code), indent=2) if output == "json" else _summary(found))
     return code
 
 
-def _examined(aim: Meant, trouble: LoadgenError | None) -> Iterator[Examined]:
+def _examined(aim: CommandTarget, server: str | None, trouble: LoadgenError | None) -> Iterator[CheckedFinding]:
+    from loadgen.doctor.bounded_executor import BoundedExecutor
+    from loadgen.doctor.check_runner import run_checks
     from loadgen.doctor.checks import checks
-    from loadgen.doctor.examine import examine
-    from loadgen.doctor.lane import Lane
-    from loadgen.doctor.subject import Facts, Sessions, Subject
+    from loadgen.doctor.subject import DoctorSessions, DoctorTarget, KnownFacts
 
-    subject, facts = Subject(connection=aim.connection, place=aim.place, loaded=aim.loaded), Facts()
-    lane = Lane(lambda: Sessions(subject, facts), name="doctor")
-    yield from examine(checks(subject, SystemClock(), trouble), lane)
-    lane.close(limit_s=GOODBYE_S)
+    subject, facts = DoctorTarget(connection=aim.connection, place=aim.place, loaded=aim.loaded), KnownFacts()
+    lane = BoundedExecutor(lambda: DoctorSessions(subject, facts), name="doctor")
+    yield from run_checks(checks(subject, SystemClock(), server, trouble), lane)
+    lane.close(limit_s=CLOSE_TIMEOUT_S)
 
 
-def _printed(examined: Iterable[Examined]) -> Iterator[Examined]:
+def _printed(examined: Iterable[CheckedFinding]) -> Iterator[CheckedFinding]:
     section, only_ascii = "", not _knows_signs()
     for each in examined:
         if each.check.section != section:
@@ -94,18 +103,18 @@ def _printed(examined: Iterable[Examined]) -> Iterator[Examined]:
         yield each
 
 
-def _lines(each: Examined, only_ascii: bool, width: int | None) -> Iterator[Line]:
-    from loadgen.report.text import Line, wrapped
+def _lines(each: CheckedFinding, only_ascii: bool, width: int | None) -> Iterator[TextLine]:
+    from loadgen.report.text import TextLine, wrapped
 
     finding = each.finding
     sign, in_ascii, colour = _SIGNS[finding.mark]
     mark = in_ascii if only_ascii else sign
     said = printable(finding.said)
     text = f"  {mark} {each.check.name.ljust(NAME_WIDTH)}  {said}"
-    yield from wrapped(Line(text, mark if colour else "", colour, indent=NAME_WIDTH + 6), width)
-    yield from (Line(f"      {printable(detail)}") for detail in finding.details)
+    yield from wrapped(TextLine(text, mark if colour else "", colour, indent=NAME_WIDTH + 6), width)
+    yield from (TextLine(f"      {printable(detail)}") for detail in finding.details)
     if finding.remedy is not None:
-        yield from wrapped(Line(f"      {_ARROW[only_ascii]} {printable(finding.remedy)}", indent=8), width)
+        yield from wrapped(TextLine(f"      {_ARROW[only_ascii]} {printable(finding.remedy)}", indent=8), width)
 
 
 def _knows_signs() -> bool:
@@ -119,7 +128,7 @@ def _knows_signs() -> bool:
     return True
 
 
-def _summary(found: list[Examined]) -> str:
+def _summary(found: list[CheckedFinding]) -> str:
     marks = [each.finding.mark for each in found]
     failures, warnings = marks.count("failed"), marks.count("warning")  # type: ignore[arg-type]
     if not failures and not warnings:
@@ -128,7 +137,7 @@ def _summary(found: list[Examined]) -> str:
     return ", ".join([*parts, *([counted(warnings, "warning")] if warnings else [])])
 
 
-def _as_json(found: list[Examined], code: int) -> dict[str, object]:
+def _as_json(found: list[CheckedFinding], code: int) -> dict[str, object]:
     listed = [
         {
             "section": each.check.section,

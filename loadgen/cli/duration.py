@@ -8,7 +8,7 @@ from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.units import parse_duration_s
 
-LONGEST_S = 36_500 * 86_400.0  # a hundred years: calendars end somewhere
+DURATION_MAX_S = 36_500 * 86_400.0  # a hundred years: calendars end somewhere
 
 
 def duration_s(text: str, option: str) -> float:
@@ -17,6 +17,6 @@ def duration_s(text: str, option: str) -> float:
         seconds = parse_duration_s(text)
     except ValueError:
         seconds = math.nan
-    if not seconds <= LONGEST_S:
+    if not seconds <= DURATION_MAX_S:
         raise UsageError(f"{option} is {printable(text, 40)!r}", remedy=f"Write {option} 90d, 12h, 30m or 45s.")
     return seconds

@@ -10,6 +10,8 @@ from loadgen.cli.common import echo, raise_priority
 from loadgen.errors import EmbeddedServerError, UsageError
 
 PASSWORD_IN = "passwords are checked; the password is in "
+DATA_IN = "the data directory is "
+NOTHING_KEPT = "nothing is kept: this engine has no data directory"
 NO_PASSWORD = "passwords are not checked: any user of this machine may enter; --auth checks them"
 
 
@@ -42,7 +44,8 @@ def serve(
     port: int, data_dir: Path | None, engine: str, service_time: str | None, slots: int, auth: bool, seed: int,
     until_eof: bool,
 ) -> None:  # fmt: skip
-    """Serve on 127.0.0.1 until Ctrl-C. Prints `listening on 127.0.0.1:PORT` when ready, and who may enter.
+    """Serve on 127.0.0.1 until Ctrl-C. Prints `listening on 127.0.0.1:PORT` when ready, who may enter, and where
+    the data is.
 
     Without --auth any user of this machine may enter with any password.
 
@@ -50,7 +53,7 @@ def serve(
     Connect with any Snowflake driver:
       host=127.0.0.1 port=8085 protocol=http account=embedded user=me password=any
     """
-    from loadgen.embedded.datadir import Address, choose_data_dir
+    from loadgen.embedded.datadir import ListenAddress, choose_data_dir
     from loadgen.embedded.service_time import parse_service_time
 
     try:
@@ -60,26 +63,28 @@ def serve(
 
     raise_priority()  # service times are kept as exactly as the machine allows
 
-    def ready(address: Address, password_file: Path | None) -> None:
-        who = NO_PASSWORD if password_file is None else f"{PASSWORD_IN}{password_file}"
-        echo(f"listening on {address.host}:{address.port}\n{who}")
-
     try:
         from loadgen.embedded import server
+    except ModuleNotFoundError as error:
+        raise _not_installed(error) from error
+    options = server.ServerOptions(
+        port=port,
+        data_dir=choose_data_dir(data_dir),
+        engine=engine,
+        service_time=service_time,
+        slots=slots,
+        auth=auth,
+        seed=seed,
+        until_eof=until_eof,
+    )
 
-        server.serve(
-            server.Options(
-                port=port,
-                data_dir=choose_data_dir(data_dir),
-                engine=engine,
-                service_time=service_time,
-                slots=slots,
-                auth=auth,
-                seed=seed,
-                until_eof=until_eof,
-            ),
-            ready,
-        )
+    def ready(address: ListenAddress, password_file: Path | None) -> None:
+        who = NO_PASSWORD if password_file is None else f"{PASSWORD_IN}{password_file}"
+        kept = NOTHING_KEPT if options.engine == "null" else f"{DATA_IN}{options.data_dir}"
+        echo(f"listening on {address.host}:{address.port}\n{who}\n{kept}")
+
+    try:
+        server.serve(options, ready)
     except ModuleNotFoundError as error:
         raise _not_installed(error) from error
 

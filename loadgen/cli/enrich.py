@@ -12,16 +12,16 @@ import click
 
 from loadgen.cli.common import echo
 from loadgen.cli.control_session import control_options, with_control_session
-from loadgen.cli.place import format_option
+from loadgen.cli.options import format_option
 from loadgen.errors import Busy, RunFailed
 from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
-    from loadgen.control.retry import Patience
+    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
     from loadgen.report.enrichment import EnrichmentResult
-    from loadgen.report.record import RunRecord
+    from loadgen.results.records import RunRecord
 
 
 @click.command(
@@ -71,27 +71,28 @@ def enrich(
     if result.error is not None:
         raise result.error
     if record is not None:
-        from loadgen.cli.amended_files import rewrite_files
+        from loadgen.cli.amended_files import rewrite_reports
         from loadgen.report.enrichment import with_enrichment
         from loadgen.worker.arguments import is_id
 
         folder = output_dir / result.run_id
-        if is_id(result.run_id) and rewrite_files(folder, record, lambda summary: with_enrichment(summary, result)):
+        if is_id(result.run_id) and rewrite_reports(folder, record, lambda summary: with_enrichment(summary, result)):
             echo(f"wrote the reports in {printable(str(folder))} again", err=True)
     echo(json.dumps(_as_json(result), indent=2) if output == "json" else "\n".join(_lines(result)))
 
 
 def _enrich(
-    session: ControlSession, patience: Patience, name: str, *, wait: bool, hybrid: bool
+    session: ControlSession, patience: RetryPolicy, name: str, *, wait: bool, hybrid: bool
 ) -> tuple[EnrichmentResult, RunRecord | None]:
-    from loadgen.cli.amended_files import amend_stored
-    from loadgen.control import run_names, run_status
+    from loadgen.cli.amended_files import update_stored_summary
+    from loadgen.control import run_lookup
+    from loadgen.control.tables import run_status
     from loadgen.report.enrichment import with_enrichment
     from loadgen.scenario.frozen import thaw
-    from loadgen.scenario.scenario import Enrichment
-    from orchestrator.enrich import Effort, enrich_run
+    from loadgen.scenario.model import EnrichmentMode
+    from orchestrator.enrich import EnrichmentOptions, enrich_run
 
-    run = run_names.find(session, patience, name)
+    run = run_lookup.find_run(session, patience, name)
     if not run.status.is_terminal:
         raise Busy(
             f"run {run.run_id} is still {run.status}: its statements are logged when it ends",
@@ -101,12 +102,14 @@ def _enrich(
     if config is None:
         raise RunFailed(f"run {run.run_id} has vanished", remedy="`loadgen runs list` shows the runs there are.")
     scenario = thaw(config, os.environ)
-    asked = Enrichment.ON if hybrid or scenario.enrichment is Enrichment.ON else Enrichment.AUTO
-    effort = Effort(limit_s=None, wait=wait, enabled=asked, told=_tell if wait else lambda _: None)
+    asked = EnrichmentMode.ON if hybrid or scenario.enrichment is EnrichmentMode.ON else EnrichmentMode.AUTO
+    effort = EnrichmentOptions(limit_s=None, wait=wait, enabled=asked, told=_tell if wait else lambda _: None)
     result = enrich_run(session, patience, run.run_id, scenario, effort=effort)
     if result.error is not None:
         return result, None
-    return result, amend_stored(session, patience, run.run_id, lambda summary: with_enrichment(summary, result))
+    return result, update_stored_summary(
+        session, patience, run.run_id, lambda summary: with_enrichment(summary, result)
+    )
 
 
 def _tell(coming: int) -> None:

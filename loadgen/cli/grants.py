@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING
 import click
 
 from loadgen.cli.common import echo
-from loadgen.cli.place import Meant, format_option, meant, place_options, scenario_option, warn
+from loadgen.cli.options import (
+    CommandTarget,
+    format_option,
+    location_options,
+    print_scenario_warnings,
+    resolve_target,
+    scenario_options,
+)
 from loadgen.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from loadgen.control.grants import Target
+    from loadgen.control.setup.grants import GrantTarget
 
 
 @click.command()
-@scenario_option
-@place_options
+@scenario_options
+@location_options
 @click.option("--user", "users", metavar="NAME", multiple=True, help="Who runs scenarios. May be repeated.")
 @click.option("--admin", "admins", metavar="NAME", multiple=True, help="Who sets up and prepares. May be repeated.")
 @click.option("--queue-user", "queue_users", metavar="NAME", multiple=True, help="Who uses the queue. May be repeated.")
@@ -42,10 +49,10 @@ def grants(
     warehouse, and each of its tables with what the statements do to it. Review it, and have it run by SECURITYADMIN.
     Connects to nothing; -c only supplies names that the scenario leaves out.
     """
-    from loadgen.control import grants as rights
+    from loadgen.control.setup import grants as rights
 
-    aim = meant(file, connection, database=database, schema=schema, warehouse=warehouse)
-    warn(aim.loaded)
+    aim = resolve_target(file, connection, database=database, schema=schema, warehouse=warehouse)
+    print_scenario_warnings(aim.loaded)
     scenario = aim.loaded.scenario if aim.loaded is not None else None
     target = _target(aim) if scenario is not None else None
     parts = rights.grants(aim.place, scenario, target, users=users, admins=admins, queue_users=queue_users)
@@ -56,21 +63,21 @@ def grants(
         echo(rights.script(parts))
 
 
-def _target(aim: Meant) -> Target:
+def _target(aim: CommandTarget) -> GrantTarget:
     """The scenario's target; what it leaves out is the connection's, if that can be found here."""
-    from loadgen.control.grants import Target
-    from loadgen.snowflake.lookup import find_profile
+    from loadgen.control.setup.grants import GrantTarget
+    from loadgen.snowflake.profile_lookup import find_profile
 
     assert aim.loaded is not None
     wanted = aim.loaded.scenario.target
     if wanted.warehouse and wanted.database and wanted.schema:
-        return Target(warehouse=wanted.warehouse, database=wanted.database, schema=wanted.schema)
+        return GrantTarget(warehouse=wanted.warehouse, database=wanted.database, schema=wanted.schema)
     try:
         profile = find_profile(aim.connection)
     except ConfigurationError as error:
         echo(f"warning: {error}", err=True)
-        return Target(warehouse=wanted.warehouse, database=wanted.database, schema=wanted.schema)
-    return Target(
+        return GrantTarget(warehouse=wanted.warehouse, database=wanted.database, schema=wanted.schema)
+    return GrantTarget(
         warehouse=wanted.warehouse or profile.text("warehouse"),
         database=wanted.database or profile.text("database"),
         schema=wanted.schema or profile.text("schema"),

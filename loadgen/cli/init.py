@@ -25,15 +25,15 @@ def init(directory: Path) -> None:
         raise ConfigurationError(f"{scenario} is already there", remedy="Choose another directory: loadgen init DIR")
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if _write_new(directory / SCHEMA, resources.files("schemas").joinpath(SCHEMA).read_text("utf-8")):
-            echo(f"wrote {directory / SCHEMA}")
+        new_schema = _write_new(directory / SCHEMA, resources.files("schemas").joinpath(SCHEMA).read_text("utf-8"))
         if not _write_new(scenario, resources.files("loadgen.scenario").joinpath("starter.yaml").read_text("utf-8")):
             raise ConfigurationError(f"{scenario} is already there", remedy="Choose another directory.")
     except OSError as error:
         raise ConfigurationError(
             f"cannot write to {directory}: {error.strerror}", remedy="Choose another directory: loadgen init DIR"
         ) from error
-    echo(f"wrote {scenario}")
+    for path in [directory / SCHEMA] * new_schema + [scenario]:
+        echo(f"wrote {path}")
     echo(f"next: loadgen validate {scenario} --plan", err=True)
     echo(f"      loadgen run {scenario}", err=True)
 

@@ -18,21 +18,22 @@ import json
 import logging
 import os
 import re
-import select
+import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 import click
 
 import loadgen
-from loadgen.cli.commands import COMMANDS, ELSEWHERE, FIRST_STEPS, SECTIONS, Entry
+from loadgen.cli.commands import COMMAND_HINTS, COMMANDS, FIRST_STEPS, SECTIONS, CommandEntry
 from loadgen.cli.common import echo
-from loadgen.errors import LoadgenError
+from loadgen.cli.output import OutputClosed, discard_output, flush_output, output_failures
+from loadgen.errors import LoadgenError, OutputFailed
 from loadgen.log import LINE_LIMIT, configure, printable, redact
 
 PROGRAM = "loadgen"
@@ -95,28 +96,6 @@ def _global_options(*, hidden: bool) -> list[click.Parameter]:
     ]
 
 
-class ReaderLeft(Exception):
-    """Whoever read our output went away, as `| head` does. Not an OSError: click would make that exit code 1, a bug."""
-
-
-@contextlib.contextmanager
-def _telling_reader_left() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError as error:
-        if _has_no_reader(sys.stdout) or _has_no_reader(sys.stderr):
-            raise ReaderLeft from error
-        raise ConnectionError(f"a connection broke: {error}") from error  # some other pipe or socket: never silent
-
-
-def _has_no_reader(stream: TextIO | None) -> bool:
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or no real file
-        poll = select.poll()
-        poll.register(stream.fileno(), 0)  # type: ignore[union-attr]
-        return any(events & select.POLLERR for _, events in poll.poll(0))
-    return False
-
-
 class LazyGroup(click.Group):
     """Knows its sub-commands from a table and imports only the one that is called."""
 
@@ -139,18 +118,18 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] in COMMANDS or args[0].startswith("-"):
             return super().resolve_command(ctx, args)
-        near = ELSEWHERE.get(args[0]) or _near(args[0], COMMANDS)
+        near = COMMAND_HINTS.get(args[0]) or _near(args[0], COMMANDS)
         suggestion = f"; did you mean {near!r}?" if near else ""
         raise click.UsageError(f"no such command {args[0]!r}{suggestion}", ctx)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        with _telling_reader_left():
+        with output_failures():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _telling_reader_left():
+        with output_failures():
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -192,7 +171,7 @@ def _first_sentence(text: str) -> str:
     return sentence + dot.rstrip()
 
 
-def _examples(entries: Sequence[Entry]) -> str:
+def _examples(entries: Sequence[CommandEntry]) -> str:
     title = "Example:" if len(entries) == 1 else "Examples:"
     return "\n".join(["\b", title, *(f"  {entry.example}" for entry in entries)])
 
@@ -212,7 +191,7 @@ def cli() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ErrorReport:
     """What the user is told, and how the program ends."""
 
     exit_code: int
@@ -244,14 +223,15 @@ def _other_threads() -> list[threading.Thread]:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    if argv is None and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see loadgen/__main__.py
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     _fill_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     _tolerate_any_encoding()
     configure()
     try:
         result = cli.main(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=GlobalOptions())
-        if sys.stdout is not None:
-            sys.stdout.flush()  # now, while a failure can still be told
+        flush_output()
     except KeyboardInterrupt as error:
         code = _fail(error, json_wanted=_wants_json(arguments))
         if argv is None and threading.active_count() > 1:
@@ -270,7 +250,7 @@ def _give_up_stderr() -> None:
         if sys.stderr is not None:
             sys.stderr.flush()
     except (OSError, ValueError):
-        discard(sys.stderr)
+        discard_output(sys.stderr)
 
 
 def _leave(code: int) -> NoReturn:
@@ -284,13 +264,15 @@ def _leave(code: int) -> NoReturn:
 
 def _fail(error: BaseException, *, json_wanted: bool) -> int:
     """Tell the user, and return the exit code."""
-    if isinstance(error, (ReaderLeft, BrokenPipeError)):
-        discard(sys.stdout)
+    if isinstance(error, (OutputClosed, BrokenPipeError)):
+        discard_output(sys.stdout)
         return 141
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         echo(error.format_message(), err=True)
         return error.exit_code
-    failure = describe(error)
+    if isinstance(error, OutputFailed):
+        discard_output(sys.stdout)  # Python would try once more at exit
+    failure = describe_error(error)
     if not isinstance(error, click.ClickException):
         _log.info("command_failed", exc_info=error)
     what, hint = (_told(text or "") for text in (failure.what, failure.hint))
@@ -300,9 +282,7 @@ def _fail(error: BaseException, *, json_wanted: bool) -> int:
             echo(json.dumps({"error": entry}))
         echo(f"error: {what}" + (f"\nhint: {hint}" if hint else ""), err=True)
     except OSError:  # stdout or stderr is gone: the exit code is all that can still be said
-        discard(sys.stdout)
-    if isinstance(error, OSError):
-        discard(sys.stdout)  # perhaps the failure was writing to it, and Python would try once more at exit
+        discard_output(sys.stdout)
     return failure.exit_code
 
 
@@ -311,37 +291,31 @@ def _told(text: str) -> str:
     return re.sub(r"\n(?! )", "\n  ", printable(redact(text), LINE_LIMIT, multiline=True))
 
 
-def describe(error: BaseException) -> Failure:
+def describe_error(error: BaseException) -> ErrorReport:
     """What to tell about an error of any kind."""
     match error:
         case LoadgenError():
-            return Failure(error.exit_code, str(error), error.remedy)
+            return ErrorReport(error.exit_code, str(error), error.remedy)
         case click.UsageError():
             command = error.ctx.command_path if error.ctx else PROGRAM
-            return Failure(error.exit_code, error.format_message(), f"`{command} --help` shows what it accepts.")
+            return ErrorReport(error.exit_code, error.format_message(), f"`{command} --help` shows what it accepts.")
         case click.ClickException():
-            return Failure(max(error.exit_code, 2), error.format_message())  # 1, click's default, is our code for bugs
+            return ErrorReport(
+                max(error.exit_code, 2), error.format_message()
+            )  # 1, click's default, is our code for bugs
         case click.Abort() if isinstance(error.__cause__, EOFError):
-            return Failure(2, "an answer was needed, and there is nobody to ask", "Give the answer as an option.")
+            return ErrorReport(2, "an answer was needed, and there is nobody to ask", "Give the answer as an option.")
         case click.Abort() | KeyboardInterrupt():
-            return Failure(130, "stopped")
+            return ErrorReport(130, "stopped")
         case _:
             said = f": {error}" if str(error) else ""
             hint = "This is a bug or an unforeseen situation. Add --debug to see where it happened."
-            return Failure(1, f"unexpected {type(error).__name__}{said}", hint)
+            return ErrorReport(1, f"unexpected {type(error).__name__}{said}", hint)
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
     """Was `--format json` asked for? Read from the words, since usage errors leave nothing parsed."""
     return "--format=json" in arguments or ("--format", "json") in itertools.pairwise(arguments)
-
-
-def discard(stream: TextIO | None) -> None:
-    """Send what is still buffered nowhere, so that Python does not fail on it a second time at exit."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())  # type: ignore[union-attr]
-        os.close(nowhere)
 
 
 def _tolerate_any_encoding() -> None:

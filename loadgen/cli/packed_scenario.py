@@ -11,7 +11,7 @@ from loadgen.errors import ScenarioInvalid, UsageError
 from loadgen.log import printable
 
 if TYPE_CHECKING:
-    from loadgen.cli.place import Meant
+    from loadgen.cli.options import CommandTarget
 
 CHARACTERS_MAX = 8_000_000  # of all texts together: a row of a hybrid table is not for more
 
@@ -25,13 +25,13 @@ class PackedScenario:
     target: str  # of two with the same target one runs at a time
 
 
-def packed_scenario(file: Path, connection: str | None, aim: Meant) -> PackedScenario:
+def pack_scenario(file: Path, connection: str | None, aim: CommandTarget) -> PackedScenario:
     """The scenario that `aim` was made from, for a host that has other variables and another default connection."""
-    from loadgen.scenario.read import settled_text
-    from loadgen.scenario.scenario import FilePool
+    from loadgen.scenario.model import FilePool
+    from loadgen.scenario.read import portable_text
 
     assert aim.loaded is not None
-    scenario, text = aim.loaded.scenario, settled_text(aim.loaded)
+    scenario, text = aim.loaded.scenario, portable_text(aim.loaded)
     if scenario.connection is None:
         connection = _default_connection()
     names = sorted({pool.file for pool in scenario.pools if isinstance(pool, FilePool)})

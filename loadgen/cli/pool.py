@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.allowed import Allowed, allow_options, default_connection
+from loadgen.cli.allowed import HostPermissions, allow_options, default_connection
 from loadgen.cli.common import echo, unreadable_as_json
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.duration import duration_s
-from loadgen.cli.place import Command, format_option
-from loadgen.cli.words import parse_words
+from loadgen.cli.options import Command, format_option
+from loadgen.cli.words import parse_labels
 from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
-    from loadgen.control.pool_workers import PoolWorker
-    from loadgen.control.retry import Patience
+    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
+    from loadgen.control.tables.pool_workers import PoolWorker
 
 
 @click.group(epilog="\b\nExample:\n  loadgen pool run -c prod --max 4 --labels zone=eu\n  loadgen pool stats -c prod")
@@ -94,22 +94,22 @@ def run(
     schema: str | None,
     warehouse: str | None,
     **runner: Any,
-) -> None:
+) -> int:
     """Keep a pool of runners that execute queued runs and fire schedules.
 
     More runners while many runs wait, fewer when there is nothing to do; dead ones are replaced, old ones recycled. On
     one warehouse one run measures at a time, unless --share-warehouse is given. SIGTERM and Ctrl-C: nothing new is
-    begun, runs under way have --grace to end, then they are stopped and queued again; a second signal stops them at
-    once.
+    begun, runs under way have --grace to end, then they are stopped and queued again; a second signal queues them again
+    within seconds, a third ends at once.
 
     Queued scenarios are data: they may use the pool's connection, and of this host what the options --allow-… name. A
     run that asks for more becomes FAILED; a notify.command that is not allowed is not started. Every event is a line
     on stderr.
     """
-    from loadgen.cli.place import meant, serving
-    from loadgen.cli.pool_job import keep_pool, runner_words
-    from loadgen.cli.runs_folder import make_runs_folder
-    from orchestrator.pool.decisions import PoolRules
+    from loadgen.cli.options import embedded_server_if_needed, resolve_target
+    from loadgen.cli.pool_job import run_pool, runner_command
+    from orchestrator.nightly.pool_size import PoolRules
+    from orchestrator.run_folder import make_runs_folder
 
     rules = PoolRules(
         min_runners=least,
@@ -119,14 +119,15 @@ def run(
         max_age_s=duration_s(max_age, "--max-age"),
         max_runs=max_runs,
     )
-    labels = parse_words(runner["labels"], "--labels")
+    labels = parse_labels(runner["labels"], "--labels")
     poll_s, grace_s = duration_s(runner["poll"], "--poll"), duration_s(runner["grace"], "--grace")
     make_runs_folder(runner["output_dir"])
-    place = meant(None, connection, database=database, schema=schema, warehouse=warehouse).place
-    allowed = Allowed.of_options(runner, place.connection or default_connection())
-    words = runner_words(runner, allowed)
-    with serving(place.connection):
-        keep_pool(place, rules, labels, words, allowed, share=runner["share_warehouse"], poll_s=poll_s, grace_s=grace_s)
+    place = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse).place
+    allowed = HostPermissions.of_options(runner, place.connection or default_connection())
+    words = runner_command(runner, allowed)
+    share = runner["share_warehouse"]
+    with embedded_server_if_needed(place.connection):
+        return run_pool(place, rules, labels, words, allowed, share=share, poll_s=poll_s, grace_s=grace_s)
 
 
 @pool.command("runner", hidden=True, epilog="\b\nExample:\n  loadgen pool runner -c prod --labels zone=eu")
@@ -147,21 +148,21 @@ def runner(
     **allow: Any,
 ) -> None:
     """Be one runner of a pool; its manager talks to it by stdin and stdout."""
-    from loadgen.cli.place import meant
-    from loadgen.cli.pool_job import be_runner
-    from orchestrator.pool.attempt import LOADGEN
-    from orchestrator.pool.runner import RunnerSettings
+    from loadgen.cli.options import resolve_target
+    from loadgen.cli.pool_job import run_runner
+    from orchestrator.nightly.attempt import LOADGEN_COMMAND
+    from orchestrator.nightly.runner import RunnerSettings
 
     settings = RunnerSettings(
         runs_folder=output_dir.resolve(),
         lease_s=duration_s(lease, "--lease"),
         poll_s=duration_s(poll, "--poll"),
         share=share_warehouse,
-        options=("--from-queue", *Allowed.of_options(allow).words),
-        program=LOADGEN if program is None else shlex.split(program),
+        options=("--from-queue", *HostPermissions.of_options(allow).words),
+        program=LOADGEN_COMMAND if program is None else shlex.split(program),
     )
-    place = meant(None, connection, database=database, schema=schema, warehouse=warehouse).place
-    be_runner(place, parse_words(labels, "--labels"), settings, grace_s=duration_s(grace, "--grace"))
+    place = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse).place
+    run_runner(place, parse_labels(labels, "--labels"), settings, grace_s=duration_s(grace, "--grace"))
 
 
 @pool.command("stats", epilog="\b\nExample:\n  loadgen pool stats -c prod --format json")
@@ -184,8 +185,8 @@ def stats(output: str, **place: str | None) -> None:
         echo(f"  {printable(worker_id, 100)}  {worker['status']}  {printable(worker['current_run'] or 'idle')}")
 
 
-def _stats(session: ControlSession, patience: Patience) -> dict[str, Any]:
-    from loadgen.control import pool_workers
+def _stats(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
+    from loadgen.control.tables import pool_workers
     from loadgen.model.pool_worker import PoolWorkerStatus
 
     living: list[PoolWorker] = []

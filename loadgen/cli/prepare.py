@@ -27,9 +27,9 @@ from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
-    from loadgen.prepare.prepare import Prepared, PreparedTable, Progress
-    from loadgen.prepare.session import Open, Session
-    from loadgen.scenario.scenario import Scenario
+    from loadgen.prepare.prepare import PreparationProgress, PreparationResult, PreparedTable
+    from loadgen.prepare.session import OpenConnection, PrepareSession
+    from loadgen.scenario.model import Scenario
 
 TICK_S = 0.1
 SQL_SHOWN_MAX = 1_000_000  # characters of one statement; those of a scenario are shorter
@@ -93,21 +93,21 @@ def _scenario(file: Path, overrides: Sequence[str]) -> Scenario:
 
 def _server_for(scenario: Scenario, connection: str | None) -> AbstractContextManager[object]:
     """The embedded server when it is meant. Any will do: nothing is measured here."""
-    from loadgen.scenario.scenario import EMBEDDED, Engine
+    from loadgen.scenario.model import EMBEDDED, EmbeddedEngine
 
     if (connection or scenario.connection) != EMBEDDED:
         return nullcontext()
-    if scenario.embedded.engine is Engine.NULL:
+    if scenario.embedded.engine is EmbeddedEngine.NULL:
         raise UsageError("embedded.engine null keeps no tables", remedy="There is nothing to prepare for it.")
-    from loadgen.cli.embedded_server import embedded_server
+    from loadgen.embedded.client import embedded_server
 
     return embedded_server()
 
 
 def _prepare(
     scenario: Scenario, connection: str | None, *, drop: bool, force: bool, quiet: bool, clock: Clock
-) -> Prepared:
-    from loadgen.cli.prepare_display import display_for
+) -> PreparationResult:
+    from loadgen.cli.prepare_progress import preparation_display
     from loadgen.prepare.prepare import PreparationStopped
     from loadgen.prepare.target import opener, target_profile
 
@@ -115,7 +115,7 @@ def _prepare(
     for warning in profile.warnings:
         echo(f"warning: {printable(warning)}", err=True)
     job = _Job(scenario, opener(profile, scenario), drop=drop, force=force, clock=clock)
-    display = display_for(quiet=quiet, clock=clock)
+    display = preparation_display(quiet=quiet, clock=clock)
     with noted_signals() as received:
         try:
             job.start()
@@ -132,7 +132,7 @@ def _prepare(
 
 def _watch(
     job: _Job,
-    show: Callable[[Progress], None],
+    show: Callable[[PreparationProgress], None],
     say: Callable[[str], None],
     received: list[int],
     clock: Clock,
@@ -160,18 +160,20 @@ def _watch(
 class _Job:
     """One preparation in a thread. `progress` is the newest; `result()` may be asked once `done` is set."""
 
-    def __init__(self, scenario: Scenario, open_connection: Open, *, drop: bool, force: bool, clock: Clock) -> None:
-        from loadgen.prepare.prepare import Progress, Step
+    def __init__(
+        self, scenario: Scenario, open_connection: OpenConnection, *, drop: bool, force: bool, clock: Clock
+    ) -> None:
+        from loadgen.prepare.prepare import PreparationProgress, PreparationStep
 
         self.stop = threading.Event()
         self.done = threading.Event()
-        self.progress = Progress(step=Step.LOOKING)
+        self.progress = PreparationProgress(step=PreparationStep.LOOKING)
         self._scenario = scenario
         self._open = open_connection
         self._drop, self._force = drop, force
         self._clock = clock
-        self._session: Session | None = None
-        self._prepared: Prepared | None = None
+        self._session: PrepareSession | None = None
+        self._prepared: PreparationResult | None = None
         self._error: BaseException | None = None
         self._cancelling: threading.Thread | None = None
 
@@ -194,7 +196,7 @@ class _Job:
         where = f": {rows}" if there.table else ""
         self._error = PreparationStopped(f"stopped before the statement under way had ended{where}")
 
-    def result(self) -> Prepared:
+    def result(self) -> PreparationResult:
         if self._error is not None:
             raise self._error
         assert self._prepared is not None, "asked before the end"
@@ -202,10 +204,10 @@ class _Job:
 
     def _run(self) -> None:
         from loadgen.prepare.prepare import prepare_scenario
-        from loadgen.prepare.session import Session
+        from loadgen.prepare.session import PrepareSession
 
         try:
-            self._session = Session(self._open, stop=self.stop, clock=self._clock)
+            self._session = PrepareSession(self._open, stop=self.stop, clock=self._clock)
             try:
                 self._prepared = prepare_scenario(
                     self._session,
@@ -223,7 +225,7 @@ class _Job:
         finally:
             self.done.set()
 
-    def _tell(self, progress: Progress) -> None:
+    def _tell(self, progress: PreparationProgress) -> None:
         self.progress = progress
 
     def _cancel(self) -> None:
@@ -236,7 +238,7 @@ class _Job:
 # --- what is printed -------------------------------------------------------------------------------------------------
 
 
-def _as_text(done: Prepared) -> str:
+def _as_text(done: PreparationResult) -> str:
     lines = [f"{table.name}: {_said(table)}" for table in done.tables]
     if done.statements:
         lines.append(f"prepare.statements: {done.statements} executed")
@@ -245,21 +247,21 @@ def _as_text(done: Prepared) -> str:
 
 
 def _said(table: PreparedTable) -> str:
-    from loadgen.prepare.prepare import Outcome
+    from loadgen.prepare.prepare import TableOutcome
 
     match table.outcome:
-        case Outcome.EXISTING:
+        case TableOutcome.EXISTING:
             return "existing, readable"
-        case Outcome.READY:
+        case TableOutcome.READY:
             return f"already there, {counted(table.rows, 'row')}"
-        case Outcome.RESUMED:
+        case TableOutcome.RESUMED:
             return f"resumed, {table.rows_added:,} of {counted(table.rows, 'row')} added in {table.seconds:.1f} s"
-        case Outcome.CREATED:
+        case TableOutcome.CREATED:
             how = "dropped and created anew" if table.dropped else "created"
             return f"{how}, {counted(table.rows, 'row')} in {table.seconds:.1f} s"
 
 
-def _as_json(done: Prepared) -> str:
+def _as_json(done: PreparationResult) -> str:
     data: dict[str, Any] = asdict(done)
     data["seconds"] = round(done.seconds, 3)
     for table in data["tables"]:

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.common import echo
-from loadgen.cli.control_session import control_options, place_given, with_control_session
+from loadgen.cli.control_session import control_options, location_arguments, with_control_session
 from loadgen.cli.duration import duration_s
-from loadgen.cli.place import format_option
+from loadgen.cli.options import format_option
 from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
-    from loadgen.control.prune import Found, Old
-    from loadgen.control.retry import Patience
+    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
-    from orchestrator.pool.attempt_folders import AttemptFolder
+    from loadgen.control.tables.prune import OldRun, PruneCandidates
+    from orchestrator.nightly.attempt_folders import AttemptFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pruned:
+class PruneResult:
     """What was found, and what was done about it."""
 
-    found: Found
+    found: PruneCandidates
     folders: tuple[AttemptFolder, ...]
     stuck: tuple[AttemptFolder, ...]  # could not be deleted
     deleted: dict[str, int]  # rows by table; empty: nothing was
@@ -58,9 +58,9 @@ def prune(age: str, output_dir: Path, dry_run: bool, output: str, **place: str |
     """
     age_s = duration_s(age, "--older-than")
 
-    def work(session: ControlSession, patience: Patience) -> Pruned:
-        from loadgen.control.prune import delete, look
-        from orchestrator.pool.attempt_folders import remove
+    def work(session: ControlSession, patience: RetryPolicy) -> PruneResult:
+        from loadgen.control.tables.prune import delete, look
+        from orchestrator.nightly.attempt_folders import remove
 
         found = look(session, patience, age_s)
         folders = _unneeded(session, patience, output_dir, age_s)
@@ -70,20 +70,22 @@ def prune(age: str, output_dir: Path, dry_run: bool, output: str, **place: str |
             stuck = tuple(folder for folder in folders if not remove(folder))
             folders = tuple(folder for folder in folders if folder not in stuck)
             deleted = delete(session, patience, found.before) if found.runs or found.queued else {}
-        return Pruned(found=found, folders=folders, stuck=stuck, deleted=deleted, dry_run=dry_run)
+        return PruneResult(found=found, folders=folders, stuck=stuck, deleted=deleted, dry_run=dry_run)
 
-    pruned = with_control_session(work, name="prune", **place_given(place))
+    pruned = with_control_session(work, name="prune", **location_arguments(place))
     for folder in pruned.stuck:
         echo(f"warning: could not delete {printable(str(folder.path), 200)}: may you write to it?", err=True)
     echo(json.dumps(_as_json(pruned), indent=2) if output == "json" else _as_text(pruned))
 
 
-def _unneeded(session: ControlSession, patience: Patience, output_dir: Path, age_s: float) -> tuple[AttemptFolder, ...]:
+def _unneeded(
+    session: ControlSession, patience: RetryPolicy, output_dir: Path, age_s: float
+) -> tuple[AttemptFolder, ...]:
     """Folders of attempts at what is not in the queue any more."""
     from loadgen.clock import SystemClock
-    from loadgen.control import run_queue
-    from loadgen.control.records import RowUnreadable
-    from orchestrator.pool.attempt_folders import old_folders
+    from loadgen.control.rows import RowUnreadable
+    from loadgen.control.tables import run_queue
+    from orchestrator.nightly.attempt_folders import old_folders
 
     def has_ended(queue_id: str) -> bool:
         try:
@@ -96,7 +98,7 @@ def _unneeded(session: ControlSession, patience: Patience, output_dir: Path, age
     return tuple(folder for folder in old_folders(output_dir, before_s) if has_ended(folder.queue_id))
 
 
-def _as_text(pruned: Pruned) -> str:
+def _as_text(pruned: PruneResult) -> str:
     found = pruned.found
     if not (found.runs or found.queued or pruned.folders):
         return "nothing else is that old" if pruned.stuck else "nothing is that old"
@@ -111,13 +113,13 @@ def _as_text(pruned: Pruned) -> str:
     return "\n".join([*lines, f"deleted {all_of_it}: {counted(sum(pruned.deleted.values()), 'row')}"])
 
 
-def _lines(kind: str, found: Sequence[Old]) -> list[str]:
+def _lines(kind: str, found: Sequence[OldRun]) -> list[str]:
     return [
         f"{kind}  {one.id}  {printable(one.scenario, 60)}  ended {one.ended_at:%Y-%m-%d %H:%M} UTC" for one in found
     ]
 
 
-def _as_json(pruned: Pruned) -> dict[str, Any]:
+def _as_json(pruned: PruneResult) -> dict[str, Any]:
     found = pruned.found
     return {
         "runs": [{"run_id": one.id, **_what(one)} for one in found.runs],
@@ -128,5 +130,5 @@ def _as_json(pruned: Pruned) -> dict[str, Any]:
     }
 
 
-def _what(one: Old) -> dict[str, str]:
+def _what(one: OldRun) -> dict[str, str]:
     return {"scenario": one.scenario, "ended_at": f"{one.ended_at.isoformat()}Z"}

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.baseline_options import baseline_options, judging_of
+from loadgen.cli.baseline_options import baseline_check_of, baseline_options
 from loadgen.cli.common import echo, unreadable_as_json, warn_unreadable
 from loadgen.cli.control_session import control_options, with_control_session
-from loadgen.cli.place import format_option, meant, place_options, warn
-from loadgen.cli.who import who
-from loadgen.cli.words import parse_words
+from loadgen.cli.options import format_option, location_options, print_scenario_warnings, resolve_target
+from loadgen.cli.who import user_and_host
+from loadgen.cli.words import parse_labels
 from loadgen.errors import UsageError
 from loadgen.log import printable
 
 if TYPE_CHECKING:
-    from loadgen.cli.waiting import Stranded
-    from loadgen.control.place import ControlPlace
-    from loadgen.control.records import Rows
-    from loadgen.control.retry import Patience
-    from loadgen.control.run_attempts import Attempt
-    from loadgen.control.run_queue import Added, NewQueued, Queued
+    from loadgen.cli.unclaimed_runs import UnclaimedRun
+    from loadgen.control.location import ControlPlaneLocation
+    from loadgen.control.retry import RetryPolicy
+    from loadgen.control.rows import ParsedRows
     from loadgen.control.session import ControlSession
-    from loadgen.model.queue import Judging, QueueStatus
+    from loadgen.control.tables.run_attempts import AttemptRow
+    from loadgen.control.tables.run_queue import EnqueueResult, QueuedRun, QueueRequest
+    from loadgen.model.queue import BaselineCheck, QueueStatus
 
 LIMIT_MAX = 10_000
 
@@ -50,7 +50,7 @@ def queue() -> None:
 @click.option("--idempotency-key", metavar="TEXT", help="Added once for each key: repeating the command is harmless.")
 @click.option("--not-before", metavar="TIME", help="Not earlier: 2026-11-17T02:00, in UTC unless it names an offset.")
 @baseline_options
-@place_options
+@location_options
 @format_option
 def add(
     file: Path,
@@ -79,15 +79,15 @@ def add(
       130, 143      CANCELLED: it was stopped
       others        tried again after a pause, five times in all, then EXHAUSTED
     """
-    from loadgen.cli.packed_scenario import packed_scenario
-    from loadgen.control import run_queue
+    from loadgen.cli.packed_scenario import pack_scenario
+    from loadgen.control.tables import run_queue
 
-    words, at = parse_words(requires, "--requires"), None if not_before is None else _moment(not_before)
+    words, at = parse_labels(requires, "--requires"), None if not_before is None else _moment(not_before)
     _check_key(idempotency_key, run_queue.KEY_MAX)
-    aim = meant(file, connection, **parts)
-    warn(aim.loaded)
-    packed = packed_scenario(file, connection, aim)
-    wanted = run_queue.NewQueued(
+    aim = resolve_target(file, connection, **parts)
+    print_scenario_warnings(aim.loaded)
+    packed = pack_scenario(file, connection, aim)
+    wanted = run_queue.QueueRequest(
         name=packed.name,
         scenario=packed.scenario,
         files=packed.files,
@@ -95,7 +95,7 @@ def add(
         target=packed.target,
         requires=words,
         priority=priority,
-        judging=judging_of(baseline, confirm, aim.place),
+        judging=baseline_check_of(baseline, confirm, aim.place),
         idempotency_key=idempotency_key,
         not_before=at,
     )
@@ -122,14 +122,14 @@ def add(
 def list_queued(limit: int, status: str | None, output: str, **place: str | None) -> None:
     """List queued runs, newest first."""
     from loadgen.cli.queue_view import queued_as_json, table
-    from loadgen.cli.waiting import stranded
-    from loadgen.control import run_queue
+    from loadgen.cli.unclaimed_runs import find_unclaimed_runs
+    from loadgen.control.tables import run_queue
 
     only = None if status is None else _status(status)
 
-    def look(session: ControlSession, patience: Patience) -> tuple[Rows[Queued], tuple[Stranded, ...]]:
+    def look(session: ControlSession, patience: RetryPolicy) -> tuple[ParsedRows[QueuedRun], tuple[UnclaimedRun, ...]]:
         found = patience.call(lambda: run_queue.newest(session, limit, status=only))
-        return found, stranded(session, patience)
+        return found, find_unclaimed_runs(session, patience)
 
     found, stuck = with_control_session(look, name="queue", **place)
     if output == "json":
@@ -151,9 +151,9 @@ def list_queued(limit: int, status: str | None, output: str, **place: str | None
 def show(queue_id: str, output: str, **place: str | None) -> None:
     """Show a queued run and all attempts at it. ID may be shortened."""
     from loadgen.cli.queue_view import as_json, as_text
-    from loadgen.control import run_attempts, run_queue
+    from loadgen.control.tables import run_attempts, run_queue
 
-    def look(session: ControlSession, patience: Patience) -> tuple[Queued, Judging, Rows[Attempt]]:
+    def look(session: ControlSession, patience: RetryPolicy) -> tuple[QueuedRun, BaselineCheck, ParsedRows[AttemptRow]]:
         found = run_queue.find(session, patience, queue_id)
         row = patience.call(lambda: run_queue.read(session, found))
         if row is None:
@@ -175,11 +175,11 @@ def cancel(queue_id: str, output: str, **place: str | None) -> None:
 
     What has ended is left as it is.
     """
-    from loadgen.control import run_queue
+    from loadgen.control.tables import run_queue
 
-    reason = f"cancelled by {who()}"
+    reason = f"cancelled by {user_and_host()}"
 
-    def ask(session: ControlSession, patience: Patience) -> Queued:
+    def ask(session: ControlSession, patience: RetryPolicy) -> QueuedRun:
         return run_queue.cancel(session, patience, run_queue.find(session, patience, queue_id), reason)
 
     _print_asked(with_control_session(ask, name="queue", **place), reason, output)
@@ -191,11 +191,11 @@ def cancel(queue_id: str, output: str, **place: str | None) -> None:
 @format_option
 def retry(queue_id: str, output: str, **place: str | None) -> None:
     """Queue a FAILED, CANCELLED or EXHAUSTED run again. It starts with a full number of attempts."""
-    from loadgen.control import run_queue
+    from loadgen.control.tables import run_queue
 
-    reason = f"tried again by {who()}"
+    reason = f"tried again by {user_and_host()}"
 
-    def ask(session: ControlSession, patience: Patience) -> Queued:
+    def ask(session: ControlSession, patience: RetryPolicy) -> QueuedRun:
         return run_queue.retry(session, patience, run_queue.find(session, patience, queue_id), reason)
 
     row = with_control_session(ask, name="queue", **place)
@@ -207,11 +207,11 @@ def retry(queue_id: str, output: str, **place: str | None) -> None:
     _print_asked(row, reason, output)
 
 
-def _added(place: ControlPlace, wanted: NewQueued) -> Added:
+def _added(place: ControlPlaneLocation, wanted: QueueRequest) -> EnqueueResult:
     from loadgen.cli.tables import ensure_tables
-    from loadgen.control import run_queue
+    from loadgen.control.tables import run_queue
 
-    def put(session: ControlSession, patience: Patience) -> Added:
+    def put(session: ControlSession, patience: RetryPolicy) -> EnqueueResult:
         ensure_tables(session.place, patience)
         return run_queue.add(session, patience, wanted)
 
@@ -225,7 +225,7 @@ def _added(place: ControlPlace, wanted: NewQueued) -> Added:
     )
 
 
-def _print_asked(row: Queued, reason: str, output: str) -> None:
+def _print_asked(row: QueuedRun, reason: str, output: str) -> None:
     if output == "json":
         from loadgen.cli.queue_view import queued_as_json
 

@@ -12,12 +12,12 @@ from loadgen.log import printable
 from loadgen.model.queue import QueueStatus
 
 if TYPE_CHECKING:
-    from loadgen.control.run_attempts import Attempt
-    from loadgen.control.run_queue import Queued
-    from loadgen.model.queue import Judging
+    from loadgen.control.tables.run_attempts import AttemptRow
+    from loadgen.control.tables.run_queue import QueuedRun
+    from loadgen.model.queue import BaselineCheck
 
 
-def table(found: Sequence[Queued]) -> str:
+def table(found: Sequence[QueuedRun]) -> str:
     head = ("ID", "STATUS", "PRIORITY", "ATTEMPTS", "EXIT", "CREATED (UTC)", "WHAT")
     rows = [
         (
@@ -34,7 +34,7 @@ def table(found: Sequence[Queued]) -> str:
     return text_table(head, rows, right=(2, 3, 4))
 
 
-def as_text(row: Queued, judging: Judging, attempts: Sequence[Attempt]) -> str:
+def as_text(row: QueuedRun, judging: BaselineCheck, attempts: Sequence[AttemptRow]) -> str:
     facts = {
         "scenario": printable(row.name, 100),
         "status": row.status.value,
@@ -59,7 +59,7 @@ def as_text(row: Queued, judging: Judging, attempts: Sequence[Attempt]) -> str:
     return "\n".join([*lines, "", _attempts(attempts) if attempts else "nobody has tried yet"])
 
 
-def queued_as_json(row: Queued) -> dict[str, Any]:
+def queued_as_json(row: QueuedRun) -> dict[str, Any]:
     return {
         "queue_id": row.queue_id,
         "idempotency_key": row.idempotency_key,
@@ -82,7 +82,7 @@ def queued_as_json(row: Queued) -> dict[str, Any]:
     }
 
 
-def as_json(row: Queued, judging: Judging, attempts: Sequence[Attempt]) -> dict[str, Any]:
+def as_json(row: QueuedRun, judging: BaselineCheck, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
     history = [
         {
             "epoch": attempt.epoch,
@@ -99,7 +99,7 @@ def as_json(row: Queued, judging: Judging, attempts: Sequence[Attempt]) -> dict[
     return {**queued_as_json(row), **asdict(judging), "history": history}
 
 
-def _attempts(attempts: Sequence[Attempt]) -> str:
+def _attempts(attempts: Sequence[AttemptRow]) -> str:
     head = ("#", "STATUS", "EXIT", "RUN", "BEGUN (UTC)", "BY", "REASON")
     rows = [
         (
@@ -116,7 +116,7 @@ def _attempts(attempts: Sequence[Attempt]) -> str:
     return text_table(head, rows, right=(0, 2))
 
 
-def _what(row: Queued) -> str:
+def _what(row: QueuedRun) -> str:
     """What matters of it now."""
     if row.status in (QueueStatus.RUNNING, QueueStatus.CANCEL_REQUESTED):
         return printable(f"by {row.owner}" + (f", run {row.run_id}" if row.run_id else ""), 120)

@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.common import echo, print_lines, terminal_width
-from loadgen.cli.control_session import control_options, place_given, with_control_session
-from loadgen.cli.place import format_option
-from loadgen.cli.who import who
+from loadgen.cli.control_session import control_options, location_arguments, with_control_session
+from loadgen.cli.options import format_option
+from loadgen.cli.output import print_verdict
+from loadgen.cli.who import user_and_host
 from loadgen.errors import Busy
 from loadgen.log import printable
+from loadgen.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from loadgen.control.retry import Patience
+    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
-    from orchestrator.recover import Left, Recovered
+    from orchestrator.recover import RecoveredRun
+    from orchestrator.run_ownership import SkippedRun
+
+WAIT_S = 60.0  # in all; the margin of a lease, and workers that drain
+MARGIN_S = 0.1  # the server's clock has milliseconds
 
 
 @click.command("recover", epilog="\b\nExample:\n  loadgen runs recover -c prod")
@@ -42,15 +48,21 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
     Such a run ends as FAILED, with everything that was recorded. One whose workers still work (they were started by
     hand, or in containers) is taken over and led to its end, as `loadgen run` would have; Ctrl-C
     stops it. One command leads one run, and names the others. Only runs whose lease expired some seconds ago are
-    touched. Safe to repeat, and by several at once. Exit code 75 when RUN is still led.
+    touched; that of an orchestrator that has ended on this machine is expired at once, and the seconds are waited for.
+    Safe to repeat, and by several at once. Exit code 75 when RUN is still led.
     """
-    from orchestrator.recover import recover as recover_runs
+    from orchestrator.recover import recover_runs
 
-    done, left = with_control_session(
-        lambda session, patience: recover_runs(session, patience, by=who(), only=_id(session, patience, run)),
-        name="recover",
-        **place_given(place),
-    )
+    def act(session: ControlSession, patience: RetryPolicy) -> tuple[list[RecoveredRun], list[SkippedRun]]:
+        return recover_runs(
+            session,
+            patience,
+            by=user_and_host(),
+            only=_id(session, patience, run),
+            wait=RecoveryWait(patience).look_again,
+        )
+
+    done, left = with_control_session(act, name="recover", **location_arguments(place))
     living = [] if end_only else [one for one in left if one.living]
     left = [one for one in left if one not in living]
     if run is not None and left and not left[0].has_ended:
@@ -58,20 +70,41 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
             f"run {left[0].run_id} was left alone: {left[0].why}",
             remedy="`loadgen status` shows what it does; `loadgen stop` asks it to end.",
         )
-    taken, too_many = _lead_on(living, place_given(place), output_dir)
+    taken, too_many = _lead_on(living, location_arguments(place), output_dir)
     left += too_many
-    if output == "json":
-        echo(json.dumps(_as_json(done, left, taken), indent=2))
-    else:
-        _print(done, left, taken)
-    return int(taken[0]["exit_code"]) if run is not None and taken else 0
+
+    def tell() -> None:
+        if output == "json":
+            echo(json.dumps(_as_json(done, left, taken), indent=2))
+        else:
+            _print(done, left, taken)
+
+    return print_verdict(int(taken[0]["exit_code"]) if run is not None and taken else 0, tell)
+
+
+class RecoveryWait:
+    """For runs that can be ended soon: their leader's last statements, or their workers, have not ended yet."""
+
+    def __init__(self, patience: RetryPolicy) -> None:
+        self._patience, self._told = patience, set[str]()
+        self._until_ns = patience.clock.monotonic_ns() + round(WAIT_S * NS_PER_S)
+
+    def look_again(self, soon: Sequence[SkippedRun]) -> bool:
+        for one in soon:
+            if one.run_id not in self._told:
+                echo(printable(f"waiting for run {one.run_id}: {one.why}"), err=True)
+        self._told |= {one.run_id for one in soon}
+        if self._patience.clock.monotonic_ns() >= self._until_ns:
+            return False
+        pause_s = min(one.free_in_s or 0.0 for one in soon) + MARGIN_S
+        return not self._patience.clock.wait(self._patience.stop, pause_s)
 
 
 def _lead_on(
-    living: Sequence[Left], place: dict[str, str | None], output_dir: Path
-) -> tuple[list[dict[str, Any]], list[Left]]:
+    living: Sequence[SkippedRun], place: dict[str, str | None], output_dir: Path
+) -> tuple[list[dict[str, Any]], list[SkippedRun]]:
     """The first of them, to its end. The workers of the others will not wait so long: they are left, and named now."""
-    from loadgen.cli.takeover import EndedMeanwhile, take_over
+    from loadgen.cli.takeover import RunAlreadyEnded, take_over
 
     if not living:
         return [], []
@@ -80,17 +113,17 @@ def _lead_on(
         echo(f"run {run_id} is not led either: lead it on with `loadgen runs recover {run_id}`", err=True)
     try:
         return [take_over(living[0].run_id, place, output_dir)], list(living[1:])
-    except EndedMeanwhile:
+    except RunAlreadyEnded:
         return [], [replace(living[0], why="somebody else has led it to its end", has_ended=True), *living[1:]]
 
 
-def _id(session: ControlSession, patience: Patience, name: str | None) -> str | None:
-    from loadgen.control import run_names
+def _id(session: ControlSession, patience: RetryPolicy, name: str | None) -> str | None:
+    from loadgen.control import run_lookup
 
-    return None if name is None else run_names.find(session, patience, name).run_id
+    return None if name is None else run_lookup.find_run(session, patience, name).run_id
 
 
-def _print(done: Sequence[Recovered], left: Sequence[Left], taken: Sequence[Mapping[str, Any]]) -> None:
+def _print(done: Sequence[RecoveredRun], left: Sequence[SkippedRun], taken: Sequence[Mapping[str, Any]]) -> None:
     from loadgen.report.text import summary_lines
 
     lines = [f"run {one.run_id} is {one.status} now: {one.reason}" for one in done]
@@ -103,7 +136,9 @@ def _print(done: Sequence[Recovered], left: Sequence[Left], taken: Sequence[Mapp
         print_lines(summary_lines(summary, width=terminal_width()))
 
 
-def _as_json(done: Sequence[Recovered], left: Sequence[Left], taken: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _as_json(
+    done: Sequence[RecoveredRun], left: Sequence[SkippedRun], taken: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     return {
         "recovered": [{"run_id": one.run_id, "status": one.status.value, "reason": one.reason} for one in done],
         "left": [{"run_id": one.run_id, "why": one.why} for one in left],

@@ -6,18 +6,18 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from loadgen.cli.runs_folder import open_private
 from loadgen.errors import cannot_write
-from loadgen.report.html import report_html
 from loadgen.report.intervals import intervals_csv
 from loadgen.report.junit import junit_xml
 from loadgen.report.markdown import report_markdown
-from loadgen.report.record import RunRecord
+from loadgen.report.run_page import report_html
 from loadgen.report.text import summary_text
+from loadgen.results.records import RunRecord
+from orchestrator.run_folder import open_private
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # a file that GitHub Actions shows as Markdown
 
@@ -34,17 +34,19 @@ FILES = {"html": "report.html", "md": "report.md", "junit": "junit.xml", "csv": 
 
 def write_reports(folder: Path, record: RunRecord, environ: Mapping[str, str] = os.environ) -> None:
     """All of FILES into the folder of a run; where GitHub Actions asks for it, the Markdown to its summary as well."""
-    for write in report_writers(folder, record, environ):
+    for write in report_writers(folder, record, environ).values():
         write()
 
 
 def report_writers(
     folder: Path, record: RunRecord, environ: Mapping[str, str] = os.environ
-) -> list[Callable[[], None]]:
-    """The same, one by one: a file that fails does not cost the others."""
-    writers: list[Callable[[], None]] = [partial(_write_report, folder, kind, record) for kind in FILES]
+) -> dict[str, Callable[[], None]]:
+    """The same, one by one, by the name of the file: one that fails does not cost the others."""
+    writers: dict[str, Callable[[], None]] = {
+        name: partial(_write_report, folder, kind, record) for kind, name in FILES.items()
+    }
     if page := environ.get(STEP_SUMMARY):
-        writers.append(partial(_append, Path(page), record))
+        writers[f"${STEP_SUMMARY}"] = partial(_append, Path(page), record)
     return writers
 
 
@@ -58,19 +60,30 @@ def _append(path: Path, record: RunRecord) -> None:
 
 
 def write_file(path: Path, content: str) -> None:
-    """Beside it first, then in its place: a reader sees the old file or the new one. A new file is for its owner alone;
-    one that was there keeps its mode."""
+    """Beside it first, then in its place: a reader sees the old file or the new one, and a full disk leaves no part of
+    it. A new file is for its owner alone; one that was there keeps its mode."""
     with _telling(path):
         if path.exists() and not path.is_file():  # /dev/stdout, a pipe: nothing to put in its place
             path.write_text(content, "utf-8", newline="")
             return
         mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0o600
         draft = path.with_name(f".{path.name}.tmp")
-        with open_private(draft, mode) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        with _removed_on_failure(draft):
+            with open_private(draft, mode) as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+
+
+@contextmanager
+def _removed_on_failure(draft: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
 
 
 @contextmanager

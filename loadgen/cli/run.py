@@ -13,18 +13,18 @@ import dataclasses
 import json
 import os
 import signal
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.allowed import Allowed, admitted, allow_options
+from loadgen.cli.allowed import HostPermissions, allow_options, apply_permissions
 from loadgen.cli.baseline_options import baseline_options, check_confirm
 from loadgen.cli.common import echo, print_lines, raise_priority, terminal_width
+from loadgen.cli.output import print_verdict
 from loadgen.cli.signals import noted_signals
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import printable
@@ -33,11 +33,12 @@ from loadgen.units import NS_PER_S
 if TYPE_CHECKING:
     from loadgen.cli.run_job import RunJob
     from loadgen.cli.run_screen import RunDisplay
-    from loadgen.scenario.read import Loaded
-    from loadgen.scenario.scenario import Scenario
+    from loadgen.scenario.model import Scenario
+    from loadgen.scenario.read import LoadedScenario
 
+SUMMARY = "summary.json"
 TICK_S = 0.1
-HURRY_S = 10.0  # after a second signal the run must be over within this time
+FORCED_STOP_S = 10.0  # after a second signal the run must be over within this time
 
 
 @click.command(
@@ -99,7 +100,7 @@ def run(
     The first Ctrl-C, or another of these signals, ends the run gracefully and reports what was measured; the second
     cancels running statements; the third ends at once.
     """
-    allowed = Allowed.of_options(allow) if from_queue else None
+    allowed = HostPermissions.of_options(allow) if from_queue else None
     loaded = _read(file, overrides, allowed)
     if dry_run:
         _print_plan(file, loaded, output)
@@ -107,15 +108,15 @@ def run(
     scenario = _scenario(loaded, connection, labels, allowed)
     check_confirm(baseline, confirm)
     if wait and share_warehouse:
-        raise UsageError("--share-warehouse waits for nobody", remedy="Leave --wait out.")
+        raise UsageError("--wait and --share-warehouse exclude each other", remedy="Leave one of them out.")
     raise_priority()
-    from loadgen.cli.baseline import check_baseline, judge_by, wants_second_run
-    from loadgen.cli.notify import telling
+    from loadgen.cli.baseline import baseline_judge, check_baseline, wants_second_run
     from loadgen.cli.run_job import RunJob
     from loadgen.clock import SystemClock
-    from loadgen.control.place import ControlPlace
+    from loadgen.control.location import ControlPlaneLocation
+    from orchestrator.nightly.notify import notify_when_done
 
-    place = ControlPlace.of_scenario(scenario)
+    place = ControlPlaneLocation.of_scenario(scenario)
     make_job = partial(
         RunJob,
         scenario=scenario,
@@ -126,9 +127,8 @@ def run(
         wait=wait,
         share=share_warehouse,
     )
-    with telling(scenario, _warn) as told, _server_for(scenario):
-        exact = None if baseline is None else check_baseline(baseline, place)
-        judge = judge_by(exact, place)
+    with notify_when_done(scenario, _warn) as told, _server_for(scenario, quiet=quiet):
+        judge = baseline_judge(None if baseline is None else check_baseline(baseline, place), place)
         told.summary = _run(make_job(), judge, quiet=quiet, output=output, again=confirm)
         if confirm and wants_second_run(told.summary):
             echo("a regression is suspected: one more run will tell", err=True)
@@ -145,10 +145,14 @@ Judge = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def _run(job: RunJob, judge: Judge, *, quiet: bool, output: str, again: bool) -> dict[str, Any]:
+    """The summary. Failing to print it is a warning: its verdict is in the files, the tables and the exit code."""
     from loadgen.cli.baseline import baseline_text, wants_second_run
     from loadgen.report.text import summary_lines
 
     def tell(summary: dict[str, Any]) -> None:
+        print_verdict(int(summary["exit_code"]), partial(show, summary), stored=True)
+
+    def show(summary: dict[str, Any]) -> None:
         if output == "json":
             if not (again and wants_second_run(summary)):  # one document: that of the run which tells
                 echo(json.dumps(summary, indent=2))
@@ -160,10 +164,10 @@ def _run(job: RunJob, judge: Judge, *, quiet: bool, output: str, again: bool) ->
         if "baseline" in summary:
             echo(printable(baseline_text(summary["baseline"])))
 
-    return lead_to_the_end(job, quiet=quiet, judge=judge, tell=tell)
+    return follow_run(job, quiet=quiet, judge=judge, tell=tell)
 
 
-def lead_to_the_end(
+def follow_run(
     job: RunJob,
     *,
     quiet: bool,
@@ -188,20 +192,13 @@ def lead_to_the_end(
         _write_summary(job, summary)  # before the baseline is read: it must not be lost
     summary = judge(summary)
     with noted_signals():  # the verdict is known: it is told, whoever is impatient now
-        _write_files(job, summary)
-        _tell(summary, tell)
+        missing = _write_files(job, summary)
+        tell(summary)
+        if missing:  # after the result, where it is not overlooked
+            how = f"`loadgen report {summary['run_id']} --out FILE` makes each of them, once there is room"
+            _warn(printable(f"not written in {job.output}: {', '.join(missing)}; {how}"))
         display.verdict(summary)
     return summary
-
-
-def _tell(summary: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
-    try:
-        tell(summary)
-    except OSError as error:
-        from loadgen.cli.main import discard
-
-        discard(sys.stdout)
-        _warn(f"the result could not be printed: {error.strerror}")
 
 
 def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
@@ -211,7 +208,7 @@ def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
     while not job.clock.wait(job.done, TICK_S):
         if display.show(job.now):
             received.append(signal.SIGINT)
-        late = passed_on == 2 and job.clock.monotonic_ns() - hurried_ns > HURRY_S * NS_PER_S
+        late = passed_on == 2 and job.clock.monotonic_ns() - hurried_ns > FORCED_STOP_S * NS_PER_S
         while passed_on < len(received) or late:
             passed_on += 1
             if passed_on >= 3:
@@ -225,7 +222,7 @@ def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
             job.interrupt(received[0])
 
 
-def _read(file: Path, overrides: Sequence[str], allowed: Allowed | None) -> Loaded:
+def _read(file: Path, overrides: Sequence[str], allowed: HostPermissions | None) -> LoadedScenario:
     """Once: it may be a pipe, and it may change while the run goes on."""
     from loadgen.scenario.read import read_scenario
 
@@ -233,12 +230,12 @@ def _read(file: Path, overrides: Sequence[str], allowed: Allowed | None) -> Load
     return read_scenario(file, overrides=overrides, environ=os.environ, variables=variables)
 
 
-def with_control_of_environment(scenario: Scenario) -> Scenario:
+def with_control_plane_of_queue(scenario: Scenario) -> Scenario:
     """A queued run is recorded where its queue is. What is the same already is left: it counts for comparisons."""
-    from loadgen.control.place import ControlPlace
+    from loadgen.control.location import ControlPlaneLocation
 
-    own, told = ControlPlace.of_scenario(scenario), ControlPlace.from_environment()
-    default = ControlPlace()
+    own, told = ControlPlaneLocation.of_scenario(scenario), ControlPlaneLocation.from_environment()
+    default = ControlPlaneLocation()
     changed = {
         name: getattr(told, name)
         for name in ("connection", "database", "schema", "warehouse")
@@ -249,7 +246,7 @@ def with_control_of_environment(scenario: Scenario) -> Scenario:
 
 
 def _scenario(
-    loaded: Loaded, connection: str | None, labels: Sequence[str], allowed: Allowed | None = None
+    loaded: LoadedScenario, connection: str | None, labels: Sequence[str], allowed: HostPermissions | None = None
 ) -> Scenario:
     from loadgen.cli.validate import _cores
     from loadgen.scenario.workers import with_workers
@@ -262,7 +259,7 @@ def _scenario(
     given = dict(_label(text) for text in labels)
     scenario = dataclasses.replace(scenario, labels={**scenario.labels, **given})
     if allowed is not None:
-        scenario = admitted(with_control_of_environment(scenario), allowed, _warn)
+        scenario = apply_permissions(with_control_plane_of_queue(scenario), allowed, _warn)
     return with_workers(scenario, _cores())
 
 
@@ -273,46 +270,57 @@ def _label(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _server_for(scenario: Scenario) -> AbstractContextManager[object]:
-    """The embedded server, when the target or the control plane is meant to be there."""
-    from loadgen.scenario.scenario import EMBEDDED, Engine
+@contextlib.contextmanager
+def _server_for(scenario: Scenario, *, quiet: bool) -> Iterator[None]:
+    """The embedded server, when the target or the control plane is meant to be there; it is named first."""
+    from loadgen.scenario.model import EMBEDDED, EmbeddedEngine
 
     if EMBEDDED not in (scenario.connection, scenario.control.connection):
-        return nullcontext()
-    if scenario.embedded.engine is Engine.NULL:
+        yield
+        return
+    if scenario.embedded.engine is EmbeddedEngine.NULL:
         raise UsageError("embedded.engine null keeps no tables, and so no run", remedy="Leave embedded.engine out.")
-    from loadgen.cli.embedded_server import embedded_server
+    from loadgen.cli.run_lines import RunLines
+    from loadgen.clock import SystemClock
+    from loadgen.embedded.client import embedded_server, server_line
 
-    return embedded_server()
+    with embedded_server() as address:
+        RunLines(SystemClock(), quiet=quiet).say(server_line(address))
+        yield
 
 
 def _write_summary(job: RunJob, summary: Mapping[str, Any]) -> None:
     from loadgen.cli.report_files import write_file
 
     assert job.output is not None
-    write_file(job.output / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_file(job.output / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
 
-def _write_files(job: RunJob, summary: dict[str, Any]) -> None:
-    """What a run leaves in its folder. The verdict is known: a file that cannot be written is a warning."""
+def _write_files(job: RunJob, summary: dict[str, Any]) -> list[str]:
+    """What a run leaves in its folder. The verdict is known: a file that cannot be written is a warning,
+    and its name is returned."""
     from loadgen.cli.report_files import report_writers
 
     assert job.output is not None
-    writers: list[Callable[[], None]] = [partial(_write_summary, job, summary)]
+    writers: dict[str, Callable[[], None]] = {SUMMARY: partial(_write_summary, job, summary)}
     if job.record is not None:
-        writers += report_writers(job.output, dataclasses.replace(job.record, summary=summary))
-    for write in writers:
+        writers |= report_writers(job.output, dataclasses.replace(job.record, summary=summary))
+    missing = []
+    for name, write in writers.items():
         try:
             write()
         except LoadgenError as error:
+            missing.append(name)
             _warn(f"{printable(str(error))}. {printable(error.remedy)}")
         except Exception as error:  # a bug in a report
-            _warn(f"a file of the run was not written: {type(error).__name__}: {printable(str(error))}")
+            missing.append(name)
+            _warn(f"{name} was not written: {type(error).__name__}: {printable(str(error))}")
+    return missing
 
 
-def _print_plan(file: Path, loaded: Loaded, output: str) -> None:
-    from loadgen.cli.validate import Result, _as_json, _as_text, _cores
+def _print_plan(file: Path, loaded: LoadedScenario, output: str) -> None:
+    from loadgen.cli.validate import FileValidation, _as_json, _as_text, _cores
     from loadgen.scenario.plan import plan
 
-    result = Result(file=str(file), warnings=loaded.warnings, plan=plan(loaded, cores=_cores()))
+    result = FileValidation(file=str(file), warnings=loaded.warnings, plan=plan(loaded, cores=_cores()))
     echo(_as_json([result]) if output == "json" else _as_text([result]))

@@ -5,64 +5,65 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from loadgen.cli.common import echo
-from loadgen.cli.embedded_server import warehouse_model
 from loadgen.cli.run_record import read_record
-from loadgen.cli.runs_folder import LOGS, SPOOL, make_run_folder, make_runs_folder, remove_run_folder
-from loadgen.cli.who import who
+from loadgen.cli.warehouse_model import warehouse_model
+from loadgen.cli.who import user_and_host
 from loadgen.cli.worker_entry import run_child
 from loadgen.clock import Clock
-from loadgen.control import run_status
 from loadgen.control.lease import LeaseTimes
-from loadgen.control.migrations import require_current
-from loadgen.control.place import ControlPlace
-from loadgen.control.retry import Patience
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
-from loadgen.control.setup import do as set_up
-from loadgen.control.setup import look as look_at_setup
+from loadgen.control.setup.installer import apply_setup as set_up
+from loadgen.control.setup.installer import inspect_setup as look_at_setup
+from loadgen.control.setup.migrations import require_current
+from loadgen.control.tables import run_status
 from loadgen.errors import LoadgenError, cannot_write
 from loadgen.log import LINE_LIMIT, logged_to, printable
-from loadgen.prepare.pools import read_pools
-from loadgen.prepare.prepare import PreparationStopped, Progress, prepare_scenario
-from loadgen.prepare.session import Session
+from loadgen.prepare.prepare import PreparationProgress, PreparationStopped, prepare_scenario
+from loadgen.prepare.session import PrepareSession
 from loadgen.prepare.target import opener, server_version, target_profile
-from loadgen.report.record import RunRecord
+from loadgen.prepare.value_pools import read_pools
 from loadgen.report.summary import with_unstored
+from loadgen.results.records import RunRecord
 from loadgen.scenario.frozen import secrets_in
-from loadgen.scenario.scenario import EMBEDDED, Pin, Scenario, SpawnerKind
-from loadgen.snowflake.ident import Ident
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
-from loadgen.worker.upload import SPOOL_VARIABLE, Unsent, keep, spooled
-from orchestrator.recover import deserted, end_orphans
+from loadgen.scenario.model import EMBEDDED, CorePinning, Scenario, SpawnerKind
+from loadgen.snowflake.ident import Identifier
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
+from loadgen.worker.spool import SPOOL_VARIABLE, UnsentRows, keep, spooled
+from orchestrator.recover import recover_orphans, unled_run_on
+from orchestrator.run_folder import LOGS, SPOOL, make_run_folder, make_runs_folder, remove_if_empty, remove_run_folder
 from orchestrator.run_id import new_run_id
-from orchestrator.service import Circumstances, Finished, OrchestratorService
+from orchestrator.run_snapshot import RunSnapshot
+from orchestrator.service import Disturbances, FinishedRun, OrchestratorService, TargetInfo
 from orchestrator.spawn.external import ExternalSpawner
 from orchestrator.spawn.local import LocalSpawner
 from orchestrator.spawn.spawner import Spawner
 from orchestrator.spawn.spcs import SpcsSpawner
-from orchestrator.spawn.spcs_job import Job, check_containers
+from orchestrator.spawn.spcs_service import SpcsJob, require_spcs_settings
 from orchestrator.spawn.subprocess import SubprocessSpawner
-from orchestrator.tick import Tick
-from orchestrator.warehouse import check_cost
-from orchestrator.warehouse_lease import Queue, Warehouse, alone_on
+from orchestrator.warehouse import require_visible_cost
+from orchestrator.warehouse_lease import TargetWarehouse, WarehouseWait, exclusive_warehouse
 
-LOG = "loadgen.log"
+LOG_FILE = "loadgen.log"
+NOT_ALONE = "another run may have used the warehouse: the lease on it was lost, or somebody shares it"
 RESULT_FOLDER = "orchestrator"  # in the spool, beside those of workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Now:
+class JobStatus:
     """Where the job is: what it does in words, and the newest look at the preparation or the run."""
 
     doing: str
     run_id: str | None = None
-    progress: Progress | None = None
-    tick: Tick | None = None
+    progress: PreparationProgress | None = None
+    tick: RunSnapshot | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,14 +77,14 @@ class RunJob:
     text: str | None = None  # of the scenario, as it was read
     wait: bool = False  # for another run on the same warehouse
     share: bool = False  # the warehouse with other runs
-    now: Now = field(default_factory=lambda: Now(doing="connecting"))
+    now: JobStatus = field(default_factory=lambda: JobStatus(doing="connecting"))
     done: threading.Event = field(default_factory=threading.Event)
     stop: threading.Event = field(default_factory=threading.Event)  # before there is a run to interrupt
     output: Path | None = None
     record: RunRecord | None = None  # for the reports, once the run has ended
     taken_over: str | None = None  # the run whose workers are ours now
     _service: OrchestratorService | None = None
-    _finished: Finished | None = None
+    _finished: FinishedRun | None = None
     _error: BaseException | None = None
 
     def start(self) -> None:
@@ -96,7 +97,7 @@ class RunJob:
         if self._service is not None:
             self._service.interrupt(number)
 
-    def result(self) -> Finished:
+    def result(self) -> FinishedRun:
         if self._error is not None:
             raise self._error
         assert self._finished is not None, "asked before the end"
@@ -115,22 +116,25 @@ class RunJob:
         finally:
             self.done.set()
 
-    def _steps(self) -> Finished:
-        scenario, place = self.scenario, ControlPlace.of_scenario(self.scenario)
+    def _steps(self) -> FinishedRun:
+        scenario, place = self.scenario, ControlPlaneLocation.of_scenario(self.scenario)
         make_runs_folder(self.runs_folder)
-        patience = Patience(stop=self.stop, clock=self.clock)
+        patience = RetryPolicy(stop=self.stop, clock=self.clock)
         if scenario.spawner.kind is SpawnerKind.SPCS:
-            check_containers(scenario, place)
+            require_spcs_settings(scenario, place)
         self._ensure_tables(place, patience)
         if scenario.guardrails.max_credits is not None:
-            check_cost(scenario)
-        self._end_orphans(place, patience)
-        with self._alone_on_warehouse(place) as alone:
-            return self._prepare_and_run(place, alone)
+            require_visible_cost(scenario)
+        left_soon = self._end_orphans(place, patience)
+        with self._on_warehouse(place) as disturbances:
+            finished = self._prepare_and_run(place, disturbances)
+        if left_soon and finished.unstored is None:  # their leader had died too recently
+            self._end_orphans(place, RetryPolicy(stop=self.stop, attempts=1, clock=self.clock))
+        return finished
 
-    def _prepare_and_run(self, place: ControlPlace, alone: Callable[[], bool]) -> Finished:
+    def _prepare_and_run(self, place: ControlPlaneLocation, disturbances: Disturbances) -> FinishedRun:
         scenario = self.scenario
-        self.now = Now(doing="preparing tables")
+        self.now = JobStatus(doing="preparing tables")
         session = self._target_session()
         try:
             prepare_scenario(
@@ -143,7 +147,7 @@ class RunJob:
         service = OrchestratorService(
             place,
             lambda run_id: self._spawner(place, run_id),
-            alone=alone,
+            disturbances=disturbances,
             circumstances=circumstances,
             clock=self.clock,
         )
@@ -159,17 +163,19 @@ class RunJob:
             remove_run_folder(output)
             raise
         self.output = output
-        self.now = Now(doing="starting workers", run_id=run_id)
-        with logged_to(self.output / LOG):
+        self.now = JobStatus(doing="starting workers", run_id=run_id)
+        with logged_to(self.output / LOG_FILE):
             return self._reported(place, service.start_run(run_id, lambda tick: self._saw(run_id, tick)))
 
-    def _target_session(self) -> Session:
-        return Session(opener(target_profile(self.scenario, None), self.scenario), stop=self.stop, clock=self.clock)
+    def _target_session(self) -> PrepareSession:
+        return PrepareSession(
+            opener(target_profile(self.scenario, None), self.scenario), stop=self.stop, clock=self.clock
+        )
 
-    def _circumstances(self, session: Session) -> Circumstances:
-        return Circumstances(server=server_version(session), shared_warehouse=self.share)
+    def _circumstances(self, session: PrepareSession) -> TargetInfo:
+        return TargetInfo(server=server_version(session), shared_warehouse=self.share)
 
-    def _reported(self, place: ControlPlace, finished: Finished) -> Finished:
+    def _reported(self, place: ControlPlaneLocation, finished: FinishedRun) -> FinishedRun:
         """The run has its verdict, and whatever fails from here on must not cost it."""
         self._finished = finished
         assert self.output is not None
@@ -178,29 +184,30 @@ class RunJob:
             self._read_record(place, finished.run_id)
         else:
             try:
-                keep(spool / RESULT_FOLDER, finished.run_id, Unsent(result=finished.unstored))
+                keep(spool / RESULT_FOLDER, finished.run_id, UnsentRows(result=finished.unstored))
             except OSError as error:
                 _show(f"warning: {cannot_write(spool, error, 'summary.json has the result.')}")
             later = f"`loadgen upload {finished.run_id}`, then `loadgen runs recover`"
             _show(f"warning: the control plane did not take the result: {later}")
         here = {name.rpartition("-")[0] or name: rows for name, rows in spooled(spool).items()}
+        remove_if_empty(self.output / SPOOL)
         summary = with_unstored(finished.summary, {**finished.summary.get("unstored", {}), **here})
         return replace(finished, summary=summary)
 
-    def _read_record(self, place: ControlPlace, run_id: str) -> None:
+    def _read_record(self, place: ControlPlaneLocation, run_id: str) -> None:
         """What the reports are made of, from the tables."""
-        self.now = Now(doing="writing the report", run_id=run_id)
+        self.now = JobStatus(doing="writing the report", run_id=run_id)
         session = ControlSession(place, role="report")
         try:
             # A stop of its own: that of the run may be set, and would end the first repetition.
-            patience = Patience(stop=threading.Event(), clock=self.clock, attempts=3)
+            patience = RetryPolicy(stop=threading.Event(), clock=self.clock, attempts=3)
             self.record = read_record(session, patience, run_id)
         except Exception as error:  # a bug, too
             _show(f"warning: no report was made: {error}; `loadgen report {run_id}` makes it later")
         finally:
             session.close()
 
-    def _ensure_tables(self, place: ControlPlace, patience: Patience) -> None:
+    def _ensure_tables(self, place: ControlPlaneLocation, patience: RetryPolicy) -> None:
         """On the embedded server they are made when missing; elsewhere that is somebody's decision."""
         if place.connection == EMBEDDED:
             setup = look_at_setup(place, patience)
@@ -213,53 +220,65 @@ class RunJob:
         finally:
             session.close()
 
-    def _end_orphans(self, place: ControlPlace, patience: Patience) -> None:
+    def _end_orphans(self, place: ControlPlaneLocation, patience: RetryPolicy) -> bool:
+        """True: some run can be ended in a while."""
         session = ControlSession(place, role="recover")
         try:
-            end_orphans(session, patience, by=who())
+            return recover_orphans(session, patience, by=user_and_host())
         finally:
             session.close()
 
     @contextmanager
-    def _alone_on_warehouse(self, place: ControlPlace) -> Iterator[Callable[[], bool]]:
-        """Preparing is work for the warehouse as well: it would disturb whoever measures there."""
+    def _on_warehouse(self, place: ControlPlaneLocation) -> Iterator[Disturbances]:
+        """Take the warehouse. The block gets a function that says what has disturbed the run there up to now.
+
+        Preparing is work for the warehouse as well: it would disturb whoever measures there. A run that shares the
+        warehouse sets its model first: one that is refused has then shared nothing. One that wants to be alone may have
+        to wait, and must not change the model meanwhile.
+        """
         timing = self.scenario.timing
         times = LeaseTimes(ttl_s=timing.lease_ttl_s, renew_s=timing.lease_renew_s, margin_s=timing.lease_margin_s)
-        warehouse = Warehouse.of_profile(target_profile(self.scenario, None))
-        patience = Patience(stop=self.stop, clock=self.clock)
-        queue = Queue(
+        warehouse = TargetWarehouse.of_profile(target_profile(self.scenario, None))
+        patience = RetryPolicy(stop=self.stop, clock=self.clock)
+        queue = WarehouseWait(
             wait=self.wait,
             share=self.share,
             stop=self.stop,
             told=self._waits,
-            deserted=lambda session: deserted(session, patience, partial(_uses, warehouse), self.taken_over),
+            deserted=lambda session: unled_run_on(session, patience, partial(_uses, warehouse), self.taken_over),
         )
-        lease = alone_on(warehouse, self.scenario.name, place, times, queue, clock=self.clock)
-        with lease as alone, self._warehouse_model():
-            yield alone
+        lease = exclusive_warehouse(warehouse, self.scenario.name, place, times, queue, clock=self.clock)
+        model = self._warehouse_model()
+        with ExitStack() as stack:
+            if self.share:
+                model_changed, alone = stack.enter_context(model), stack.enter_context(lease)
+            else:
+                alone, model_changed = stack.enter_context(lease), stack.enter_context(model)
+            yield lambda: [*([] if alone() else [NOT_ALONE]), *filter(None, [model_changed()])]
 
-    def _warehouse_model(self) -> AbstractContextManager[None]:
+    def _warehouse_model(self) -> AbstractContextManager[Callable[[], str | None]]:
         """On the embedded server the warehouse does what the scenario says; elsewhere it is what it is."""
         if self.scenario.connection != EMBEDDED:
-            return nullcontext()
+            return nullcontext(lambda: None)
         named = target_profile(self.scenario, None).text("warehouse")
-        name = None if named is None else Ident.parse(named).name
-        return warehouse_model(os.environ[EMBEDDED_ADDRESS], name, self.scenario.embedded)
+        name = None if named is None else Identifier.parse(named).name
+        begun = self.taken_over is not None
+        return warehouse_model(os.environ[EMBEDDED_ADDRESS], name, self.scenario.embedded, begun=begun)
 
-    def _spawner(self, place: ControlPlace, run_id: str) -> Spawner:
+    def _spawner(self, place: ControlPlaneLocation, run_id: str) -> Spawner:
         assert self.output is not None
         told, logs = self._told_to_workers(place), self.output / LOGS
         if self.scenario.spawner.kind is SpawnerKind.EXTERNAL:
             secrets = secrets_in(self.scenario)
             return ExternalSpawner(told, self.scenario.timing.registration_s, _show, secrets)
         if self.scenario.spawner.kind is SpawnerKind.SPCS:
-            return SpcsSpawner(place, Job.of_scenario(self.scenario, run_id, told), logs, clock=self.clock)
+            return SpcsSpawner(place, SpcsJob.of_scenario(self.scenario, run_id, told), logs, clock=self.clock)
         environment = {**os.environ, **told, SPOOL_VARIABLE: str((self.output / SPOOL).resolve())}
         if self.scenario.spawner.kind is SpawnerKind.SUBPROCESS:
             return SubprocessSpawner(environment, logs)
         return LocalSpawner(run_child, environment, logs)
 
-    def _told_to_workers(self, place: ControlPlace) -> dict[str, str]:
+    def _told_to_workers(self, place: ControlPlaneLocation) -> dict[str, str]:
         """What a worker must be told beside its four arguments, wherever it runs. No secrets: they are shown."""
         told = place.to_environment()
         if self.scenario.connection is not None:
@@ -268,23 +287,23 @@ class RunJob:
             told[EMBEDDED_ADDRESS] = os.environ[EMBEDDED_ADDRESS]
             if EMBEDDED_PASSWORD_FILE in os.environ:
                 told[EMBEDDED_PASSWORD_FILE] = os.environ[EMBEDDED_PASSWORD_FILE]
-        if self.scenario.load.pin is Pin.NONE:
+        if self.scenario.load.pin is CorePinning.NONE:
             told["LOADGEN_PIN"] = "none"
         return told
 
     def _waits(self, why: str) -> None:
-        self.now = Now(doing=f"waiting: {why}")
+        self.now = JobStatus(doing=f"waiting: {why}")
 
-    def _tell(self, progress: Progress) -> None:
-        self.now = Now(doing="preparing tables", progress=progress)
+    def _tell(self, progress: PreparationProgress) -> None:
+        self.now = JobStatus(doing="preparing tables", progress=progress)
 
-    def _saw(self, run_id: str, tick: Tick) -> None:
-        self.now = Now(doing=tick.run.status.value, run_id=run_id, tick=tick)
+    def _saw(self, run_id: str, tick: RunSnapshot) -> None:
+        self.now = JobStatus(doing=tick.run.status.value, run_id=run_id, tick=tick)
 
 
-def _uses(warehouse: Warehouse, scenario: Scenario) -> bool:
+def _uses(warehouse: TargetWarehouse, scenario: Scenario) -> bool:
     try:
-        return Warehouse.of_profile(target_profile(scenario, None)) == warehouse
+        return TargetWarehouse.of_profile(target_profile(scenario, None)) == warehouse
     except LoadgenError:  # a connection that is unknown here
         return False
 

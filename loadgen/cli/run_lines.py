@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from loadgen.cli.common import echo
 from loadgen.clock import Clock
-from loadgen.tui.look import WorkerState
-from loadgen.tui.view import LogLine, RunView
-from loadgen.tui.words import NOTHING, one_line, percent, rate, time_of
+from loadgen.tui.screen_state import LogEntry, ScreenState
+from loadgen.tui.snapshot import WorkerDisplayState
 from loadgen.tui.words import clock as as_clock
+from loadgen.tui.words import one_line, percent, rate, time_of
 from loadgen.units import NS_PER_S, counted
 
 LINE_S = 9.8  # a little less than ten, as it is looked at ten times a second: never more than ten without a line
@@ -22,9 +22,9 @@ class RunLines:
         self._clock, self._silent = clock, quiet
         self._last_key: object = None
         self._last_ns = 0
-        self._told: LogLine | None = None  # the last line of the log that was said
+        self._told: LogEntry | None = None  # the last line of the log that was said
 
-    def show(self, view: RunView) -> None:
+    def show(self, view: ScreenState) -> None:
         now_ns = self._clock.monotonic_ns()
         for line in self._new(view.log):
             if line.text != _state(view):
@@ -32,7 +32,7 @@ class RunLines:
         key = (view.status, view.phase, view.run_id, *(() if view.status else (view.doing, _table(view))))
         if key != self._last_key or now_ns - self._last_ns >= LINE_S * NS_PER_S:
             self._last_key, self._last_ns = key, now_ns
-            self.say(line_of(view, now_ns / NS_PER_S))
+            self.say(status_line(view, now_ns / NS_PER_S))
 
     def say(self, text: str) -> None:
         if self._silent:
@@ -43,7 +43,7 @@ class RunLines:
         except OSError:
             self._silent = True
 
-    def _new(self, log: tuple[LogLine, ...]) -> tuple[LogLine, ...]:
+    def _new(self, log: tuple[LogEntry, ...]) -> tuple[LogEntry, ...]:
         """What was added to the log since the last time."""
         told = next((place for place, line in enumerate(log) if line is self._told), -1)
         if log:
@@ -51,7 +51,7 @@ class RunLines:
         return log[told + 1 :]
 
 
-def line_of(view: RunView, now_s: float) -> str:
+def status_line(view: ScreenState, now_s: float) -> str:
     """Where a run is, in one line."""
     if not view.status:
         table = _table(view)
@@ -60,7 +60,9 @@ def line_of(view: RunView, now_s: float) -> str:
     offered = view.offered
     parts = [f"{view.run_id} {_state(view)}{_time(view, now_s)}"]
     if view.workers:
-        working = sum(worker.state in (WorkerState.RUNNING, WorkerState.WAITING) for worker in view.workers)
+        working = sum(
+            worker.state in (WorkerDisplayState.RUNNING, WorkerDisplayState.WAITING) for worker in view.workers
+        )
         parts.append(f"{working} of {counted(len(view.workers), 'worker')}")
     parts.append(f"{offered.open} of {counted(offered.target, 'connection')}")
     parts += _numbers(view)
@@ -72,14 +74,14 @@ def line_of(view: RunView, now_s: float) -> str:
     return ", ".join(parts)
 
 
-def _numbers(view: RunView) -> list[str]:
+def _numbers(view: ScreenState) -> list[str]:
     if view.recent is None or view.window is None:
         return []
     recent, window = view.recent, view.window
-    now = NOTHING if recent.qps is None else rate(recent.qps)
-    numbers = [f"{now}/s", f"p50 {time_of(recent.p50)} p95 {time_of(recent.p95)} p99 {time_of(recent.p99)} ms"]
-    if view.offered.rate_per_s:  # 0 once the schedule is over: nothing is offered any more
-        numbers[0] += f" of {rate(view.offered.rate_per_s)}/s"
+    numbers = [f"p50 {time_of(recent.p50)} p95 {time_of(recent.p95)} p99 {time_of(recent.p99)} ms"]
+    if recent.qps is not None:  # None once nothing is sent any more
+        offered = view.offered.rate_per_s  # 0 once the schedule is over: nothing is offered any more
+        numbers.insert(0, f"{rate(recent.qps)}/s" + (f" of {rate(offered)}/s" if offered else ""))
     failed, tried = (view.failed, view.tried) if view.tried else (window.failed, window.failed + window.succeeded)
     numbers.append(f"{failed} of {tried} failed{f' ({percent(failed / tried)})' if failed else ''}")
     if view.ladder is not None and view.ladder.target is not None:
@@ -88,7 +90,7 @@ def _numbers(view: RunView) -> list[str]:
     return numbers if cpu_percent is None else [*numbers, f"client CPU {cpu_percent:.0f} %"]
 
 
-def _time(view: RunView, now_s: float) -> str:
+def _time(view: ScreenState, now_s: float) -> str:
     if view.since_s is None:
         return ""
     passed_s = max(0.0, now_s - view.since_s)
@@ -98,9 +100,9 @@ def _time(view: RunView, now_s: float) -> str:
     return f" {as_clock(min(passed_s, whole_s))} of {as_clock(whole_s)}"
 
 
-def _state(view: RunView) -> str:
+def _state(view: ScreenState) -> str:
     return f"{view.status} {view.phase or ''}".rstrip()
 
 
-def _table(view: RunView) -> str:
+def _table(view: ScreenState) -> str:
     return "" if view.filling is None else view.filling.table

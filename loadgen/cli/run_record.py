@@ -8,10 +8,12 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
-from loadgen.control import (
+from loadgen.control import run_lookup
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.session import ControlSession
+from loadgen.control.tables import (
     find_max_step_history,
     run_control_events,
-    run_names,
     run_status,
     test_logs,
     test_results,
@@ -20,27 +22,33 @@ from loadgen.control import (
     worker_heartbeats,
     worker_metrics_snapshots,
 )
-from loadgen.control.retry import Patience
-from loadgen.control.run_control_events import PastEvent
-from loadgen.control.run_status import Run
-from loadgen.control.session import ControlSession
-from loadgen.control.test_logs import LogRow
-from loadgen.control.window_results import WindowResult as StoredWindow
-from loadgen.control.worker_heartbeats import WorkerRow
-from loadgen.control.worker_metrics_snapshots import Snapshot
+from loadgen.control.tables.run_control_events import PastEvent
+from loadgen.control.tables.run_status import Run
+from loadgen.control.tables.test_logs import LogRow
+from loadgen.control.tables.window_results import WindowResultRow as StoredWindow
+from loadgen.control.tables.worker_heartbeats import HeartbeatRow
+from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import LoadgenError, RunFailed, UsageError
-from loadgen.metrics.document import WindowRow, read_window
-from loadgen.metrics.fields import BadMetrics
 from loadgen.metrics.interval import read_custom_metrics
-from loadgen.metrics.live import read_live
-from loadgen.metrics.result import Merged, WindowResult, merge
+from loadgen.metrics.json_fields import InvalidMetrics
+from loadgen.metrics.live_metrics import read_live
+from loadgen.metrics.window import MergedWindows, WindowResult, merge
+from loadgen.metrics.window_codec import EncodedWindow, read_window
 from loadgen.model.event import SetPhase, SetRunTarget, Start, Stop
 from loadgen.model.run import Phase
-from loadgen.report.record import EventKind, LogLine, Machine, Poll, RunEvent, RunRecord, Step
 from loadgen.report.summary import SCHEMA_VERSION, in_order
-from loadgen.report.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
+from loadgen.results.records import (
+    EventKind,
+    FindMaxStepResult,
+    RunEvent,
+    RunRecord,
+    WarehousePollPoint,
+    WorkerHost,
+    WorkerWarning,
+)
+from loadgen.results.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
 from loadgen.scenario.frozen import thaw
-from loadgen.scenario.scenario import Scenario
+from loadgen.scenario.model import Scenario
 
 # How a judged step is marked, by its outcome; every other one is a level that did not hold.
 _JUDGED = {"STABLE": ("✓", EventKind.HELD), "CLIENT_LIMIT": ("○", EventKind.LIMITED)}
@@ -49,9 +57,9 @@ LOGS_READ = 2_000  # the newest lines; warnings among them are shown
 WARNINGS = ("WARNING", "ERROR", "CRITICAL")
 
 
-def read_record(session: ControlSession, patience: Patience, name: str) -> RunRecord:
+def read_record(session: ControlSession, patience: RetryPolicy, name: str) -> RunRecord:
     """The run of that name. It must have a result."""
-    run = run_names.find(session, patience, name)
+    run = run_lookup.find_run(session, patience, name)
     summary = _summary(session, patience, run)
     run_id = run.run_id
     beats = patience.call(lambda: worker_heartbeats.read(session, run_id))
@@ -86,14 +94,14 @@ def read_record(session: ControlSession, patience: Patience, name: str) -> RunRe
         polls=() if start is None else tuple(_poll(poll, start) for poll in polls),
         steps=find_max_steps(steps, summary),
         machines={
-            row.identity.worker_id: Machine(hostname=row.identity.hostname, version=row.identity.version)
+            row.identity.worker_id: WorkerHost(hostname=row.identity.hostname, version=row.identity.version)
             for row in beats
         },
         logs=tuple(_log(line) for line in logs if line.level in WARNINGS),
     )
 
 
-def _summary(session: ControlSession, patience: Patience, run: Run) -> Mapping[str, Any]:
+def _summary(session: ControlSession, patience: RetryPolicy, run: Run) -> Mapping[str, Any]:
     rows = patience.call(lambda: test_results.read(session, run.run_id))
     stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
     if stored is not None:
@@ -128,13 +136,13 @@ def _scenario(config: str) -> Scenario | None:
 
 
 def measured_windows(
-    summary: Mapping[str, Any], stored: Sequence[StoredWindow], beats: Sequence[WorkerRow]
-) -> tuple[Merged | None, str | None]:
+    summary: Mapping[str, Any], stored: Sequence[StoredWindow], beats: Sequence[HeartbeatRow]
+) -> tuple[MergedWindows | None, str | None]:
     """The windows that the summary was made of, or why they cannot be had. What a worker could not store any more is
     in its last beat."""
     try:
         windows = _windows(stored, beats)
-    except BadMetrics as error:
+    except InvalidMetrics as error:
         return None, str(error)
     wanted = (summary["totals"]["succeeded"], summary["totals"]["failed"])
     searched = summary["find_max"]
@@ -147,10 +155,10 @@ def measured_windows(
     return merged, None
 
 
-def _windows(stored: Sequence[StoredWindow], beats: Sequence[WorkerRow]) -> dict[str, list[WindowResult]]:
+def _windows(stored: Sequence[StoredWindow], beats: Sequence[HeartbeatRow]) -> dict[str, list[WindowResult]]:
     known: dict[str, dict[int, WindowResult]] = {}
     for row in stored:
-        written = WindowRow(
+        written = EncodedWindow(
             window_id=row.window_id,
             phase=row.phase.value,
             step_id=row.step_id,
@@ -172,7 +180,7 @@ def _windows(stored: Sequence[StoredWindow], beats: Sequence[WorkerRow]) -> dict
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def worker_seconds(snapshots: Sequence[Snapshot]) -> Iterator[WorkerSecond]:
+def worker_seconds(snapshots: Sequence[MetricsSnapshot]) -> Iterator[WorkerSecond]:
     """One after another: the buckets of all of them at once would not fit into a small machine."""
     for row in snapshots:
         metrics = read_custom_metrics(row.custom_metrics or "")
@@ -193,7 +201,7 @@ def worker_seconds(snapshots: Sequence[Snapshot]) -> Iterator[WorkerSecond]:
         )
 
 
-def _span_s(snapshots: Sequence[Snapshot], start: datetime | None) -> int:
+def _span_s(snapshots: Sequence[MetricsSnapshot], start: datetime | None) -> int:
     if start is None or not snapshots:
         return 1
     return span_for((snapshots[-1].timestamp - start).total_seconds())
@@ -266,8 +274,8 @@ def _since(start: datetime, moment: datetime) -> float:
     return max((moment - start).total_seconds(), 0.0)
 
 
-def _poll(poll: warehouse_poll_snapshots.WarehousePoll, start: datetime) -> Poll:
-    return Poll(
+def _poll(poll: warehouse_poll_snapshots.WarehousePoll, start: datetime) -> WarehousePollPoint:
+    return WarehousePollPoint(
         at_s=(poll.timestamp - start).total_seconds(),
         running=poll.running,
         queued=poll.queued,
@@ -276,13 +284,15 @@ def _poll(poll: warehouse_poll_snapshots.WarehousePoll, start: datetime) -> Poll
     )
 
 
-def find_max_steps(judged: Sequence[find_max_step_history.StepRecord], summary: Mapping[str, Any]) -> tuple[Step, ...]:
+def find_max_steps(
+    judged: Sequence[find_max_step_history.StepRecord], summary: Mapping[str, Any]
+) -> tuple[FindMaxStepResult, ...]:
     """With all that was measured in them, once the result says it; until then as they were judged."""
     told = {one["step"]: one for one in (summary.get("find_max") or {}).get("steps", ()) if "latency_ms" in one}
     return tuple(_step(step, told.get(int(step.step_number))) for step in judged)
 
 
-def _step(step: find_max_step_history.StepRecord, told: Mapping[str, Any] | None) -> Step:
+def _step(step: find_max_step_history.StepRecord, told: Mapping[str, Any] | None) -> FindMaxStepResult:
     judged = {
         "succeeded": int(step.succeeded),
         "failed": int(step.failed),
@@ -290,7 +300,7 @@ def _step(step: find_max_step_history.StepRecord, told: Mapping[str, Any] | None
         "error_rate": step.error_rate,
         "latency_ms": {"p50": step.p50_latency_ms, "p95": step.p95_latency_ms, "p99": step.p99_latency_ms},
     }
-    return Step(
+    return FindMaxStepResult(
         number=int(step.step_number),
         target=int(step.target_connections),
         queue_seen=bool(step.queue_seen),
@@ -300,5 +310,5 @@ def _step(step: find_max_step_history.StepRecord, told: Mapping[str, Any] | None
     )
 
 
-def _log(row: LogRow) -> LogLine:
-    return LogLine(moment=row.timestamp, worker_id=row.worker_id, level=row.level, message=row.message)
+def _log(row: LogRow) -> WorkerWarning:
+    return WorkerWarning(moment=row.timestamp, worker_id=row.worker_id, level=row.level, message=row.message)

@@ -13,32 +13,32 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from loadgen.cli.run_job import Now
+from loadgen.cli.run_job import JobStatus
 from loadgen.cli.run_lines import RunLines
 from loadgen.clock import Clock
 from loadgen.log import event
-from loadgen.report.timeline import WorkerSecond
-from loadgen.scenario.scenario import Scenario, SpawnerKind
-from loadgen.tui.live import LiveScreen
-from loadgen.tui.look import Look, WorkerLook, WorkerState
+from loadgen.results.timeline import WorkerSecond
+from loadgen.scenario.model import Scenario, SpawnerKind
+from loadgen.tui.live_screen import LiveScreen
+from loadgen.tui.presenter import ScreenPresenter
+from loadgen.tui.screen_state import ScreenState, TableProgress
+from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState, WorkerSnapshot
 from loadgen.tui.terminal import is_usable
-from loadgen.tui.view import Filling, RunView
-from loadgen.tui.viewer import Viewer
 from loadgen.units import NS_PER_S
-from orchestrator.crew import Health, WorkerView
-from orchestrator.tick import Tick
+from orchestrator.run_snapshot import RunSnapshot
+from orchestrator.worker_health import WorkerHealth, WorkerView
 
 log = logging.getLogger(__name__)
 
 _UNWELL = {
-    Health.MISSING: WorkerState.MISSING,
-    Health.STALE: WorkerState.STALE,
-    Health.DEAD: WorkerState.DEAD,
-    Health.DONE: WorkerState.DONE,
+    WorkerHealth.MISSING: WorkerDisplayState.MISSING,
+    WorkerHealth.STALE: WorkerDisplayState.STALE,
+    WorkerHealth.DEAD: WorkerDisplayState.DEAD,
+    WorkerHealth.DONE: WorkerDisplayState.DONE,
 }
 
 
-class Display:
+class LiveDisplay:
     """The screen, or lines when there is none, or when it cannot be drawn. Called by the main thread only."""
 
     def __init__(self, clock: Clock, *, quiet: bool, only_lines: bool = False) -> None:
@@ -59,7 +59,7 @@ class Display:
         """What was printed since the last call, and not seen because of the screen."""
         return [self._heard.popleft() for _ in range(len(self._heard))]
 
-    def show(self, view: RunView) -> str:
+    def show(self, view: ScreenState) -> str:
         """Which keys were pressed."""
         if self._screen is not None:
             try:
@@ -89,15 +89,15 @@ class RunDisplay:
 
     def __init__(self, scenario: Scenario, clock: Clock, *, quiet: bool) -> None:
         self._clock = clock
-        self._viewer = Viewer(scenario)
+        self._viewer = ScreenPresenter(scenario)
         by_hand = scenario.spawner.kind is SpawnerKind.EXTERNAL  # commands are printed, for a person to copy
-        self._display = Display(clock, quiet=quiet, only_lines=by_hand)
+        self._display = LiveDisplay(clock, quiet=quiet, only_lines=by_hand)
         self._with_screen = self._display.is_screen
-        self._seen: Now | None = None
-        self._view: RunView | None = None
+        self._seen: JobStatus | None = None
+        self._view: ScreenState | None = None
         self._asked = False
 
-    def show(self, now: Now) -> bool:
+    def show(self, now: JobStatus) -> bool:
         """True once: the user wants the run to end."""
         for line in self._display.heard():
             self._log(line)
@@ -127,14 +127,14 @@ class RunDisplay:
         if self._view is not None:
             self._view = replace(self._view, log=self._viewer.log)
 
-    def _next(self, now: Now) -> RunView:
+    def _next(self, now: JobStatus) -> ScreenState:
         seen_s = self._clock.monotonic_ns() / NS_PER_S
         if now.tick is not None:
-            return self._viewer.look(look_of(now.tick, seen_s, self._moment))
+            return self._viewer.look(display_snapshot(now.tick, seen_s, self._moment))
         progress = now.progress
         filling = None
         if progress is not None and progress.table:
-            filling = Filling(table=progress.table, rows_there=progress.rows_there, rows=progress.rows)
+            filling = TableProgress(table=progress.table, rows_there=progress.rows_there, rows=progress.rows)
         return self._viewer.doing(now.doing, seen_s, run_id=now.run_id, filling=filling)
 
     @property
@@ -142,9 +142,11 @@ class RunDisplay:
         return self._clock.utc_now()
 
 
-def look_of(tick: Tick, seen_s: float, moment: datetime, stored: tuple[WorkerSecond, ...] = ()) -> Look:
+def display_snapshot(
+    tick: RunSnapshot, seen_s: float, moment: datetime, stored: tuple[WorkerSecond, ...] = ()
+) -> DisplaySnapshot:
     """A leader's look, as the view wants it."""
-    return Look(
+    return DisplaySnapshot(
         seen_s=seen_s,
         moment=moment,
         run=tick.run,
@@ -161,15 +163,15 @@ def look_of(tick: Tick, seen_s: float, moment: datetime, stored: tuple[WorkerSec
     )
 
 
-def _worker(worker: WorkerView) -> WorkerLook:
+def _worker(worker: WorkerView) -> WorkerSnapshot:
     state = _UNWELL.get(worker.health)
     if state is None:
-        state = WorkerState.RUNNING if worker.status is None else WorkerState(worker.status.value.lower())
-    return WorkerLook(
+        state = WorkerDisplayState.RUNNING if worker.status is None else WorkerDisplayState(worker.status.value.lower())
+    return WorkerSnapshot(
         worker_id=worker.worker_id,
         state=state,
         row=worker.row,
         live=worker.live,
         silent_s=worker.silent_s if worker.row is None else worker.row.age_ms / 1000,
-        why=worker.why if state is WorkerState.DEAD else "",
+        why=worker.why if state is WorkerDisplayState.DEAD else "",
     )

@@ -8,41 +8,42 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from loadgen.control import run_leases, run_names, run_status, test_results, worker_heartbeats
-from loadgen.control.retry import Patience
-from loadgen.control.run_leases import Holder
-from loadgen.control.run_status import Run, RunFigures
+from loadgen.control import run_lookup
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
-from loadgen.control.worker_heartbeats import WorkerRow
+from loadgen.control.tables import run_leases, run_status, test_results, worker_heartbeats
+from loadgen.control.tables.run_leases import LeaseHolder
+from loadgen.control.tables.run_status import Run, RunFigures
+from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
 from loadgen.model.run import RunStatus
 from loadgen.model.worker import WorkerStatus
-from loadgen.report.text import VERDICT_COLOURS, Line, summary_lines, wrapped
+from loadgen.report.text import VERDICT_COLOURS, TextLine, summary_lines, wrapped
 from loadgen.units import counted
 
 REASON_SHOWN = 500  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class RunDetails:
     """Everything at one moment, by the server's clock."""
 
     run: Run
-    holder: Holder | None
-    workers: tuple[WorkerRow, ...]
+    holder: LeaseHolder | None
+    workers: tuple[HeartbeatRow, ...]
     now: datetime  # naive UTC
     summary: Mapping[str, Any] | None = None  # of a run that has ended, when there is one
 
     @property
     def figures(self) -> RunFigures | None:
-        return None if self.summary is None else figures_of(self.summary)
+        return None if self.summary is None else run_figures(self.summary)
 
 
-def look(session: ControlSession, patience: Patience, name: str) -> Look:
+def look(session: ControlSession, patience: RetryPolicy, name: str) -> RunDetails:
     """The run of that name."""
-    run = run_names.find(session, patience, name)
-    return Look(
+    run = run_lookup.find_run(session, patience, name)
+    return RunDetails(
         run=run,
         holder=patience.call(lambda: run_leases.read(session, run.run_id)),
         workers=patience.call(lambda: worker_heartbeats.read(session, run.run_id)),
@@ -51,7 +52,7 @@ def look(session: ControlSession, patience: Patience, name: str) -> Look:
     )
 
 
-def _summary(session: ControlSession, patience: Patience, run_id: str) -> Mapping[str, Any] | None:
+def _summary(session: ControlSession, patience: RetryPolicy, run_id: str) -> Mapping[str, Any] | None:
     """As it was written at the end of the run: out of the table it comes in another order."""
     from loadgen.report.summary import in_order
 
@@ -64,7 +65,7 @@ def _summary(session: ControlSession, patience: Patience, run_id: str) -> Mappin
     return in_order(found, _statements(config))
 
 
-def figures_of(summary: Mapping[str, Any]) -> RunFigures | None:
+def run_figures(summary: Mapping[str, Any]) -> RunFigures | None:
     totals = summary.get("totals")
     if totals is None:
         return None
@@ -89,7 +90,7 @@ def _statements(config: str | None) -> tuple[str, ...]:
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def as_json(seen: Look) -> dict[str, Any]:
+def as_json(seen: RunDetails) -> dict[str, Any]:
     """The run, who leads it, its workers."""
     return {
         "run": run_as_json(seen.run, seen.figures, seen.now),
@@ -137,11 +138,11 @@ def _find_max(written: str | None) -> Any:
         return None
 
 
-def _leader(holder: Holder) -> dict[str, Any]:
+def _leader(holder: LeaseHolder) -> dict[str, Any]:
     return {"owner": holder.owner, "term": holder.epoch, "lease_left_ms": holder.remaining_ms}
 
 
-def _worker(row: WorkerRow) -> dict[str, Any]:
+def _worker(row: HeartbeatRow) -> dict[str, Any]:
     beat = row.beat
     return {
         "worker_id": row.identity.worker_id,
@@ -168,29 +169,31 @@ def _moment(moment: datetime | None) -> str | None:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def as_lines(seen: Look, width: int | None, *, result: bool) -> list[Line]:
+def as_lines(seen: RunDetails, width: int | None, *, result: bool) -> list[TextLine]:
     """The state of a run and, if wanted, its result; at most `width` columns wide, when it is given."""
     run, figures = seen.run, seen.figures
     operations, errors = (run.total_ops, run.error_count) if figures is None else (figures.operations, figures.errors)
     lines = [
         _head(run),
-        Line(f"  scenario {printable(run.test_name, 80)}, {_times(run, seen.now)}", indent=4),
-        *([Line(f"  reason: {printable(run.reason, REASON_SHOWN)}", indent=4)] if run.reason else []),
-        *(Line(text, indent=4) for text in _leadership(seen)),
-        Line(f"  {counted(operations, 'statement')}, {counted(errors, 'error')}{_pace(run, figures)}", indent=4),
-        *(Line(text, indent=4) for text in _worker_lines(seen.workers)),
+        TextLine(f"  scenario {printable(run.test_name, 80)}, {_times(run, seen.now)}", indent=4),
+        *([TextLine(f"  reason: {printable(run.reason, REASON_SHOWN)}", indent=4)] if run.reason else []),
+        *(TextLine(text, indent=4) for text in _leadership(seen)),
+        TextLine(f"  {counted(operations, 'statement')}, {counted(errors, 'error')}{_pace(run, figures)}", indent=4),
+        *(TextLine(text, indent=4) for text in _worker_lines(seen.workers)),
     ]
     lines = [piece for line in lines for piece in wrapped(line, width)]
     if result and seen.summary is not None:
-        lines += [Line(""), *summary_lines(seen.summary, width=width)]
+        lines += [TextLine(""), *summary_lines(seen.summary, width=width)]
     return lines
 
 
-def _head(run: Run) -> Line:
+def _head(run: Run) -> TextLine:
     if not run.status.is_terminal:
-        return Line(f"{run.run_id}  {run.status} {run.phase}")
+        return TextLine(f"{run.run_id}  {run.status} {run.phase}")
     verdict = run.verdict or ""
-    return Line(f"{run.run_id}  {run.status}{f', {verdict}' if verdict else ''}", verdict, VERDICT_COLOURS.get(verdict))
+    return TextLine(
+        f"{run.run_id}  {run.status}{f', {verdict}' if verdict else ''}", verdict, VERDICT_COLOURS.get(verdict)
+    )
 
 
 def lasted_s(run: Run, now: datetime) -> float | None:
@@ -227,7 +230,7 @@ def _times(run: Run, now: datetime) -> str:
     return f"started {run.start_time:%Y-%m-%d %H:%M:%S} UTC, {took} {lasted(run, now)}"
 
 
-def _leadership(seen: Look) -> Iterator[str]:
+def _leadership(seen: RunDetails) -> Iterator[str]:
     """Only of interest while the run has not ended."""
     if seen.run.status.is_terminal:
         return
@@ -243,7 +246,7 @@ def _leadership(seen: Look) -> Iterator[str]:
         )
 
 
-def _worker_lines(workers: tuple[WorkerRow, ...]) -> Iterator[str]:
+def _worker_lines(workers: tuple[HeartbeatRow, ...]) -> Iterator[str]:
     width = max((len(row.identity.worker_id) for row in workers), default=0)
     for row in workers:
         beat = row.beat

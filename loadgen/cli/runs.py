@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.common import echo, print_lines, terminal_width, text_table, unreadable_as_json, warn_unreadable
-from loadgen.cli.control_session import control_options, place_given, with_control_session
+from loadgen.cli.control_session import control_options, location_arguments, with_control_session
 from loadgen.cli.duration import duration_s
-from loadgen.cli.place import format_option
+from loadgen.cli.options import format_option
 from loadgen.cli.prune import prune
 from loadgen.cli.recover import recover
 from loadgen.errors import UsageError
 from loadgen.log import printable
 
 if TYPE_CHECKING:
-    from loadgen.cli.run_view import Look
-    from loadgen.control.records import Rows
-    from loadgen.control.retry import Patience
-    from loadgen.control.run_status import Run, RunFigures
+    from loadgen.cli.run_view import RunDetails
+    from loadgen.control.retry import RetryPolicy
+    from loadgen.control.rows import ParsedRows
     from loadgen.control.session import ControlSession
-    from loadgen.control.test_logs import LogRow
+    from loadgen.control.tables.run_status import Run, RunFigures
+    from loadgen.control.tables.test_logs import LogRow
     from loadgen.model.run import RunStatus
-    from loadgen.report.text import Line
+    from loadgen.report.text import TextLine
 
     Listed = tuple[Run, RunFigures | None]
 
@@ -68,15 +68,15 @@ def list_runs(
     wanted_status = None if status is None else _status(status)
     within_s = None if within is None else duration_s(within, "--within")
 
-    def look(session: ControlSession, patience: Patience) -> tuple[Rows[Listed], datetime]:
-        from loadgen.control import run_status
+    def look(session: ControlSession, patience: RetryPolicy) -> tuple[ParsedRows[Listed], datetime]:
+        from loadgen.control.tables import run_status
 
         found = patience.call(
             lambda: run_status.listed(session, limit, status=wanted_status, scenario=scenario, within_s=within_s)
         )
         return found, patience.call(lambda: run_status.server_time(session))
 
-    found, now = with_control_session(look, name="runs", **place_given(place))
+    found, now = with_control_session(look, name="runs", **location_arguments(place))
     if output == "json":
         from loadgen.cli.run_view import run_as_json
 
@@ -100,12 +100,12 @@ def show(run: str, output: str, **place: str | None) -> None:
     RUN is the id of a run, a beginning that no other run has, latest, or latest~1 for the one before.
     """
 
-    def look(session: ControlSession, patience: Patience) -> Look:
+    def look(session: ControlSession, patience: RetryPolicy) -> RunDetails:
         from loadgen.cli.run_view import look
 
         return look(session, patience, run)
 
-    seen = with_control_session(look, name="runs", **place_given(place))
+    seen = with_control_session(look, name="runs", **location_arguments(place))
     from loadgen.cli.run_view import as_json, as_lines
 
     if output == "json":
@@ -133,13 +133,14 @@ def logs(run: str, limit: int, output: str, **place: str | None) -> None:
     Warnings are there at once, everything else some seconds later. RUN as for `loadgen runs show`.
     """
 
-    def look(session: ControlSession, patience: Patience) -> tuple[str, tuple[LogRow, ...]]:
-        from loadgen.control import run_names, test_logs
+    def look(session: ControlSession, patience: RetryPolicy) -> tuple[str, tuple[LogRow, ...]]:
+        from loadgen.control import run_lookup
+        from loadgen.control.tables import test_logs
 
-        run_id = run_names.find(session, patience, run).run_id
+        run_id = run_lookup.find_run(session, patience, run).run_id
         return run_id, patience.call(lambda: test_logs.newest(session, run_id, limit))
 
-    run_id, lines = with_control_session(look, name="runs", **place_given(place))
+    run_id, lines = with_control_session(look, name="runs", **location_arguments(place))
     if output == "json":
         echo(json.dumps({"run_id": run_id, "lines": [_line_as_json(line) for line in lines]}, indent=2))
         return
@@ -159,10 +160,10 @@ def _status(text: str) -> RunStatus:
 # --- as text and JSON ------------------------------------------------------------------------------------------------
 
 
-def _table(found: Sequence[Listed], now: datetime, width: int | None) -> list[Line]:
+def _table(found: Sequence[Listed], now: datetime, width: int | None) -> list[TextLine]:
     """As many columns as the terminal has room for; through a pipe, all of them."""
     from loadgen.cli.run_view import outcome
-    from loadgen.report.text import VERDICT_COLOURS, Line, columns
+    from loadgen.report.text import VERDICT_COLOURS, TextLine, columns
 
     rows = [_cells(run, figures, now) for run, figures in found]
     for left_out, gap in ((), 2), (("SCENARIO",), 2), (_SPARE, 2), (_SPARE, 1):
@@ -172,8 +173,10 @@ def _table(found: Sequence[Listed], now: datetime, width: int | None) -> list[Li
         if width is None or max(map(columns, lines)) <= width:
             break
     words = [outcome(run) for run, _ in found]
-    verdicts = (Line(line, f" {word}", VERDICT_COLOURS.get(word)) for line, word in zip(lines[1:], words, strict=True))
-    return [Line(lines[0]), *verdicts]
+    verdicts = (
+        TextLine(line, f" {word}", VERDICT_COLOURS.get(word)) for line, word in zip(lines[1:], words, strict=True)
+    )
+    return [TextLine(lines[0]), *verdicts]
 
 
 def _cells(run: Run, figures: RunFigures | None, now: datetime) -> dict[str, str]:
@@ -195,7 +198,7 @@ def _cells(run: Run, figures: RunFigures | None, now: datetime) -> dict[str, str
 
 
 def _p95(p95_ms: float, at_least: bool) -> str:
-    from loadgen.report.figures import bounded
+    from loadgen.report.formatting import bounded
 
     return bounded(f"{p95_ms:,.1f}" if p95_ms < 1_000 else f"{p95_ms:,.0f}", at_least=at_least)
 

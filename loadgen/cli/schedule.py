@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.allowed import Allowed, allow_options, default_connection
-from loadgen.cli.baseline_options import baseline_options, judging_of
+from loadgen.cli.allowed import HostPermissions, allow_options, default_connection
+from loadgen.cli.baseline_options import baseline_check_of, baseline_options
 from loadgen.cli.common import echo, unreadable_as_json, warn_unreadable
-from loadgen.cli.control_session import control_options, place_given, with_control_session
-from loadgen.cli.place import format_option, meant, place_options, warn
-from loadgen.cli.schedule_print import print_units
-from loadgen.cli.words import parse_words
+from loadgen.cli.control_session import control_options, location_arguments, with_control_session
+from loadgen.cli.options import format_option, location_options, print_scenario_warnings, resolve_target
+from loadgen.cli.schedule_units import print_units
+from loadgen.cli.words import parse_labels
 from loadgen.errors import UsageError
 from loadgen.log import printable
 
 if TYPE_CHECKING:
-    from loadgen.cli.place import Meant
-    from loadgen.cli.waiting import Stranded
-    from loadgen.control.place import ControlPlace
-    from loadgen.control.records import Rows
-    from loadgen.control.retry import Patience
-    from loadgen.control.run_queue import NewQueued
-    from loadgen.control.schedule_fires import FireRow
-    from loadgen.control.schedules import NewSchedule, ScheduleRow
+    from loadgen.cli.options import CommandTarget
+    from loadgen.cli.unclaimed_runs import UnclaimedRun
+    from loadgen.control.location import ControlPlaneLocation
+    from loadgen.control.retry import RetryPolicy
+    from loadgen.control.rows import ParsedRows
     from loadgen.control.session import ControlSession
+    from loadgen.control.tables.run_queue import QueueRequest
+    from loadgen.control.tables.schedule_fires import FireRow
+    from loadgen.control.tables.schedules import NewSchedule, ScheduleRow
     from loadgen.model.schedule import Overlap
-    from orchestrator.scheduler import Ticked
+    from orchestrator.nightly.scheduler import SchedulerPass
 
 SHOWN_FIRES = 10
 NEXT_MAX = 1_000
@@ -82,7 +82,7 @@ def schedule() -> None:
 )
 @click.option("-c", "--connection", metavar="NAME", help="Use this connection instead of the scenario's.")
 @baseline_options
-@place_options
+@location_options
 @format_option
 def add(
     name: str,
@@ -116,16 +116,16 @@ def add(
     twice. Expressions whose minute or hour begins with * follow real time.
     """
     from loadgen.cli.schedule_view import schedule_as_json, upcoming_text
-    from loadgen.control.schedules import NewSchedule
+    from loadgen.control.tables.schedules import NewSchedule
     from loadgen.model.cron import parse_cron
     from loadgen.model.schedule import Overlap
 
     _check_name(name)
     _check_catchup(max_catchup, Overlap(overlap))
     parse_cron(expression, timezone)
-    words = parse_words(requires, "--requires")
-    aim = meant(file, connection, **parts)
-    warn(aim.loaded)
+    words = parse_labels(requires, "--requires")
+    aim = resolve_target(file, connection, **parts)
+    print_scenario_warnings(aim.loaded)
     new = NewSchedule(
         name=name,
         cron=expression,
@@ -136,14 +136,14 @@ def add(
             _wanted(file, connection, aim),
             requires=words,
             priority=priority,
-            judging=judging_of(baseline, confirm, aim.place),
+            judging=baseline_check_of(baseline, confirm, aim.place),
         ),
     )
     row = _added(aim.place, new)
     if output == "json":
         echo(json.dumps(schedule_as_json(row, row.created_at), indent=2))
         return
-    echo(f"schedule {row.name} is there; {upcoming_text(row, row.created_at)}")
+    echo(f"added schedule {row.name}; {upcoming_text(row, row.created_at)}")
 
 
 @schedule.command("list", epilog="\b\nExample:\n  loadgen schedule list -c prod")
@@ -169,14 +169,16 @@ def list_schedules(output: str, **place: str | None) -> None:
 def show(name: str, output: str, **place: str | None) -> None:
     """Show a schedule, and the outcome of its last fires."""
     from loadgen.cli.schedule_view import as_json, as_text
-    from loadgen.control import schedule_fires, schedules
-    from loadgen.model.queue import Judging
+    from loadgen.control.tables import schedule_fires, schedules
+    from loadgen.model.queue import BaselineCheck
 
-    def look(session: ControlSession, patience: Patience) -> tuple[ScheduleRow, Judging, Rows[FireRow], datetime]:
+    def look(
+        session: ControlSession, patience: RetryPolicy
+    ) -> tuple[ScheduleRow, BaselineCheck, ParsedRows[FireRow], datetime]:
         row = schedules.find(session, patience, name)
         wanted = patience.call(lambda: schedules.wanted(session, row.schedule_id))
         fires = patience.call(lambda: schedule_fires.newest(session, row.schedule_id, SHOWN_FIRES))
-        return row, Judging() if wanted is None else wanted.judging, fires, _now(session, patience)
+        return row, BaselineCheck() if wanted is None else wanted.judging, fires, _now(session, patience)
 
     shown = with_control_session(look, name="schedule", **place)
     warn_unreadable(shown[2])
@@ -209,9 +211,9 @@ def show_next(name: str | None, number: int, output: str, **place: str | None) -
 @format_option
 def enable(name: str, catch_up: bool, output: str, **place: str | None) -> None:
     """Let a schedule fire again. What came due while it was disabled is skipped, unless --catch-up is given."""
-    from loadgen.control import schedules
+    from loadgen.control.tables import schedules
 
-    def change(session: ControlSession, patience: Patience) -> tuple[bool, ScheduleRow, datetime]:
+    def change(session: ControlSession, patience: RetryPolicy) -> tuple[bool, ScheduleRow, datetime]:
         row = schedules.find(session, patience, name)
         schedules.enable(session, patience, row.schedule_id, catch_up=catch_up)
         return row.enabled, schedules.find(session, patience, name), _now(session, patience)
@@ -226,9 +228,9 @@ def enable(name: str, catch_up: bool, output: str, **place: str | None) -> None:
 @format_option
 def disable(name: str, output: str, **place: str | None) -> None:
     """Stop a schedule from firing. Runs that it has queued stay queued; `loadgen queue cancel` removes them."""
-    from loadgen.control import schedules
+    from loadgen.control.tables import schedules
 
-    def change(session: ControlSession, patience: Patience) -> tuple[ScheduleRow, datetime]:
+    def change(session: ControlSession, patience: RetryPolicy) -> tuple[ScheduleRow, datetime]:
         row = schedules.find(session, patience, name)
         schedules.disable(session, patience, row.schedule_id)
         return schedules.find(session, patience, name), _now(session, patience)
@@ -243,9 +245,9 @@ def disable(name: str, output: str, **place: str | None) -> None:
 @format_option
 def remove(name: str, output: str, **place: str | None) -> None:
     """Delete a schedule and its history. Its runs stay, queued ones too."""
-    from loadgen.control import schedule_fires, schedules
+    from loadgen.control.tables import schedule_fires, schedules
 
-    def change(session: ControlSession, patience: Patience) -> None:
+    def change(session: ControlSession, patience: RetryPolicy) -> None:
         row = schedules.find(session, patience, name)
         schedules.remove(session, patience, row.schedule_id)
         schedule_fires.remove(session, patience, row.schedule_id)
@@ -267,15 +269,15 @@ def tick(quiet: bool, output: str, **given: Any) -> None:
     """
     from loadgen.cli.schedule_view import ticked_as_json, ticked_as_text
 
-    def look(session: ControlSession, patience: Patience) -> tuple[Ticked, tuple[Stranded, ...]]:
-        from loadgen.cli.waiting import tell_stranded
-        from orchestrator.scheduler import tick as tick_once
+    def look(session: ControlSession, patience: RetryPolicy) -> tuple[SchedulerPass, tuple[UnclaimedRun, ...]]:
+        from loadgen.cli.unclaimed_runs import notify_unclaimed_runs
+        from orchestrator.nightly.scheduler import fire_due_schedules as tick_once
 
         done = tick_once(session, patience)
-        allowed = Allowed.of_options(given, session.place.connection or default_connection())
-        return done, tell_stranded(session, patience, allowed, _warn)
+        allowed = HostPermissions.of_options(given, session.place.connection or default_connection())
+        return done, notify_unclaimed_runs(session, patience, allowed, _warn)
 
-    done, stuck = with_control_session(look, name="schedule", **place_given(given))
+    done, stuck = with_control_session(look, name="schedule", **location_arguments(given))
     for one in stuck:
         _warn(f"{one.queue_id} waits: {one.reason}")
     for complaint in done.complaints:
@@ -312,13 +314,13 @@ def _check_catchup(max_catchup: int, overlap: Overlap) -> None:
         )
 
 
-def _wanted(file: Path, connection: str | None, aim: Meant) -> NewQueued:
+def _wanted(file: Path, connection: str | None, aim: CommandTarget) -> QueueRequest:
     """What each fire queues."""
-    from loadgen.cli.packed_scenario import packed_scenario
-    from loadgen.control.run_queue import NewQueued
+    from loadgen.cli.packed_scenario import pack_scenario
+    from loadgen.control.tables.run_queue import QueueRequest
 
-    packed = packed_scenario(file, connection, aim)
-    return NewQueued(
+    packed = pack_scenario(file, connection, aim)
+    return QueueRequest(
         name=packed.name,
         scenario=packed.scenario,
         files=packed.files,
@@ -327,11 +329,11 @@ def _wanted(file: Path, connection: str | None, aim: Meant) -> NewQueued:
     )
 
 
-def _added(place: ControlPlace, new: NewSchedule) -> ScheduleRow:
+def _added(place: ControlPlaneLocation, new: NewSchedule) -> ScheduleRow:
     from loadgen.cli.tables import ensure_tables
-    from loadgen.control import schedules
+    from loadgen.control.tables import schedules
 
-    def put(session: ControlSession, patience: Patience) -> ScheduleRow:
+    def put(session: ControlSession, patience: RetryPolicy) -> ScheduleRow:
         ensure_tables(session.place, patience)
         schedules.add(session, patience, new)
         return schedules.find(session, patience, new.name)
@@ -346,29 +348,29 @@ def _added(place: ControlPlace, new: NewSchedule) -> ScheduleRow:
     )
 
 
-def _now(session: ControlSession, patience: Patience) -> datetime:
+def _now(session: ControlSession, patience: RetryPolicy) -> datetime:
     """The server's clock: the one that schedules go by."""
-    from loadgen.control import run_status
-    from loadgen.control.schedules import aware
+    from loadgen.control.tables import run_status
+    from loadgen.control.tables.schedules import as_utc
 
-    return aware(patience.call(lambda: run_status.server_time(session)))
+    return as_utc(patience.call(lambda: run_status.server_time(session)))
 
 
-def _all(place: dict[str, str | None]) -> tuple[Rows[ScheduleRow], datetime]:
-    from loadgen.control import schedules
+def _all(place: dict[str, str | None]) -> tuple[ParsedRows[ScheduleRow], datetime]:
+    from loadgen.control.tables import schedules
 
-    def look(session: ControlSession, patience: Patience) -> tuple[Rows[ScheduleRow], datetime]:
+    def look(session: ControlSession, patience: RetryPolicy) -> tuple[ParsedRows[ScheduleRow], datetime]:
         return patience.call(lambda: schedules.by_name(session)), _now(session, patience)
 
     return with_control_session(look, name="schedule", **place)
 
 
-def _one(name: str, place: dict[str, str | None]) -> tuple[Rows[ScheduleRow], datetime]:
-    from loadgen.control import schedules
-    from loadgen.control.records import Rows
+def _one(name: str, place: dict[str, str | None]) -> tuple[ParsedRows[ScheduleRow], datetime]:
+    from loadgen.control.rows import ParsedRows
+    from loadgen.control.tables import schedules
 
-    def look(session: ControlSession, patience: Patience) -> tuple[Rows[ScheduleRow], datetime]:
-        return Rows([schedules.find(session, patience, name)]), _now(session, patience)
+    def look(session: ControlSession, patience: RetryPolicy) -> tuple[ParsedRows[ScheduleRow], datetime]:
+        return ParsedRows([schedules.find(session, patience, name)]), _now(session, patience)
 
     return with_control_session(look, name="schedule", **place)
 

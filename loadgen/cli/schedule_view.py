@@ -16,10 +16,10 @@ from loadgen.model.cron import ScheduleInvalid, parse_cron
 from loadgen.units import counted
 
 if TYPE_CHECKING:
-    from loadgen.control.schedule_fires import FireRow
-    from loadgen.control.schedules import ScheduleRow
-    from loadgen.model.queue import Judging
-    from orchestrator.scheduler import Ticked
+    from loadgen.control.tables.schedule_fires import FireRow
+    from loadgen.control.tables.schedules import ScheduleRow
+    from loadgen.model.queue import BaselineCheck
+    from orchestrator.nightly.scheduler import SchedulerPass
 
 
 def upcoming(row: ScheduleRow, now: datetime, number: int) -> tuple[list[datetime], str | None]:
@@ -58,7 +58,7 @@ def table(rows: Sequence[ScheduleRow], now: datetime) -> str:
     return text_table(head, cells)
 
 
-def as_text(row: ScheduleRow, judging: Judging, fires: Sequence[FireRow], now: datetime) -> str:
+def as_text(row: ScheduleRow, judging: BaselineCheck, fires: Sequence[FireRow], now: datetime) -> str:
     facts = {
         "cron": f"{printable(row.cron, 200)}  ({printable(row.timezone, 100)})",
         "state": _state(row, now),
@@ -103,7 +103,7 @@ def schedule_as_json(row: ScheduleRow, now: datetime) -> dict[str, Any]:
     }
 
 
-def as_json(row: ScheduleRow, judging: Judging, fires: Sequence[FireRow], now: datetime) -> dict[str, Any]:
+def as_json(row: ScheduleRow, judging: BaselineCheck, fires: Sequence[FireRow], now: datetime) -> dict[str, Any]:
     history = [
         {
             "fire_at": _stamp(fire.at),
@@ -129,7 +129,7 @@ def next_as_json(row: ScheduleRow, now: datetime, number: int) -> dict[str, Any]
     return {"name": row.name, "next": [_stamp(fire) for fire in fires], "reason": why}
 
 
-def ticked_as_text(done: Ticked) -> str:
+def ticked_as_text(done: SchedulerPass) -> str:
     lines = [
         f"{_moment(fired.at)} UTC  {fired.outcome:<7}  {printable(fired.schedule, 100)}"
         + (f"  {fired.queue_id}" if fired.queue_id else "")
@@ -139,7 +139,7 @@ def ticked_as_text(done: Ticked) -> str:
     return "\n".join([*lines, *more]) or f"nothing is due ({counted(done.schedules, 'schedule')})"
 
 
-def ticked_as_json(done: Ticked) -> dict[str, Any]:
+def ticked_as_json(done: SchedulerPass) -> dict[str, Any]:
     return {
         "schedules": done.schedules,
         "fired": [

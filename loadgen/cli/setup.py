@@ -9,23 +9,30 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.away import away_from_main_thread
+from loadgen.cli.away import run_in_thread
 from loadgen.cli.common import echo
-from loadgen.cli.place import format_option, meant, place_options, scenario_option, serving, warn
+from loadgen.cli.options import (
+    embedded_server_if_needed,
+    format_option,
+    location_options,
+    print_scenario_warnings,
+    resolve_target,
+    scenario_options,
+)
 from loadgen.log import printable
 
 if TYPE_CHECKING:
-    from loadgen.control.place import ControlPlace
-    from loadgen.control.retry import Patience
+    from loadgen.control.location import ControlPlaneLocation
+    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlFailed
-    from loadgen.control.setup import Setup
+    from loadgen.control.setup.installer import SetupState
 
 ATTEMPTS = 5  # half a minute of pauses; a person waits
 
 
 @click.command()
-@scenario_option
-@place_options
+@scenario_options
+@location_options
 @click.option("--dry-run", is_flag=True, help="Connect and look, print the SQL that is missing, change nothing.")
 @format_option
 def setup(
@@ -44,12 +51,12 @@ def setup(
     administrator must run are shown. Safe to repeat, at any time and by several at once: what is there is left alone.
     Tables of a newer loadgen are not touched (exit code 2).
     """
-    aim = meant(file, connection, database=database, schema=schema, warehouse=warehouse)
-    warn(aim.loaded)
+    aim = resolve_target(file, connection, database=database, schema=schema, warehouse=warehouse)
+    print_scenario_warnings(aim.loaded)
     stop = threading.Event()
     try:
-        with serving(aim.place.connection):
-            found, steps = away_from_main_thread(
+        with embedded_server_if_needed(aim.place.connection):
+            found, steps = run_in_thread(
                 lambda: _run(aim.place, stop, dry_run=dry_run, loud=output == "text"), name="setup"
             )
     finally:
@@ -64,11 +71,13 @@ def setup(
         echo(f"the control plane in {found.place.schema_name} is ready")
 
 
-def _run(place: ControlPlace, stop: threading.Event, *, dry_run: bool, loud: bool) -> tuple[Setup, list[str]]:
-    from loadgen.control.setup import do, look
+def _run(
+    place: ControlPlaneLocation, stop: threading.Event, *, dry_run: bool, loud: bool
+) -> tuple[SetupState, list[str]]:
+    from loadgen.control.setup.installer import apply_setup, inspect_setup
 
     patience = _patience(stop)
-    found = look(place, patience)
+    found = inspect_setup(place, patience)
     steps: list[str] = []
 
     def told(step: str) -> None:
@@ -77,28 +86,28 @@ def _run(place: ControlPlace, stop: threading.Event, *, dry_run: bool, loud: boo
             echo(printable(step))
 
     if not dry_run and not found.is_current:
-        do(found, patience, told)
+        apply_setup(found, patience, told)
     return found, steps
 
 
-def _patience(stop: threading.Event) -> Patience:
-    from loadgen.control.retry import Patience
+def _patience(stop: threading.Event) -> RetryPolicy:
+    from loadgen.control.retry import RetryPolicy
 
     def note(error: ControlFailed) -> None:
         if not stop.is_set():
             echo(f"warning: {printable(str(error))}; trying again", err=True)
 
-    return Patience(stop=stop, attempts=ATTEMPTS, note=note)
+    return RetryPolicy(stop=stop, attempts=ATTEMPTS, note=note)
 
 
-def _script(found: Setup) -> str:
+def _script(found: SetupState) -> str:
     if found.is_current:
         return f"-- Nothing to do: the control plane in {found.place.schema_name} is current."
     title = f"-- What `loadgen setup` would execute in {found.place.schema_name}. Nothing has been changed."
     return "\n".join([title, *(f"{statement};" for statement in found.statements)])
 
 
-def _as_json(found: Setup, steps: list[str], dry_run: bool) -> dict[str, object]:
+def _as_json(found: SetupState, steps: list[str], dry_run: bool) -> dict[str, object]:
     place = found.place
     result: dict[str, object] = {
         "connection": place.connection,

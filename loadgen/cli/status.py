@@ -8,7 +8,7 @@ import click
 
 from loadgen.cli.common import echo
 from loadgen.cli.control_session import control_options, with_control_session
-from loadgen.cli.place import format_option
+from loadgen.cli.options import format_option
 
 
 @click.command(epilog="\b\nExample:\n  loadgen status -c prod\n  loadgen status 20261115-0200-orders --format json")

@@ -10,24 +10,24 @@ import click
 
 from loadgen.cli.common import echo
 from loadgen.cli.control_session import control_options, with_control_session
-from loadgen.cli.place import format_option
-from loadgen.cli.who import who
+from loadgen.cli.options import format_option
+from loadgen.cli.who import user_and_host
 from loadgen.log import printable
 
 if TYPE_CHECKING:
-    from loadgen.control.retry import Patience
-    from loadgen.control.run_leases import Holder
-    from loadgen.control.run_status import Run
+    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
+    from loadgen.control.tables.run_leases import LeaseHolder
+    from loadgen.control.tables.run_status import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class StopRequest:
     """A run after it was asked to end. `by_us`: it is our wish that ends it."""
 
     run: Run
     by_us: bool
-    holder: Holder | None
+    holder: LeaseHolder | None
 
     @property
     def is_led(self) -> bool:
@@ -66,18 +66,22 @@ def stop(
     echo(json.dumps(_as_json(asked), indent=2) if output == "json" else _as_text(asked))
 
 
-def _ask(session: ControlSession, patience: Patience, name: str, why: str | None) -> Asked:
-    from loadgen.control import run_leases, run_names, run_status
+def _ask(session: ControlSession, patience: RetryPolicy, name: str, why: str | None) -> StopRequest:
+    from loadgen.control import run_lookup
+    from loadgen.control.tables import run_status
+    from orchestrator.run_ownership import expire_dead_holder
 
-    run_id = run_names.find(session, patience, name).run_id
+    run_id = run_lookup.find_run(session, patience, name).run_id
     moment = patience.call(lambda: run_status.server_time(session))
-    reason = f"stopped by {who()} at {moment:%Y-%m-%d %H:%M:%S} UTC{f': {printable(why, 500)}' if why else ''}"
+    reason = (
+        f"stopped by {user_and_host()} at {moment:%Y-%m-%d %H:%M:%S} UTC{f': {printable(why, 500)}' if why else ''}"
+    )
     run = run_status.cancel(session, patience, run_id, reason)
-    holder = patience.call(lambda: run_leases.read(session, run_id))
-    return Asked(run=run, by_us=run.reason == reason, holder=holder)
+    holder, _ = expire_dead_holder(session, patience, run_id)
+    return StopRequest(run=run, by_us=run.reason == reason, holder=holder)
 
 
-def _as_json(asked: Asked) -> dict[str, object]:
+def _as_json(asked: StopRequest) -> dict[str, object]:
     run = asked.run
     return {
         "run_id": run.run_id,
@@ -88,7 +92,7 @@ def _as_json(asked: Asked) -> dict[str, object]:
     }
 
 
-def _as_text(asked: Asked) -> str:
+def _as_text(asked: StopRequest) -> str:
     run = asked.run
     if run.status.is_terminal and not asked.by_us:
         return printable(f"nothing to stop: run {run.run_id} is {run.status}")

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loadgen.control.place import ControlPlace
-    from loadgen.control.retry import Patience
+    from loadgen.control.location import ControlPlaneLocation
+    from loadgen.control.retry import RetryPolicy
 
 
-def ensure_tables(place: ControlPlace, patience: Patience) -> None:
+def ensure_tables(place: ControlPlaneLocation, patience: RetryPolicy) -> None:
     """On the embedded server they are made when missing; elsewhere that is somebody's decision."""
-    from loadgen.control.migrations import require_current
-    from loadgen.control.run_status import server_time
     from loadgen.control.session import ControlSession
-    from loadgen.control.setup import do, look
+    from loadgen.control.setup.installer import apply_setup, inspect_setup
+    from loadgen.control.setup.migrations import require_current
+    from loadgen.control.tables.run_status import server_time
     from loadgen.snowflake.profile import EMBEDDED
 
     if place.connection == EMBEDDED:
-        do(look(place, patience), patience, lambda _: None)
+        apply_setup(inspect_setup(place, patience), patience, lambda _: None)
         return
     session = ControlSession(place, role="tables")
     try:

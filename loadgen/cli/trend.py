@@ -9,7 +9,8 @@ import click
 
 from loadgen.cli.common import echo, print_lines, terminal_width
 from loadgen.cli.control_session import control_options, with_control_session
-from loadgen.cli.place import format_option
+from loadgen.cli.options import format_option
+from loadgen.cli.output import print_verdict
 
 LAST_MAX = 300
 
@@ -72,9 +73,12 @@ def trend(
     )
     if html_file is not None:
         write_file(html_file, trend_html(found, last))
-    if output == "json":
-        echo(json.dumps(trend_data(found, last), indent=2))
-    else:
-        width = terminal_width()
-        print_lines(verdict_lines(trend_text(found, last, width), found.verdict.value, width))
-    return found.exit_code
+
+    def tell() -> None:
+        if output == "json":
+            echo(json.dumps(trend_data(found, last), indent=2))
+        else:
+            width = terminal_width()
+            print_lines(verdict_lines(trend_text(found, last, width), found.verdict.value, width))
+
+    return print_verdict(found.exit_code, tell)

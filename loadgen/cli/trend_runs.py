@@ -9,14 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.control import run_status, test_results, warehouse_poll_snapshots
-from loadgen.control.retry import Patience
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
-from loadgen.control.test_results import ScenarioResult
+from loadgen.control.tables import run_status, test_results, warehouse_poll_snapshots
+from loadgen.control.tables.test_results import ScenarioResult
 from loadgen.errors import UsageError
 from loadgen.log import printable
-from loadgen.report.likeness import DECISIVE, Setting, differences, driver_lightened, driver_major, unfit
-from loadgen.report.trend import Key, Night, OtherSeries, Trend, series_of, trend_of, values_of
+from loadgen.report.likeness import (
+    FORBIDDING_KEYS,
+    RunConditions,
+    differences,
+    driver_lightened,
+    driver_major,
+    why_not_comparable,
+)
+from loadgen.report.scenario_trend import OtherSeries, SeriesKey, Trend, TrendRun, series_of, trend_of, values_of
 
 RUNS_MAX = 300  # the newest ones: a change counts as new or known whatever is shown of it
 NAMES_MAX = 1_000  # of scenarios, in a suggestion
@@ -32,11 +39,11 @@ _WAREHOUSE_SETTINGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    night: Night
-    setting: Setting
+    night: TrendRun
+    setting: RunConditions
 
 
-def read_trend(session: ControlSession, patience: Patience, scenario: str, until: str | None = None) -> Trend:
+def read_trend(session: ControlSession, patience: RetryPolicy, scenario: str, until: str | None = None) -> Trend:
     """The series of the newest run that counts, judged; of that one, when it is named, and of those before it."""
     results = patience.call(lambda: test_results.of_scenario(session, scenario, RUNS_MAX))
     if not results:
@@ -50,7 +57,7 @@ def read_trend(session: ControlSession, patience: Patience, scenario: str, until
         why = _left_out(result, summary)
         if why or summary is None:
             left_out[why] += 1
-            last_left_out = unfit("run", result.run_id, result.status, summary)
+            last_left_out = why_not_comparable("run", result.run_id, result.status, summary)
         else:
             known[result.run_id] = _known(result, summary, *looks.get(result.run_id, (None, None)))
         if result.run_id == until:
@@ -67,7 +74,7 @@ def _left_out(result: ScenarioResult, summary: Mapping[str, Any] | None) -> str:
     """Why a run is no part of any series; empty: it is."""
     if result.status != "COMPLETED":
         return f"are {result.status}"
-    if unfit("", "", result.status, summary) is None:
+    if why_not_comparable("", "", result.status, summary) is None:
         return ""
     return "are INVALID" if summary is not None and not summary["validity"]["valid"] else "have no number"
 
@@ -75,7 +82,7 @@ def _left_out(result: ScenarioResult, summary: Mapping[str, Any] | None) -> str:
 def _known(result: ScenarioResult, summary: Mapping[str, Any], size: str | None, raw: str | None) -> _Known:
     environment, config = summary["environment"], json.loads(result.scenario_config or "{}")
     warehouse = json.loads(raw) if raw else {}
-    setting = Setting(
+    setting = RunConditions(
         config=config,
         environment=environment,
         workers=summary["workers"],
@@ -88,10 +95,10 @@ def _known(result: ScenarioResult, summary: Mapping[str, Any], size: str | None,
         "connections": summary["connections"],
     }
     values, at_least = values_of(summary)
-    night = Night(
+    night = TrendRun(
         run_id=result.run_id,
         started=result.created_at,
-        key=Key(
+        key=SeriesKey(
             template_id=result.template_id,
             driver_major=driver_major(environment),
             driver_lightened=driver_lightened(environment),
@@ -106,16 +113,16 @@ def _known(result: ScenarioResult, summary: Mapping[str, Any], size: str | None,
     return _Known(night=night, setting=setting)
 
 
-def _other(nights: Sequence[Night], newest: Sequence[Night], known: Mapping[str, _Known]) -> OtherSeries:
+def _other(nights: Sequence[TrendRun], newest: Sequence[TrendRun], known: Mapping[str, _Known]) -> OtherSeries:
     """What sets another series apart: of what differs, only what makes another key."""
     theirs, ours = known[nights[-1].run_id], known[newest[-1].run_id]
     found = differences(theirs.setting, ours.setting)
     apart = tuple(one for one in found if not one.key.startswith(("name", "description", "labels", "environment.")))
-    apart += tuple(one for one in found if one.key.removeprefix("environment.") in DECISIVE)
+    apart += tuple(one for one in found if one.key.removeprefix("environment.") in FORBIDDING_KEYS)
     return OtherSeries(key=nights[-1].key, runs=len(nights), newest=nights[-1], differences=apart)
 
 
-def _no_such_scenario(session: ControlSession, patience: Patience, scenario: str) -> UsageError:
+def _no_such_scenario(session: ControlSession, patience: RetryPolicy, scenario: str) -> UsageError:
     names = patience.call(lambda: run_status.scenarios(session, NAMES_MAX))
     near = difflib.get_close_matches(scenario, [name for name in names if name != scenario], n=1)
     meant = f"Did you mean {printable(near[0], 60)}? " if near else ""

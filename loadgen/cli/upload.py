@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.away import away_from_main_thread
+from loadgen.cli.away import run_in_thread
 from loadgen.cli.common import echo
-from loadgen.cli.place import format_option, meant, place_options, serving
-from loadgen.cli.runs_folder import SPOOL
+from loadgen.cli.options import embedded_server_if_needed, format_option, location_options, resolve_target
 from loadgen.errors import Busy, UsageError
 from loadgen.log import printable
+from orchestrator.run_folder import SPOOL, remove_if_empty
 
 if TYPE_CHECKING:
-    from loadgen.control.place import ControlPlace
+    from loadgen.control.location import ControlPlaneLocation
     from loadgen.control.session import ControlFailed
-    from loadgen.report.record import RunRecord
+    from loadgen.results.records import RunRecord
 
 ATTEMPTS = 5  # half a minute of pauses; a person waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Uploaded:
+class UploadedFolder:
     """One process's folder, which is gone now, and how many rows of which kind it had."""
 
     folder: str
@@ -37,7 +37,7 @@ class Uploaded:
 @click.command(epilog="\b\nExample:\n  loadgen upload 20261115-0200-orders-7f3a")
 @click.argument("run", metavar="RUN")
 @click.option("-c", "--connection", metavar="NAME", help="The control plane's connection.")
-@place_options
+@location_options
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -59,19 +59,20 @@ def upload(
 
     Workers that `loadgen run` started keep their query logs and unsent rows in the run's folder, others in
     $LOADGEN_SPOOL_DIR, or in loadgen/spool of the user's state directory. They are removed once they are stored.
-    Safe to repeat: nothing is stored twice. RUN may be the beginning of a run's id. Exit code 0 also when nothing is
-    left, 3 when the control plane cannot be reached, 75 when a worker still runs.
+    Safe to repeat: nothing is stored twice. RUN may be the beginning of a run's id, or latest. Exit code 0
+    also when nothing is left, 3 when the control plane cannot be reached, 75 when a worker still runs.
     """
-    spools = _spools(output_dir)
-    run_id, folders = _found(run, spools)
-    aim = meant(None, connection, database=database, schema=schema, warehouse=warehouse)
-    uploaded: list[Uploaded] = []
+    aim = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse)
+    run = _named(aim.place, run)
+    run_id, folders = _found(run, _spools(output_dir))
+    uploaded: list[UploadedFolder] = []
     busy: list[str] = []
     if folders:
-        with serving(aim.place.connection):
-            record = away_from_main_thread(lambda: _upload(aim.place, run_id, folders, uploaded, busy), name="upload")
+        with embedded_server_if_needed(aim.place.connection):
+            record = run_in_thread(lambda: _upload(aim.place, run_id, folders, uploaded, busy), name="upload")
         if record is not None:
             _rewrite(output_dir / run_id, record)
+        remove_if_empty(output_dir / run_id / SPOOL)
     if busy:
         raise Busy(
             f"still in use, and not uploaded: {', '.join(busy)}",
@@ -83,32 +84,57 @@ def upload(
         ]
         echo(json.dumps({"run_id": run_id, "workers": workers}, indent=2))
         return
-    from loadgen.report.summary import counted
+    from loadgen.report.summary import describe_rows
 
     for one in uploaded:
-        echo(f"{one.folder}: {counted(one.rows) or 'no rows'} are stored")
+        echo(f"{one.folder}: {describe_rows(one.rows) or 'no rows'} are stored")
     if not uploaded:
-        places = ", ".join(printable(str(spool)) for spool in spools)
+        places = f"{printable(str(_own_spool()))} or {printable(str(output_dir))}"
         echo(f"nothing to upload: no process of run {printable(run_id)} left anything in {places}")
+
+
+def _named(place: ControlPlaneLocation, name: str) -> str:
+    """`latest` is what the tables say; anything else is looked for on this machine."""
+    from loadgen.control import run_lookup
+    from loadgen.control.retry import RetryPolicy
+    from loadgen.control.session import ControlSession
+
+    if not run_lookup.is_latest(name):
+        return name
+
+    def look() -> str:
+        session = ControlSession(place, role="upload")
+        try:
+            patience = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, note=_note)
+            return run_lookup.find_run(session, patience, name).run_id
+        finally:
+            session.close()
+
+    with embedded_server_if_needed(place.connection):
+        return run_in_thread(look, name="upload")
+
+
+def _own_spool() -> Path:
+    from loadgen.worker.spool import spool_folder
+
+    return spool_folder()
 
 
 def _spools(output_dir: Path) -> list[Path]:
     """Where workers that nobody told otherwise keep things, and where those of runs do."""
-    from loadgen.worker.upload import spool_folder
-
-    return [spool_folder(), *sorted(output_dir.glob(f"*/{SPOOL}"))]
+    return [_own_spool(), *sorted(output_dir.glob(f"*/{SPOOL}"))]
 
 
 def _found(run: str, spools: list[Path]) -> tuple[str, list[Path]]:
     """The run that is meant, and its folders."""
     from loadgen.worker.arguments import is_id
-    from loadgen.worker.upload import left_behind
+    from loadgen.worker.spool import spool_folders_by_run
 
     if not is_id(run):
         raise UsageError(
             f"{printable(run, 100)!r} is no id of a run", remedy="`loadgen runs list` shows the runs there are."
         )
-    left = left_behind(spools)
+    left = spool_folders_by_run(spools)
     near = [run] if run in left else sorted(run_id for run_id in left if run_id.startswith(run))
     if len(near) > 1:
         raise UsageError(f"{run} is the beginning of several runs: {', '.join(near[:5])}", remedy="Write more of it.")
@@ -116,17 +142,17 @@ def _found(run: str, spools: list[Path]) -> tuple[str, list[Path]]:
 
 
 def _upload(
-    place: ControlPlace, run_id: str, folders: list[Path], uploaded: list[Uploaded], busy: list[str]
+    place: ControlPlaneLocation, run_id: str, folders: list[Path], uploaded: list[UploadedFolder], busy: list[str]
 ) -> RunRecord | None:
     """The run's record when its summary was amended: it says what was not stored, and all is now."""
-    from loadgen.cli.amended_files import amend_stored
-    from loadgen.control.retry import Patience
+    from loadgen.cli.amended_files import update_stored_summary
+    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
     from loadgen.report.summary import with_unstored
-    from loadgen.worker.upload import hold
-    from loadgen.worker.upload import upload as store
+    from loadgen.worker.spool import hold
+    from loadgen.worker.spool import upload as store
 
-    patience = Patience(stop=threading.Event(), attempts=ATTEMPTS, note=_note)
+    patience = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, note=_note)
     session = ControlSession(place, role="upload")
     try:
         for folder in folders:
@@ -134,20 +160,20 @@ def _upload(
             if lock is None:
                 busy.append(folder.name)
                 continue
-            uploaded.append(Uploaded(folder=folder.name, rows=store(session, patience, folder)))
+            uploaded.append(UploadedFolder(folder=folder.name, rows=store(session, patience, folder)))
             os.close(lock)
         if busy:
             return None
-        return amend_stored(session, patience, run_id, lambda summary: with_unstored(summary, {}))
+        return update_stored_summary(session, patience, run_id, lambda summary: with_unstored(summary, {}))
     finally:
         session.close()
 
 
 def _rewrite(folder: Path, record: RunRecord) -> None:
-    from loadgen.cli.amended_files import rewrite_files
+    from loadgen.cli.amended_files import rewrite_reports
     from loadgen.report.summary import with_unstored
 
-    if rewrite_files(folder, record, lambda summary: with_unstored(summary, {})):
+    if rewrite_reports(folder, record, lambda summary: with_unstored(summary, {})):
         echo(f"wrote the reports in {printable(str(folder))} again", err=True)
 
 

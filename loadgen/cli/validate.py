@@ -16,21 +16,21 @@ from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
-    from loadgen.scenario.plan import Plan
+    from loadgen.scenario.plan import ScenarioPlan
     from loadgen.scenario.problem import Problem
-    from loadgen.scenario.read import Loaded
+    from loadgen.scenario.read import LoadedScenario
 
 INVALID = 2  # exit code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class FileValidation:
     """What is to be said about one file."""
 
     file: str
     problems: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
-    plan: Plan | None = None
+    plan: ScenarioPlan | None = None
 
 
 @click.command()
@@ -57,25 +57,25 @@ def validate(files: Sequence[Path], with_plan: bool, overrides: Sequence[str], o
     Shows every problem at once, with its line and column. Ends with exit code 2 when a file has one.
     """
     results = [_validated(path, overrides, with_plan) for path in files]
-    show: Callable[[list[Result]], str] = {"text": _as_text, "json": _as_json, "github": _as_github}[output]
+    show: Callable[[list[FileValidation]], str] = {"text": _as_text, "json": _as_json, "github": _as_github}[output]
     shown = show(results)
     if shown:
         echo(shown)
     return INVALID if any(result.problems for result in results) else 0
 
 
-def _validated(path: Path, overrides: Sequence[str], with_plan: bool) -> Result:
+def _validated(path: Path, overrides: Sequence[str], with_plan: bool) -> FileValidation:
     from loadgen.scenario.problem import ScenarioProblems
     from loadgen.scenario.read import read_scenario
 
     try:
         loaded = read_scenario(path, overrides=overrides, environ=os.environ)
     except ScenarioProblems as found:
-        return Result(file=str(path), problems=found.problems)
-    return Result(file=str(path), warnings=loaded.warnings, plan=_plan(loaded) if with_plan else None)
+        return FileValidation(file=str(path), problems=found.problems)
+    return FileValidation(file=str(path), warnings=loaded.warnings, plan=_plan(loaded) if with_plan else None)
 
 
-def _plan(loaded: Loaded) -> Plan:
+def _plan(loaded: LoadedScenario) -> ScenarioPlan:
     from loadgen.scenario.plan import plan
 
     return plan(loaded, cores=_cores())
@@ -87,7 +87,7 @@ def _cores() -> int:
     return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
 
-def _as_text(results: list[Result]) -> str:
+def _as_text(results: list[FileValidation]) -> str:
     from loadgen.scenario.problem import SHOWN_MAX
 
     lines: list[str] = []
@@ -103,13 +103,13 @@ def _as_text(results: list[Result]) -> str:
     return "\n".join(lines)
 
 
-def _plan_text(made: Plan) -> str:
+def _plan_text(made: ScenarioPlan) -> str:
     from loadgen.scenario.plan_text import plan_text
 
     return plan_text(made)
 
 
-def _as_json(results: list[Result]) -> str:
+def _as_json(results: list[FileValidation]) -> str:
     from loadgen.scenario.plan_text import plan_data
 
     files: list[dict[str, Any]] = []
@@ -139,7 +139,7 @@ def _problem_data(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _as_github(results: list[Result]) -> str:
+def _as_github(results: list[FileValidation]) -> str:
     lines = []
     for result in results:
         for level, found in (("error", result.problems), ("warning", result.warnings)):

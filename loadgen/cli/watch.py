@@ -15,15 +15,15 @@ import click
 
 from loadgen.cli.common import echo, print_lines, terminal_width
 from loadgen.cli.control_session import control_options
-from loadgen.cli.place import format_option, meant, serving
+from loadgen.cli.options import embedded_server_if_needed, format_option, resolve_target
 from loadgen.cli.signals import noted_signals
 from loadgen.log import printable
 
 if TYPE_CHECKING:
-    from loadgen.cli.watch_job import Sight, WatchJob
-    from loadgen.control.run_status import Run
-    from loadgen.report.text import Line
-    from loadgen.tui.view import RunView
+    from loadgen.cli.watch_job import WatchedSnapshot, WatchJob
+    from loadgen.control.tables.run_status import Run
+    from loadgen.report.text import TextLine
+    from loadgen.tui.screen_state import ScreenState
 
 TICK_S = 0.1
 
@@ -53,8 +53,8 @@ def watch(
     from loadgen.cli.watch_job import WatchJob
     from loadgen.clock import SystemClock
 
-    aim = meant(None, connection, database=database, schema=schema, warehouse=warehouse)
-    with serving(aim.place.connection), noted_signals() as received:
+    aim = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse)
+    with embedded_server_if_needed(aim.place.connection), noted_signals() as received:
         job = WatchJob(place=aim.place, name=run, clock=SystemClock())
         job.start()
         try:
@@ -71,9 +71,9 @@ def _end(job: WatchJob, received: list[int], output: str) -> int:
     else:
         last = None if job.sight is None else job.sight.tick.run
     if output == "json":
-        from loadgen.cli.run_view import figures_of, run_as_json
+        from loadgen.cli.run_view import run_as_json, run_figures
 
-        figures = None if job.summary is None else figures_of(job.summary)
+        figures = None if job.summary is None else run_figures(job.summary)
         now = job.clock.utc_now().replace(tzinfo=None)
         echo(json.dumps({"run": None if last is None else run_as_json(last, figures, now)}, indent=2))
     elif last is not None and last.status.is_terminal:
@@ -83,23 +83,23 @@ def _end(job: WatchJob, received: list[int], output: str) -> int:
     return 128 + received[0] if received and not job.done.is_set() else 0
 
 
-def _verdict(job: WatchJob, run: Run) -> list[Line]:
-    from loadgen.report.text import VERDICT_COLOURS, Line, wrapped
+def _verdict(job: WatchJob, run: Run) -> list[TextLine]:
+    from loadgen.report.text import VERDICT_COLOURS, TextLine, wrapped
 
     summary = job.summary or {}
     verdict = str(summary.get("verdict") or run.verdict or run.status)
     reason = " ".join(str(summary.get("exit_reason") or run.reason or "").split())
     text = printable(f"{verdict.upper()}  {run.test_name}  run {run.run_id}: {reason}")
-    return list(wrapped(Line(text, verdict.upper(), VERDICT_COLOURS.get(verdict)), terminal_width()))
+    return list(wrapped(TextLine(text, verdict.upper(), VERDICT_COLOURS.get(verdict)), terminal_width()))
 
 
 def _show(job: WatchJob, received: list[int], *, quiet: bool) -> None:
     """Until the run has ended, or the user has seen enough."""
-    from loadgen.cli.run_screen import Display
+    from loadgen.cli.run_screen import LiveDisplay
 
     if not _wait_for_first(job, received):
         return
-    with closing(Display(job.clock, quiet=quiet)) as display:
+    with closing(LiveDisplay(job.clock, quiet=quiet)) as display:
         views = _Views(job)
         while not received and "q" not in display.show(views.next(display.heard())):
             if job.clock.wait(job.done, TICK_S):
@@ -119,17 +119,17 @@ class _Views:
     """The views of one run that is watched."""
 
     def __init__(self, job: WatchJob) -> None:
-        from loadgen.tui.viewer import Viewer
+        from loadgen.tui.presenter import ScreenPresenter
 
         assert job.scenario is not None
-        self._job, self._viewer = job, Viewer(job.scenario, quits=True)
-        self._seen: Sight | None = None
-        self._view: RunView | None = None
+        self._job, self._viewer = job, ScreenPresenter(job.scenario, quits=True)
+        self._seen: WatchedSnapshot | None = None
+        self._view: ScreenState | None = None
         self._told: set[str] = set()
 
-    def next(self, heard: list[str]) -> RunView:
+    def next(self, heard: list[str]) -> ScreenState:
         """The newest view, with what was printed meanwhile in its log."""
-        from loadgen.cli.run_screen import look_of
+        from loadgen.cli.run_screen import display_snapshot
 
         for line in heard:
             self._viewer.say(self._job.clock.utc_now(), line)
@@ -140,6 +140,6 @@ class _Views:
                 if row.log_id not in self._told:
                     self._told.add(row.log_id)
                     self._viewer.say(row.timestamp, f"{row.worker_id or 'orchestrator'}: {row.message}", bad=True)
-            look = look_of(sight.tick, sight.seen_s, sight.moment, sight.stored)
+            look = display_snapshot(sight.tick, sight.seen_s, sight.moment, sight.stored)
             self._seen, self._view = sight, self._viewer.look(look)
         return self._view

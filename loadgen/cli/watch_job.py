@@ -13,10 +13,13 @@ from typing import Any
 from loadgen.cli.common import echo
 from loadgen.cli.run_record import worker_seconds
 from loadgen.clock import Clock
-from loadgen.control import (
+from loadgen.control import run_lookup
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.tables import (
     find_max_step_history,
     run_leases,
-    run_names,
     run_status,
     test_logs,
     test_results,
@@ -25,34 +28,31 @@ from loadgen.control import (
     worker_heartbeats,
     worker_metrics_snapshots,
 )
-from loadgen.control.find_max_step_history import StepRecord
-from loadgen.control.place import ControlPlace
-from loadgen.control.retry import Patience
-from loadgen.control.run_status import Run
-from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.test_logs import LogRow
-from loadgen.control.warehouse_poll_snapshots import WarehousePoll
+from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables.run_status import Run
+from loadgen.control.tables.test_logs import LogRow
+from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import printable
 from loadgen.model.run import RunStatus
-from loadgen.report.timeline import WorkerSecond
 from loadgen.report.verdict import Checked
+from loadgen.results.timeline import WorkerSecond
 from loadgen.scenario.frozen import thaw
-from loadgen.scenario.scenario import Scenario
-from loadgen.tui.history import KEPT_S, coarse
+from loadgen.scenario.model import Scenario
+from loadgen.tui.history import KEPT_S, coarsen_second
 from loadgen.units import NS_PER_S
-from orchestrator.crew import WorkerView, view_crew
-from orchestrator.limits import Limits
+from orchestrator.aggregation import RunAggregator
+from orchestrator.guardrails import LimitMonitor
 from orchestrator.plan import plan_run
-from orchestrator.progress import Progress
-from orchestrator.results import read_stored
-from orchestrator.tick import Tick
+from orchestrator.run_result import read_stored
+from orchestrator.run_snapshot import RunSnapshot
+from orchestrator.worker_health import WorkerView, assess_workers
 
-LOOK_S = 1.0
-SLOW_LOOK_S = 5.0  # between looks at what changes slowly, in tables that cost more to read
+WATCH_PERIOD_S = 1.0
+SLOW_TABLES_PERIOD_S = 5.0  # between looks at what changes slowly, in tables that cost more to read
 POLLS_KEPT = 60
 LOGS_READ = 50
-ALONE_MAX_S = 180.0  # so long without control plane, or without anybody who leads the run
+OUTAGE_MAX_S = 180.0  # so long without control plane, or without anybody who leads the run
 ATTEMPTS = 5  # at the first look
 MARGIN_S = 5  # of the oldest second of a worker it is not known whether it is a whole one
 ROWS_MAX = 4_000  # seconds of workers that are read at the first look: each is some kilobytes
@@ -61,10 +61,10 @@ _NOBODY_LEADS = "nobody leads the run: its workers end by themselves, then `load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class WatchedSnapshot:
     """One look, and when it was taken."""
 
-    tick: Tick
+    tick: RunSnapshot
     seen_s: float  # of the monotonic clock
     moment: datetime  # aware, UTC
     logs: tuple[LogRow, ...] = ()  # warnings of workers, oldest first; all that are known
@@ -75,10 +75,10 @@ class Sight:
 class WatchJob:
     """`sight` is replaced as a whole. When `done` is set, the run has ended or looking has failed: see result()."""
 
-    place: ControlPlace
+    place: ControlPlaneLocation
     name: str
     clock: Clock
-    sight: Sight | None = None
+    sight: WatchedSnapshot | None = None
     scenario: Scenario | None = None
     summary: Mapping[str, Any] | None = None  # of a run that has ended, when there is one
     done: threading.Event = field(default_factory=threading.Event)
@@ -113,8 +113,8 @@ class WatchJob:
             echo(f"warning: {printable(str(error))}; trying again", err=True)
 
     def _watch(self, session: ControlSession) -> None:
-        patience = Patience(stop=self.stop, attempts=ATTEMPTS, clock=self.clock, note=self._note)
-        run = run_names.find(session, patience, self.name)
+        patience = RetryPolicy(stop=self.stop, attempts=ATTEMPTS, clock=self.clock, note=self._note)
+        run = run_lookup.find_run(session, patience, self.name)
         config = patience.call(lambda: run_status.read_config(session, run.run_id))
         self.scenario = thaw(config or "", None)
         looker = _Looker(session, self.scenario, run.run_id, self.clock)
@@ -124,12 +124,12 @@ class WatchJob:
                 self.sight = looker.look()
                 heard_s = looker.now_s
             except ControlFailed as error:
-                if not error.failure.retryable or looker.now_s - heard_s > ALONE_MAX_S:
+                if not error.failure.retryable or looker.now_s - heard_s > OUTAGE_MAX_S:
                     raise
             if self.sight is not None and self.sight.tick.run.status.is_terminal:
                 self.summary = patience.call(lambda: _summary(session, run.run_id))
                 return
-            self.clock.wait(self.stop, LOOK_S)
+            self.clock.wait(self.stop, WATCH_PERIOD_S)
 
 
 class _Looker:
@@ -139,8 +139,8 @@ class _Looker:
         self._session, self._scenario, self._run_id, self._clock = session, scenario, run_id, clock
         timing = scenario.timing
         self._plan = plan_run(scenario.load)
-        self._progress = Progress(scenario.thresholds, scenario.judged_stages)
-        self._limits = Limits(scenario.judged_thresholds, scenario.guardrails, timing, self._progress)
+        self._progress = RunAggregator(scenario.thresholds, scenario.judged_stages)
+        self._limits = LimitMonitor(scenario.judged_thresholds, scenario.guardrails, timing, self._progress)
         self._slow_s: float | None = None  # when the slow tables were last read
         self._polls: tuple[WarehousePoll, ...] = ()
         self._steps: tuple[StepRecord, ...] = ()
@@ -152,7 +152,7 @@ class _Looker:
     def now_s(self) -> float:
         return self._clock.monotonic_ns() / NS_PER_S
 
-    def look(self) -> Sight:
+    def look(self) -> WatchedSnapshot:
         session, run_id, timing = self._session, self._run_id, self._scenario.timing
         run = run_status.read(session, run_id)
         if run is None:
@@ -163,11 +163,11 @@ class _Looker:
         self._look_slowly(run)
         ids = [f"worker-{number}" for number in range(run.workers_expected)]
         ages_s = {row.identity.worker_id: row.age_ms / 1000 for row in rows}
-        crew = view_crew(ids, rows, (), ages_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
+        crew = assess_workers(ids, rows, (), ages_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
         elapsed_s = None
         if run.status is RunStatus.RUNNING and run.start_time is not None:
             elapsed_s = (server_time - run.start_time).total_seconds()
-        tick = Tick(
+        tick = RunSnapshot(
             run=run,
             crew=crew,
             elapsed_s=elapsed_s,
@@ -179,7 +179,7 @@ class _Looker:
             polls=self._polls,
         )
         logs = tuple(self._logs.values())
-        return Sight(tick=tick, seen_s=seen_s, moment=self._clock.utc_now(), logs=logs, stored=self._stored)
+        return WatchedSnapshot(tick=tick, seen_s=seen_s, moment=self._clock.utc_now(), logs=logs, stored=self._stored)
 
     def _checked(self, run: Run, crew: tuple[WorkerView, ...], elapsed_s: float | None) -> tuple[Checked, ...]:
         """Thresholds by what was measured so far; those over a span only by what was seen from here."""
@@ -191,14 +191,14 @@ class _Looker:
 
     def _look_slowly(self, run: Run) -> None:
         """What changes every few seconds at most; the first time also what was stored before we came."""
-        if self._slow_s is not None and self.now_s - self._slow_s < SLOW_LOOK_S and not run.status.is_terminal:
+        if self._slow_s is not None and self.now_s - self._slow_s < SLOW_TABLES_PERIOD_S and not run.status.is_terminal:
             return
         session, run_id = self._session, self._run_id
         if self._slow_s is None:
             within_s = min(KEPT_S + MARGIN_S, ROWS_MAX // max(1, run.workers_expected))
             snapshots = worker_metrics_snapshots.newest(session, run_id, within_s)
             with suppress(LoadgenError):  # of another version: there is no history then
-                self._stored = tuple(map(coarse, worker_seconds(snapshots)))
+                self._stored = tuple(map(coarsen_second, worker_seconds(snapshots)))
             self._progress.seconds.add_stored(snapshots)
             for row in window_results.read(session, run_id):
                 with suppress(LoadgenError):  # what cannot be read is told by the run's own results
@@ -212,7 +212,7 @@ class _Looker:
                 self._logs.setdefault(line.log_id, line)
         holder = run_leases.read(session, run_id)
         self._led = holder is None or holder.remaining_ms > 0
-        if holder is not None and holder.remaining_ms < -ALONE_MAX_S * 1000 and not run.status.is_terminal:
+        if holder is not None and holder.remaining_ms < -OUTAGE_MAX_S * 1000 and not run.status.is_terminal:
             raise RunFailed(
                 f"nobody has led run {run_id} for {-holder.remaining_ms / 1000:.0f} s",
                 remedy="`loadgen runs recover` ends such runs.",

@@ -9,7 +9,7 @@ import socket
 from loadgen.log import printable
 
 
-def who() -> str:
+def user_and_host() -> str:
     """`alice on build-7`."""
     try:
         name = getpass.getuser()

@@ -11,7 +11,7 @@ from loadgen.log import printable
 _WORD = re.compile(r"[^\s=,]{1,100}=[^\s,]{1,200}")
 
 
-def parse_words(given: Sequence[str], option: str) -> tuple[str, ...]:
+def parse_labels(given: Sequence[str], option: str) -> tuple[str, ...]:
     """Of `--labels zone=eu,disk=ssd --labels team=db` all three, sorted, each once."""
     words = {word for text in given for word in text.split(",") if word}
     for word in words:

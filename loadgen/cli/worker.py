@@ -7,7 +7,7 @@ import click
 from loadgen.cli.common import raise_priority
 from loadgen.errors import LoadgenError
 from loadgen.model.worker import WorkerExit
-from loadgen.worker.arguments import BadArguments, WorkerArguments
+from loadgen.worker.arguments import InvalidWorkerArguments, WorkerArguments
 
 
 class WorkerCommand(click.Command):
@@ -19,7 +19,7 @@ class WorkerCommand(click.Command):
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
-            raise BadArguments(error.format_message()) from error
+            raise InvalidWorkerArguments(error.format_message()) from error
 
 
 @click.command(

@@ -8,12 +8,14 @@ import sys
 from collections.abc import Mapping
 from typing import NoReturn
 
+from loadgen.cli.common import raise_priority
 from orchestrator.spawn.spawner import WorkerOrder
 
 
 def run_child(order: WorkerOrder, environment: Mapping[str, str], log_path: str) -> NoReturn:
-    """Be a worker: own process group, own log file, and an end when the parent ends."""
-    os.setpgid(0, 0)  # Ctrl-C at the terminal is the parent's business
+    """Be a worker: own session, own log file, and an end when the parent ends."""
+    os.setsid()  # Ctrl-C at the terminal is the parent's business
+    raise_priority()
     _redirect(log_path)
     os.environ.update(environment)
     from loadgen.log import configure

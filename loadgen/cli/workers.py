@@ -11,15 +11,15 @@ import click
 
 from loadgen.cli.common import echo, text_table, unreadable_as_json, warn_unreadable
 from loadgen.cli.control_session import control_options, with_control_session
-from loadgen.cli.place import format_option
-from loadgen.cli.words import parse_words
+from loadgen.cli.options import format_option
+from loadgen.cli.words import parse_labels
 from loadgen.errors import UsageError
 from loadgen.log import printable
 
 if TYPE_CHECKING:
-    from loadgen.control.pool_workers import Page, PoolWorker
-    from loadgen.control.retry import Patience
+    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
+    from loadgen.control.tables.pool_workers import PoolWorker, PoolWorkerPage
     from loadgen.model.pool_worker import PoolWorkerStatus
 
 
@@ -48,9 +48,9 @@ def list_workers(
     **place: str | None,
 ) -> None:
     """List runners. One without a heartbeat for 30 s is OFFLINE, and is forgotten after a week."""
-    from loadgen.control import pool_workers
+    from loadgen.control.tables import pool_workers
 
-    only, words = None if status is None else _status(status), parse_words(labels, "--label")
+    only, words = None if status is None else _status(status), parse_labels(labels, "--label")
     page = with_control_session(
         lambda session, patience: pool_workers.page(
             session, patience, page_size, token=page_token, status=only, labels=words
@@ -71,7 +71,7 @@ def list_workers(
 @format_option
 def show(worker_id: str, output: str, **place: str | None) -> None:
     """Show one runner. ID may be shortened."""
-    from loadgen.control import pool_workers
+    from loadgen.control.tables import pool_workers
 
     worker = with_control_session(
         lambda session, patience: pool_workers.find(session, patience, worker_id), name="workers", **place
@@ -88,9 +88,9 @@ def drain(worker_id: str, output: str, **place: str | None) -> None:
 
     Its pool starts another one when it needs one; end the pool itself with SIGTERM.
     """
-    from loadgen.control import pool_workers
+    from loadgen.control.tables import pool_workers
 
-    def ask(session: ControlSession, patience: Patience) -> PoolWorker:
+    def ask(session: ControlSession, patience: RetryPolicy) -> PoolWorker:
         found = pool_workers.find(session, patience, worker_id)
         pool_workers.drain(session, patience, found.identity.worker_id)
         return pool_workers.find(session, patience, found.identity.worker_id)
@@ -107,12 +107,12 @@ def offline(worker_id: str, output: str, **place: str | None) -> None:
 
     For hosts that will not come back. A runner that lives loses its run, and registers again with its next beat.
     """
-    from loadgen.control import pool_workers, run_claims
+    from loadgen.control.tables import pool_workers, run_queue_claims
 
-    def say(session: ControlSession, patience: Patience) -> PoolWorker:
+    def say(session: ControlSession, patience: RetryPolicy) -> PoolWorker:
         found = pool_workers.find(session, patience, worker_id).identity.worker_id
         pool_workers.offline(session, patience, found)
-        run_claims.expire(session, patience, found)
+        run_queue_claims.expire(session, patience, found)
         return pool_workers.find(session, patience, found)
 
     _print_asked(with_control_session(say, name="workers", **place), output)
@@ -136,9 +136,9 @@ def _print_asked(worker: PoolWorker, output: str) -> None:
     echo(json.dumps(_as_json(worker), indent=2) if output == "json" else text)
 
 
-def _page_as_text(page: Page) -> str:
+def _page_as_text(page: PoolWorkerPage) -> str:
     if not page.workers:
-        return "there are no such runners" if page.total == 0 else "there are no more runners"
+        return "no runners found" if page.total == 0 else "there are no more runners"
     head = ("ID", "STATUS", "RUN", "COMPLETED", "FAILED", "LAST BEAT (UTC)", "LABELS")
     rows = [
         (
@@ -158,7 +158,7 @@ def _page_as_text(page: Page) -> str:
     return "\n".join(lines)
 
 
-def _page_as_json(page: Page) -> dict[str, Any]:
+def _page_as_json(page: PoolWorkerPage) -> dict[str, Any]:
     return {
         "workers": [_as_json(worker) for worker in page.workers],
         "unreadable": unreadable_as_json(page.workers),

@@ -4,6 +4,7 @@
     session     one connection, one attempt     retry     patience, and what to do when an answer was lost
     migrations  making and updating the tables  batch     appending to standard tables, once
     lease       keeping a term: its own thread  storable  foreign texts and JSON, so that any can be written
+    process_identity  which process holds something, and whether it has ended
     records     rows as checked records, one unreadable row by itself
 
 One module per table:

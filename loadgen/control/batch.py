@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from loadgen.control.queries import Query
-from loadgen.control.retry import Patience
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
+from loadgen.control.sql import NamedQuery
 
 Row = Sequence[Any]
-Table = Mapping[str, Query]  # with `append`, and `find` that counts the rows of a key
+Table = Mapping[str, NamedQuery]  # with `append`, and `find` that counts the rows of a key
 
 # Of one statement. From STAGED_VALUES on the driver would make a stage and upload the binds to it: workers do no DDL.
 ROWS_MAX = 500
@@ -25,14 +25,14 @@ _SCALAR_BYTES = 24
 _ESCAPED_BYTES = 6  # of a character that is not ASCII, in a request
 
 
-def append_row(session: ControlSession, patience: Patience, table: Table, row: Row, *key: Any) -> None:
+def append_row(session: ControlSession, patience: RetryPolicy, table: Table, row: Row, *key: Any) -> None:
     """Append a row unless it is there: somebody may have tried before, and died before he knew."""
     look = _looker(session, table, key)
     if patience.call(look) is None:
         patience.settle(lambda: session.execute(table["append"], *row) == 1, look)
 
 
-def append_rows(session: ControlSession, patience: Patience, table: Table, rows: Sequence[Row], *key: Any) -> None:
+def append_rows(session: ControlSession, patience: RetryPolicy, table: Table, rows: Sequence[Row], *key: Any) -> None:
     """Append new rows in one statement; `key` is that of the first."""
     patience.settle(lambda: session.append(table["append"], rows) == len(rows), _looker(session, table, key))
 

@@ -16,8 +16,8 @@ import threading
 from dataclasses import dataclass
 
 from loadgen.clock import Clock, SystemClock
-from loadgen.control.run_leases import Term, release, renew
 from loadgen.control.session import ControlSession
+from loadgen.control.tables.run_leases import Lease, release, renew
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.log import event
 
@@ -44,7 +44,7 @@ class LeaseTimes:
             )
 
 
-class Trust:
+class LeaseTrust:
     """Until when the holder may act. Written by the thread that renews, read by everyone."""
 
     def __init__(self, times: LeaseTimes, begun_ns: int) -> None:
@@ -72,7 +72,7 @@ class LeaseKeeper:
     def __init__(
         self,
         session: ControlSession,
-        term: Term,
+        term: Lease,
         times: LeaseTimes,
         *,
         claimed_ns: int,
@@ -83,7 +83,7 @@ class LeaseKeeper:
         self._session = session
         self._times = times
         self._clock = clock or SystemClock()
-        self._trust = Trust(times, claimed_ns)
+        self._trust = LeaseTrust(times, claimed_ns)
         self._stopping = threading.Event()
         self._releasing = False
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)

@@ -24,7 +24,7 @@ FIRST_PAUSE_S = 1.0
 PAUSE_MAX_S = 30.0
 
 
-class Interrupted(LoadgenError):
+class RetryInterrupted(LoadgenError):
     """Stopped while waiting for the control plane to come back."""
 
     exit_code = 4
@@ -32,7 +32,7 @@ class Interrupted(LoadgenError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How long to keep trying. Pauses double; `stop` ends them early."""
 
     stop: threading.Event
@@ -73,7 +73,7 @@ class Patience:
 
     def _pause(self, seconds: float) -> None:
         if self.clock.wait(self.stop, seconds):
-            raise Interrupted("stopped while the control plane did not answer")
+            raise RetryInterrupted("stopped while the control plane did not answer")
 
     def _noted(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from loadgen.control.place import ControlPlace
-from loadgen.control.queries import Query
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.sql import NamedQuery
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
 from loadgen.model.outcome import ErrorCategory
@@ -44,7 +44,7 @@ class ControlSession:
 
     def __init__(
         self,
-        place: ControlPlace,
+        place: ControlPlaneLocation,
         *,
         role: str,
         environ: Mapping[str, str] = os.environ,
@@ -57,18 +57,18 @@ class ControlSession:
         self._connection: Connection | None = None
         self._owner: int | None = None
 
-    def fetch(self, query: Query, *binds: Any) -> list[tuple[Any, ...]]:
+    def fetch(self, query: NamedQuery, *binds: Any) -> list[tuple[Any, ...]]:
         """All rows of a SELECT."""
         bound = _bound(binds)
         rows: list[tuple[Any, ...]] = self._call(query, lambda cursor: cursor.execute(query.sql, bound).fetchall())
         return rows
 
-    def execute(self, query: Query, *binds: Any) -> int:
+    def execute(self, query: NamedQuery, *binds: Any) -> int:
         """The number of rows that an INSERT, UPDATE or DELETE touched."""
         bound = _bound(binds)
         return int(self._call(query, lambda cursor: cursor.execute(query.sql, bound).rowcount) or 0)
 
-    def append(self, query: Query, rows: Sequence[Sequence[Any]]) -> int:
+    def append(self, query: NamedQuery, rows: Sequence[Sequence[Any]]) -> int:
         """Insert many rows with one array-bound statement: all of them or none."""
 
         def insert(cursor: Cursor) -> int | None:
@@ -83,7 +83,7 @@ class ControlSession:
             close(self._connection)
             self._connection = None
 
-    def _call(self, query: Query, action: Any) -> Any:
+    def _call(self, query: NamedQuery, action: Any) -> Any:
         self._check_thread()
         try:
             if self._connection is None:
@@ -132,7 +132,7 @@ def _bound(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(value.value if isinstance(value, Enum) else value for value in values)
 
 
-def _explained(query: Query, error: Exception, failure: Failure, place: ControlPlace) -> ControlFailed:
+def _explained(query: NamedQuery, error: Exception, failure: Failure, place: ControlPlaneLocation) -> ControlFailed:
     where = printable(f"{place.database}.{place.schema}", 300)
     what = f"the control plane in {where} failed at {query.name}: {describe(error)}"
     if failure.sqlstate == DISK_FULL:

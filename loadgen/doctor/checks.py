@@ -7,31 +7,33 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
 from loadgen.clock import Clock
-from loadgen.control.ground import Ground, look_at_ground
-from loadgen.control.migrations import inspect
-from loadgen.control.queries import queries
-from loadgen.control.retry import Patience
-from loadgen.doctor import configuration, control_plane, machine, service, warehouse
-from loadgen.doctor.examine import Check
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.setup.migrations import read_schema_state
+from loadgen.control.setup.prerequisites import Prerequisites, check_prerequisites
+from loadgen.control.sql import load_queries
+from loadgen.doctor import configuration, control_plane, machine, server, warehouse
+from loadgen.doctor.check_runner import DoctorCheck
 from loadgen.doctor.finding import Finding, failed, ok, skipped
-from loadgen.doctor.subject import Sessions, StatementFailed, Subject
+from loadgen.doctor.subject import CheckStatementFailed, DoctorSessions, DoctorTarget
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
+from loadgen.scenario.model import Scenario, TableType
 from loadgen.scenario.plan import plan
-from loadgen.scenario.scenario import Scenario, TableType
 from loadgen.scenario.workers import workers_of
-from loadgen.snowflake.ident import Ident, QualifiedName
-from loadgen.snowflake.probe import Probe, probe
+from loadgen.snowflake.ident import Identifier, QualifiedName
+from loadgen.snowflake.probe import ConnectionProbe, probe
 
 _MISSING = (2003, 2043)
-_SERVER_TIME = queries("run_status")["server_time"]
+_SERVER_TIME = load_queries("run_status")["server_time"]
 
 
-def checks(subject: Subject, clock: Clock, server_trouble: LoadgenError | None = None) -> list[Check]:
-    """`server_trouble` is why the embedded server could not be had, if it was wanted and could not."""
+def checks(
+    subject: DoctorTarget, clock: Clock, server: str | None = None, server_trouble: LoadgenError | None = None
+) -> list[DoctorCheck]:
+    """`server` says which embedded server is used, if one is; `server_trouble` why it could not be had."""
     return [
         *_machine(subject.scenario, clock),
-        *_configuration(subject, server_trouble),
+        *_configuration(subject, server, server_trouble),
         *_connection(subject, clock),
         *_control_plane(subject, clock),
         *_rights(subject),
@@ -40,12 +42,12 @@ def checks(subject: Subject, clock: Clock, server_trouble: LoadgenError | None =
     ]
 
 
-def once() -> Patience:
+def once() -> RetryPolicy:
     """One attempt: a check says what is, not what might be in a minute."""
-    return Patience(stop=threading.Event(), attempts=1)
+    return RetryPolicy(stop=threading.Event(), attempts=1)
 
 
-def _machine(scenario: Scenario | None, clock: Clock) -> Iterator[Check]:
+def _machine(scenario: Scenario | None, clock: Clock) -> Iterator[DoctorCheck]:
     load = scenario.load if scenario is not None else None
     cores = machine.cores()
     workers = workers_of(load, cores) if load is not None else 1
@@ -58,18 +60,22 @@ def _machine(scenario: Scenario | None, clock: Clock) -> Iterator[Check]:
         "clock": lambda: machine.wall_clock(clock.utc_now()),
     }
     for name, look in looks.items():
-        yield Check(section="machine", name=name, look=lambda _, look=look: [look()])  # type: ignore[misc]
-    yield Check(section="machine", name="versions", look=lambda _: [machine.versions()], exit_code=2)
+        yield DoctorCheck(section="machine", name=name, look=lambda _, look=look: [look()])  # type: ignore[misc]
+    yield DoctorCheck(section="machine", name="versions", look=lambda _: [machine.versions()], exit_code=2)
 
 
-def _configuration(subject: Subject, server_trouble: LoadgenError | None) -> Iterator[Check]:
+def _configuration(
+    subject: DoctorTarget, server: str | None, server_trouble: LoadgenError | None
+) -> Iterator[DoctorCheck]:
     section = "configuration"
     needs: tuple[str, ...] = ("versions",)
     if server_trouble is not None:
         found = [failed(printable(str(server_trouble)), printable(server_trouble.remedy))]
-        yield Check(section=section, name="embedded server", look=lambda _: found)
+        yield DoctorCheck(section=section, name="embedded server", look=lambda _: found)
         needs = ("embedded server",)
-    yield Check(
+    elif server is not None:
+        yield DoctorCheck(section=section, name="embedded server", look=lambda _: [ok(server)])
+    yield DoctorCheck(
         section=section,
         name="connection",
         look=lambda _: configuration.connection(subject.target_profile()),
@@ -77,7 +83,7 @@ def _configuration(subject: Subject, server_trouble: LoadgenError | None) -> Ite
         exit_code=2,
     )
     if subject.is_apart:
-        yield Check(
+        yield DoctorCheck(
             section=section,
             name="control connection",
             look=lambda _: configuration.connection(subject.control_profile()),
@@ -85,7 +91,7 @@ def _configuration(subject: Subject, server_trouble: LoadgenError | None) -> Ite
             exit_code=2,
         )
     if subject.loaded is not None:
-        yield Check(
+        yield DoctorCheck(
             section=section,
             name="scenario",
             look=lambda _: configuration.scenario(subject),
@@ -94,95 +100,95 @@ def _configuration(subject: Subject, server_trouble: LoadgenError | None) -> Ite
         )
 
 
-def _connection(subject: Subject, clock: Clock) -> Iterator[Check]:
+def _connection(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]:
     section = "connection"
 
-    def log_in(sessions: Sessions) -> Sequence[Finding]:
+    def log_in(sessions: DoctorSessions) -> Sequence[Finding]:
         sessions.facts.target = probe(subject.target_profile(), clock=clock)
-        return [service.log_in(sessions.facts.target)]
+        return [server.log_in(sessions.facts.target)]
 
-    def log_in_to_control(sessions: Sessions) -> Sequence[Finding]:
+    def log_in_to_control(sessions: DoctorSessions) -> Sequence[Finding]:
         sessions.facts.control = probe(subject.control_profile(), clock=clock)
-        return [service.log_in(sessions.facts.control)]
+        return [server.log_in(sessions.facts.control)]
 
-    yield Check(section=section, name="log-in", look=log_in, needs=("connection",))
-    yield Check(
+    yield DoctorCheck(section=section, name="log-in", look=log_in, needs=("connection",))
+    yield DoctorCheck(
         section=section,
         name="round trip",
-        look=lambda sessions: [service.round_trip(_known(sessions.facts.target))],
+        look=lambda sessions: [server.round_trip(_known(sessions.facts.target))],
         needs=("log-in",),
     )
     if subject.is_apart:
         needs = ("control connection",)
-        yield Check(section=section, name="control log-in", look=log_in_to_control, needs=needs)
+        yield DoctorCheck(section=section, name="control log-in", look=log_in_to_control, needs=needs)
 
 
-def _control_plane(subject: Subject, clock: Clock) -> Iterator[Check]:
+def _control_plane(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]:
     section, log_in = "control plane", _control_log_in(subject)
 
-    def ground(sessions: Sessions) -> Sequence[Finding]:
-        found = look_at_ground(sessions.control(Ground()), once())
+    def ground(sessions: DoctorSessions) -> Sequence[Finding]:
+        found = check_prerequisites(sessions.control(Prerequisites()), once())
         sessions.facts.ground = found
         return [control_plane.ground(found, subject.place)]
 
-    def tables(sessions: Sessions) -> Sequence[Finding]:
-        state = inspect(sessions.control(sessions.facts.ground), once())
+    def tables(sessions: DoctorSessions) -> Sequence[Finding]:
+        state = read_schema_state(sessions.control(sessions.facts.ground), once())
         sessions.facts.hybrid_here = control_plane.hybrid_count(state)
         return [control_plane.tables(state, is_embedded=subject.control_profile().is_embedded)]
 
-    def hybrid(sessions: Sessions) -> Sequence[Finding]:
+    def hybrid(sessions: DoctorSessions) -> Sequence[Finding]:
         facts = sessions.facts
         region = _known(facts.control if subject.is_apart else facts.target).region
         is_embedded = subject.control_profile().is_embedded
-        return [service.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=facts.hybrid_here)]
+        return [server.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=facts.hybrid_here)]
 
-    def offset(sessions: Sessions) -> Sequence[Finding]:
+    def offset(sessions: DoctorSessions) -> Sequence[Finding]:
         session = sessions.control(sessions.facts.ground)
         readings = []
-        for _ in range(service.TRIES):
+        for _ in range(server.TRIES):
             before, began_ns = clock.utc_now(), clock.monotonic_ns()
             ((server_time,),) = session.fetch(_SERVER_TIME)
             if not isinstance(server_time, datetime):
                 return [failed("SYSDATE() is no time there", "Is it a Snowflake server?")]
-            readings.append(service.read_clock(clock, server_time, before, began_ns))
-        return [service.clock_offset(service.offset(readings))]
+            readings.append(server.read_clock(clock, server_time, before, began_ns))
+        return [server.clock_offset(server.offset(readings))]
 
-    yield Check(section=section, name="place", look=ground, needs=(log_in,))
-    yield Check(section=section, name="tables", look=tables, needs=("place",))
-    yield Check(section=section, name="hybrid tables", look=hybrid, needs=(log_in,))
-    yield Check(section=section, name="clock offset", look=offset, needs=(log_in,))
+    yield DoctorCheck(section=section, name="place", look=ground, needs=(log_in,))
+    yield DoctorCheck(section=section, name="tables", look=tables, needs=("place",))
+    yield DoctorCheck(section=section, name="hybrid tables", look=hybrid, needs=(log_in,))
+    yield DoctorCheck(section=section, name="clock offset", look=offset, needs=(log_in,))
 
 
-def _rights(subject: Subject) -> Iterator[Check]:
+def _rights(subject: DoctorTarget) -> Iterator[DoctorCheck]:
     section = "rights"
 
-    def role(sessions: Sessions) -> Sequence[Finding]:
-        return [service.role(_known(sessions.facts.target), subject.target_profile())]
+    def role(sessions: DoctorSessions) -> Sequence[Finding]:
+        return [server.role(_known(sessions.facts.target), subject.target_profile())]
 
-    def may_read(sessions: Sessions) -> Sequence[Finding]:
+    def may_read(sessions: DoctorSessions) -> Sequence[Finding]:
         return control_plane.may_read(sessions.control(sessions.facts.ground))
 
-    def may_write(sessions: Sessions) -> Sequence[Finding]:
+    def may_write(sessions: DoctorSessions) -> Sequence[Finding]:
         return control_plane.may_write(sessions.control(sessions.facts.ground))
 
-    yield Check(section=section, name="role", look=role, needs=("log-in",))
-    yield Check(section=section, name="read control tables", look=_if_there(may_read), needs=("tables",))
-    yield Check(section=section, name="write control tables", look=_if_there(may_write), needs=("tables",))
+    yield DoctorCheck(section=section, name="role", look=role, needs=("log-in",))
+    yield DoctorCheck(section=section, name="read control tables", look=_if_there(may_read), needs=("tables",))
+    yield DoctorCheck(section=section, name="write control tables", look=_if_there(may_write), needs=("tables",))
 
 
-def _control_log_in(subject: Subject) -> str:
+def _control_log_in(subject: DoctorTarget) -> str:
     return "control log-in" if subject.is_apart else "log-in"
 
 
-def _known(found: Probe | None) -> Probe:
+def _known(found: ConnectionProbe | None) -> ConnectionProbe:
     assert found is not None, "a check that needs the log-in ran without it"
     return found
 
 
-def _if_there(look: Callable[[Sessions], Sequence[Finding]]) -> Callable[[Sessions], Sequence[Finding]]:
+def _if_there(look: Callable[[DoctorSessions], Sequence[Finding]]) -> Callable[[DoctorSessions], Sequence[Finding]]:
     """On the embedded server tables that are missing are no failure; but there is nothing to try, either."""
 
-    def look_if_there(sessions: Sessions) -> Sequence[Finding]:
+    def look_if_there(sessions: DoctorSessions) -> Sequence[Finding]:
         if not sessions.facts.hybrid_here:
             return [skipped("not looked at, since the tables are not there yet")]
         return look(sessions)
@@ -190,11 +196,11 @@ def _if_there(look: Callable[[Sessions], Sequence[Finding]]) -> Callable[[Sessio
     return look_if_there
 
 
-def _target(subject: Subject) -> Iterator[Check]:
-    def look_at_warehouse(sessions: Sessions) -> Sequence[Finding]:
+def _target(subject: DoctorTarget) -> Iterator[DoctorCheck]:
+    def look_at_warehouse(sessions: DoctorSessions) -> Sequence[Finding]:
         who = _known(sessions.facts.target)
         written = subject.warehouse()
-        name = Ident.parse(written) if written else Ident(who.warehouse) if who.warehouse else None
+        name = Identifier.parse(written) if written else Identifier(who.warehouse) if who.warehouse else None
         if name is None:
             return [failed("no warehouse is named", "Set target.warehouse, or warehouse for the connection.")]
         row = next((row for row in sessions.rows(warehouse.pattern(name)) if row.get("name") == name.name), None)
@@ -202,26 +208,26 @@ def _target(subject: Subject) -> Iterator[Check]:
             return [warehouse.absent(name, who.role or "PUBLIC")]
         told = sessions.rows(f"SHOW PARAMETERS LIKE 'MAX_CONCURRENCY_LEVEL' IN WAREHOUSE {name.sql}")
         level = str(told[0].get("value", "")) if told else ""
-        found = warehouse.Warehouse.from_row(row, int(level) if level.isdigit() else None)
+        found = warehouse.WarehouseDescription.from_row(row, int(level) if level.isdigit() else None)
         sessions.facts.warehouse = found
         connections = subject.scenario.load.connections if subject.scenario is not None else None
         return warehouse.judge(found, is_embedded=subject.target_profile().is_embedded, connections=connections)
 
-    yield Check(section="target", name="warehouse", look=look_at_warehouse, needs=("log-in",))
+    yield DoctorCheck(section="target", name="warehouse", look=look_at_warehouse, needs=("log-in",))
     scenario = subject.scenario
     if scenario is None:
         return
-    yield Check(section="target", name="schema", look=_schema_look(scenario), needs=("log-in",))
+    yield DoctorCheck(section="target", name="schema", look=_schema_look(scenario), needs=("log-in",))
     if subject.is_apart and any(table.type is TableType.HYBRID for table in scenario.prepare.tables):
-        yield Check(
+        yield DoctorCheck(
             section="target", name="hybrid tables of the target", look=_hybrid_target(subject), needs=("log-in",)
         )
 
 
-def _hybrid_target(subject: Subject) -> Callable[[Sessions], Sequence[Finding]]:
-    def look(sessions: Sessions) -> Sequence[Finding]:
+def _hybrid_target(subject: DoctorTarget) -> Callable[[DoctorSessions], Sequence[Finding]]:
+    def look(sessions: DoctorSessions) -> Sequence[Finding]:
         region, is_embedded = _known(sessions.facts.target).region, subject.target_profile().is_embedded
-        found = service.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=0)
+        found = server.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=0)
         if found.remedy is not None:
             return [
                 failed(found.said, "Make the tables of the scenario standard ones: prepare.tables, type: standard.")
@@ -231,20 +237,20 @@ def _hybrid_target(subject: Subject) -> Callable[[Sessions], Sequence[Finding]]:
     return look
 
 
-def _schema_look(scenario: Scenario) -> Callable[[Sessions], Sequence[Finding]]:
-    def look(sessions: Sessions) -> Sequence[Finding]:
+def _schema_look(scenario: Scenario) -> Callable[[DoctorSessions], Sequence[Finding]]:
+    def look(sessions: DoctorSessions) -> Sequence[Finding]:
         target, profile = scenario.target, sessions.subject.target_profile()
         parts = (target.database or profile.text("database"), target.schema or profile.text("schema"))
         if None in parts:
             remedy = "Set target.database and target.schema, or database and schema for the connection."
             return [failed("no database and schema are named", remedy)]
-        name = QualifiedName(tuple(Ident.parse(part) for part in parts if part is not None))
+        name = QualifiedName(tuple(Identifier.parse(part) for part in parts if part is not None))
         try:
             sessions.rows(f"USE SCHEMA {name.sql}")
-        except StatementFailed as error:
+        except CheckStatementFailed as error:
             if error.failure.code not in _MISSING:
                 raise
-            to = f"TO ROLE {Ident(_known(sessions.facts.target).role or 'PUBLIC')}"
+            to = f"TO ROLE {Identifier(_known(sessions.facts.target).role or 'PUBLIC')}"
             remedy = f"Create it, or have an administrator run: GRANT USAGE ON SCHEMA {name} {to};"
             if profile.is_embedded:
                 return [ok(f"{name} is made by the first log-in that names it")]
@@ -254,13 +260,13 @@ def _schema_look(scenario: Scenario) -> Callable[[Sessions], Sequence[Finding]]:
     return look
 
 
-def _cost(subject: Subject) -> Iterator[Check]:
+def _cost(subject: DoctorTarget) -> Iterator[DoctorCheck]:
     loaded = subject.loaded
     if loaded is None:
         return
 
-    def look(sessions: Sessions) -> Sequence[Finding]:
+    def look(sessions: DoctorSessions) -> Sequence[Finding]:
         planned = plan(loaded, cores=machine.cores()).cost
         return [warehouse.cost(planned, sessions.facts.warehouse, loaded.scenario.guardrails.max_credits)]
 
-    yield Check(section="cost", name="worst case", look=look)
+    yield DoctorCheck(section="cost", name="worst case", look=look)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadgen.doctor.finding import Finding, ok, warning
-from loadgen.doctor.subject import Subject
+from loadgen.doctor.subject import DoctorTarget
 from loadgen.log import printable
-from loadgen.snowflake.ident import BadIdentifier, Ident
-from loadgen.snowflake.profile import Profile
+from loadgen.snowflake.ident import Identifier, InvalidIdentifier
+from loadgen.snowflake.profile import ConnectionProfile
 
 
-def connection(profile: Profile) -> Sequence[Finding]:
+def connection(profile: ConnectionProfile) -> Sequence[Finding]:
     """One connection, and everything that its files and variables gave cause to say."""
     found = [ok(f"{printable(profile.name, 80)}: {printable(profile.address, 120)}", *_fields(profile))]
     remedy = "Correct it there; `loadgen connections list` shows which files are read."
@@ -26,7 +26,7 @@ def connection(profile: Profile) -> Sequence[Finding]:
     return found
 
 
-def _fields(profile: Profile) -> list[str]:
+def _fields(profile: ConnectionProfile) -> list[str]:
     rows = [
         (key, printable(profile.text(key) or "", 120), printable(profile.origin(key) or "", 300))
         for key in sorted(profile.fields)
@@ -35,7 +35,7 @@ def _fields(profile: Profile) -> list[str]:
     return [f"{key.ljust(widths[0])}  {value.ljust(widths[1])}  {origin}".rstrip() for key, value, origin in rows]
 
 
-def scenario(subject: Subject) -> Sequence[Finding]:
+def scenario(subject: DoctorTarget) -> Sequence[Finding]:
     """What the scenario's reader had to say, and whether load and control plane keep out of each other's way."""
     assert subject.loaded is not None
     found = [
@@ -55,6 +55,6 @@ def scenario(subject: Subject) -> Sequence[Finding]:
 
 def _same(first: str | None, second: str) -> bool:
     try:
-        return first is not None and Ident.parse(first) == Ident.parse(second)
-    except BadIdentifier:
+        return first is not None and Identifier.parse(first) == Identifier.parse(second)
+    except InvalidIdentifier:
         return False

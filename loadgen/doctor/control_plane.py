@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from loadgen.control.grants import control_needs, control_statements
-from loadgen.control.ground import Ground
-from loadgen.control.migrations import State, migrations
-from loadgen.control.place import ControlPlace
-from loadgen.control.privileges import needs_of
-from loadgen.control.queries import Query
+from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.setup.grants import control_needs, control_statements
+from loadgen.control.setup.migrations import SchemaState, migrations
+from loadgen.control.setup.prerequisites import Prerequisites
+from loadgen.control.setup.privileges import required_privileges
+from loadgen.control.sql import NamedQuery
 from loadgen.doctor.finding import Finding, failed, ok, warning
-from loadgen.snowflake.ident import Ident, QualifiedName
+from loadgen.snowflake.ident import Identifier, QualifiedName
 
 _REFUSED = (2003, 2043, 3001, 3041)
 
 
-def ground(found: Ground, place: ControlPlace) -> Finding:
+def ground(found: Prerequisites, place: ControlPlaneLocation) -> Finding:
     parts = {
-        f"warehouse {Ident.parse(place.warehouse)}": found.warehouse,
-        f"database {Ident.parse(place.database)}": found.database,
+        f"warehouse {Identifier.parse(place.warehouse)}": found.warehouse,
+        f"database {Identifier.parse(place.database)}": found.database,
         f"schema {place.schema_name}": found.schema,
     }
     absent = [name for name, is_there in parts.items() if not is_there]
@@ -30,7 +30,7 @@ def ground(found: Ground, place: ControlPlace) -> Finding:
     return failed(f"not there, or not for this role: {', '.join(absent)}", remedy)
 
 
-def tables(state: State, *, is_embedded: bool) -> Finding:
+def tables(state: SchemaState, *, is_embedded: bool) -> Finding:
     newest = migrations()[-1].title
     if not state.pending:
         return ok(f"all there, version {newest}")
@@ -44,7 +44,7 @@ def tables(state: State, *, is_embedded: bool) -> Finding:
     return failed("not there yet", "Run `loadgen setup`.")
 
 
-def hybrid_count(state: State) -> int:
+def hybrid_count(state: SchemaState) -> int:
     """How many hybrid tables the applied migrations have made."""
     return sum(
         hybrid for migration in migrations() if migration.version in state.applied for _, hybrid in migration.tables
@@ -65,8 +65,8 @@ def may_write(session: ControlSession) -> Sequence[Finding]:
     return [each for each in (*inserted, *changed) if each.remedy] or [*inserted, *changed][:1]
 
 
-def _updated(query: Query) -> list[QualifiedName]:
-    return [name for name, privileges in needs_of(query.sql).items() if "UPDATE" in privileges]
+def _updated(query: NamedQuery) -> list[QualifiedName]:
+    return [name for name, privileges in required_privileges(query.sql).items() if "UPDATE" in privileges]
 
 
 def _tried(privilege: str, attempt: Callable[[QualifiedName], bool]) -> list[Finding]:
@@ -79,7 +79,7 @@ def _tried(privilege: str, attempt: Callable[[QualifiedName], bool]) -> list[Fin
 
 
 def _try(session: ControlSession, sql: str, binds: int) -> bool:
-    query = Query(name="doctor", sql=sql, binds=binds)
+    query = NamedQuery(name="doctor", sql=sql, binds=binds)
     try:
         if sql.startswith("SELECT"):
             session.fetch(query)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Mark(StrEnum):
+class FindingLevel(StrEnum):
     OK = "ok"
     WARNING = "warning"  # a run works, but something is worth knowing
     FAILED = "failed"  # a run would not work
@@ -17,26 +17,26 @@ class Mark(StrEnum):
 class Finding:
     """One sentence, and what to do about it unless all is well."""
 
-    mark: Mark
+    mark: FindingLevel
     said: str
     remedy: str | None = None
     details: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        assert (self.remedy is None) == (self.mark in (Mark.OK, Mark.SKIPPED)), f"remedy of {self}"
+        assert (self.remedy is None) == (self.mark in (FindingLevel.OK, FindingLevel.SKIPPED)), f"remedy of {self}"
 
 
 def ok(said: str, *details: str) -> Finding:
-    return Finding(mark=Mark.OK, said=said, details=details)
+    return Finding(mark=FindingLevel.OK, said=said, details=details)
 
 
 def warning(said: str, remedy: str, *details: str) -> Finding:
-    return Finding(mark=Mark.WARNING, said=said, remedy=remedy, details=details)
+    return Finding(mark=FindingLevel.WARNING, said=said, remedy=remedy, details=details)
 
 
 def failed(said: str, remedy: str) -> Finding:
-    return Finding(mark=Mark.FAILED, said=said, remedy=remedy)
+    return Finding(mark=FindingLevel.FAILED, said=said, remedy=remedy)
 
 
 def skipped(said: str) -> Finding:
-    return Finding(mark=Mark.SKIPPED, said=said)
+    return Finding(mark=FindingLevel.SKIPPED, said=said)

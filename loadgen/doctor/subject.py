@@ -7,30 +7,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadgen.control.ground import Ground, as_found
-from loadgen.control.place import ControlPlace
+from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
-from loadgen.doctor.warehouse import Warehouse
+from loadgen.control.setup.prerequisites import Prerequisites, partial_location
+from loadgen.doctor.warehouse import WarehouseDescription
 from loadgen.errors import LoadgenError
-from loadgen.scenario.read import Loaded
-from loadgen.scenario.scenario import Scenario
+from loadgen.scenario.model import Scenario
+from loadgen.scenario.read import LoadedScenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import close, connect
 from loadgen.snowflake.driver import Connection
 from loadgen.snowflake.failure import Failure, classify, describe
-from loadgen.snowflake.lookup import find_profile
-from loadgen.snowflake.probe import Probe
-from loadgen.snowflake.profile import Profile
+from loadgen.snowflake.probe import ConnectionProbe
+from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.settings import probe_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class DoctorTarget:
     """A connection for the load, a place for the control plane, perhaps a scenario."""
 
     connection: str | None
-    place: ControlPlace
-    loaded: Loaded | None = None
+    place: ControlPlaneLocation
+    loaded: LoadedScenario | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     @property
@@ -42,10 +42,10 @@ class Subject:
         """Has the control plane a connection of its own?"""
         return self.place.connection != self.connection
 
-    def target_profile(self) -> Profile:
+    def target_profile(self) -> ConnectionProfile:
         return find_profile(self.connection, environ=self.environ)
 
-    def control_profile(self) -> Profile:
+    def control_profile(self) -> ConnectionProfile:
         return find_profile(self.place.connection, environ=self.environ)
 
     def warehouse(self) -> str | None:
@@ -55,17 +55,17 @@ class Subject:
 
 
 @dataclass(slots=True)
-class Facts:
+class KnownFacts:
     """What earlier checks found out and later ones use. Written in the lane, one check after another."""
 
-    target: Probe | None = None
-    control: Probe | None = None
-    ground: Ground = field(default_factory=Ground)
+    target: ConnectionProbe | None = None
+    control: ConnectionProbe | None = None
+    ground: Prerequisites = field(default_factory=Prerequisites)
     hybrid_here: int = 0  # hybrid tables of the control plane
-    warehouse: Warehouse | None = None
+    warehouse: WarehouseDescription | None = None
 
 
-class StatementFailed(LoadgenError):
+class CheckStatementFailed(LoadgenError):
     """A statement of a check failed."""
 
     exit_code = 3
@@ -75,15 +75,15 @@ class StatementFailed(LoadgenError):
         self.failure = failure
 
 
-class Sessions:
+class DoctorSessions:
     """Opened when they are first needed. Belong to the lane's thread."""
 
-    def __init__(self, subject: Subject, facts: Facts) -> None:
+    def __init__(self, subject: DoctorTarget, facts: KnownFacts) -> None:
         self.subject = subject
         self.facts = facts
         self._target: Connection | None = None
         self._control: ControlSession | None = None
-        self._control_ground: Ground | None = None
+        self._control_ground: Prerequisites | None = None
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """The rows of a statement on the target's connection, by column in lower case."""
@@ -99,14 +99,14 @@ class Sessions:
             finally:
                 cursor.close()
         except Exception as error:  # the driver leaks exceptions of its libraries
-            raise StatementFailed(describe(error), classify(error)) from error
+            raise CheckStatementFailed(describe(error), classify(error)) from error
 
-    def control(self, ground: Ground) -> ControlSession:
+    def control(self, ground: Prerequisites) -> ControlSession:
         """A session of the control plane that names what is there, and so makes nothing."""
         if self._control is None or self._control_ground != ground:
             if self._control is not None:
                 self._control.close()
-            place = as_found(self.subject.place, ground)
+            place = partial_location(self.subject.place, ground)
             self._control = ControlSession(place, role="doctor", environ=self.subject.environ)
             self._control_ground = ground
         return self._control

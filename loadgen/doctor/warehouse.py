@@ -9,15 +9,15 @@ from typing import Any, Self
 from loadgen.doctor.finding import Finding, failed, ok, warning
 from loadgen.log import printable
 from loadgen.model.credits import credits_per_hour
-from loadgen.scenario.plan import Cost, span
-from loadgen.snowflake.ident import Ident
+from loadgen.scenario.plan import CostEstimate, format_span
+from loadgen.snowflake.ident import Identifier
 from loadgen.units import counted
 
 _TRUE = ("true", "y", "yes", "on")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warehouse:
+class WarehouseDescription:
     """As SHOW WAREHOUSES tells it. None: not told."""
 
     name: str
@@ -55,22 +55,23 @@ class Warehouse:
         return None if rate is None else rate * self.clusters_max
 
 
-def pattern(name: Ident) -> str:
+def pattern(name: Identifier) -> str:
     """SHOW … LIKE for names that need no escaping; others are looked for among all."""
     is_simple = all(character.isalnum() or character in "_$" for character in name.name) and name.name.isascii()
     return f"SHOW WAREHOUSES LIKE '{name.name}'" if is_simple else "SHOW WAREHOUSES"
 
 
-def absent(name: Ident, role: str) -> Finding:
+def absent(name: Identifier, role: str) -> Finding:
     return failed(
         f"{name} is not there, or not for role {role}",
-        f"Create it, or have an administrator run: GRANT USAGE, MONITOR ON WAREHOUSE {name} TO ROLE {Ident(role)};",
+        "Create it, or have an administrator run:"
+        f" GRANT USAGE, MONITOR ON WAREHOUSE {name} TO ROLE {Identifier(role)};",
     )
 
 
-def judge(found: Warehouse, *, is_embedded: bool, connections: int | None) -> Sequence[Finding]:
+def judge(found: WarehouseDescription, *, is_embedded: bool, connections: int | None) -> Sequence[Finding]:
     """First what it is, then everything that is worth a thought."""
-    name = Ident(found.name)
+    name = Identifier(found.name)
     if found.state == "SUSPENDED" and not found.auto_resume:
         return [
             failed(
@@ -91,20 +92,21 @@ def judge(found: Warehouse, *, is_embedded: bool, connections: int | None) -> Se
     return findings
 
 
-def _described(found: Warehouse) -> str:
+def _described(found: WarehouseDescription) -> str:
     generation = f", generation {found.generation}" if found.generation else ""
     suspend = f"suspends after {found.auto_suspend_s} s" if found.auto_suspend_s else "never suspends"
     kind = "" if found.type == "STANDARD" else f"{found.type.lower()}, "
-    return f"{Ident(found.name)}: {kind}{found.size}{generation}, {_clusters(found)}, {suspend}, {found.state.lower()}"
+    name, state = Identifier(found.name), found.state.lower()
+    return f"{name}: {kind}{found.size}{generation}, {_clusters(found)}, {suspend}, {state}"
 
 
-def _clusters(found: Warehouse) -> str:
+def _clusters(found: WarehouseDescription) -> str:
     if found.clusters_min == found.clusters_max:
         return counted(found.clusters_max, "cluster")
     return f"{found.clusters_min} to {found.clusters_max} clusters"
 
 
-def _notes(found: Warehouse, connections: int | None) -> list[str]:
+def _notes(found: WarehouseDescription, connections: int | None) -> list[str]:
     notes = []
     if found.max_concurrency is not None:
         slots = found.max_concurrency * found.clusters_max
@@ -121,7 +123,7 @@ def _notes(found: Warehouse, connections: int | None) -> list[str]:
 # --- cost ------------------------------------------------------------------------------------------------------------
 
 
-def cost(planned: Cost | None, found: Warehouse | None, max_credits: float | None) -> Finding:
+def cost(planned: CostEstimate | None, found: WarehouseDescription | None, max_credits: float | None) -> Finding:
     """The worst case: every cluster busy for as long as the run can last."""
     if planned is None:
         return ok("none: the embedded server runs on this machine")
@@ -133,7 +135,7 @@ def cost(planned: Cost | None, found: Warehouse | None, max_credits: float | Non
     total = credits + planned.control
     said = (
         f"at most {total:.2f} credits: {credits:.2f} for {found.size}, {_clusters(found)}, and {planned.control:.2f}"
-        f" for the control warehouse, running for {span(planned.longest_s)}"
+        f" for the control warehouse, running for {format_span(planned.longest_s)}"
     )
     note = "at the rate of generation 1; a later one costs more. Preparing, and idling until it suspends, come on top"
     if max_credits is not None and total > max_credits:

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from loadgen.embedded import catalog as store
-from loadgen.embedded.catalog import INFORMATION_SCHEMA, Database, Schema, now_ms
+from loadgen.embedded.catalog import INFORMATION_SCHEMA, CatalogDatabase, CatalogSchema, now_ms
 from loadgen.embedded.commands.objects import make_database, make_schema, new_database
-from loadgen.embedded.login import DEFAULT_WAREHOUSE, Wishes
-from loadgen.embedded.names import SNOWFLAKE_NAME_LENGTH
+from loadgen.embedded.login import DEFAULT_WAREHOUSE, LoginRequest
+from loadgen.embedded.postgres_names import SNOWFLAKE_NAME_LENGTH
 from loadgen.embedded.warehouse import CONTROL_WAREHOUSE, WarehouseSettings
 
 if TYPE_CHECKING:
     from loadgen.embedded.engine import Engine
-    from loadgen.embedded.session import Session
+    from loadgen.embedded.session import ServerSession
 
 DATABASES = {"LOADGEN": ("CONTROL",), "BENCH": ()}
 WAREHOUSES = (DEFAULT_WAREHOUSE, "BENCH_WH", CONTROL_WAREHOUSE)
 
 
-async def furnish(engine: Engine) -> None:
+async def create_initial_objects(engine: Engine) -> None:
     """Load warehouses, and make what a new account begins with; safe to repeat."""
     catalog = engine.catalog
     backend = await engine.backends.acquire("UTC")
@@ -50,7 +50,7 @@ async def furnish(engine: Engine) -> None:
             await _warehouse(engine, name)
 
 
-async def enter(engine: Engine, session: Session, wishes: Wishes) -> None:
+async def open_session(engine: Engine, session: ServerSession, wishes: LoginRequest) -> None:
     """Give a new session its context."""
     session.parameters = dict(wishes.session_parameters)
     warehouse = wishes.warehouse or DEFAULT_WAREHOUSE
@@ -82,10 +82,10 @@ async def _database(engine: Engine, name: str) -> None:
     await _change(engine, work)
 
 
-async def _schema(engine: Engine, database: Database, name: str) -> None:
+async def _schema(engine: Engine, database: CatalogDatabase, name: str) -> None:
     async def work(connection: asyncpg.Connection) -> None:
         if name not in database.schemas:
-            schema = Schema(database.name, name, created_ms=now_ms())
+            schema = CatalogSchema(database.name, name, created_ms=now_ms())
             async with connection.transaction():
                 await make_schema(connection, schema)
             database.schemas[name] = schema

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 
 from loadgen.embedded import wire
-from loadgen.embedded.exchange import Exchange
 from loadgen.embedded.executor import Executor
-from loadgen.embedded.faults import FaultRules
-from loadgen.embedded.journal import Journal
-from loadgen.embedded.types import is_number
-from loadgen.embedded.usage import Usage
+from loadgen.embedded.fault_injection import FaultRules
+from loadgen.embedded.http_exchange import HttpExchange
+from loadgen.embedded.request_log import RequestLog
+from loadgen.embedded.server_lifetime import ServerUsage
+from loadgen.embedded.sql_types import is_number
 from loadgen.embedded.warehouse_models import WarehouseModels
 
 PREFIX = "/__loadgen"
@@ -20,23 +20,29 @@ class Admin:
     """Reads and changes what tests and commands of loadgen need; owns nothing."""
 
     def __init__(
-        self, executor: Executor, usage: Usage, faults: FaultRules, journal: Journal, now_ms: Callable[[], float]
+        self,
+        executor: Executor,
+        usage: ServerUsage,
+        models: WarehouseModels,
+        faults: FaultRules,
+        journal: RequestLog,
+        now_ms: Callable[[], float],
     ) -> None:
         self._executor, self._usage, self._faults, self._journal = executor, usage, faults, journal
         self._now_ms = now_ms
-        models = WarehouseModels(executor.warehouses)
-        self.routes: dict[tuple[str, str], Callable[[Exchange], Awaitable[bytes]]] = {
+        self.routes: dict[tuple[str, str], Callable[[HttpExchange], Awaitable[bytes]]] = {
             ("GET", "/__loadgen/stats"): self._stats,
             ("POST", "/__loadgen/faults"): self._add_fault,
             ("GET", "/__loadgen/faults"): self._list_faults,
             ("DELETE", "/__loadgen/faults"): self._clear_faults,
+            ("GET", "/__loadgen/warehouses"): models.get,
             ("POST", "/__loadgen/warehouses"): models.post,
             ("DELETE", "/__loadgen/warehouses"): models.delete,
             ("GET", "/__loadgen/services"): self._list_services,
             ("POST", "/__loadgen/services"): self._report_service,
         }
 
-    def stream(self, exchange: Exchange) -> Iterator[bytes] | None:
+    def stream(self, exchange: HttpExchange) -> Iterator[bytes] | None:
         """The lines of a long answer; None: it is no such request."""
         if exchange.method != "GET":
             return None
@@ -49,7 +55,7 @@ class Admin:
             return self._journal.lines(since_ms=since_ms, path=path, match=match)
         return None
 
-    async def _stats(self, exchange: Exchange) -> bytes:
+    async def _stats(self, exchange: HttpExchange) -> bytes:
         executor = self._executor
         warehouses = {w.settings.name: w.now() for w in executor.warehouses}
         return wire.dumps(
@@ -67,19 +73,19 @@ class Admin:
             }
         )
 
-    async def _add_fault(self, exchange: Exchange) -> bytes:
+    async def _add_fault(self, exchange: HttpExchange) -> bytes:
         posted = wire.parse_any(exchange.body, exchange.encoding)
         return wire.dumps({"ids": self._faults.add(posted)})
 
-    async def _list_faults(self, exchange: Exchange) -> bytes:
+    async def _list_faults(self, exchange: HttpExchange) -> bytes:
         return wire.dumps(self._faults.listing())
 
-    async def _clear_faults(self, exchange: Exchange) -> bytes:
+    async def _clear_faults(self, exchange: HttpExchange) -> bytes:
         return wire.dumps({"cleared": self._faults.clear()})
 
-    async def _list_services(self, exchange: Exchange) -> bytes:
+    async def _list_services(self, exchange: HttpExchange) -> bytes:
         return wire.dumps(self._executor.services.listing())
 
-    async def _report_service(self, exchange: Exchange) -> bytes:
+    async def _report_service(self, exchange: HttpExchange) -> bytes:
         known = self._executor.services.report(wire.parse(exchange.body, exchange.encoding))
         return wire.dumps({"known": known})

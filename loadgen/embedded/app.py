@@ -13,40 +13,41 @@ from typing import Any
 
 from loadgen.embedded import login, wire
 from loadgen.embedded.admin import PREFIX, Admin
-from loadgen.embedded.entrance import Entrance
-from loadgen.embedded.exchange import (
-    TEXT_TYPE,
-    Exchange,
-    Receive,
+from loadgen.embedded.authentication import Authenticator
+from loadgen.embedded.executor import Executor
+from loadgen.embedded.fault_injection import FaultRules, InvalidFaultRule
+from loadgen.embedded.fault_replies import EXPIRED, deliver, struck
+from loadgen.embedded.http_exchange import (
+    BodyMemory,
+    HttpExchange,
+    ReceiveMessage,
     Send,
-    read,
-    reset,
+    reading,
     respond,
     send_lines,
-    truncate,
-    wait_gone,
     within,
 )
-from loadgen.embedded.executor import Executor
-from loadgen.embedded.failure import SqlError, canceled
-from loadgen.embedded.faults import FaultInvalid, FaultRules
-from loadgen.embedded.journal import Entry, Journal
-from loadgen.embedded.running import Request, RequestKey
-from loadgen.embedded.session import Session
-from loadgen.embedded.types import is_number
-from loadgen.embedded.usage import Usage
+from loadgen.embedded.request_log import RequestLog, RequestLogEntry
+from loadgen.embedded.result import StatementResult
+from loadgen.embedded.result_memory import Charge
+from loadgen.embedded.running import QueryRequest, RequestKey
+from loadgen.embedded.server_lifetime import ServerUsage
+from loadgen.embedded.session import ServerSession
+from loadgen.embedded.sql_errors import SqlError, canceled
+from loadgen.embedded.sql_types import is_number
+from loadgen.embedded.threads import in_thread
+from loadgen.embedded.warehouse_models import WarehouseModels
 
 _log = logging.getLogger(__name__)
 ANSWER_WITHIN_S = 45.0  # then the client is told to ask again, as Snowflake does
 ANSWERS_KEPT = 500
-BIG_ERROR_BYTES = 1 << 20
-FAULT_ERRNO = 603  # of a fault that names none
+LARGE_ANSWERS_KEPT = 1  # of those that count in the memory for results
 GONE = SqlError(390111, "08001", "Session no longer exists. New login required to access the service.")
 NOT_EXECUTING = SqlError(605, "57014", "Identified SQL statement is not currently executing.")
 GONE_GRACE_S = 5.0  # for a driver to repeat a request whose connection was lost
 TOO_MANY_SESSIONS = 390193
+REQUEST_ID_CHARACTERS_MAX = 200  # drivers send a UUID; it is kept with the session's answers
 CHALLENGE = (b"www-authenticate", b'Basic realm="loadgen"')
-EXPIRED = SqlError(390112, "08001", "Session token expired.  Authenticate again.")
 
 
 @dataclass(slots=True)
@@ -57,24 +58,33 @@ class Waited:
     key: RequestKey
     clients: set[int] = field(default_factory=set)  # requests whose connection is open
     postponed: bool = False  # the client was told to ask later: it need not be connected meanwhile
+    charge: Charge | None = None  # what its answer takes, if that is much
 
 
 class App:
     """Routes requests; owns the faults, the journal and the answers of statements that outlived their request."""
 
     def __init__(
-        self, executor: Executor, usage: Usage, entrance: Entrance, *, now_ms: Callable[[], float], seed: int
+        self,
+        executor: Executor,
+        usage: ServerUsage,
+        entrance: Authenticator,
+        models: WarehouseModels,
+        *,
+        now_ms: Callable[[], float],
+        seed: int,
     ) -> None:
         self.executor = executor
         self.entrance = entrance
         self.usage = usage
         self.faults = FaultRules(seed)
-        self.journal = Journal()
+        self.journal = RequestLog()
+        self._bodies = BodyMemory()
         self._now_ms = now_ms
-        self._admin = Admin(executor, usage, self.faults, self.journal, now_ms)
+        self._admin = Admin(executor, usage, models, self.faults, self.journal, now_ms)
         self._under_way: dict[RequestKey, Waited] = {}
         self._answers: OrderedDict[str, Waited] = OrderedDict()  # by query id
-        self._routes: dict[tuple[str, str], Callable[[Exchange], Awaitable[bytes]]] = {
+        self._routes: dict[tuple[str, str], Callable[[HttpExchange], Awaitable[bytes]]] = {
             ("POST", "/queries/v1/query-request"): self._query,
             ("POST", "/session/v1/login-request"): self._login,
             ("POST", "/session"): self._logout,
@@ -86,12 +96,14 @@ class App:
             **self._admin.routes,
         }
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: dict[str, Any], receive: ReceiveMessage, send: Send) -> None:
         if scope["type"] != "http":
             return
-        exchange = await read(scope, receive, send, self._body_bytes_max)
-        if exchange is None:
-            return
+        async with reading(scope, receive, send, self._body_bytes_max, self._bodies) as exchange:
+            if exchange is not None:
+                await self._noted(exchange)
+
+    async def _noted(self, exchange: HttpExchange) -> None:
         started_s = time.perf_counter()
         at_ms = self._now_ms()
         try:
@@ -108,7 +120,7 @@ class App:
         known = known or (self.entrance.checks and self.entrance.admits(token))
         return wire.BODY_BYTES_MAX if known else wire.LOGIN_BODY_BYTES_MAX
 
-    async def _answer(self, exchange: Exchange) -> None:
+    async def _answer(self, exchange: HttpExchange) -> None:
         if exchange.path.startswith(PREFIX) and not self.entrance.admits(exchange.token):
             await respond(exchange, 401, b'{"error": "the password is missing or wrong"}', more=[CHALLENGE])
             return
@@ -125,7 +137,7 @@ class App:
             return
         if self.faults.armed and exchange.path != "/queries/v1/query-request":
             exchange.fault = self.faults.pick_path(exchange.path)
-            if exchange.fault is not None and await self._struck(exchange):
+            if exchange.fault is not None and await struck(exchange):
                 return
         try:
             body = await route(exchange)
@@ -134,12 +146,12 @@ class App:
         except SqlError as error:
             exchange.outcome = str(error.errno)
             body = wire.refused(error, getattr(error, "query_id", None))
-        except (wire.BadRequest, FaultInvalid) as error:
+        except (wire.BadRequest, InvalidFaultRule) as error:
             await respond(exchange, error.status, wire.dumps({"error": str(error)}))
             return
-        await self._deliver(exchange, body)
+        await deliver(exchange, body)
 
-    def _by_id(self, exchange: Exchange) -> Callable[[Exchange], Awaitable[bytes]] | None:
+    def _by_id(self, exchange: HttpExchange) -> Callable[[HttpExchange], Awaitable[bytes]] | None:
         parts = exchange.path.split("/")
         if exchange.method == "GET" and len(parts) == 4 and parts[1] == "queries" and parts[3] == "result":
             return self._result
@@ -149,11 +161,11 @@ class App:
             return self._monitor
         return None
 
-    def _note(self, exchange: Exchange, at_ms: float, duration_ms: float) -> None:
+    def _note(self, exchange: HttpExchange, at_ms: float, duration_ms: float) -> None:
         session = exchange.session
         retries = exchange.first("retryCount") or ""
         self.journal.append(
-            Entry(
+            RequestLogEntry(
                 at_ms, exchange.method, exchange.path, session.number if session else None, exchange.request_id,
                 exchange.query_id, exchange.sql_text, exchange.binds, exchange.status, exchange.outcome, duration_ms,
                 int(retries) if is_number(retries) else 0,
@@ -162,7 +174,7 @@ class App:
 
     # --- statements ---------------------------------------------------------------------------------------------------
 
-    def _authorised(self, exchange: Exchange) -> Session:
+    def _authorised(self, exchange: HttpExchange) -> ServerSession:
         session = self.executor.sessions.by_token.get(exchange.token)
         if session is None:
             raise GONE
@@ -172,19 +184,22 @@ class App:
             raise EXPIRED
         return session
 
-    async def _query(self, exchange: Exchange) -> bytes:
+    async def _query(self, exchange: HttpExchange) -> bytes:
         message = wire.parse(exchange.body, exchange.encoding)
         text = message.get("sqlText")
         if not isinstance(text, str):
             raise wire.BadRequest("sqlText is missing")
         exchange.sql_text = text
         request_id = exchange.request_id = exchange.first("requestId") or str(uuid.uuid4())
+        if len(request_id) > REQUEST_ID_CHARACTERS_MAX:
+            raise wire.BadRequest(f"requestId is longer than {REQUEST_ID_CHARACTERS_MAX} characters")
         bindings, parameters = _objects(message)
         exchange.binds = len(bindings) if bindings else 0
         session = self._authorised(exchange)
+        session.executed = True
         if self.faults.armed:
             exchange.fault = self.faults.pick(text)
-            if exchange.fault is not None and await self._struck(exchange):
+            if exchange.fault is not None and await struck(exchange):
                 raise _Answered
         known = session.replies.get(request_id)
         if known is not None:
@@ -193,7 +208,7 @@ class App:
         key = (session.user, request_id)
         waited = self._under_way.get(key)
         if waited is None:
-            request = Request(text, bindings, parameters, bool(message.get("describeOnly")), request_id)
+            request = QueryRequest(text, bindings, parameters, bool(message.get("describeOnly")), request_id)
             task = asyncio.get_running_loop().create_task(self._execute(session, request, exchange))
             waited = self._under_way[key] = Waited(task, key)
             task.add_done_callback(lambda _: self._under_way.pop(key, None))
@@ -203,13 +218,14 @@ class App:
         exchange.on_gone(lambda: self._client_gone(waited, exchange))
         try:
             if await within(waited.task, ANSWER_WITHIN_S):
+                exchange.charge = waited.charge
                 return waited.task.result()
         finally:
             exchange.on_gone(None)
             waited.clients.discard(id(exchange))
         return await self._postponed(waited, asynchronous=False)
 
-    def _client_gone(self, waited: Waited, exchange: Exchange) -> None:
+    def _client_gone(self, waited: Waited, exchange: HttpExchange) -> None:
         """Its connection has ended. Drivers repeat a request whose connection was lost: they get some time for it."""
         waited.clients.discard(id(exchange))
         if not self.usage.leaving:
@@ -220,11 +236,14 @@ class App:
         if running is not None and not waited.clients and not waited.postponed and not waited.task.done():
             running.cancel(SqlError(604, "57014", "SQL execution canceled: the client's connection ended."))
 
-    async def _execute(self, session: Session, request: Request, exchange: Exchange) -> bytes:
+    async def _execute(self, session: ServerSession, request: QueryRequest, exchange: HttpExchange) -> bytes:
         try:
             statement, result = await self.executor.execute(session, request)
             exchange.query_id = statement.query_id
-            reply = wire.answered(session, statement.query_id, result, request.bindings)
+            if result.charge is None:
+                reply = wire.answered(session, statement.query_id, result, request.bindings)
+            else:
+                reply = await self._large(session, request, statement.query_id, result)
         except SqlError as error:
             exchange.query_id = getattr(error, "query_id", None)
             exchange.outcome = str(error.errno)
@@ -236,6 +255,14 @@ class App:
             reply = wire.refused(internal, exchange.query_id)
         session.remember(request.request_id, reply)
         return reply
+
+    async def _large(
+        self, session: ServerSession, request: QueryRequest, query_id: str, result: StatementResult
+    ) -> bytes:
+        """An answer that takes long to write, made by a thread; what it takes is held by whoever waits for it."""
+        waited = self._under_way[session.user, request.request_id]
+        waited.charge = result.charge
+        return await in_thread(lambda: wire.answered(session, query_id, result, request.bindings), "large-answer")
 
     async def _postponed(self, waited: Waited, *, asynchronous: bool) -> bytes:
         """Tell the client to ask for the result later, by the id that the statement has as soon as it has begun."""
@@ -251,19 +278,29 @@ class App:
 
     def _keep(self, query_id: str, waited: Waited) -> None:
         self._answers[query_id] = waited
+        waited.task.add_done_callback(lambda _: self._trim())
+        self._trim()
+
+    def _trim(self) -> None:
+        """Forget the oldest answers that nobody has to have: those that ended go before the newest large one."""
         while len(self._answers) > ANSWERS_KEPT:
             self._answers.popitem(last=False)
+        large = [query_id for query_id, waited in self._answers.items() if waited.charge is not None]
+        for query_id in large[:-LARGE_ANSWERS_KEPT]:
+            del self._answers[query_id]
 
-    async def _result(self, exchange: Exchange) -> bytes:
+    async def _result(self, exchange: HttpExchange) -> bytes:
         session = self._authorised(exchange)
         query_id = exchange.query_id = exchange.path.split("/")[2]
         waited = self._answers.get(query_id)
         if waited is None or waited.key[0] != session.user:
             return wire.answered(session, query_id, self.executor.results.get(query_id, session.user), None)
-        task = waited.task
-        return task.result() if await within(task, ANSWER_WITHIN_S) else wire.in_progress(query_id, False)
+        if not await within(waited.task, ANSWER_WITHIN_S):
+            return wire.in_progress(query_id, False)
+        exchange.charge = waited.charge
+        return waited.task.result()
 
-    async def _monitor(self, exchange: Exchange) -> bytes:
+    async def _monitor(self, exchange: HttpExchange) -> bytes:
         session = self._authorised(exchange)
         query_id = exchange.path.rsplit("/", 1)[-1]
         history = self.executor.history
@@ -276,7 +313,7 @@ class App:
         query |= {"errorCode": code, "errorMessage": statement.error_message}
         return wire.done({"queries": [query]})
 
-    async def _abort_by_id(self, exchange: Exchange) -> bytes:
+    async def _abort_by_id(self, exchange: HttpExchange) -> bytes:
         session = self._authorised(exchange)
         running = self.executor.running.get(exchange.path.split("/")[2])
         if running is not None:
@@ -285,7 +322,7 @@ class App:
             running.cancel(canceled())
         return wire.done()
 
-    async def _abort(self, exchange: Exchange) -> bytes:
+    async def _abort(self, exchange: HttpExchange) -> bytes:
         session = self._authorised(exchange)
         message = wire.parse(exchange.body, exchange.encoding)
         running = self.executor.by_request.get((session.user, str(message.get("requestId") or "")))
@@ -295,9 +332,9 @@ class App:
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
-    async def _login(self, exchange: Exchange) -> bytes:
+    async def _login(self, exchange: HttpExchange) -> bytes:
         message = wire.parse(exchange.body, exchange.encoding, wire.LOGIN_BODY_BYTES_MAX)
-        wishes = login.wishes(message, exchange.query, self.entrance)
+        wishes = login.read_login_request(message, exchange.query, self.entrance)
         await self._make_room()
         session = self.executor.sessions.open(wishes.user, wishes.role, wishes.client)
         exchange.session = session
@@ -309,16 +346,17 @@ class App:
         return wire.logged_in(session)
 
     async def _make_room(self) -> None:
-        """Refuse one session too many; those that are idle for as long as a login is valid go first."""
+        """Refuse one session too many; those that are idle for as long as a login is valid go first, then the one that
+        is idle for longest of those that never executed a statement."""
         sessions = self.executor.sessions
         if len(sessions) < sessions.limit:
             return
-        for session in sessions.idle(time.monotonic() - wire.MASTER_VALIDITY_S):
+        for session in sessions.idle(time.monotonic() - wire.MASTER_VALIDITY_S) or sessions.longest_unused():
             await self.executor.close(session)
         if len(sessions) >= sessions.limit:
             raise SqlError(TOO_MANY_SESSIONS, "08004", f"Too many sessions: {sessions.limit} are open.")
 
-    async def _logout(self, exchange: Exchange) -> bytes:
+    async def _logout(self, exchange: HttpExchange) -> bytes:
         if exchange.first("delete") != "true":
             raise wire.BadRequest("POST /session needs delete=true")
         session = self.executor.sessions.by_token.get(exchange.token)
@@ -328,7 +366,7 @@ class App:
         await self.executor.close(session)
         return wire.done()
 
-    async def _renew(self, exchange: Exchange) -> bytes:
+    async def _renew(self, exchange: HttpExchange) -> bytes:
         session = self.executor.sessions.by_master.get(exchange.token)
         if session is None:
             raise SqlError(390114, "08001", "Authentication token has expired.  The user must authenticate again.")
@@ -336,52 +374,12 @@ class App:
         self.executor.sessions.renew(session)
         return wire.renewed(session)
 
-    async def _heartbeat(self, exchange: Exchange) -> bytes:
+    async def _heartbeat(self, exchange: HttpExchange) -> bytes:
         self._authorised(exchange)
         return wire.done()
 
-    async def _telemetry(self, exchange: Exchange) -> bytes:
+    async def _telemetry(self, exchange: HttpExchange) -> bytes:
         return wire.done("Log Received")
-
-    # --- faults -------------------------------------------------------------------------------------------------------
-
-    async def _struck(self, exchange: Exchange) -> bool:
-        """Do what the fault says before the request is served; True: that was all."""
-        fault = exchange.fault
-        assert fault is not None
-        exchange.outcome = f"fault {fault.kind}"
-        if fault.ms and fault.kind != "hang":
-            await asyncio.sleep(fault.ms / 1000)
-        match fault.kind:
-            case "error" | "big_error":
-                text = fault.message or f"fault {fault.rule_id}: an error was asked for"
-                if fault.kind == "big_error":
-                    text = "x" * BIG_ERROR_BYTES
-                error = SqlError(fault.errno or FAULT_ERRNO, fault.sqlstate or "22000", text)
-                await respond(exchange, 200, wire.refused(error))
-            case "http_status":
-                await respond(exchange, fault.status or 503, (fault.message or "").encode(), TEXT_TYPE)
-            case "reset":
-                reset(exchange)
-            case "hang":
-                await wait_gone(exchange, fault.ms)
-                reset(exchange)
-            case "expire_session":
-                if exchange.session is not None:
-                    exchange.session.expired = True
-                await respond(exchange, 200, wire.refused(EXPIRED))
-            case _:
-                return False
-        return True
-
-    async def _deliver(self, exchange: Exchange, body: bytes) -> None:
-        fault = exchange.fault
-        if fault is not None and fault.kind == "drop_reply":
-            reset(exchange)
-        elif fault is not None and fault.kind == "truncate":
-            await truncate(exchange, body)
-        else:
-            await respond(exchange, 200, body)
 
 
 def _objects(message: dict[str, Any]) -> tuple[dict[str, dict[str, Any]] | None, dict[str, Any] | None]:

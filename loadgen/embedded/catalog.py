@@ -16,17 +16,17 @@ from typing import Any
 
 import asyncpg
 
-from loadgen.embedded import names
-from loadgen.embedded.failure import missing_object
-from loadgen.embedded.types import SnowType
+from loadgen.embedded import postgres_names
+from loadgen.embedded.sql_errors import missing_object
+from loadgen.embedded.sql_types import SnowflakeType
 
 INFORMATION_SCHEMA = "INFORMATION_SCHEMA"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class CatalogColumn:
     name: str
-    type: SnowType
+    type: SnowflakeType
     nullable: bool = True
     default: str | None = None  # as the user wrote it
     autoincrement: bool = False
@@ -34,7 +34,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class CatalogKey:
     """A primary, unique or foreign key, or a secondary index."""
 
     name: str
@@ -44,7 +44,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class CatalogTable:
     """A standard or hybrid table, or a view."""
 
     database: str
@@ -53,11 +53,11 @@ class Table:
     kind: str = "TABLE"  # TABLE | VIEW
     hybrid: bool = False
     transient: bool = False
-    columns: tuple[Column, ...] = ()
-    primary_key: Key | None = None
-    uniques: tuple[Key, ...] = ()
-    foreign_keys: tuple[Key, ...] = ()
-    indexes: tuple[Key, ...] = ()
+    columns: tuple[CatalogColumn, ...] = ()
+    primary_key: CatalogKey | None = None
+    uniques: tuple[CatalogKey, ...] = ()
+    foreign_keys: tuple[CatalogKey, ...] = ()
+    indexes: tuple[CatalogKey, ...] = ()
     comment: str = ""
     text: str = ""  # of a view: the statement that made it
     query: str = ""  # of a view: its query, put in its place wherever it is read
@@ -70,32 +70,32 @@ class Table:
 
     @property
     def relation(self) -> str:
-        return names.relation(*self.path)
+        return postgres_names.relation(*self.path)
 
     @property
     def qualified(self) -> str:
-        return ".".join(names.shown(part) for part in self.path)
+        return ".".join(postgres_names.shown(part) for part in self.path)
 
-    def column(self, name: str) -> Column | None:
+    def column(self, name: str) -> CatalogColumn | None:
         return next((column for column in self.columns if column.name == name), None)
 
 
 @dataclass(slots=True)
-class Schema:
+class CatalogSchema:
     database: str
     name: str
     comment: str = ""
     created_ms: int = 0
-    tables: dict[str, Table] = field(default_factory=dict)
+    tables: dict[str, CatalogTable] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Database:
+class CatalogDatabase:
     name: str
     comment: str = ""
     transient: bool = False
     created_ms: int = 0
-    schemas: dict[str, Schema] = field(default_factory=dict)
+    schemas: dict[str, CatalogSchema] = field(default_factory=dict)
 
 
 META_DDL = """
@@ -109,37 +109,37 @@ class Catalog:
     """All objects of the account."""
 
     def __init__(self) -> None:
-        self.databases: dict[str, Database] = {}
+        self.databases: dict[str, CatalogDatabase] = {}
         self.version = 0
         self.changing = asyncio.Lock()  # one DDL statement at a time
 
     def changed(self) -> None:
         self.version += 1
 
-    def database(self, name: str) -> Database:
+    def database(self, name: str) -> CatalogDatabase:
         found = self.databases.get(name)
         if found is None:
-            raise missing_object("Database", names.shown(name))
+            raise missing_object("Database", postgres_names.shown(name))
         return found
 
-    def schema(self, database: str, name: str) -> Schema:
+    def schema(self, database: str, name: str) -> CatalogSchema:
         found = self.database(database).schemas.get(name)
         if found is None:
-            raise missing_object("Schema", f"{names.shown(database)}.{names.shown(name)}")
+            raise missing_object("Schema", f"{postgres_names.shown(database)}.{postgres_names.shown(name)}")
         return found
 
-    def find(self, database: str, schema: str, name: str) -> Table | None:
+    def find(self, database: str, schema: str, name: str) -> CatalogTable | None:
         there = self.databases.get(database)
         home = there.schemas.get(schema) if there else None
         return home.tables.get(name) if home else None
 
-    def table(self, database: str, schema: str, name: str, shown: str) -> Table:
+    def table(self, database: str, schema: str, name: str, shown: str) -> CatalogTable:
         found = self.find(database, schema, name)
         if found is None:
             raise missing_object("Object", shown)
         return found
 
-    def tables(self, database: str | None = None, schema: str | None = None) -> Iterator[Table]:
+    def tables(self, database: str | None = None, schema: str | None = None) -> Iterator[CatalogTable]:
         for there in self.databases.values():
             if database in (None, there.name):
                 for home in there.schemas.values():
@@ -156,10 +156,12 @@ class Catalog:
         known = {name: self.databases.get(name) for name in (body["name"] for body in bodies["database"])}
         self.databases.clear()
         for body in bodies["database"]:
-            database = known[body["name"]] or Database(**body)
+            database = known[body["name"]] or CatalogDatabase(**body)
             self.databases[database.name] = database
             mine = [schema for schema in bodies["schema"] if schema["database"] == database.name]
-            schemas = {schema["name"]: database.schemas.get(schema["name"]) or Schema(**schema) for schema in mine}
+            schemas = {
+                schema["name"]: database.schemas.get(schema["name"]) or CatalogSchema(**schema) for schema in mine
+            }
             database.schemas.clear()
             database.schemas.update(schemas)
             for schema in schemas.values():
@@ -168,7 +170,7 @@ class Catalog:
             table = table_from(body)
             self.databases[table.database].schemas[table.schema].tables[table.name] = table
             for name in (table.name, *(column.name for column in table.columns)):
-                names.stored(name)  # remembers the long ones
+                postgres_names.stored(name)  # remembers the long ones
         self.changed()
 
 
@@ -176,17 +178,19 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def table_from(body: dict[str, Any]) -> Table:
-    columns = tuple(Column(**{**column, "type": SnowType(**column["type"])}) for column in body.pop("columns"))
+def table_from(body: dict[str, Any]) -> CatalogTable:
+    columns = tuple(
+        CatalogColumn(**{**column, "type": SnowflakeType(**column["type"])}) for column in body.pop("columns")
+    )
     keys: dict[str, Any] = {
         name: tuple(_key(key) for key in body.pop(name)) for name in ("uniques", "foreign_keys", "indexes")
     }
     primary = body.pop("primary_key")
-    return Table(**body, **keys, columns=columns, primary_key=_key(primary) if primary else None)
+    return CatalogTable(**body, **keys, columns=columns, primary_key=_key(primary) if primary else None)
 
 
-def _key(body: dict[str, Any]) -> Key:
-    return Key(**{**body, "columns": tuple(body["columns"]), "include": tuple(body["include"])})
+def _key(body: dict[str, Any]) -> CatalogKey:
+    return CatalogKey(**{**body, "columns": tuple(body["columns"]), "include": tuple(body["include"])})
 
 
 async def store(connection: asyncpg.Connection, kind: str, path: Sequence[str], body: dict[str, Any]) -> None:
@@ -204,7 +208,7 @@ async def forget(connection: asyncpg.Connection, kind: str, path: Sequence[str])
     await connection.execute("DELETE FROM meta.object WHERE kind = $1 AND key = $2", kind, key_of(path))
 
 
-async def store_table(connection: asyncpg.Connection, table: Table) -> None:
+async def store_table(connection: asyncpg.Connection, table: CatalogTable) -> None:
     await store(connection, "table", table.path, asdict(table))
 
 
@@ -212,5 +216,5 @@ def key_of(path: Sequence[str]) -> str:
     return json.dumps(list(path))
 
 
-def with_column(table: Table, column: Column) -> Table:
+def with_column(table: CatalogTable, column: CatalogColumn) -> CatalogTable:
     return replace(table, columns=(*table.columns, column))

@@ -15,9 +15,9 @@ import hashlib
 import asyncpg
 
 from loadgen.embedded import functions
-from loadgen.embedded.backends import CONNECT_S, SEARCH_PATH
+from loadgen.embedded.backend_pool import CONNECT_S, SEARCH_PATH
 from loadgen.embedded.catalog import META_DDL
-from loadgen.embedded.postgres import STATEMENT_ROLE, SUPERUSER, Postgres
+from loadgen.embedded.postgres import STATEMENT_ROLE, SUPERUSER, PostgresServer
 from loadgen.errors import EmbeddedServerError
 
 # Functions of PostgreSQL that change something or look outside the database are VOLATILE. The role may call those that
@@ -26,7 +26,6 @@ VOLATILE_ALLOWED = (
     "gen_random_uuid",
     "nextval",
     "pg_advisory_xact_lock",
-    "pg_cancel_backend",  # of the same role only
     "pg_try_advisory_xact_lock",
     "random",
     "set_config",  # of settings that a role may SET anyway
@@ -137,7 +136,7 @@ async def is_up_to_date(connection: asyncpg.Connection) -> bool:
         return False
 
 
-async def set_up(postgres: Postgres) -> None:
+async def set_up(postgres: PostgresServer) -> None:
     """Set up a new cluster, or bring one of another version up to date; all of it or nothing."""
     connection = await asyncpg.connect(
         **postgres.connect_kwargs(SUPERUSER), timeout=CONNECT_S, server_settings={"search_path": SEARCH_PATH}

@@ -2,7 +2,8 @@
 
     loadgen-embedded   marks the directory as ours, and says which layout it has
     lock               flock'ed by the owner for its whole life; holds his pid
-    password           of a server that checks one (loadgen.embedded.entrance); readable for its owner only
+    password           of a server that checks one (loadgen.embedded.authentication); readable for its owner only
+    warehouse_models.json   slots and service times that runs have set (loadgen.embedded.warehouse_models)
     server.json        where the owner listens: written when he is ready, removed when he ends cleanly
     postgres/          the PostgreSQL cluster, owned by the account that runs it
     postgres.log       what PostgreSQL said, bounded (and postgres.log.1, the part before)
@@ -42,7 +43,7 @@ _CHOOSE_ANOTHER = f"Choose another directory with --data-dir or {DATA_DIR_VARIAB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class ListenAddress:
     """Where a server listens."""
 
     host: str
@@ -50,7 +51,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class SystemUser:
     """The system user PostgreSQL runs as. It refuses to run as root."""
 
     uid: int
@@ -61,7 +62,7 @@ class Account:
 class DataDir:
     """A data directory this process owns. Made by `claim`; `release` gives it back, safe to call twice."""
 
-    def __init__(self, path: Path, account: Account, lock_fd: int) -> None:
+    def __init__(self, path: Path, account: SystemUser, lock_fd: int) -> None:
         self.path = path
         self.account = account
         self._lock_fd: int | None = lock_fd
@@ -93,7 +94,7 @@ class DataDir:
     def held(self) -> bool:
         return self._lock_fd is not None
 
-    def publish(self, address: Address, *, started_at: datetime, version: str) -> None:
+    def publish(self, address: ListenAddress, *, started_at: datetime, version: str) -> None:
         """Tell the world that this process serves the directory now."""
         record = {
             "pid": os.getpid(),
@@ -133,7 +134,7 @@ def choose_data_dir(asked: Path | None = None, environ: Mapping[str, str] = os.e
     return base / "loadgen" / "embedded"
 
 
-def running_server(path: Path) -> Address | None:
+def running_server(path: Path) -> ListenAddress | None:
     """Where the living owner of `path` listens; None while nobody owns it or its owner is not ready."""
     path = Path(os.path.realpath(path))
     with _explained(path):
@@ -163,7 +164,7 @@ def is_claimed(path: Path) -> bool:
             return False
 
 
-def server_account(cluster: Path) -> Account:
+def server_account(cluster: Path) -> SystemUser:
     """Whom PostgreSQL runs as: us; or for root the cluster's owner, else `postgres`, else `nobody`."""
     uid = os.geteuid()
     try:
@@ -185,7 +186,7 @@ def server_account(cluster: Path) -> Account:
     )
 
 
-def account_of(uid: int) -> Account:
+def account_of(uid: int) -> SystemUser:
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
@@ -193,10 +194,10 @@ def account_of(uid: int) -> Account:
             f"user id {uid} has no name on this system, and PostgreSQL runs only for users with one",
             remedy="Add the id to /etc/passwd, or run as another user.",
         ) from None
-    return Account(uid=uid, gid=entry.pw_gid, name=entry.pw_name)
+    return SystemUser(uid=uid, gid=entry.pw_gid, name=entry.pw_name)
 
 
-def first_closed(path: Path, account: Account) -> Path | None:
+def first_closed(path: Path, account: SystemUser) -> Path | None:
     """The first directory on the way to `path`, itself included, that `account` may not pass; None: the way is open.
 
     Directories that do not exist yet count as open. Access lists beyond the mode bits are not looked at.
@@ -205,12 +206,12 @@ def first_closed(path: Path, account: Account) -> Path | None:
         with suppress(FileNotFoundError):
             if not stat.S_ISDIR(directory.stat().st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
-            if not may(directory, account, stat.S_IXOTH):
+            if not may_access(directory, account, stat.S_IXOTH):
                 return directory
     return None
 
 
-def may(path: Path, account: Account, wanted: int) -> bool:
+def may_access(path: Path, account: SystemUser, wanted: int) -> bool:
     """Do the mode bits of `path` give `account` what `wanted` asks, as bits of the "other" class?"""
     info = path.stat()
     shift = 6 if info.st_uid == account.uid else 3 if info.st_gid == account.gid else 0
@@ -229,7 +230,7 @@ def take_lock(fd: int, kind: int = fcntl.LOCK_EX, *, patience_s: float = 0.0) ->
     return False
 
 
-def write_atomically(path: Path, text: str, owner: Account | None = None) -> None:
+def write_atomically(path: Path, text: str, owner: SystemUser | None = None) -> None:
     """Readers see the old text or the new one. A symlink planted in the way is replaced, never followed."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     draft.unlink(missing_ok=True)
@@ -251,7 +252,7 @@ def make_directories(path: Path) -> None:
                 directory.chmod(mode)
 
 
-def reachable_copy(base: Path, parts: Iterable[Path], account: Account, place: Callable[[], Path]) -> Path:
+def reachable_copy(base: Path, parts: Iterable[Path], account: SystemUser, place: Callable[[], Path]) -> Path:
     """`base`, if `account` can read the `parts` below it; else a copy at `place`, which gets them, once."""
     trees = [part for part in parts if (base / part).is_dir()]
     if os.geteuid() != 0 or all(_readable(base / tree, account) for tree in trees):
@@ -278,13 +279,13 @@ def reachable_copy(base: Path, parts: Iterable[Path], account: Account, place: C
     return copy
 
 
-def _readable(tree: Path, account: Account) -> bool:
+def _readable(tree: Path, account: SystemUser) -> bool:
     """Two levels are enough: files installed with a narrow umask are all closed."""
     entries = (tree, *tree.glob("*"), *tree.glob("*/*"))
-    return first_closed(tree, account) is None and all(may(entry, account, stat.S_IROTH) for entry in entries)
+    return first_closed(tree, account) is None and all(may_access(entry, account, stat.S_IROTH) for entry in entries)
 
 
-def _prepare(path: Path, account: Account) -> None:
+def _prepare(path: Path, account: SystemUser) -> None:
     """Make sure the directory exists, is ours, and can be used by us and by the account of PostgreSQL."""
     if len(os.fsencode(path)) > PATH_BYTES_MAX:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
@@ -328,7 +329,7 @@ def no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
-def _require_open(path: Path, account: Account) -> None:
+def _require_open(path: Path, account: SystemUser) -> None:
     closed = first_closed(path, account) if os.geteuid() == 0 else None
     if closed is not None:
         raise EmbeddedServerError(
@@ -366,10 +367,10 @@ def _busy(path: Path, lock_text: bytes) -> Busy:
     return Busy(f"the data directory {path} is in use", remedy=f"{owner} {_CHOOSE_ANOTHER}")
 
 
-def _read_record(path: Path) -> tuple[int, Address] | None:
+def _read_record(path: Path) -> tuple[int, ListenAddress] | None:
     """Pid and address of server.json; None while there is none, or none that makes sense."""
     try:
         record = json.loads((path / RECORD).read_text("utf-8"))
-        return int(record["pid"]), Address(host=str(record["host"]), port=int(record["port"]))
+        return int(record["pid"]), ListenAddress(host=str(record["host"]), port=int(record["port"]))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from loadgen.embedded.history import History, Statement
-from loadgen.embedded.login import Wishes
-from loadgen.embedded.result import KeptResults, Result
-from loadgen.embedded.running import Request
-from loadgen.embedded.services import Services
-from loadgen.embedded.session import Session, Sessions
-from loadgen.embedded.warehouse import Warehouses
+from loadgen.embedded.container_services import ContainerServices
+from loadgen.embedded.login import LoginRequest
+from loadgen.embedded.result import ResultCache, StatementResult
+from loadgen.embedded.running import QueryRequest
+from loadgen.embedded.session import ServerSession, ServerSessions
+from loadgen.embedded.statement_history import StatementHistory, StatementRecord
+from loadgen.embedded.warehouse import VirtualWarehouses
 
 
 class Executor(Protocol):
     """Runs statements for sessions."""
 
-    sessions: Sessions
-    history: History
-    warehouses: Warehouses
-    services: Services
+    sessions: ServerSessions
+    history: StatementHistory
+    warehouses: VirtualWarehouses
+    services: ContainerServices
     by_request: Any
     running: Any
-    results: KeptResults
+    results: ResultCache
 
-    async def execute(self, session: Session, request: Request) -> tuple[Statement, Result]: ...
+    async def execute(
+        self, session: ServerSession, request: QueryRequest
+    ) -> tuple[StatementRecord, StatementResult]: ...
 
-    async def close(self, session: Session) -> None: ...
+    async def close(self, session: ServerSession) -> None: ...
 
-    async def enter(self, session: Session, wishes: Wishes) -> None: ...
+    async def enter(self, session: ServerSession, wishes: LoginRequest) -> None: ...

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import sys
 
 TYPE_CHECKING = False
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1
 SIGQUIT = 3
+MEMORY_BYTES_MAX = 1 << 30  # of each process, what it shares with others aside: then a statement fails, not the machine
 REFUSED = 126  # what a shell says of a program that is there and cannot be executed
 
 
@@ -53,6 +55,7 @@ def main(arguments: list[str]) -> None:
             os.setgroups([])
             os.setgid(gid)
             os.setuid(uid)
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
         if sys.platform == "linux":
             _die_with_parent()
         if os.getppid() == parent_pid:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadgen.embedded import parameters
-from loadgen.embedded.cursor import Cursor
-from loadgen.embedded.dialect import tokens_of
-from loadgen.embedded.entrance import Entrance
-from loadgen.embedded.failure import SqlError
+from loadgen.embedded import session_parameters
+from loadgen.embedded.authentication import Authenticator
+from loadgen.embedded.sql_errors import SqlError
+from loadgen.embedded.translate.dialect import tokens_of
+from loadgen.embedded.translate.token_reader import TokenReader
 
 DEFAULT_ROLE = "ACCOUNTADMIN"
 DEFAULT_WAREHOUSE = "COMPUTE_WH"
@@ -18,7 +18,7 @@ _CREDENTIALS = ("PASSWORD", "TOKEN", "RAW_SAML_RESPONSE", "PASSCODE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class LoginRequest:
     """A login request, read."""
 
     user: str
@@ -26,11 +26,11 @@ class Wishes:
     database: str | None
     schema: str | None
     warehouse: str | None
-    session_parameters: dict[str, parameters.Value] = field(default_factory=dict)
+    session_parameters: dict[str, session_parameters.Value] = field(default_factory=dict)
     client: dict[str, Any] = field(default_factory=dict)
 
 
-def wishes(message: dict[str, Any], query: dict[str, list[str]], entrance: Entrance) -> Wishes:
+def read_login_request(message: dict[str, Any], query: dict[str, list[str]], entrance: Authenticator) -> LoginRequest:
     """What the client asks for. A login without any credential is refused even where passwords are not checked."""
     data = message.get("data") or {}
     if not isinstance(data, dict):
@@ -44,7 +44,7 @@ def wishes(message: dict[str, Any], query: dict[str, list[str]], entrance: Entra
     given = data.get("SESSION_PARAMETERS") or {}
     if not isinstance(given, dict):
         raise SqlError(390101, "08001", "SESSION_PARAMETERS is not an object.")
-    return Wishes(
+    return LoginRequest(
         user=(user or "SERVICE").upper(),
         role=_name(_first(query, "roleName")) or DEFAULT_ROLE,
         database=_name(_first(query, "databaseName")),
@@ -55,13 +55,13 @@ def wishes(message: dict[str, Any], query: dict[str, list[str]], entrance: Entra
     )
 
 
-def _known(given: dict[str, Any]) -> dict[str, parameters.Value]:
+def _known(given: dict[str, Any]) -> dict[str, session_parameters.Value]:
     """Parameters the server knows, checked; drivers also send settings of their own, which are ignored."""
-    found: dict[str, parameters.Value] = {}
+    found: dict[str, session_parameters.Value] = {}
     for key, value in given.items():
         name = str(key).upper()
-        if name in parameters.PARAMETERS and value is not None:
-            found[name] = parameters.checked(name, value)
+        if name in session_parameters.PARAMETERS and value is not None:
+            found[name] = session_parameters.checked(name, value)
     return found
 
 
@@ -76,4 +76,4 @@ def _name(text: str | None) -> str | None:
         return None
     if not (text.startswith('"') or text.replace("_", "a").replace("$", "a").isalnum()):
         return text  # a name that would need quotes is taken as it is
-    return Cursor(text, tokens_of(text)).name()
+    return TokenReader(text, tokens_of(text)).name()

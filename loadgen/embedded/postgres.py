@@ -26,7 +26,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import psutil
 
-from loadgen.embedded.datadir import SYSTEM_DIR, Account, DataDir, account_of, no_link, reachable_copy, write_atomically
+from loadgen.embedded.datadir import (
+    SYSTEM_DIR,
+    DataDir,
+    SystemUser,
+    account_of,
+    no_link,
+    reachable_copy,
+    write_atomically,
+)
 from loadgen.embedded.launch import launch
 from loadgen.errors import EmbeddedServerError
 
@@ -47,6 +55,8 @@ WATCH_S = 0.25  # broken connections tell of a death sooner; a tighter watch wou
 LOG_BYTES_MAX = 1 << 20  # then the log starts anew; one older part is kept
 TAIL_BYTES = 1_500
 
+TEMPORARY_FILES_MIB = 1024  # of one statement
+
 SETTINGS = (
     # reached by us alone
     "listen_addresses= unix_socket_permissions=0700 cluster_name=loadgen TimeZone=UTC",
@@ -57,6 +67,8 @@ SETTINGS = (
     "jit=off update_process_title=off io_method=sync max_worker_processes=0 max_prepared_transactions=0",
     "max_parallel_workers_per_gather=0 max_parallel_maintenance_workers=0 max_logical_replication_workers=0",
     "autovacuum=on autovacuum_worker_slots=2 autovacuum_max_workers=1 autovacuum_naptime=20s",
+    # what one statement may use: sorts and hashes spill to files, and the files end somewhere (see also launch)
+    f"work_mem=8MB temp_file_limit={TEMPORARY_FILES_MIB}MB",
     # the newest waiter finds the deadlock that it closed, and is the victim
     "deadlock_timeout=20ms",
     # a failed statement is its client's business; the log tells of the server's own life
@@ -65,7 +77,7 @@ SETTINGS = (
 )
 
 
-class Postgres:
+class PostgresServer:
     """One PostgreSQL on one data directory. Owned by one event loop, whose thread must live as long as it serves."""
 
     def __init__(self, data_dir: DataDir, *, max_connections: int = 400) -> None:
@@ -299,7 +311,7 @@ def socket_dir_of(data_dir: Path) -> Path:
     return Path("/tmp") / f"loadgen-{hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]}"
 
 
-def make_private(directory: Path, account: Account) -> None:
+def make_private(directory: Path, account: SystemUser) -> None:
     """Make `directory` the account's, closed to others. One that a stranger made is refused."""
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
@@ -314,7 +326,7 @@ def make_private(directory: Path, account: Account) -> None:
         os.close(fd)
 
 
-def usable_programs(account: Account, copies: Path = SYSTEM_DIR) -> Path:
+def usable_programs(account: SystemUser, copies: Path = SYSTEM_DIR) -> Path:
     """Where `postgres` and `initdb` lie: in the wheel, or in a copy of it where the account cannot get at the wheel."""
     spec = importlib.util.find_spec(WHEEL)  # not imported: that has side effects
     if spec is None or not spec.submodule_search_locations:

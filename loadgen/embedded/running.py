@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from loadgen.embedded.backends import Backend, Backends
-from loadgen.embedded.failure import SqlError
-from loadgen.embedded.history import Statement
-from loadgen.embedded.parameters import Value, checked
-from loadgen.embedded.session import Session
-from loadgen.embedded.warehouse import Ticket
+from loadgen.embedded.backend_pool import Backend
+from loadgen.embedded.session import ServerSession
+from loadgen.embedded.session_parameters import Value, checked
+from loadgen.embedded.sql_errors import SqlError
+from loadgen.embedded.statement_history import StatementRecord
+from loadgen.embedded.warehouse import WarehouseSlot
 
 
 @dataclass(slots=True)
-class Running:
+class RunningStatement:
     """A statement under way. Owned by its task; others only call cancel()."""
 
-    statement: Statement
-    session: Session
+    statement: StatementRecord
+    session: ServerSession
     task: asyncio.Task[Any]
-    backends: Backends
     backend: Backend | None = None  # set while PostgreSQL works on it
-    ticket: Ticket | None = None
+    ticket: WarehouseSlot | None = None
     reason: SqlError | None = None
     blocked_since_s: float = 0.0
-    helpers: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def check(self) -> None:
+        """Raises why it was cancelled, if it was."""
+        if self.reason is not None:
+            raise self.reason
 
     def cancel(self, reason: SqlError) -> None:
         if self.reason is not None:
@@ -36,17 +39,14 @@ class Running:
         if self.backend is None:
             self.task.cancel()
             return
-        self.backend.disturbed = True
-        helper = asyncio.get_running_loop().create_task(self.backends.cancel(self.backend), name="cancel-statement")
-        self.helpers.add(helper)
-        helper.add_done_callback(self.helpers.discard)
+        self.backend.cancel()
 
 
 RequestKey = tuple[str, str]  # user, request id: nobody reaches the statements of another user
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class QueryRequest:
     """One query request as the driver sent it."""
 
     text: str
@@ -56,7 +56,7 @@ class Request:
     request_id: str = ""
 
 
-def setting(session: Session, request: Request, name: str) -> Value:
+def parameter_for(session: ServerSession, request: QueryRequest, name: str) -> Value:
     """A parameter's value for one statement: the statement's own, else the session's."""
     given = request.parameters.get(name) if request.parameters else None
     return session.get(name) if given is None else checked(name, given)

@@ -17,8 +17,8 @@ from typing import Any
 
 import uvloop
 
-from loadgen.embedded.datadir import Address, DataDir
-from loadgen.embedded.postgres import Postgres
+from loadgen.embedded.datadir import DataDir, ListenAddress
+from loadgen.embedded.postgres import PostgresServer
 from loadgen.errors import EmbeddedServerError
 
 HOST = "127.0.0.1"
@@ -27,11 +27,11 @@ RECURSION_MAX = 15_000  # frames: a statement of a thousand terms is a tree a th
 
 
 # Told the address, and where the password is: None when none is checked.
-Ready = Callable[[Address, Path | None], None]
+Ready = Callable[[ListenAddress, Path | None], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ServerOptions:
     """What `loadgen embedded serve` was asked for."""
 
     port: int
@@ -41,16 +41,17 @@ class Options:
     slots: int  # of such warehouses
     seed: int
     auth: bool = False  # check a password, kept in a file of the data directory
-    until_eof: bool = False  # started by a command for itself: see loadgen.embedded.usage
+    until_eof: bool = False  # started by a command for itself: see loadgen.embedded.server_lifetime
 
     @property
     def about(self) -> dict[str, Any]:
         """What the server says of itself."""
-        model = {"service_time": self.service_time, "slots": self.slots}
+        kept = None if self.engine == "null" else os.path.realpath(self.data_dir)
+        model = {"service_time": self.service_time, "slots": self.slots, "data_dir": kept}
         return model | {"engine": self.engine, "until_eof": self.until_eof, "pid": os.getpid()}
 
 
-def serve(options: Options, ready: Ready) -> None:
+def serve(options: ServerOptions, ready: Ready) -> None:
     """Serve until SIGTERM or SIGINT, or `until_eof`; `ready` is told the address. Call it on the main thread."""
     sys.setrecursionlimit(RECURSION_MAX)
     _open_standard_streams()
@@ -67,7 +68,7 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-async def _serve(options: Options, ready: Ready) -> None:
+async def _serve(options: ServerOptions, ready: Ready) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -75,15 +76,15 @@ async def _serve(options: Options, ready: Ready) -> None:
     listener = _listen(options.port)
     try:
         if options.engine == "null":
-            from loadgen.embedded.serving import serve_null
+            from loadgen.embedded.http_server import serve_null
 
             await serve_null(options, listener, stopping, ready)
             return
         with DataDir.claim(options.data_dir) as data_dir:
-            postgres = Postgres(data_dir, max_connections=POSTGRES_CONNECTIONS)
+            postgres = PostgresServer(data_dir, max_connections=POSTGRES_CONNECTIONS)
             try:
                 await postgres.launch()
-                from loadgen.embedded.serving import serve_postgres
+                from loadgen.embedded.http_server import serve_postgres
 
                 await postgres.wait_ready()
                 await serve_postgres(options, data_dir, postgres, listener, stopping, ready)

@@ -64,7 +64,7 @@ def parse_service_time(text: str | None) -> ServiceTimeSpec | None:
     return _distribution(kind, arguments, spec)
 
 
-class ServiceTime:
+class ServiceTimeSampler:
     """Draws from a SPEC; the same seed gives the same times in the same order."""
 
     __slots__ = ("sample_s", "spec")
@@ -129,7 +129,7 @@ class Sleeper(Protocol):
         """Await it to go on at `deadline_s` of the server's monotonic clock, never before."""
 
 
-class Alarm:
+class WakeupTimer:
     """Wakes any number of sleepers of one event loop. One kernel timer, armed for the earliest of them.
 
     Only the loop's own thread calls it. Make it inside the running loop; close() it before the loop ends.

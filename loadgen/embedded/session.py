@@ -11,13 +11,16 @@ from typing import Any
 
 import orjson
 
-from loadgen.embedded.backends import Backend
-from loadgen.embedded.history import Context
-from loadgen.embedded.parameters import DEFAULTS, Value
+from loadgen.embedded.backend_pool import Backend
+from loadgen.embedded.session_parameters import DEFAULTS, Value
+from loadgen.embedded.statement_history import StatementContext
 
 SESSIONS_MAX = 5_000
+IDLE_TRANSACTION_S = 300.0
+CROWDED_TRANSACTION_S = 30.0  # when no other transaction can begin
 REPLIES_KEPT = 16  # per session: a resent request gets the first answer again instead of a second execution
-REPLY_BYTES_KEPT = 1 << 16
+REPLY_BYTES_KEPT = 1 << 16  # of one
+REPLIES_BYTES_KEPT = 1 << 17  # of one session: there may be thousands
 SHOWN = (
     "TIMEZONE", "AUTOCOMMIT", "TIMESTAMP_OUTPUT_FORMAT", "TIMESTAMP_NTZ_OUTPUT_FORMAT", "TIMESTAMP_LTZ_OUTPUT_FORMAT",
     "TIMESTAMP_TZ_OUTPUT_FORMAT", "DATE_OUTPUT_FORMAT", "TIME_OUTPUT_FORMAT", "BINARY_OUTPUT_FORMAT",
@@ -37,8 +40,15 @@ class Transaction:
     lost: bool = False  # rolled back behind the session's back; it has to say ROLLBACK or COMMIT before it goes on
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # statements of a transaction run one after the other
 
+    def is_abandoned(self, now_s: float, *, crowded: bool) -> bool:
+        """One on hybrid tables has row locks that block others; any keeps others out when there are too many."""
+        if self.lost or self.lock.locked():
+            return False
+        idle_s = now_s - self.touched_s
+        return (self.hybrid and idle_s > IDLE_TRANSACTION_S) or (crowded and idle_s > CROWDED_TRANSACTION_S)
 
-class Session:
+
+class ServerSession:
     """One login. Statements of one session run one after the other."""
 
     def __init__(self, number: int, user: str, role: str, client: dict[str, Any]) -> None:
@@ -59,8 +69,10 @@ class Session:
         self.last_transaction = 0
         self.created_ms = time.time() * 1000
         self.used_s = time.monotonic()
+        self.executed = False  # whether it ever sent a statement
         self.replies: OrderedDict[str, bytes] = OrderedDict()
-        self._context: Context | None = None
+        self._reply_bytes = 0
+        self._context: StatementContext | None = None
         self._shown: orjson.Fragment | None = None
 
     def get(self, name: str) -> Value:
@@ -88,9 +100,9 @@ class Session:
         return self._shown
 
     @property
-    def context(self) -> Context:
+    def context(self) -> StatementContext:
         if self._context is None:
-            self._context = Context(
+            self._context = StatementContext(
                 session_id=self.number,
                 user=self.user,
                 role=self.role,
@@ -106,43 +118,49 @@ class Session:
     def remember(self, request_id: str, reply: bytes) -> None:
         if request_id and len(reply) <= REPLY_BYTES_KEPT:
             self.replies[request_id] = reply
-            if len(self.replies) > REPLIES_KEPT:
-                self.replies.popitem(last=False)
+            self._reply_bytes += len(reply)
+            while len(self.replies) > REPLIES_KEPT or self._reply_bytes > REPLIES_BYTES_KEPT:
+                self._reply_bytes -= len(self.replies.popitem(last=False)[1])
 
 
-class Sessions:
+class ServerSessions:
     """All living sessions, by token and by number."""
 
     def __init__(self, limit: int = SESSIONS_MAX) -> None:
         self.limit = limit
-        self.by_token: dict[str, Session] = {}
-        self.by_master: dict[str, Session] = {}
-        self.by_number: dict[int, Session] = {}
+        self.by_token: dict[str, ServerSession] = {}
+        self.by_master: dict[str, ServerSession] = {}
+        self.by_number: dict[int, ServerSession] = {}
         self._next = time.time_ns() // 1_000_000 * 1_000  # unique over restarts
 
-    def open(self, user: str, role: str, client: dict[str, Any]) -> Session:
+    def open(self, user: str, role: str, client: dict[str, Any]) -> ServerSession:
         self._next += 1
-        session = Session(self._next, user, role, client)
+        session = ServerSession(self._next, user, role, client)
         self.by_token[session.token] = session
         self.by_master[session.master_token] = session
         self.by_number[session.number] = session
         return session
 
-    def renew(self, session: Session) -> None:
+    def renew(self, session: ServerSession) -> None:
         """A fresh session token; the old one is forgotten."""
         self.by_token.pop(session.token, None)
         session.token = secrets.token_hex(32)
         session.expired = False
         self.by_token[session.token] = session
 
-    def close(self, session: Session) -> None:
+    def close(self, session: ServerSession) -> None:
         self.by_token.pop(session.token, None)
         self.by_master.pop(session.master_token, None)
         self.by_number.pop(session.number, None)
 
-    def idle(self, since_s: float) -> list[Session]:
+    def idle(self, since_s: float) -> list[ServerSession]:
         """Those that sent nothing since then: a killed client never logs out."""
         return [session for session in self.by_number.values() if session.used_s < since_s]
+
+    def longest_unused(self) -> list[ServerSession]:
+        """The one that is idle for longest of those that never sent a statement, if there is any."""
+        unused = [session for session in self.by_number.values() if not session.executed]
+        return [min(unused, key=lambda session: session.used_s)] if unused else []
 
     def __len__(self) -> int:
         return len(self.by_number)

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
-from loadgen.embedded.service_time import ServiceTime, ServiceTimeSpec, Sleeper, parse_service_time
+from loadgen.embedded.service_time import ServiceTimeSampler, ServiceTimeSpec, Sleeper, parse_service_time
 
 SIZES = (
     "X-Small", "Small", "Medium", "Large", "X-Large", "2X-Large", "3X-Large", "4X-Large", "5X-Large", "6X-Large",
@@ -137,12 +137,12 @@ def shortest_s(*limits_s: float) -> float:
     return min((limit_s for limit_s in limits_s if limit_s > 0), default=0.0)
 
 
-class Ticket:
+class WarehouseSlot:
     """One statement's right to a slot. Made by Warehouse; owned by the task that runs the statement."""
 
     __slots__ = ("_carried_s", "_held", "_late_s", "_turn", "_warehouse", "queued_s")
 
-    def __init__(self, warehouse: Warehouse) -> None:
+    def __init__(self, warehouse: VirtualWarehouse) -> None:
         self.queued_s = 0.0
         self._warehouse = warehouse
         self._held = True
@@ -168,7 +168,7 @@ class Ticket:
             self._warehouse._take_back(self._carried_s)
 
 
-class Warehouse:
+class VirtualWarehouse:
     """Settings, state and the slots of one warehouse."""
 
     def __init__(
@@ -183,7 +183,7 @@ class Warehouse:
     ) -> None:
         self.settings = settings
         self.model = WarehouseModel()
-        self.service_time: ServiceTime | None = None
+        self.service_time: ServiceTimeSampler | None = None
         self.running = 0  # statements that hold a slot
         self.resumed_on_ms = now_ms()
         self._monotonic_s = monotonic_s
@@ -192,7 +192,7 @@ class Warehouse:
         self._seed = seed
         self._suspended = suspended
         self._idle_since_s = monotonic_s()
-        self._waiters: OrderedDict[Ticket, float] = OrderedDict()  # to when they arrived
+        self._waiters: OrderedDict[WarehouseSlot, float] = OrderedDict()  # to when they arrived
         self.limit = self._slots_now()
 
     @property
@@ -212,23 +212,23 @@ class Warehouse:
         load = {"running": self.running, "queued": self.queued}
         return load | {"slots": self.limit, "service_time": self.model.service_time}
 
-    def try_admit(self) -> Ticket | None:
+    def try_admit(self) -> WarehouseSlot | None:
         """A slot at once, or None: then admit() and wait."""
         if self.running >= self.limit:  # also while anyone waits: whoever frees a slot hands it on
             return None
         if not self.running or self._suspended:
             self._wake()
         self.running += 1
-        return Ticket(self)
+        return WarehouseSlot(self)
 
-    async def admit(self, queued_timeout_s: float = 0.0) -> Ticket:
+    async def admit(self, queued_timeout_s: float = 0.0) -> WarehouseSlot:
         """A slot, in order of arrival. The lower of the session's and the warehouse's queue limit counts; 0 is none."""
         ticket = self.try_admit()
         if ticket is not None:
             return ticket
         if self._suspended:
             self._wake()
-        ticket = Ticket(self)
+        ticket = WarehouseSlot(self)
         ticket._held = False
         timeout_s = shortest_s(queued_timeout_s, self.settings.statement_queued_timeout_s)
         await self._queue(ticket, timeout_s)
@@ -243,7 +243,7 @@ class Warehouse:
     def follow(self, model: WarehouseModel) -> None:
         """Serve by this model from now on; service times begin anew."""
         self.model = model
-        self.service_time = None if model.spec is None else ServiceTime(model.spec, self._seed)
+        self.service_time = None if model.spec is None else ServiceTimeSampler(model.spec, self._seed)
         self.limit = self._slots_now()
         self._fill()
 
@@ -264,7 +264,7 @@ class Warehouse:
             if ticket._turn is not None and not ticket._turn.done():
                 ticket._turn.set_exception(WarehouseDropped(self.settings.name))
 
-    async def _queue(self, ticket: Ticket, timeout_s: float) -> None:
+    async def _queue(self, ticket: WarehouseSlot, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[float] = loop.create_future()
         ticket._turn = turn
@@ -284,7 +284,7 @@ class Warehouse:
         ticket.queued_s = granted_s - arrived_s
         ticket._late_s = self._monotonic_s() - granted_s
 
-    def _expire(self, ticket: Ticket, timeout_s: float) -> None:
+    def _expire(self, ticket: WarehouseSlot, timeout_s: float) -> None:
         if ticket._turn is not None and not ticket._turn.done():
             ticket._turn.set_exception(QueuedTooLong(timeout_s))
 
@@ -323,7 +323,7 @@ class Warehouse:
             self.resume()
 
 
-class Warehouses:
+class VirtualWarehouses:
     """All warehouses, and the models of some, by name as identifiers are stored (upper case unless quoted).
 
     `default` is the model of a warehouse that has no other, except for the control plane's.
@@ -338,21 +338,21 @@ class Warehouses:
         default: WarehouseModel,
         seed: int = 1,
     ) -> None:
-        self._make = partial(Warehouse, monotonic_s=monotonic_s, now_ms=now_ms, sleeper=sleeper, seed=seed)
-        self._by_name: dict[str, Warehouse] = {}
+        self._make = partial(VirtualWarehouse, monotonic_s=monotonic_s, now_ms=now_ms, sleeper=sleeper, seed=seed)
+        self._by_name: dict[str, VirtualWarehouse] = {}
         self._default = default
         self._models: dict[str, WarehouseModel] = {}
 
-    def __iter__(self) -> Iterator[Warehouse]:
+    def __iter__(self) -> Iterator[VirtualWarehouse]:
         return iter(sorted(self._by_name.values(), key=lambda warehouse: warehouse.settings.name))
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
 
-    def get(self, name: str) -> Warehouse | None:
+    def get(self, name: str) -> VirtualWarehouse | None:
         return self._by_name.get(name)
 
-    def add(self, settings: WarehouseSettings, *, suspended: bool = False) -> Warehouse:
+    def add(self, settings: WarehouseSettings, *, suspended: bool = False) -> VirtualWarehouse:
         """Raises ValueError when the name is taken."""
         _require(settings.name not in self._by_name, f"warehouse {settings.name} exists already")
         warehouse = self._by_name[settings.name] = self._make(settings, suspended=suspended)

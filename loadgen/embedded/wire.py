@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
-from loadgen.embedded.failure import SqlError
-from loadgen.embedded.parameters import PARAMETERS
-from loadgen.embedded.result import Result
-from loadgen.embedded.session import Session
+from loadgen.embedded.result import StatementResult
+from loadgen.embedded.session import ServerSession
+from loadgen.embedded.session_parameters import PARAMETERS
+from loadgen.embedded.sql_errors import SqlError
 
 BODY_BYTES_MAX = 64 * 1024 * 1024  # of a request with a session, plain and inflated
 LOGIN_BODY_BYTES_MAX = 64 * 1024  # of a request without one
@@ -91,11 +91,11 @@ def _lenient(value: dict[str, Any]) -> bytes:
         return dumps(value)
 
 
-def parameters_of(session: Session) -> list[dict[str, Any]]:
+def parameters_of(session: ServerSession) -> list[dict[str, Any]]:
     return [{"name": name, "value": session.get(name)} for name in PARAMETERS]
 
 
-def logged_in(session: Session) -> bytes:
+def logged_in(session: ServerSession) -> bytes:
     info = {
         "databaseName": session.database,
         "schemaName": session.schema,
@@ -121,7 +121,7 @@ def logged_in(session: Session) -> bytes:
     )
 
 
-def renewed(session: Session) -> bytes:
+def renewed(session: ServerSession) -> bytes:
     return done(
         {
             "sessionToken": session.token,
@@ -133,7 +133,7 @@ def renewed(session: Session) -> bytes:
     )
 
 
-def answered(session: Session, query_id: str, result: Result, binds: Mapping[str, Any] | None) -> bytes:
+def answered(session: ServerSession, query_id: str, result: StatementResult, binds: Mapping[str, Any] | None) -> bytes:
     """The answer to a query."""
     data: dict[str, Any] = {
         "parameters": parameters_of(session) if result.parameters_changed else session.shown_parameters,

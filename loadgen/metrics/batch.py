@@ -8,8 +8,8 @@ from itertools import chain
 
 import numpy as np
 
-from loadgen.metrics.edges import IntArray
-from loadgen.metrics.errors import ErrorKey, Errors
+from loadgen.metrics.buckets import IntArray
+from loadgen.metrics.errors import ErrorKey, ErrorTally
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.recorder import Sample
@@ -20,7 +20,7 @@ _OUTCOMES = len(Outcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class SampleBatch:
     """One entry per sample in each column. In a closed loop response and service are the same column."""
 
     statement: IntArray
@@ -32,7 +32,7 @@ class Batch:
     open_loop: bool
 
     @classmethod
-    def of(cls, samples: Sequence[Sample], *, open_loop: bool) -> Batch:
+    def of(cls, samples: Sequence[Sample], *, open_loop: bool) -> SampleBatch:
         numbers: Iterable[int] = chain.from_iterable(samples)  # type: ignore[arg-type]  # Failed has __index__
         table = np.fromiter(numbers, np.int64, _FIELDS * len(samples)).reshape(-1, _FIELDS)
         statement, window, due_ns, sent_ns, done_ns, outcome = np.ascontiguousarray(table.T)
@@ -51,7 +51,7 @@ class Batch:
             open_loop=open_loop,
         )
 
-    def tallies(self, names: Sequence[str], errors: Mapping[int, Mapping[ErrorKey, Errors]]) -> dict[int, Tally]:
+    def tallies(self, names: Sequence[str], errors: Mapping[int, Mapping[ErrorKey, ErrorTally]]) -> dict[int, Tally]:
         """What it adds to each window. `names` are those of the statements, `errors` what is known of the failures."""
         windows: dict[int, dict[str, StatementTally]] = {}
         for window, statement, rows in self._groups(len(names)):

@@ -8,6 +8,8 @@ and nothing delivered in one second makes up for another.
     logging in    delivered when the slot was open before, or was refused, unless this login is refused too
     otherwise     missing: a first login, a refused one, the pause after it, waiting for a turn to log in, the pause
                   after statements that got no answer
+
+While the process itself is stopped nothing is sent on any of them: that time is missing as well (`while_running`).
 """
 
 from __future__ import annotations
@@ -15,17 +17,17 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from loadgen.log import printable
-from loadgen.metrics.fields import Fields
+from loadgen.metrics.json_fields import JsonFields
 from loadgen.units import NS_PER_MS
-from loadgen.workload.pacing import Ramp
+from loadgen.workload.ramp import Ramp
 
-REFUSALS_KEPT = 5  # the newest
+LOGIN_FAILURES_KEPT = 5  # the newest
 TEXT_MAX = 200  # characters of one
 
 _ABSENT, _OPEN = 0, 1
@@ -46,8 +48,18 @@ class ConnectionTime:
             logging_in_ms=self.logging_in_ms + other.logging_in_ms,
         )
 
+    def while_running(self, stopped_ms: int, elapsed_ms: int) -> ConnectionTime:
+        """Without the time in which the process was stopped."""
+        ran_ms = max(0, elapsed_ms - stopped_ms)
+        if ran_ms >= elapsed_ms:
+            return self
+        delivered_ms, logging_in_ms = (
+            amount_ms * ran_ms // elapsed_ms for amount_ms in (self.delivered_ms, self.logging_in_ms)
+        )
+        return replace(self, delivered_ms=delivered_ms, logging_in_ms=logging_in_ms)
 
-class Reopened(StrEnum):
+
+class ReconnectReason(StrEnum):
     """Why a client logged in again."""
 
     MAX_AGE = "max_age"
@@ -57,7 +69,7 @@ class Reopened(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class LoginFailure:
     """A login that failed."""
 
     at: datetime  # naive UTC, by the worker's clock
@@ -66,26 +78,26 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Logins:
+class LoginCounts:
     """All logins of a worker so far. Driver retries are not among them: the driver has one attempt for each request."""
 
     opened: int = 0  # logins that worked
-    reopened: Mapping[Reopened, int] = field(default_factory=dict)  # those of them that were not a slot's first
+    reopened: Mapping[ReconnectReason, int] = field(default_factory=dict)  # those of them that were not a slot's first
     refused: int = 0  # login attempts that failed
-    last_refused: tuple[Refusal, ...] = ()  # oldest first
+    last_refused: tuple[LoginFailure, ...] = ()  # oldest first
 
-    def __add__(self, other: Logins) -> Logins:
+    def __add__(self, other: LoginCounts) -> LoginCounts:
         newest = sorted((*self.last_refused, *other.last_refused), key=lambda refusal: refusal.at)
-        return Logins(
+        return LoginCounts(
             opened=self.opened + other.opened,
             reopened=Counter(self.reopened) + Counter(other.reopened),
             refused=self.refused + other.refused,
-            last_refused=tuple(newest[-REFUSALS_KEPT:]),
+            last_refused=tuple(newest[-LOGIN_FAILURES_KEPT:]),
         )
 
     def counts(self) -> dict[str, Any]:
         """As snapshots and reports write it; every reason is there."""
-        reopened = {reason.value: self.reopened.get(reason, 0) for reason in Reopened}
+        reopened = {reason.value: self.reopened.get(reason, 0) for reason in ReconnectReason}
         return {"opened": self.opened, "reopened": reopened, "refused": self.refused}
 
 
@@ -120,8 +132,8 @@ class ConnectionMeter:
         self._accounts: dict[int, _Account] = {}
         self._window: int | None = None
         self._opened, self._refused = 0, 0
-        self._reopened: Counter[Reopened] = Counter()
-        self._last_refused: deque[Refusal] = deque(maxlen=REFUSALS_KEPT)
+        self._reopened: Counter[ReconnectReason] = Counter()
+        self._last_refused: deque[LoginFailure] = deque(maxlen=LOGIN_FAILURES_KEPT)
         self.slowest_login_ns = 0
 
     # --- what is planned ---------------------------------------------------------------------------------------------
@@ -182,7 +194,7 @@ class ConnectionMeter:
             if again:
                 self._logins.setdefault(slot, _Login()).running = True
 
-    def login_succeeded(self, slot: int, now_ns: int, why: Reopened | None) -> None:
+    def login_succeeded(self, slot: int, now_ns: int, why: ReconnectReason | None) -> None:
         """`why` it logged in again; None: for the first time."""
         with self._lock:
             self._advance(now_ns)
@@ -193,7 +205,7 @@ class ConnectionMeter:
             if why is not None:
                 self._reopened[why] += 1
 
-    def login_refused(self, slot: int, now_ns: int, refusal: Refusal) -> None:
+    def login_refused(self, slot: int, now_ns: int, refusal: LoginFailure) -> None:
         with self._lock:
             self._advance(now_ns)
             self._set(slot, _ABSENT)
@@ -225,9 +237,9 @@ class ConnectionMeter:
     # --- what it comes to --------------------------------------------------------------------------------------------
 
     @property
-    def logins(self) -> Logins:
+    def logins(self) -> LoginCounts:
         with self._lock:
-            return Logins(
+            return LoginCounts(
                 opened=self._opened,
                 reopened=dict(self._reopened),
                 refused=self._refused,
@@ -277,7 +289,7 @@ class ConnectionMeter:
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def logins_data(logins: Logins) -> dict[str, Any]:
+def logins_data(logins: LoginCounts) -> dict[str, Any]:
     """For a beat, and for the result of a worker."""
     last = [
         {"at": refusal.at.isoformat(timespec="milliseconds"), "code": refusal.code, "text": refusal.text}
@@ -286,24 +298,24 @@ def logins_data(logins: Logins) -> dict[str, Any]:
     return {**logins.counts(), "last_refused": last}
 
 
-def read_logins(fields: Fields) -> Logins:
+def read_logins(fields: JsonFields) -> LoginCounts:
     """Raises BadMetrics when it cannot be what was written."""
     written = fields.part("reopened")
-    reopened = {reason: written.whole(reason) for reason in Reopened if written.has(reason)}
-    return Logins(
+    reopened = {reason: written.whole(reason) for reason in ReconnectReason if written.has(reason)}
+    return LoginCounts(
         opened=fields.whole("opened"),
         reopened={reason: count for reason, count in reopened.items() if count},
         refused=fields.whole("refused"),
-        last_refused=tuple(map(_read_refusal, fields.parts("last_refused")))[-REFUSALS_KEPT:],
+        last_refused=tuple(map(_read_refusal, fields.parts("last_refused")))[-LOGIN_FAILURES_KEPT:],
     )
 
 
-def _read_refusal(fields: Fields) -> Refusal:
+def _read_refusal(fields: JsonFields) -> LoginFailure:
     try:
         at = datetime.fromisoformat(fields.text("at")).replace(tzinfo=None)
     except ValueError:
         fields.refuse("has an `at` that is not a moment")
-    return Refusal(at=at, code=fields.whole_or_none("code"), text=printable(fields.text("text"), TEXT_MAX))
+    return LoginFailure(at=at, code=fields.whole_or_none("code"), text=printable(fields.text("text"), TEXT_MAX))
 
 
 def time_data(time: ConnectionTime) -> dict[str, int]:
@@ -314,7 +326,7 @@ def time_data(time: ConnectionTime) -> dict[str, int]:
     }
 
 
-def read_time(fields: Fields) -> ConnectionTime:
+def read_time(fields: JsonFields) -> ConnectionTime:
     time = ConnectionTime(**{name: fields.whole(name) for name in ConnectionTime.__slots__})
     if not time.logging_in_ms <= time.delivered_ms <= time.planned_ms:
         fields.refuse("has delivered more than was planned, or less than it logged in for")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from loadgen.log import printable
-from loadgen.metrics.outcome import Failed
+from loadgen.metrics.outcome import FailedOutcome
 from loadgen.model.outcome import ErrorCategory
 
 CODES_MAX = 32  # in one worker; what comes later is counted with the errors of its category that have no code
@@ -25,17 +25,17 @@ class ErrorKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
+class ErrorTally:
     """Failures of one group."""
 
     count: int
     example: str
 
-    def __add__(self, other: Errors) -> Errors:
-        return Errors(self.count + other.count, min(self.example, other.example))  # min: the same in any order
+    def __add__(self, other: ErrorTally) -> ErrorTally:
+        return ErrorTally(self.count + other.count, min(self.example, other.example))  # min: the same in any order
 
 
-class ErrorBook:
+class ErrorGrouper:
     """Which errors one worker has met, and the first text of each. One thread."""
 
     def __init__(self) -> None:
@@ -43,15 +43,15 @@ class ErrorBook:
         self._codes: set[tuple[ErrorCategory, int]] = set()
         self._named = 0
 
-    def group(self, failures: Iterable[tuple[int, str, Failed]]) -> dict[int, dict[ErrorKey, Errors]]:
+    def group(self, failures: Iterable[tuple[int, str, FailedOutcome]]) -> dict[int, dict[ErrorKey, ErrorTally]]:
         """(window, statement, failure) as errors of each window."""
         counts = Counter((window, self._key(statement, failed)) for window, statement, failed in failures)
-        groups: dict[int, dict[ErrorKey, Errors]] = {}
+        groups: dict[int, dict[ErrorKey, ErrorTally]] = {}
         for (window, key), count in counts.items():
-            groups.setdefault(window, {})[key] = Errors(count, self._examples[key])
+            groups.setdefault(window, {})[key] = ErrorTally(count, self._examples[key])
         return groups
 
-    def _key(self, statement: str, failed: Failed) -> ErrorKey:
+    def _key(self, statement: str, failed: FailedOutcome) -> ErrorKey:
         code = self._code(failed)
         key = ErrorKey(failed.category, code, statement)
         if key not in self._examples:
@@ -63,7 +63,7 @@ class ErrorBook:
             self._examples[key] = printable(failed.text, EXAMPLE_MAX)
         return key
 
-    def _code(self, failed: Failed) -> int | None:
+    def _code(self, failed: FailedOutcome) -> int | None:
         if failed.code is None or (failed.category, failed.code) in self._codes:
             return failed.code
         if len(self._codes) == CODES_MAX:
@@ -72,9 +72,9 @@ class ErrorBook:
         return failed.code
 
 
-def by_kind(errors: Mapping[ErrorKey, Errors]) -> dict[ErrorKey, Errors]:
+def by_kind(errors: Mapping[ErrorKey, ErrorTally]) -> dict[ErrorKey, ErrorTally]:
     """The same without statements: one group for each category and code."""
-    kinds: dict[ErrorKey, Errors] = {}
+    kinds: dict[ErrorKey, ErrorTally] = {}
     for key, group in errors.items():
         kind = key._replace(statement=None)
         kinds[kind] = kinds[kind] + group if kind in kinds else group

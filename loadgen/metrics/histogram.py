@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadgen.metrics.edges import BUCKETS, HIGHEST_NS, LOWEST_NS, OVERFLOW, IntArray, buckets_of, join, spread
+from loadgen.metrics.buckets import BUCKETS, HIGHEST_NS, LOWEST_NS, OVERFLOW, IntArray, buckets_of, join, spread
 
 
 def _no_counts() -> IntArray:

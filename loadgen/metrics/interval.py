@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.metrics.batch import Batch
-from loadgen.metrics.document import VERSION, dump, ended_data, histogram_data, read_ended, read_histogram
-from loadgen.metrics.fields import Fields, parse
+from loadgen.metrics.batch import SampleBatch
 from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.json_fields import JsonFields, parse
 from loadgen.metrics.outcome import CUT_OFF, Outcome
 from loadgen.metrics.percentile import exact_quantile_ns
 from loadgen.metrics.tally import StatementTally, Tally
+from loadgen.metrics.window_codec import VERSION, dump, ended_data, histogram_data, read_ended, read_histogram
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase
 from loadgen.model.workload import StatementKind
@@ -22,7 +22,7 @@ from loadgen.units import NS_PER_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredCounts:
     """Samples since the start of MEASUREMENT; all 0 before it. A cancelled one is none of these."""
 
     queries: int = 0  # succeeded and failed: reads + writes
@@ -30,7 +30,7 @@ class Measured:
     writes: int = 0
     errors: int = 0  # those of them that failed
 
-    def plus(self, tally: Tally, kinds: Mapping[str, StatementKind]) -> Measured:
+    def plus(self, tally: Tally, kinds: Mapping[str, StatementKind]) -> MeasuredCounts:
         reads, writes, errors = self.reads, self.writes, self.errors
         for name, statement in tally.statements.items():
             ended = statement.ended
@@ -39,7 +39,7 @@ class Measured:
             else:
                 writes += ended.succeeded + ended.failed
             errors += ended.failed
-        return Measured(queries=reads + writes, reads=reads, writes=writes, errors=errors)
+        return MeasuredCounts(queries=reads + writes, reads=reads, writes=writes, errors=errors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Interval:
 
     phase: Phase | None  # None: no window has been opened yet
     seconds: float
-    measured: Measured  # so far
+    measured: MeasuredCounts  # so far
     qps: float
     p50_ms: float | None  # None: too few samples, as everywhere
     p95_ms: float | None
@@ -61,7 +61,14 @@ class Interval:
 
     @classmethod
     def of(
-        cls, batch: Batch, windows: set[int], *, phase: Phase | None, seconds: float, tally: Tally, measured: Measured
+        cls,
+        batch: SampleBatch,
+        windows: set[int],
+        *,
+        phase: Phase | None,
+        seconds: float,
+        tally: Tally,
+        measured: MeasuredCounts,
     ) -> Interval:
         """`windows` are those of the phase, `tally` is theirs."""
         inside = np.isin(batch.window, list(windows))
@@ -149,7 +156,7 @@ def read_custom_metrics(text: str) -> CustomMetrics:
     )
 
 
-def _timed(statements: Fields) -> list[str]:
+def _timed(statements: JsonFields) -> list[str]:
     return [name for name in statements.names() if statements.part(name).has("response")]
 
 

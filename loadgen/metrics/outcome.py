@@ -32,12 +32,24 @@ _BY_CATEGORY = {category: Outcome[category.name] for category in ErrorCategory}
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedOutcome:
     """The outcome of a failed sample. To numpy it is the number of its category (`__index__`)."""
 
     category: ErrorCategory
     code: int | None
     text: str
+    answered: bool = True  # by the server; else the cursor still has the query id of the statement before
+
+    @classmethod
+    def after(
+        cls, waited_s: float, category: ErrorCategory, code: int | None, text: str, *, limit_s: float
+    ) -> FailedOutcome:
+        """Of a statement that waited so long for its end. Without an answer within its time limit it has timed out,
+        whichever side gave up. A connection that fails sooner says nothing about how long success takes."""
+        answered = category not in (ErrorCategory.CONNECTION, ErrorCategory.FATAL)
+        if category is ErrorCategory.CONNECTION and waited_s >= limit_s:
+            category = ErrorCategory.QUERY_TIMEOUT
+        return cls(category, code, text, answered)
 
     def __index__(self) -> int:
         return _BY_CATEGORY[self.category].value

@@ -11,7 +11,8 @@ Censoring. They are over successful samples; a failure says nothing about how lo
 off (it timed out, or was cancelled) says something: it would have taken at least as long as it did. So these are
 counted in. Their true times lie anywhere above, and the percentile with them: it is at least what ranks say when each
 took no longer, and at most what they say when each took for ever. When the two agree it is stated as known, else as "at
-least" the lower one. A mean and a maximum with any cut-off sample are lower bounds as well.
+least" the lower one; a threshold that both satisfy is met. A mean and a maximum with any cut-off sample are lower
+bounds as well.
 
 Confidence. The number of samples below the true percentile is binomial, whatever the distribution. So two ranks can
 be found between which the true percentile lies in 95 of 100 cases. Samples that depend on one another (and latencies
@@ -25,7 +26,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from loadgen.metrics.edges import OVERFLOW, IntArray
+from loadgen.metrics.buckets import OVERFLOW, IntArray
 from loadgen.metrics.histogram import EMPTY, Histogram
 
 PERCENTILES = {"p50": 500, "p90": 900, "p95": 950, "p99": 990, "p999": 999}
@@ -37,11 +38,12 @@ class Quantile:
     """A percentile; a mean or a maximum too, wherever it may be a lower bound."""
 
     value_ns: int
-    at_least: bool = False  # it is this or more, and nobody knows how much more
+    at_least: bool = False  # it is this or more
+    high_ns: int | None = None  # and at most this, where it is known; None with at_least: there is no upper bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class ConfidenceBounds:
     """Between these the true percentile lies, in 95 of 100 cases. None: the samples set no bound on that side."""
 
     low_ns: int | None
@@ -58,6 +60,11 @@ def is_supported(per_mille: int, count: int) -> bool:
     return 0 < rank_of(per_mille, count) < count
 
 
+def samples_needed(per_mille: int) -> int:
+    """The smallest number of values that supports a percentile."""
+    return -(-1_000 // (1_000 - per_mille))
+
+
 def quantile(per_mille: int, succeeded: Histogram, cut_off: Histogram = EMPTY) -> Quantile | None:
     """The percentile, right to `error_max` of the histograms; None when there are too few samples."""
     everything = succeeded + cut_off
@@ -69,7 +76,14 @@ def quantile(per_mille: int, succeeded: Histogram, cut_off: Histogram = EMPTY) -
     low_ns, high_ns = everything.span_ns(bucket)[0], succeeded.span_ns(bucket)[1]
     if known and bucket != OVERFLOW:
         return Quantile(value_ns=_middle_ns(low_ns, high_ns))
-    return Quantile(value_ns=low_ns, at_least=True)
+    return Quantile(value_ns=low_ns, at_least=True, high_ns=_highest_ns(rank, succeeded))
+
+
+def _highest_ns(rank: int, succeeded: Histogram) -> int | None:
+    """The value of this rank if every statement cut off took for ever; None: then it would be one of those."""
+    if rank > succeeded.count or (bucket := succeeded.bucket_at(rank)) == OVERFLOW:
+        return None
+    return succeeded.span_ns(bucket)[1]
 
 
 def mean(succeeded: Histogram, cut_off: Histogram = EMPTY) -> Quantile | None:
@@ -88,7 +102,7 @@ def _middle_ns(low_ns: int, high_ns: int) -> int:
     return min(max(middle_ns, low_ns), high_ns)
 
 
-def quantile_bounds(per_mille: int, succeeded: Histogram, cut_off: Histogram = EMPTY) -> Bounds:
+def quantile_bounds(per_mille: int, succeeded: Histogram, cut_off: Histogram = EMPTY) -> ConfidenceBounds:
     """The 95 % confidence bounds of a percentile, at the outer edges of their buckets: never too narrow."""
     everything = succeeded + cut_off
     low_rank, high_rank = bound_ranks(per_mille, everything.count)
@@ -97,7 +111,7 @@ def quantile_bounds(per_mille: int, succeeded: Histogram, cut_off: Histogram = E
         low_ns = everything.span_ns(everything.bucket_at(low_rank))[0]
     if high_rank <= succeeded.count:  # above that, it is among those that never ended, or above all
         high_ns = succeeded.span_ns(succeeded.bucket_at(high_rank))[1]
-    return Bounds(low_ns=low_ns, high_ns=high_ns)
+    return ConfidenceBounds(low_ns=low_ns, high_ns=high_ns)
 
 
 @lru_cache(maxsize=4_096)

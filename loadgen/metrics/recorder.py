@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from loadgen.metrics.outcome import Failed, Outcome
-from loadgen.metrics.windows import Windows
+from loadgen.metrics.outcome import FailedOutcome, Outcome
+from loadgen.metrics.window_registry import WindowRegistry
 
 # (number of the statement in the workload, window, due_ns, sent_ns, done_ns, outcome); closed loop: due = sent
-Sample = tuple[int, int, int, int, int, Outcome | Failed]
+Sample = tuple[int, int, int, int, int, Outcome | FailedOutcome]
 
 
 class Recorder:
@@ -26,7 +26,7 @@ class Recorder:
 
     __slots__ = ("_begun", "_samples", "_windows", "append")
 
-    def __init__(self, windows: Windows) -> None:
+    def __init__(self, windows: WindowRegistry) -> None:
         self._windows = windows
         self._begun: dict[int, list[int]] = {}  # by window, one number each; as many entries as the run has windows
         self._samples: deque[Sample] = deque()  # append and popleft are atomic

@@ -5,10 +5,14 @@ have a slow median, think time and low rates have nothing in flight: none of the
 
 Once that holds, the stall counts from the moment since which nothing was sent and nothing answered, so it is as long as
 what froze the server. Statements that were cut off (timed out, cancelled) were not answered: their successors go on
-with the same stall.
+with the same stall. A stall of which a part lies in a window is told in full: it may have begun in warm-up, and it goes
+on after the window has closed until one of its statements is answered.
 
-A worker finds its stalls, and the spans in which it had nothing in flight. The run was stalled where one worker was and
-every other was stalled or idle. Spans are milliseconds since the common zero of the run.
+Time in which the worker's own process was paused is none of the server's: no statement grows older in it, and no stall
+covers it.
+
+A worker finds its stalls, and the spans in which it had nothing in flight or was paused. The run was stalled where one
+worker was and every other was stalled or idle. Spans are milliseconds since the common zero of the run.
 """
 
 from __future__ import annotations
@@ -17,13 +21,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.metrics.fields import COUNT_MAX, Fields, is_whole
 from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.json_fields import COUNT_MAX, JsonFields, is_whole
 from loadgen.metrics.outcome import CUT_OFF, Outcome
 from loadgen.metrics.percentile import quantile
 from loadgen.metrics.recorder import Sample
 from loadgen.metrics.tally import Tally
-from loadgen.metrics.windows import Window
+from loadgen.metrics.window_registry import Window
 from loadgen.units import NS_PER_MS, NS_PER_S
 
 OVERDUE_NS = NS_PER_S
@@ -37,20 +41,20 @@ KEPT_MAX = 2_000  # of a worker
 _UNANSWERED = frozenset((*CUT_OFF, Outcome.SKIPPED))
 
 Span = tuple[int, int]
-Flight = tuple[int, int, int, int]  # statement, window, due_ns, sent_ns
+InFlightStatement = tuple[int, int, int, int]  # statement, window, due_ns, sent_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stalls:
+class WindowStalls:
     """Of one window of one worker."""
 
     from_ms: int
     until_ms: int
     stalled: tuple[Span, ...] = ()
-    idle: tuple[Span, ...] = ()  # nothing was in flight
+    idle: tuple[Span, ...] = ()  # nothing was in flight, or the process was paused
 
 
-class StallMeter:
+class StallDetector:
     """add() with every harvest. One thread."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -58,13 +62,24 @@ class StallMeter:
         self._times: dict[str, Histogram] = {}  # service of what succeeded
         self._stalled: list[Span] = []  # of the monotonic clock, in order
         self._idle: list[Span] = []
+        self._paused: list[Span] = []
         self._was_idle = True
         self._answered_ns = 0  # the last answer of earlier harvests
 
     def add(
-        self, samples: Sequence[Sample], flights: Sequence[Flight], news: Iterable[Tally], *, from_ns: int, now_ns: int
+        self,
+        samples: Sequence[Sample],
+        flights: Sequence[InFlightStatement],
+        news: Iterable[Tally],
+        *,
+        from_ns: int,
+        now_ns: int,
+        paused: Iterable[Span] = (),
     ) -> None:
-        """What ended since `from_ns`, and what is in flight now; `news` is the tally of the samples."""
+        """What ended since `from_ns`, and what is in flight now; `news` is the tally of the samples. `paused`: the
+        spans in which this process did not run."""
+        for span in paused:
+            _append(self._paused, span)
         news, idle = list(news), not samples and not flights
         if idle and self._was_idle:
             _append(self._idle, (from_ns, now_ns))
@@ -83,14 +98,17 @@ class StallMeter:
             for name, statement in tally.statements.items():
                 self._times[name] = self._times.get(name, EMPTY) + statement.succeeded.service
 
-    def of(self, window: Window, zero_ns: int, now_ns: int) -> Stalls:
-        """Those inside a window."""
+    def of(self, window: Window, zero_ns: int, now_ns: int) -> WindowStalls:
+        """Those of a window, in full; idle spans as far as they lie inside."""
         inside = (window.opened_ns, now_ns if window.closed_ns is None else window.closed_ns)
-        stalled, idle = (
-            tuple(_longest(_in_ms(common(spans, [inside]), zero_ns))) for spans in (self._stalled, self._idle)
-        )
+        idle = common(merged([*self._idle, *self._paused]), [inside])
         ((from_ms, until_ms),) = _in_ms([inside], zero_ns)
-        return Stalls(from_ms=from_ms, until_ms=until_ms, stalled=stalled, idle=idle)
+        return WindowStalls(
+            from_ms=from_ms,
+            until_ms=until_ms,
+            stalled=tuple(_longest(_reaching(_in_ms(self._stalled, zero_ns), [(from_ms, until_ms)]))),
+            idle=tuple(_longest(_in_ms(idle, zero_ns))),
+        )
 
     def _stall(self, overdue: Span, executed: Sequence[tuple[int, int, int]], answers: Sequence[int]) -> None:
         """Nothing but overdue statements was in flight: count from the last one sent, or the last answer."""
@@ -101,15 +119,18 @@ class StallMeter:
         last_ns = self._stalled[-1][1] if self._stalled else 0
         if answered_ns < last_ns and span[0] - last_ns < SHORTEST_MS * NS_PER_MS:
             span = (min(last_ns, span[0]), span[1])  # the same stall
-        _append(self._stalled, span)
+        for part in without([span], self._paused):
+            _append(self._stalled, part)
 
     def _overdue(self, executed: Sequence[tuple[int, int, int]], from_ns: int, now_ns: int) -> list[Span]:
         """Spans in which something was in flight, and all of it overdue."""
         limits = {number: self._limit_ns(number) for number in {number for number, _, _ in executed}}
+        first_ns = min(sent_ns for _, sent_ns, _ in executed)
+        paused = [span for span in self._paused if span[1] > first_ns]
         late, fine = [], []
         for number, sent_ns, done_ns in executed:
             limit_ns = limits[number]
-            due_ns = done_ns if limit_ns is None else min(done_ns, sent_ns + limit_ns)
+            due_ns = done_ns if limit_ns is None else min(done_ns, _awake_ns(sent_ns, limit_ns, paused))
             fine.append((sent_ns, due_ns))
             late.append((due_ns, done_ns))
         return without(common(merged(late), [(from_ns, now_ns)]), merged(fine))
@@ -122,20 +143,20 @@ class StallMeter:
         return None if median is None else max(OVERDUE_NS, OVERDUE_MEDIANS * median.value_ns)
 
 
-def run_stalls(workers: Iterable[Iterable[Stalls | None]]) -> tuple[Span, ...] | None:
+def run_stalls(workers: Iterable[Iterable[WindowStalls | None]]) -> tuple[Span, ...] | None:
     """Of all workers together; None: none of them measured it. Outside its windows a worker has nothing in flight."""
     known = [[one for one in own if one is not None] for own in workers]
     known = [own for own in known if own]
     if not known:
         return None
-    start_ms = min(one.from_ms for own in known for one in own)
-    end_ms = max(one.until_ms for own in known for one in own)
+    windows = merged((one.from_ms, one.until_ms) for own in known for one in own)
     stalled = merged(span for own in known for one in own for span in one.stalled)
     for own in known:
         quiet = merged(span for one in own for span in (*one.stalled, *one.idle))
-        measured = merged((one.from_ms, one.until_ms) for one in own)
-        stalled = common(stalled, merged([*quiet, *without([(start_ms, end_ms)], measured)]))
-    return tuple((start, end) for start, end in stalled if end - start >= SHORTEST_MS)
+        present = [(one.from_ms, one.until_ms) for one in own]
+        present += [(start - 1, end + 1) for one in own for start, end in one.stalled]  # it was answered around them
+        stalled = common(stalled, merged([*quiet, *without(stalled, merged(present))]))
+    return tuple(span for span in _reaching(stalled, windows) if span[1] - span[0] >= SHORTEST_MS)
 
 
 def stalls_document(spans: Sequence[Span] | None) -> dict[str, Any] | None:
@@ -206,8 +227,23 @@ def without(spans: Sequence[Span], taken: Sequence[Span]) -> list[Span]:
     return left
 
 
+def _awake_ns(from_ns: int, length_ns: int, paused: Sequence[Span]) -> int:
+    """When a process has been awake for so long."""
+    until_ns = from_ns + length_ns
+    for start_ns, end_ns in paused:
+        if from_ns < end_ns and start_ns < until_ns:
+            until_ns += end_ns - max(start_ns, from_ns)
+    return until_ns
+
+
 def _in_ms(spans: Iterable[Span], zero_ns: int) -> list[Span]:
     return [((start - zero_ns) // NS_PER_MS, (end - zero_ns) // NS_PER_MS) for start, end in spans]
+
+
+def _reaching(spans: Iterable[Span], windows: Sequence[Span]) -> list[Span]:
+    """Those of which enough to be told lies in the windows. Behind them nothing is sent: a slow statement that is left
+    alone there is no stall."""
+    return [span for span in spans if sum(end - start for start, end in common([span], windows)) >= SHORTEST_MS]
 
 
 def _longest(spans: Iterable[Span]) -> list[Span]:
@@ -218,7 +254,7 @@ def _longest(spans: Iterable[Span]) -> list[Span]:
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def stalls_data(stalls: Stalls) -> dict[str, Any]:
+def stalls_data(stalls: WindowStalls) -> dict[str, Any]:
     spans: Mapping[str, tuple[Span, ...]] = {"stalled": stalls.stalled, "idle": stalls.idle}
     return {
         "from_ms": stalls.from_ms,
@@ -227,8 +263,8 @@ def stalls_data(stalls: Stalls) -> dict[str, Any]:
     }
 
 
-def read_stalls(fields: Fields) -> Stalls:
-    return Stalls(
+def read_stalls(fields: JsonFields) -> WindowStalls:
+    return WindowStalls(
         from_ms=fields.whole("from_ms", low=-COUNT_MAX),
         until_ms=fields.whole("until_ms", low=-COUNT_MAX),
         stalled=_read_spans(fields, "stalled"),
@@ -236,7 +272,7 @@ def read_stalls(fields: Fields) -> Stalls:
     )
 
 
-def _read_spans(fields: Fields, name: str) -> tuple[Span, ...]:
+def _read_spans(fields: JsonFields, name: str) -> tuple[Span, ...]:
     items = fields.items(name) if fields.has(name) else []
     for item in items:
         if not (isinstance(item, list) and len(item) == 2 and all(map(is_whole, item)) and item[0] <= item[1]):

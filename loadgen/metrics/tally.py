@@ -13,14 +13,14 @@ from functools import reduce
 from operator import add
 from typing import TypeVar
 
-from loadgen.metrics.errors import ErrorKey, Errors
+from loadgen.metrics.errors import ErrorKey, ErrorTally
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.outcome import CUT_OFF, Outcome
-from loadgen.metrics.percentile import Bounds, Quantile, quantile, quantile_bounds
+from loadgen.metrics.percentile import ConfidenceBounds, Quantile, quantile, quantile_bounds
 from loadgen.model.counts import Counts
 
 Key = TypeVar("Key")
-Item = TypeVar("Item", "Times", "StatementTally", "Errors")
+Item = TypeVar("Item", "Times", "StatementTally", "ErrorTally")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +107,14 @@ class StatementTally:
     def lag_at(self, per_mille: int) -> Quantile | None:
         return quantile(per_mille, self.lag)
 
-    def response_bounds(self, per_mille: int) -> Bounds:
+    def response_bounds(self, per_mille: int) -> ConfidenceBounds:
         return quantile_bounds(per_mille, *self.responses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
     statements: Mapping[str, StatementTally] = field(default_factory=dict)
-    errors: Mapping[ErrorKey, Errors] = field(default_factory=dict)
+    errors: Mapping[ErrorKey, ErrorTally] = field(default_factory=dict)
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(

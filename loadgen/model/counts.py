@@ -38,7 +38,7 @@ class Counts:
         return self.failed / tried if tried else None
 
 
-def discrepancy(counts: Counts) -> str | None:
+def count_discrepancy(counts: Counts) -> str | None:
     """One sentence on what does not add up; None when everything does."""
     for name in Counts.__slots__:
         if getattr(counts, name) < 0:

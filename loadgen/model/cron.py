@@ -46,7 +46,7 @@ class ScheduleInvalid(LoadgenError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cron:
+class CronExpression:
     """An expression in a time zone. Moments are aware, in UTC, of whole seconds."""
 
     expression: str
@@ -113,7 +113,7 @@ class Cron:
 
 
 @lru_cache(maxsize=1_000)
-def parse_cron(expression: str, timezone: str = "UTC") -> Cron:
+def parse_cron(expression: str, timezone: str = "UTC") -> CronExpression:
     """What an expression says; ScheduleInvalid when it says nothing, or never comes due."""
     fields = expression.split()
     if len(expression) > EXPRESSION_MAX or len(fields) not in (5, 6):
@@ -132,7 +132,7 @@ def parse_cron(expression: str, timezone: str = "UTC") -> Cron:
             f"the cron expression {printable(expression)!r} never comes due", remedy="Is there such a day?"
         )
     minute, hour = fields[-5:-3]
-    return Cron(
+    return CronExpression(
         expression=expression,
         timezone=timezone,
         _zone=_zone(timezone),

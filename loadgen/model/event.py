@@ -16,7 +16,7 @@ from typing import Any
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
 from loadgen.model.run import Phase
-from loadgen.model.split import share
+from loadgen.model.split import worker_share
 
 WHY_MAX = 300  # characters
 AHEAD_MAX_MS = 10**11  # three years: what lies further ahead is no moment of a run
@@ -29,29 +29,29 @@ class EventType(StrEnum):
     SET_WORKER_TARGET = "SET_WORKER_TARGET"
 
 
-class Scope(StrEnum):
+class EventScope(StrEnum):
     RUN = "RUN"
     WORKER_GROUP = "WORKER_GROUP"
     WORKER = "WORKER"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class Recipient:
     """Whom a command is for."""
 
-    scope: Scope = Scope.RUN
+    scope: EventScope = EventScope.RUN
     worker_id: str | None = None  # scope WORKER
     worker_group_id: int | None = None  # scope WORKER_GROUP
 
     def includes(self, worker_id: str, worker_group_id: int) -> bool:
-        if self.scope is Scope.WORKER:
+        if self.scope is EventScope.WORKER:
             return self.worker_id == worker_id
-        if self.scope is Scope.WORKER_GROUP:
+        if self.scope is EventScope.WORKER_GROUP:
             return self.worker_group_id == worker_group_id
         return True
 
 
-EVERYBODY = Address()
+ALL_WORKERS = Recipient()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class SetRunTarget:
     def share_of(self, worker: int, workers: int) -> SetWorkerTarget:
         """What it means for the worker with this number."""
         return SetWorkerTarget(
-            target_connections=share(self.total_connections, worker, workers),
+            target_connections=worker_share(self.total_connections, worker, workers),
             step_id=self.step_id,
             ramp_s=self.ramp_s,
             effective_at=self.effective_at,
@@ -102,7 +102,7 @@ class SetRunTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedCommand:
     """A part of a plan: what takes effect this long after the plan's zero."""
 
     at_ms: int
@@ -115,26 +115,26 @@ class Start:
 
     expected_workers: int
     lead_ms: int | None = None
-    plan: tuple[Planned, ...] = ()
+    plan: tuple[PlannedCommand, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unknown:
+class UnknownCommand:
     """A type this version does not know, or data it cannot read: logged and passed over."""
 
     event_type: str
     why: str
 
 
-Sayable = Start | Stop | SetPhase | SetWorkerTarget | SetRunTarget
-Command = Sayable | Unknown
+KnownCommand = Start | Stop | SetPhase | SetWorkerTarget | SetRunTarget
+Command = KnownCommand | UnknownCommand
 
 
-class NotAnEvent(LoadgenError):
+class InvalidEvent(LoadgenError):
     """Data of an event that makes no sense."""
 
 
-def encode(command: Sayable, address: Address = EVERYBODY) -> tuple[EventType, str]:
+def encode_command(command: KnownCommand, address: Recipient = ALL_WORKERS) -> tuple[EventType, str]:
     """EVENT_TYPE and EVENT_DATA."""
     kind, data = _TYPES[type(command)], _written(command)
     data["scope"] = address.scope.value
@@ -145,26 +145,26 @@ def encode(command: Sayable, address: Address = EVERYBODY) -> tuple[EventType, s
     return kind, json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
-def decode(event_type: str, event_data: str) -> tuple[Command, Address]:
+def decode_command(event_type: str, event_data: str) -> tuple[Command, Recipient]:
     """What was written. Never raises for what it finds: one odd event must not stop a worker from seeing the next."""
     try:
         data = json.loads(event_data)
         if not isinstance(data, dict):
-            raise NotAnEvent("its data is not an object")
-        address = Address(
-            scope=Scope(data.get("scope", Scope.RUN)),
+            raise InvalidEvent("its data is not an object")
+        address = Recipient(
+            scope=EventScope(data.get("scope", EventScope.RUN)),
             worker_id=_optional(data, "worker_id", str),
             worker_group_id=_optional(data, "worker_group_id", int),
         )
         command = _READERS[EventType(event_type)](data)
-        if isinstance(command, SetRunTarget) and address.scope is not Scope.RUN:
-            raise NotAnEvent(f"total_connections is for scope RUN, not {address.scope}")
+        if isinstance(command, SetRunTarget) and address.scope is not EventScope.RUN:
+            raise InvalidEvent(f"total_connections is for scope RUN, not {address.scope}")
         return command, address
-    except (ValueError, TypeError, NotAnEvent, RecursionError) as error:
-        return Unknown(event_type=event_type, why=printable(str(error), WHY_MAX)), EVERYBODY
+    except (ValueError, TypeError, InvalidEvent, RecursionError) as error:
+        return UnknownCommand(event_type=event_type, why=printable(str(error), WHY_MAX)), ALL_WORKERS
 
 
-def _written(command: Sayable) -> dict[str, Any]:
+def _written(command: KnownCommand) -> dict[str, Any]:
     data: dict[str, Any]
     if isinstance(command, Start):
         data = {"expected_workers": command.expected_workers, "lead_ms": command.lead_ms}
@@ -191,18 +191,18 @@ def _written(command: Sayable) -> dict[str, Any]:
 def _read_start(data: dict[str, Any]) -> Command:
     plan = data.get("plan") or []
     if not isinstance(plan, list):
-        raise NotAnEvent("plan is not a list")
+        raise InvalidEvent("plan is not a list")
     parts = tuple(map(_read_planned, plan))
     return Start(expected_workers=_whole(data, "expected_workers"), lead_ms=_lead_ms(data), plan=parts)
 
 
-def _read_planned(data: Any) -> Planned:
+def _read_planned(data: Any) -> PlannedCommand:
     if not isinstance(data, dict):
-        raise NotAnEvent("a part of the plan is not an object")
+        raise InvalidEvent("a part of the plan is not an object")
     command = _READERS[EventType(str(data.get("event_type")))](data)
     if not isinstance(command, (SetPhase, SetRunTarget)):
-        raise NotAnEvent(f"{data.get('event_type')} cannot be a part of a plan")
-    return Planned(at_ms=_whole(data, "at_ms", AHEAD_MAX_MS), command=command)
+        raise InvalidEvent(f"{data.get('event_type')} cannot be a part of a plan")
+    return PlannedCommand(at_ms=_whole(data, "at_ms", AHEAD_MAX_MS), command=command)
 
 
 def _read_stop(data: dict[str, Any]) -> Command:
@@ -252,7 +252,7 @@ _READERS = {
 def _whole(data: dict[str, Any], key: str, limit: int = 2**53) -> int:
     value = data.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < limit:
-        raise NotAnEvent(f"{key} is not a number of at least 0" + (f" below {limit}" if limit < 2**53 else ""))
+        raise InvalidEvent(f"{key} is not a number of at least 0" + (f" below {limit}" if limit < 2**53 else ""))
     return value
 
 
@@ -263,12 +263,12 @@ def _lead_ms(data: dict[str, Any]) -> int | None:
 def _number(data: dict[str, Any], key: str, *, default: float) -> float:
     value = data.get(key, default)
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) < 1e12:
-        raise NotAnEvent(f"{key} is not a number")
+        raise InvalidEvent(f"{key} is not a number")
     return float(value)
 
 
 def _optional(data: dict[str, Any], key: str, kind: type) -> Any:
     value = data.get(key)
     if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-        raise NotAnEvent(f"{key} is not a {kind.__name__}")
+        raise InvalidEvent(f"{key} is not a {kind.__name__}")
     return value

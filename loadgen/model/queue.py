@@ -13,7 +13,7 @@ BUSY_PAUSE_S = 15.0  # another run has the warehouse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judging:
+class BaselineCheck:
     """What a wanted run is to be judged by, beside its own thresholds: options of `loadgen run`."""
 
     baseline: str | None = None  # a run's id, or `trend`
@@ -49,7 +49,7 @@ class AttemptStatus(StrEnum):
     LOST = "LOST"  # its runner let the lease expire: whatever it did afterwards was not accepted
 
 
-class Judgement(StrEnum):
+class ExitCodeMeaning(StrEnum):
     """What the exit code of `loadgen run` means for the run that is wanted."""
 
     COMPLETED = "COMPLETED"
@@ -60,14 +60,14 @@ class Judgement(StrEnum):
 
 
 _JUDGED = {
-    0: Judgement.COMPLETED,  # passed
-    5: Judgement.COMPLETED,  # INVALID: a result, and the same again is somebody's decision
-    10: Judgement.COMPLETED,  # a threshold failed
-    11: Judgement.COMPLETED,  # a regression is confirmed
-    2: Judgement.HOPELESS,  # the scenario or a setting is wrong: it stays wrong
-    75: Judgement.BUSY,
-    130: Judgement.STOPPED,  # somebody stopped this run; he does not want it again
-    143: Judgement.STOPPED,
+    0: ExitCodeMeaning.COMPLETED,  # passed
+    5: ExitCodeMeaning.COMPLETED,  # INVALID: a result, and the same again is somebody's decision
+    10: ExitCodeMeaning.COMPLETED,  # a threshold failed
+    11: ExitCodeMeaning.COMPLETED,  # a regression is confirmed
+    2: ExitCodeMeaning.HOPELESS,  # the scenario or a setting is wrong: it stays wrong
+    75: ExitCodeMeaning.BUSY,
+    130: ExitCodeMeaning.STOPPED,  # somebody stopped this run; he does not want it again
+    143: ExitCodeMeaning.STOPPED,
 }
 
 
@@ -79,12 +79,12 @@ def was_signalled(exit_code: int) -> bool:
     return exit_code in _SIGNALLED
 
 
-def judge(exit_code: int) -> Judgement:
+def exit_code_meaning(exit_code: int) -> ExitCodeMeaning:
     """Everything else is tried again: a bug or crash (1, a signal), no connection (3), a run that failed (4)."""
-    return _JUDGED.get(exit_code, Judgement.RETRY)
+    return _JUDGED.get(exit_code, ExitCodeMeaning.RETRY)
 
 
-def unmet(requires: Collection[str], offers: Sequence[Collection[str]]) -> str | None:
+def unmet_requirements(requires: Collection[str], offers: Sequence[Collection[str]]) -> str | None:
     """Why no runner takes a run: `offers` are what each runner that is online offers. None: one can."""
     if not offers:
         return "no runner is online"

@@ -33,7 +33,7 @@ class RunStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        return not STEPS[self]
+        return not RUN_TRANSITIONS[self]
 
 
 class Phase(StrEnum):
@@ -50,7 +50,7 @@ class Phase(StrEnum):
 
 
 _S = RunStatus
-STEPS: dict[RunStatus, frozenset[RunStatus]] = {
+RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
     _S.PREPARED: frozenset({_S.STARTING, _S.CANCELLING, _S.FAILED}),
     _S.STARTING: frozenset({_S.RUNNING, _S.STOPPING, _S.CANCELLING, _S.FAILED}),
     _S.RUNNING: frozenset({_S.STOPPING, _S.CANCELLING, _S.FAILED}),
@@ -63,13 +63,13 @@ STEPS: dict[RunStatus, frozenset[RunStatus]] = {
 PHASES = tuple(Phase)
 
 
-class BadStep(LoadgenError):
+class InvalidTransition(LoadgenError):
     """A run cannot go from one state to the other: a bug of the caller."""
 
 
-def advance(status: RunStatus, phase: Phase, to: RunStatus, to_phase: Phase) -> None:
+def check_transition(status: RunStatus, phase: Phase, to: RunStatus, to_phase: Phase) -> None:
     """Check one step of a run's life: its status moves along STEPS or stays, its phase goes forward or stays."""
-    if status.is_terminal or (to is not status and to not in STEPS[status]):
-        raise BadStep(f"a run that is {status} cannot become {to}")
+    if status.is_terminal or (to is not status and to not in RUN_TRANSITIONS[status]):
+        raise InvalidTransition(f"a run that is {status} cannot become {to}")
     if PHASES.index(to_phase) < PHASES.index(phase):
-        raise BadStep(f"a run in {phase} cannot go back to {to_phase}")
+        raise InvalidTransition(f"a run in {phase} cannot go back to {to_phase}")

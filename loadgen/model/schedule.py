@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from loadgen.model.cron import Cron
+from loadgen.model.cron import CronExpression
 
 GRACE = timedelta(seconds=120)  # two ticks of a crontab: one that comes before its minute by the server's clock is late
 MAX_CATCHUP = 500
@@ -48,21 +48,21 @@ class FireOutcome(StrEnum):
 class Schedule:
     """Of a schedule, what decides when it fires. `settled`: up to then everything is decided."""
 
-    cron: Cron
+    cron: CronExpression
     max_catchup: int
     overlap: Overlap
     settled: datetime  # aware, UTC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fire:
+class ScheduleFire:
     at: datetime  # aware, UTC
     outcome: FireOutcome
 
 
-def due(schedule: Schedule, now: datetime, *, busy: bool) -> tuple[Fire, ...]:
+def due_fires(schedule: Schedule, now: datetime, *, busy: bool) -> tuple[ScheduleFire, ...]:
     """What came due in (settled, now], the newest first. `busy`: the run of the last fire has not ended."""
-    fires: list[Fire] = []
+    fires: list[ScheduleFire] = []
     for at, wanted in _chosen(schedule, now):
         if not wanted:
             outcome = FireOutcome.MISSED
@@ -70,7 +70,7 @@ def due(schedule: Schedule, now: datetime, *, busy: bool) -> tuple[Fire, ...]:
             outcome = FireOutcome.SKIPPED
         else:
             outcome, busy = FireOutcome.DUE, True
-        fires.append(Fire(at=at, outcome=outcome))
+        fires.append(ScheduleFire(at=at, outcome=outcome))
     return tuple(fires)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionCounts:
+class UserSessionCounts:
     """Whatever ended a session before the load did, it has expired."""
 
     created: int = 0
@@ -16,8 +16,8 @@ class SessionCounts:
     def current(self) -> int:
         return self.created - self.expired
 
-    def __add__(self, other: SessionCounts) -> SessionCounts:
-        return SessionCounts(created=self.created + other.created, expired=self.expired + other.expired)
+    def __add__(self, other: UserSessionCounts) -> UserSessionCounts:
+        return UserSessionCounts(created=self.created + other.created, expired=self.expired + other.expired)
 
     def document(self) -> dict[str, int]:
         """As results and reports write it."""

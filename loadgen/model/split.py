@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def share(total: int, index: int, count: int) -> int:
+def worker_share(total: int, index: int, count: int) -> int:
     """Part `index` of `total`. Parts add up exactly and differ by at most one; the remainder goes to the low ids."""
     if count < 1 or not 0 <= index < count:
         raise ValueError(f"there is no part {index} of {count}")

@@ -19,7 +19,7 @@ class WorkerStatus(StrEnum):
 
 
 _S = WorkerStatus
-STEPS: dict[WorkerStatus, frozenset[WorkerStatus]] = {
+WORKER_TRANSITIONS: dict[WorkerStatus, frozenset[WorkerStatus]] = {
     _S.STARTING: frozenset({_S.WAITING, _S.DRAINING, _S.DEAD}),
     _S.WAITING: frozenset({_S.RUNNING, _S.DRAINING, _S.DEAD}),
     _S.RUNNING: frozenset({_S.DRAINING, _S.DEAD}),

@@ -229,7 +229,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ClientPosition:
     """Which worker of how many, and which client in it: everything that is drawn depends on it.
 
     Both counts are ceilings of the whole run, not what is open at the moment, so that strides never change. A worker

@@ -5,47 +5,49 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadgen.prepare import statements
-from loadgen.prepare.definition import Definition, shown
 from loadgen.prepare.pace import ROWS_FIRST, ROWS_MAX
 from loadgen.prepare.rows import rows_per_statement_max
-from loadgen.prepare.survey import tables_of
-from loadgen.scenario.scenario import Scenario
-from loadgen.snowflake.ident import Ident
+from loadgen.prepare.table_definition import TableDefinition, shown
+from loadgen.prepare.table_survey import tables_of
+from loadgen.scenario.model import Scenario
+from loadgen.snowflake.ident import Identifier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedStatement:
     """One SQL text, and what there is to say about it."""
 
     note: str
     sql: str
 
 
-def dry_run(scenario: Scenario, *, drop: bool) -> list[Planned]:
+def dry_run(scenario: Scenario, *, drop: bool) -> list[PlannedStatement]:
     """In the order in which they would be sent to a server where nothing is there yet."""
     target = scenario.target
-    outer = [None if part is None else Ident.parse(part) for part in (target.database, target.schema)]
-    planned: list[Planned] = []
+    outer = [None if part is None else Identifier.parse(part) for part in (target.database, target.schema)]
+    planned: list[PlannedStatement] = []
     tables = tables_of(scenario, *outer)
     if drop:
         planned += [
-            Planned(note=f"drop {shown(name)} if loadgen has made it", sql=statements.drop_table(name))
+            PlannedStatement(note=f"drop {shown(name)} if loadgen has made it", sql=statements.drop_table(name))
             for name, definition in tables
             if definition is not None
         ]
     for name, definition in tables:
         if definition is None:
-            planned.append(Planned(note=f"{shown(name)} must be there", sql=statements.read_one_row(name)))
+            planned.append(PlannedStatement(note=f"{shown(name)} must be there", sql=statements.read_one_row(name)))
             continue
-        planned.append(Planned(note=f"make {shown(name)} unless it is there", sql=statements.create_table(definition)))
+        planned.append(
+            PlannedStatement(note=f"make {shown(name)} unless it is there", sql=statements.create_table(definition))
+        )
         if definition.rows:
             planned += [_rows(definition), _count(definition)]
     for number, sql in enumerate(scenario.prepare.statements):
-        planned.append(Planned(note=f"prepare.statements[{number}], each time", sql=sql))
+        planned.append(PlannedStatement(note=f"prepare.statements[{number}], each time", sql=sql))
     return planned
 
 
-def _rows(definition: Definition) -> Planned:
+def _rows(definition: TableDefinition) -> PlannedStatement:
     made_here = definition.values is None
     most = min(ROWS_MAX, rows_per_statement_max(definition) if made_here else ROWS_MAX)
     count = min(ROWS_FIRST, most, definition.rows)
@@ -54,11 +56,11 @@ def _rows(definition: Definition) -> Planned:
     number = "1 statement" if definition.rows <= count else f"statements of up to {most:,}, {fewest:,} or more"
     note = f"{definition.rows:,} rows, {where}, in {number}, each of a second or two; the first has {count:,}"
     if made_here:
-        return Planned(note=note, sql=statements.insert_bound(definition))
-    return Planned(note=note, sql=statements.insert_generated(definition, 0, count))
+        return PlannedStatement(note=note, sql=statements.insert_bound(definition))
+    return PlannedStatement(note=note, sql=statements.insert_generated(definition, 0, count))
 
 
-def _count(definition: Definition) -> Planned:
+def _count(definition: TableDefinition) -> PlannedStatement:
     sql, binds = statements.count_rows(definition)
     values = f" with {' and '.join(map(str, binds))}" if binds else ""
-    return Planned(note=f"before and after: how many rows are there{values}", sql=sql)
+    return PlannedStatement(note=f"before and after: how many rows are there{values}", sql=sql)

@@ -13,25 +13,25 @@ from collections.abc import Callable
 from loadgen.clock import Clock
 from loadgen.errors import RunFailed
 from loadgen.prepare import statements
-from loadgen.prepare.definition import Definition, shown
-from loadgen.prepare.pace import ROWS_MAX, Pace
+from loadgen.prepare.pace import ROWS_MAX, BatchSize
 from loadgen.prepare.rows import BoundRows, rows_per_statement_max
-from loadgen.prepare.session import Session
-from loadgen.prepare.survey import TableDamaged, beginning, count, rows_there
+from loadgen.prepare.session import PrepareSession
+from loadgen.prepare.table_definition import TableDefinition, shown
+from loadgen.prepare.table_survey import TableDamaged, beginning, count, rows_there
 from loadgen.snowflake.failure import Failure, classify
 from loadgen.units import NS_PER_S
 
 
-class Filler:
+class TableFiller:
     """Fills one table. Owner: the thread that prepares."""
 
-    def __init__(self, session: Session, definition: Definition, there: int, clock: Clock) -> None:
+    def __init__(self, session: PrepareSession, definition: TableDefinition, there: int, clock: Clock) -> None:
         self.there = there  # rows that are known to be there
         self._session = session
         self._definition = definition
         self._clock = clock
         self._bound = BoundRows(definition) if definition.values is None else None
-        self._pace = Pace.up_to(ROWS_MAX if self._bound is None else rows_per_statement_max(definition))
+        self._pace = BatchSize.up_to(ROWS_MAX if self._bound is None else rows_per_statement_max(definition))
         self._unsure = False  # the last statement failed; it may have been executed all the same
 
     def fill(self, stop: threading.Event, progress: Callable[[int], None]) -> None:

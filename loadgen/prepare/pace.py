@@ -16,7 +16,7 @@ GROWTH_MAX = 4.0  # from one statement to the next: the first ones say little
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class BatchSize:
     rows: int = ROWS_FIRST
     rows_max: int = ROWS_MAX
 

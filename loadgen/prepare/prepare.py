@@ -11,23 +11,23 @@ from functools import partial
 from loadgen.clock import Clock
 from loadgen.errors import ConfigurationError, LoadgenError, RunFailed
 from loadgen.prepare import statements
-from loadgen.prepare.definition import Definition, shown
-from loadgen.prepare.fill import Filler
-from loadgen.prepare.session import Session
-from loadgen.prepare.survey import Standing, State, look, survey
-from loadgen.scenario.scenario import Scenario, TableType
+from loadgen.prepare.fill import TableFiller
+from loadgen.prepare.session import PrepareSession
+from loadgen.prepare.table_definition import TableDefinition, shown
+from loadgen.prepare.table_survey import TableState, TableStatus, look, survey
+from loadgen.scenario.model import Scenario, TableType
 from loadgen.snowflake.failure import classify, describe
 from loadgen.units import NS_PER_S
 
 
-class Outcome(StrEnum):
+class TableOutcome(StrEnum):
     CREATED = "created"
     RESUMED = "resumed"  # it was there, with fewer rows
     READY = "already there"
     EXISTING = "existing"  # of type existing, readable
 
 
-class Step(StrEnum):
+class PreparationStep(StrEnum):
     LOOKING = "looking"
     FILLING = "filling"
     VERIFYING = "verifying"
@@ -35,10 +35,10 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class PreparationProgress:
     """Where a preparation is. `table` is empty outside of tables."""
 
-    step: Step
+    step: PreparationStep
     table: str = ""
     rows_there: int = 0
     rows: int = 0
@@ -48,7 +48,7 @@ class Progress:
 class PreparedTable:
     name: str
     type: TableType
-    outcome: Outcome
+    outcome: TableOutcome
     dropped: bool
     rows: int
     rows_added: int
@@ -56,7 +56,7 @@ class PreparedTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparationResult:
     tables: tuple[PreparedTable, ...]
     statements: int
     seconds: float
@@ -69,25 +69,25 @@ class PreparationStopped(LoadgenError):
     remedy = "Run the same command to go on."
 
 
-class TableInTheWay(ConfigurationError):
+class TableConflict(ConfigurationError):
     """A table of that name is there, and is not the one that is wanted."""
 
 
-def check_scenario(session: Session, scenario: Scenario) -> list[Standing]:
+def check_scenario(session: PrepareSession, scenario: Scenario) -> list[TableStatus]:
     """How every table stands; changes nothing. A scenario can run when all are READY."""
     return survey(session, scenario)
 
 
 def prepare_scenario(
-    session: Session,
+    session: PrepareSession,
     scenario: Scenario,
     *,
     drop: bool = False,
     force: bool = False,
-    progress: Callable[[Progress], None],
+    progress: Callable[[PreparationProgress], None],
     stop: threading.Event,
     clock: Clock,
-) -> Prepared:
+) -> PreparationResult:
     """Make everything that is missing; safe to repeat, and to go on with after any end.
 
     With `drop` the scenario's own tables are dropped first; with `force` too, also tables that loadgen has not made.
@@ -95,7 +95,7 @@ def prepare_scenario(
     calling thread.
     """
     started_ns = clock.monotonic_ns()
-    progress(Progress(step=Step.LOOKING))
+    progress(PreparationProgress(step=PreparationStep.LOOKING))
     try:
         found = survey(session, scenario)
         _refuse(found, drop=drop, force=force)
@@ -108,33 +108,33 @@ def prepare_scenario(
             raise PreparationStopped(f"stopped; the statement under way ended with: {error}") from error
         raise
     seconds = (clock.monotonic_ns() - started_ns) / NS_PER_S
-    return Prepared(tables=tuple(tables), statements=len(scenario.prepare.statements), seconds=seconds)
+    return PreparationResult(tables=tuple(tables), statements=len(scenario.prepare.statements), seconds=seconds)
 
 
-def _refuse(found: list[Standing], *, drop: bool, force: bool) -> None:
+def _refuse(found: list[TableStatus], *, drop: bool, force: bool) -> None:
     """Before anything is changed: is a table in the way?"""
     for standing in found:
-        if standing.state is State.FOREIGN and not (drop and force):
+        if standing.state is TableState.FOREIGN and not (drop and force):
             more = "" if drop else " --drop --force drops it and makes it anew."
-            raise TableInTheWay(
+            raise TableConflict(
                 f"table {shown(standing.name)} is there, and loadgen has not made it",
                 remedy="Rename the table in the scenario, or write type: existing to use it as it is."
                 + (" --force drops it all the same." if drop else more),
             )
         if standing.damage is not None and not drop:
             raise standing.damage
-        if standing.state is State.DIFFERENT and not drop:
-            raise TableInTheWay(
+        if standing.state is TableState.DIFFERENT and not drop:
+            raise TableConflict(
                 f"table {shown(standing.name)} was made from another definition: {'; '.join(standing.differences)}",
                 remedy="--drop drops it and makes it anew; or rename the table in the scenario.",
             )
 
 
-def _drop(session: Session, found: list[Standing]) -> set[str]:
+def _drop(session: PrepareSession, found: list[TableStatus]) -> set[str]:
     """Drop what is ours to make; type existing never is."""
     dropped = set()
     for standing in found:
-        if standing.definition is not None and standing.state is not State.MISSING:
+        if standing.definition is not None and standing.state is not TableState.MISSING:
             session.change(statements.drop_table(standing.name))
             dropped.add(standing.name.sql)
     return dropped
@@ -144,46 +144,51 @@ class _Work:
     """What one preparation does, table by table."""
 
     def __init__(
-        self, session: Session, *, progress: Callable[[Progress], None], stop: threading.Event, clock: Clock
+        self,
+        session: PrepareSession,
+        *,
+        progress: Callable[[PreparationProgress], None],
+        stop: threading.Event,
+        clock: Clock,
     ) -> None:
         self._session = session
         self._progress = progress
         self._stop = stop
         self._clock = clock
 
-    def prepare(self, standing: Standing, *, dropped: bool) -> PreparedTable:
+    def prepare(self, standing: TableStatus, *, dropped: bool) -> PreparedTable:
         started_ns = self._clock.monotonic_ns()
         definition = standing.definition
         if definition is None:
-            return _result(standing, TableType.EXISTING, Outcome.EXISTING, started_ns, self._clock)
-        outcome = Outcome.READY if standing.state is State.READY else Outcome.RESUMED
-        if dropped or standing.state is State.MISSING:
+            return _result(standing, TableType.EXISTING, TableOutcome.EXISTING, started_ns, self._clock)
+        outcome = TableOutcome.READY if standing.state is TableState.READY else TableOutcome.RESUMED
+        if dropped or standing.state is TableState.MISSING:
             self._check_stop(definition, 0)
-            standing, outcome = self._create(definition), Outcome.CREATED
-        if standing.state is not State.READY:
+            standing, outcome = self._create(definition), TableOutcome.CREATED
+        if standing.state is not TableState.READY:
             self._fill(definition, standing.rows_there)
         return _result(
             standing, definition.table.type, outcome, started_ns, self._clock, dropped=dropped, rows=definition.rows
         )
 
-    def _create(self, definition: Definition) -> Standing:
+    def _create(self, definition: TableDefinition) -> TableStatus:
         self._session.change(statements.create_table(definition))
         standing = look(self._session, definition)
         if standing.damage is not None:
             raise standing.damage
-        if standing.state not in (State.INCOMPLETE, State.READY):
-            raise TableInTheWay(
+        if standing.state not in (TableState.INCOMPLETE, TableState.READY):
+            raise TableConflict(
                 f"table {shown(definition.name)} was made by somebody else at this moment, and differs",
                 remedy="Run the same command again to see what it is.",
             )
         return standing
 
-    def _fill(self, definition: Definition, there: int) -> None:
+    def _fill(self, definition: TableDefinition, there: int) -> None:
         name = shown(definition.name)
-        filler = Filler(self._session, definition, there, self._clock)
+        filler = TableFiller(self._session, definition, there, self._clock)
 
-        def tell(rows_there: int, step: Step = Step.FILLING) -> None:
-            self._progress(Progress(step=step, table=name, rows_there=rows_there, rows=definition.rows))
+        def tell(rows_there: int, step: PreparationStep = PreparationStep.FILLING) -> None:
+            self._progress(PreparationProgress(step=step, table=name, rows_there=rows_there, rows=definition.rows))
 
         try:
             filler.fill(self._stop, tell)
@@ -192,7 +197,7 @@ class _Work:
                 raise self._stopped(definition, filler.there, at_least=True) from error
             raise
         self._check_stop(definition, filler.there)
-        tell(filler.there, Step.VERIFYING)
+        tell(filler.there, PreparationStep.VERIFYING)
         filler.verify()
 
     def run_statements(self, texts: tuple[str, ...]) -> None:
@@ -200,7 +205,7 @@ class _Work:
         for number, sql in enumerate(texts):
             if self._stop.is_set():
                 raise PreparationStopped(f"stopped: all tables are there, prepare.statements[{number}] has not run")
-            self._progress(Progress(step=Step.STATEMENTS, rows_there=number, rows=len(texts)))
+            self._progress(PreparationProgress(step=PreparationStep.STATEMENTS, rows_there=number, rows=len(texts)))
             what = f"prepare.statements[{number}]: {sql}"
             self._session.retried(partial(self._execute, sql, what), what)
 
@@ -216,11 +221,11 @@ class _Work:
                 ) from error
             raise
 
-    def _check_stop(self, definition: Definition, there: int) -> None:
+    def _check_stop(self, definition: TableDefinition, there: int) -> None:
         if self._stop.is_set() and there < definition.rows:
             raise self._stopped(definition, there)
 
-    def _stopped(self, definition: Definition, there: int, *, at_least: bool = False) -> PreparationStopped:
+    def _stopped(self, definition: TableDefinition, there: int, *, at_least: bool = False) -> PreparationStopped:
         number = f"{'at least ' if at_least else ''}{there:,}"
         return PreparationStopped(
             f"stopped: {number} of {definition.rows:,} rows of {shown(definition.name)} are there"
@@ -228,9 +233,9 @@ class _Work:
 
 
 def _result(
-    standing: Standing,
+    standing: TableStatus,
     kind: TableType,
-    outcome: Outcome,
+    outcome: TableOutcome,
     started_ns: int,
     clock: Clock,
     *,

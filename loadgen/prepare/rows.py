@@ -6,9 +6,9 @@ from dataclasses import replace
 from itertools import chain
 
 from loadgen.model.workload import Choice, Literal, Parameter, Text
-from loadgen.prepare.definition import Definition
-from loadgen.prepare.sqlvalue import alike, table_number
-from loadgen.workload.chunks import Generator, Source, Value
+from loadgen.prepare.sql_values import alike, table_number
+from loadgen.prepare.table_definition import TableDefinition
+from loadgen.workload.generator import DrawContext, Generator, Value
 from loadgen.workload.generators import make_generator
 
 # Above so many bound values the driver uploads a file to a stage instead (CLIENT_STAGE_ARRAY_BINDING_THRESHOLD).
@@ -20,10 +20,10 @@ _VALUE_BYTES = 24  # of a number, a moment or an identifier with its separators
 class BoundRows:
     """The rows of one table, any of them at any time."""
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: TableDefinition) -> None:
         # The upper half of the numbers: a workload's statements have the lower one, and share no bits with us.
         table = table_number(definition.name.parts[-1].name) | 1 << 31
-        source = Source(seed=definition.seed, statement=table)
+        source = DrawContext(seed=definition.seed, statement=table)
         self._columns = [
             make_generator(_plain(column.generate), replace(source, position=definition.table.columns.index(column)))
             for column in definition.filled
@@ -34,7 +34,7 @@ class BoundRows:
         return list(zip(*(_values(column, first, count) for column in self._columns), strict=True))
 
 
-def rows_per_statement_max(definition: Definition) -> int:
+def rows_per_statement_max(definition: TableDefinition) -> int:
     """How many rows may be bound to one statement."""
     row_bytes = sum(_bytes(column.generate) for column in definition.filled)
     return max(1, min(BOUND_VALUES_MAX // len(definition.filled), BOUND_BYTES_MAX // row_bytes))

@@ -38,14 +38,14 @@ _NO_WAREHOUSE = 606
 _PRIVILEGES = range(3_000, 3_100)
 
 log = logging.getLogger(__name__)
-Open = Callable[[], Connection]
+OpenConnection = Callable[[], Connection]
 Result = TypeVar("Result")
 
 
-class Session:
+class PrepareSession:
     """One session at a time. `stop` ends every wait."""
 
-    def __init__(self, open_connection: Open, *, stop: threading.Event, clock: Clock) -> None:
+    def __init__(self, open_connection: OpenConnection, *, stop: threading.Event, clock: Clock) -> None:
         self._open = open_connection
         self._connection: Connection | None = open_connection()
         self._lost: list[int] = []  # sessions in which a statement may still run
@@ -147,7 +147,7 @@ class Session:
             raise
 
 
-def cancel_running(session: Session, open_connection: Open) -> None:
+def cancel_running(session: PrepareSession, open_connection: OpenConnection) -> None:
     """Cancel what runs in another thread's session, from a session of one's own; a failure is only logged."""
     number = session.session_id
     if number is None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from loadgen.prepare.definition import Definition
-from loadgen.prepare.sqlvalue import ROW, literal
-from loadgen.snowflake.ident import LENGTH_MAX, Ident, QualifiedName
+from loadgen.prepare.sql_values import ROW, literal
+from loadgen.prepare.table_definition import TableDefinition
+from loadgen.snowflake.ident import LENGTH_MAX, Identifier, QualifiedName
 
 WHERE_AM_I = "SELECT CURRENT_DATABASE(), CURRENT_SCHEMA()"
 
 
-def read_comment(database: Ident) -> str:
+def read_comment(database: Identifier) -> str:
     """Takes schema and name as binds. No row: no such table, or none that the role may see."""
     return f"SELECT COMMENT FROM {database.sql}.INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?"
 
@@ -18,18 +18,18 @@ def read_one_row(name: QualifiedName) -> str:
     return f"SELECT 1 FROM {name.sql} LIMIT 1"
 
 
-def create_table(definition: Definition) -> str:
+def create_table(definition: TableDefinition) -> str:
     """With its indexes inside: those made later are built in the background, and not there when a run begins."""
     table = definition.table
-    key = [Ident.parse(column.name).sql for column in table.columns if column.primary_key]
+    key = [Identifier.parse(column.name).sql for column in table.columns if column.primary_key]
     parts = [
-        f"{Ident.parse(column.name).sql} {column.type}{' NOT NULL' if column.primary_key else ''}"
+        f"{Identifier.parse(column.name).sql} {column.type}{' NOT NULL' if column.primary_key else ''}"
         for column in table.columns
     ]
     if key:
         parts.append(f"PRIMARY KEY ({', '.join(key)})")
     for number, index in enumerate(table.indexes, 1):
-        columns = ", ".join(Ident.parse(column).sql for column in index)
+        columns = ", ".join(Identifier.parse(column).sql for column in index)
         parts.append(f"INDEX {_index_name(definition.name, number).sql} ({columns})")
     kind = "HYBRID TABLE" if definition.is_hybrid else "TABLE"
     body = ",\n  ".join(parts)
@@ -38,16 +38,16 @@ def create_table(definition: Definition) -> str:
     )
 
 
-def _index_name(table: QualifiedName, number: int) -> Ident:
+def _index_name(table: QualifiedName, number: int) -> Identifier:
     ending = f"_IDX{number}"
-    return Ident(table.parts[-1].name[: LENGTH_MAX - len(ending)] + ending)
+    return Identifier(table.parts[-1].name[: LENGTH_MAX - len(ending)] + ending)
 
 
 def drop_table(name: QualifiedName) -> str:
     return f"DROP TABLE IF EXISTS {name.sql}"
 
 
-def insert_generated(definition: Definition, first: int, count: int) -> str:
+def insert_generated(definition: TableDefinition, first: int, count: int) -> str:
     """Rows that the server makes. SEQ8 alone may leave gaps; numbering its rows closes them."""
     values = ",\n  ".join(definition.values or ())
     number = f"ROW_NUMBER() OVER (ORDER BY SEQ8()) - 1 + {first} AS {ROW}"
@@ -57,17 +57,17 @@ def insert_generated(definition: Definition, first: int, count: int) -> str:
     )
 
 
-def insert_bound(definition: Definition) -> str:
+def insert_bound(definition: TableDefinition) -> str:
     """Rows that are made here, one array of binds per column."""
     binds = ", ".join("?" for _ in definition.filled)
     return f"INSERT INTO {definition.name.sql} ({_columns(definition)}) VALUES ({binds})"
 
 
-def _columns(definition: Definition) -> str:
-    return ", ".join(Ident.parse(column.name).sql for column in definition.filled)
+def _columns(definition: TableDefinition) -> str:
+    return ", ".join(Identifier.parse(column.name).sql for column in definition.filled)
 
 
-def count_rows(definition: Definition) -> tuple[str, tuple[int, ...]]:
+def count_rows(definition: TableDefinition) -> tuple[str, tuple[int, ...]]:
     """How many of the prepared rows are there: number, different ones, smallest and largest of a sequence.
 
     What a constraint enforces is not counted a second time.

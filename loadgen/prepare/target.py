@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
-from loadgen.prepare.session import Open, Session
-from loadgen.scenario.scenario import Scenario
+from loadgen.prepare.session import OpenConnection, PrepareSession
+from loadgen.scenario.model import Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import connect
 from loadgen.snowflake.driver import Connection
-from loadgen.snowflake.lookup import find_profile
-from loadgen.snowflake.profile import Profile
+from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.settings import control_settings, query_tag
 
 # Chunks take a second or two; what a user writes under prepare.statements may copy a large table.
@@ -24,14 +24,18 @@ VERSION_MAX = 100  # characters
 log = logging.getLogger(__name__)
 
 
-def target_profile(scenario: Scenario, name: str | None, *, environ: Mapping[str, str] = os.environ) -> Profile:
+def target_profile(
+    scenario: Scenario, name: str | None, *, environ: Mapping[str, str] = os.environ
+) -> ConnectionProfile:
     """The connection of that name, or else the scenario's, into its target."""
     target = scenario.target
     overrides = {"warehouse": target.warehouse, "database": target.database, "schema": target.schema}
     return find_profile(name or scenario.connection, environ=environ, overrides=overrides)
 
 
-def opener(profile: Profile, scenario: Scenario, *, environ: Mapping[str, str] = os.environ) -> Open:
+def opener(
+    profile: ConnectionProfile, scenario: Scenario, *, environ: Mapping[str, str] = os.environ
+) -> OpenConnection:
     """Opens sessions for preparing. Control settings: the driver itself tries again, under the same request id."""
     tag = query_tag(run="prepare", worker=scenario.name)
 
@@ -42,7 +46,7 @@ def opener(profile: Profile, scenario: Scenario, *, environ: Mapping[str, str] =
     return open_connection
 
 
-def server_version(session: Session) -> str | None:
+def server_version(session: PrepareSession) -> str | None:
     """Snowflake's release at the target. None: it does not say, which is no reason to measure nothing."""
     try:
         ((version,),) = session.read("SELECT CURRENT_VERSION()")

@@ -26,7 +26,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.metrics.edges import BUCKETS, EDGES_NS, IntArray
+from loadgen.metrics.buckets import BUCKETS, EDGES_NS, IntArray
 
 FloatArray = NDArray[np.float64]
 
@@ -47,27 +47,27 @@ _LOG_HIGH = np.log(np.concatenate((EDGES_NS, EDGES_NS[-1:])).astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ConfidenceInterval:
     """A change and the interval it lies in, 95 of 100 times. Infinite: there is no bound on that side."""
 
     point: float
     low: float
     high: float
 
-    def stretched(self, comparisons: int) -> Span:
+    def stretched(self, comparisons: int) -> ConfidenceInterval:
         """The interval for one of so many comparisons, of which all are to be right 95 of 100 times (Bonferroni)."""
         factor = z_of(comparisons) / z_of(1)
-        return Span(
+        return ConfidenceInterval(
             self.point, self.point - factor * (self.point - self.low), self.point + factor * (self.high - self.point)
         )
 
-    def relative(self) -> Span:
+    def relative(self) -> ConfidenceInterval:
         """From a difference of logarithms to a share: 0.1 is 10 % more."""
-        return Span(*map(_relative, (self.point, self.low, self.high)))
+        return ConfidenceInterval(*map(_relative, (self.point, self.low, self.high)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class SecondSeries:
     """The seconds of a run that lie wholly in its measurement, in order: all workers together."""
 
     seconds: FloatArray  # how long each was
@@ -80,13 +80,13 @@ class Series:
     def __len__(self) -> int:
         return len(self.seconds)
 
-    def joined(self) -> Series:
+    def joined(self) -> SecondSeries:
         """At most SECONDS_MAX rows, each the sum of as many neighbours; a stage keeps the rows it begins."""
         size = -(-len(self) // SECONDS_MAX)
         if size <= 1:
             return self
         starts = np.arange(0, len(self), size)
-        return Series(
+        return SecondSeries(
             seconds=np.add.reduceat(self.seconds, starts),
             buckets=np.add.reduceat(self.buckets, starts, axis=0),
             sums_ns=np.add.reduceat(self.sums_ns, starts),
@@ -100,10 +100,10 @@ def _relative(logarithm: float) -> float:
     return math.copysign(math.inf, logarithm) if abs(logarithm) > _LOG_MAX else math.expm1(logarithm)
 
 
-class Replicates:
+class BootstrapReplicates:
     """A run as it might have been: every statistic `_REPLICATES` times, as a deviation from what it was."""
 
-    def __init__(self, series: Series, seed: int) -> None:
+    def __init__(self, series: SecondSeries, seed: int) -> None:
         self._series = series = series.joined()
         strata = _strata(series)
         self._weights = _weights(strata, np.random.default_rng(seed))
@@ -154,16 +154,16 @@ class Replicates:
         return np.asarray(deviations * self._stretch)
 
 
-def difference(point: float, first: FloatArray, second: FloatArray) -> Span:
+def difference(point: float, first: FloatArray, second: FloatArray) -> ConfidenceInterval:
     """From the deviations of two runs: the interval around the difference second - first, which was `point`."""
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(second - first, (tail, 1 - tail))
-    return Span(point, min(point, point + float(low)), max(point, point + float(high)))
+    return ConfidenceInterval(point, min(point, point + float(low)), max(point, point + float(high)))
 
 
-def hull(one: Span, other: Span) -> Span:
+def hull(one: ConfidenceInterval, other: ConfidenceInterval) -> ConfidenceInterval:
     """Never narrower than either."""
-    return Span(one.point, min(one.low, other.low), max(one.high, other.high))
+    return ConfidenceInterval(one.point, min(one.low, other.low), max(one.high, other.high))
 
 
 def z_of(comparisons: int) -> float:
@@ -180,21 +180,21 @@ def log_quantile(counts: IntArray, per_mille: float) -> float:
     return float(_log_quantiles(below, per_mille, _LOG_LOW, _LOG_HIGH)[0])
 
 
-def quantile_span(counts: IntArray, per_mille: int, effect: float) -> Span:
+def quantile_span(counts: IntArray, per_mille: int, effect: float) -> ConfidenceInterval:
     """The logarithm of a percentile between the values at Woodruff's ranks; `effect` is the d of above."""
     p = per_mille / 1_000
     reach = 1_000 * z_of(1) * math.sqrt(effect * p * (1 - p) / max(int(counts.sum()), 1))
     low, high = per_mille - reach, per_mille + reach
-    return Span(
+    return ConfidenceInterval(
         log_quantile(counts, per_mille),
         log_quantile(counts, low) if low > 0 else -math.inf,
         log_quantile(counts, high) if high < 1_000 else math.inf,
     )
 
 
-def quantile_difference(first: Span, second: Span) -> Span:
+def quantile_difference(first: ConfidenceInterval, second: ConfidenceInterval) -> ConfidenceInterval:
     """The interval of second - first from the interval of each (square-and-add)."""
-    return Span(
+    return ConfidenceInterval(
         second.point - first.point,
         second.point - first.point - math.hypot(second.point - second.low, first.high - first.point),
         second.point - first.point + math.hypot(second.high - second.point, first.point - first.low),
@@ -210,12 +210,12 @@ def design_effect(counts: IntArray, per_mille: int, deviations: FloatArray) -> f
     return max(1.0, float((high - low) / width) ** 2) if 0 < width < math.inf else 1.0
 
 
-def share_difference(failed: Sequence[int], tried: Sequence[int]) -> Span:
+def share_difference(failed: Sequence[int], tried: Sequence[int]) -> ConfidenceInterval:
     """Of two shares, by Newcombe's intervals: they know what no failure at all among so many is worth."""
     (first, second), z = [part / max(whole, 1) for part, whole in zip(failed, tried, strict=True)], z_of(1)
     (low_a, high_a), (low_b, high_b) = (_wilson(part, whole, z) for part, whole in zip(failed, tried, strict=True))
     point = second - first
-    return Span(
+    return ConfidenceInterval(
         point, point - math.hypot(second - low_b, high_a - first), point + math.hypot(high_b - second, first - low_a)
     )
 
@@ -252,7 +252,7 @@ class _Stratum:
     block: int
 
 
-def _strata(series: Series) -> list[_Stratum]:
+def _strata(series: SecondSeries) -> list[_Stratum]:
     starts = [0, *(np.flatnonzero(np.diff(series.stages)) + 1).tolist()]
     found: list[slice] = []
     for start, end in zip(starts, [*starts[1:], len(series)], strict=True):
@@ -262,7 +262,7 @@ def _strata(series: Series) -> list[_Stratum]:
     return [_Stratum(part.start, part.stop - part.start, _block(series, part)) for part in found]
 
 
-def _block(series: Series, part: slice) -> int:
+def _block(series: SecondSeries, part: slice) -> int:
     """How many neighbours are drawn together."""
     counts = series.buckets[part].sum(axis=1)
     length = len(counts)

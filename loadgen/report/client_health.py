@@ -6,6 +6,8 @@
     lateness, p99 over time    what percentiles can be off by, at most. A threshold that is missed by less is
                                undecided: INVALID, not failed
     gaps                       lateness of 500 ms or more: the process was paused. Above 1 % of the time INVALID
+    pauses                     lateness of 100 ms or more, summed up. Above 1 % of the time p99 may be the client's: a
+                               warning. Above 5 % p95 may be, whatever the service time: INVALID
 
 Each worker is judged in each stage, or step of a search: a busy minute must not hide in an average.
 """
@@ -15,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from loadgen.metrics.client_effect import ClientEffect
-from loadgen.scenario.threshold import Check, Metric, Operator
+from loadgen.metrics.client_resources import ClientResourceUse
+from loadgen.model.threshold import Operator, ThresholdCheck, ThresholdMetric
 
 CPU_WARN_PERCENT = 60.0  # of one core, per worker
 CPU_INVALID_PERCENT = 85.0
@@ -24,6 +26,8 @@ LATE_WARN_FRACTION = 0.03  # of the mean service time
 LATE_INVALID_FRACTION = 0.10
 LATE_INVALID_MS = 1.0
 GAP_INVALID_PERCENT = 1.0  # of the time
+PAUSED_WARN_PERCENT = 1.0
+PAUSED_INVALID_PERCENT = 5.0
 CORES_TAKEN = 0.5  # used by other processes; from here on they are named as the likely cause
 
 _PAUSED = "its process was stopped and continued: SIGSTOP, a suspended machine or a frozen container"
@@ -31,7 +35,15 @@ _PAUSED = "its process was stopped and continued: SIGSTOP, a suspended machine o
 NAMED_MAX = 5  # workers, of those with the same trouble
 
 _AT_MOST, _AT_LEAST = (Operator.LT, Operator.LE), (Operator.GT, Operator.GE)
-_PERCENTILES = (Metric.P50, Metric.P90, Metric.P95, Metric.P99, Metric.P999, Metric.LAG_P99, Metric.SERVICE_P95)
+_PERCENTILES = (
+    ThresholdMetric.P50,
+    ThresholdMetric.P90,
+    ThresholdMetric.P95,
+    ThresholdMetric.P99,
+    ThresholdMetric.P999,
+    ThresholdMetric.LAG_P99,
+    ThresholdMetric.SERVICE_P95,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +56,13 @@ class ClientHealth:
     wakeup_p99_ms: float | None = None  # how far percentiles may be off
     wakeup_max_ms: float | None = None
     gap_percent: float | None = None
+    paused_percent: float | None = None
     others_cores: float | None = None  # used by other processes of the machine
     cores: int | None = None  # that it has
     saturated: bool = False  # it makes the result worthless
 
     @classmethod
-    def of(cls, effect: ClientEffect | None) -> ClientHealth:
+    def of(cls, effect: ClientResourceUse | None) -> ClientHealth:
         if effect is None:
             return cls()
         return cls(
@@ -59,18 +72,22 @@ class ClientHealth:
             wakeup_p99_ms=effect.late_p99_ms,
             wakeup_max_ms=effect.late_max_ms,
             gap_percent=effect.gap_percent,
+            paused_percent=effect.paused_percent,
             others_cores=effect.others_cores,
             cores=effect.cores or None,
         )
 
     def saturation(self, service_mean_ms: float | None) -> str | None:
         """Why the client, and not the server, may be what was measured; None: it was not."""
-        cpu_percent, gap_percent, late_ms = self._busiest_percent, self.gap_percent, self.wakeup_mean_ms
+        cpu_percent, late_ms = self._busiest_percent, self.wakeup_mean_ms
         if cpu_percent >= CPU_INVALID_PERCENT:
             when = "" if cpu_percent == self.cpu_percent_of_core else " in its busiest minute"
             return f"used {cpu_percent:.0f} % of its core{when} (at most {CPU_INVALID_PERCENT:.0f} %)"
-        if gap_percent is not None and gap_percent > GAP_INVALID_PERCENT:
-            return f"was paused for {gap_percent:.1f} % of the time (at most {GAP_INVALID_PERCENT:.0f} %)"
+        if (self.gap_percent or 0.0) > GAP_INVALID_PERCENT:
+            return f"was paused for {self.gap_percent:.1f} % of the time (at most {GAP_INVALID_PERCENT:.0f} %)"
+        if (self.paused_percent or 0.0) > PAUSED_INVALID_PERCENT:
+            most = f"at most {PAUSED_INVALID_PERCENT:.0f} %"
+            return f"was paused again and again, for {self.paused_percent:.1f} % of the time ({most})"
         fraction = self._late_fraction(service_mean_ms)
         if late_ms is not None and late_ms > LATE_INVALID_MS and fraction > LATE_INVALID_FRACTION:
             return (
@@ -87,6 +104,9 @@ class ClientHealth:
         if fraction > LATE_WARN_FRACTION:
             added = f"{self.wakeup_mean_ms:.2g} ms to avg, {100 * fraction:.0f} % of the mean service time"
             return f"may have added {added}"
+        if (self.paused_percent or 0.0) > PAUSED_WARN_PERCENT:
+            paused = f"was paused for {self.paused_percent:.1f} % of the time, 100 ms or more each time"
+            return f"{paused}, and p99 may be off by {self.wakeup_p99_ms or 0.0:.3g} ms"
         return None
 
     def _late_fraction(self, service_mean_ms: float | None) -> float:
@@ -99,7 +119,7 @@ class ClientHealth:
     @property
     def advice(self) -> str:
         """What to do about it."""
-        paused = self.gap_percent is not None and self.gap_percent > GAP_INVALID_PERCENT
+        paused = (self.gap_percent or 0.0) > GAP_INVALID_PERCENT or (self.paused_percent or 0.0) > PAUSED_WARN_PERCENT
         if self._busiest_percent >= (CPU_INVALID_PERCENT if paused else CPU_WARN_PERCENT):
             return "more workers would be safer"
         if paused:
@@ -171,6 +191,7 @@ def worst(healths: Iterable[ClientHealth]) -> ClientHealth:
         wakeup_p99_ms=most("wakeup_p99_ms"),
         wakeup_max_ms=most("wakeup_max_ms"),
         gap_percent=most("gap_percent"),
+        paused_percent=most("paused_percent"),
         others_cores=most("others_cores"),
         cores=None if cores is None else int(cores),
         saturated=any(health.saturated for health in known),
@@ -178,7 +199,7 @@ def worst(healths: Iterable[ClientHealth]) -> ClientHealth:
 
 
 def client_share(
-    check: Check, value: float, health: ClientHealth, service_mean_ms: float | None, *, open_loop: bool
+    check: ThresholdCheck, value: float, health: ClientHealth, service_mean_ms: float | None, *, open_loop: bool
 ) -> float | None:
     """How much of a value may come from the client, when without it a missed threshold may have been met; else None."""
     missed_by = value - check.limit if check.operator in _AT_MOST else check.limit - value
@@ -187,18 +208,18 @@ def client_share(
 
 
 def _bound(
-    check: Check, value: float, health: ClientHealth, service_mean_ms: float | None, *, open_loop: bool
+    check: ThresholdCheck, value: float, health: ClientHealth, service_mean_ms: float | None, *, open_loop: bool
 ) -> float | None:
     """How much worse than the truth a value may be, in its unit; None: not at all."""
     late_ms = health.wakeup_mean_ms
-    if check.metric is Metric.QPS and check.operator in _AT_LEAST:
+    if check.metric is ThresholdMetric.QPS and check.operator in _AT_LEAST:
         if open_loop or late_ms is None or service_mean_ms is None or late_ms >= service_mean_ms:
             return None
         return value * late_ms / (service_mean_ms - late_ms)
     if check.operator not in _AT_MOST:
         return None
-    if check.metric in (Metric.AVG, Metric.MIN):
+    if check.metric in (ThresholdMetric.AVG, ThresholdMetric.MIN):
         return late_ms
-    if check.metric is Metric.MAX:
+    if check.metric is ThresholdMetric.MAX:
         return health.wakeup_max_ms
     return health.wakeup_p99_ms if check.metric in _PERCENTILES else None

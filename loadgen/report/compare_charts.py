@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from loadgen.metrics.edges import IntArray
+from loadgen.metrics.buckets import IntArray
 from loadgen.metrics.percentile import is_supported
 from loadgen.report.bootstrap import log_quantile
-from loadgen.report.compare import Change, Comparison, Measured
+from loadgen.report.comparison import Comparison, MeasuredRun, MetricChange
 from loadgen.report.limits import Measure
-from loadgen.report.svg import Axis, Band, Chart, Dot, Line, linear_axis, log_axis, time_axis
+from loadgen.report.svg import Axis, Chart, ChartBand, ChartDot, ChartLine, linear_axis, log_axis, time_axis
 from loadgen.units import NS_PER_MS
 
 COLOURS = ("s1", "s2")
@@ -46,7 +46,7 @@ def charts(comparison: Comparison) -> Iterator[Chart]:
         yield _percentiles(curves)
 
 
-def _changes(changes: Sequence[Change]) -> Chart:
+def _changes(changes: Sequence[MetricChange]) -> Chart:
     """Each interval in units of its limit, so that all can share one axis; to the right is worse."""
     lines, dots = [], []
     for row, change in enumerate(reversed(changes), 1):
@@ -57,8 +57,8 @@ def _changes(changes: Sequence[Change]) -> Chart:
             for value in (change.span.low, change.span.point, change.span.high)
         )
         css = {"worse": "s2", "better": "s3"}.get(change.verdict.value, "s1")
-        lines.append(Line(name="", css=css, points=((low, row), (high, row))))
-        dots.append(Dot(x=point, y=row, css=css, label=f"{change.measure.value}: {change.verdict.value}"))
+        lines.append(ChartLine(name="", css=css, points=((low, row), (high, row))))
+        dots.append(ChartDot(x=point, y=row, css=css, label=f"{change.measure.value}: {change.verdict.value}"))
     names = [_SHORT.get(change.measure, change.measure.value) for change in reversed(changes)]
     return Chart(
         chart_id="changes",
@@ -68,7 +68,7 @@ def _changes(changes: Sequence[Change]) -> Chart:
         y=Axis(low=0.0, high=len(changes) + 1, ticks=tuple((row, name) for row, name in enumerate(names, 1))),
         lines=tuple(lines),
         dots=tuple(dots),
-        bands=(Band(start=-1.0, end=1.0, label="within the limit", css="warmup"),),
+        bands=(ChartBand(start=-1.0, end=1.0, label="within the limit", css="warmup"),),
         x_title="better ← limits → worse",
         height=60 + _ROW_HEIGHT * len(changes),
     )
@@ -77,8 +77,8 @@ def _changes(changes: Sequence[Change]) -> Chart:
 def _over_time(
     chart_id: str,
     title: str,
-    runs: Sequence[Measured],
-    values_of: Callable[[Measured], list[float | None]],
+    runs: Sequence[MeasuredRun],
+    values_of: Callable[[MeasuredRun], list[float | None]],
     unit: str,
 ) -> Chart:
     lines = []
@@ -86,7 +86,7 @@ def _over_time(
         ends_s = np.cumsum(run.series.seconds).tolist()
         every = -(-len(ends_s) // _POINTS_MAX)
         points = tuple(zip(ends_s, values_of(run), strict=True))[::every]
-        lines.append(Line(name=letter, css=css, points=points))
+        lines.append(ChartLine(name=letter, css=css, points=points))
     known = [y for line in lines for _, y in line.points if y is not None]
     return Chart(
         chart_id=chart_id,
@@ -98,11 +98,11 @@ def _over_time(
     )
 
 
-def _rates(run: Measured) -> list[float | None]:
+def _rates(run: MeasuredRun) -> list[float | None]:
     return list((run.series.buckets.sum(axis=1) / run.series.seconds).tolist())
 
 
-def _quantiles(run: Measured, per_mille: int) -> list[float | None]:
+def _quantiles(run: MeasuredRun, per_mille: int) -> list[float | None]:
     return [
         math.exp(log_quantile(row, per_mille)) / NS_PER_MS if is_supported(per_mille, int(row.sum())) else None
         for row in run.series.buckets
@@ -118,7 +118,7 @@ def _percentiles(curves: Sequence[Sequence[tuple[float, float]]]) -> Chart:
         x=Axis(low=0.0, high=_tail(999), ticks=tuple((_tail(at), label) for at, label in _TICKS.items())),
         y=log_axis(min(values), max(values), unit=" ms"),
         lines=tuple(
-            Line(name=letter, css=css, points=tuple(curve))
+            ChartLine(name=letter, css=css, points=tuple(curve))
             for letter, css, curve in zip(LETTERS, COLOURS, curves, strict=True)
         ),
         x_title="percent of statements",

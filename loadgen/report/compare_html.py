@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadgen.report import figures
-from loadgen.report.compare import Change, Comparison, Verdict
+from loadgen.report import formatting
 from loadgen.report.compare_charts import COLOURS, LETTERS, charts
 from loadgen.report.compare_text import interval, point, remarks, unit, value_text, verdict
-from loadgen.report.foreign import html
-from loadgen.report.html_parts import note, section, short, table, whole
-from loadgen.report.html_style import POLICY, STYLE
-from loadgen.report.likeness import Difference
+from loadgen.report.comparison import ChangeVerdict, Comparison, MetricChange
+from loadgen.report.escaping import html
+from loadgen.report.likeness import SettingDifference
+from loadgen.report.page_parts import note, section, short, table, whole
+from loadgen.report.page_style import POLICY, STYLE
 from loadgen.report.svg import Chart, svg
 
 DIFFERENCES_MAX = 200
 VALUE_MAX = 400  # characters of a setting
 
-_CLASSES = {Verdict.WORSE: "failed", Verdict.BETTER: "passed", Verdict.EQUIVALENT: "passed"}
-_CELLS = {Verdict.WORSE: "miss", Verdict.BETTER: "ok", Verdict.EQUIVALENT: "ok"}
+_CLASSES = {ChangeVerdict.WORSE: "failed", ChangeVerdict.BETTER: "passed", ChangeVerdict.EQUIVALENT: "passed"}
+_CELLS = {ChangeVerdict.WORSE: "miss", ChangeVerdict.BETTER: "ok", ChangeVerdict.EQUIVALENT: "ok"}
 _HEAD = ("metric", "verdict", "A", "B", "change", "95 % interval", "limit")
 
 
@@ -52,7 +52,7 @@ def _runs(comparison: Comparison) -> str:
 
 
 def _numbers(comparison: Comparison) -> str:
-    groups: dict[str | None, list[Change]] = {}
+    groups: dict[str | None, list[MetricChange]] = {}
     for change in comparison.changes:
         groups.setdefault(change.statement, []).append(change)
     tables = [
@@ -67,12 +67,12 @@ def _numbers(comparison: Comparison) -> str:
     return section("numbers", "What changed", *tables, rule, *said)
 
 
-def _row(change: Change) -> Sequence[str]:
+def _row(change: MetricChange) -> Sequence[str]:
     measure = change.measure
     why = f' title="{html(change.why)}"' if change.why else ""
     numbers = (
-        figures.value_of(measure, change.a, at_least=change.at_least[0]),
-        figures.value_of(measure, change.b, at_least=change.at_least[1]),
+        formatting.value_of(measure, change.a, at_least=change.at_least[0]),
+        formatting.value_of(measure, change.b, at_least=change.at_least[1]),
         point(change),
         interval(change),
         f"{100 * change.limit:g} {unit(measure)}",
@@ -102,7 +102,7 @@ def _picture(chart: Chart) -> str:
     )
 
 
-def _configuration(configuration: Sequence[Difference]) -> str:
+def _configuration(configuration: Sequence[SettingDifference]) -> str:
     if not configuration:
         return section("configuration", "Configuration", note("Same scenario, same environment."))
     rows = [
@@ -119,5 +119,5 @@ def _value(value: object) -> str:
     return value_text(value, VALUE_MAX) or "set"
 
 
-def _role(one: Difference) -> str:
+def _role(one: SettingDifference) -> str:
     return "compared (--vary)" if one.varied else "not expected to matter"

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadgen.report.bootstrap import CONFIDENCE
-from loadgen.report.compare import Change, Comparison, Measured
-from loadgen.report.likeness import Difference
+from loadgen.report.comparison import Comparison, MeasuredRun, MetricChange
+from loadgen.report.likeness import SettingDifference
 from loadgen.report.limits import Measure
 
 SCHEMA_VERSION = 1
@@ -41,7 +41,7 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
 
 
 def refusal_data(
-    a: str, b: str, reasons: Sequence[str], hint: str, configuration: Sequence[Difference]
+    a: str, b: str, reasons: Sequence[str], hint: str, configuration: Sequence[SettingDifference]
 ) -> dict[str, Any]:
     """In its place when two runs cannot be compared."""
     return {
@@ -58,13 +58,13 @@ def refusal_data(
     }
 
 
-def configuration_data(configuration: Sequence[Difference]) -> list[dict[str, Any]]:
+def configuration_data(configuration: Sequence[SettingDifference]) -> list[dict[str, Any]]:
     return [
         {"key": one.key, "a": one.a, "b": one.b, "matters": one.matters, "varied": one.varied} for one in configuration
     ]
 
 
-def _run(run: Measured) -> dict[str, Any]:
+def _run(run: MeasuredRun) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "scenario": run.scenario,
@@ -74,7 +74,7 @@ def _run(run: Measured) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: MetricChange) -> dict[str, Any]:
     span = change.span
     return {
         "statement": change.statement,

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loadgen.log import printable
-from loadgen.report import figures
-from loadgen.report.bootstrap import Span
-from loadgen.report.compare import Change, Comparison, Measured
-from loadgen.report.likeness import Difference
+from loadgen.report import formatting
+from loadgen.report.bootstrap import ConfidenceInterval
+from loadgen.report.comparison import Comparison, MeasuredRun, MetricChange
+from loadgen.report.likeness import SettingDifference
 from loadgen.report.limits import Measure
 
 SHOWN_MAX = 10  # differences
@@ -42,7 +42,7 @@ def comparison_text(comparison: Comparison, width: int | None = None) -> str:
     return "\n".join(parts)
 
 
-def differences_text(configuration: Sequence[Difference], indent: str = "  ") -> str:
+def differences_text(configuration: Sequence[SettingDifference], indent: str = "  ") -> str:
     """One line for each, as many as can be read at once."""
     lines = [f"{indent}{said(one)}" for one in configuration[:SHOWN_MAX]]
     if len(configuration) > SHOWN_MAX:
@@ -50,7 +50,7 @@ def differences_text(configuration: Sequence[Difference], indent: str = "  ") ->
     return "\n".join(lines)
 
 
-def said(one: Difference, sides: tuple[str, str] = ("A", "B")) -> str:
+def said(one: SettingDifference, sides: tuple[str, str] = ("A", "B")) -> str:
     """load.connections: 8 → 16"""
     key, a, b = printable(one.key, 80), value_text(one.a), value_text(one.b)
     if a is not None and b is not None:
@@ -79,11 +79,13 @@ def unit(measure: Measure) -> str:
     return "points" if measure is Measure.ERROR_RATE else "%"
 
 
-def point(change: Change) -> str:
-    return figures.NONE if change.point is None else f"{percent(change.measure, change.point)} {unit(change.measure)}"
+def point(change: MetricChange) -> str:
+    return (
+        formatting.NONE if change.point is None else f"{percent(change.measure, change.point)} {unit(change.measure)}"
+    )
 
 
-def interval(change: Change) -> str:
+def interval(change: MetricChange) -> str:
     measure, span = change.measure, change.span
     if span is None:
         return "cannot be bounded" if any(change.at_least) else "not enough data"
@@ -97,7 +99,7 @@ def interval(change: Change) -> str:
     return "cannot be bounded"
 
 
-def verdict(change: Change) -> str:
+def verdict(change: MetricChange) -> str:
     return f"{change.verdict.value} (uncorrected)" if change.uncorrected else change.verdict.value
 
 
@@ -116,7 +118,7 @@ def remarks(comparison: Comparison) -> Iterator[str]:
         yield "points: percentage points; from 0.1 % to 0.6 % is +0.5 points"
 
 
-def _doubts(changes: Sequence[Change]) -> Iterator[str]:
+def _doubts(changes: Sequence[MetricChange]) -> Iterator[str]:
     """Why an interval is not known or has no end, with the metrics that this is so for."""
     found: dict[str, list[str]] = {}
     for change in changes:
@@ -128,16 +130,16 @@ def _doubts(changes: Sequence[Change]) -> Iterator[str]:
         yield why if len(names) == len(changes) else f"{', '.join(names[:NAMES_SHOWN])}{more}: {why}"
 
 
-def _is_bounded(span: Span) -> bool:
+def _is_bounded(span: ConfidenceInterval) -> bool:
     return math.isfinite(span.low) and math.isfinite(span.high)
 
 
-def _run(letter: str, run: Measured) -> str:
+def _run(letter: str, run: MeasuredRun) -> str:
     started = f", started {run.started_at}" if run.started_at else ""
     return printable(f"  {letter} {run.run_id[:60]}  {run.scenario[:60]}{started}, measured {run.merged.seconds:.0f} s")
 
 
-def _configuration(configuration: Sequence[Difference]) -> Iterator[str]:
+def _configuration(configuration: Sequence[SettingDifference]) -> Iterator[str]:
     varied = [one for one in configuration if one.varied]
     noted = [one for one in configuration if not one.varied]
     if not configuration:
@@ -148,7 +150,7 @@ def _configuration(configuration: Sequence[Difference]) -> Iterator[str]:
         yield f"  differs, and is not expected to matter:\n{differences_text(noted, '    ')}"
 
 
-def _table(changes: Sequence[Change], width: int | None) -> Iterator[str]:
+def _table(changes: Sequence[MetricChange], width: int | None) -> Iterator[str]:
     rows = _rows(changes)
     for left_out in ((), *_GIVE_WAY):
         shown = [column for column, name in enumerate(_HEAD) if name not in left_out]
@@ -160,7 +162,7 @@ def _table(changes: Sequence[Change], width: int | None) -> Iterator[str]:
         yield f"  not shown, as the terminal is too narrow: {' and '.join(left_out)}"
 
 
-def _rows(changes: Sequence[Change]) -> list[tuple[str, ...]]:
+def _rows(changes: Sequence[MetricChange]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [_HEAD]
     statement: str | None = None
     for change in changes:
@@ -183,13 +185,13 @@ def _drawn(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _row(change: Change) -> tuple[str, ...]:
+def _row(change: MetricChange) -> tuple[str, ...]:
     mark = "*" if change.counts else " "
     indent = "" if change.statement is None else "  "
     return (
         f"{indent}{mark} {change.measure.value}",
-        figures.value_of(change.measure, change.a, at_least=change.at_least[0]),
-        figures.value_of(change.measure, change.b, at_least=change.at_least[1]),
+        formatting.value_of(change.measure, change.a, at_least=change.at_least[0]),
+        formatting.value_of(change.measure, change.b, at_least=change.at_least[1]),
         point(change),
         interval(change),
         f"{100 * change.limit:g} {unit(change.measure)}",

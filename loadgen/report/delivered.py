@@ -2,7 +2,7 @@
 
     closed loop   connection time: open, or being opened again after it was open or refused
     open loop     arrivals that were sent. Those that were not, because every connection was executing, are the server's
-                  overload: thresholds judge them, by their age; where there is none, nobody would notice
+                  overload. Thresholds that limit response times judge them, by their age; no other one notices them
 
 The plan is the run's, not what a worker lived to tell. What is missing is never made up for by what is too much
 elsewhere: the parts are added, not their balance.
@@ -11,14 +11,14 @@ elsewhere: the parts are added, not their balance.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Any
 
-from loadgen.metrics.connections import ConnectionTime, Reopened
-from loadgen.metrics.result import WindowResult
+from loadgen.metrics.connections import ConnectionTime, ReconnectReason
+from loadgen.metrics.window import WindowResult
 from loadgen.model.counts import Counts
 
 RUN_MIN_PERCENT = 99  # of the plan of a run, and of each of its windows
@@ -26,6 +26,7 @@ WORKER_MIN_PERCENT = 95
 NAMED_MAX = 5  # windows, and workers
 
 Key = tuple[str, int | None]  # worker, and the number of the stage or step; None: there is one window only
+ArrivalScope = tuple[int | None, str | None]  # what a threshold is about: a stage or all of them, a statement or all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class Portion:
     planned: int = 0
     missing: int = 0
     overload: int = 0  # arrivals that found every connection executing
+    unjudged: int = 0  # those of them whose response time no threshold limits
     logging_in: int = 0  # of the connection time that was delivered
 
     def __add__(self, other: Portion) -> Portion:
@@ -42,6 +44,7 @@ class Portion:
             planned=self.planned + other.planned,
             missing=self.missing + other.missing,
             overload=self.overload + other.overload,
+            unjudged=self.unjudged + other.unjudged,
             logging_in=self.logging_in + other.logging_in,
         )
 
@@ -59,14 +62,14 @@ class Portion:
         return 100 * self.missing > (100 - percent) * self.planned
 
     def is_overloaded(self, percent: int) -> bool:
-        return self.overload > 0 and 100 * (self.missing + self.overload) > (100 - percent) * self.planned
+        """Is more missing than may be, counting the overload that no threshold judges?"""
+        return self.unjudged > 0 and 100 * (self.missing + self.unjudged) > (100 - percent) * self.planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
     portions: Mapping[Key, Portion]
     open_loop: bool = False
-    overload_is_judged: bool = False  # there is a threshold on times or errors
     window_word: str = "stage"
     because: str = ""  # what is known of why
 
@@ -129,17 +132,32 @@ def delivered_connections(
     return found
 
 
-def delivered_arrivals(windows: Mapping[str, Sequence[WindowResult]], planned: Mapping[Key, int]) -> dict[Key, Portion]:
+def delivered_arrivals(
+    windows: Mapping[str, Sequence[WindowResult]],
+    planned: Mapping[Key, int],
+    thresholds: Set[ArrivalScope] = frozenset(),
+) -> dict[Key, Portion]:
+    """`thresholds`: what those are about that limit response times."""
     found = {}
     for (worker_id, step_id), due in planned.items():
         own = [window for window in windows.get(worker_id, ()) if window.step_id == step_id]
         counts = reduce(add, (window.counts for window in own), Counts())
-        overload = min(sum(window.tally.whole.unsent.count for window in own), due)
+        unsent = [(name, one.unsent.count) for window in own for name, one in window.tally.statements.items()]
+        overload = min(sum(count for _, count in unsent), due)
+        unjudged = sum(count for name, count in unsent if not thresholds & _scopes(step_id, name))
         missing = counts.skipped - overload + max(0, due - counts.scheduled)
         found[worker_id, step_id] = Portion(
-            planned=due, missing=min(max(0, missing), due - overload), overload=overload
+            planned=due,
+            missing=min(max(0, missing), due - overload),
+            overload=overload,
+            unjudged=min(unjudged, overload),
         )
     return found
+
+
+def _scopes(step_id: int | None, statement: str) -> set[ArrivalScope]:
+    """Those that an arrival is part of."""
+    return {(None, None), (None, statement), (step_id, None)}
 
 
 def _time(windows: Sequence[WindowResult], step_id: int | None) -> ConnectionTime:
@@ -176,12 +194,12 @@ def _missing(delivered: Delivered) -> Iterator[str]:
 
 def _overloaded(delivered: Delivered) -> Iterator[str]:
     every = (delivered.run, *delivered.windows.values())
-    if delivered.overload_is_judged or not any(one.is_overloaded(RUN_MIN_PERCENT) for one in every):
+    if not any(one.is_overloaded(RUN_MIN_PERCENT) for one in every):
         return
     run = delivered.run
     yield (
-        f"{run.overload:,} of {run.planned:,} arrivals were not sent, because every connection was executing, and no"
-        " threshold on times or errors judges that: add one, or raise max_connections"
+        f"{run.unjudged:,} of {run.planned:,} arrivals were not sent, because every connection was executing, and no"
+        " threshold limits their response times: add a threshold on response times, or raise max_connections"
     )
 
 
@@ -206,7 +224,7 @@ def percent(fraction: float | None) -> str:
 def login_words(logins: Mapping[str, Any]) -> str:
     """client.connections of summary.json in a few words; empty when every connection was opened once and never lost."""
     counts = logins.get("reopened") or {}
-    reopened = {reason: counts[reason] for reason in Reopened if counts.get(reason)}
+    reopened = {reason: counts[reason] for reason in ReconnectReason if counts.get(reason)}
     refused = logins.get("refused") or 0
     if not reopened and not refused:
         return ""

@@ -7,7 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.control.query_executions import PARTS, Ledger, Part, TallyRow
+from loadgen.control.tables.query_executions import (
+    SERVER_TIME_KINDS,
+    EnrichmentCount,
+    ServerTimeBreakdown,
+    ServerTimeStats,
+)
 from loadgen.errors import LoadgenError
 from loadgen.metrics.percentile import PERCENTILES, is_supported
 from loadgen.model.enrichment import RowEnrichment, RunEnrichment
@@ -21,7 +26,7 @@ class EnrichmentResult:
     status: RunEnrichment
     counts: Mapping[RowEnrichment, int]
     reasons: tuple[str, ...] = ()  # why not every statement is enriched
-    ledger: Ledger | None = None
+    ledger: ServerTimeBreakdown | None = None
     error: LoadgenError | None = None  # why the history could not be read
 
     @property
@@ -40,7 +45,7 @@ class EnrichmentResult:
         return None if self.ledger is None else round(self.ledger.overhead_ms, 6)
 
 
-def counts_of(tally: Sequence[TallyRow]) -> dict[RowEnrichment, int]:
+def counts_of(tally: Sequence[EnrichmentCount]) -> dict[RowEnrichment, int]:
     return {status: sum(row.count for row in tally if row.status is status) for status in RowEnrichment}
 
 
@@ -53,7 +58,9 @@ def status_of(counts: Mapping[RowEnrichment, int]) -> RunEnrichment:
     return RunEnrichment.ENRICHED if counts[RowEnrichment.ENRICHED] else RunEnrichment.SKIPPED
 
 
-def reasons_of(tally: Sequence[TallyRow], *, transactions: frozenset[str], hybrid: frozenset[str]) -> tuple[str, ...]:
+def reasons_of(
+    tally: Sequence[EnrichmentCount], *, transactions: frozenset[str], hybrid: frozenset[str]
+) -> tuple[str, ...]:
     """Why not every logged statement is enriched, most definite first."""
     return tuple(f"{count:,} {why}" for count, why in _reasons(tally, transactions, hybrid) if count) or (
         () if tally else ("the query log kept no statement",)
@@ -61,7 +68,7 @@ def reasons_of(tally: Sequence[TallyRow], *, transactions: frozenset[str], hybri
 
 
 def _reasons(
-    tally: Sequence[TallyRow], transactions: frozenset[str], hybrid: frozenset[str]
+    tally: Sequence[EnrichmentCount], transactions: frozenset[str], hybrid: frozenset[str]
 ) -> Iterator[tuple[int, str]]:
     skipped = [row for row in tally if row.status is RowEnrichment.SKIPPED]
     known = [row for row in skipped if row.identified]
@@ -113,11 +120,11 @@ def with_enrichment(summary: Mapping[str, Any], result: EnrichmentResult) -> dic
     return {**summary, "client": client, "enrichment": enrichment_document(result)}
 
 
-def _ledger(ledger: Ledger) -> dict[str, Any]:
-    return {name: _part(ledger.parts[name], ledger.samples) for name in PARTS if name in ledger.parts}
+def _ledger(ledger: ServerTimeBreakdown) -> dict[str, Any]:
+    return {name: _part(ledger.parts[name], ledger.samples) for name in SERVER_TIME_KINDS if name in ledger.parts}
 
 
-def _part(part: Part, samples: int) -> dict[str, float | None]:
+def _part(part: ServerTimeStats, samples: int) -> dict[str, float | None]:
     """Percentiles that so few samples cannot support are None."""
     stated = {"p50": part.p50_ms, "p95": part.p95_ms}
     return {
@@ -129,5 +136,5 @@ def _part(part: Part, samples: int) -> dict[str, float | None]:
     }
 
 
-def _sum(rows: Iterator[TallyRow]) -> int:
+def _sum(rows: Iterator[EnrichmentCount]) -> int:
     return sum(row.count for row in rows)

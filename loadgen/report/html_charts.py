@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadgen.metrics.histogram import Histogram
-from loadgen.report import figures
-from loadgen.report.foreign import html
-from loadgen.report.html_parts import figure
-from loadgen.report.record import EventKind, RunEvent, RunRecord
+from loadgen.model.threshold import InvalidThreshold, ThresholdCheck, ThresholdMetric, parse_threshold
+from loadgen.report import formatting
+from loadgen.report.escaping import html
+from loadgen.report.page_parts import figure
 from loadgen.report.svg import (
     LANE,
     Axis,
-    Band,
     Chart,
-    Limit,
-    Line,
-    Mark,
+    ChartBand,
+    ChartLimit,
+    ChartLine,
+    ChartMarker,
     Point,
     clock,
     lanes_for,
@@ -31,9 +31,9 @@ from loadgen.report.svg import (
     log_axis,
     time_axis,
 )
-from loadgen.report.timeline import POINTS_MAX, Second, is_gap, percentile_line, spans, thin
-from loadgen.scenario.scenario import LoadMode
-from loadgen.scenario.threshold import BadCheck, Check, Metric, parse_check
+from loadgen.results.records import EventKind, RunEvent, RunRecord
+from loadgen.results.timeline import POINTS_MAX, RunSecond, is_gap, percentile_line, spans, thin
+from loadgen.scenario.model import LoadMode
 
 MARKS_MAX = 80
 LANES_MAX = 3  # lines of labels of marks
@@ -42,14 +42,22 @@ LIMIT_REACH = 2.0  # a limit up to so many times the highest value is on the axi
 AFTER_S = 10.0  # events so long after the last second are still shown
 REACH_PARTS = 10  # a percentile with few samples is joined over a tenth of the run at most
 MEASUREMENT = "MEASUREMENT"
-RESPONSE = (Metric.P50, Metric.P90, Metric.P95, Metric.P99, Metric.P999, Metric.AVG, Metric.MAX)
+RESPONSE = (
+    ThresholdMetric.P50,
+    ThresholdMetric.P90,
+    ThresholdMetric.P95,
+    ThresholdMetric.P99,
+    ThresholdMetric.P999,
+    ThresholdMetric.AVG,
+    ThresholdMetric.MAX,
+)
 
 Values = Sequence[float | None]
 Format = Callable[[float | None], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Hover:
+class HoverData:
     """What the script shows under the cursor, by chart. Charts with one axis move together."""
 
     axes: dict[str, Any] = field(default_factory=dict)
@@ -59,12 +67,12 @@ class Hover:
         if axis not in self.axes:
             known = list(places)
             self.axes[axis] = {"px": [round(chart.px(x), 1) for x, _ in known], "at": [label for _, label in known]}
-        values = [[None if value == figures.NONE else value for value in line] for line in shown]
+        values = [[None if value == formatting.NONE else value for value in line] for line in shown]
         self.charts[chart.chart_id] = {"axis": axis, "values": values}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Track:
+class ChartSeries:
     """One line over time."""
 
     name: str
@@ -85,21 +93,21 @@ class Track:
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
-def checks_of(summary: Mapping[str, Any]) -> list[tuple[Check, bool]]:
-    """The thresholds of a run and whether each was met, as far as their texts can be read."""
+def checks_of(summary: Mapping[str, Any]) -> list[tuple[ThresholdCheck, bool | None]]:
+    """The thresholds of a run and whether each was met (None: undecided), as far as their texts can be read."""
     found = []
     for one in summary["thresholds"]:
         try:
-            found.append((parse_check(one["check"]), bool(one["passed"])))
-        except BadCheck:
+            found.append((parse_threshold(one["check"]), None if one.get("too_few_samples") else bool(one["passed"])))
+        except InvalidThreshold:
             continue
     return found
 
 
-def limit_of(check: Check, passed: bool, css: str = "") -> Limit:
-    value = 100 * check.limit if check.metric is Metric.ERROR_RATE else check.limit
-    label = f"{'✓' if passed else '✗'} {html(check.text, 80)}"
-    return Limit(value=value, label=label, css=css if passed else f"{css} missed")
+def limit_of(check: ThresholdCheck, passed: bool | None, css: str = "") -> ChartLimit:
+    value = 100 * check.limit if check.metric is ThresholdMetric.ERROR_RATE else check.limit
+    label = f"{'?' if passed is None else '✓' if passed else '✗'} {html(check.text, 80)}"
+    return ChartLimit(value=value, label=label, css=f"{css} missed" if passed is False else css)
 
 
 # --- over time -------------------------------------------------------------------------------------------------------
@@ -108,7 +116,7 @@ def limit_of(check: Check, passed: bool, css: str = "") -> Limit:
 class Timeline:
     """Charts with one axis of time."""
 
-    def __init__(self, record: RunRecord, hover: Hover) -> None:
+    def __init__(self, record: RunRecord, hover: HoverData) -> None:
         self._record, self._hover = record, hover
         self.points = thin(record.seconds, record.span_s)
         last = record.seconds[-1]
@@ -124,10 +132,12 @@ class Timeline:
         return max(point.length_s for point in self.points)
 
     def throughput(self) -> str:
-        tracks = [self.track("done", "s1", [one.qps for one in self.points], figures.rate, unit="/s", filled=True)]
-        planned = self.track("offered", "s4", self._planned_rate(), figures.rate, unit="/s", stepped=True)
+        tracks = [self.track("done", "s1", [one.qps for one in self.points], formatting.rate, unit="/s", filled=True)]
+        planned = self.track("offered", "s4", self._planned_rate(), formatting.rate, unit="/s", stepped=True)
         tracks += [planned] if planned.is_known else []
-        return self.chart("qps", "Throughput, succeeded per second", tracks, self._limits(Metric.QPS), labelled=True)
+        return self.chart(
+            "qps", "Throughput, succeeded per second", tracks, self._limits(ThresholdMetric.QPS), labelled=True
+        )
 
     def latency(self) -> str:
         times = [point.every_response for point in self.points]
@@ -138,8 +148,8 @@ class Timeline:
 
     def connections(self) -> str:
         tracks = [
-            self.track("executing", "s1", [one.executing for one in self.points], figures.count, filled=True),
-            self.track("target", "s3", [one.target for one in self.points], figures.count, stepped=True),
+            self.track("executing", "s1", [one.executing for one in self.points], formatting.count, filled=True),
+            self.track("target", "s3", [one.target for one in self.points], formatting.count, stepped=True),
         ]
         return self.chart("connections", "Connections", tracks, height=140)
 
@@ -148,7 +158,7 @@ class Timeline:
         kinds = [("failed", "s2"), ("skipped", "s4"), ("cancelled", "s5")]
         tracks = [
             self.track(
-                name, css, [getattr(one.counts, name) / one.length_s for one in self.points], figures.rate, unit="/s"
+                name, css, [getattr(one.counts, name) / one.length_s for one in self.points], formatting.rate, unit="/s"
             )
             for name, css in kinds
             if any(getattr(point.counts, name) for point in self.points)
@@ -156,44 +166,44 @@ class Timeline:
         if not tracks:
             return ""
         rates = [None if one.counts.error_rate is None else 100 * one.counts.error_rate for one in self.points]
-        failed = self.track("failed", "s2", rates, figures.plain_percent)
+        failed = self.track("failed", "s2", rates, formatting.plain_percent)
         return self.chart(
             "error-rate",
             "Error rate, percent of what was answered",
             [failed],
-            self._limits(Metric.ERROR_RATE),
+            self._limits(ThresholdMetric.ERROR_RATE),
             height=140,
         ) + self.chart("failures", "Not succeeded, per second", tracks, height=140)
 
     def client(self) -> str:
-        track = self.track("CPU", "s3", [one.cpu_percent for one in self.points], figures.plain_percent)
+        track = self.track("CPU", "s3", [one.cpu_percent for one in self.points], formatting.plain_percent)
         title = "CPU of the busiest worker, percent of a core"
         return self.chart("cpu", title, [track], height=130) if track.is_known else ""
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def track(self, name: str, css: str, values: Values, shown: Format, **more: Any) -> Track:
+    def track(self, name: str, css: str, values: Values, shown: Format, **more: Any) -> ChartSeries:
         """A line with a value for each point."""
         drawn = self._interrupted((place, place, value) for place, value in enumerate(values))
-        return Track(name=name, css=css, values=values, drawn=drawn, shown=shown, **more)
+        return ChartSeries(name=name, css=css, values=values, drawn=drawn, shown=shown, **more)
 
-    def percentile(self, name: str, css: str, times: Sequence[Histogram], per_mille: int, **more: Any) -> Track:
+    def percentile(self, name: str, css: str, times: Sequence[Histogram], per_mille: int, **more: Any) -> ChartSeries:
         """A percentile of the samples of each point; nothing where most of the run has too few of them."""
         stretches = percentile_line(self.points, times, per_mille, self._reach_s)
         values: list[float | None] = [None] * len(self.points)
         for stretch in stretches:
             values[stretch.first : stretch.last + 1] = [stretch.value] * (stretch.last + 1 - stretch.first)
         if 2 * sum(value is not None for value in values) < len(values):
-            return Track(name=name, css=css, values=[None] * len(values), drawn=(), shown=figures.ms)
+            return ChartSeries(name=name, css=css, values=[None] * len(values), drawn=(), shown=formatting.ms)
         drawn = self._interrupted((stretch.first, stretch.last, stretch.value) for stretch in stretches)
-        return Track(name=name, css=css, values=values, drawn=drawn, shown=figures.ms, unit=" ms", **more)
+        return ChartSeries(name=name, css=css, values=values, drawn=drawn, shown=formatting.ms, unit=" ms", **more)
 
     def chart(
         self,
         name: str,
         title: str,
-        tracks: Sequence[Track],
-        limits: Sequence[Limit] = (),
+        tracks: Sequence[ChartSeries],
+        limits: Sequence[ChartLimit] = (),
         *,
         height: int = 190,
         width: int = 960,
@@ -208,7 +218,7 @@ class Timeline:
             x=self._axis,
             y=_value_axis([value for track in tracks for value in track.values], limits),
             lines=tuple(
-                Line(
+                ChartLine(
                     name=html(track.name) if track.label else "",
                     css=track.css,
                     points=track.drawn,
@@ -232,7 +242,7 @@ class Timeline:
     def _interrupted(self, values: Iterable[tuple[int, int, float | None]]) -> tuple[Point, ...]:
         """(first point, last point, value) as a line through what is known, with gaps where nothing was stored."""
         drawn: list[Point] = []
-        before: Second | None = None
+        before: RunSecond | None = None
         for first, last, value in values:
             start, end = self.points[first], self.points[last]
             if before is not None and is_gap(before, start):
@@ -242,9 +252,9 @@ class Timeline:
             before = end
         return tuple(drawn)
 
-    def _limits(self, *metrics: Metric) -> list[Limit]:
+    def _limits(self, *metrics: ThresholdMetric) -> list[ChartLimit]:
         """Of all statements together."""
-        colours = {Metric.P50: "s1", Metric.P95: "s2", Metric.P99: "s4"}
+        colours = {ThresholdMetric.P50: "s1", ThresholdMetric.P95: "s2", ThresholdMetric.P99: "s4"}
         return [
             limit_of(check, passed, colours.get(check.metric, ""))
             for check, passed in checks_of(self._record.summary)
@@ -272,24 +282,32 @@ class Timeline:
         return planned
 
 
-def _mark(event: RunEvent, *, labelled: bool) -> Mark:
+def _mark(event: RunEvent, *, labelled: bool) -> ChartMarker:
     title = html(f"{clock(event.at_s)}: {event.text}", 300)
-    return Mark(at=event.at_s, label=html(event.label, 40) if labelled else "", title=title, css=event.kind.value)
+    return ChartMarker(
+        at=event.at_s, label=html(event.label, 40) if labelled else "", title=title, css=event.kind.value
+    )
 
 
-def _moment(point: Second) -> str:
+def _moment(point: RunSecond) -> str:
     end = f" – {clock(point.end_s)}" if point.length_s > 1 else ""
     return f"at {clock(point.at_s)}{end}, {_phase(point.phase or '', False)}"
 
 
-def _stalls(summary: Mapping[str, Any], points: Sequence[Second], levels: Sequence[float]) -> tuple[Band, ...]:
+def _stalls(summary: Mapping[str, Any], points: Sequence[RunSecond], levels: Sequence[float]) -> tuple[ChartBand, ...]:
     """Spans in which everything in flight was overdue; they are counted from the start of the measurement."""
     known = (summary.get("stalls") or {}).get("spans_s", ())
     began_s = next((_exact(start, levels) for phase, start, _ in spans(points) if phase == MEASUREMENT), None)
     if began_s is None:
         return ()
+    first_s, last_s = points[0].at_s, points[-1].end_s  # one may reach beyond what is drawn
     return tuple(
-        Band(start=began_s + start, end=began_s + end, label=f"stall {figures.seconds(end - start)}", css="stall")
+        ChartBand(
+            start=max(first_s, began_s + start),
+            end=min(last_s, began_s + end),
+            label=f"stall {formatting.seconds(end - start)}",
+            css="stall",
+        )
         for start, end in known
     )
 
@@ -299,13 +317,13 @@ def _exact(edge: float, levels: Sequence[float]) -> float:
     return min((level for level in levels if abs(level - edge) <= 1.0), key=lambda at: abs(at - edge), default=edge)
 
 
-def _bands(points: Sequence[Second], levels: Sequence[float]) -> tuple[Band, ...]:
+def _bands(points: Sequence[RunSecond], levels: Sequence[float]) -> tuple[ChartBand, ...]:
     """What was not measured."""
     bands, measured = [], False
     for phase, start, end in spans(points):
         if phase != MEASUREMENT:
             label = html(_phase(phase, measured), 40)
-            bands.append(Band(start=_exact(start, levels), end=_exact(end, levels), label=label, css="warmup"))
+            bands.append(ChartBand(start=_exact(start, levels), end=_exact(end, levels), label=label, css="warmup"))
         measured = measured or phase == MEASUREMENT
     return tuple(bands)
 
@@ -316,7 +334,7 @@ def _phase(phase: str, again: bool) -> str:
     return names.get(phase, phase.lower())
 
 
-def _described(tracks: Sequence[Track]) -> str:
+def _described(tracks: Sequence[ChartSeries]) -> str:
     said = []
     for track in tracks:
         known = sorted(value for value in track.values if value is not None)
@@ -328,7 +346,7 @@ def _described(tracks: Sequence[Track]) -> str:
     return html("; ".join(said) or "nothing was measured", 1_000)
 
 
-def _value_axis(values: Values, limits: Sequence[Limit] = ()) -> Axis:
+def _value_axis(values: Values, limits: Sequence[ChartLimit] = ()) -> Axis:
     """For these values, and for limits that are not far above them."""
     known = sorted(value for value in values if value is not None)
     highest = known[-1] if known else 1.0
@@ -339,17 +357,17 @@ def _value_axis(values: Values, limits: Sequence[Limit] = ()) -> Axis:
     return linear_axis(max([highest, *near]))
 
 
-def warehouse_chart(record: RunRecord, hover: Hover) -> str:
+def warehouse_chart(record: RunRecord, hover: HoverData) -> str:
     """Statements that ran and that waited, as the warehouse itself counted them."""
     polls = [poll for poll in record.polls if poll.at_s >= 0]
     step = max(math.ceil(len(polls) / POINTS_MAX), 1)
     polls = polls[::step]
     places = [poll.at_s for poll in polls]
 
-    def track(name: str, css: str, counts: Sequence[int | None], *, filled: bool = False) -> Track:
+    def track(name: str, css: str, counts: Sequence[int | None], *, filled: bool = False) -> ChartSeries:
         values = [None if value is None else float(value) for value in counts]
         drawn = tuple(zip(places, values, strict=True))
-        return Track(name=name, css=css, values=values, drawn=drawn, shown=figures.count, filled=filled)
+        return ChartSeries(name=name, css=css, values=values, drawn=drawn, shown=formatting.count, filled=filled)
 
     tracks = [
         track("running", "s1", [poll.running for poll in polls], filled=True),
@@ -362,7 +380,7 @@ def warehouse_chart(record: RunRecord, hover: Hover) -> str:
         description=_described(tracks),
         x=time_axis(end_s),
         y=_value_axis([value for one in tracks for value in one.values]),
-        lines=tuple(Line(name=one.name, css=one.css, points=one.drawn, filled=one.filled) for one in tracks),
+        lines=tuple(ChartLine(name=one.name, css=one.css, points=one.drawn, filled=one.filled) for one in tracks),
         height=150,
     )
     shown = [[track.shown(value) for value in track.values] for track in tracks]

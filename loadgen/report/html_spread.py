@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadgen.metrics.edges import HIGHEST_NS, LOWEST_NS, group_of
+from loadgen.metrics.buckets import HIGHEST_NS, LOWEST_NS, group_of
 from loadgen.metrics.histogram import Histogram
-from loadgen.report import figures
-from loadgen.report.foreign import html, html_name
-from loadgen.report.html_parts import figure, note, number, table
-from loadgen.report.record import RunRecord
-from loadgen.report.svg import Axis, Chart, Line, Mark, Point, linear_axis, log_axis
+from loadgen.report import formatting
+from loadgen.report.escaping import html, html_name
+from loadgen.report.page_parts import figure, note, number, table
+from loadgen.report.svg import Axis, Chart, ChartLine, ChartMarker, Point, linear_axis, log_axis
+from loadgen.results.records import RunRecord
 from loadgen.units import NS_PER_MS
 
 BARS_MAX = 56
@@ -48,7 +48,7 @@ def percentile_curve(record: RunRecord) -> str:
         description="Response time by percentile; the table of times has the same numbers.",
         x=Axis(low=0.0, high=max(furthest, 0.31), ticks=shown),
         y=log_axis(min(heights), max(heights)),
-        lines=tuple(Line(name="", css=f"s{number}", points=curve) for number, (_, curve) in enumerate(curves, 1)),
+        lines=tuple(ChartLine(name="", css=f"s{number}", points=curve) for number, (_, curve) in enumerate(curves, 1)),
         x_title="percent of the samples",
         width=WIDTH,
         height=270,
@@ -92,16 +92,16 @@ def histogram_chart(record: RunRecord) -> str:
     low_ms, high_ms = max(bars[0][0], 0.001), bars[-1][1]
     latency = record.summary["latency_ms"]
     marks = tuple(
-        Mark(at=latency[name], label=title)
-        for name, title in figures.PERCENTILES.items()
+        ChartMarker(at=latency[name], label=title)
+        for name, title in formatting.PERCENTILES.items()
         if name in ("p50", "p95", "p99") and latency[name] is not None
     )
     chart = Chart(
         chart_id="histogram",
         title="Spread of response times, percent of the samples",
         description=html(
-            f"Half of the samples took {figures.ms(latency['p50'])} ms or less;"
-            f" shortest {figures.ms(latency['min'])} ms, longest {figures.ms(latency['max'])} ms."
+            f"Half of the samples took {formatting.ms(latency['p50'])} ms or less;"
+            f" shortest {formatting.ms(latency['min'])} ms, longest {formatting.ms(latency['max'])} ms."
         ),
         x=log_axis(low_ms, high_ms),
         y=linear_axis(max(height for _, _, height in bars), unit=" %"),
@@ -142,11 +142,11 @@ def ranges(record: RunRecord) -> str:
         rows.append(
             [
                 f'<td class="w">{_bound(edges_ms[place])} to {_bound(edges_ms[place + 1])}</td>',
-                number(count, figures.count(count)),
-                f'<td class="n">{figures.percent(count / whole.count)}</td>',
+                number(count, formatting.count(count)),
+                f'<td class="n">{formatting.percent(count / whole.count)}</td>',
                 f"<td>{_bar(count / max(counts))}</td>",
-                f'<td class="n">{figures.percent(below / whole.count)}</td>',
-                *(f'<td class="n">{figures.percent(share[place])}</td>' for share in shares),
+                f'<td class="n">{formatting.percent(below / whole.count)}</td>',
+                *(f'<td class="n">{formatting.percent(share[place])}</td>' for share in shares),
             ]
         )
     head = ["range", "samples", "share", "", "up to here", *(html_name(name, 200) for _, name in columns)]

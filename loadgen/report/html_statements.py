@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from loadgen.metrics.histogram import EMPTY
-from loadgen.report import figures
-from loadgen.report.foreign import html, html_name
-from loadgen.report.html_charts import Timeline, Track, checks_of, limit_of
-from loadgen.report.html_parts import code, details, named, note, number, short, table
-from loadgen.report.record import RunRecord
-from loadgen.report.svg import Limit
-from loadgen.scenario.threshold import Metric
+from loadgen.model.threshold import ThresholdMetric
+from loadgen.report import formatting
+from loadgen.report.escaping import html, html_name
+from loadgen.report.html_charts import ChartSeries, Timeline, checks_of, limit_of
+from loadgen.report.page_parts import code, details, named, note, number, short, table
+from loadgen.report.svg import ChartLimit
+from loadgen.results.records import RunRecord
 
 ROWS_MAX = 200
 CHARTED_MAX = 6  # statements with a line of their own
 SQL_MAX = 30_000  # characters, of all statements together
 WIDTH, HEIGHT = 540, 200
-TIMES = {Metric.P50: 500, Metric.P95: 950, Metric.P99: 990}
+TIMES = {ThresholdMetric.P50: 500, ThresholdMetric.P95: 950, ThresholdMetric.P99: 990}
 
 
 def statements(record: RunRecord, timeline: Timeline | None) -> str:
@@ -33,19 +33,19 @@ def _table(record: RunRecord) -> str:
         error_rate = one["failed"] / tried if tried else None
         return [
             named(statement),
-            short(kinds[statement].value if statement in kinds else figures.NONE),
-            number(one["succeeded"], figures.count(one["succeeded"])),
-            number(one["failed"], figures.count(one["failed"])),
-            *([number(latency.get("cut_off", 0), figures.count(latency.get("cut_off", 0)))] if cut_off else ()),
-            f'<td class="n">{html(figures.percent(error_rate))}</td>',
-            number(one["qps"], figures.rate(one["qps"])),
-            *(number(latency.get(key), figures.time_of(latency, key)) for key in figures.TIMES),
+            short(kinds[statement].value if statement in kinds else formatting.NONE),
+            number(one["succeeded"], formatting.count(one["succeeded"])),
+            number(one["failed"], formatting.count(one["failed"])),
+            *([number(latency.get("cut_off", 0), formatting.count(latency.get("cut_off", 0)))] if cut_off else ()),
+            f'<td class="n">{html(formatting.percent(error_rate))}</td>',
+            number(one["qps"], formatting.rate(one["qps"])),
+            *(number(latency.get(key), formatting.time_of(latency, key)) for key in formatting.TIMES),
         ]
 
-    counts = ("succeeded", "failed", *((figures.CUT_OFF,) if cut_off else ()))
-    head = ("statement", "kind", *counts, "error rate", "per s", *figures.TIMES.values())
+    counts = ("succeeded", "failed", *((formatting.CUT_OFF,) if cut_off else ()))
+    head = ("statement", "kind", *counts, "error rate", "per s", *formatting.TIMES.values())
     said = table("Times in milliseconds", head, map(row, names[:ROWS_MAX]), words=2)
-    said += note(figures.CUT_OFF_NOTE) if cut_off else ""
+    said += note(formatting.CUT_OFF_NOTE) if cut_off else ""
     return said + (note(f"{len(names) - ROWS_MAX} more are in summary.json.") if len(names) > ROWS_MAX else "")
 
 
@@ -77,16 +77,16 @@ def _throughput(record: RunRecord, timeline: Timeline, colours: dict[str, str]) 
         return found
 
     tracks = [
-        timeline.track(statement, css, rates(statement), figures.rate, unit="/s", label=False)
+        timeline.track(statement, css, rates(statement), formatting.rate, unit="/s", label=False)
         for statement, css in colours.items()
     ]
     title = "Throughput by statement, per second"
-    limits = _limits(record, colours, Metric.QPS)
+    limits = _limits(record, colours, ThresholdMetric.QPS)
     return timeline.chart("statements-qps", title, tracks, limits, width=WIDTH, height=HEIGHT)
 
 
-def _percentile(record: RunRecord, timeline: Timeline, colours: dict[str, str], metric: Metric) -> str:
-    def track(statement: str, css: str) -> Track:
+def _percentile(record: RunRecord, timeline: Timeline, colours: dict[str, str], metric: ThresholdMetric) -> str:
+    def track(statement: str, css: str) -> ChartSeries:
         times = [
             record.point_times.get((point.at_s // record.span_s, point.phase), {}).get(statement, EMPTY)
             for point in timeline.points
@@ -101,7 +101,7 @@ def _percentile(record: RunRecord, timeline: Timeline, colours: dict[str, str], 
     return timeline.chart(f"statements-{metric.value}", title, tracks, limits, width=WIDTH, height=HEIGHT)
 
 
-def _limits(record: RunRecord, colours: dict[str, str], metric: Metric) -> list[Limit]:
+def _limits(record: RunRecord, colours: dict[str, str], metric: ThresholdMetric) -> list[ChartLimit]:
     return [
         limit_of(check, passed, colours[check.statement])
         for check, passed in checks_of(record.summary)

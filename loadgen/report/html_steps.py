@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from loadgen.report import figures
-from loadgen.report.foreign import html
-from loadgen.report.html_parts import data, facts, figure, named, note, number, short, table, text
-from loadgen.report.record import RunRecord
-from loadgen.report.svg import Axis, Chart, Dot, Line, Point, linear_axis
+from loadgen.report import formatting
+from loadgen.report.escaping import html
+from loadgen.report.page_parts import data, facts, figure, named, note, number, short, table, text
+from loadgen.report.svg import Axis, Chart, ChartDot, ChartLine, Point, linear_axis
+from loadgen.results.records import RunRecord
 from loadgen.units import counted
 
 ROWS_MAX = 200
@@ -24,16 +24,19 @@ def stages(record: RunRecord) -> str:
     rows = (
         [
             named(stage["name"]),
-            short(figures.level(stage)),
-            short(figures.span(stage)),
-            number(stage["succeeded"], figures.count(stage["succeeded"])),
-            number(stage["error_rate"], figures.percent(stage["error_rate"])),
-            number(stage["qps"], figures.rate(stage["qps"])),
-            *(number(stage["latency_ms"].get(key), figures.time_of(stage["latency_ms"], key)) for key in figures.TIMES),
+            short(formatting.level(stage)),
+            short(formatting.span(stage)),
+            number(stage["succeeded"], formatting.count(stage["succeeded"])),
+            number(stage["error_rate"], formatting.percent(stage["error_rate"])),
+            number(stage["qps"], formatting.rate(stage["qps"])),
+            *(
+                number(stage["latency_ms"].get(key), formatting.time_of(stage["latency_ms"], key))
+                for key in formatting.TIMES
+            ),
         ]
         for stage in record.summary["stages"][:ROWS_MAX]
     )
-    head = ("stage", "load", "measured", "succeeded", "error rate", "per s", *figures.TIMES.values())
+    head = ("stage", "load", "measured", "succeeded", "error rate", "per s", *formatting.TIMES.values())
     return table("Each stage by itself; times in milliseconds", head, rows, words=3)
 
 
@@ -48,12 +51,12 @@ def find_max(record: RunRecord) -> str:
     failed = found.get("failed_at")
     answer = facts(
         [
-            ("held", data(level, figures.count(level))),
+            ("held", data(level, formatting.count(level))),
             ("result", html(kinds.get(str(found.get("result")), str(found.get("result") or "")))),
-            ("did not hold", data(failed, figures.count(failed)) if failed is not None else ""),
+            ("did not hold", data(failed, formatting.count(failed)) if failed is not None else ""),
             ("because", html(str(found.get("failed_outcome") or ""))),
-            ("per second", data(found.get("qps"), figures.rate(found.get("qps")))),
-            ("p95", f"{data(found.get('p95_ms'), figures.found_p95(record.summary))} ms"),
+            ("per second", data(found.get("qps"), formatting.rate(found.get("qps")))),
+            ("p95", f"{data(found.get('p95_ms'), formatting.found_p95(record.summary))} ms"),
             ("confidence", html(str(found.get("confidence") or ""))),
         ]
     )
@@ -61,11 +64,14 @@ def find_max(record: RunRecord) -> str:
     rows = (
         (
             number(step.number, str(step.number)),
-            number(step.target, figures.count(step.target)),
-            number(step.succeeded, figures.count(step.succeeded)),
-            number(step.error_rate, figures.percent(step.error_rate)),
-            number(step.qps, figures.rate(step.qps)),
-            *(number(step.latency_ms.get(key), figures.time_of(step.latency_ms, key)) for key in ("p50", "p95", "p99")),
+            number(step.target, formatting.count(step.target)),
+            number(step.succeeded, formatting.count(step.succeeded)),
+            number(step.error_rate, formatting.percent(step.error_rate)),
+            number(step.qps, formatting.rate(step.qps)),
+            *(
+                number(step.latency_ms.get(key), formatting.time_of(step.latency_ms, key))
+                for key in ("p50", "p95", "p99")
+            ),
             f'<td class="{_CELLS.get(step.outcome, "miss")}">{html(step.outcome)}</td>',
             text(step.reason),
         )
@@ -88,7 +94,7 @@ def _charts(record: RunRecord) -> str:
     def chart(chart_id: str, title: str, x: Axis, places: Sequence[Point], **more: Any) -> str:
         known = [(step, x_at, y) for step, (x_at, y) in zip(steps, places, strict=True) if y is not None]
         dots = tuple(
-            Dot(
+            ChartDot(
                 x=x_at,
                 y=y,
                 css={HELD: "s3", CLIENT_LIMIT: "s5"}.get(step.outcome, "s2"),
@@ -114,7 +120,7 @@ def _charts(record: RunRecord) -> str:
 
     numbers = linear_axis(steps[-1].number + 0.5, ticks=6)
     climb = tuple((float(step.number), float(step.target)) for step in steps)
-    line = Line(name="", css="s1", points=climb, stepped=True)
+    line = ChartLine(name="", css="s1", points=climb, stepped=True)
     parts = [
         chart("steps", "Connections, step by step", numbers, climb, lines=(line,), x_title="step"),
         chart(

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.query_executions import PARTS
+from loadgen.control.tables.query_executions import SERVER_TIME_KINDS
 from loadgen.metrics.percentile import PERCENTILES
-from loadgen.report import figures
+from loadgen.report import formatting
 from loadgen.report.delivered import login_words, percent
-from loadgen.report.foreign import html
-from loadgen.report.html_parts import code, data, details, facts, named, note, number, short, table, text
-from loadgen.report.record import RunEvent, RunRecord
-from loadgen.scenario.scenario import Load, LoadMode
+from loadgen.report.escaping import html
+from loadgen.report.page_parts import code, data, details, facts, named, note, number, short, table, text
+from loadgen.results.records import RunEvent, RunRecord
+from loadgen.scenario.model import Load, LoadMode
 from loadgen.units import NS_PER_MS, counted, format_duration_s, format_rate_per_second
 
 ROWS_MAX = 200
@@ -35,12 +35,14 @@ def tiles(record: RunRecord) -> str:
     shown = []
     if found:
         level = found.get("max_concurrency")
-        shown.append(("Connections held", data(level, figures.count(level))))
-    shown.append(("Throughput", f"{data(totals['qps'], figures.rate(totals['qps']))} <small>/s</small>"))
+        shown.append(("Connections held", data(level, formatting.count(level))))
+    shown.append(("Throughput", f"{data(totals['qps'], formatting.rate(totals['qps']))} <small>/s</small>"))
     for name in ("p50", "p95", "p99"):
-        shown.append((f"Response {name}", f"{data(latency[name], figures.time_of(latency, name))} <small>ms</small>"))
-    shown.append(("Error rate", data(totals["error_rate"], figures.percent(totals["error_rate"]))))
-    shown.append(("Measured", data(summary["measured_seconds"], figures.seconds(summary["measured_seconds"]))))
+        shown.append(
+            (f"Response {name}", f"{data(latency[name], formatting.time_of(latency, name))} <small>ms</small>")
+        )
+    shown.append(("Error rate", data(totals["error_rate"], formatting.percent(totals["error_rate"]))))
+    shown.append(("Measured", data(summary["measured_seconds"], formatting.seconds(summary["measured_seconds"]))))
     return f'<dl class="tiles">{"".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in shown)}</dl>'
 
 
@@ -49,13 +51,19 @@ def thresholds(summary: Mapping[str, Any]) -> str:
         return note("The scenario has no thresholds: nothing was demanded of this run.")
     rows = (
         (
-            '<td class="ok">✓ met</td>' if one["passed"] else '<td class="miss">✗ missed</td>',
+            _outcome(one),
             f"<td><code>{html(one['check'])}</code>{' (default)' if one.get('default') else ''}</td>",
-            number(one["value"], figures.judged(one)),
+            number(one["value"], formatting.judged(one)),
         )
         for one in summary["thresholds"][:ROWS_MAX]
     )
     return table("What the scenario demands", ("", "threshold", "measured"), rows, words=2)
+
+
+def _outcome(threshold: Mapping[str, Any]) -> str:
+    if threshold["passed"]:
+        return '<td class="ok">✓ met</td>'
+    return "<td>? undecided</td>" if threshold.get("too_few_samples") else '<td class="miss">✗ missed</td>'
 
 
 def what_was_run(record: RunRecord) -> str:
@@ -65,8 +73,8 @@ def what_was_run(record: RunRecord) -> str:
         ("run", html(summary["run_id"])),
         ("started", _moment(record.started)),
         ("ended", _moment(record.ended)),
-        ("connections", data(summary["connections"], figures.count(summary["connections"]))),
-        ("workers", data(summary["workers"], figures.count(summary["workers"]))),
+        ("connections", data(summary["connections"], formatting.count(summary["connections"]))),
+        ("workers", data(summary["workers"], formatting.count(summary["workers"]))),
     ]
     if scenario is not None:
         target = scenario.target
@@ -130,7 +138,7 @@ def totals(summary: Mapping[str, Any]) -> str:
         ("reads", found["reads"]),
         ("writes", found["writes"]),
     ]
-    rows = [[number(value, figures.count(value)) for _, value in cells]]
+    rows = [[number(value, formatting.count(value)) for _, value in cells]]
     return table("Statements of the measured window", [name for name, _ in cells], rows, words=0) + note(
         "Delivered: sent, and succeeded or failed. Skipped: due, but too late to be sent. Cancelled: ended by loadgen."
     )
@@ -141,9 +149,9 @@ def times(record: RunRecord) -> str:
     kinds = [("response", summary["latency_ms"])]
     if summary["lag_ms"]:
         kinds += [("service", summary["service_ms"]), ("lag", summary["lag_ms"])]
-    columns = {**figures.PERCENTILES, "max": "max", "avg": "mean", "min": "min"}
+    columns = {**formatting.PERCENTILES, "max": "max", "avg": "mean", "min": "min"}
     rows = [
-        [f"<td>{name}</td>", *(number(found.get(key), figures.time_of(found, key)) for key in columns)]
+        [f"<td>{name}</td>", *(number(found.get(key), formatting.time_of(found, key)) for key in columns)]
         for name, found in kinds
     ]
     if record.merged is not None:
@@ -151,7 +159,7 @@ def times(record: RunRecord) -> str:
     said = table("Milliseconds, of what succeeded or was cut off", ("", *columns.values()), rows)
     if summary["lag_ms"]:
         said += note("Response counts from when a statement was due, service from when it was sent; lag lies between.")
-    return said + note(f"A dash: too few samples to state it. {figures.CUT_OFF_NOTE}")
+    return said + note(f"A dash: too few samples to state it. {formatting.CUT_OFF_NOTE}")
 
 
 def _bounds(record: RunRecord, name: str) -> str:
@@ -160,7 +168,7 @@ def _bounds(record: RunRecord, name: str) -> str:
         return ""
     bounds = record.merged.tally.whole.response_bounds(PERCENTILES[name])
     low, high = (None if end_ns is None else end_ns / NS_PER_MS for end_ns in (bounds.low_ns, bounds.high_ns))
-    return f"{figures.ms(low)} … {figures.ms(high)}"
+    return f"{formatting.ms(low)} … {formatting.ms(high)}"
 
 
 def errors(summary: Mapping[str, Any]) -> str:
@@ -169,10 +177,10 @@ def errors(summary: Mapping[str, Any]) -> str:
         return note("No statement failed.")
     rows = (
         (
-            named(one.get("statement") or figures.NONE),
+            named(one.get("statement") or formatting.NONE),
             short(one["category"]),
-            number(one["code"], figures.NONE if one["code"] is None else str(one["code"])),
-            number(one["count"], figures.count(one["count"])),
+            number(one["code"], formatting.NONE if one["code"] is None else str(one["code"])),
+            number(one["count"], formatting.count(one["count"])),
             f'<td><div class="t"><code>{html(one["example"], 400)}</code></div></td>',
         )
         for one in found[:ERRORS_MAX]
@@ -187,7 +195,7 @@ def events(happened: Sequence[RunEvent]) -> str:
     if not happened:
         return ""
     rows = [
-        (f'<td class="n">{figures.seconds(event.at_s)}</td>', text(event.text, 300)) for event in happened[:ROWS_MAX]
+        (f'<td class="n">{formatting.seconds(event.at_s)}</td>', text(event.text, 300)) for event in happened[:ROWS_MAX]
     ]
     listed = table(
         "Events, in seconds since the start of the run", ("at", "event"), rows, words=0, last_words=1, fit=True
@@ -207,15 +215,15 @@ def workers(record: RunRecord) -> str:
         [
             (
                 "busiest worker",
-                data(client["cpu_percent_of_core"], figures.plain_percent(client["cpu_percent_of_core"])),
+                data(client["cpu_percent_of_core"], formatting.plain_percent(client["cpu_percent_of_core"])),
             ),
             ("woke late, mean", _optional_ms(client.get("wakeup_mean_ms"))),  # not known of older runs
             (
                 "woke late, p99",
-                f"{data(client['wakeup_p99_ms'], figures.ms(client['wakeup_p99_ms']))} ms:"
+                f"{data(client['wakeup_p99_ms'], formatting.ms(client['wakeup_p99_ms']))} ms:"
                 " percentiles may be off by as much",
             ),
-            ("paused", figures.plain_percent(client.get("gap_percent"))),
+            ("paused", formatting.plain_percent(client.get("paused_percent", client.get("gap_percent")))),
             ("own overhead", _optional_ms(client["overhead_ms"])),
             ("delivered load", _delivered(summary.get("delivered") or {})),
             ("connections", html(login_words(client.get("connections") or {}))),
@@ -230,11 +238,11 @@ def workers(record: RunRecord) -> str:
             text("–" if machine is None else machine.hostname, 80),
             short("–" if machine is None else machine.version),
             short(one["status"]),
-            number(one["succeeded"], figures.count(one["succeeded"])),
-            number(one["failed"], figures.count(one["failed"])),
-            number(one["qps"], figures.rate(one["qps"])),
-            number(one["cpu_percent_of_core"], figures.plain_percent(one["cpu_percent_of_core"])),
-            number(one["wakeup_p99_ms"], figures.ms(one["wakeup_p99_ms"])),
+            number(one["succeeded"], formatting.count(one["succeeded"])),
+            number(one["failed"], formatting.count(one["failed"])),
+            number(one["qps"], formatting.rate(one["qps"])),
+            number(one["cpu_percent_of_core"], formatting.plain_percent(one["cpu_percent_of_core"])),
+            number(one["wakeup_p99_ms"], formatting.ms(one["wakeup_p99_ms"])),
         ]
 
     head = ("worker", "machine", "version", "status", "succeeded", "failed", "per s", "CPU of a core", "woke late, ms")
@@ -267,25 +275,25 @@ def enrichment(record: RunRecord) -> str:
     covered, total, coverage = found.get("enriched"), found.get("total"), found.get("coverage_percent")
     said = facts(
         [
-            ("coverage", f"{data(coverage, figures.plain_percent(coverage))} of the logged statements"),
-            ("statements", f"{data(covered, figures.count(covered))} of {data(total, figures.count(total))}"),
+            ("coverage", f"{data(coverage, formatting.plain_percent(coverage))} of the logged statements"),
+            ("statements", f"{data(covered, formatting.count(covered))} of {data(total, formatting.count(total))}"),
             ("status", html(str(found.get("status") or ""))),
         ]
     )
     said += note(f"Not all, because: {html(str(found['reason']), 1_000)}.") if found.get("reason") else ""
     ledger = found.get("ledger_ms") or {}
     rows = (
-        (text(name.replace("_", " "), 60), *(number(part.get(key), figures.ms(part.get(key))) for key in LEDGER))
+        (text(name.replace("_", " "), 60), *(number(part.get(key), formatting.ms(part.get(key))) for key in LEDGER))
         for name, part in sorted(ledger.items(), key=lambda item: _order(item[0]))
     )
-    samples = figures.count(found.get("ledger_samples"))
+    samples = formatting.count(found.get("ledger_samples"))
     caption = f"Where the time went, ms, of {samples} statements"
     return said + (table(caption, ("part", *LEDGER), rows) if ledger else "")
 
 
 def _order(part: str) -> tuple[int, str]:
     """As the tables name the parts; JSON of a table keeps no order."""
-    return (PARTS.index(part) if part in PARTS else len(PARTS), part)
+    return (SERVER_TIME_KINDS.index(part) if part in SERVER_TIME_KINDS else len(SERVER_TIME_KINDS), part)
 
 
 def logs(record: RunRecord) -> str:
@@ -301,7 +309,7 @@ def logs(record: RunRecord) -> str:
         (
             short(_moment(min(moments))),
             short(_moment(max(moments)) if len(moments) > 1 else ""),
-            number(len(moments), figures.count(len(moments))),
+            number(len(moments), formatting.count(len(moments))),
             short(who),
             short(level),
             text(message, 300),
@@ -341,7 +349,7 @@ def _run_command(record: RunRecord) -> Iterator[str]:
 
 
 def _optional_ms(value: float | None) -> str:
-    return "" if value is None else f"{data(value, figures.ms(value))} ms"
+    return "" if value is None else f"{data(value, formatting.ms(value))} ms"
 
 
 def _moment(moment: datetime | None) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from loadgen.model.counts import Counts
-from loadgen.report import foreign
-from loadgen.report.record import RunRecord
-from loadgen.report.timeline import Second
+from loadgen.report import escaping
+from loadgen.results.records import RunRecord
+from loadgen.results.timeline import RunSecond
 from loadgen.units import NS_PER_MS
 
 COLUMNS = (
@@ -26,14 +26,14 @@ def intervals_csv(record: RunRecord) -> str:
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow(
-        [*COLUMNS, *(foreign.csv(f"{name} {kind}") for name in names for kind in ("succeeded", "failed"))],
+        [*COLUMNS, *(escaping.csv(f"{name} {kind}") for name in names for kind in ("succeeded", "failed"))],
     )
     for second in record.seconds:
         writer.writerow([*_cells(record, second), *_statements(second, names)])
     return written.getvalue()
 
 
-def _cells(record: RunRecord, second: Second) -> Iterator[object]:
+def _cells(record: RunRecord, second: RunSecond) -> Iterator[object]:
     assert record.started is not None, "there are no seconds before the start"
     counts, times = second.counts, second.every_response
     moment = record.started + timedelta(seconds=second.at_s)
@@ -52,7 +52,7 @@ def _cells(record: RunRecord, second: Second) -> Iterator[object]:
     yield from (second.executing, second.target, _number(second.cpu_percent), _number(second.memory_percent))
 
 
-def _statements(second: Second, names: list[str]) -> Iterator[int]:
+def _statements(second: RunSecond, names: list[str]) -> Iterator[int]:
     for name in names:
         counts = second.statements.get(name, Counts())
         yield from (counts.succeeded, counts.failed)

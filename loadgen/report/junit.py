@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadgen.log import printable
-from loadgen.report import figures, foreign
-from loadgen.report.record import RunRecord
+from loadgen.report import escaping, formatting
+from loadgen.results.records import RunRecord
 
 
 def junit_xml(record: RunRecord) -> str:
     """A run that failed or was stopped is an error; one that is INVALID, or missed a threshold, is a failure."""
     summary = record.summary
-    name = f"loadgen.{foreign.xml(str(summary['scenario']), 200)}"
+    name = f"loadgen.{escaping.xml(str(summary['scenario']), 200)}"
     suite = ElementTree.Element("testsuite", name=name)
     _properties(suite, record)
     cases = [_run_case(summary), _validity_case(summary), *map(_threshold_case, summary["thresholds"])]
@@ -25,9 +25,9 @@ def junit_xml(record: RunRecord) -> str:
     suite.set("failures", str(sum(case.find("failure") is not None for case in cases)))
     suite.set("errors", str(sum(case.find("error") is not None for case in cases)))
     suite.set("skipped", "0")
-    suite.set("time", figures.exact(summary["measured_seconds"]))
+    suite.set("time", formatting.exact(summary["measured_seconds"]))
     if summary["started_at"]:
-        suite.set("timestamp", foreign.xml(str(summary["started_at"]).removesuffix("Z"), 40))
+        suite.set("timestamp", escaping.xml(str(summary["started_at"]).removesuffix("Z"), 40))
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)
@@ -40,17 +40,17 @@ def _properties(suite: ElementTree.Element, record: RunRecord) -> None:
         "run_id": summary["run_id"],
         "verdict": summary["verdict"],
         "template_id": record.template_id,
-        "qps": figures.exact(summary["totals"]["qps"]),
-        **{f"latency_{name}_ms": figures.exact(summary["latency_ms"].get(name)) for name in figures.PERCENTILES},
+        "qps": formatting.exact(summary["totals"]["qps"]),
+        **{f"latency_{name}_ms": formatting.exact(summary["latency_ms"].get(name)) for name in formatting.PERCENTILES},
     }
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in values.items():
-        ElementTree.SubElement(properties, "property", name=name, value=foreign.xml(str(value)))
+        ElementTree.SubElement(properties, "property", name=name, value=escaping.xml(str(value)))
 
 
 def _run_case(summary: Mapping[str, Any]) -> ElementTree.Element:
     case = ElementTree.Element("testcase", name="the run was carried through")
-    case.set("time", figures.exact(summary["measured_seconds"]))
+    case.set("time", formatting.exact(summary["measured_seconds"]))
     if summary["verdict"] in ("error", "cancelled"):
         _say(case, "error", summary["status"], summary["exit_reason"])
     return case
@@ -64,12 +64,12 @@ def _validity_case(summary: Mapping[str, Any]) -> ElementTree.Element:
 
 
 def _threshold_case(threshold: Mapping[str, Any]) -> ElementTree.Element:
-    case = ElementTree.Element("testcase", name=foreign.xml(threshold["check"]), time="0")
+    case = ElementTree.Element("testcase", name=escaping.xml(threshold["check"]), time="0")
     if not threshold["passed"]:
-        _say(case, "failure", "threshold", f"measured {figures.judged(threshold)}")
+        _say(case, "failure", "threshold", f"measured {formatting.judged(threshold)}")
     return case
 
 
 def _say(case: ElementTree.Element, kind: str, category: str, text: str) -> None:
-    said = ElementTree.SubElement(case, kind, type=foreign.xml(category), message=printable(text, foreign.LINE_MAX))
-    said.text = foreign.xml(text, foreign.BLOCK_MAX)
+    said = ElementTree.SubElement(case, kind, type=escaping.xml(category), message=printable(text, escaping.LINE_MAX))
+    said.text = escaping.xml(text, escaping.BLOCK_MAX)

@@ -18,7 +18,7 @@ from loadgen.scenario.as_written import ONE_VALUE, as_written, key_as_written
 # Parts of a stored scenario that do not change what is measured.
 _NO_MATTER = ("name", "description", "labels", "thresholds", "control", "enrichment", "notify")
 _NOTED = ("loadgen", "python", "platform", "server", "shared_warehouse")  # of the environment: shown when they differ
-DECISIVE = ("cores", "driver_major", "driver_lightened")  # of the environment: they forbid a comparison
+FORBIDDING_KEYS = ("cores", "driver_major", "driver_lightened")  # of the environment: they forbid a comparison
 _FIRST = (
     "load.mode",
     "load",
@@ -30,7 +30,7 @@ _FIRST = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class SettingDifference:
     """One setting that two runs do not share."""
 
     key: str
@@ -45,7 +45,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class RunConditions:
     """What a run was made with: the stored scenario, and what was found around it."""
 
     config: Mapping[str, Any]
@@ -54,7 +54,7 @@ class Setting:
     warehouse_sizes: tuple[str, ...]  # seen while it ran, each once, in order
 
 
-def unfit(letter: str, run_id: str, status: str, summary: Mapping[str, Any] | None) -> str | None:
+def why_not_comparable(letter: str, run_id: str, status: str, summary: Mapping[str, Any] | None) -> str | None:
     """Why this run cannot be compared with any; None: it can."""
     if status != "COMPLETED":
         return f"{letter} ({run_id}) is {status}, and not COMPLETED"
@@ -68,23 +68,23 @@ def unfit(letter: str, run_id: str, status: str, summary: Mapping[str, Any] | No
     return None
 
 
-def differences(a: Setting, b: Setting, varied: Sequence[str] = ()) -> tuple[Difference, ...]:
+def differences(a: RunConditions, b: RunConditions, varied: Sequence[str] = ()) -> tuple[SettingDifference, ...]:
     """Everything that is not the same, by key; what forbids a comparison first."""
     names = tuple(map(key_as_written, varied))
     found = [
-        Difference(key=key, a=first, b=second, matters=_matters(key), varied=_is_at_or_below(key, names))
+        SettingDifference(key=key, a=first, b=second, matters=_matters(key), varied=_is_at_or_below(key, names))
         for key, first, second in _apart("", _settings(a), _settings(b))
     ]
     return tuple(sorted(found, key=lambda one: (not one.forbids, not one.matters, _rank(one.key), one.key)))
 
 
-def unused(varied: Iterable[str], found: Iterable[Difference]) -> list[str]:
+def unmatched_keys(varied: Iterable[str], found: Iterable[SettingDifference]) -> list[str]:
     """Keys the user named that do not differ: perhaps they are misspelt."""
     keys = [one.key for one in found]
     return [name for name in varied if not any(_is_at_or_below(key, [key_as_written(name)]) for key in keys)]
 
 
-def _settings(setting: Setting) -> dict[str, Any]:
+def _settings(setting: RunConditions) -> dict[str, Any]:
     written, environment = as_written(setting.config), setting.environment
     return {
         **written,
@@ -131,7 +131,7 @@ def _rank(key: str) -> int:
 def _matters(key: str) -> bool:
     head = key.partition(".")[0]
     if head == "environment":
-        return key.partition(".")[2] in DECISIVE
+        return key.partition(".")[2] in FORBIDDING_KEYS
     return head not in _NO_MATTER
 
 

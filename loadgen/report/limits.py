@@ -60,7 +60,7 @@ Subject = tuple[str | None, Measure]  # of one statement, or of all together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ChangeLimits:
     """The defaults, and what was said instead."""
 
     given: Mapping[Subject, float] = field(default_factory=dict)
@@ -71,9 +71,9 @@ class Limits:
         return self.given.get((None, measure), DEFAULTS[measure]) if own is None else own
 
 
-def parse_limits(texts: Iterable[str]) -> Limits:
+def parse_limits(texts: Iterable[str]) -> ChangeLimits:
     """What --limit says; the last one counts."""
-    return Limits(given=dict(map(_parsed, texts)))
+    return ChangeLimits(given=dict(map(_parsed, texts)))
 
 
 def _parsed(text: str) -> tuple[Subject, float]:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from loadgen.report import figures
+from loadgen.report import formatting
 from loadgen.report.delivered import login_words, percent
-from loadgen.report.foreign import markdown
-from loadgen.report.record import RunRecord
+from loadgen.report.escaping import markdown
+from loadgen.results.records import RunRecord
 from loadgen.units import counted
 
 STATEMENTS_MAX = 60  # rows; the limit of a comment is 65,536 characters
@@ -53,9 +53,9 @@ def _invalid(summary: Mapping[str, Any]) -> Iterator[str]:
 def _thresholds(summary: Mapping[str, Any]) -> Iterator[str]:
     rows = [
         (
-            "✅ met" if one["passed"] else "❌ missed",
-            markdown(figures.check(one), NAME_MAX),
-            figures.judged(one),
+            "✅ met" if one["passed"] else "❔ undecided" if one.get("too_few_samples") else "❌ missed",
+            markdown(formatting.check(one), NAME_MAX),
+            formatting.judged(one),
         )
         for one in summary["thresholds"][:STATEMENTS_MAX]
     ]
@@ -69,14 +69,17 @@ def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
         ("per second", "offered", "succeeded", "failed", "skipped", "cancelled", "error rate"),
         [
             (
-                f"**{figures.rate(totals['qps'])}**",
-                *(figures.count(totals[name]) for name in ("scheduled", "succeeded", "failed", "skipped", "cancelled")),
-                figures.percent(totals["error_rate"]),
+                f"**{formatting.rate(totals['qps'])}**",
+                *(
+                    formatting.count(totals[name])
+                    for name in ("scheduled", "succeeded", "failed", "skipped", "cancelled")
+                ),
+                formatting.percent(totals["error_rate"]),
             )
         ],
     )
     yield (
-        f"{figures.seconds(summary['measured_seconds'])} measured, {counted(summary['connections'], 'connection')},"
+        f"{formatting.seconds(summary['measured_seconds'])} measured, {counted(summary['connections'], 'connection')},"
         f" {counted(summary['workers'], 'worker')}.{_delivered(summary)}"
     )
 
@@ -93,21 +96,21 @@ def _times(record: RunRecord) -> Iterator[str]:
     if summary["lag_ms"]:
         rows.append(("(lag)", {"latency_ms": summary["lag_ms"]}))
     rows += [(markdown(name, NAME_MAX), summary["statements"][name]) for name in names[:STATEMENTS_MAX]]
-    samples = figures.sample_columns([part for _, part in rows])
+    samples = formatting.sample_columns([part for _, part in rows])
     yield _table(
-        ("ms", *samples, "per s", *figures.TIMES.values()),
+        ("ms", *samples, "per s", *formatting.TIMES.values()),
         [
             (
                 name,
                 *counts,
-                figures.rate(part.get("qps")),
-                *(figures.time_of(part["latency_ms"], one) for one in figures.TIMES),
+                formatting.rate(part.get("qps")),
+                *(formatting.time_of(part["latency_ms"], one) for one in formatting.TIMES),
             )
             for (name, part), counts in zip(rows, zip(*samples.values(), strict=True), strict=True)
         ],
     )
-    if figures.CUT_OFF in samples:
-        yield figures.CUT_OFF_NOTE
+    if formatting.CUT_OFF in samples:
+        yield formatting.CUT_OFF_NOTE
     if len(names) > STATEMENTS_MAX:
         yield f"{len(names) - STATEMENTS_MAX} more statements are in report.html."
 
@@ -117,17 +120,17 @@ def _stages(summary: Mapping[str, Any]) -> Iterator[str]:
     rows = [
         (
             markdown(stage["name"], NAME_MAX),
-            figures.level(stage),
-            figures.span(stage),
-            figures.count(stage["succeeded"]),
-            figures.rate(stage["qps"]),
-            figures.percent(stage["error_rate"]),
-            *(figures.time_of(stage["latency_ms"], one) for one in figures.TIMES),
+            formatting.level(stage),
+            formatting.span(stage),
+            formatting.count(stage["succeeded"]),
+            formatting.rate(stage["qps"]),
+            formatting.percent(stage["error_rate"]),
+            *(formatting.time_of(stage["latency_ms"], one) for one in formatting.TIMES),
         )
         for stage in stages[:STAGES_MAX]
     ]
     if rows:
-        head = ("stage", "load", "measured", "count", "per s", "error rate", *figures.TIMES.values())
+        head = ("stage", "load", "measured", "count", "per s", "error rate", *formatting.TIMES.values())
         yield _table(head, rows, left=3)
     if len(stages) > STAGES_MAX:
         yield f"{len(stages) - STAGES_MAX} more stages are in report.html."
@@ -143,7 +146,7 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[str]:
         return
     yield (
         f"**{counted(level, 'connection')}** is the most that held ({markdown(str(found['result']))}):"
-        f" {figures.rate(found['qps'])} per second, p95 {figures.found_p95(summary)} ms."
+        f" {formatting.rate(found['qps'])} per second, p95 {formatting.found_p95(summary)} ms."
         f" {markdown(str(found['reason']), TEXT_MAX)}"
     )
 
@@ -152,7 +155,7 @@ def _errors(summary: Mapping[str, Any]) -> Iterator[str]:
     errors = summary["errors"]
     rows = [
         (
-            figures.count(one["count"]),
+            formatting.count(one["count"]),
             markdown(one.get("statement") or "", NAME_MAX),
             _word(one["category"]),
             _word(str(one["code"] or "–")),
@@ -169,15 +172,15 @@ def _errors(summary: Mapping[str, Any]) -> Iterator[str]:
 def _sessions(summary: Mapping[str, Any]) -> Iterator[str]:
     sessions = summary.get("sessions")
     if sessions is not None:
-        said = ", ".join(f"{figures.count(sessions[name])} {name}" for name in ("created", "expired", "current"))
+        said = ", ".join(f"{formatting.count(sessions[name])} {name}" for name in ("created", "expired", "current"))
         yield f"User sessions: {said}."
 
 
 def _client(summary: Mapping[str, Any]) -> Iterator[str]:
     client = summary["client"]
     yield (
-        f"Load generator: busiest worker at {figures.plain_percent(client['cpu_percent_of_core'])} of its core,"
-        f" threads woke {figures.ms(client['wakeup_p99_ms'])} ms late (p99): percentiles may be off by as much."
+        f"Load generator: busiest worker at {formatting.plain_percent(client['cpu_percent_of_core'])} of its core,"
+        f" threads woke {formatting.ms(client['wakeup_p99_ms'])} ms late (p99): percentiles may be off by as much."
     )
     logins = login_words(client.get("connections") or {})
     if logins:

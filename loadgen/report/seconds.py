@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.control.worker_metrics_snapshots import Snapshot
-from loadgen.metrics.edges import BUCKETS
+from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
+from loadgen.metrics.buckets import BUCKETS
 from loadgen.metrics.interval import CustomMetrics, read_custom_metrics
-from loadgen.metrics.result import WindowResult
+from loadgen.metrics.window import WindowResult
 from loadgen.model.run import Phase
-from loadgen.report.bootstrap import Series
+from loadgen.report.bootstrap import SecondSeries
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,11 @@ class _Second:
     metrics: CustomMetrics
 
 
-def series_of(snapshots: Iterable[Snapshot], windows: Mapping[str, Sequence[WindowResult]]) -> Series:
+def measured_seconds(
+    snapshots: Iterable[MetricsSnapshot], windows: Mapping[str, Sequence[WindowResult]]
+) -> SecondSeries:
     """All workers together. Empty when one of them has left no rows."""
-    rows: dict[str, list[Snapshot]] = {worker_id: [] for worker_id in windows}
+    rows: dict[str, list[MetricsSnapshot]] = {worker_id: [] for worker_id in windows}
     for row in snapshots:
         if row.phase == Phase.MEASUREMENT and row.worker_id in rows:
             rows[row.worker_id].append(row)
@@ -41,7 +43,7 @@ def series_of(snapshots: Iterable[Snapshot], windows: Mapping[str, Sequence[Wind
     return _added([[second.metrics for second in seconds[:length]] for seconds in workers], stages)
 
 
-def _inner(rows: list[Snapshot], measured_s: float) -> list[_Second]:
+def _inner(rows: list[MetricsSnapshot], measured_s: float) -> list[_Second]:
     rows.sort(key=lambda row: row.elapsed_seconds)
     if not rows:
         return []
@@ -51,13 +53,13 @@ def _inner(rows: list[Snapshot], measured_s: float) -> list[_Second]:
     return [_Second(end_s, _metrics(row)) for row, end_s in inside]
 
 
-def _metrics(row: Snapshot) -> CustomMetrics:
+def _metrics(row: MetricsSnapshot) -> CustomMetrics:
     return read_custom_metrics(row.custom_metrics or "")
 
 
 def _added(
     workers: Sequence[Sequence[CustomMetrics]], stages: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
-) -> Series:
+) -> SecondSeries:
     length = len(stages)
     names = dict.fromkeys(name for seconds in workers for second in seconds for name in second.statements)
     seconds_s, sums_ns = np.zeros(length), np.zeros(length)
@@ -71,6 +73,6 @@ def _added(
             for name, counts in second.statements.items():
                 succeeded[name][at] += counts.succeeded
                 failed[name][at] += counts.failed
-    return Series(
+    return SecondSeries(
         seconds=seconds_s, buckets=buckets, sums_ns=sums_ns, succeeded=succeeded, failed=failed, stages=stages
     )

@@ -53,7 +53,7 @@ _USUAL_NIGHTS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
+class BaselineLevel:
     """What a night is tested against."""
 
     centre: float
@@ -68,12 +68,12 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
+class ChangePoint:
     """From one level to another."""
 
     start: int  # the first value of the new level
     confirmed: int  # the value that made it certain
-    before: Baseline
+    before: BaselineLevel
     after: float  # the mean of the values between the two, both included
     at_least: bool = False  # some of them are lower bounds, and so is the mean
 
@@ -83,12 +83,12 @@ class Shift:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class ChangePointAnalysis:
     """What became of a series. Numbers are positions in it."""
 
-    shifts: tuple[Shift, ...]
+    shifts: tuple[ChangePoint, ...]
     suspected: tuple[int, ...]
-    baselines: tuple[Baseline | None, ...]  # before each value; None: too few to say anything
+    baselines: tuple[BaselineLevel | None, ...]  # before each value; None: too few to say anything
     limit: float
     z_suspected: float
 
@@ -110,18 +110,18 @@ class _Rule:
     z_suspected: float
     z_confirmed: float
 
-    def is_suspected(self, value: float, baseline: Baseline) -> bool:
+    def is_suspected(self, value: float, baseline: BaselineLevel) -> bool:
         return abs(value - baseline.centre) > max(self.limit, baseline.reach(1, self.z_suspected))
 
 
-def course_of(
+def detect_change_points(
     values: Sequence[float] | FloatArray,
     *,
     limit: float,
     usual: float,
     alike: int = 1,
     at_least: Collection[int] = (),
-) -> Course:
+) -> ChangePointAnalysis:
     """Night after night, as it would have been judged then. `usual` is a deviation that no spread is known without;
     `alike` is how many series are looked at in the same way, and share the chance of a false alarm. `at_least` are the
     positions of lower bounds: the value of that night is not known, but is not below."""
@@ -131,9 +131,9 @@ def course_of(
         z_suspected=_shared(_SUSPECTED_Z, alike),
         z_confirmed=_shared(_CONFIRMED_Z, alike),
     )
-    shifts: list[Shift] = []
+    shifts: list[ChangePoint] = []
     suspected: list[int] = []
-    baselines: list[Baseline | None] = []
+    baselines: list[BaselineLevel | None] = []
     segment = _Segment()
     for night, value in enumerate(map(float, values)):
         baseline = segment.baseline(rule.usual)
@@ -150,7 +150,7 @@ def course_of(
             segment = segment.since(shift)
         elif rule.is_suspected(value, baseline):
             suspected.append(night)
-    return Course(
+    return ChangePointAnalysis(
         shifts=tuple(shifts),
         suspected=tuple(suspected),
         baselines=tuple(baselines),
@@ -171,15 +171,15 @@ class _Segment:
     """Nights of one level, and what was known of the level before."""
 
     nights: tuple[_Night, ...] = ()
-    before: Baseline | None = None
+    before: BaselineLevel | None = None
 
     def with_night(self, night: _Night) -> _Segment:
         return _Segment((*self.nights, night), self.before)
 
-    def since(self, shift: Shift) -> _Segment:
+    def since(self, shift: ChangePoint) -> _Segment:
         return _Segment(tuple(night for night in self.nights if night.position >= shift.start), shift.before)
 
-    def baseline(self, usual: float, without_last: int = 0) -> Baseline | None:
+    def baseline(self, usual: float, without_last: int = 0) -> BaselineLevel | None:
         """Of all nights but the last so many. Lower bounds are left out: they would pull the centre down."""
         known = self.nights[: len(self.nights) - without_last][-NIGHTS_MAX:]
         values = np.array([night.value for night in known if not night.bound])
@@ -190,7 +190,7 @@ class _Segment:
         return None
 
 
-def _confirmed(segment: _Segment, rule: _Rule) -> Shift | None:
+def _confirmed(segment: _Segment, rule: _Rule) -> ChangePoint | None:
     for together in range(2, min(TOGETHER_MAX, len(segment.nights)) + 1):
         baseline = segment.baseline(rule.usual, without_last=together)
         if baseline is None:
@@ -204,7 +204,7 @@ def _confirmed(segment: _Segment, rule: _Rule) -> Shift | None:
         all_show_it = weakest > abs(mean) / 2  # else one of them may have made the mean what it is
         z = rule.z_confirmed if baseline.nights >= NIGHTS_MIN else rule.z_suspected  # few nights are tested like this
         if all_show_it and abs(mean) > max(rule.limit, baseline.reach(together, z)):
-            return Shift(
+            return ChangePoint(
                 start=nights[0].position,
                 confirmed=nights[-1].position,
                 before=baseline,
@@ -214,14 +214,14 @@ def _confirmed(segment: _Segment, rule: _Rule) -> Shift | None:
     return None
 
 
-def _baseline(values: FloatArray, usual: float, usual_nights: float) -> Baseline:
+def _baseline(values: FloatArray, usual: float, usual_nights: float) -> BaselineLevel:
     middle = float(np.median(values))
     deviation = max(_MAD * float(np.median(np.abs(values - middle))), usual / 2)
     pulled = np.clip(values, middle - _PULLED_IN * deviation, middle + _PULLED_IN * deviation)
     own = _EFFICIENCY * (len(values) - 1)
     freedom = own + usual_nights
     variance = (own * float(pulled.var(ddof=1)) + usual_nights * usual**2) / freedom
-    return Baseline(centre=float(pulled.mean()), spread=math.sqrt(variance), freedom=freedom, nights=len(values))
+    return BaselineLevel(centre=float(pulled.mean()), spread=math.sqrt(variance), freedom=freedom, nights=len(values))
 
 
 def _student(z: float, freedom: float) -> float:

@@ -10,10 +10,10 @@ from typing import Any
 
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.percentile import PERCENTILES, Quantile, maximum, mean, quantile
-from loadgen.metrics.result import Merged
 from loadgen.metrics.stalls import stalls_document
 from loadgen.metrics.tally import StatementTally
-from loadgen.model.sessions import SessionCounts
+from loadgen.metrics.window import MergedWindows
+from loadgen.model.sessions import UserSessionCounts
 from loadgen.model.workload import Statement, StatementKind
 from loadgen.report.client_health import ClientHealth
 from loadgen.report.delivered import Delivered
@@ -48,6 +48,7 @@ _ORDER = (
         "wakeup_mean_ms",
         "wakeup_p99_ms",
         "gap_percent",
+        "paused_percent",
     ),
     *("others_cores", "overhead_ms", "saturated", "client"),
     *("opened", "reopened", "refused", "last_refused", "at", "second", "text"),
@@ -64,6 +65,7 @@ _FRACTIONS = {
         "wakeup_mean_ms",
         "wakeup_p99_ms",
         "gap_percent",
+        "paused_percent",
         "others_cores",
         "overhead_ms",
     ),
@@ -72,7 +74,7 @@ _FRACTIONS = {
 }
 
 
-class Verdict(StrEnum):
+class RunVerdict(StrEnum):
     PASSED = "passed"
     FAILED = "failed"  # a threshold
     INVALID = "invalid"
@@ -102,7 +104,7 @@ class StageResult:
     starts_s: float  # since the start of the run
     connections: int | None  # of a closed loop
     rate_per_second: float | None  # of an open loop
-    merged: Merged
+    merged: MergedWindows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +117,7 @@ class RunFacts:
     started_at: str | None
     connections: int
     statements: Sequence[Statement]
-    merged: Merged
+    merged: MergedWindows
     invalid: Sequence[str]
     checked: Sequence[Checked]
     client: ClientHealth
@@ -128,33 +130,34 @@ class RunFacts:
     enrichment: Mapping[str, Any] = field(default_factory=dict)
     overhead_ms: float | None = None  # what the client adds to the server's time, in the median
     signal: int | None = None  # that ended it
-    sessions: SessionCounts | None = None  # of logical users; None: the scenario has none
+    sessions: UserSessionCounts | None = None  # of logical users; None: the scenario has none
     delivered: Delivered | None = None  # None: what was planned is not known
     logins: Mapping[str, Any] | None = None  # of load connections; None: nobody told
     unstored: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # rows in spools, by worker and kind
 
 
-def verdict_of(facts: RunFacts) -> tuple[Verdict, int, str]:
+def verdict_of(facts: RunFacts) -> tuple[RunVerdict, int, str]:
     """The verdict, the exit code and the reason, in the order that decides when several apply."""
     if facts.status == "FAILED":
-        return Verdict.ERROR, 4, facts.reason
+        return RunVerdict.ERROR, 4, facts.reason
     if facts.status == "CANCELLED":
-        return Verdict.CANCELLED, 128 + (facts.signal or signal.SIGINT), facts.reason
+        return RunVerdict.CANCELLED, 128 + (facts.signal or signal.SIGINT), facts.reason
     if facts.signal is not None:  # it had measured all, and somebody did not want to wait for its end
         name = signal.Signals(facts.signal).name
-        return Verdict.CANCELLED, 128 + facts.signal, f"stopped by {name} after the measurement ({facts.reason})"
+        return RunVerdict.CANCELLED, 128 + facts.signal, f"stopped by {name} after the measurement ({facts.reason})"
     if facts.invalid:
-        return Verdict.INVALID, 5, "; ".join(facts.invalid)
+        return RunVerdict.INVALID, 5, "; ".join(facts.invalid)
     missed = [_missed(checked) for checked in facts.checked if not checked.passed]
     if missed:
-        return Verdict.FAILED, 10, f"not met: {', '.join(missed)}"
+        return RunVerdict.FAILED, 10, f"not met: {', '.join(missed)}"
     if facts.find_max is not None and facts.find_max["max_concurrency"] is None:
-        return Verdict.FAILED, 10, str(facts.find_max["reason"])
-    return Verdict.PASSED, 0, "every threshold was met" if facts.checked else "done"
+        return RunVerdict.FAILED, 10, str(facts.find_max["reason"])
+    return RunVerdict.PASSED, 0, "every threshold was met" if facts.checked else "done"
 
 
 def _missed(checked: Checked) -> str:
-    marks = [*(["default"] if checked.default else []), *(["only a lower bound is known"] if checked.undecided else [])]
+    why = "too few samples" if checked.too_few else "only a lower bound is known"
+    marks = [*(["default"] if checked.default else []), *([why] if checked.undecided else [])]
     return f"{checked.check} ({', '.join(marks)})" if marks else checked.check
 
 
@@ -186,6 +189,8 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
                 "value": _rounded(checked.value),
                 "passed": checked.passed,
                 **({"at_least": True} if checked.at_least else {}),
+                **({"at_most": True} if checked.at_most else {}),
+                **({"too_few_samples": True} if checked.too_few else {}),
                 **({"default": True} if checked.default else {}),
             }
             for checked in facts.checked
@@ -209,14 +214,14 @@ def with_unstored(summary: Mapping[str, Any], unstored: Mapping[str, Mapping[str
     warnings = [one for one in summary["environment"].get("warnings") or () if not one.startswith(_UNSTORED)]
     if unstored:
         told["unstored"] = {process: dict(rows) for process, rows in sorted(unstored.items())}
-        parts = [f"{process} {counted(rows)}" for process, rows in told["unstored"].items()]
+        parts = [f"{process} {describe_rows(rows)}" for process, rows in told["unstored"].items()]
         warnings.append(f"{_UNSTORED}{'; '.join(parts)}: `loadgen upload {summary['run_id']}` stores them")
     if warnings or "warnings" in summary["environment"]:
         told["environment"] = {**summary["environment"], "warnings": warnings}
     return told
 
 
-def counted(rows: Mapping[str, int]) -> str:
+def describe_rows(rows: Mapping[str, int]) -> str:
     """How many rows of which kind, in words."""
     named = ((count, kind.replace("_", " ")) for kind, count in rows.items())
     return ", ".join(f"{count:,} {kind if count == 1 else f'{kind}s'}" for count, kind in named)
@@ -264,7 +269,7 @@ def _times(whole: StatementTally, *, open_loop: bool) -> dict[str, Any]:
     return {"latency_ms": response, "service_ms": _times_ms(*whole.services), "lag_ms": _times_ms(whole.lag)}
 
 
-def _statements(merged: Merged) -> dict[str, Any]:
+def _statements(merged: MergedWindows) -> dict[str, Any]:
     return {
         name: {
             "succeeded": tally.ended.succeeded,
@@ -276,7 +281,7 @@ def _statements(merged: Merged) -> dict[str, Any]:
     }
 
 
-def _errors(merged: Merged) -> list[dict[str, Any]]:
+def _errors(merged: MergedWindows) -> list[dict[str, Any]]:
     """Most frequent first. A statement of None: more kinds of errors than are told apart by statement."""
     found = [
         {
@@ -314,6 +319,7 @@ def _client(facts: RunFacts) -> dict[str, Any]:
         "wakeup_mean_ms": _rounded(facts.client.wakeup_mean_ms),
         "wakeup_p99_ms": _rounded(facts.client.wakeup_p99_ms),
         "gap_percent": _rounded(facts.client.gap_percent),
+        "paused_percent": _rounded(facts.client.paused_percent),
         "others_cores": _rounded(facts.client.others_cores),
         "overhead_ms": _rounded(facts.overhead_ms),
         "saturated": facts.client.saturated,

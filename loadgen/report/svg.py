@@ -1,7 +1,7 @@
 """Charts as SVG, made here: no script, no library, no network. Colours are CSS classes, so that they follow the page.
 
 A chart has a title and a description for those who cannot see it, lines that carry their names, and room for phases,
-marks, limits and dots. Text in it must have been through loadgen.report.foreign; numbers are ours. No two labels of a
+marks, limits and dots. Text in it must have been through loadgen.report.escaping; numbers are ours. No two labels of a
 chart lie on each other: widths are estimated, and what has no room is shown when it is pointed at.
 """
 
@@ -40,7 +40,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ChartLine:
     name: str
     css: str
     points: tuple[Point, ...]
@@ -49,7 +49,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
+class ChartBand:
     """A phase."""
 
     start: float
@@ -59,7 +59,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dot:
+class ChartDot:
     x: float
     y: float
     css: str
@@ -71,7 +71,7 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class ChartMarker:
     """A vertical line: something happened there."""
 
     at: float
@@ -81,7 +81,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class ChartLimit:
     """A horizontal line: a value that must not be passed."""
 
     value: float
@@ -96,11 +96,11 @@ class Chart:
     description: str
     x: Axis
     y: Axis
-    lines: tuple[Line, ...] = ()
-    bands: tuple[Band, ...] = ()
-    marks: tuple[Mark, ...] = ()
-    limits: tuple[Limit, ...] = ()
-    dots: tuple[Dot, ...] = ()
+    lines: tuple[ChartLine, ...] = ()
+    bands: tuple[ChartBand, ...] = ()
+    marks: tuple[ChartMarker, ...] = ()
+    limits: tuple[ChartLimit, ...] = ()
+    dots: tuple[ChartDot, ...] = ()
     bars: tuple[tuple[float, float, float], ...] = ()  # from, to, height
     x_title: str = ""
     width: int = 960
@@ -243,7 +243,7 @@ def _marks(chart: Chart) -> Iterator[str]:
             yield f'<text class="note {mark.css}" x="{_n(x + 3)}" y="{y}">{mark.label}</text>'
 
 
-def lanes_for(marks: Sequence[Mark], x: Axis, width: int, most: int) -> int:
+def lanes_for(marks: Sequence[ChartMarker], x: Axis, width: int, most: int) -> int:
     """How many lines of labels these marks need above a plot, at most `most`."""
     ends = [-math.inf]
     for mark in (mark for mark in marks if mark.label):
@@ -254,7 +254,7 @@ def lanes_for(marks: Sequence[Mark], x: Axis, width: int, most: int) -> int:
     return min(len(ends), most)
 
 
-def _label_end(at: float, mark: Mark) -> float:
+def _label_end(at: float, mark: ChartMarker) -> float:
     return at + 3 + NOTE_WIDTH * len(unescape(mark.label))
 
 
@@ -279,7 +279,7 @@ def _limits(chart: Chart) -> Iterator[str]:
         lowest += LABEL_GAP
 
 
-def _line(chart: Chart, line: Line) -> Iterator[str]:
+def _line(chart: Chart, line: ChartLine) -> Iterator[str]:
     for known, group in groupby(line.points, key=lambda point: point[1] is not None):
         if not known:
             continue

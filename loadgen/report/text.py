@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loadgen.log import printable
-from loadgen.report import figures
+from loadgen.report import formatting
 from loadgen.report.delivered import login_words, percent
 from loadgen.units import counted
 
@@ -17,7 +17,7 @@ STAGES_MAX = 50
 STAGE_TIMES = ("p50", "p95", "p99")
 ERRORS_MAX = 10
 NAME_MAX = 30  # characters of a name in a table
-ENDLESS = 10**9  # columns of what is no terminal
+UNLIMITED_WIDTH = 10**9  # columns of what is no terminal
 NAME_MIN = 10  # and columns, at least, however narrow the terminal is
 REASON_MAX = 500
 
@@ -32,7 +32,7 @@ VERDICT_COLOURS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     """One line for a terminal: `mark`, the characters that have a colour; `indent`, where the rest of a line that is
     too long goes on."""
 
@@ -49,11 +49,11 @@ def summary_text(summary: Mapping[str, Any], where: str | None = None) -> str:
 
 def summary_lines(
     summary: Mapping[str, Any], where: str | None = None, *, report: str | None = None, width: int | None = None
-) -> list[Line]:
+) -> list[TextLine]:
     """In parts with a blank line between them. Nothing but a path is wider than `width` columns, when it is given."""
-    width = width or ENDLESS
+    width = width or UNLIMITED_WIDTH
     files = [f"{name}: {path}" for name, path in (("report", report), ("files", where)) if path]
-    parts: list[list[Line | str]] = [
+    parts: list[list[TextLine | str]] = [
         [*_verdict(summary), *_thresholds(summary["thresholds"])],
         [*_totals(summary), *_delivered(summary), *_connections(summary), *_sessions(summary)],
         [*_latencies(summary, width)],
@@ -62,26 +62,26 @@ def summary_lines(
         [*_errors(summary["errors"])],
         [*_client(summary["client"]), *files],
     ]
-    lines: list[Line] = []
+    lines: list[TextLine] = []
     for part in parts:
         if part and lines:
-            lines.append(Line(""))
-        lines += (line if isinstance(line, Line) else Line(line) for line in part)
+            lines.append(TextLine(""))
+        lines += (line if isinstance(line, TextLine) else TextLine(line) for line in part)
     return [piece for line in lines for piece in wrapped(line, width)]
 
 
-def verdict_lines(text: str, verdict: str, width: int | None) -> list[Line]:
+def verdict_lines(text: str, verdict: str, width: int | None) -> list[TextLine]:
     """A text that begins with its verdict, for a terminal; tables in it are as narrow as they have to be."""
     first, *others = text.splitlines()
-    lines = [Line(first, verdict.upper(), VERDICT_COLOURS.get(verdict))]
-    lines += (Line(line, indent=len(line) - len(line.lstrip()) + 2) for line in others)
+    lines = [TextLine(first, verdict.upper(), VERDICT_COLOURS.get(verdict))]
+    lines += (TextLine(line, indent=len(line) - len(line.lstrip()) + 2) for line in others)
     return [piece for line in lines for piece in wrapped(line, width)]
 
 
-def wrapped(line: Line, width: int | None) -> Iterator[Line]:
+def wrapped(line: TextLine, width: int | None) -> Iterator[TextLine]:
     """The line in pieces of at most `width` columns, when it is given, cut between words; a longer word stays whole."""
-    width = width or ENDLESS
-    pieces, rest = [], printable(line.text, ENDLESS)
+    width = width or UNLIMITED_WIDTH
+    pieces, rest = [], printable(line.text, UNLIMITED_WIDTH)
     while columns(rest) > width and (place := _last_gap(rest, width)):
         pieces.append(rest[:place].rstrip())
         rest = " " * line.indent + rest[place:].lstrip()
@@ -98,33 +98,36 @@ def _last_gap(text: str, width: int) -> int:
     return max((place for place in gaps if columns(text[:place]) <= width), default=gaps[0] if gaps else 0)
 
 
-def _verdict(summary: Mapping[str, Any]) -> Iterator[Line]:
+def _verdict(summary: Mapping[str, Any]) -> Iterator[TextLine]:
     """What made a run invalid is said once, a line for each reason."""
     verdict = str(summary["verdict"])
     word, colour = verdict.upper(), VERDICT_COLOURS.get(verdict)
     head = f"{word}  {printable(summary['scenario'], 80)}  run {summary['run_id']}"
     reason = "" if verdict == "invalid" else f": {printable(summary['exit_reason'], REASON_MAX)}"
-    yield Line(head + reason, word, colour)
+    yield TextLine(head + reason, word, colour)
     for why in summary["validity"]["reasons"]:
-        yield Line(f"  invalid: {printable(why, REASON_MAX)}", "invalid:", "yellow", indent=11)
+        yield TextLine(f"  invalid: {printable(why, REASON_MAX)}", "invalid:", "yellow", indent=11)
     for warning in summary["environment"].get("warnings") or ():
-        yield Line(f"  warning: {printable(str(warning), REASON_MAX)}", "warning:", "yellow", indent=11)
+        yield TextLine(f"  warning: {printable(str(warning), REASON_MAX)}", "warning:", "yellow", indent=11)
 
 
-def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> Iterator[TextLine]:
     for threshold in thresholds:
         mark, colour = ("ok", "green") if threshold["passed"] else ("MISS", "red")
-        said = f"{printable(figures.check(threshold), 80)}: measured {figures.judged(threshold)}"
-        yield Line(f"  {mark:<4} {said}", mark, colour, indent=7)
+        if threshold.get("too_few_samples"):
+            mark, colour = "?", "yellow"
+        measured = "" if threshold.get("too_few_samples") else "measured "
+        said = f"{printable(formatting.check(threshold), 80)}: {measured}{formatting.judged(threshold)}"
+        yield TextLine(f"  {mark:<4} {said}", mark, colour, indent=7)
 
 
 def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
     totals = summary["totals"]
     yield (
-        f"{figures.rate(totals['qps'])} statements/s over {figures.seconds(summary['measured_seconds'])},"
+        f"{formatting.rate(totals['qps'])} statements/s over {formatting.seconds(summary['measured_seconds'])},"
         f" {counted(summary['connections'], 'connection')}, {counted(summary['workers'], 'worker')}"
     )
-    share = f" ({figures.percent(totals['error_rate'])})" if totals["failed"] else ""
+    share = f" ({formatting.percent(totals['error_rate'])})" if totals["failed"] else ""
     said = [f"{totals['succeeded']:,} succeeded", f"{totals['failed']:,} failed{share}"]
     if not summary["lag_ms"]:  # a closed loop: what is sent is what there is
         said += [f"{totals[name]:,} {name}" for name in ("skipped", "cancelled") if totals[name]]
@@ -155,7 +158,7 @@ def _connections(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"connections: {said}"
     for refusal in (logins.get("last_refused") or ())[-1:]:
         code = "" if refusal["code"] is None else f"{refusal['code']}: "
-        at = "" if refusal["second"] is None else f" at {figures.seconds(max(0.0, refusal['second']))}"
+        at = "" if refusal["second"] is None else f" at {formatting.seconds(max(0.0, refusal['second']))}"
         worker_id = printable(refusal["worker_id"], NAME_MAX)
         yield f"  last refused{at}, {worker_id}: {code}{printable(refusal['text'], 120)}"
 
@@ -168,10 +171,10 @@ def _sessions(summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _per_s(count: int, summary: Mapping[str, Any]) -> str:
     seconds = summary["measured_seconds"]
-    return f" ({figures.rate(count / seconds)}/s)" if seconds else ""
+    return f" ({formatting.rate(count / seconds)}/s)" if seconds else ""
 
 
-def _latencies(summary: Mapping[str, Any], width: int) -> Iterator[Line | str]:
+def _latencies(summary: Mapping[str, Any], width: int) -> Iterator[TextLine | str]:
     statements = summary["statements"]
     rows = {"all": summary["totals"] | {"latency_ms": summary["latency_ms"]}}
     if summary["lag_ms"]:
@@ -179,11 +182,16 @@ def _latencies(summary: Mapping[str, Any], width: int) -> Iterator[Line | str]:
     shown_names = list(statements)[:STATEMENTS_MAX]
     names = [*rows, *(printable(name, NAME_MAX) for name in shown_names)]
     parts = [*rows.values(), *(statements[name] for name in shown_names)]
-    samples = figures.sample_columns(parts)
+    samples = formatting.sample_columns(parts)
     for shown in _ever_fewer_times():
-        head = ("ms", *samples, "per s", *(figures.TIMES[one] for one in shown))
+        head = ("ms", *samples, "per s", *(formatting.TIMES[one] for one in shown))
         cells = [
-            (name, *counts, figures.rate(part.get("qps")), *(figures.time_of(part["latency_ms"], one) for one in shown))
+            (
+                name,
+                *counts,
+                formatting.rate(part.get("qps")),
+                *(formatting.time_of(part["latency_ms"], one) for one in shown),
+            )
             for name, part, counts in zip(names, parts, zip(*samples.values(), strict=True), strict=True)
         ]
         lines = _table(head, cells, width)
@@ -193,8 +201,8 @@ def _latencies(summary: Mapping[str, Any], width: int) -> Iterator[Line | str]:
         room = max(NAME_MIN, max(columns(row[0]) for row in cells) - columns(lines[0]) + width)
         lines = _table(head, [(_cut(name, room), *numbers) for name, *numbers in cells], width)
     yield from lines
-    if figures.CUT_OFF in samples:
-        yield figures.CUT_OFF_NOTE
+    if formatting.CUT_OFF in samples:
+        yield formatting.CUT_OFF_NOTE
     if len(statements) > STATEMENTS_MAX:
         yield f"{counted(len(statements) - STATEMENTS_MAX, 'more statement')}: see the report"
 
@@ -207,11 +215,11 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         [
             (
                 printable(stage["name"], NAME_MAX),
-                figures.level(stage).replace("connection", "conn"),
-                figures.seconds(stage["measured_seconds"]),
-                figures.rate(stage["qps"]),
-                figures.percent(stage["error_rate"]),
-                *(figures.time_of(stage["latency_ms"], name) for name in STAGE_TIMES),
+                formatting.level(stage).replace("connection", "conn"),
+                formatting.seconds(stage["measured_seconds"]),
+                formatting.rate(stage["qps"]),
+                formatting.percent(stage["error_rate"]),
+                *(formatting.time_of(stage["latency_ms"], name) for name in STAGE_TIMES),
             )
             for stage in stages[:STAGES_MAX]
         ],
@@ -221,14 +229,14 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _ever_fewer_times() -> Iterator[list[str]]:
-    shown = list(figures.TIMES)
+    shown = list(formatting.TIMES)
     yield shown
     for name in _GIVE_WAY:
         shown = [one for one in shown if one != name]
         yield shown
 
 
-def _find_max(summary: Mapping[str, Any]) -> Iterator[Line | str]:
+def _find_max(summary: Mapping[str, Any]) -> Iterator[TextLine | str]:
     found = summary["find_max"]
     if not found:
         return
@@ -236,8 +244,8 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[Line | str]:
     yield f"find-max: {printable(str(found['reason']), REASON_MAX)}"
     if level is not None:
         yield (
-            f"at {counted(level, 'connection')}: {figures.rate(found['qps'])} statements/s,"
-            f" p95 {figures.found_p95(summary)} ms, confidence {printable(str(found['confidence']), NAME_MAX)}"
+            f"at {counted(level, 'connection')}: {formatting.rate(found['qps'])} statements/s,"
+            f" p95 {formatting.found_p95(summary)} ms, confidence {printable(str(found['confidence']), NAME_MAX)}"
         )
     steps = found["steps"]
     if not steps:
@@ -247,53 +255,53 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[Line | str]:
         [
             (
                 str(step["step"]),
-                figures.count(step["target"]),
-                figures.rate(step["qps"]),
-                figures.time_of(step.get("latency_ms") or {"p95": step["p95_ms"]}, "p95"),
-                figures.count(step["failed"]),
+                formatting.count(step["target"]),
+                formatting.rate(step["qps"]),
+                formatting.time_of(step.get("latency_ms") or {"p95": step["p95_ms"]}, "p95"),
+                formatting.count(step["failed"]),
             )
             for step in steps
         ],
     )
     outcomes = ["outcome", *(printable(f"{step['outcome']}: {step['reason']}", 120) for step in steps)]
     for line, outcome in zip(numbers, outcomes, strict=True):
-        yield Line(f"{line}  {outcome}", indent=columns(line) + 2)
+        yield TextLine(f"{line}  {outcome}", indent=columns(line) + 2)
 
 
-def _errors(errors: Sequence[Mapping[str, Any]]) -> Iterator[Line | str]:
+def _errors(errors: Sequence[Mapping[str, Any]]) -> Iterator[TextLine | str]:
     for error in errors[:ERRORS_MAX]:
         code = "" if error["code"] is None else f" {error['code']}"
         statement = f"{printable(error['statement'], NAME_MAX)}: " if error.get("statement") else ""
         kind = f"{error['count']:,} × {statement}{error['category']}{code}"
-        yield Line(f"  {kind}: {printable(error['example'], 120)}", kind, "red", indent=4)
+        yield TextLine(f"  {kind}: {printable(error['example'], 120)}", kind, "red", indent=4)
     if len(errors) > ERRORS_MAX:
         yield f"  {counted(len(errors) - ERRORS_MAX, 'more kind')} of errors: see the report"
 
 
-def _client(client: Mapping[str, Any]) -> Iterator[Line]:
+def _client(client: Mapping[str, Any]) -> Iterator[TextLine]:
     """How loaded this side was; nothing is said when no worker has told."""
     said = []
     if client["cpu_percent_of_core"] is not None:
         said.append(f"busiest worker used {client['cpu_percent_of_core']:.0f} % of its core")
     if client["wakeup_p99_ms"] is not None:
         mean = client.get("wakeup_mean_ms")  # not known of older runs
-        average = "" if mean is None else f", {figures.ms(mean)} ms on average"
-        said.append(f"threads woke {figures.ms(client['wakeup_p99_ms'])} ms late (p99{average})")
+        average = "" if mean is None else f", {formatting.ms(mean)} ms on average"
+        said.append(f"threads woke {formatting.ms(client['wakeup_p99_ms'])} ms late (p99{average})")
     if client["overhead_ms"] is not None:
-        said.append(f"{figures.ms(client['overhead_ms'])} ms added to the server's time (median)")
+        said.append(f"{formatting.ms(client['overhead_ms'])} ms added to the server's time (median)")
     if said:
         saturated = "SATURATED" if client["saturated"] else ""
-        yield Line(f"client: {', '.join(said)}{saturated and f'; {saturated}'}", saturated, "yellow", indent=8)
+        yield TextLine(f"client: {', '.join(said)}{saturated and f'; {saturated}'}", saturated, "yellow", indent=8)
     if client["wakeup_p99_ms"] is not None:
-        yield Line(
-            f"  percentiles may be up to {figures.ms(client['wakeup_p99_ms'])} ms too high because of it", indent=4
+        yield TextLine(
+            f"  percentiles may be up to {formatting.ms(client['wakeup_p99_ms'])} ms too high because of it", indent=4
         )
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int = ENDLESS) -> list[str]:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int = UNLIMITED_WIDTH) -> list[str]:
     """The first column to the left, numbers to the right: in columns of eight, so that one run is easily compared with
     another, or narrower ones when the terminal is."""
     widths = [max(map(columns, column)) for column in zip(head, *rows, strict=True)]

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from loadgen.report import figures
+from loadgen.report import formatting
 from loadgen.report.compare_text import said
-from loadgen.report.foreign import html
-from loadgen.report.html_parts import note, number, section, short, table, whole
-from loadgen.report.html_style import POLICY, STYLE
+from loadgen.report.escaping import html
 from loadgen.report.limits import Measure
-from loadgen.report.svg import Axis, Chart, Dot, Line, Mark, linear_axis, svg
-from loadgen.report.trend import Night, Subject, Track, Trend, Verdict, amount, counted
+from loadgen.report.page_parts import note, number, section, short, table, whole
+from loadgen.report.page_style import POLICY, STYLE
+from loadgen.report.scenario_trend import MetricTrend, Subject, Trend, TrendRun, TrendVerdict, amount, count_phrase
+from loadgen.report.svg import Axis, Chart, ChartDot, ChartLine, ChartMarker, linear_axis, svg
 from loadgen.report.trend_text import (
     SIDES,
     change_text,
@@ -29,10 +29,10 @@ CHARTS_MAX = 30
 ROWS_MAX = 500
 
 _CLASSES = {
-    Verdict.REGRESSION: "failed",
-    Verdict.SUSPECTED: "invalid",
-    Verdict.UNDECIDED: "invalid",
-    Verdict.LEARNING: "cancelled",
+    TrendVerdict.REGRESSION: "failed",
+    TrendVerdict.SUSPECTED: "invalid",
+    TrendVerdict.UNDECIDED: "invalid",
+    TrendVerdict.LEARNING: "cancelled",
 }
 _TITLES = {
     Measure.P95: "Response time, p95",
@@ -84,7 +84,7 @@ def _numbers(trend: Trend) -> str:
     return section("numbers", "The newest run", table("metrics of the newest run", head, rows, last_words=words))
 
 
-def _metric(trend: Trend, track: Track, *, compared: bool) -> list[str]:
+def _metric(trend: Trend, track: MetricTrend, *, compared: bool) -> list[str]:
     name, newest = short(track.name, 200), number(track.values[-1], newest_text(track))
     if not compared:
         return [name, newest]
@@ -92,7 +92,7 @@ def _metric(trend: Trend, track: Track, *, compared: bool) -> list[str]:
     css = "miss" if word == "REGRESSION" else "ok" if word == "improved" else ""
     return [
         name,
-        number(level, figures.value_of(track.measure, level)),
+        number(level, formatting.value_of(track.measure, level)),
         newest,
         number(newest_change(track), change_text(track)),
         f'<td class="n">{100 * track.limit:g} {"points" if track.measure is Measure.ERROR_RATE else "%"}</td>',
@@ -127,13 +127,13 @@ def _legend(trend: Trend) -> str:
     return " ".join(parts)
 
 
-def _figure(trend: Trend, track: Track, serial: int, last: int) -> str:
+def _figure(trend: Trend, track: MetricTrend, serial: int, last: int) -> str:
     chart = chart_of(trend, track, f"c{serial}", last)
     title = f"<figcaption><strong>{chart.title}</strong></figcaption>"
     return f'<figure>{title}<div class="plot newest">{svg(chart)}</div></figure>'
 
 
-def chart_of(trend: Trend, track: Track, chart_id: str, last: int) -> Chart:
+def chart_of(trend: Trend, track: MetricTrend, chart_id: str, last: int) -> Chart:
     """Values, the range in which they are as usual, and what was found."""
     first = max(len(trend.nights) - last, 0)
     unit = 100.0 if track.measure is Measure.ERROR_RATE else 1.0
@@ -156,8 +156,8 @@ def chart_of(trend: Trend, track: Track, chart_id: str, last: int) -> Chart:
         x=_dates(trend, first),
         y=linear_axis(max(heights, default=1.0) * 1.05 or 1.0, unit=_unit(track.measure)),
         lines=(
-            *(Line(name="", css="s5", points=bound) for bound in bounds),
-            Line(name=_NAMES.get(track.measure, track.measure.value), css="s1", points=values),
+            *(ChartLine(name="", css="s5", points=bound) for bound in bounds),
+            ChartLine(name=_NAMES.get(track.measure, track.measure.value), css="s1", points=values),
         ),
         marks=tuple(_marks(trend, track, first)),
         dots=tuple(_dots(trend, track, first, unit)),
@@ -187,15 +187,15 @@ def _unit(measure: Measure) -> str:
     return {Measure.QPS: "/s", Measure.MAX_CONCURRENCY: "", Measure.ERROR_RATE: " %"}.get(measure, " ms")
 
 
-def _marks(trend: Trend, track: Track, first: int) -> Iterator[Mark]:
+def _marks(trend: Trend, track: MetricTrend, first: int) -> Iterator[ChartMarker]:
     starts = [track.nights[shift.start] for shift in track.course.shifts if track.nights[shift.start] >= first]
     one_day = trend.nights[first].started.date() == trend.nights[-1].started.date()
     for start in starts:
         moment = trend.nights[start].started.strftime(_ONE_DAY[0] if one_day else _MANY_DAYS[0])
-        yield Mark(at=float(start), label=f"since {moment}")
+        yield ChartMarker(at=float(start), label=f"since {moment}")
 
 
-def _changed(track: Track) -> dict[int, str]:
+def _changed(track: MetricTrend) -> dict[int, str]:
     """The values that show a confirmed change, and in which direction."""
     return {
         place: "worse" if track.is_worse(shift.size) else "better"
@@ -204,7 +204,7 @@ def _changed(track: Track) -> dict[int, str]:
     }
 
 
-def _dots(trend: Trend, track: Track, first: int, unit: float) -> Iterator[Dot]:
+def _dots(trend: Trend, track: MetricTrend, first: int, unit: float) -> Iterator[ChartDot]:
     """A point for each run, in the shape of what was found; and a ring around the newest."""
     changed = _changed(track)
     for place, night in enumerate(track.nights):
@@ -212,9 +212,9 @@ def _dots(trend: Trend, track: Track, first: int, unit: float) -> Iterator[Dot]:
             continue
         bound, suspected = place in track.at_least, place in track.course.suspected
         word = changed.get(place, "suspected" if suspected else "")
-        value = figures.value_of(track.measure, track.values[place], at_least=bound)
+        value = formatting.value_of(track.measure, track.values[place], at_least=bound)
         run = trend.nights[night]
-        dot = Dot(
+        dot = ChartDot(
             x=float(night),
             y=unit * track.values[place],
             css={"": "s1", "better": "s3"}.get(word, "s2"),
@@ -266,7 +266,7 @@ def _apart(trend: Trend) -> str:
         parts.append(table("runs that are not comparable with these", head, rows, words=2, last_words=1))
     if trend.left_out:
         last = f" The last of them: {html(trend.last_left_out)}." if trend.last_left_out else ""
-        parts.append(note(f"Left out: {html(counted(trend.left_out))}.{last}"))
+        parts.append(note(f"Left out: {html(count_phrase(trend.left_out))}.{last}"))
     return section("apart", "Not compared with these", *parts) if parts else ""
 
 
@@ -289,6 +289,6 @@ def _runs(trend: Trend, last: int) -> str:
     return section("runs", "Runs", table("runs of this series, newest first", head, rows, words=2))
 
 
-def _value(night: Night, subject: Subject) -> str:
+def _value(night: TrendRun, subject: Subject) -> str:
     value = night.values.get(subject)
-    return number(value, figures.value_of(subject[1], value, at_least=subject in night.at_least))
+    return number(value, formatting.value_of(subject[1], value, at_least=subject in night.at_least))

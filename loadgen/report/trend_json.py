@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from loadgen.report.limits import Measure
-from loadgen.report.trend import RUNS_MIN, OtherSeries, Step, Track, Trend
+from loadgen.report.scenario_trend import RUNS_MIN, ConfirmedChange, MetricTrend, OtherSeries, Trend
 from loadgen.report.trend_text import newest_change, state, usual
 
 _UNITS = {Measure.QPS: "per second", Measure.ERROR_RATE: "share", Measure.MAX_CONCURRENCY: "connections"}
@@ -37,7 +37,7 @@ def trend_data(trend: Trend, last: int) -> dict[str, Any]:
     }
 
 
-def _track(trend: Trend, track: Track, first: int) -> dict[str, Any]:
+def _track(trend: Trend, track: MetricTrend, first: int) -> dict[str, Any]:
     values: list[float | None] = [None] * len(trend.nights)
     at_least = [False] * len(trend.nights)
     for place, (number, value) in enumerate(zip(track.nights, track.values, strict=True)):
@@ -56,7 +56,7 @@ def _track(trend: Trend, track: Track, first: int) -> dict[str, Any]:
     }
 
 
-def _step(trend: Trend, step: Step) -> dict[str, Any]:
+def _step(trend: Trend, step: ConfirmedChange) -> dict[str, Any]:
     track = step.track
     return {
         "statement": track.statement,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from loadgen.log import printable
-from loadgen.report import figures
+from loadgen.report import formatting
 from loadgen.report.compare_text import said
 from loadgen.report.limits import Measure
-from loadgen.report.text import ENDLESS
-from loadgen.report.trend import Step, Track, Trend, amount, counted, is_undecided
+from loadgen.report.scenario_trend import ConfirmedChange, MetricTrend, Trend, amount, count_phrase, is_undecided
+from loadgen.report.text import UNLIMITED_WIDTH
 
 FACTS_SHOWN = 6
 OTHERS_SHOWN = 5
@@ -35,7 +35,7 @@ def trend_text(trend: Trend, last: int, width: int | None = None) -> str:
     return "\n".join(map(printable, parts))
 
 
-def usual(track: Track) -> float | None:
+def usual(track: MetricTrend) -> float | None:
     """What the newest value was measured against; None: too few are known."""
     course = track.course
     baseline = course.baselines[-1] if course.baselines else None
@@ -44,7 +44,7 @@ def usual(track: Track) -> float | None:
     return None if baseline is None else track.value(baseline.centre)
 
 
-def newest_change(track: Track) -> float | None:
+def newest_change(track: MetricTrend) -> float | None:
     level = usual(track)
     if level is None:
         return None
@@ -52,7 +52,7 @@ def newest_change(track: Track) -> float | None:
     return value - level if track.measure is Measure.ERROR_RATE else value / level - 1
 
 
-def state(trend: Trend, track: Track) -> str:
+def state(trend: Trend, track: MetricTrend) -> str:
     """A word for the newest night of one metric."""
     for step in trend.steps:
         if step.track is track and step.new:
@@ -101,14 +101,14 @@ def _runs(trend: Trend) -> Iterator[str]:
             f" {', '.join(apart[:FACTS_SHOWN]) or 'a setting of the scenario differs'}{more}"
         )
     if trend.left_out:
-        yield f"  left out: {counted(trend.left_out)}"
+        yield f"  left out: {count_phrase(trend.left_out)}"
     if trend.last_left_out:
         yield f"  the last of them: {printable(trend.last_left_out, 500)}"
 
 
 def _table(trend: Trend, last: int, width: int | None) -> list[str]:
     lines = list(_lines(trend, last)) if trend.tracks else []
-    over = max(map(len, lines), default=0) - (width or ENDLESS)
+    over = max(map(len, lines), default=0) - (width or UNLIMITED_WIDTH)
     shown = min(last, len(trend.nights))
     return lines if over <= 0 or shown <= BARS_MIN else list(_lines(trend, max(BARS_MIN, shown - over)))
 
@@ -125,26 +125,26 @@ def _lines(trend: Trend, last: int) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
-def _row(trend: Trend, track: Track, last: int) -> tuple[str, ...]:
+def _row(trend: Trend, track: MetricTrend, last: int) -> tuple[str, ...]:
     return (
         printable(track.name, NAME_MAX),
         bars(track.values[-last:]),
-        figures.value_of(track.measure, usual(track)),
+        formatting.value_of(track.measure, usual(track)),
         newest_text(track),
         change_text(track),
         state(trend, track),
     )
 
 
-def newest_text(track: Track) -> str:
-    return figures.value_of(track.measure, track.values[-1], at_least=track.newest_at_least)
+def newest_text(track: MetricTrend) -> str:
+    return formatting.value_of(track.measure, track.values[-1], at_least=track.newest_at_least)
 
 
-def change_text(track: Track) -> str:
+def change_text(track: MetricTrend) -> str:
     change = newest_change(track)
     if change is None:
-        return figures.NONE
-    return figures.bounded(amount(track.measure, change), at_least=track.newest_at_least)
+        return formatting.NONE
+    return formatting.bounded(amount(track.measure, change), at_least=track.newest_at_least)
 
 
 def bars(values: Sequence[float]) -> str:
@@ -169,13 +169,13 @@ def _changes(trend: Trend) -> Iterator[str]:
         yield f"    with it changed: {', '.join(said[:FACTS_SHOWN]) or 'nothing that is recorded'}{more}"
 
 
-def _step(step: Step) -> str:
+def _step(step: ConfirmedChange) -> str:
     track = step.track
     before, after = track.value(step.shift.before.centre), track.value(step.shift.after)
     return (
         f"{printable(step.said, 2 * NAME_MAX)}, {'worse' if step.worse else 'better'}:"
-        f" {figures.value_of(track.measure, before)} →"
-        f" {figures.value_of(track.measure, after, at_least=step.shift.at_least)}"
+        f" {formatting.value_of(track.measure, before)} →"
+        f" {formatting.value_of(track.measure, after, at_least=step.shift.at_least)}"
     )
 
 

@@ -1,22 +1,28 @@
 """Judging a finished run: is the number valid, and did it pass? Pure.
 
 Validity comes first and is judged apart: an INVALID run never passes, however good its numbers look.
+
+A threshold is compared with all that its value may be: one number, "at least x" where statements were cut off, or
+anything from the shortest to the longest sample where they are too few for a percentile. It passes when it holds for
+every such value, and fails when it holds for none. Else it is undecided.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from loadgen.metrics.percentile import PERCENTILES, Quantile, maximum, mean
-from loadgen.metrics.result import Merged
+from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.percentile import PERCENTILES, Quantile, maximum, mean, quantile, samples_needed
 from loadgen.metrics.tally import StatementTally
+from loadgen.metrics.window import MergedWindows
+from loadgen.model.threshold import Operator, ThresholdCheck, ThresholdMetric
 from loadgen.report.client_health import ClientHealth, ClientVerdict, client_share
 from loadgen.report.delivered import Delivered, shortfalls
-from loadgen.scenario.scenario import DEFAULT_THRESHOLD as DEFAULT
-from loadgen.scenario.scenario import Threshold
-from loadgen.scenario.threshold import Check, Metric, Operator
+from loadgen.scenario.model import DEFAULT_THRESHOLD as DEFAULT
+from loadgen.scenario.model import Threshold
 from loadgen.units import NS_PER_MS
 
 SAMPLES_MIN = 20
@@ -28,7 +34,11 @@ _COMPARE: Mapping[Operator, Callable[[float, float], bool]] = {
     Operator.GE: operator.ge,
     Operator.EQ: operator.eq,
 }
-_OR_MORE = (Operator.GT, Operator.GE)
+_PER_MILLE = {
+    ThresholdMetric.SERVICE_P95: 950,
+    ThresholdMetric.LAG_P99: 990,
+    **{ThresholdMetric(name): at for name, at in PERCENTILES.items()},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +48,10 @@ class Checked:
     check: str
     value: float | None
     passed: bool
-    at_least: bool = False  # the value is this or more: statements were cut off
-    undecided: bool = False  # so the threshold may have been met all the same; it is not passed
+    at_least: bool = False  # the value is this or more
+    at_most: bool = False  # it is this or less
+    undecided: bool = False  # the threshold may have been met all the same; it is not passed
+    too_few: str = ""  # the reason, when there are too few samples to decide it
     default: bool = False  # the scenario has none on errors
 
 
@@ -47,12 +59,12 @@ class Checked:
 class Evidence:
     """What validity is judged by."""
 
-    merged: Merged
+    merged: MergedWindows
     client: ClientVerdict
     delivered: Delivered | None  # None: it is not known, and the run is not valid
     lost_workers: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()  # what is missing from the record, or does not add up
-    disturbed: bool = False  # another run may have used the warehouse
+    disturbances: tuple[str, ...] = ()  # of the warehouse: by another run, or by a change of its model
 
 
 def invalid_reasons(evidence: Evidence) -> list[str]:
@@ -60,8 +72,7 @@ def invalid_reasons(evidence: Evidence) -> list[str]:
     merged, reasons = evidence.merged, []
     reasons += [f"worker lost: {worker}" for worker in evidence.lost_workers]
     reasons += list(evidence.gaps)
-    if evidence.disturbed:
-        reasons.append("another run may have used the warehouse: the lease on it was lost, or somebody shares it")
+    reasons += list(evidence.disturbances)
     reasons += list(evidence.client.invalid)
     reasons += shortfalls(evidence.delivered)
     if merged.counts.succeeded < SAMPLES_MIN:
@@ -73,15 +84,18 @@ def undecided(
     thresholds: Sequence[Threshold],
     checked: Sequence[Checked],
     client: ClientHealth,
-    merged: Merged,
+    merged: MergedWindows,
     *,
     open_loop: bool,
 ) -> list[str]:
-    """Why it is not known whether the run has failed: but for the client, every threshold that was missed may have been
-    met. Empty: none was missed, or one certainly was."""
+    """Why it is not known whether the run has failed: every threshold that was missed may have been met, but for the
+    client or with more samples. Empty: none was missed, or one certainly was."""
     reasons = []
     for threshold, result in zip(thresholds, checked, strict=True):
         if result.passed:
+            continue
+        if result.too_few:
+            reasons.append(result.too_few)
             continue
         check, mean_ns = threshold.check, _tally_of(threshold.check, merged).succeeded.service.mean_ns
         mean_ms, share = None if mean_ns is None else mean_ns / NS_PER_MS, None
@@ -89,7 +103,7 @@ def undecided(
             share = client_share(check, result.value, client, mean_ms, open_loop=open_loop)
         if share is None or result.value is None:
             return []
-        unit = "/s" if check.metric is Metric.QPS else " ms"
+        unit = "/s" if check.metric is ThresholdMetric.QPS else " ms"
         reasons.append(
             f"undecided: {check.text} was missed with {result.value:,.1f}{unit}, of which the client may account for"
             f" {share:,.1f}{unit}; {client.advice}"
@@ -97,84 +111,132 @@ def undecided(
     return reasons
 
 
-def check_thresholds(thresholds: Sequence[Threshold], merged: Merged) -> tuple[Checked, ...]:
-    return tuple(check_threshold(threshold.check, merged, default=threshold == DEFAULT) for threshold in thresholds)
+def check_thresholds(thresholds: Sequence[Threshold], merged: MergedWindows) -> tuple[Checked, ...]:
+    return tuple(check_threshold(threshold.check, merged, default=threshold is DEFAULT) for threshold in thresholds)
 
 
-def check_threshold(check: Check, merged: Merged, *, default: bool = False) -> Checked:
-    """Compare. An empty series fails: nothing says that it would have held. A lower bound passes only if it decides."""
-    value = measure(check, merged)
-    if value is None:
+def check_threshold(check: ThresholdCheck, merged: MergedWindows, *, default: bool = False) -> Checked:
+    """Compare. An empty series fails: nothing says that it would have held."""
+    found = _measure(check, merged)
+    if found is None:
         return Checked(check=check.text, value=None, passed=False, default=default)
-    holds = compare(check, value)
-    if not _is_lower_bound(check, merged):
-        return Checked(check=check.text, value=value, passed=holds, default=default)
-    passed = holds and check.operator in _OR_MORE
-    undecided = not passed and (check.operator in _OR_MORE or holds or value < check.limit)
-    return Checked(check=check.text, value=value, passed=passed, at_least=True, undecided=undecided, default=default)
+    at_low, at_high = compare(check, found.low), compare(check, found.high)
+    passed = at_low and at_high
+    undecided = not passed and (at_low or at_high or found.low < check.limit < found.high)
+    if undecided and found.needed:
+        few = _too_few(check, found)
+        return Checked(check=check.text, value=None, passed=False, undecided=True, too_few=few, default=default)
+    # The end next to the limit decides: the worst that a value may be that passed, the best of one that failed.
+    value = found.high if found.high <= check.limit else found.low
+    return Checked(
+        check=check.text,
+        value=value,
+        passed=passed,
+        at_least=value < found.high,
+        at_most=value > found.low,
+        undecided=undecided,
+        default=default,
+    )
 
 
-def compare(check: Check, value: float) -> bool:
+def _too_few(check: ThresholdCheck, found: _Measured) -> str:
+    subject = "all statements" if check.statement is None else check.statement
+    return (
+        f"too few samples for {check.metric} of {subject}: {found.samples:,}, at least {found.needed:,} are needed"
+        f" to decide {check.text}"
+    )
+
+
+def compare(check: ThresholdCheck, value: float) -> bool:
     return _COMPARE[check.operator](value, check.limit)
 
 
-def measure(check: Check, merged: Merged) -> float | None:
-    """The value of a metric, in the unit of its limit; None when there is none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """The value of a metric, in the unit of its limit: it lies between these."""
+
+    low: float
+    high: float  # infinite: it is the time of a statement that was cut off
+    samples: int = 0
+    needed: int = 0  # samples, of which there are too few
+
+
+def _measure(check: ThresholdCheck, merged: MergedWindows) -> _Measured | None:
+    """None: there is nothing to measure it by."""
     part, statement = _scope(check, merged)
-    if check.metric is Metric.LONGEST_STALL:
-        return part.longest_stall_ms
-    qps = part.qps if statement is None else part.statement_qps.get(statement, 0.0)
-    return _metric(check.metric, _tally_of(check, merged), qps)
+    if check.metric is ThresholdMetric.LONGEST_STALL:
+        return _exactly(part.longest_stall_ms)
+    tally = _tally_of(check, merged)
+    if not tally.ended.succeeded + tally.ended.failed:
+        return None
+    if check.metric is ThresholdMetric.QPS:
+        return _exactly(part.qps if statement is None else part.statement_qps.get(statement, 0.0))
+    return _counted(check.metric, tally) or _timed(check.metric, tally)
 
 
-def _scope(check: Check, merged: Merged) -> tuple[Merged, str | None]:
+def _scope(check: ThresholdCheck, merged: MergedWindows) -> tuple[MergedWindows, str | None]:
     """What a check is about: the whole or one of its stages, and there one statement or all."""
     if check.statement is not None and check.statement in merged.stages:
         return merged.stages[check.statement], None
     return merged, check.statement
 
 
-def _tally_of(check: Check, merged: Merged) -> StatementTally:
+def _tally_of(check: ThresholdCheck, merged: MergedWindows) -> StatementTally:
     part, statement = _scope(check, merged)
     return part.tally.whole if statement is None else part.tally.statements.get(statement, StatementTally())
 
 
-def _metric(metric: Metric, tally: StatementTally, qps: float) -> float | None:
+def _counted(metric: ThresholdMetric, tally: StatementTally) -> _Measured | None:
     ended, times = tally.ended, tally.succeeded.response
     tried = ended.succeeded + ended.failed
-    if not tried:
+    match metric:
+        case ThresholdMetric.ERRORS:
+            return _exactly(ended.failed)
+        case ThresholdMetric.QUERIES:
+            return _exactly(tried)
+        case ThresholdMetric.ERROR_RATE:
+            return _exactly(ended.failed / tried)
+        case ThresholdMetric.MIN:
+            return _exactly(times.min_ns / NS_PER_MS if times.count else None)
+    return None
+
+
+def _timed(metric: ThresholdMetric, tally: StatementTally) -> _Measured | None:
+    """A time, which may be a lower bound."""
+    match metric:
+        case ThresholdMetric.AVG:
+            return _at(mean(*tally.responses))
+        case ThresholdMetric.MAX:
+            return _at(maximum(*tally.responses))
+        case ThresholdMetric.SERVICE_P95:
+            return _percentile(metric, *tally.services)
+        case ThresholdMetric.LAG_P99:
+            return _percentile(metric, tally.lag)
+    return _percentile(metric, *tally.responses) if metric in _PER_MILLE else None
+
+
+def _percentile(metric: ThresholdMetric, known: Histogram, cut_off: Histogram = EMPTY) -> _Measured | None:
+    """Of too few samples: anything from the shortest to the longest."""
+    per_mille, every = _PER_MILLE[metric], known + cut_off
+    found = quantile(per_mille, known, cut_off)
+    if found is not None or not every.count:
+        return _at(found)
+    return _Measured(
+        low=every.min_ns / NS_PER_MS,
+        high=math.inf if cut_off.count else every.max_ns / NS_PER_MS,
+        samples=every.count,
+        needed=samples_needed(per_mille),
+    )
+
+
+def _exactly(value: float | None) -> _Measured | None:
+    return None if value is None else _Measured(low=float(value), high=float(value))
+
+
+def _at(found: Quantile | None) -> _Measured | None:
+    if found is None:
         return None
-    match metric:
-        case Metric.QPS:
-            return qps
-        case Metric.ERRORS:
-            return float(ended.failed)
-        case Metric.QUERIES:
-            return float(tried)
-        case Metric.ERROR_RATE:
-            return ended.failed / tried
-        case Metric.MIN:
-            return times.min_ns / NS_PER_MS if times.count else None
-    known = _known(metric, tally)
-    return None if known is None else known.value_ns / NS_PER_MS
-
-
-def _known(metric: Metric, tally: StatementTally) -> Quantile | None:
-    """A time that may be a lower bound."""
-    match metric:
-        case Metric.AVG:
-            return mean(*tally.responses)
-        case Metric.MAX:
-            return maximum(*tally.responses)
-        case Metric.SERVICE_P95:
-            return tally.service_at(950)
-        case Metric.LAG_P99:
-            return tally.lag_at(990)
-    per_mille = PERCENTILES.get(metric.value)
-    return None if per_mille is None else tally.response_at(per_mille)
-
-
-def _is_lower_bound(check: Check, merged: Merged) -> bool:
-    """Is all that is known that it was at least so much? Statements that were cut off would have taken longer."""
-    known = _known(check.metric, _tally_of(check, merged))
-    return known is not None and known.at_least
+    value = found.value_ns / NS_PER_MS
+    if not found.at_least:
+        return _exactly(value)
+    return _Measured(low=value, high=math.inf if found.high_ns is None else found.high_ns / NS_PER_MS)

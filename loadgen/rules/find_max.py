@@ -18,15 +18,23 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
-from loadgen.rules.find_max_step import EXTEND_MAX, FindMax, Observation, Outcome, Step, baseline, judge
+from loadgen.rules.find_max_step import (
+    EXTEND_MAX,
+    FindMaxSettings,
+    JudgedStep,
+    StepObservation,
+    StepOutcome,
+    baseline_p95,
+    judge,
+)
 from loadgen.units import counted
 
 GAP_MIN = 0.05  # of the best level: refining ends below it
-MARGIN = 2  # votes: what a level needs at both ends of the gap, and the majority once it was judged both ways
+VOTE_MARGIN = 2  # votes: what a level needs at both ends of the gap, and the majority once it was judged both ways
 REPEATS_MIN = 6  # steps of the cap that are left for repeating others
 
 
-class Stage(StrEnum):
+class SearchStage(StrEnum):
     CLIMB = "climb"
     CONFIRM = "confirm"  # the best level
     VERIFY = "verify"  # the failed level
@@ -35,7 +43,7 @@ class Stage(StrEnum):
     DONE = "done"
 
 
-class Confidence(StrEnum):
+class SearchConfidence(StrEnum):
     HIGH = "high"
     LOW = "low"
 
@@ -54,7 +62,7 @@ class FindMaxCap:
 
 
 @lru_cache(maxsize=16)
-def find_max_cap(config: FindMax) -> FindMaxCap:
+def find_max_cap(config: FindMaxSettings) -> FindMaxCap:
     """Climb, confirm both ends, bisect; and as many steps again for repeats as the climb has, six at least."""
     levels = (*range(config.start, config.maximum, config.increment), config.maximum)
     clear = len(levels) + 2
@@ -90,7 +98,7 @@ class _Level:
     """All steps of one number of connections, in order."""
 
     connections: int
-    steps: tuple[Step, ...]
+    steps: tuple[JudgedStep, ...]
 
     @property
     def votes(self) -> int:
@@ -104,7 +112,7 @@ class _Level:
     def is_limited(self) -> bool:
         """Was the client the limit twice in a row?"""
         last = [step.outcome for step in self.steps[-2:]]
-        return last == [Outcome.CLIENT_LIMIT] * 2
+        return last == [StepOutcome.CLIENT_LIMIT] * 2
 
     @property
     def is_contradictory(self) -> bool:
@@ -114,7 +122,7 @@ class _Level:
     @property
     def is_undecided(self) -> bool:
         """Was it judged both ways, and neither has two votes more?"""
-        return self.is_contradictory and abs(self.votes - self.against) < MARGIN
+        return self.is_contradictory and abs(self.votes - self.against) < VOTE_MARGIN
 
     @property
     def held(self) -> bool:
@@ -125,11 +133,11 @@ class _Level:
         return self.against > self.votes and not self.is_undecided
 
     @property
-    def last_held(self) -> Step:
+    def last_held(self) -> JudgedStep:
         return [step for step in self.steps if step.held][-1]
 
     @property
-    def last_failed(self) -> Step:
+    def last_failed(self) -> JudgedStep:
         return [step for step in self.steps if step.failed][-1]
 
 
@@ -137,45 +145,45 @@ class _Level:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class SearchResult:
     """What a search has found so far. `best` None: no level held."""
 
-    best: Step | None  # the last that held at the best level
-    failed: Step | None  # the last that failed at the lowest level above it
-    limited: Step | None  # at the lowest level where the client was the limit
+    best: JudgedStep | None  # the last that held at the best level
+    failed: JudgedStep | None  # the last that failed at the lowest level above it
+    limited: JudgedStep | None  # at the lowest level where the client was the limit
     is_true_max: bool  # the level above the best one is known to fail
-    confidence: Confidence
+    confidence: SearchConfidence
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class FindMaxSearch:
     """The steps judged so far, and what follows from them."""
 
-    config: FindMax
-    steps: tuple[Step, ...] = ()
+    config: FindMaxSettings
+    steps: tuple[JudgedStep, ...] = ()
     stopped: str | None = None  # why nothing more can be measured
 
-    def judge(self, shown: Observation) -> Step | None:
+    def judge(self, shown: StepObservation) -> JudgedStep | None:
         """The verdict of the step under way; None: it needs more time."""
         return judge(self.config, self.steps, shown)
 
-    def after(self, step: Step) -> Search:
+    def after(self, step: JudgedStep) -> FindMaxSearch:
         return replace(self, steps=(*self.steps, step))
 
     @property
     def baseline_p95_ms(self) -> float | None:
-        found = baseline(self.config, self.steps)
+        found = baseline_p95(self.config, self.steps)
         return None if found is None else found.value_ms
 
     @property
-    def best(self) -> Step | None:
+    def best(self) -> JudgedStep | None:
         """The last that held at the highest level so far, confirmed or not."""
         found = _best(self._levels())
         return None if found is None else found.last_held
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> SearchStage:
         return self._next()[0]
 
     @property
@@ -185,47 +193,47 @@ class Search:
 
     # --- what comes next ---------------------------------------------------------------------------------------------
 
-    def _next(self) -> tuple[Stage, int | None]:
+    def _next(self) -> tuple[SearchStage, int | None]:
         if self.stopped is not None or len(self.steps) >= find_max_cap(self.config).steps:
             return _DONE
         return self._wanted()
 
-    def _wanted(self) -> tuple[Stage, int | None]:
+    def _wanted(self) -> tuple[SearchStage, int | None]:
         """What would come next, were any number of steps allowed."""
         levels = self._levels()
         if not levels:
-            return Stage.CLIMB, self.config.start
+            return SearchStage.CLIMB, self.config.start
         again = self._to_repeat(levels)
         if again is not None:
-            return Stage.REPEAT, again
+            return SearchStage.REPEAT, again
         failed, limited = _lowest_failed(levels), _lowest_limited(levels)
         best = _best([level for level in levels if self.config.is_climbed(level.connections)])
         if best is None:
-            unsure = failed is not None and limited is None and failed.against < MARGIN
-            return (Stage.VERIFY, self.config.start) if unsure else _DONE
+            unsure = failed is not None and limited is None and failed.against < VOTE_MARGIN
+            return (SearchStage.VERIFY, self.config.start) if unsure else _DONE
         if failed is None and limited is None and best.connections < self.config.maximum:
-            return Stage.CLIMB, min(best.connections + self.config.increment, self.config.maximum)
-        if _support(levels, best) < MARGIN and not best.is_limited:
-            return Stage.CONFIRM, best.connections
+            return SearchStage.CLIMB, min(best.connections + self.config.increment, self.config.maximum)
+        if _support(levels, best) < VOTE_MARGIN and not best.is_limited:
+            return SearchStage.CONFIRM, best.connections
         if failed is None or (limited is not None and limited.connections < failed.connections):
             return _DONE
         return self._narrowed(levels, failed)
 
-    def _narrowed(self, levels: list[_Level], failed: _Level) -> tuple[Stage, int | None]:
+    def _narrowed(self, levels: list[_Level], failed: _Level) -> tuple[SearchStage, int | None]:
         """The best level of the climb is confirmed. A failed level between two of the climb needs no second vote: the
         one above it has two."""
-        if self.config.is_climbed(failed.connections) and failed.against < MARGIN:
-            return Stage.VERIFY, failed.connections
+        if self.config.is_climbed(failed.connections) and failed.against < VOTE_MARGIN:
+            return SearchStage.VERIFY, failed.connections
         best = _best(levels)
         assert best is not None
         if not self.config.refine or not _is_gap(best.connections, failed.connections):
             return _DONE
-        return Stage.REFINE, (best.connections + failed.connections) // 2
+        return SearchStage.REFINE, (best.connections + failed.connections) // 2
 
     def _to_repeat(self, levels: list[_Level]) -> int | None:
         last = self.steps[-1]
         for level in levels:
-            says_nothing = level.connections == last.target and last.outcome is Outcome.CLIENT_LIMIT
+            says_nothing = level.connections == last.target and last.outcome is StepOutcome.CLIENT_LIMIT
             if not level.is_limited and (level.is_undecided or says_nothing):
                 return level.connections
         return None
@@ -236,7 +244,7 @@ class Search:
 
     # --- the answer --------------------------------------------------------------------------------------------------
 
-    def answer(self) -> Answer:
+    def answer(self) -> SearchResult:
         levels = self._levels()
         failed, limited = _lowest_failed(levels), _lowest_limited(levels)
         best = _best(levels)
@@ -247,16 +255,16 @@ class Search:
             best = _supported(levels, best)
         sure = is_complete and not any(level.is_contradictory for level in levels)
         if best is not None:
-            sure = sure and not best.last_held.low_confidence and (is_true_max or _support(levels, best) >= MARGIN)
+            sure = sure and not best.last_held.low_confidence and (is_true_max or _support(levels, best) >= VOTE_MARGIN)
         if is_true_max:
             assert failed is not None
             sure = sure and not failed.last_failed.low_confidence
-        return Answer(
+        return SearchResult(
             best=None if best is None else best.last_held,
             failed=None if failed is None else failed.last_failed,
             limited=limited.steps[-1] if limited is not None and is_limited else None,
             is_true_max=is_true_max,
-            confidence=Confidence.HIGH if sure else Confidence.LOW,
+            confidence=SearchConfidence.HIGH if sure else SearchConfidence.LOW,
             reason=self._reason(best, failed, limited if is_limited else None, is_complete=is_complete),
         )
 
@@ -278,7 +286,7 @@ class Search:
         )
 
 
-_DONE: tuple[Stage, int | None] = (Stage.DONE, None)
+_DONE: tuple[SearchStage, int | None] = (SearchStage.DONE, None)
 
 
 def _lowest_failed(levels: list[_Level]) -> _Level | None:
@@ -301,7 +309,9 @@ def _supported(levels: list[_Level], best: _Level | None) -> _Level | None:
     """The highest up to `best` for which two steps speak, its own or those of levels above it that held."""
     if best is None:
         return None
-    known = [level for level in levels if level.connections <= best.connections and _support(levels, level) >= MARGIN]
+    known = [
+        level for level in levels if level.connections <= best.connections and _support(levels, level) >= VOTE_MARGIN
+    ]
     return known[-1] if known else levels[0]
 
 

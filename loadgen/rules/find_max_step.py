@@ -21,7 +21,7 @@ EXTEND_MAX = 3  # times the length of a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindMax:
+class FindMaxSettings:
     """`load.find_max` of a scenario."""
 
     start: int = 5
@@ -40,7 +40,7 @@ class FindMax:
         return level == self.maximum or (level - self.start) % self.increment == 0
 
 
-class Outcome(StrEnum):
+class StepOutcome(StrEnum):
     STABLE = "STABLE"
     QUEUE_DETECTED = "QUEUE_DETECTED"
     ERROR_THRESHOLD = "ERROR_THRESHOLD"
@@ -54,7 +54,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class PercentileEstimate:
     """A percentile with its 95 % bounds; None: the samples set no bound on that side."""
 
     value_ms: float
@@ -62,17 +62,17 @@ class Estimate:
     high_ms: float | None
 
 
-class Latency(Protocol):
+class StepLatency(Protocol):
     """Response times of a step. Those of several steps add up."""
 
     @property
-    def p95(self) -> Estimate | None: ...  # None: too few samples
+    def p95(self) -> PercentileEstimate | None: ...  # None: too few samples
 
     def __add__(self, other: Self, /) -> Self: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slo:
+class SloCheck:
     """The thresholds of the scenario, by what the step has shown."""
 
     missed: str | None = None  # the first that is not met
@@ -80,7 +80,7 @@ class Slo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class StepObservation:
     """What a step has shown so far."""
 
     target: int
@@ -88,19 +88,19 @@ class Observation:
     succeeded: int  # statements
     failed: int
     qps: float
-    latency: Latency
-    slo: Slo = Slo()
+    latency: StepLatency
+    slo: SloCheck = SloCheck()
     queue_seen: bool = False
     client_limit: str | None = None  # why it says nothing about the server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class JudgedStep:
     """A judged step."""
 
     number: int  # from 1
-    shown: Observation
-    outcome: Outcome
+    shown: StepObservation
+    outcome: StepOutcome
     reason: str
     low_confidence: bool = False  # the point estimate decided, not its bounds
 
@@ -110,11 +110,11 @@ class Step:
 
     @property
     def held(self) -> bool:
-        return self.outcome is Outcome.STABLE
+        return self.outcome is StepOutcome.STABLE
 
     @property
     def failed(self) -> bool:
-        return not self.held and self.outcome is not Outcome.CLIENT_LIMIT
+        return not self.held and self.outcome is not StepOutcome.CLIENT_LIMIT
 
 
 # --- the verdict -----------------------------------------------------------------------------------------------------
@@ -122,42 +122,46 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Finding:
-    outcome: Outcome
+    outcome: StepOutcome
     reason: str
     sure: bool = True
 
 
-_HELD = _Finding(outcome=Outcome.STABLE, reason="held")
+_HELD = _Finding(outcome=StepOutcome.STABLE, reason="held")
 
 
-def judge(config: FindMax, steps: Sequence[Step], shown: Observation) -> Step | None:
+def judge(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepObservation) -> JudgedStep | None:
     """The verdict of the step that follows these; None: it needs more time."""
     number = len(steps) + 1
     if shown.queue_seen and config.stop_on_queue and shown.client_limit is None:
         reason = "statements queued in front of the warehouse"
-        return Step(number=number, shown=shown, outcome=Outcome.QUEUE_DETECTED, reason=reason)
+        return JudgedStep(number=number, shown=shown, outcome=StepOutcome.QUEUE_DETECTED, reason=reason)
     if shown.seconds < config.step_s:
         return None
     if shown.client_limit is not None:
-        return client_limited(steps, shown, shown.client_limit)
+        return client_limited_step(steps, shown, shown.client_limit)
     last_chance = shown.seconds >= EXTEND_MAX * config.step_s
     low_confidence = False
     for finding in _findings(config, steps, shown):
         if not finding.sure and not last_chance:
             return None
         low_confidence = low_confidence or not finding.sure
-        if finding.outcome is not Outcome.STABLE:
+        if finding.outcome is not StepOutcome.STABLE:
             outcome, reason = finding.outcome, finding.reason
-            return Step(number=number, shown=shown, outcome=outcome, reason=reason, low_confidence=not finding.sure)
-    return Step(number=number, shown=shown, outcome=_HELD.outcome, reason=_HELD.reason, low_confidence=low_confidence)
+            return JudgedStep(
+                number=number, shown=shown, outcome=outcome, reason=reason, low_confidence=not finding.sure
+            )
+    return JudgedStep(
+        number=number, shown=shown, outcome=_HELD.outcome, reason=_HELD.reason, low_confidence=low_confidence
+    )
 
 
-def client_limited(steps: Sequence[Step], shown: Observation, why: str) -> Step:
+def client_limited_step(steps: Sequence[JudgedStep], shown: StepObservation, why: str) -> JudgedStep:
     """The step that follows these says nothing about the server, however long it would go on."""
-    return Step(number=len(steps) + 1, shown=shown, outcome=Outcome.CLIENT_LIMIT, reason=why)
+    return JudgedStep(number=len(steps) + 1, shown=shown, outcome=StepOutcome.CLIENT_LIMIT, reason=why)
 
 
-def baseline(config: FindMax, steps: Sequence[Step]) -> Estimate | None:
+def baseline_p95(config: FindMaxSettings, steps: Sequence[JudgedStep]) -> PercentileEstimate | None:
     """p95 of the first step that held at the first level. A step that held with clearly less, at any level, takes its
     place: the first one was disturbed, since more connections make no server faster."""
     first = next((step for step in steps if step.target == config.start and step.held), None)
@@ -169,7 +173,7 @@ def baseline(config: FindMax, steps: Sequence[Step]) -> Estimate | None:
     return lowest
 
 
-def _findings(config: FindMax, steps: Sequence[Step], shown: Observation) -> Iterator[_Finding]:
+def _findings(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepObservation) -> Iterator[_Finding]:
     """In the order in which they count."""
     yield _errors(config, shown)
     yield _slo(shown)
@@ -177,28 +181,28 @@ def _findings(config: FindMax, steps: Sequence[Step], shown: Observation) -> Ite
     yield _throughput(config, steps, shown)
 
 
-def _errors(config: FindMax, shown: Observation) -> _Finding:
+def _errors(config: FindMaxSettings, shown: StepObservation) -> _Finding:
     ended, limit = shown.succeeded + shown.failed, config.max_error_rate_pct / 100
     if not ended:
-        return _Finding(outcome=Outcome.ERROR_THRESHOLD, reason="nothing ended in this step")
+        return _Finding(outcome=StepOutcome.ERROR_THRESHOLD, reason="nothing ended in this step")
     rate = shown.failed / ended
     if rate <= limit:
         return _HELD
     reason = f"{100 * rate:.2f} % of statements failed (limit {100 * limit:g} %)"
-    return _Finding(outcome=Outcome.ERROR_THRESHOLD, reason=reason)
+    return _Finding(outcome=StepOutcome.ERROR_THRESHOLD, reason=reason)
 
 
-def _slo(shown: Observation) -> _Finding:
+def _slo(shown: StepObservation) -> _Finding:
     slo = shown.slo
     if slo.missed is None:
         return replace(_HELD, sure=slo.sure)
-    return _Finding(outcome=Outcome.SLO_FAILED, reason=f"{slo.missed} was not met", sure=slo.sure)
+    return _Finding(outcome=StepOutcome.SLO_FAILED, reason=f"{slo.missed} was not met", sure=slo.sure)
 
 
-def _latency(config: FindMax, steps: Sequence[Step], shown: Observation) -> _Finding:
+def _latency(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepObservation) -> _Finding:
     """The step's own p95 says which way, the bounds of all steps of this level together say whether that is sure: one
     disturbed step must not decide the next ones as well."""
-    lowest = baseline(config, steps)
+    lowest = baseline_p95(config, steps)
     if lowest is None and shown.target == config.start:
         return _HELD  # it is the baseline
     same = [step.shown.latency for step in steps if step.target == shown.target and (step.held or step.failed)]
@@ -212,24 +216,24 @@ def _latency(config: FindMax, steps: Sequence[Step], shown: Observation) -> _Fin
         return replace(_HELD, sure=sure)
     reason = f"p95 {own.value_ms:.1f} ms is more than {percent:g} % above {lowest.value_ms:.1f} ms"
     sure = pooled.low_ms is not None and lowest.high_ms is not None and pooled.low_ms > factor * lowest.high_ms
-    return _Finding(outcome=Outcome.DEGRADED, reason=reason, sure=sure)
+    return _Finding(outcome=StepOutcome.DEGRADED, reason=reason, sure=sure)
 
 
-def _throughput(config: FindMax, steps: Sequence[Step], shown: Observation) -> _Finding:
+def _throughput(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepObservation) -> _Finding:
     held = [step for step in steps if step.held and step.target < shown.target]
     if not held:
         return _HELD
     best_qps = max(step.shown.qps for step in held)
     if shown.qps < best_qps * (1 - config.qps_stability_pct / 100):
         reason = f"{shown.qps:,.1f}/s is more than {config.qps_stability_pct:g} % below {best_qps:,.1f}/s"
-        return _Finding(outcome=Outcome.DEGRADED, reason=reason)
+        return _Finding(outcome=StepOutcome.DEGRADED, reason=reason)
     if config.is_climbed(shown.target) and _is_plateau(config, held, shown):
         reason = f"{shown.qps:,.1f}/s is hardly more than two steps before, and p95 rose"
-        return _Finding(outcome=Outcome.PLATEAU, reason=reason)
+        return _Finding(outcome=StepOutcome.PLATEAU, reason=reason)
     return _HELD
 
 
-def _is_plateau(config: FindMax, held: Sequence[Step], shown: Observation) -> bool:
+def _is_plateau(config: FindMaxSettings, held: Sequence[JudgedStep], shown: StepObservation) -> bool:
     """Throughput gained less than 2 % over two steps of the climb, and less than half of what connections did."""
     climbed = {step.target: step.shown for step in held if config.is_climbed(step.target)}
     if len(climbed) < 2:

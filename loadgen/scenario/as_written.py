@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadgen.scenario.frozen import LOAD_MODES
-from loadgen.scenario.scenario import LoadMode
+from loadgen.scenario.model import LoadMode
 from loadgen.units import format_duration_s, format_rate_per_second
 
 # Of the stored `workload`; everything else in it is `load` in the file.

@@ -8,13 +8,12 @@ from typing import Any
 
 from loadgen.model import workload as model
 from loadgen.model.run import CONTROL_WAREHOUSE
-from loadgen.rules.find_max_step import FindMax
-from loadgen.scenario import scenario as typed
-from loadgen.scenario.base import Section
+from loadgen.rules.find_max_step import FindMaxSettings
+from loadgen.scenario import model as typed
 from loadgen.scenario.check_load import ceiling, duration_s
 from loadgen.scenario.check_workload import kind_of
 from loadgen.scenario.file import ScenarioFile, StatementSection
-from loadgen.scenario.generator import (
+from loadgen.scenario.generators import (
     ChoiceGenerator,
     HotspotGenerator,
     LatestGenerator,
@@ -31,7 +30,8 @@ from loadgen.scenario.generator import (
     UniformSettings,
     ZipfianGenerator,
 )
-from loadgen.scenario.load_section import LoadSection
+from loadgen.scenario.keys import ScenarioSection
+from loadgen.scenario.load import LoadSection
 from loadgen.scenario.section import ControlSection, SessionsSection, TableSection, TimingSection
 
 SLOW_SPAWNERS = (typed.SpawnerKind.SPCS, typed.SpawnerKind.EXTERNAL)
@@ -45,7 +45,7 @@ def build(file: ScenarioFile) -> typed.Scenario:
         labels=dict(file.labels),
         connection=file.connection,
         control=_control(file.control),
-        target=typed.Target(
+        target=typed.TargetSettings(
             warehouse=file.target.warehouse,
             database=file.target.database,
             schema=file.target.schema_,
@@ -69,27 +69,27 @@ def build(file: ScenarioFile) -> typed.Scenario:
             max_age_s=file.connections.max_age,
             max_statements=file.connections.max_statements,
         ),
-        guardrails=typed.Guardrails(**_values(file.guardrails)),
-        query_log=typed.QueryLog(**_values(file.query_log)),
+        guardrails=typed.GuardrailSettings(**_values(file.guardrails)),
+        query_log=typed.QueryLogSettings(**_values(file.query_log)),
         enrichment=file.enrichment.enabled,
-        spawner=typed.Spawner(**_values(file.spawner)),
+        spawner=typed.SpawnerSettings(**_values(file.spawner)),
         on_worker_loss=file.on_worker_loss,
         notify=tuple(
             typed.Notification(webhook=one.webhook, command=tuple(one.command), ping=one.ping, on=tuple(one.on))
             for one in file.notify
         ),
         timing=_timing(file.timing, file.spawner.kind),
-        embedded=typed.Embedded(**_values(file.embedded)),
+        embedded=typed.EmbeddedSettings(**_values(file.embedded)),
     )
 
 
-def _values(section: Section) -> dict[str, Any]:
+def _values(section: ScenarioSection) -> dict[str, Any]:
     """A section whose keys and values are those of the typed class."""
     return {name: getattr(section, name) for name in type(section).declared_keys()}
 
 
-def _control(control: ControlSection) -> typed.Control:
-    return typed.Control(
+def _control(control: ControlSection) -> typed.ControlPlaneSettings:
+    return typed.ControlPlaneSettings(
         connection=control.connection,
         database=control.database,
         schema=control.schema_,
@@ -98,9 +98,9 @@ def _control(control: ControlSection) -> typed.Control:
     )
 
 
-def _table(table: TableSection) -> typed.Table:
+def _table(table: TableSection) -> typed.TableSpec:
     columns = tuple(
-        typed.Column(
+        typed.ColumnSpec(
             name=column.name,
             type=column.type,
             primary_key=column.primary_key,
@@ -109,7 +109,7 @@ def _table(table: TableSection) -> typed.Table:
         for column in table.columns
     )
     indexes = tuple(tuple(index.columns) for index in table.indexes)
-    return typed.Table(name=table.name, type=table.type, rows=table.rows, columns=columns, indexes=indexes)
+    return typed.TableSpec(name=table.name, type=table.type, rows=table.rows, columns=columns, indexes=indexes)
 
 
 def _pools(file: ScenarioFile) -> list[typed.Pool]:
@@ -122,8 +122,8 @@ def _pools(file: ScenarioFile) -> list[typed.Pool]:
     return pools
 
 
-def _sessions(sessions: SessionsSection) -> typed.Sessions:
-    return typed.Sessions(
+def _sessions(sessions: SessionsSection) -> typed.UserSessionSettings:
+    return typed.UserSessionSettings(
         count=sessions.count,
         affinity=sessions.affinity,
         ttl_s=sessions.ttl,
@@ -136,7 +136,7 @@ def load_of(load: LoadSection) -> typed.Load:
     """The typed form of the load, once its keys fit together."""
     is_rate, is_search = load.mode is typed.LoadMode.RATE, load.mode is typed.LoadMode.FIND_MAX
     stages = tuple(
-        typed.Stage(
+        typed.LoadStage(
             duration_s=stage.duration,
             connections=stage.connections,
             rate_per_second=stage.rate,
@@ -145,7 +145,7 @@ def load_of(load: LoadSection) -> typed.Load:
         )
         for stage in load.stages
     )
-    find_max = FindMax(
+    find_max = FindMaxSettings(
         **{name + "_s" * (name in ("step", "settle")): value for name, value in _values(load.find_max).items()}
     )
     return typed.Load(
@@ -167,12 +167,12 @@ def load_of(load: LoadSection) -> typed.Load:
     )
 
 
-def _timing(timing: TimingSection, spawner: typed.SpawnerKind) -> typed.Timing:
+def _timing(timing: TimingSection, spawner: typed.SpawnerKind) -> typed.TimingSettings:
     slow = spawner in SLOW_SPAWNERS
     values = {f"{name}_s": value for name, value in _values(timing).items()}
     values["registration_s"] = timing.registration or (600.0 if slow else 60.0)
     values["start_s"] = timing.start or (900.0 if slow else 120.0)
-    return typed.Timing(**values)
+    return typed.TimingSettings(**values)
 
 
 def _workload(file: ScenarioFile) -> model.Workload:
@@ -203,7 +203,7 @@ def _remembered(statements: list[StatementSection]) -> dict[str, model.Parameter
     }
 
 
-def _texts(statement: StatementSection) -> list[tuple[str, Sequence[Section]]]:
+def _texts(statement: StatementSection) -> list[tuple[str, Sequence[ScenarioSection]]]:
     if statement.sql is not None:
         return [(statement.sql, statement.params)]
     return [(query.sql, query.params) for query in statement.transaction or []]
@@ -225,7 +225,7 @@ def _statement(statement: StatementSection, remembered: Mapping[str, model.Param
     )
 
 
-def parameter(generator: Section, remembered: Mapping[str, model.Parameter] = _NOTHING) -> model.Parameter:
+def parameter(generator: ScenarioSection, remembered: Mapping[str, model.Parameter] = _NOTHING) -> model.Parameter:
     """The typed form of one generator."""
     match generator:
         case LiteralGenerator():

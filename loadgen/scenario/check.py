@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from loadgen.identifiers import canonical, is_name
 from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.scenario.build import load_of
 from loadgen.scenario.check_data import check_data
 from loadgen.scenario.check_load import check_load, duration_s
 from loadgen.scenario.check_sessions import check_sessions
 from loadgen.scenario.check_workload import check_workload
-from loadgen.scenario.field import Word, Wrong
 from loadgen.scenario.file import ScenarioFile
-from loadgen.scenario.load_section import WORKERS_MAX
-from loadgen.scenario.name import canonical, is_name
+from loadgen.scenario.load import WORKERS_MAX
+from loadgen.scenario.model import EMBEDDED, LoadMode, QueryLogMode, SpawnerKind
 from loadgen.scenario.problem import KeyPath
-from loadgen.scenario.scenario import EMBEDDED, LoadMode, QueryLogMode, SpawnerKind
-from loadgen.scenario.validation import Checked
+from loadgen.scenario.types import InvalidValue, Label
+from loadgen.scenario.validation import CheckedDocument
 from loadgen.scenario.workers import workers_of
 from loadgen.units import format_duration_s
 
@@ -34,7 +34,7 @@ _OWN_PARAMETERS = {
 }
 
 
-def check(checked: Checked, folder: Path | None) -> None:
+def check(checked: CheckedDocument, folder: Path | None) -> None:
     """All checks between keys; problems and warnings are noted in the document."""
     file = checked.file
     if file is None:
@@ -53,19 +53,19 @@ def check(checked: Checked, folder: Path | None) -> None:
     _check_timing(checked, file)
 
 
-def _check_words(checked: Checked, file: ScenarioFile) -> None:
+def _check_words(checked: CheckedDocument, file: ScenarioFile) -> None:
     """Keys that are the user's own."""
     for section, keys in (("labels", list(file.labels)), ("values", list(file.values))):
         for key in keys:
             try:
-                Word().parse(key)
-            except Wrong as wrong:
+                Label().parse(key)
+            except InvalidValue as wrong:
                 checked.problem((section, key), f"as a key {wrong.what}", wrong.hint, at_key=True)
     if len(file.labels) > LABELS_MAX:
         checked.problem(("labels",), f"has more than {LABELS_MAX} labels", at_key=True)
 
 
-def _check_control(checked: Checked, file: ScenarioFile) -> None:
+def _check_control(checked: CheckedDocument, file: ScenarioFile) -> None:
     control, target = file.control, file.target
     place: KeyPath = ("control", "warehouse")
     if not checked.fine(place, ("target", "warehouse"), ("control", "connection"), ("control", "share_warehouse")):
@@ -79,7 +79,7 @@ def _check_control(checked: Checked, file: ScenarioFile) -> None:
         checked.problem(place if checked.given(place) else ("target", "warehouse"), what, hint)
 
 
-def _check_session(checked: Checked, file: ScenarioFile) -> None:
+def _check_session(checked: CheckedDocument, file: ScenarioFile) -> None:
     for key in file.target.session:
         path: KeyPath = ("target", "session", key)
         if not is_name(key) or key.startswith('"'):
@@ -89,7 +89,7 @@ def _check_session(checked: Checked, file: ScenarioFile) -> None:
             checked.problem(path, what, _OWN_PARAMETERS[key.upper()], at_key=True)
 
 
-def _check_sharding(checked: Checked, file: ScenarioFile) -> None:
+def _check_sharding(checked: CheckedDocument, file: ScenarioFile) -> None:
     path: KeyPath = ("sharding", "key_range")
     if not checked.fine(path):
         return
@@ -104,7 +104,7 @@ def _check_sharding(checked: Checked, file: ScenarioFile) -> None:
         checked.problem(path, f"has fewer keys than the {workers:,} workers that may share it", "widen it")
 
 
-def _check_threshold_times(checked: Checked, file: ScenarioFile) -> None:
+def _check_threshold_times(checked: CheckedDocument, file: ScenarioFile) -> None:
     if not checked.fine(("load", "mode"), ("load", "duration"), ("load", "stages")):
         return
     if file.load.mode is LoadMode.FIND_MAX:
@@ -124,14 +124,14 @@ def _check_threshold_times(checked: Checked, file: ScenarioFile) -> None:
                 checked.problem((*path, key), f"{what} {measurement}", "the check would never be made; shorten it")
 
 
-def _check_threshold_of_steps(checked: Checked, path: KeyPath) -> None:
+def _check_threshold_of_steps(checked: CheckedDocument, path: KeyPath) -> None:
     for key in ("window", "after", "abort"):
         if checked.given((*path, key)):
             what = "belongs to modes concurrency and rate: find_max judges each step as a whole, and goes on"
             checked.problem((*path, key), what, "remove it", at_key=True)
 
 
-def _check_features(checked: Checked, file: ScenarioFile) -> None:
+def _check_features(checked: CheckedDocument, file: ScenarioFile) -> None:
     log = file.query_log.mode
     for key, modes in (("sample_rate", {QueryLogMode.SAMPLE}), ("max_rows", {*QueryLogMode} - {QueryLogMode.NONE})):
         place: KeyPath = ("query_log", key)
@@ -150,7 +150,7 @@ def _check_features(checked: Checked, file: ScenarioFile) -> None:
             checked.problem(path, "belongs to kind spcs", f"the kind is {file.spawner.kind}; remove it", at_key=True)
 
 
-def _check_notify(checked: Checked, file: ScenarioFile) -> None:
+def _check_notify(checked: CheckedDocument, file: ScenarioFile) -> None:
     ways = ("webhook", "command", "ping")
     for number, one in enumerate(file.notify):
         path: KeyPath = ("notify", number)
@@ -164,7 +164,7 @@ def _check_notify(checked: Checked, file: ScenarioFile) -> None:
             checked.problem((*path, "on"), "is empty: nobody would ever be told", "leave it out, or write [always]")
 
 
-def _check_timing(checked: Checked, file: ScenarioFile) -> None:
+def _check_timing(checked: CheckedDocument, file: ScenarioFile) -> None:
     timing = file.timing
     rules = (
         ("heartbeat", "stale", timing.heartbeat < timing.stale, "must be shorter than stale"),

@@ -7,21 +7,21 @@ import errno
 import stat
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from loadgen.identifiers import canonical
+from loadgen.model.sql_text import malformed_reason, preparation_refusal, shape_of
 from loadgen.scenario.check_generator import check_column_generator
 from loadgen.scenario.file import ScenarioFile
-from loadgen.scenario.generator import SequenceGenerator, UuidGenerator
-from loadgen.scenario.name import canonical
+from loadgen.scenario.generators import SequenceGenerator, UuidGenerator
+from loadgen.scenario.model import TableType
 from loadgen.scenario.problem import KeyPath
-from loadgen.scenario.scenario import TableType
 from loadgen.scenario.section import PoolSection, TableSection
-from loadgen.scenario.sql import malformed, preparation_refusal, shape_of
-from loadgen.scenario.validation import Checked
+from loadgen.scenario.validation import CheckedDocument
 
 HEADER_BYTES_MAX = 65_536
 _TABLES: KeyPath = ("prepare", "tables")
 
 
-def check_data(checked: Checked, file: ScenarioFile, folder: Path | None) -> None:
+def check_data(checked: CheckedDocument, file: ScenarioFile, folder: Path | None) -> None:
     """`folder` is the scenario's own; None when files cannot be looked at."""
     seen: set[str] = set()
     for number, table in enumerate(file.prepare.tables):
@@ -40,7 +40,7 @@ def check_data(checked: Checked, file: ScenarioFile, folder: Path | None) -> Non
             _check_pool(checked, ("values", name), pool, folder)
 
 
-def _check_table(checked: Checked, path: KeyPath, table: TableSection) -> None:
+def _check_table(checked: CheckedDocument, path: KeyPath, table: TableSection) -> None:
     if not checked.fine((*path, "type")):
         return
     if table.type is TableType.EXISTING:
@@ -56,7 +56,7 @@ def _check_table(checked: Checked, path: KeyPath, table: TableSection) -> None:
     _check_indexes(checked, path, table)
 
 
-def _check_columns(checked: Checked, path: KeyPath, table: TableSection) -> None:
+def _check_columns(checked: CheckedDocument, path: KeyPath, table: TableSection) -> None:
     seen: set[str] = set()
     for number, column in enumerate(table.columns):
         place: KeyPath = (*path, "columns", number)
@@ -84,7 +84,7 @@ def _check_columns(checked: Checked, path: KeyPath, table: TableSection) -> None
         checked.problem(place, what, "write {sequence: {start: 1}} or {uuid: {}}", at_key=True)
 
 
-def _check_indexes(checked: Checked, path: KeyPath, table: TableSection) -> None:
+def _check_indexes(checked: CheckedDocument, path: KeyPath, table: TableSection) -> None:
     if table.indexes and table.type is not TableType.HYBRID:
         what = f"a {table.type} table has no indexes"
         checked.problem((*path, "indexes"), what, "remove them, or write type: hybrid", at_key=True)
@@ -103,7 +103,7 @@ def _check_indexes(checked: Checked, path: KeyPath, table: TableSection) -> None
                 checked.problem((*place, position), "is in this index twice", "name each column once")
 
 
-def _check_pool(checked: Checked, path: KeyPath, pool: PoolSection, folder: Path | None) -> None:
+def _check_pool(checked: CheckedDocument, path: KeyPath, pool: PoolSection, folder: Path | None) -> None:
     if (pool.query is None) == (pool.file is None):
         what = "has both query and file" if pool.query is not None else "has neither query nor file"
         checked.problem(path, what, "write {query: SELECT …}, or {file: regions.csv, column: NAME}", at_key=True)
@@ -116,9 +116,9 @@ def _check_pool(checked: Checked, path: KeyPath, pool: PoolSection, folder: Path
         _check_file(checked, path, pool.file, pool.column, folder)
 
 
-def _check_query(checked: Checked, path: KeyPath, sql: str) -> None:
+def _check_query(checked: CheckedDocument, path: KeyPath, sql: str) -> None:
     shape = shape_of(sql)
-    wrong = malformed(shape)
+    wrong = malformed_reason(shape)
     if wrong is None and not shape.reads:
         wrong = ("a pool is filled by a query", "begin with SELECT or WITH")
     if wrong is None and shape.binds:
@@ -127,7 +127,7 @@ def _check_query(checked: Checked, path: KeyPath, sql: str) -> None:
         checked.problem(path, *wrong)
 
 
-def _check_file(checked: Checked, path: KeyPath, file: str, column: str | None, folder: Path | None) -> None:
+def _check_file(checked: CheckedDocument, path: KeyPath, file: str, column: str | None, folder: Path | None) -> None:
     place: KeyPath = (*path, "file")
     parts = PurePosixPath(file).parts
     if PurePosixPath(file).is_absolute() or PureWindowsPath(file).drive or ".." in parts or "\\" in file:
@@ -156,7 +156,7 @@ def require_inside(folder: Path, file: str) -> None:
         raise PermissionError(errno.EACCES, "a link leads out of the scenario's folder", file)
 
 
-def _check_header(checked: Checked, path: KeyPath, header: list[str] | None, column: str | None) -> None:
+def _check_header(checked: CheckedDocument, path: KeyPath, header: list[str] | None, column: str | None) -> None:
     place: KeyPath = (*path, "file")
     if header is None:
         checked.problem(place, "is no CSV file with a header in UTF-8", "its first line must name the columns")

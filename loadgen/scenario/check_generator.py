@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.model.workload import NORMAL_KEPT_MIN, PoolOrder
-from loadgen.scenario.base import Section
-from loadgen.scenario.generator import (
+from loadgen.scenario.generators import (
     HotspotGenerator,
     LatestGenerator,
     LatestSettings,
@@ -24,15 +23,16 @@ from loadgen.scenario.generator import (
     ZipfianGenerator,
     name_of,
 )
+from loadgen.scenario.keys import ScenarioSection
 from loadgen.scenario.problem import KeyPath
-from loadgen.scenario.validation import Checked
+from loadgen.scenario.validation import CheckedDocument
 
 WHOLE_NORMAL_MAX = float(1 << 62)
 _NOT_FOR_COLUMNS = (PoolGenerator, PreviousGenerator, RememberedGenerator, ShardGenerator, LatestGenerator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class GeneratorContext:
     """What a generator may refer to."""
 
     pools: frozenset[str] | None  # None: not known, because `values` has problems of its own
@@ -42,17 +42,19 @@ class Surroundings:
     previous: int | None  # how many parameters of the transaction come before; None outside of one
 
 
-def settings_of(generator: Section) -> Any:
+def settings_of(generator: ScenarioSection) -> Any:
     """What stands below the generator's name; the generator itself when it is flat."""
     inner = getattr(generator, name_of(generator))
-    return inner if isinstance(inner, Section) else generator
+    return inner if isinstance(inner, ScenarioSection) else generator
 
 
-def is_sharded(generator: Section) -> bool:
+def is_sharded(generator: ScenarioSection) -> bool:
     return isinstance(generator, ShardGenerator) or bool(getattr(settings_of(generator), "sharded", False))
 
 
-def check_generator(checked: Checked, path: KeyPath, generator: Section, around: Surroundings) -> None:
+def check_generator(
+    checked: CheckedDocument, path: KeyPath, generator: ScenarioSection, around: GeneratorContext
+) -> None:
     """Check one parameter of a statement; `path` leads to it."""
     if not checked.fine(path):
         return
@@ -76,7 +78,7 @@ def check_generator(checked: Checked, path: KeyPath, generator: Section, around:
             pass
 
 
-def check_column_generator(checked: Checked, path: KeyPath, generator: Section) -> None:
+def check_column_generator(checked: CheckedDocument, path: KeyPath, generator: ScenarioSection) -> None:
     """Check the generator of a column of a table to prepare."""
     if not checked.fine(path):
         return
@@ -90,7 +92,7 @@ def check_column_generator(checked: Checked, path: KeyPath, generator: Section) 
         checked.problem((*path, name, "sharded"), "rows are made before there are workers", "give min and max")
 
 
-def _check_numbers(checked: Checked, path: KeyPath, generator: Section) -> None:
+def _check_numbers(checked: CheckedDocument, path: KeyPath, generator: ScenarioSection) -> None:
     match generator:
         case UniformGenerator() | ZipfianGenerator() | HotspotGenerator() | LatestGenerator():
             _check_range(checked, path, settings_of(generator))
@@ -108,7 +110,7 @@ def _check_numbers(checked: Checked, path: KeyPath, generator: Section) -> None:
             pass
 
 
-def _check_range(checked: Checked, path: KeyPath, settings: Any) -> None:
+def _check_range(checked: CheckedDocument, path: KeyPath, settings: Any) -> None:
     if settings.sharded:
         for key in ("min", "max"):
             if getattr(settings, key) is not None:
@@ -125,7 +127,7 @@ def _check_range(checked: Checked, path: KeyPath, settings: Any) -> None:
         checked.problem((*path, "max"), "is min itself", "write {literal: …} for a fixed value")
 
 
-def _check_normal(checked: Checked, path: KeyPath, generator: NormalGenerator) -> None:
+def _check_normal(checked: CheckedDocument, path: KeyPath, generator: NormalGenerator) -> None:
     settings = generator.normal
     if settings.min is not None and settings.max is not None and settings.max <= settings.min:
         checked.problem((*path, "max"), "is not above min", "raise it, or lower min")
@@ -138,7 +140,9 @@ def _check_normal(checked: Checked, path: KeyPath, generator: NormalGenerator) -
         checked.problem((*path, "whole"), "numbers as large as these do not fit 64 bits", "lower mean and stddev")
 
 
-def _check_pool(checked: Checked, path: KeyPath, generator: PoolGenerator, pools: frozenset[str] | None) -> None:
+def _check_pool(
+    checked: CheckedDocument, path: KeyPath, generator: PoolGenerator, pools: frozenset[str] | None
+) -> None:
     if pools is not None and generator.pool not in pools:
         known = f"pools are {', '.join(sorted(pools))}" if pools else "there are none"
         checked.problem((*path, "pool"), "is no pool under values", known)
@@ -147,7 +151,7 @@ def _check_pool(checked: Checked, path: KeyPath, generator: PoolGenerator, pools
         checked.problem((*path, "theta"), what, "remove it, or write distribution: zipfian", at_key=True)
 
 
-def _check_previous(checked: Checked, path: KeyPath, index: int, before: int | None) -> None:
+def _check_previous(checked: CheckedDocument, path: KeyPath, index: int, before: int | None) -> None:
     if before is None:
         checked.problem(path, "works inside a transaction only", "list the statements under transaction:")
     elif index >= before:
@@ -155,7 +159,7 @@ def _check_previous(checked: Checked, path: KeyPath, index: int, before: int | N
         checked.problem(path, f"{parameters} before it in the transaction", "previous looks back, counted from 0")
 
 
-def _check_of(checked: Checked, path: KeyPath, of: Section, around: Surroundings) -> None:
+def _check_of(checked: CheckedDocument, path: KeyPath, of: ScenarioSection, around: GeneratorContext) -> None:
     follows = isinstance(of, LatestGenerator) and of.latest.follows is not None
     if follows or isinstance(of, (PreviousGenerator, RememberedGenerator)):
         what = "belongs to one statement, and a session remembers from one statement to the next"
@@ -164,7 +168,7 @@ def _check_of(checked: Checked, path: KeyPath, of: Section, around: Surroundings
         check_generator(checked, path, of, around)
 
 
-def _check_follows(checked: Checked, path: KeyPath, latest: LatestSettings, around: Surroundings) -> None:
+def _check_follows(checked: CheckedDocument, path: KeyPath, latest: LatestSettings, around: GeneratorContext) -> None:
     if latest.sharded:
         what = "does not go with sharded: new keys do not lie in this worker's part of the old ones"
         checked.problem(path, what, "remove one of them", at_key=True)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from loadgen.model.workload import ARRIVALS_MAX
-from loadgen.scenario.load_section import KEYS_OF_MODE, LoadSection
+from loadgen.scenario.load import KEYS_OF_MODE, LoadSection
+from loadgen.scenario.model import LoadMode, WorkerProfile, stage_name
 from loadgen.scenario.problem import KeyPath
-from loadgen.scenario.scenario import LoadMode, Profile, stage_name
-from loadgen.scenario.validation import Checked
+from loadgen.scenario.validation import CheckedDocument
 
 _LOAD: KeyPath = ("load",)
 SEARCHING_PROCESSES_MAX = 64  # profile process: a search starts all of its workers before the first step
 CEILING_KEY = {LoadMode.CONCURRENCY: "connections", LoadMode.RATE: "max_connections", LoadMode.FIND_MAX: "find_max"}
 
 
-def check_load(checked: Checked, load: LoadSection) -> None:
+def check_load(checked: CheckedDocument, load: LoadSection) -> None:
     if not checked.fine((*_LOAD, "mode")):
         return
     _check_keys_of_mode(checked, load)
@@ -37,7 +37,7 @@ def duration_s(load: LoadSection) -> float:
     return sum(stage.duration for stage in load.stages) if load.stages else load.duration
 
 
-def _check_keys_of_mode(checked: Checked, load: LoadSection) -> None:
+def _check_keys_of_mode(checked: CheckedDocument, load: LoadSection) -> None:
     for key in sorted(frozenset[str]().union(*KEYS_OF_MODE.values()) - KEYS_OF_MODE[load.mode]):
         if checked.given((*_LOAD, key)):
             modes = " and ".join(mode for mode, keys in KEYS_OF_MODE.items() if key in keys)
@@ -52,7 +52,7 @@ def _check_keys_of_mode(checked: Checked, load: LoadSection) -> None:
         checked.problem(think_time, what, "remove it; the rate says how often", at_key=True)
 
 
-def _check_stages(checked: Checked, load: LoadSection) -> None:
+def _check_stages(checked: CheckedDocument, load: LoadSection) -> None:
     if not load.stages or load.mode is LoadMode.FIND_MAX:
         return
     for key in ("connections", "duration", "rate"):
@@ -76,7 +76,7 @@ def _check_stages(checked: Checked, load: LoadSection) -> None:
             checked.problem((*path, "ramp"), "is longer than the stage", "shorten it")
 
 
-def _check_ramp(checked: Checked, load: LoadSection) -> None:
+def _check_ramp(checked: CheckedDocument, load: LoadSection) -> None:
     parts = [(*_LOAD, key) for key in ("ramp", "warmup", "duration", "stages")]
     if load.mode is LoadMode.FIND_MAX or not checked.fine(*parts):
         return
@@ -90,7 +90,7 @@ def _check_ramp(checked: Checked, load: LoadSection) -> None:
         _check_something_is_due(checked, load)
 
 
-def _check_something_is_due(checked: Checked, load: LoadSection) -> None:
+def _check_something_is_due(checked: CheckedDocument, load: LoadSection) -> None:
     if not checked.fine((*_LOAD, "rate")):
         return
     levels = [(stage.rate or 0.0, stage.duration) for stage in load.stages] or [(load.rate or 0.0, load.duration)]
@@ -102,7 +102,7 @@ def _check_something_is_due(checked: Checked, load: LoadSection) -> None:
         checked.problem(place, f"makes more than {ARRIVALS_MAX:,} statements", "lower it, or run for a shorter time")
 
 
-def _check_levels(checked: Checked, load: LoadSection) -> None:
+def _check_levels(checked: CheckedDocument, load: LoadSection) -> None:
     if load.mode is LoadMode.FIND_MAX:
         _check_find_max(checked, load)
     if load.mode is not LoadMode.CONCURRENCY or not checked.fine((*_LOAD, "min_connections")):
@@ -119,7 +119,7 @@ def _check_levels(checked: Checked, load: LoadSection) -> None:
             checked.problem(path, f"is below min_connections, {load.min_connections:,}", "raise it, or lower the other")
 
 
-def _check_find_max(checked: Checked, load: LoadSection) -> None:
+def _check_find_max(checked: CheckedDocument, load: LoadSection) -> None:
     path: KeyPath = (*_LOAD, "find_max")
     if not checked.fine((*path, "start"), (*path, "maximum")):
         return
@@ -131,7 +131,7 @@ def _check_find_max(checked: Checked, load: LoadSection) -> None:
         checked.problem((*path, "start"), what, "raise it, or lower the other")
 
 
-def _check_workers(checked: Checked, load: LoadSection) -> None:
+def _check_workers(checked: CheckedDocument, load: LoadSection) -> None:
     top_key = "stages" if load.stages else CEILING_KEY[load.mode]
     keys = ("workers", "per_worker_connections", "profile", top_key)
     if not checked.fine(*((*_LOAD, key) for key in keys)):
@@ -139,7 +139,7 @@ def _check_workers(checked: Checked, load: LoadSection) -> None:
     top, workers = ceiling(load), load.workers
     each = None if load.mode is LoadMode.FIND_MAX else load.per_worker_connections  # refused there already
     each_path: KeyPath = (*_LOAD, "per_worker_connections")
-    if load.profile is Profile.PROCESS:
+    if load.profile is WorkerProfile.PROCESS:
         if each not in (None, 1):
             checked.problem(each_path, "profile process has one connection per worker", "remove it")
         if workers not in (None, top):

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from loadgen.scenario.base import Section
 from loadgen.scenario.check_load import ceiling
-from loadgen.scenario.field import Word, Wrong
 from loadgen.scenario.file import ScenarioFile, StatementSection
-from loadgen.scenario.generator import RememberedGenerator
+from loadgen.scenario.generators import RememberedGenerator
+from loadgen.scenario.keys import ScenarioSection
 from loadgen.scenario.problem import KeyPath
 from loadgen.scenario.section import SessionsSection
-from loadgen.scenario.validation import Checked
+from loadgen.scenario.types import InvalidValue, Label
+from loadgen.scenario.validation import CheckedDocument
 
 METADATA_MAX = 1_000  # characters as JSON; a QUERY_TAG has at most 2,000, and holds our own keys too
 _COUNT: KeyPath = ("sessions", "count")
 _STATEMENTS: KeyPath = ("workload", "statements")
 
 
-def check_sessions(checked: Checked, file: ScenarioFile) -> None:
+def check_sessions(checked: CheckedDocument, file: ScenarioFile) -> None:
     if checked.fine(_COUNT):
         _check_count(checked, file)
         _check_marks(checked, file)
@@ -28,7 +28,7 @@ def check_sessions(checked: Checked, file: ScenarioFile) -> None:
         _check_remembered(checked, file)
 
 
-def _check_count(checked: Checked, file: ScenarioFile) -> None:
+def _check_count(checked: CheckedDocument, file: ScenarioFile) -> None:
     sessions, unused = file.sessions, SessionsSection()
     if not sessions.count:
         for key in SessionsSection.declared_keys():
@@ -45,7 +45,7 @@ def _check_count(checked: Checked, file: ScenarioFile) -> None:
         checked.problem(_COUNT, what, "raise it, or have fewer connections under load")
 
 
-def _check_marks(checked: Checked, file: ScenarioFile) -> None:
+def _check_marks(checked: CheckedDocument, file: ScenarioFile) -> None:
     if not checked.fine(_STATEMENTS):
         return
     marked = [number for number, statement in enumerate(file.workload.statements) if statement.session]
@@ -58,12 +58,12 @@ def _check_marks(checked: Checked, file: ScenarioFile) -> None:
         checked.problem(_COUNT, "no statement is executed in a session", hint)
 
 
-def _check_metadata(checked: Checked, sessions: SessionsSection) -> None:
+def _check_metadata(checked: CheckedDocument, sessions: SessionsSection) -> None:
     path: KeyPath = ("sessions", "metadata")
     for key in sessions.metadata:
         try:
-            Word().parse(key)
-        except Wrong as wrong:
+            Label().parse(key)
+        except InvalidValue as wrong:
             checked.problem((*path, key), f"as a key {wrong.what}", wrong.hint, at_key=True)
     written = len(json.dumps(dict(sessions.metadata), separators=(",", ":")))
     if written > METADATA_MAX:
@@ -71,7 +71,7 @@ def _check_metadata(checked: Checked, sessions: SessionsSection) -> None:
         checked.problem(path, what, "shorten it", at_key=True)
 
 
-def _check_remembered(checked: Checked, file: ScenarioFile) -> None:
+def _check_remembered(checked: CheckedDocument, file: ScenarioFile) -> None:
     """Each name is drawn from one place, and used in sessions only."""
     uses: list[tuple[KeyPath, RememberedGenerator, bool]] = []
     for number, statement in enumerate(file.workload.statements):
@@ -93,7 +93,7 @@ def _check_remembered(checked: Checked, file: ScenarioFile) -> None:
             checked.problem(place, "is not said what it is drawn from", "add of: {uniform: {min: 1, max: 10k}}")
 
 
-def _generators(path: KeyPath, statement: StatementSection) -> Iterator[tuple[KeyPath, Section]]:
+def _generators(path: KeyPath, statement: StatementSection) -> Iterator[tuple[KeyPath, ScenarioSection]]:
     for number, generator in enumerate(statement.params):
         yield (*path, "params", number), generator
     for query_number, query in enumerate(statement.transaction or []):

@@ -7,24 +7,24 @@ import difflib
 import math
 from collections.abc import Iterator
 
+from loadgen.model.sql_text import SqlShape, shape_of, workload_refusal
+from loadgen.model.threshold import ThresholdMetric
 from loadgen.model.workload import CYCLE_MAX, StatementKind
-from loadgen.scenario.base import Section
-from loadgen.scenario.check_generator import Surroundings, check_generator, is_sharded
+from loadgen.scenario.check_generator import GeneratorContext, check_generator, is_sharded
 from loadgen.scenario.file import ScenarioFile, StatementSection
-from loadgen.scenario.generator import PoolGenerator, RememberedGenerator, SequenceGenerator
+from loadgen.scenario.generators import PoolGenerator, RememberedGenerator, SequenceGenerator
+from loadgen.scenario.keys import ScenarioSection
+from loadgen.scenario.model import LoadMode, stage_name
 from loadgen.scenario.problem import KeyPath
-from loadgen.scenario.scenario import LoadMode, stage_name
-from loadgen.scenario.sql import SqlShape, refusal, shape_of
-from loadgen.scenario.threshold import Metric
-from loadgen.scenario.validation import Checked
+from loadgen.scenario.validation import CheckedDocument
 
 _STATEMENTS: KeyPath = ("workload", "statements")
 STATEMENTS_MAX = 500
 PARAMETERS_MAX = 1_000  # of one statement
-Text = tuple[KeyPath, str, list[Section]]  # where its mapping is, the SQL, its parameters
+Text = tuple[KeyPath, str, list[ScenarioSection]]  # where its mapping is, the SQL, its parameters
 
 
-def check_workload(checked: Checked, file: ScenarioFile) -> None:
+def check_workload(checked: CheckedDocument, file: ScenarioFile) -> None:
     statements = file.workload.statements
     whole = checked.fine(_STATEMENTS)
     if not statements and whole:
@@ -47,10 +47,10 @@ def check_workload(checked: Checked, file: ScenarioFile) -> None:
     _check_thresholds(checked, file)
 
 
-def _surroundings(checked: Checked, file: ScenarioFile) -> Surroundings:
+def _surroundings(checked: CheckedDocument, file: ScenarioFile) -> GeneratorContext:
     count = len(file.workload.statements)
     followed = {statement.name: _sequence_of(statement) for statement in file.workload.statements}
-    return Surroundings(
+    return GeneratorContext(
         pools=frozenset(file.values) if checked.fine(("values",)) else None,
         followed=followed if checked.fine(_STATEMENTS) else None,
         sharding=file.sharding.enabled if checked.fine(("sharding", "enabled")) else None,
@@ -65,13 +65,13 @@ def _sequence_of(statement: StatementSection) -> SequenceGenerator | None:
     return next(sequences, None) if statement.weight else None
 
 
-def _generators(statement: StatementSection) -> Iterator[Section]:
+def _generators(statement: StatementSection) -> Iterator[ScenarioSection]:
     yield from statement.params
     for query in statement.transaction or []:
         yield from query.params
 
 
-def _all_generators(file: ScenarioFile) -> Iterator[Section]:
+def _all_generators(file: ScenarioFile) -> Iterator[ScenarioSection]:
     """Also those that remembered values are drawn from."""
     for statement in file.workload.statements:
         for generator in _generators(statement):
@@ -80,7 +80,7 @@ def _all_generators(file: ScenarioFile) -> Iterator[Section]:
                 yield generator.of
 
 
-def _check_names(checked: Checked, statements: list[StatementSection]) -> None:
+def _check_names(checked: CheckedDocument, statements: list[StatementSection]) -> None:
     seen: set[str] = set()
     for number, statement in enumerate(statements):
         path: KeyPath = (*_STATEMENTS, number, "name")
@@ -89,7 +89,9 @@ def _check_names(checked: Checked, statements: list[StatementSection]) -> None:
         seen.add(statement.name)
 
 
-def _check_statement(checked: Checked, path: KeyPath, statement: StatementSection, around: Surroundings) -> None:
+def _check_statement(
+    checked: CheckedDocument, path: KeyPath, statement: StatementSection, around: GeneratorContext
+) -> None:
     if statement.weight == 0 and checked.fine((*path, "weight")):
         checked.warn((*path, "weight"), "is 0, so this statement is never sent")
     sql_path, transaction_path = (*path, "sql"), (*path, "transaction")
@@ -121,13 +123,13 @@ def _texts(path: KeyPath, statement: StatementSection) -> Iterator[Text]:
         yield (*path, "transaction", number), query.sql, list(query.params)
 
 
-def _check_text(checked: Checked, text: Text) -> SqlShape | None:
+def _check_text(checked: CheckedDocument, text: Text) -> SqlShape | None:
     """Look at one SQL text; None when nothing can be said about it."""
     path, sql, parameters = text
     if not checked.fine((*path, "sql")):
         return None
     shape = shape_of(sql)
-    wrong = refusal(shape)
+    wrong = workload_refusal(shape)
     if wrong is not None:
         checked.problem((*path, "sql"), *wrong)
         return None
@@ -144,7 +146,9 @@ def _check_text(checked: Checked, text: Text) -> SqlShape | None:
     return shape
 
 
-def _check_parameters(checked: Checked, path: KeyPath, statement: StatementSection, around: Surroundings) -> None:
+def _check_parameters(
+    checked: CheckedDocument, path: KeyPath, statement: StatementSection, around: GeneratorContext
+) -> None:
     for number, generator in enumerate(statement.params):
         check_generator(checked, (*path, "params", number), generator, around)
     before = 0
@@ -155,7 +159,7 @@ def _check_parameters(checked: Checked, path: KeyPath, statement: StatementSecti
             before += 1
 
 
-def _check_kind(checked: Checked, path: KeyPath, statement: StatementSection, shapes: list[SqlShape]) -> None:
+def _check_kind(checked: CheckedDocument, path: KeyPath, statement: StatementSection, shapes: list[SqlShape]) -> None:
     writing = [shape.verb for shape in shapes if not shape.reads and shape.verb != "CALL"]
     calls = [shape for shape in shapes if shape.verb == "CALL"]
     if not checked.fine((*path, "kind")):
@@ -175,7 +179,7 @@ def kind_of(statement: StatementSection) -> StatementKind:
     return StatementKind.READ if reads else StatementKind.WRITE
 
 
-def _check_pools_are_used(checked: Checked, file: ScenarioFile) -> None:
+def _check_pools_are_used(checked: CheckedDocument, file: ScenarioFile) -> None:
     if not checked.fine(_STATEMENTS, ("values",)):
         return
     used = {generator.pool for generator in _all_generators(file) if isinstance(generator, PoolGenerator)}
@@ -184,7 +188,7 @@ def _check_pools_are_used(checked: Checked, file: ScenarioFile) -> None:
             checked.warn(("values", name), "no parameter takes values from this pool")
 
 
-def _check_sharding_is_used(checked: Checked, file: ScenarioFile) -> None:
+def _check_sharding_is_used(checked: CheckedDocument, file: ScenarioFile) -> None:
     if not file.sharding.enabled or not checked.fine(_STATEMENTS, ("sharding", "enabled")):
         return
     if not any(map(is_sharded, _all_generators(file))):
@@ -192,7 +196,7 @@ def _check_sharding_is_used(checked: Checked, file: ScenarioFile) -> None:
         checked.problem(("sharding", "enabled"), "sharding is enabled, and no parameter uses it", hint)
 
 
-def _check_thresholds(checked: Checked, file: ScenarioFile) -> None:
+def _check_thresholds(checked: CheckedDocument, file: ScenarioFile) -> None:
     names = [statement.name for statement in file.workload.statements]
     never_sent = {statement.name for statement in file.workload.statements if statement.weight == 0}
     written = [checked.written((*_STATEMENTS, number, "name")) for number in range(len(names))]
@@ -217,12 +221,16 @@ def _check_thresholds(checked: Checked, file: ScenarioFile) -> None:
             checked.problem(place, f"is about {kinds} that does not exist", hint)
         elif check.statement in never_sent and checked.fine(_STATEMENTS):
             checked.problem(place, "is about a statement that is never sent", "give it a weight, or remove the check")
-        if check.metric is Metric.LONGEST_STALL:
+        if check.metric is ThresholdMetric.LONGEST_STALL:
             if check.statement is not None and check.statement in names:
                 checked.problem(place, "a stall is one of all statements", "leave the statement out")
             elif threshold.window is not None:
                 checked.problem(
                     (*path, "window"), "a stall is one of the whole measurement", "leave it out", at_key=True
                 )
-        if check.metric is Metric.LAG_P99 and file.load.mode is not LoadMode.RATE and checked.fine(("load", "mode")):
+        if (
+            check.metric is ThresholdMetric.LAG_P99
+            and file.load.mode is not LoadMode.RATE
+            and checked.fine(("load", "mode"))
+        ):
             checked.problem(place, "lag exists in mode rate only", "use p99, or write load.mode: rate")

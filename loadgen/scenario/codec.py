@@ -18,8 +18,8 @@ from typing import Any
 
 from loadgen.errors import ConfigurationError
 from loadgen.model.workload import Parameter, Statement
-from loadgen.rules.find_max_step import FindMax
-from loadgen.scenario.scenario import Pool, Stage
+from loadgen.rules.find_max_step import FindMaxSettings
+from loadgen.scenario.model import LoadStage, Pool
 from loadgen.scenario.template import resolve_template, template_of
 
 Environment = Mapping[str, str] | None  # None: variables stay `${NAME}`, for showing
@@ -28,15 +28,15 @@ _TYPE = "type"  # no class of a union may have a field of this name
 # Classes that stand in a union with others, and so need their name beside them.
 _IN_UNIONS: frozenset[type] = frozenset(typing.get_args(Parameter)) | frozenset(typing.get_args(Pool))
 _RENAMED: dict[type, dict[str, str]] = {
-    FindMax: {"step_s": "step_duration_seconds"},
-    Stage: {"connections": "concurrent_connections"},
+    FindMaxSettings: {"step_s": "step_duration_seconds"},
+    LoadStage: {"connections": "concurrent_connections"},
 }
 # Fields that are left out while they have their default, so that scenarios without them keep their stored form, and
 # with it what their runs are compared by.
-_OPTIONAL: dict[type, frozenset[str]] = {Statement: frozenset({"session"}), Stage: frozenset({"name"})}
+_OPTIONAL: dict[type, frozenset[str]] = {Statement: frozenset({"session"}), LoadStage: frozenset({"name"})}
 
 
-class BadConfig(ConfigurationError):
+class InvalidStoredScenario(ConfigurationError):
     """A stored scenario that this loadgen cannot read."""
 
     remedy = "Start the run anew with this version of loadgen, or use the version that started it."
@@ -90,7 +90,7 @@ def _decode_scalar(kind: Any, data: Any, environ: Environment, where: str) -> An
                 return datetime.fromisoformat(data)
         except ValueError:
             pass  # told below, with everything else that does not fit
-    raise BadConfig(f"the stored scenario has an unusable value at {where}")
+    raise InvalidStoredScenario(f"the stored scenario has an unusable value at {where}")
 
 
 def _decode_union(options: tuple[Any, ...], data: Any, environ: Environment, where: str) -> Any:
@@ -98,13 +98,13 @@ def _decode_union(options: tuple[Any, ...], data: Any, environ: Environment, whe
     if isinstance(data, dict) and len(classes) > 1:
         chosen = classes.get(str(data.get(_TYPE)))
         if chosen is None:
-            raise BadConfig(f"the stored scenario has an unknown {_TYPE} at {where}")
+            raise InvalidStoredScenario(f"the stored scenario has an unknown {_TYPE} at {where}")
         inner = {key: item for key, item in data.items() if key != _TYPE}
         return _decode_class(chosen, inner, environ, where)
     for option in sorted(options, key=_exactness):
         if _fits(option, data):
             return decode(option, data, environ, where)
-    raise BadConfig(f"the stored scenario has an unusable value at {where}")
+    raise InvalidStoredScenario(f"the stored scenario has an unusable value at {where}")
 
 
 def _exactness(option: Any) -> int:
@@ -127,7 +127,7 @@ def _decode_class(kind: type, data: Any, environ: Environment, where: str) -> An
     absent = {_key(kind, name) for name in _OPTIONAL.get(kind, ())} - found
     if not isinstance(data, dict) or found != hints.keys() - absent:
         odd = ", ".join(sorted(map(str, (hints.keys() - absent) ^ found))[:5])
-        raise BadConfig(f"the stored scenario does not fit at {where or 'its top'}: {odd}")
+        raise InvalidStoredScenario(f"the stored scenario does not fit at {where or 'its top'}: {odd}")
     return kind(
         **{
             name: decode(hint, data[key], environ, f"{where}.{key}")

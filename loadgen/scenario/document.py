@@ -26,7 +26,7 @@ from ruamel.yaml.events import (
 from ruamel.yaml.reader import ReaderError
 
 from loadgen.log import printable, redact
-from loadgen.scenario.problem import KeyPath, Mark, Problem
+from loadgen.scenario.problem import KeyPath, Problem, SourcePosition
 from loadgen.scenario.scalar import NotAScalar, Scalar, resolve
 
 BYTES_MAX = 1_000_000
@@ -37,11 +37,11 @@ TEXT_SHOWN = 60  # characters of an offending text
 
 
 @dataclass(slots=True)
-class Node:
+class YamlNode:
     """One value of the file, or of an option."""
 
-    mark: Mark | None
-    value: Scalar | dict[str, Entry] | list[Node]
+    mark: SourcePosition | None
+    value: Scalar | dict[str, MappingEntry] | list[YamlNode]
     text: str = ""  # a scalar as it was written: what may be shown, whatever the environment says
     option: str | None = None  # `--set load.rate=5` when it came from there
     variables: tuple[str, ...] = ()  # environment variables that are in the value
@@ -49,11 +49,11 @@ class Node:
 
 
 @dataclass(slots=True)
-class Entry:
+class MappingEntry:
     """A key of a mapping and its value."""
 
-    mark: Mark | None  # of the key
-    node: Node
+    mark: SourcePosition | None  # of the key
+    node: YamlNode
 
 
 @dataclass(slots=True)
@@ -61,21 +61,21 @@ class Document:
     """The tree, and what was wrong while reading it. `root` is None when nothing could be read."""
 
     source: str
-    root: Node | None = None
+    root: YamlNode | None = None
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
 
-    def entry(self, path: KeyPath) -> Entry | None:
+    def entry(self, path: KeyPath) -> MappingEntry | None:
         """Key and value at this path; list elements have their own place as the key's."""
         if self.root is None:
             return None
-        found = Entry(self.root.mark, self.root)
+        found = MappingEntry(self.root.mark, self.root)
         for part in path:
             value = found.node.value
             if isinstance(value, dict) and isinstance(part, str) and part in value:
                 found = value[part]
             elif isinstance(value, list) and isinstance(part, int) and part < len(value):
-                found = Entry(value[part].mark, value[part])
+                found = MappingEntry(value[part].mark, value[part])
             else:
                 return None
         return found
@@ -94,14 +94,16 @@ class Document:
             what += _got(node)
         self.problems.append(self.problem_of(node, mark, path, what, hint))
 
-    def problem_of(self, node: Node, mark: Mark | None, path: KeyPath, what: str, hint: str | None) -> Problem:
+    def problem_of(
+        self, node: YamlNode, mark: SourcePosition | None, path: KeyPath, what: str, hint: str | None
+    ) -> Problem:
         """A problem with this node: in the file, or on the command line."""
         if node.option is None:
             return Problem(source=self.source, mark=mark, path=path, what=what, hint=hint)
         return Problem(source=printable(redact(node.option), TEXT_SHOWN), mark=None, path=path, what=what, hint=hint)
 
 
-def _got(node: Node) -> str:
+def _got(node: YamlNode) -> str:
     if isinstance(node.value, (dict, list)):
         return ""
     return f", got {shown(node.text)}" if node.text else ", got nothing"
@@ -122,7 +124,9 @@ def read_text(path: Path) -> str | Problem:
         with path.open("rb") as file:
             content = file.read(BYTES_MAX + 1)
     except OSError as error:
-        return no(f"cannot be read: {error.strerror}", "`loadgen init` writes a scenario to start from")
+        inside = "name a scenario in it, such as scenario.yaml"
+        hint = inside if isinstance(error, IsADirectoryError) else "`loadgen init` writes a scenario to start from"
+        return no(f"cannot be read: {error.strerror}", hint)
     if len(content) > BYTES_MAX:
         return no(f"is larger than {BYTES_MAX // 1_000_000} MB", "large lists of values belong in a CSV file: values")
     try:
@@ -145,7 +149,7 @@ def compose(text: str, source: str) -> Document:
         pass  # the problem says it
     except ReaderError as error:
         before = text[: error.position]
-        mark = Mark(before.count("\n") + 1, len(before) - before.rfind("\n"))
+        mark = SourcePosition(before.count("\n") + 1, len(before) - before.rfind("\n"))
         composer.no(mark, "contains a control character, which YAML does not allow", "remove it")
     except MarkedYAMLError as error:
         composer.unreadable(error)
@@ -175,10 +179,10 @@ class _Hopeless(Exception):
 class _Open:
     """A mapping or list that is being read. `key` None: a key comes next."""
 
-    node: Node
+    node: YamlNode
     path: KeyPath
     key: str | None = None
-    key_mark: Mark | None = None
+    key_mark: SourcePosition | None = None
     dropped: bool = False  # the value that comes next has a key we refused
 
 
@@ -187,16 +191,16 @@ class _Composer:
         self._document = document
         self._open: list[_Open] = []
         self._values = 0
-        self._root: Node | None = None
-        self.mark: Mark | None = None  # of the newest event
+        self._root: YamlNode | None = None
+        self.mark: SourcePosition | None = None  # of the newest event
 
-    def no(self, mark: Mark | None, what: str, hint: str | None = None) -> None:
+    def no(self, mark: SourcePosition | None, what: str, hint: str | None = None) -> None:
         problem = Problem(source=self._document.source, mark=mark, path=self._path(), what=what, hint=hint)
         self._document.problems.append(problem)
 
     def unreadable(self, error: MarkedYAMLError) -> None:
         place = error.problem_mark or error.context_mark
-        mark = Mark(place.line + 1, place.column + 1) if place else self.mark
+        mark = SourcePosition(place.line + 1, place.column + 1) if place else self.mark
         said = " ".join(part for part in (error.problem, error.context) if part) or "syntax error"
         hints = {
             "\\t": "indent with spaces, never with tabs",
@@ -209,10 +213,10 @@ class _Composer:
         hint = next((hint for words, hint in hints.items() if words in said), "check indentation, colons and quotes")
         self.no(mark, f"cannot be read as YAML: {printable(said, 200)}", hint)
 
-    def compose(self, events: Iterable[Any]) -> Node | None:
+    def compose(self, events: Iterable[Any]) -> YamlNode | None:
         documents = 0
         for event in events:
-            self.mark = Mark(event.start_mark.line + 1, event.start_mark.column + 1)
+            self.mark = SourcePosition(event.start_mark.line + 1, event.start_mark.column + 1)
             if isinstance(event, DocumentStartEvent):
                 documents += 1
                 self._begin(event, documents)
@@ -247,12 +251,12 @@ class _Composer:
             parent.node.value.append(node)
         elif isinstance(parent.node.value, dict):
             if not parent.dropped and parent.key is not None:
-                parent.node.value[parent.key] = Entry(parent.key_mark, node)
+                parent.node.value[parent.key] = MappingEntry(parent.key_mark, node)
             parent.key, parent.dropped = None, False
         if not isinstance(event, (ScalarEvent, AliasEvent)):
             self._begin_inner(node, path)
 
-    def _begin_inner(self, node: Node, path: KeyPath) -> None:
+    def _begin_inner(self, node: YamlNode, path: KeyPath) -> None:
         if len(self._open) >= DEPTH_MAX:
             self._open.clear()  # a path of 32 parts helps nobody
             self.no(self.mark, f"is nested more than {DEPTH_MAX} levels deep", _FLAT)
@@ -281,23 +285,23 @@ class _Composer:
         else:
             parent.key, parent.key_mark, parent.dropped = key, self.mark, False
 
-    def _node(self, event: NodeEvent) -> Node:
+    def _node(self, event: NodeEvent) -> YamlNode:
         self._refuse_decorations(event)
         if isinstance(event, AliasEvent):
             self.no(self.mark, "aliases (*name) are not supported", "write the value out; quote a text with a * first")
-            return Node(self.mark, None, f"*{event.anchor}", refused=True)
+            return YamlNode(self.mark, None, f"*{event.anchor}", refused=True)
         if isinstance(event, MappingStartEvent):
-            return Node(self.mark, {})
+            return YamlNode(self.mark, {})
         if not isinstance(event, ScalarEvent):
-            return Node(self.mark, [])
+            return YamlNode(self.mark, [])
         text = _joined(event.value)
         if not event.implicit[0]:
-            return Node(self.mark, text, text or '""')
+            return YamlNode(self.mark, text, text or '""')
         try:
-            return Node(self.mark, resolve(text), text)
+            return YamlNode(self.mark, resolve(text), text)
         except NotAScalar as error:
             self.no(self.mark, f"{error}, got {shown(text)}")
-            return Node(self.mark, text, text, refused=True)
+            return YamlNode(self.mark, text, text, refused=True)
 
     def _refuse_decorations(self, event: NodeEvent) -> None:
         if isinstance(event, AliasEvent):

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from loadgen.log import is_secret_name, register_secret
-from loadgen.scenario.document import Document, Node
+from loadgen.scenario.document import Document, YamlNode
 from loadgen.scenario.problem import KeyPath
-from loadgen.scenario.template import TEXT_MAX, FromEnvironment, escape
+from loadgen.scenario.template import TEXT_MAX, EnvironmentText, escape
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?\}|\$\{")
 _HOW = "write ${NAME} or ${NAME:-default}, and $${ for a literal ${"
@@ -33,7 +33,9 @@ class _Filled:
     too_long: bool = False
 
 
-def fill_in(document: Document, environ: Mapping[str, str], allowed: Collection[str] | None = None) -> None:
+def substitute_variables(
+    document: Document, environ: Mapping[str, str], allowed: Collection[str] | None = None
+) -> None:
     """Replace the variables in every text of the document; when some are `allowed`, only those."""
     if document.root is not None:
         _visit(document, document.root, (), _Variables(environ, allowed))
@@ -45,7 +47,7 @@ class _Variables:
     allowed: Collection[str] | None
 
 
-def _visit(document: Document, node: Node, path: KeyPath, environ: _Variables) -> None:
+def _visit(document: Document, node: YamlNode, path: KeyPath, environ: _Variables) -> None:
     if isinstance(node.value, dict):
         for key, entry in node.value.items():
             _visit(document, entry.node, (*path, key), environ)
@@ -56,7 +58,7 @@ def _visit(document: Document, node: Node, path: KeyPath, environ: _Variables) -
         _fill_node(document, node, path, environ)
 
 
-def _fill_node(document: Document, node: Node, path: KeyPath, variables: _Variables) -> None:
+def _fill_node(document: Document, node: YamlNode, path: KeyPath, variables: _Variables) -> None:
     filled = _fill(str(node.value), variables)
     for name in filled.forbidden:
         document.problem(
@@ -75,7 +77,7 @@ def _fill_node(document: Document, node: Node, path: KeyPath, variables: _Variab
     node.variables = tuple(filled.variables)
     node.refused = bool(filled.missing or filled.forbidden or filled.malformed or filled.too_long)
     if filled.variables:
-        node.value = FromEnvironment(filled.value, filled.template, filled.stored)
+        node.value = EnvironmentText(filled.value, filled.template, filled.stored)
     else:
         node.value = filled.value
 

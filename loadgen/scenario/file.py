@@ -2,12 +2,13 @@
 
 from typing import Annotated, Any, ClassVar
 
+from loadgen.model.sql_text import LENGTH_MAX as SQL_LENGTH_MAX
+from loadgen.model.threshold import InvalidThreshold, ThresholdCheck, parse_threshold
 from loadgen.model.workload import StatementKind
-from loadgen.scenario.base import Section, key
-from loadgen.scenario.field import Duration, Flag, JsonSchema, Kind, OneOf, Text, Whole, Word, Wrong
-from loadgen.scenario.generator import Generator
-from loadgen.scenario.load_section import LoadSection
-from loadgen.scenario.scenario import OnWorkerLoss
+from loadgen.scenario.generators import Generator
+from loadgen.scenario.keys import ScenarioSection, key
+from loadgen.scenario.load import LoadSection
+from loadgen.scenario.model import OnWorkerLoss
 from loadgen.scenario.section import (
     ConnectionsSection,
     ControlSection,
@@ -24,39 +25,48 @@ from loadgen.scenario.section import (
     TargetSection,
     TimingSection,
 )
-from loadgen.scenario.sql import LENGTH_MAX as SQL_LENGTH_MAX
-from loadgen.scenario.threshold import BadCheck, Check, parse_check
+from loadgen.scenario.types import (
+    Boolean,
+    Duration,
+    FreeText,
+    Integer,
+    InvalidValue,
+    JsonSchema,
+    Label,
+    OneOf,
+    ValueType,
+)
 
 VERSION = 1
 NAME_LENGTH_MAX = 128
 
-Sql = Annotated[str, Text(length_max=SQL_LENGTH_MAX)]
+Sql = Annotated[str, FreeText(length_max=SQL_LENGTH_MAX)]
 
 
-class Version(Kind):
+class Version(ValueType):
     def parse(self, value: object) -> int:
         if value not in (VERSION, str(VERSION)) or isinstance(value, (bool, float)):
-            raise Wrong(f"this loadgen reads version {VERSION}", f"write version: {VERSION}")
+            raise InvalidValue(f"this loadgen reads version {VERSION}", f"write version: {VERSION}")
         return VERSION
 
     def schema(self) -> JsonSchema:
         return {"const": VERSION}
 
 
-class CheckText(Kind):
-    def parse(self, value: object) -> Check:
+class CheckText(ValueType):
+    def parse(self, value: object) -> ThresholdCheck:
         if not isinstance(value, str):
-            raise Wrong("must be a text", "write a check such as p95 < 50ms")
+            raise InvalidValue("must be a text", "write a check such as p95 < 50ms")
         try:
-            return parse_check(str(value))
-        except BadCheck as bad:
-            raise Wrong(bad.what, bad.hint) from None
+            return parse_threshold(str(value))
+        except InvalidThreshold as bad:
+            raise InvalidValue(bad.what, bad.hint) from None
 
     def schema(self) -> JsonSchema:
         return {"type": "string"}
 
 
-class QuerySection(Section):
+class QuerySection(ScenarioSection):
     """One SQL text of a transaction."""
 
     containers: ClassVar[frozenset[str]] = frozenset({"params"})
@@ -64,20 +74,20 @@ class QuerySection(Section):
     params: list[Generator] = key(default=[], description="One generator for each ? in the SQL.")
 
 
-class ExpectSection(Section):
-    rows: Annotated[int, Whole(high=10**12)] = key(description="Another number of rows is a failed sample.")
+class ExpectSection(ScenarioSection):
+    rows: Annotated[int, Integer(high=10**12)] = key(description="Another number of rows is a failed sample.")
 
 
-class StatementSection(Section):
+class StatementSection(ScenarioSection):
     """One entry of the mix: an SQL text, or a transaction of several."""
 
     containers: ClassVar[frozenset[str]] = frozenset({"params", "expect"})
-    name: Annotated[str, Word()]
+    name: Annotated[str, Label()]
     kind: Annotated[StatementKind | None, OneOf(words=StatementKind, nullable=True)] = key(
         default=None, description="read or write; null: as its SQL says."
     )
-    weight: Annotated[int, Whole(high=1_000_000)] = key(default=1, description="Its share of the mix.")
-    sql: Annotated[str | None, Text(length_max=SQL_LENGTH_MAX, nullable=True)] = key(
+    weight: Annotated[int, Integer(high=1_000_000)] = key(default=1, description="Its share of the mix.")
+    sql: Annotated[str | None, FreeText(length_max=SQL_LENGTH_MAX, nullable=True)] = key(
         default=None, description="One statement with ? for its parameters."
     )
     params: list[Generator] = key(default=[], description="One generator for each ? in the SQL.")
@@ -85,10 +95,12 @@ class StatementSection(Section):
         default=None, description="Instead of sql: statements between BEGIN and COMMIT; one sample."
     )
     expect: ExpectSection | None = key(default=None)
-    session: Annotated[bool, Flag()] = key(default=False, description="Execute it as one of the users of `sessions`.")
+    session: Annotated[bool, Boolean()] = key(
+        default=False, description="Execute it as one of the users of `sessions`."
+    )
 
 
-class WorkloadSection(Section):
+class WorkloadSection(ScenarioSection):
     """What is sent."""
 
     containers: ClassVar[frozenset[str]] = frozenset({"statements"})
@@ -98,23 +110,23 @@ class WorkloadSection(Section):
     statements: list[StatementSection] = key(default=[])
 
 
-class ThresholdSection(Section):
+class ThresholdSection(ScenarioSection):
     """A check with a window of its own."""
 
     shorthand: ClassVar[JsonSchema | None] = {"type": "string", "description": "Such as p95 < 50ms."}
-    check: Annotated[Check, CheckText()] = key(description="[statement.]metric op value, such as qps > 500.")
+    check: Annotated[ThresholdCheck, CheckText()] = key(description="[statement.]metric op value, such as qps > 500.")
     window: Annotated[float | None, Duration(low_s=1, nullable=True)] = key(
         default=None, description="Over the last seconds instead of the whole measurement."
     )
     after: Annotated[float, Duration()] = key(default="0s", description="Not before this time of the measurement.")
-    abort: Annotated[bool, Flag()] = key(default=False, description="End the run when it fails.")
+    abort: Annotated[bool, Boolean()] = key(default=False, description="End the run when it fails.")
 
     @classmethod
     def accept(cls, data: Any) -> Any:
         return {"check": data} if isinstance(data, str) else super().accept(data)
 
 
-class ScenarioFile(Section):
+class ScenarioFile(ScenarioSection):
     """A benchmark scenario of loadgen."""
 
     containers: ClassVar[frozenset[str]] = frozenset(
@@ -140,12 +152,12 @@ class ScenarioFile(Section):
         ]
     )
     version: Annotated[int, Version()] = key(description="Of this file format: 1.")
-    name: Annotated[str, Word(length_max=NAME_LENGTH_MAX)] = key(description="What reports and trends call it.")
-    description: Annotated[str | None, Text(length_max=10_000, nullable=True)] = key(default=None)
-    labels: dict[str, Annotated[str, Text(length_max=1_000, empty=True)]] = key(
+    name: Annotated[str, Label(length_max=NAME_LENGTH_MAX)] = key(description="What reports and trends call it.")
+    description: Annotated[str | None, FreeText(length_max=10_000, nullable=True)] = key(default=None)
+    labels: dict[str, Annotated[str, FreeText(length_max=1_000, empty=True)]] = key(
         default={}, description="Free texts, for finding runs again."
     )
-    connection: Annotated[str | None, Word(nullable=True)] = key(
+    connection: Annotated[str | None, Label(nullable=True)] = key(
         default=None, description="embedded, or a name in connections.toml; null: the default one. -c overrides it."
     )
     control: ControlSection = key(default=ControlSection())
@@ -155,7 +167,7 @@ class ScenarioFile(Section):
     workload: WorkloadSection
     sharding: ShardingSection = key(default=ShardingSection())
     sessions: SessionsSection = key(default=SessionsSection())
-    seed: Annotated[int, Whole(high=2**63 - 1)] = key(default=1, description="Same seed, same statements.")
+    seed: Annotated[int, Integer(high=2**63 - 1)] = key(default=1, description="Same seed, same statements.")
     load: LoadSection = key(default=LoadSection())
     connections: ConnectionsSection = key(default=ConnectionsSection())
     thresholds: list[ThresholdSection] = key(default=[], description="Checks that make the run fail (exit 10).")

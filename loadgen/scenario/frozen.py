@@ -12,9 +12,9 @@ import json
 from typing import Any, get_type_hints
 
 from loadgen.model.workload import KeyRange, Sharding, Statement, Workload
-from loadgen.rules.find_max_step import FindMax
-from loadgen.scenario.codec import BadConfig, Environment, decode, encode, stored_name
-from loadgen.scenario.scenario import Load, LoadMode, Pool, Scenario, Sessions, Stage
+from loadgen.rules.find_max_step import FindMaxSettings
+from loadgen.scenario.codec import Environment, InvalidStoredScenario, decode, encode, stored_name
+from loadgen.scenario.model import Load, LoadMode, LoadStage, Pool, Scenario, UserSessionSettings
 from loadgen.scenario.template import variables_in
 
 FROZEN_VERSION = 1
@@ -55,10 +55,12 @@ def thaw(text: str, environ: Environment) -> Scenario:
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadConfig(f"the stored scenario is not JSON: {error}") from None
+        raise InvalidStoredScenario(f"the stored scenario is not JSON: {error}") from None
     if not isinstance(config, dict) or config.get("frozen_version") != FROZEN_VERSION:
         version = config.get("frozen_version") if isinstance(config, dict) else None
-        raise BadConfig(f"the stored scenario has version {version!r}, and this loadgen reads {FROZEN_VERSION}")
+        raise InvalidStoredScenario(
+            f"the stored scenario has version {version!r}, and this loadgen reads {FROZEN_VERSION}"
+        )
     return _scenario(config, environ)
 
 
@@ -116,14 +118,14 @@ def _scenario(config: dict[str, Any], environ: Environment) -> Scenario:
     modes = {text: mode for mode, text in LOAD_MODES.items()}
     mode = modes.get(workload.take("load_mode", str))
     if mode is None:
-        raise BadConfig("the stored scenario has an unknown load_mode")
+        raise InvalidStoredScenario("the stored scenario has an unknown load_mode")
     load = Load(
         mode=mode,
         connections=workload.take("concurrent_connections", int),
         workers=scaling.take("worker_group_count", int | None),
         per_worker_connections=scaling.take("per_worker_connections", int | None),
-        stages=workload.take("stages", tuple[Stage, ...]),
-        find_max=parts.take("find_max", FindMax | None),
+        stages=workload.take("stages", tuple[LoadStage, ...]),
+        find_max=parts.take("find_max", FindMaxSettings | None),
         **{name: workload.take(stored_name(name), load_hints[name]) for name in _LOAD_FIELDS},
     )
     scenario = Scenario(
@@ -135,7 +137,7 @@ def _scenario(config: dict[str, Any], environ: Environment) -> Scenario:
             sharding=_sharding(parts.inner("sharding")),
         ),
         pools=parts.take("values", tuple[Pool, ...]),
-        sessions=parts.take("sessions", Sessions) if parts.has("sessions") else Sessions(),
+        sessions=parts.take("sessions", UserSessionSettings) if parts.has("sessions") else UserSessionSettings(),
         **{name: parts.take(name, hints[name]) for name in _SECTIONS},
     )
     for section in (parts, workload, scaling):
@@ -149,7 +151,7 @@ def _sharding(part: _Parts) -> Sharding | None:
         return None
     keys = part.take("key_range", tuple[int, ...])
     if len(keys) != 2:
-        raise BadConfig("the stored scenario has an unusable key_range")
+        raise InvalidStoredScenario("the stored scenario has an unusable key_range")
     sharding = Sharding(
         total_partitions=part.take("total_partitions", int),
         key_column=part.take("key_column", str),
@@ -164,14 +166,14 @@ class _Parts:
 
     def __init__(self, data: Any, environ: Environment, where: str) -> None:
         if not isinstance(data, dict):
-            raise BadConfig(f"the stored scenario has no {where}")
+            raise InvalidStoredScenario(f"the stored scenario has no {where}")
         self._left = {key: value for key, value in data.items() if key != "frozen_version"}
         self._environ = environ
         self._where = where
 
     def take(self, key: str, kind: Any) -> Any:
         if key not in self._left:
-            raise BadConfig(f"the stored scenario has no {self._where}{key}")
+            raise InvalidStoredScenario(f"the stored scenario has no {self._where}{key}")
         return decode(kind, self._left.pop(key), self._environ, f"{self._where}{key}")
 
     def has(self, key: str) -> bool:
@@ -183,4 +185,4 @@ class _Parts:
     def done(self) -> None:
         if self._left:
             unknown = ", ".join(sorted(map(str, self._left))[:5])
-            raise BadConfig(f"the stored scenario has keys this loadgen does not know: {unknown}")
+            raise InvalidStoredScenario(f"the stored scenario has keys this loadgen does not know: {unknown}")

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.log import printable
-from loadgen.scenario.base import Section
-from loadgen.scenario.document import Document, Node
-from loadgen.scenario.generator import GENERATORS
-from loadgen.scenario.load_section import KEYS_OF_MODE
+from loadgen.scenario.document import Document, YamlNode
+from loadgen.scenario.generators import GENERATORS
+from loadgen.scenario.keys import ScenarioSection
+from loadgen.scenario.load import KEYS_OF_MODE
+from loadgen.scenario.model import EMBEDDED, LoadMode, QueryLogMode, SpawnerKind
 from loadgen.scenario.problem import KeyPath, dotted
-from loadgen.scenario.read import Loaded
-from loadgen.scenario.scenario import EMBEDDED, LoadMode, QueryLogMode, SpawnerKind
+from loadgen.scenario.read import LoadedScenario
 
 VALUE_SHOWN = 100  # characters
 _DEFAULT = "default"
@@ -21,60 +21,65 @@ _COMPACT = {"columns", "indexes", "params"}  # lists whose elements take one lin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class EffectiveValue:
     path: str
     value: str
     origin: str  # `line 12`, `default`, `--set load.rate=5`, `line 12, environment variable WH`
 
 
-def settings(loaded: Loaded, effective: Mapping[KeyPath, tuple[str, str]]) -> tuple[Setting, ...]:
+def settings(loaded: LoadedScenario, effective: Mapping[KeyPath, tuple[str, str]]) -> tuple[EffectiveValue, ...]:
     """All values that have an effect. `effective` replaces the values of defaults that were worked out: auto → 2."""
     found = []
     for path, setting in _walk(loaded.document, loaded.file, ()):
         worked_out = effective.get(path) if setting.origin == _DEFAULT or setting.value in ("auto", "null") else None
         if worked_out is not None:
-            setting = Setting(path=setting.path, value=worked_out[0], origin=worked_out[1])
+            setting = EffectiveValue(path=setting.path, value=worked_out[0], origin=worked_out[1])
         if _matters(path, loaded):
             found.append(setting)
     return tuple(found)
 
 
-def _walk(document: Document, section: Section, path: KeyPath) -> Iterator[tuple[KeyPath, Setting]]:
+def _walk(document: Document, section: ScenarioSection, path: KeyPath) -> Iterator[tuple[KeyPath, EffectiveValue]]:
     for name, info in type(section).declared_keys().items():
         place: KeyPath = (*path, info.alias or name)
         value = getattr(section, name)
         entry = document.entry(place)
-        if isinstance(value, Section) and type(value) not in GENERATORS.values():
+        if isinstance(value, ScenarioSection) and type(value) not in GENERATORS.values():
             yield from _walk(document, value, place)
         elif isinstance(value, (list, dict)) and value and entry is not None:
             yield from _walk_container(document, value, place)
         elif entry is not None and (entry.node.value is not None or info.default is None):
             yield place, _setting(document, place, entry.node)
         elif info.default is not None or len(place) < 4 or name == "kind":  # others: alternatives that were not chosen
-            yield place, Setting(path=dotted(place), value=_written(info.default), origin=_DEFAULT)
+            yield place, EffectiveValue(path=dotted(place), value=_written(info.default), origin=_DEFAULT)
 
 
-def _walk_container(document: Document, value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Setting]]:
+def _walk_container(document: Document, value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, EffectiveValue]]:
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in items:
         place: KeyPath = (*path, key)
         entry = document.entry(place)
-        if isinstance(item, Section) and path[-1] not in _COMPACT and entry and isinstance(entry.node.value, dict):
+        if (
+            isinstance(item, ScenarioSection)
+            and path[-1] not in _COMPACT
+            and entry
+            and isinstance(entry.node.value, dict)
+        ):
             yield from _walk(document, item, place)
         elif entry is not None:
             yield place, _setting(document, place, entry.node)
 
 
-def _setting(document: Document, path: KeyPath, node: Node) -> Setting:
+def _setting(document: Document, path: KeyPath, node: YamlNode) -> EffectiveValue:
     origin = f"line {node.mark.line}" if node.mark is not None else printable(node.option or _DEFAULT, 60)
     variables = _variables(node)
     if variables:
         names = ", ".join(variables)
         origin += f", environment variable{'s' * (len(variables) > 1)} {names}"
-    return Setting(path=dotted(path), value=_flow(node), origin=origin)
+    return EffectiveValue(path=dotted(path), value=_flow(node), origin=origin)
 
 
-def _variables(node: Node) -> list[str]:
+def _variables(node: YamlNode) -> list[str]:
     if isinstance(node.value, dict):
         return [name for entry in node.value.values() for name in _variables(entry.node)]
     if isinstance(node.value, list):
@@ -82,12 +87,12 @@ def _variables(node: Node) -> list[str]:
     return list(dict.fromkeys(node.variables))
 
 
-def _flow(node: Node) -> str:
+def _flow(node: YamlNode) -> str:
     """On one line, with variables unresolved."""
     return printable(" ".join(_flow_of(node).split()), VALUE_SHOWN)
 
 
-def _flow_of(node: Node) -> str:
+def _flow_of(node: YamlNode) -> str:
     if isinstance(node.value, dict):
         return "{" + ", ".join(f"{key}: {_flow_of(entry.node)}" for key, entry in node.value.items()) + "}"
     if isinstance(node.value, list):
@@ -103,7 +108,7 @@ def _written(default: Any) -> str:
     return str(default) if default not in ({}, []) else "none"
 
 
-def _matters(path: KeyPath, loaded: Loaded) -> bool:
+def _matters(path: KeyPath, loaded: LoadedScenario) -> bool:
     """Has the value an effect in this scenario? Defaults of what is not used say nothing."""
     file = loaded.file
     key = path[-1] if len(path) == 2 else path[1] if len(path) > 1 else ""

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadgen.log import printable, redact
-from loadgen.scenario.document import Document, Entry, Node, compose
+from loadgen.scenario.document import Document, MappingEntry, YamlNode, compose
 from loadgen.scenario.problem import Problem
 
 TEXT_MAX = 100_000  # characters of one --set
 PARTS_MAX = 16  # of a path
 
 
-class GivenText(str):
+class OptionText(str):
     """A scalar of the command line: the key it is for decides whether `64` is a number."""
 
     __slots__ = ()
@@ -48,7 +48,7 @@ def _apply(document: Document, text: str) -> tuple[str, str] | None:
     return _put(document.root, parts, node)
 
 
-def _put(root: Node, parts: list[str], new: Node) -> tuple[str, str] | None:
+def _put(root: YamlNode, parts: list[str], new: YamlNode) -> tuple[str, str] | None:
     node = root
     for depth, part in enumerate(parts):
         last = depth == len(parts) - 1
@@ -56,7 +56,7 @@ def _put(root: Node, parts: list[str], new: Node) -> tuple[str, str] | None:
             node.value = {}
         if isinstance(node.value, dict):
             if last or part not in node.value:
-                node.value[part] = Entry(None, new if last else Node(None, {}, option=new.option))
+                node.value[part] = MappingEntry(None, new if last else YamlNode(None, {}, option=new.option))
             node = node.value[part].node
         elif isinstance(node.value, list):
             number = _number(node.value, part)
@@ -70,7 +70,7 @@ def _put(root: Node, parts: list[str], new: Node) -> tuple[str, str] | None:
     return None
 
 
-def _number(elements: list[Node], part: str) -> int | None:
+def _number(elements: list[YamlNode], part: str) -> int | None:
     """The position of an element by its number or its name."""
     if part.isascii() and part.isdigit() and len(part) < 6:
         return int(part) if int(part) < len(elements) else None
@@ -78,12 +78,12 @@ def _number(elements: list[Node], part: str) -> int | None:
     return names.index(part) if part in names else None
 
 
-def _name(element: Node) -> object:
+def _name(element: YamlNode) -> object:
     entry = element.value.get("name") if isinstance(element.value, dict) else None
     return entry.node.value if entry is not None else None
 
 
-def _elements(elements: list[Node]) -> str:
+def _elements(elements: list[YamlNode]) -> str:
     if not elements:
         return "the list is empty"
     names = [printable(name, 30) for element in elements if isinstance(name := _name(element), str)]
@@ -91,11 +91,11 @@ def _elements(elements: list[Node]) -> str:
     return f"it has {numbers}" + (f", or by name: {', '.join(names[:10])}" if names else "")
 
 
-def _value(text: str, option: str) -> Node | None:
+def _value(text: str, option: str) -> YamlNode | None:
     if text in ("null", "~"):
-        return Node(None, None, text, option)
+        return YamlNode(None, None, text, option)
     if not text.startswith(("[", "{")):
-        return Node(None, GivenText(text), text or '""', option)
+        return YamlNode(None, OptionText(text), text or '""', option)
     read = compose(text, option)
     if read.root is None or read.problems:
         return None
@@ -103,12 +103,12 @@ def _value(text: str, option: str) -> Node | None:
     return read.root
 
 
-def _mark(node: Node, option: str) -> None:
+def _mark(node: YamlNode, option: str) -> None:
     node.mark, node.option = None, option
     children = node.value.values() if isinstance(node.value, dict) else node.value
     for child in children if isinstance(node.value, (dict, list)) else ():  # type: ignore[union-attr]
-        if isinstance(child, Entry):
+        if isinstance(child, MappingEntry):
             child.mark = None
             _mark(child.node, option)
-        elif isinstance(child, Node):
+        elif isinstance(child, YamlNode):
             _mark(child, option)

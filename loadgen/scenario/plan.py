@@ -6,23 +6,23 @@ from dataclasses import dataclass
 
 from loadgen.model.credits import SIZES, credits_per_hour
 from loadgen.model.run import CONTROL_WAREHOUSE
-from loadgen.model.split import share
+from loadgen.model.split import worker_share
 from loadgen.rules.find_max import FindMaxCap, find_max_cap
-from loadgen.scenario.origin import Setting, settings
-from loadgen.scenario.problem import KeyPath
-from loadgen.scenario.rates import planned_arrivals, rate_windows
-from loadgen.scenario.read import Loaded
-from loadgen.scenario.scenario import (
+from loadgen.scenario.model import (
     DEFAULT_THRESHOLD,
     EMBEDDED,
     Load,
     LoadMode,
-    Profile,
+    LoadStage,
     QueryPool,
     Scenario,
-    Stage,
+    WorkerProfile,
     stage_name,
 )
+from loadgen.scenario.origin import EffectiveValue, settings
+from loadgen.scenario.problem import KeyPath
+from loadgen.scenario.rates import planned_arrivals, rate_windows
+from loadgen.scenario.read import LoadedScenario
 from loadgen.scenario.workers import CONNECTIONS_PER_WORKER, workers_of
 from loadgen.units import counted, format_duration_s, format_rate_per_second
 
@@ -31,7 +31,7 @@ SHOWN_SIZES = 5  # of warehouses, in the list of costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class PlannedPhase:
     """A part of the run, in order."""
 
     name: str
@@ -41,7 +41,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class StatementShare:
     """How much of the mix one statement is."""
 
     name: str
@@ -52,14 +52,14 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preparation:
+class TablePreparation:
     table: str
     type: str
     rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class CostEstimate:
     """An upper limit, since sizes and suspending are not known offline. Empty for the embedded server."""
 
     longest_s: float
@@ -68,23 +68,23 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ScenarioPlan:
     source: str
     name: str
     summary: tuple[str, ...]
-    phases: tuple[Phase, ...]
-    shares: tuple[Share, ...]
+    phases: tuple[PlannedPhase, ...]
+    shares: tuple[StatementShare, ...]
     workers: int
     workers_reason: str
     connections_per_worker: tuple[int, ...]
-    preparation: tuple[Preparation, ...]
+    preparation: tuple[TablePreparation, ...]
     pools: tuple[tuple[str, str], ...]
     find_max: FindMaxCap | None
-    cost: Cost | None
-    settings: tuple[Setting, ...]
+    cost: CostEstimate | None
+    settings: tuple[EffectiveValue, ...]
 
 
-def plan(loaded: Loaded, *, cores: int) -> Plan:
+def plan(loaded: LoadedScenario, *, cores: int) -> ScenarioPlan:
     """Work out a run on a machine with so many cores."""
     scenario = loaded.scenario
     load = scenario.load
@@ -92,9 +92,9 @@ def plan(loaded: Loaded, *, cores: int) -> Plan:
     cap = find_max_cap(load.find_max) if load.find_max is not None else None
     reason = _workers_reason(load, cores)
     prepared = tuple(
-        Preparation(table=table.name, type=table.type, rows=table.rows) for table in scenario.prepare.tables
+        TablePreparation(table=table.name, type=table.type, rows=table.rows) for table in scenario.prepare.tables
     )
-    return Plan(
+    return ScenarioPlan(
         source=loaded.document.source,
         name=scenario.name,
         summary=tuple(_summary(scenario, cap)),
@@ -102,7 +102,7 @@ def plan(loaded: Loaded, *, cores: int) -> Plan:
         shares=tuple(_shares(scenario)),
         workers=workers,
         workers_reason=reason,
-        connections_per_worker=tuple(share(load.connections, worker, workers) for worker in range(workers)),
+        connections_per_worker=tuple(worker_share(load.connections, worker, workers) for worker in range(workers)),
         preparation=prepared,
         pools=tuple(
             (pool.name, "query" if isinstance(pool, QueryPool) else f"file {pool.file}") for pool in scenario.pools
@@ -120,7 +120,7 @@ def longest_s(scenario: Scenario, cap: FindMaxCap | None) -> float:
     return load.warmup_s + measured_s + scenario.timing.drain_s
 
 
-def span(duration_s: float) -> str:
+def format_span(duration_s: float) -> str:
     """3661 → '1h 1m 1s'; short and odd ones as they are written."""
     if duration_s < 60 or duration_s % 1:
         return format_duration_s(duration_s)
@@ -146,8 +146,8 @@ def _worked_out(scenario: Scenario, workers: int, reason: str) -> dict[KeyPath, 
 
 def _summary(scenario: Scenario, cap: FindMaxCap | None) -> list[str]:
     load = scenario.load
-    after = f"after a warm-up of {span(load.warmup_s)}" if load.warmup_s else "without warm-up"
-    measured = f"for {span(load.duration_s)}, {after}" if load.duration_s is not None else after
+    after = f"after a warm-up of {format_span(load.warmup_s)}" if load.warmup_s else "without warm-up"
+    measured = f"for {format_span(load.duration_s)}, {after}" if load.duration_s is not None else after
     connections = counted(load.connections, "connection")
     if load.mode is LoadMode.RATE:
         levels = load.levels
@@ -170,35 +170,39 @@ def _demands(scenario: Scenario) -> str:
     judged = scenario.judged_thresholds
     if not judged:
         return "Has no thresholds: any valid result passes."
-    default = f", with the default {DEFAULT_THRESHOLD.check.text}" if DEFAULT_THRESHOLD in judged else ""
+    default = f", with the default {DEFAULT_THRESHOLD.check.text}" if judged[-1] is DEFAULT_THRESHOLD else ""
     holds = "holds" if len(judged) == 1 else "hold"
     return f"Passes if {counted(len(judged), 'threshold')} {holds}{default}."
 
 
-def _phases(load: Load, cap: FindMaxCap | None) -> list[Phase]:
-    phases: list[Phase] = []
+def _phases(load: Load, cap: FindMaxCap | None) -> list[PlannedPhase]:
+    phases: list[PlannedPhase] = []
     now_s = 0.0
     levels = load.levels
     if load.warmup_s:
         first = counted(load.find_max.start, "connection") if load.find_max else _level(levels[0])
-        ramp = f", reached in {span(load.ramp_s)}" if load.ramp_s else ""
+        ramp = f", reached in {format_span(load.ramp_s)}" if load.ramp_s else ""
         phases.append(
-            Phase(name="warm-up", start_s=0.0, duration_s=load.warmup_s, level=f"{first}{ramp}, not measured")
+            PlannedPhase(name="warm-up", start_s=0.0, duration_s=load.warmup_s, level=f"{first}{ramp}, not measured")
         )
         now_s = load.warmup_s
     if cap is not None:
         level = f"steps {', '.join(map(str, cap.levels[:4]))}{' …' if len(cap.levels) > 4 else ''} connections"
-        phases.append(Phase(name="search", start_s=now_s, duration_s=cap.longest_s, level=f"{level}; at the longest"))
+        phases.append(
+            PlannedPhase(name="search", start_s=now_s, duration_s=cap.longest_s, level=f"{level}; at the longest")
+        )
     for number, stage in enumerate(levels, 1):
         name = stage.name or stage_name(number) if load.stages else "measurement"
         ramp_s = stage.ramp_s or (load.ramp_s if number == 1 and not load.warmup_s else 0.0)
-        ramp = f", reached in {span(ramp_s)}" if ramp_s else ""
-        phases.append(Phase(name=name, start_s=now_s, duration_s=stage.duration_s, level=f"{_level(stage)}{ramp}"))
+        ramp = f", reached in {format_span(ramp_s)}" if ramp_s else ""
+        phases.append(
+            PlannedPhase(name=name, start_s=now_s, duration_s=stage.duration_s, level=f"{_level(stage)}{ramp}")
+        )
         now_s += stage.duration_s
     return phases
 
 
-def _shares(scenario: Scenario) -> list[Share]:
+def _shares(scenario: Scenario) -> list[StatementShare]:
     load, statements = scenario.load, scenario.workload.statements
     total = sum(statement.weight for statement in statements)
     due = 0
@@ -206,7 +210,7 @@ def _shares(scenario: Scenario) -> list[Share]:
         _, *measured = rate_windows(load)
         due = sum(map(planned_arrivals, measured))
     return [
-        Share(
+        StatementShare(
             name=statement.name,
             kind=statement.kind.value,
             fraction=statement.weight / total,
@@ -217,10 +221,10 @@ def _shares(scenario: Scenario) -> list[Share]:
     ]
 
 
-def _cost(scenario: Scenario, cap: FindMaxCap | None) -> Cost:
+def _cost(scenario: Scenario, cap: FindMaxCap | None) -> CostEstimate:
     lasting_s = longest_s(scenario, cap)
     hours = max(lasting_s, MINIMUM_BILLED_S) / 3600
-    return Cost(
+    return CostEstimate(
         longest_s=lasting_s,
         by_size=tuple((size, hours * (credits_per_hour(size) or 0.0)) for size in SIZES[:SHOWN_SIZES]),
         control=hours,
@@ -230,16 +234,16 @@ def _cost(scenario: Scenario, cap: FindMaxCap | None) -> Cost:
 def _workers_reason(load: Load, cores: int) -> str:
     if load.workers is not None:
         return "as written"
-    if load.profile is Profile.PROCESS:
+    if load.profile is WorkerProfile.PROCESS:
         return "one per connection, as profile process wants it"
     if load.per_worker_connections is not None:
         return f"{counted(load.per_worker_connections, 'connection')} each, as written"
     return f"one per {CONNECTIONS_PER_WORKER} connections, at most one per core, {counted(cores, 'core')} here"
 
 
-def _level(stage: Stage) -> str:
+def _level(stage: LoadStage) -> str:
     return _rate(stage) if stage.connections is None else counted(stage.connections, "connection")
 
 
-def _rate(stage: Stage) -> str:
+def _rate(stage: LoadStage) -> str:
     return format_rate_per_second(stage.rate_per_second or 0.0)

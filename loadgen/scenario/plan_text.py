@@ -8,23 +8,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from loadgen.log import printable
-from loadgen.scenario.plan import Cost, Plan, span
+from loadgen.scenario.plan import CostEstimate, ScenarioPlan, format_span
 from loadgen.units import counted
 
 VALUE_WIDTH = 24  # longer values push their origin to the right
 
 
-def plan_text(plan: Plan) -> str:
+def plan_text(plan: ScenarioPlan) -> str:
     """For people."""
     return "\n".join(line.rstrip() for line in _lines(plan))
 
 
-def plan_data(plan: Plan) -> dict[str, Any]:
+def plan_data(plan: ScenarioPlan) -> dict[str, Any]:
     """For machines."""
     return dataclasses.asdict(plan)
 
 
-def _lines(plan: Plan) -> Iterator[str]:
+def _lines(plan: ScenarioPlan) -> Iterator[str]:
     yield f"{plan.source}: {printable(plan.name)}"
     yield ""
     yield from (f"  {printable(sentence)}" for sentence in plan.summary)
@@ -44,12 +44,12 @@ def _titled(title: str, lines: Sequence[str]) -> Iterator[str]:
         yield from (f"  {line}" for line in lines)
 
 
-def _phases(plan: Plan) -> list[str]:
+def _phases(plan: ScenarioPlan) -> list[str]:
     rows = [
         (
-            f"at {span(phase.start_s)}",
+            f"at {format_span(phase.start_s)}",
             phase.name,
-            f"for {span(phase.duration_s)}",
+            f"for {format_span(phase.duration_s)}",
             phase.level,
         )
         for phase in plan.phases
@@ -57,7 +57,7 @@ def _phases(plan: Plan) -> list[str]:
     return _table(rows)
 
 
-def _shares(plan: Plan) -> list[str]:
+def _shares(plan: ScenarioPlan) -> list[str]:
     rows = []
     for share in plan.shares:
         queries = "" if share.queries == 1 else f"transaction of {share.queries}"
@@ -66,7 +66,7 @@ def _shares(plan: Plan) -> list[str]:
     return _table(rows)
 
 
-def _workers(plan: Plan) -> str:
+def _workers(plan: ScenarioPlan) -> str:
     sizes = Counter(plan.connections_per_worker)
     parts = " and ".join(
         f"{count} × {counted(size, 'connection')}" for size, count in sorted(sizes.items(), reverse=True)
@@ -74,7 +74,7 @@ def _workers(plan: Plan) -> str:
     return f"{plan.workers} ({plan.workers_reason}): {parts}"
 
 
-def _preparation(plan: Plan) -> list[str]:
+def _preparation(plan: ScenarioPlan) -> list[str]:
     rows = [
         (
             printable(table.table, 80),
@@ -91,18 +91,19 @@ def _preparation(plan: Plan) -> list[str]:
     return lines
 
 
-def _find_max(plan: Plan) -> list[str]:
+def _find_max(plan: ScenarioPlan) -> list[str]:
     cap = plan.find_max
     if cap is None:
         return []
     return [
         f"At most {counted(cap.steps, 'step')}: {len(cap.levels)} of the climb, then confirming and bisecting;"
         " some are left for repeating steps that contradict each other, or that the client limited.",
-        f"{span(cap.steps_s)} when no step is repeated or extended, never more than {span(cap.longest_s)}.",
+        f"{format_span(cap.steps_s)} when no step is repeated or extended,"
+        f" never more than {format_span(cap.longest_s)}.",
     ]
 
 
-def _cost(cost: Cost | None) -> list[str]:
+def _cost(cost: CostEstimate | None) -> list[str]:
     if cost is None:
         return ["None: the embedded server runs on this machine."]
     sizes = ", ".join(f"{size} {credits:.2f}" for size, credits in cost.by_size)
@@ -110,11 +111,11 @@ def _cost(cost: Cost | None) -> list[str]:
         f"At most, in credits by the size of the warehouse: {sizes}.",
         f"Plus {cost.control:.2f} for the control warehouse, if it is X-Small.",
         f"Assumed: one cluster of a standard warehouse at 1 credit per hour for X-Small, twice that for each size up, "
-        f"running for {span(cost.longest_s)}; preparing and idling until it suspends come on top.",
+        f"running for {format_span(cost.longest_s)}; preparing and idling until it suspends come on top.",
     ]
 
 
-def _settings(plan: Plan) -> list[str]:
+def _settings(plan: ScenarioPlan) -> list[str]:
     width = max(len(setting.path) for setting in plan.settings)
     return [f"{each.path.ljust(width)}  {each.value.ljust(VALUE_WIDTH)}  {each.origin}" for each in plan.settings]
 

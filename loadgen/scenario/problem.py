@@ -16,7 +16,7 @@ KeyPath = tuple[str | int, ...]  # ("workload", "statements", 0, "sql")
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SourcePosition:
     """A place in a text, both counted from 1."""
 
     line: int
@@ -28,7 +28,7 @@ class Problem:
     """One thing to put right."""
 
     source: str  # the file, or the option: `--set load.rate=5`
-    mark: Mark | None  # None for an option
+    mark: SourcePosition | None  # None for an option
     path: KeyPath
     what: str
     hint: str | None = None
@@ -53,6 +53,11 @@ class ScenarioProblems(ScenarioInvalid):
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source = source
         self.problems = tuple(problems)
+        first = self.problems[0]
+        if len(self.problems) == 1 and first.mark is None and not first.path:  # the file as a whole cannot be used
+            hint = first.hint
+            super().__init__(f"{source} {first.what}", remedy=hint and f"{hint[0].upper()}{hint[1:]}.")
+            return
         shown = [f"  {problem}" for problem in self.problems[:SHOWN_MAX]]
         if left_out := len(self.problems) - len(shown):
             shown.append(f"  … and {left_out} more")

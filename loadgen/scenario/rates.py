@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadgen.model.workload import ARRIVALS_MAX
-from loadgen.scenario.scenario import Load, Stage
+from loadgen.scenario.model import Load, LoadStage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def _window(duration_s: float, before: float, rate: float, ramp_s: float) -> tup
     return tuple(stage for stage in (ramp, hold) if stage.duration_s > 0.0)
 
 
-def _rate_of(stage: Stage) -> float:
+def _rate_of(stage: LoadStage) -> float:
     if stage.rate_per_second is None:
         raise ValueError("a stage of an open loop needs a rate")
     return stage.rate_per_second

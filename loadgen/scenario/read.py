@@ -11,20 +11,20 @@ from typing import Any
 
 from loadgen.scenario.build import build
 from loadgen.scenario.check import check
-from loadgen.scenario.document import Document, Node, compose, read_text
-from loadgen.scenario.environment import fill_in
+from loadgen.scenario.document import Document, YamlNode, compose, read_text
+from loadgen.scenario.environment import substitute_variables
 from loadgen.scenario.file import ScenarioFile
+from loadgen.scenario.model import Scenario
 from loadgen.scenario.override import apply_overrides
 from loadgen.scenario.problem import KeyPath, Problem, ScenarioProblems
-from loadgen.scenario.scenario import Scenario
-from loadgen.scenario.template import FromEnvironment, template_of
+from loadgen.scenario.template import EnvironmentText, template_of
 from loadgen.scenario.validation import validate
 
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedScenario:
     """A scenario that can run, with where its values came from."""
 
     scenario: Scenario
@@ -40,7 +40,7 @@ def read_scenario(
     overrides: Sequence[str] = (),
     environ: Mapping[str, str],
     variables: Collection[str] | None = None,
-) -> Loaded:
+) -> LoadedScenario:
     """Read and check a file. Raises ScenarioProblems with everything that is wrong with it."""
     text = read_text(path)
     if isinstance(text, Problem):
@@ -58,17 +58,17 @@ def parse_scenario(
     overrides: Sequence[str] = (),
     environ: Mapping[str, str],
     variables: Collection[str] | None = None,
-) -> Loaded:
+) -> LoadedScenario:
     """The same for a text; files of value pools are looked for in `folder`, if there is one. Only `variables` may be
     used, when they are given."""
     document = compose(text, source)
-    fill_in(document, environ, variables)
+    substitute_variables(document, environ, variables)
     apply_overrides(document, overrides)
     checked = validate(document)
     check(checked, folder)
     if document.problems or checked.file is None:
         raise ScenarioProblems(source, sorted(document.problems, key=_position))
-    return Loaded(
+    return LoadedScenario(
         scenario=build(checked.file),
         file=checked.file,
         document=document,
@@ -77,7 +77,7 @@ def parse_scenario(
     )
 
 
-def settled_text(loaded: Loaded) -> str:
+def portable_text(loaded: LoadedScenario) -> str:
     """The scenario for another machine: as it was written, or, where it uses variables or options, with them filled in.
     Secrets, and addresses that work for whoever knows them, stay references."""
     root = loaded.document.root
@@ -87,19 +87,19 @@ def settled_text(loaded: Loaded) -> str:
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", written) + "\n"
 
 
-def _was_changed(node: Node) -> bool:
+def _was_changed(node: YamlNode) -> bool:
     inner = [entry.node for entry in node.value.values()] if isinstance(node.value, dict) else node.value
     changed = bool(node.variables) or node.option is not None
     return changed or (isinstance(inner, list) and any(map(_was_changed, inner)))
 
 
-def _settled(node: Node, path: KeyPath) -> Any:
+def _settled(node: YamlNode, path: KeyPath) -> Any:
     value = node.value
     if isinstance(value, dict):
         return {key: _settled(entry.node, (*path, key)) for key, entry in value.items()}
     if isinstance(value, list):
         return [_settled(element, (*path, number)) for number, element in enumerate(value)]
-    if isinstance(value, FromEnvironment) and path[0] == "notify" and path[-1] in ("webhook", "ping"):
+    if isinstance(value, EnvironmentText) and path[0] == "notify" and path[-1] in ("webhook", "ping"):
         return value.template
     return template_of(value) if isinstance(value, str) else value
 

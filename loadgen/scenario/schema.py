@@ -7,9 +7,9 @@ import json
 import typing
 from typing import Any
 
-from loadgen.scenario.base import REQUIRED, Key, Section, is_nullable, kind_of, options_of
-from loadgen.scenario.field import JsonSchema
 from loadgen.scenario.file import ScenarioFile
+from loadgen.scenario.keys import REQUIRED, KeyDeclaration, ScenarioSection, is_nullable, kind_of, options_of
+from loadgen.scenario.types import JsonSchema
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -25,7 +25,7 @@ def schema_text() -> str:
     return json.dumps(scenario_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-def _mapping(section: type[Section], definitions: dict[str, JsonSchema]) -> JsonSchema:
+def _mapping(section: type[ScenarioSection], definitions: dict[str, JsonSchema]) -> JsonSchema:
     keys = {declared.alias or name: declared for name, declared in section.declared_keys().items()}
     required = [name for name, declared in keys.items() if declared.default is REQUIRED]
     described = section.__dict__.get("__doc__")  # not that of a base
@@ -38,9 +38,9 @@ def _mapping(section: type[Section], definitions: dict[str, JsonSchema]) -> Json
     }
 
 
-def _property(declared: Key, definitions: dict[str, JsonSchema]) -> JsonSchema:
+def _property(declared: KeyDeclaration, definitions: dict[str, JsonSchema]) -> JsonSchema:
     schema = _type(declared.type, definitions)
-    if declared.default is not REQUIRED and not isinstance(declared.default, (Section, dict)):
+    if declared.default is not REQUIRED and not isinstance(declared.default, (ScenarioSection, dict)):
         schema["default"] = declared.default
     if declared.description is not None:
         schema["description"] = declared.description
@@ -57,7 +57,7 @@ def _type(type_: Any, definitions: dict[str, JsonSchema]) -> JsonSchema:
 
 
 def _option(option: Any, definitions: dict[str, JsonSchema]) -> JsonSchema:
-    if isinstance(option, type) and issubclass(option, Section):
+    if isinstance(option, type) and issubclass(option, ScenarioSection):
         if option.__name__ not in definitions:
             definitions[option.__name__] = {}  # a section may hold itself
             mapping = _mapping(option, definitions)

@@ -18,7 +18,7 @@ TEXT_MAX = 1_000_000  # characters of one text with its variables filled in
 _STORED = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-class FromEnvironment(str):
+class EnvironmentText(str):
     """A text with values of the environment in it. Its repr, and so every log of it, is the template.
 
     Version 4 of the driver binds by the exact type, so bind `str(value)`; texts that `frozen.thaw` gives are plain.
@@ -28,7 +28,7 @@ class FromEnvironment(str):
     template: str  # with every variable as ${NAME}
     stored: str  # with secrets only
 
-    def __new__(cls, value: str, template: str, stored: str) -> FromEnvironment:
+    def __new__(cls, value: str, template: str, stored: str) -> EnvironmentText:
         made = super().__new__(cls, value)
         made.template, made.stored = template, stored
         return made
@@ -41,13 +41,13 @@ class FromEnvironment(str):
     def __repr__(self) -> str:
         return repr(self.template)
 
-    def __reduce__(self) -> tuple[type[FromEnvironment], tuple[str, str, str]]:
-        return FromEnvironment, (str(self), self.template, self.stored)
+    def __reduce__(self) -> tuple[type[EnvironmentText], tuple[str, str, str]]:
+        return EnvironmentText, (str(self), self.template, self.stored)
 
 
 def template_of(text: str) -> str:
     """The text as it is stored."""
-    return text.stored if isinstance(text, FromEnvironment) else escape(text)
+    return text.stored if isinstance(text, EnvironmentText) else escape(text)
 
 
 def variables_in(stored: str) -> set[str]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadgen.log import is_secret_name, printable
-from loadgen.scenario.base import Fault, FaultKind, Section, named_section, options_of
-from loadgen.scenario.document import TEXT_SHOWN, Document, Entry, Node, shown
+from loadgen.scenario.document import TEXT_SHOWN, Document, MappingEntry, YamlNode, shown
 from loadgen.scenario.file import VERSION, ScenarioFile
-from loadgen.scenario.generator import GENERATORS
+from loadgen.scenario.generators import GENERATORS
+from loadgen.scenario.keys import KeyFault, KeyFaultKind, ScenarioSection, named_section, options_of
 from loadgen.scenario.problem import SHOWN_MAX, KeyPath
 
 PASSES_MAX = 100
@@ -35,7 +35,7 @@ class Elements(list[Any]):
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckedDocument:
     """A document and what its sections make of it. `file` is None when too little is left to look at."""
 
     document: Document
@@ -82,21 +82,21 @@ class Checked:
         return tuple(parts)
 
 
-def validate(document: Document) -> Checked:
+def validate(document: Document) -> CheckedDocument:
     """Check keys and types; the problems are noted in the document."""
-    checked = Checked(document, None if document.root is None else _plain(document.root))
+    checked = CheckedDocument(document, None if document.root is None else _plain(document.root))
     if document.root is None:
         return checked
     _take_out_refused(checked, document.root, ())
     for _ in range(PASSES_MAX):
-        faults: list[Fault] = []
+        faults: list[KeyFault] = []
         checked.file = ScenarioFile.read(checked.data, (), faults)
         if checked.file is not None or not _take_out(checked, faults):
             break
     return checked
 
 
-def _plain(node: Node) -> Any:
+def _plain(node: YamlNode) -> Any:
     if isinstance(node.value, dict):
         return {key: _plain(entry.node) for key, entry in node.value.items()}
     return Elements([_plain(element) for element in node.value]) if isinstance(node.value, list) else node.value
@@ -112,7 +112,7 @@ def _related(path: KeyPath, other: KeyPath) -> bool:
 _DATA = {"values", "choice"}  # below them keys are the user's own words
 
 
-def _take_out_refused(checked: Checked, node: Node, path: KeyPath) -> None:
+def _take_out_refused(checked: CheckedDocument, node: YamlNode, path: KeyPath) -> None:
     """What has had its problem already, and keys that look like secrets."""
     if isinstance(node.value, list):
         for number, element in reversed(list(enumerate(node.value))):
@@ -128,7 +128,7 @@ def _take_out_refused(checked: Checked, node: Node, path: KeyPath) -> None:
         _remove(checked, path)
 
 
-def _note_secret(document: Document, path: KeyPath, key: str, entry: Entry) -> None:
+def _note_secret(document: Document, path: KeyPath, key: str, entry: MappingEntry) -> None:
     # At the mapping's path: `password: …` would be masked wherever it is printed.
     what = f"the key {shown(key)} looks like a secret, and a scenario holds none"
     hint = "put it in connections.toml and name that connection; `loadgen connections list` shows the file"
@@ -138,11 +138,11 @@ def _note_secret(document: Document, path: KeyPath, key: str, entry: Entry) -> N
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
-def _take_out(checked: Checked, faults: Sequence[Fault]) -> bool:
+def _take_out(checked: CheckedDocument, faults: Sequence[KeyFault]) -> bool:
     """Note each fault and remove its cause. False when nothing is left to check."""
-    unknown = [fault.path for fault in faults if fault.kind is FaultKind.UNKNOWN]
+    unknown = [fault.path for fault in faults if fault.kind is KeyFaultKind.UNKNOWN]
     for fault in faults:
-        mistyped = fault.kind is FaultKind.MISSING and _is_mistyped(fault.path, unknown)
+        mistyped = fault.kind is KeyFaultKind.MISSING and _is_mistyped(fault.path, unknown)
         if not mistyped and not any(_related(checked.original(fault.path), broken) for broken in checked.broken):
             _note(checked, fault)
     causes = {_cause(checked, fault) for fault in faults}
@@ -164,10 +164,10 @@ def _from_the_end(path: KeyPath) -> tuple[Any, ...]:
     return (-len(path), *((0, -part, "") if isinstance(part, int) else (1, 0, part) for part in path))
 
 
-def _cause(checked: Checked, fault: Fault) -> KeyPath:
+def _cause(checked: CheckedDocument, fault: KeyFault) -> KeyPath:
     """What must go: the value, or for a missing key the mapping that lacks it."""
     path = fault.path
-    if fault.kind is not FaultKind.MISSING:
+    if fault.kind is not KeyFaultKind.MISSING:
         return path
     name = path[-1]
     if name in _STAND_INS or name == "name":
@@ -178,7 +178,7 @@ def _cause(checked: Checked, fault: Fault) -> KeyPath:
     return path[:-1]
 
 
-def _remove(checked: Checked, path: KeyPath) -> None:
+def _remove(checked: CheckedDocument, path: KeyPath) -> None:
     *above, last = path
     parent = _at(checked.data, tuple(above))
     if isinstance(parent, Elements) and isinstance(last, int) and last < len(parent):
@@ -206,26 +206,26 @@ def _at(data: Any, path: KeyPath) -> Any:
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
-def _note(checked: Checked, fault: Fault) -> None:
+def _note(checked: CheckedDocument, fault: KeyFault) -> None:
     path = fault.path
     match fault.kind:
-        case FaultKind.UNKNOWN:
+        case KeyFaultKind.UNKNOWN:
             _note_unknown(checked, path)
-        case FaultKind.MISSING:
+        case KeyFaultKind.MISSING:
             checked.problem(path, "is missing", f"add {path[-1]}: …")
-        case FaultKind.WRONG:
+        case KeyFaultKind.WRONG:
             assert fault.wrong is not None
             checked.problem(_down_to_the_value(checked, path), fault.wrong.what, fault.wrong.hint)
-        case FaultKind.NOT_NAMED:
+        case KeyFaultKind.NOT_NAMED:
             _note_generator(checked, path)
-        case FaultKind.NOT_A_LIST:
+        case KeyFaultKind.NOT_A_LIST:
             hint = "write - before each element, or [ ] around them"
             checked.problem(_down_to_the_value(checked, path), "must be a list", hint)
-        case FaultKind.NOT_A_MAPPING:
+        case KeyFaultKind.NOT_A_MAPPING:
             checked.problem(_down_to_the_value(checked, path), "must be a mapping", "write keys and values below it")
 
 
-def _down_to_the_value(checked: Checked, path: KeyPath) -> KeyPath:
+def _down_to_the_value(checked: CheckedDocument, path: KeyPath) -> KeyPath:
     """A threshold may be written as a text, where the model has a mapping."""
     while len(path) > 1 and checked.document.entry(checked.original(path)) is None:
         parent = checked.document.entry(checked.original(path[:-1]))
@@ -235,7 +235,7 @@ def _down_to_the_value(checked: Checked, path: KeyPath) -> KeyPath:
     return path
 
 
-def _note_unknown(checked: Checked, path: KeyPath) -> None:
+def _note_unknown(checked: CheckedDocument, path: KeyPath) -> None:
     key = str(path[-1])
     if len(checked.document.problems) > SHOWN_MAX:  # nobody will see the hint, and finding it takes time
         checked.problem(path, f"{shown(key)} is not a known key", at_key=True)
@@ -252,7 +252,7 @@ def _note_unknown(checked: Checked, path: KeyPath) -> None:
     checked.problem(path, f"{shown(key)} is not a known key", hint, at_key=True)
 
 
-def _note_generator(checked: Checked, path: KeyPath) -> None:
+def _note_generator(checked: CheckedDocument, path: KeyPath) -> None:
     entry = checked.document.entry(checked.original(path))
     value = entry.node.value if entry is not None else None
     if not isinstance(value, dict):
@@ -281,7 +281,7 @@ def keys_at(data: Any, path: KeyPath) -> list[str]:
     return [] if section is None else list(key_names(section))
 
 
-def key_names(section: type[Section]) -> Iterator[str]:
+def key_names(section: type[ScenarioSection]) -> Iterator[str]:
     """The keys of a section as they are written."""
     for name, declared in section.declared_keys().items():
         yield declared.alias or name
@@ -296,12 +296,12 @@ def _below(type_: Any, part: str | int, value: Any) -> Any:
     return arguments[-1] if arguments else None
 
 
-def _section(type_: Any, value: Any) -> type[Section] | None:
+def _section(type_: Any, value: Any) -> type[ScenarioSection] | None:
     """The section a type stands for; of several the one that `value` names."""
     options = options_of(type_)
     if len(options) > 1:
         return named_section(options, value)
-    return options[0] if isinstance(options[0], type) and issubclass(options[0], Section) else None
+    return options[0] if isinstance(options[0], type) and issubclass(options[0], ScenarioSection) else None
 
 
 def _all_keys() -> dict[str, set[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from loadgen.scenario.scenario import Load, Profile, Scenario
+from loadgen.scenario.model import Load, Scenario, WorkerProfile
 
 CONNECTIONS_PER_WORKER = 25  # more in one process cost throughput: the interpreter runs one thread at a time
 
@@ -13,7 +13,7 @@ def workers_of(load: Load, cores: int) -> int:
     """The number of workers; `auto` is one per 25 connections, as many as there are cores, at least one."""
     if load.workers is not None:
         return load.workers
-    if load.profile is Profile.PROCESS:
+    if load.profile is WorkerProfile.PROCESS:
         return load.connections
     if load.per_worker_connections is not None:
         return load.connections // load.per_worker_connections

@@ -12,13 +12,15 @@ from loadgen.snowflake.credential import credentials
 from loadgen.snowflake.diagnosis import diagnose
 from loadgen.snowflake.driver import Connection
 from loadgen.snowflake.failure import classify
-from loadgen.snowflake.profile import Profile
-from loadgen.snowflake.settings import LOGOUT_S, Settings
+from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.settings import LOGOUT_S, ConnectionSettings
 
 log = logging.getLogger(__name__)
 
 
-def connect(profile: Profile, settings: Settings, *, environ: Mapping[str, str] = os.environ) -> Connection:
+def connect(
+    profile: ConnectionProfile, settings: ConnectionSettings, *, environ: Mapping[str, str] = os.environ
+) -> Connection:
     """A new session, or ConnectFailed (PrivilegeMissing, ConfigurationError) with what to do about it."""
     module = driver.load()
     arguments = {**settings.arguments, **credentials(profile, major=driver.major(), environ=environ)}

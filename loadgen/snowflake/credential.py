@@ -12,9 +12,9 @@ from typing import Any
 
 from loadgen.errors import ConfigurationError
 from loadgen.log import Secret, event
-from loadgen.snowflake import keys
-from loadgen.snowflake.configfile import read_private_file
-from loadgen.snowflake.profile import Profile
+from loadgen.snowflake import connection_options
+from loadgen.snowflake.config_files import read_private_file
+from loadgen.snowflake.profile import ConnectionProfile
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +25,11 @@ _FILES_AND_KEYS = frozenset(
 )
 
 
-def credentials(profile: Profile, *, major: int, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+def credentials(profile: ConnectionProfile, *, major: int, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Arguments for connect() that hold secrets, for this authenticator and this driver. Never log them."""
     arguments: dict[str, Any] = {}
-    proxies = keys.SECRET & keys.PASSED[major]
-    for key in keys.CREDENTIAL - _FILES_AND_KEYS - {"client_store_temporary_credential"} | proxies:
+    proxies = connection_options.SECRET & connection_options.PASSED[major]
+    for key in connection_options.CREDENTIAL - _FILES_AND_KEYS - {"client_store_temporary_credential"} | proxies:
         if key in profile.fields:
             value = profile.fields[key].value
             arguments[key] = value.reveal() if isinstance(value, Secret) else value
@@ -48,7 +48,7 @@ def credentials(profile: Profile, *, major: int, environ: Mapping[str, str] = os
     return arguments
 
 
-def _token(profile: Profile, environ: Mapping[str, str]) -> dict[str, Any]:
+def _token(profile: ConnectionProfile, environ: Mapping[str, str]) -> dict[str, Any]:
     path = profile.text("token_file_path")
     if path is None:
         token = profile.reveal("token")
@@ -60,7 +60,7 @@ def _token(profile: Profile, environ: Mapping[str, str]) -> dict[str, Any]:
     return {"token": Secret(token).reveal()}
 
 
-def _private_key(profile: Profile, environ: Mapping[str, str]) -> dict[str, Any]:
+def _private_key(profile: ConnectionProfile, environ: Mapping[str, str]) -> dict[str, Any]:
     path = profile.text("private_key_file")
     if path is not None:
         pem, where = _read(Path(path), "the private key", environ), f"the private key {path}"

@@ -13,7 +13,7 @@ from loadgen.errors import ConfigurationError, ConnectFailed, LoadgenError, Priv
 from loadgen.log import printable, redact
 from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake.failure import causes, classify, describe
-from loadgen.snowflake.profile import Profile
+from loadgen.snowflake.profile import ConnectionProfile
 
 _DETAIL_MAX = 300  # characters of the driver's own words
 _TEXT_MAX = 20_000  # characters searched
@@ -126,7 +126,7 @@ _CAUSES = (
 )
 
 
-def diagnose(error: BaseException, profile: Profile, environ: Mapping[str, str] = os.environ) -> LoadgenError:
+def diagnose(error: BaseException, profile: ConnectionProfile, environ: Mapping[str, str] = os.environ) -> LoadgenError:
     """The error to raise instead of the driver's."""
     chain = list(causes(error))
     numbers = {number for cause in chain if (number := classify(cause).code) is not None}
@@ -152,7 +152,7 @@ def _detail(chain: list[BaseException]) -> str:
     return printable(next(telling, texts[0]), _DETAIL_MAX)
 
 
-def _facts(profile: Profile, environ: Mapping[str, str]) -> dict[str, str]:
+def _facts(profile: ConnectionProfile, environ: Mapping[str, str]) -> dict[str, str]:
     proxies = sorted(name for name in environ if name.lower() in ("http_proxy", "https_proxy", "all_proxy"))
     return {
         "name": printable(profile.name, 80),

@@ -25,28 +25,28 @@ _FORBIDDEN_KINDS = {"Cc", "Cs", "Zl", "Zp"}  # controls, halves of characters, l
 _HOW = 'Write a letter or _ and then letters, digits, _ or $; or put the name in double quotes, and a " in it twice.'
 
 
-class BadIdentifier(ConfigurationError):
+class InvalidIdentifier(ConfigurationError):
     """A text that is not the name of a Snowflake object."""
 
     remedy = _HOW
 
 
 @dataclass(frozen=True, slots=True)
-class Ident:
+class Identifier:
     """One name, as the catalogue holds it: unquoted input is upper-cased."""
 
     name: str
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise BadIdentifier("a name is empty")
+            raise InvalidIdentifier("a name is empty")
         if len(self.name) > LENGTH_MAX:
-            raise BadIdentifier(
+            raise InvalidIdentifier(
                 f"the name {_shown(self.name)} has {len(self.name)} characters",
                 remedy=f"Names have at most {LENGTH_MAX} characters.",
             )
         if any(unicodedata.category(character) in _FORBIDDEN_KINDS for character in self.name):
-            raise BadIdentifier(
+            raise InvalidIdentifier(
                 f"the name {_shown(self.name)} contains a control character", remedy="Remove the control character."
             )
 
@@ -57,7 +57,7 @@ class Ident:
             return cls(text.upper())
         quoted = _QUOTED.fullmatch(text)
         if quoted is None:
-            raise BadIdentifier(f"{_shown(text)} is not a name")
+            raise InvalidIdentifier(f"{_shown(text)} is not a name")
         return cls(quoted[1].replace('""', '"'))
 
     @property
@@ -73,11 +73,11 @@ class Ident:
 class QualifiedName:
     """One to three names joined by dots. Never a string to be split again."""
 
-    parts: tuple[Ident, ...]
+    parts: tuple[Identifier, ...]
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.parts) <= PARTS_MAX:
-            raise BadIdentifier(
+            raise InvalidIdentifier(
                 f"a qualified name has {len(self.parts)} parts",
                 remedy="Write NAME, SCHEMA.NAME or DATABASE.SCHEMA.NAME.",
             )
@@ -85,9 +85,9 @@ class QualifiedName:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `db.schema."odd.name"`; dots inside quotes do not separate."""
-        return cls(tuple(Ident.parse(part) for part in _split(text)))
+        return cls(tuple(Identifier.parse(part) for part in _split(text)))
 
-    def within(self, *outer: Ident) -> Self:
+    def within(self, *outer: Identifier) -> Self:
         """Put the missing outer parts in front: `T` within (DB, PUBLIC) is DB.PUBLIC.T."""
         missing = PARTS_MAX - len(self.parts)
         return type(self)((*outer[:missing], *self.parts))
@@ -112,7 +112,7 @@ def _split(text: str) -> list[str]:
         else:
             parts[-1] += character
         if len(parts) > PARTS_MAX:
-            raise BadIdentifier(
+            raise InvalidIdentifier(
                 f"{_shown(text)} has more than {PARTS_MAX} parts",
                 remedy="Write NAME, SCHEMA.NAME or DATABASE.SCHEMA.NAME; put a name with a dot in it in double quotes.",
             )

@@ -13,7 +13,7 @@ from loadgen.snowflake import driver
 from loadgen.snowflake.connect import close, connect
 from loadgen.snowflake.driver import Connection
 from loadgen.snowflake.failure import classify, describe
-from loadgen.snowflake.profile import Profile
+from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.settings import probe_settings
 
 ROUND_TRIPS = 5
@@ -27,7 +27,7 @@ _NOTHING = "SELECT 1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class ConnectionProbe:
     """What a session says about itself. None: it has none."""
 
     server_version: str | None
@@ -45,7 +45,7 @@ class Probe:
         return statistics.median(self.round_trips_ms)
 
 
-def probe(profile: Profile, *, clock: Clock | None = None) -> Probe:
+def probe(profile: ConnectionProfile, *, clock: Clock | None = None) -> ConnectionProbe:
     """Connect once, ask, time a few empty statements, and log out. Never on a main thread."""
     connection = connect(profile, probe_settings(profile, major=driver.major()))
     try:
@@ -61,14 +61,14 @@ def probe(profile: Profile, *, clock: Clock | None = None) -> Probe:
         close(connection)
 
 
-def _ask(connection: Connection, clock: Clock) -> Probe:
+def _ask(connection: Connection, clock: Clock) -> ConnectionProbe:
     cursor = connection.cursor()
     cursor.execute(_WHO)
     row = cursor.fetchone() or ()
     # The embedded server's null engine answers everything with one value: reachable, and nothing more to say.
     said = [_text(value) for value in row] if len(row) == 8 else [None] * 8
     version, account, region, user, role, warehouse, database, schema = said
-    return Probe(
+    return ConnectionProbe(
         server_version=version,
         account=account,
         region=region,

@@ -12,7 +12,7 @@ from typing import Self
 
 from loadgen.errors import ConfigurationError
 from loadgen.log import MASK, Secret, printable
-from loadgen.snowflake import keys
+from loadgen.snowflake import connection_options
 
 Value = str | int | float | bool | tuple[str, ...] | Secret
 
@@ -38,7 +38,7 @@ _UNATTENDED = "a key pair (private_key_file), a programmatic access token or wor
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ProfileField:
     """One setting of a connection."""
 
     value: Value
@@ -46,11 +46,11 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class ConnectionProfile:
     """A connection by name. `fields` has canonical keys only (see `keys`)."""
 
     name: str
-    fields: Mapping[str, Field]
+    fields: Mapping[str, ProfileField]
     session_parameters: Mapping[str, Value] = field(default_factory=lambda: MappingProxyType({}))
     warnings: tuple[str, ...] = ()  # sentences for the user
     unused: tuple[str, ...] = ()  # options of the section that loadgen decides itself
@@ -60,7 +60,7 @@ class Profile:
         found = self.fields.get(key)
         if found is None:
             return None
-        return MASK if isinstance(found.value, Secret) or key in keys.SECRET else str(found.value)
+        return MASK if isinstance(found.value, Secret) or key in connection_options.SECRET else str(found.value)
 
     def reveal(self, key: str) -> str | None:
         """A secret in clear, for the driver and nobody else."""
@@ -104,9 +104,9 @@ class Profile:
 
     def with_fields(self, origin: str, **values: str | None) -> Self:
         """The same connection with some fields of IDENTITY replaced; None leaves a field as it is."""
-        foreign = values.keys() - set(keys.IDENTITY)
+        foreign = values.keys() - set(connection_options.IDENTITY)
         assert not foreign, f"not replaceable: {sorted(foreign)}"
-        changed = {key: Field(value, origin) for key, value in values.items() if value is not None}
+        changed = {key: ProfileField(value, origin) for key, value in values.items() if value is not None}
         return replace(self, fields=MappingProxyType({**self.fields, **changed}))
 
     def check(self) -> Self:
@@ -129,7 +129,7 @@ def is_loopback(host: str) -> bool:
         return bare == "localhost"
 
 
-def _where_problems(profile: Profile) -> list[tuple[str, str]]:
+def _where_problems(profile: ConnectionProfile) -> list[tuple[str, str]]:
     problems = []
     account, host = profile.text("account"), profile.text("host")
     protocol, port = (profile.text("protocol") or "https").lower(), profile.text("port")
@@ -152,16 +152,16 @@ def _where_problems(profile: Profile) -> list[tuple[str, str]]:
         problems.append(
             (f"port {printable(port, 20)!r} is not a port", "Write a number from 1 to 65535, or remove it.")
         )
-    for key, dangerous in keys.INSECURE.items():
+    for key, dangerous in connection_options.INSECURE.items():
         if key in profile.fields and profile.fields[key].value is dangerous:
             problems.append((f"{key} switches the check of the server's certificate off", f"Remove {key}."))
     return problems
 
 
-def _who_problems(profile: Profile) -> list[tuple[str, str]]:
+def _who_problems(profile: ConnectionProfile) -> list[tuple[str, str]]:
     name = profile.authenticator
     if name not in _NEEDS:
-        known = keys.nearest(name, _NEEDS)
+        known = connection_options.nearest(name, _NEEDS)
         guess = f"Did you mean {known}? " if known else ""
         return [(f"authenticator {printable(name, 60)!r} is not supported", f"{guess}Unattended: {_UNATTENDED}.")]
     problems = []
@@ -178,7 +178,7 @@ def _who_problems(profile: Profile) -> list[tuple[str, str]]:
     return problems
 
 
-def _how_to_supply(profile: Profile, alternatives: tuple[str, ...]) -> str:
+def _how_to_supply(profile: ConnectionProfile, alternatives: tuple[str, ...]) -> str:
     if "password" in alternatives and {"token", "token_file_path"} & profile.fields.keys():
         return 'There is a token: set authenticator = "PROGRAMMATIC_ACCESS_TOKEN", or "OAUTH".'
     variable = "_".join(["SNOWFLAKE_CONNECTIONS", printable(profile.name, 80).upper(), alternatives[0].upper()])

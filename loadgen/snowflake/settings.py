@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.snowflake import keys
+from loadgen.snowflake import connection_options
 from loadgen.snowflake.failure import NotRetried
-from loadgen.snowflake.profile import Profile, Value
+from loadgen.snowflake.profile import ConnectionProfile, Value
 
 APPLICATION = "loadgen"
 QUERY_TAG_MAX = 2_000  # characters; Snowflake's limit
@@ -44,7 +44,7 @@ _SESSION = {"TIMEZONE": "UTC", "AUTOCOMMIT": True, "ABORT_DETACHED_QUERY": True,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ConnectionSettings:
     """Arguments for connect() without the secrets, and what has to be done by hand around it."""
 
     arguments: Mapping[str, Any]
@@ -69,14 +69,14 @@ def session_tag(session: int, metadata: Mapping[str, str]) -> str:
 
 
 def load_settings(
-    profile: Profile,
+    profile: ConnectionProfile,
     *,
     major: int,
     statement_limit_s: int,
     tag: str,
     use_cached_result: bool = False,
     session: Mapping[str, Value] | None = None,
-) -> Settings:
+) -> ConnectionSettings:
     """For a measured session."""
     own: dict[str, Value] = {
         # TRUE would answer a repeated SELECT from yesterday's result, without a warehouse.
@@ -89,8 +89,8 @@ def load_settings(
 
 
 def control_settings(
-    profile: Profile, *, major: int, tag: str, statement_limit_s: int = CONTROL_STATEMENT_S
-) -> Settings:
+    profile: ConnectionProfile, *, major: int, tag: str, statement_limit_s: int = CONTROL_STATEMENT_S
+) -> ConnectionSettings:
     """For a session of the control plane."""
     own: dict[str, Value] = {
         "STATEMENT_TIMEOUT_IN_SECONDS": statement_limit_s,
@@ -103,13 +103,15 @@ def control_settings(
     return _settings(profile, major, statement_limit_s + CONTROL_MARGIN_S, own)
 
 
-def probe_settings(profile: Profile, *, major: int) -> Settings:
+def probe_settings(profile: ConnectionProfile, *, major: int) -> ConnectionSettings:
     """For looking whether a connection works."""
     own: dict[str, Value] = {"STATEMENT_TIMEOUT_IN_SECONDS": REQUEST_S, "QUERY_TAG": json.dumps({"app": APPLICATION})}
     return _settings(profile, major, REQUEST_S + CONTROL_MARGIN_S, own)
 
 
-def _settings(profile: Profile, major: int, client_limit_s: int, session: Mapping[str, Value]) -> Settings:
+def _settings(
+    profile: ConnectionProfile, major: int, client_limit_s: int, session: Mapping[str, Value]
+) -> ConnectionSettings:
     arguments: dict[str, Any] = {
         **_identity(profile, major),
         **_passed(profile, major),
@@ -129,8 +131,8 @@ def _settings(profile: Profile, major: int, client_limit_s: int, session: Mappin
         },
     }
     if major >= 5:
-        return Settings(arguments=arguments | _limits_5(client_limit_s))
-    return Settings(arguments=arguments | _limits_4(client_limit_s), socket_timeout_s=client_limit_s)
+        return ConnectionSettings(arguments=arguments | _limits_5(client_limit_s))
+    return ConnectionSettings(arguments=arguments | _limits_4(client_limit_s), socket_timeout_s=client_limit_s)
 
 
 def _limits_5(client_limit_s: int) -> dict[str, Any]:
@@ -174,8 +176,10 @@ def _one_attempt() -> Iterator[int]:
     raise NotRetried
 
 
-def _identity(profile: Profile, major: int) -> dict[str, Any]:
-    arguments: dict[str, Any] = {key: profile.fields[key].value for key in keys.IDENTITY if key in profile.fields}
+def _identity(profile: ConnectionProfile, major: int) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        key: profile.fields[key].value for key in connection_options.IDENTITY if key in profile.fields
+    }
     region = arguments.pop("region", None)
     if region and "." not in str(arguments.get("account", "")):
         arguments["account"] = f"{arguments.get('account', '')}.{region}"  # 5.x has no region; 4.x reads it here too
@@ -191,11 +195,11 @@ def _identity(profile: Profile, major: int) -> dict[str, Any]:
 _PORT_TYPE: dict[int, Callable[[object], int | str]] = {4: str, 5: lambda port: int(str(port))}
 
 
-def _passed(profile: Profile, major: int) -> dict[str, Any]:
+def _passed(profile: ConnectionProfile, major: int) -> dict[str, Any]:
     arguments = {
         key: field.value
         for key, field in profile.fields.items()
-        if key in keys.PASSED[major] and key not in keys.SECRET
+        if key in connection_options.PASSED[major] and key not in connection_options.SECRET
     }
     if "proxy_port" in arguments:
         return {**arguments, "proxy_port": _PORT_TYPE[major](arguments["proxy_port"])}

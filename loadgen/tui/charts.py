@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from loadgen.model.run import Phase
-from loadgen.report.figures import bounded
+from loadgen.report.formatting import bounded
 from loadgen.tui.draw import LABEL, cell, chart, label
-from loadgen.tui.history import Second
-from loadgen.tui.view import RunView, Spread
+from loadgen.tui.history import HistorySecond
+from loadgen.tui.screen_state import LatencyDistribution, ScreenState
 from loadgen.tui.words import NOTHING, clock, one_line, rate, short, time_of
 from loadgen.units import NS_PER_MS
 
@@ -27,7 +27,7 @@ _NICE = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ChartSpan:
     """What part of the run the charts show: from `first_s` on, a second in `scale` columns."""
 
     first_s: int
@@ -39,21 +39,21 @@ class Span:
         return self.seconds * self.scale
 
 
-def span(view: RunView, width: int) -> Span:
+def span(view: ScreenState, width: int) -> ChartSpan:
     """The whole run while it fits, as the plan has it, else its last part."""
     room = max(1, width - LABEL - FIGURES - AXIS - 1)
     newest_s = view.history[-1].at_s if view.history else 0
     if view.plan_s is not None:
         whole_s = max(math.ceil(view.plan_s) + 1, newest_s + 1)
         if whole_s <= room:
-            return Span(0, whole_s, min(room // whole_s, SCALE_MAX))
-    return Span(max(0, newest_s - room + 1), room, 1)
+            return ChartSpan(0, whole_s, min(room // whole_s, SCALE_MAX))
+    return ChartSpan(max(0, newest_s - room + 1), room, 1)
 
 
 # --- over time -------------------------------------------------------------------------------------------------------
 
 
-def throughput(view: RunView, width: int, limit: int, now_s: float) -> list[Text]:
+def throughput(view: ScreenState, width: int, limit: int, now_s: float) -> list[Text]:
     recent, window, peak = view.recent, view.window, view.peak
     now = f"{NOTHING if recent is None or recent.qps is None else rate(recent.qps)}/s"
     mean = f"mean {short(window.qps) if window is not None and window.seconds else NOTHING}"
@@ -64,7 +64,7 @@ def throughput(view: RunView, width: int, limit: int, now_s: float) -> list[Text
     return _over_time("QPS", "", "cyan", "/s", figures, lambda second: second.qps, view, width, limit, now_s)
 
 
-def latency(view: RunView, width: int, limit: int, now_s: float) -> list[Text]:
+def latency(view: ScreenState, width: int, limit: int, now_s: float) -> list[Text]:
     """Percentiles of the last seconds; the chart is p95."""
     recent = view.recent
     times = [None] * 4 if recent is None else [recent.p50, recent.p95, recent.p99, recent.most]
@@ -76,7 +76,7 @@ def latency(view: RunView, width: int, limit: int, now_s: float) -> list[Text]:
     )
 
 
-def time_axis(view: RunView, width: int) -> list[Text]:
+def time_axis(view: ScreenState, width: int) -> list[Text]:
     """Below the charts: time since the start of the run."""
     shown = span(view, width)
     step_s = next((step for step in _TICKS_S if step * shown.scale >= 10), _TICKS_S[-1])
@@ -93,8 +93,8 @@ def _over_time(
     colour: str,
     unit: str,
     figures: Sequence[str],
-    value_of: Callable[[Second], float | None],
-    view: RunView,
+    value_of: Callable[[HistorySecond], float | None],
+    view: ScreenState,
     width: int,
     height: int,
     now_s: float,
@@ -123,7 +123,7 @@ def _over_time(
     return lines
 
 
-def _is_border(second: Second | None) -> bool:
+def _is_border(second: HistorySecond | None) -> bool:
     """Does a phase begin in it? Then only a part of it was measured, and its throughput is not known."""
     return second is not None and second.qps is None
 
@@ -161,7 +161,7 @@ def _axis_line(marks: Sequence[tuple[int, str]], columns: int) -> str:
 # --- how times are spread --------------------------------------------------------------------------------------------
 
 
-def histogram(view: RunView, width: int, limit: int) -> list[Text]:
+def histogram(view: ScreenState, width: int, limit: int) -> list[Text]:
     """Response times of the window, on a logarithmic axis; below it, where the percentiles are."""
     window = view.window
     if window is None or window.spread is None or limit < HISTOGRAM_MIN:
@@ -188,7 +188,7 @@ def histogram(view: RunView, width: int, limit: int) -> list[Text]:
     return lines
 
 
-def _fitting(spread: Spread, room: int) -> tuple[list[float], list[int]]:
+def _fitting(spread: LatencyDistribution, room: int) -> tuple[list[float], list[int]]:
     """As many bars as there is room for: neighbours are added up."""
     each = -(-len(spread.counts) // max(1, room))
     counts = [sum(spread.counts[place : place + each]) for place in range(0, len(spread.counts), each)]
@@ -196,7 +196,7 @@ def _fitting(spread: Spread, room: int) -> tuple[list[float], list[int]]:
     return edges, counts
 
 
-def _percentiles(spread: Spread, column: Callable[[float], int], columns: int) -> Text:
+def _percentiles(spread: LatencyDistribution, column: Callable[[float], int], columns: int) -> Text:
     line = ""
     for name, found in spread.percentiles:
         place = min(column(found.value_ns / NS_PER_MS), columns - 1)

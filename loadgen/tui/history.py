@@ -15,15 +15,15 @@ from datetime import datetime
 from functools import reduce
 from operator import add
 
-from loadgen.metrics.errors import ErrorKey, Errors
+from loadgen.metrics.errors import ErrorKey, ErrorTally
 from loadgen.metrics.histogram import EMPTY, Histogram
-from loadgen.metrics.live import SECONDS_COARSENESS, LiveSecond
+from loadgen.metrics.live_metrics import SECONDS_COARSENESS, LiveSecond
 from loadgen.metrics.percentile import Quantile, maximum, quantile
-from loadgen.metrics.result import WindowResult
 from loadgen.metrics.tally import merged
+from loadgen.metrics.window import WindowResult
 from loadgen.model.run import PHASES, Phase
-from loadgen.report.timeline import Rows, WorkerSecond
-from loadgen.tui.look import Look, WorkerState
+from loadgen.results.timeline import SecondAggregator, WorkerSecond
+from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState
 from loadgen.units import NS_PER_MS
 
 KEPT_S = 180
@@ -31,7 +31,7 @@ RECENT_S = 10  # what "now" means for percentiles: one second has too few sample
 OPEN_S = 30  # so long a row may still change: a worker that was not heard for a while tells of its seconds then
 EDGE_S = 2  # rows at the beginning of a phase that need not be there: workers do not begin at the same moment
 
-_QUIET = (WorkerState.MISSING, WorkerState.STARTING, WorkerState.WAITING, WorkerState.STALE)
+_QUIET = (WorkerDisplayState.MISSING, WorkerDisplayState.STARTING, WorkerDisplayState.WAITING, WorkerDisplayState.STALE)
 
 Scope = tuple[int, int]  # phase and step, in the order of time
 
@@ -44,7 +44,7 @@ class StatementSecond:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Second:
+class HistorySecond:
     """One second of the run, of all workers. None: not known, or too few samples to say."""
 
     at_s: int  # since the start of the run
@@ -57,7 +57,7 @@ class Second:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recent:
+class RecentFigures:
     """The last seconds together."""
 
     qps: float | None
@@ -68,7 +68,7 @@ class Recent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class PeakThroughput:
     """The largest throughput of the phase, as far as it is kept. `at_least`: not every second of it is known."""
 
     qps: float
@@ -76,21 +76,21 @@ class Peak:
 
 
 @dataclass(slots=True)
-class History:
+class LiveHistory:
     """note() every look, in order."""
 
-    _rows: Rows | None = None  # from the start of the run on
+    _rows: SecondAggregator | None = None  # from the start of the run on
     _told: dict[str, datetime] = field(default_factory=dict)  # by worker: the end of its newest second that is in a row
-    _seconds: dict[int, Second] = field(default_factory=dict)  # rows that are known of every worker
+    _seconds: dict[int, HistorySecond] = field(default_factory=dict)  # rows that are known of every worker
     _times: dict[int, dict[str, Histogram]] = field(default_factory=dict)  # by row and statement, while it may change
     _responses: dict[int, tuple[Histogram, Histogram]] = field(default_factory=dict)  # known, and lower bounds
     _through: int = -1  # the newest row that is known of every worker
     _measures_s: float = 0.0
-    _errors: dict[tuple[str, int], Mapping[ErrorKey, Errors]] = field(default_factory=dict)
+    _errors: dict[tuple[str, int], Mapping[ErrorKey, ErrorTally]] = field(default_factory=dict)
     _scope: Scope | None = None
     _windows: dict[tuple[str, int], WindowResult] = field(default_factory=dict)  # of the scope
 
-    def note(self, look: Look) -> None:
+    def note(self, look: DisplaySnapshot) -> None:
         self._measures_s = look.measures_s
         for worker in look.workers:
             for window in worker.live.windows if worker.live is not None else ():
@@ -98,7 +98,7 @@ class History:
         if look.run.start_time is None:
             return
         if self._rows is None:
-            self._rows = Rows(look.run.start_time)
+            self._rows = SecondAggregator(look.run.start_time)
         changed = self._put(self._rows, look)
         before, self._through = self._through, max(self._through, _known_of_all(self._rows, look))
         changed |= {number for number in self._rows.numbers if before < number <= self._through}
@@ -108,7 +108,7 @@ class History:
         self._forget(self._rows)
 
     @property
-    def seconds(self) -> tuple[Second, ...]:
+    def seconds(self) -> tuple[HistorySecond, ...]:
         """In order; at most KEPT_S of them."""
         return tuple(second for _, second in sorted(self._seconds.items()))
 
@@ -121,15 +121,15 @@ class History:
         return list(workers.values())
 
     @property
-    def errors(self) -> Mapping[ErrorKey, Errors]:
+    def errors(self) -> Mapping[ErrorKey, ErrorTally]:
         """Of every window of this phase that was seen."""
-        found: Mapping[ErrorKey, Errors] = {}
+        found: Mapping[ErrorKey, ErrorTally] = {}
         for errors in self._errors.values():
             found = merged(found, errors)
         return found
 
     @property
-    def recent(self) -> Recent | None:
+    def recent(self) -> RecentFigures | None:
         """The last seconds of this phase; once the load is over, of the last one, without a rate. None: nothing was
         heard yet."""
         newest = self._newest
@@ -140,7 +140,7 @@ class History:
         both = [self._responses.get(number, (EMPTY, EMPTY)) for number in same]
         times = tuple(reduce(add, one, EMPTY) for one in zip(*both, strict=True))
         rates = [self._seconds[number].qps for number in same] if newest.at_s == max(self._seconds) else []
-        return Recent(
+        return RecentFigures(
             qps=next((qps for qps in reversed(rates) if qps is not None), None),
             p50=quantile(500, *times),
             p95=quantile(950, *times),
@@ -149,7 +149,7 @@ class History:
         )
 
     @property
-    def peak(self) -> Peak | None:
+    def peak(self) -> PeakThroughput | None:
         """None: there is nothing yet."""
         newest = self._newest
         own = [] if newest is None else [one.qps for one in self.seconds if one.phase is newest.phase]
@@ -158,16 +158,16 @@ class History:
             return None
         begun_s = self._measures_s if newest.phase is Phase.MEASUREMENT else 0.0
         needed = range(max(math.ceil(begun_s) + EDGE_S, newest.at_s - KEPT_S + 1), newest.at_s + 1)
-        return Peak(qps=max(known), at_least=any(number not in self._seconds for number in needed))
+        return PeakThroughput(qps=max(known), at_least=any(number not in self._seconds for number in needed))
 
     @property
-    def _newest(self) -> Second | None:
+    def _newest(self) -> HistorySecond | None:
         """Of the load: nothing begins while it cools down."""
         return next((second for second in reversed(self.seconds) if second.phase is not Phase.COOLDOWN), None)
 
     # --- one look ----------------------------------------------------------------------------------------------------
 
-    def _put(self, rows: Rows, look: Look) -> set[int]:
+    def _put(self, rows: SecondAggregator, look: DisplaySnapshot) -> set[int]:
         """Into their rows: first what was stored, then what beats have beyond that. Which rows have changed."""
         told = [(second.worker_id, second) for second in look.stored]
         for worker in look.workers:
@@ -185,13 +185,13 @@ class History:
                 times[name] = times.get(name, EMPTY) + histogram
         return changed
 
-    def _second(self, rows: Rows, number: int) -> Second:
+    def _second(self, rows: SecondAggregator, number: int) -> HistorySecond:
         row, times = rows.second(number), self._times.get(number, {})
         self._responses[number] = row.response, row.cut_off
         counts = {name: counts.succeeded for name, counts in row.statements.items()}
         total = sum(counts.values())
         share = 0.0 if row.qps is None or not total else row.qps / total
-        return Second(
+        return HistorySecond(
             at_s=number,
             phase=Phase.MEASUREMENT if row.phase is None else Phase(row.phase),
             qps=row.qps,
@@ -204,7 +204,7 @@ class History:
             ),
         )
 
-    def _forget(self, rows: Rows) -> None:
+    def _forget(self, rows: SecondAggregator) -> None:
         for number in [number for number in rows.numbers if number < self._through - OPEN_S]:
             rows.forget(number)
             self._times.pop(number, None)
@@ -225,7 +225,7 @@ class History:
             self._errors[worker_id, window.window_id] = window.tally.errors
 
 
-def _known_of_all(rows: Rows, look: Look) -> int:
+def _known_of_all(rows: SecondAggregator, look: DisplaySnapshot) -> int:
     """The newest row that every working worker has told of; when none works any more, the newest there is."""
     working = [worker.worker_id for worker in look.workers if not worker.state.is_over and worker.state not in _QUIET]
     told = [rows.last(worker_id) for worker_id in working]
@@ -248,7 +248,7 @@ def _of_beat(worker_id: str, second: LiveSecond) -> WorkerSecond:
     )
 
 
-def coarse(second: WorkerSecond) -> WorkerSecond:
+def coarsen_second(second: WorkerSecond) -> WorkerSecond:
     """A stored second, as beats tell it."""
     return WorkerSecond(
         worker_id=second.worker_id,

@@ -6,7 +6,7 @@ import textwrap
 
 from rich.text import Text
 
-from loadgen.tui.view import RunView
+from loadgen.tui.screen_state import ScreenState
 from loadgen.tui.words import one_line, percent
 
 _HELP = """
@@ -17,7 +17,7 @@ _HELP = """
  statement   of the window named beside it: warm-up, a stage, a step; small bars
              are its last seconds, from 0 to the number behind them
  workers     ● running  ○ starting  ◌ waiting  ◒ draining  ✓ done
-             ◐ stale  ✗ dead  · never heard of
+             ◐ stale  ✗ dead  · no heartbeat yet
  client CPU  of the busiest worker, of one core: ! from 60 %; ✗ from 85 % on
              the client is the limit, and the run will be INVALID
  thresholds  ✓ met so far  ✗ MISSED so far  ○ nothing to judge yet
@@ -33,11 +33,11 @@ _STOP = " q  stop gracefully, as Ctrl-C does; Ctrl-C again cancels running state
 _LEAVE = " q  leave this view: the run goes on (`loadgen stop RUN` stops it)"
 
 
-def explanation(view: RunView, width: int, room: int) -> list[Text]:
+def explanation(view: ScreenState, width: int, room: int) -> list[Text]:
     return [*(Text(line) for line in _HELP.splitlines()), Text(_LEAVE if view.quits else _STOP)][:room]
 
 
-def errors(view: RunView, width: int, room: int) -> list[Text]:
+def errors(view: ScreenState, width: int, room: int) -> list[Text]:
     """Most frequent first, each with one example, then what workers said last."""
     lines = [Text("")]
     if not view.errors:

@@ -11,9 +11,9 @@ from rich.segment import Segment
 from rich.text import Text
 
 from loadgen.log import printable
-from loadgen.tui import charts, ladder, pages, parts, workers
+from loadgen.tui import charts, find_max_panel, pages, panels, workers_panel
 from loadgen.tui.draw import cut_between_words
-from loadgen.tui.view import RunView
+from loadgen.tui.screen_state import ScreenState
 from loadgen.tui.words import rate, time_of
 
 WIDTH_MIN, HEIGHT_MIN = 60, 12  # below this there are two lines, and no more
@@ -21,14 +21,14 @@ WIDE, TALL = 100, 50  # from here on there is room for a histogram
 ROOMY = 30  # lines, for a search with its steps and charts
 
 
-class Page(Enum):
+class ScreenPage(Enum):
     RUN = "run"
     ERRORS = "errors"
     HELP = "help"
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ScreenImage:
     """Lines, each cut at the edge: nothing ever wraps, so nothing can push the rest away."""
 
     lines: tuple[Text, ...]
@@ -45,7 +45,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class ScreenSection:
     """A part of `least` lines, better `good`, at most `most`. `apart`: after a blank line, when there is room."""
 
     draw: Callable[[int], list[Text]]
@@ -55,42 +55,42 @@ class Section:
     apart: bool = False
 
 
-def render(view: RunView, width: int, height: int, now_s: float, page: Page = Page.RUN) -> Picture:
+def render(view: ScreenState, width: int, height: int, now_s: float, page: ScreenPage = ScreenPage.RUN) -> ScreenImage:
     """The picture of a view: exactly `height` lines, none wider than `width`."""
     if width < WIDTH_MIN or height < HEIGHT_MIN:
         return _small(view, width, height, now_s)
-    head = parts.header(view, width, now_s)
+    head = panels.header(view, width, now_s)
     room = height - len(head) - 1
-    if page is Page.ERRORS:
+    if page is ScreenPage.ERRORS:
         body = pages.errors(view, width, room)
-    elif page is Page.HELP:
+    elif page is ScreenPage.HELP:
         body = pages.explanation(view, width, room)
     else:
         body = _body(_sections(view, width, height, now_s), room)
     body = [*body[:room], *[Text("")] * (room - len(body))]
-    return Picture((*head, *body, parts.keys(view, width)), width)
+    return ScreenImage((*head, *body, panels.keys(view, width)), width)
 
 
-def _small(view: RunView, width: int, height: int, now_s: float) -> Picture:
+def _small(view: ScreenState, width: int, height: int, now_s: float) -> ScreenImage:
     recent = view.recent
     numbers = "" if recent is None or recent.qps is None else f" {rate(recent.qps)}/s p95 {time_of(recent.p95)} ms"
-    lines = [parts.header(view, width, now_s)[1], Text(f"{numbers}  {view.failed} failed  (window too small)")]
-    return Picture(tuple([*lines, *[Text("")] * height][:height]), width)
+    lines = [panels.header(view, width, now_s)[1], Text(f"{numbers}  {view.failed} failed  (window too small)")]
+    return ScreenImage(tuple([*lines, *[Text("")] * height][:height]), width)
 
 
-def _sections(view: RunView, width: int, height: int, now_s: float) -> list[Section]:
+def _sections(view: ScreenState, width: int, height: int, now_s: float) -> list[ScreenSection]:
     """From the top down. Before there is a run, what is checked and what happened."""
     told = max(1, min(len(view.log), 10))
-    events = Section(draw=lambda limit: parts.log(view, width, limit), good=min(told, 2), most=told, apart=True)
-    lamps = len(parts.thresholds(view, width, 10))
-    limits = Section(
-        draw=lambda limit: parts.thresholds(view, width, limit), least=min(lamps, 1), good=lamps, most=lamps
+    events = ScreenSection(draw=lambda limit: panels.log(view, width, limit), good=min(told, 2), most=told, apart=True)
+    lamps = len(panels.thresholds(view, width, 10))
+    limits = ScreenSection(
+        draw=lambda limit: panels.thresholds(view, width, limit), least=min(lamps, 1), good=lamps, most=lamps
     )
     if not view.status:
         return [replace(limits, apart=True), events]
     rows = len(view.window.statements) if view.window is not None else 0
-    crew = workers.lines_wanted(view, width, now_s)
-    rungs = ladder.lines_wanted(view)
+    crew = workers_panel.lines_wanted(view, width, now_s)
+    rungs = find_max_panel.lines_wanted(view)
     seen = 0 if view.warehouse is None else 1
     warned = len(view.warnings)
     kinds = 1 + min(len(view.errors), 4)
@@ -100,43 +100,47 @@ def _sections(view: RunView, width: int, height: int, now_s: float) -> list[Sect
     spread = view.window is not None and view.window.spread is not None
     bars = 11 if spread and height >= TALL and width >= WIDE else 0
     return [
-        Section(draw=lambda limit: parts.load(view, width, limit), apart=True),
-        Section(draw=lambda limit: charts.throughput(view, width, limit, now_s), good=good, most=high),
-        Section(draw=lambda limit: charts.latency(view, width, limit, now_s), good=good, most=high),
-        Section(draw=lambda limit: charts.time_axis(view, width), least=axis, good=axis, most=axis),
-        Section(draw=lambda limit: charts.histogram(view, width, limit), least=bars, good=bars, most=bars, apart=True),
-        Section(
-            draw=lambda limit: parts.errors(view, width, limit), least=min(kinds, 2), good=min(kinds, 3), most=kinds
+        ScreenSection(draw=lambda limit: panels.load(view, width, limit), apart=True),
+        ScreenSection(draw=lambda limit: charts.throughput(view, width, limit, now_s), good=good, most=high),
+        ScreenSection(draw=lambda limit: charts.latency(view, width, limit, now_s), good=good, most=high),
+        ScreenSection(draw=lambda limit: charts.time_axis(view, width), least=axis, good=axis, most=axis),
+        ScreenSection(
+            draw=lambda limit: charts.histogram(view, width, limit), least=bars, good=bars, most=bars, apart=True
+        ),
+        ScreenSection(
+            draw=lambda limit: panels.errors(view, width, limit), least=min(kinds, 2), good=min(kinds, 3), most=kinds
         ),
         limits,
-        Section(
-            draw=lambda limit: parts.statements(view, width, limit),
+        ScreenSection(
+            draw=lambda limit: panels.statements(view, width, limit),
             least=min(1 + rows, 4),
             good=min(1 + rows, 6),
             most=1 + rows,
             apart=True,
         ),
-        Section(
-            draw=lambda limit: workers.workers(view, width, limit, now_s),
+        ScreenSection(
+            draw=lambda limit: workers_panel.workers(view, width, limit, now_s),
             good=min(crew, 5 if view.ladder is None else 2),
             most=crew,
             apart=True,
         ),
-        Section(
-            draw=lambda limit: ladder.ladder(view, width, limit),
+        ScreenSection(
+            draw=lambda limit: find_max_panel.find_max_panel(view, width, limit),
             least=min(rungs, 2),
             good=min(rungs, 7),
             most=rungs,
             apart=True,
         ),
-        Section(draw=lambda limit: parts.warehouse(view, width, limit), least=seen, good=seen, most=seen),
-        Section(draw=lambda limit: parts.warnings(view, width, limit), least=min(warned, 1), good=warned, most=warned),
+        ScreenSection(draw=lambda limit: panels.warehouse(view, width, limit), least=seen, good=seen, most=seen),
+        ScreenSection(
+            draw=lambda limit: panels.warnings(view, width, limit), least=min(warned, 1), good=warned, most=warned
+        ),
         events,
     ]
 
 
-def _body(sections: Sequence[Section], room: int) -> list[Text]:
-    given = fit(sections, room)
+def _body(sections: Sequence[ScreenSection], room: int) -> list[Text]:
+    given = distribute_lines(sections, room)
     spare = room - sum(given)
     lines: list[Text] = []
     for section, limit in zip(sections, given, strict=True):
@@ -149,7 +153,7 @@ def _body(sections: Sequence[Section], room: int) -> list[Text]:
     return lines
 
 
-def fit(sections: Sequence[Section], room: int) -> list[int]:
+def distribute_lines(sections: Sequence[ScreenSection], room: int) -> list[int]:
     """How many lines each section gets: first what it needs, in order; then blank lines between them; then what is
     good, whoever lacks least first; then all grow by turns to what they want."""
     given = []

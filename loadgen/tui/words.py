@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from loadgen.log import printable
 from loadgen.metrics.percentile import Quantile
-from loadgen.report.figures import bounded
-from loadgen.scenario.threshold import BadCheck, Metric, parse_check
+from loadgen.model.threshold import InvalidThreshold, ThresholdMetric, parse_threshold
+from loadgen.report.formatting import bounded
 from loadgen.units import NS_PER_MS
 
 NAME_MAX = 200  # characters of one foreign text on the screen; drawing cuts it to its column
@@ -59,15 +59,15 @@ def percent(fraction: float) -> str:
 def measured(check: str, value: float) -> str:
     """What a threshold is compared with, in the unit it is written in."""
     try:
-        metric = parse_check(check).metric
-    except BadCheck:
+        metric = parse_threshold(check).metric
+    except InvalidThreshold:
         return f"{value:.4g}"
     match metric:
-        case Metric.ERROR_RATE:
+        case ThresholdMetric.ERROR_RATE:
             return percent(value)
-        case Metric.QPS:
+        case ThresholdMetric.QPS:
             return f"{rate(value)}/s"
-        case Metric.ERRORS | Metric.QUERIES:
+        case ThresholdMetric.ERRORS | ThresholdMetric.QUERIES:
             return count(round(value))
         case _:
             return f"{ms(value)} ms"

@@ -17,7 +17,7 @@ WORKERS_MAX = 10_000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-class BadArguments(LoadgenError):
+class InvalidWorkerArguments(LoadgenError):
     """A worker was started with arguments that make no sense."""
 
     exit_code = 1
@@ -42,15 +42,15 @@ class WorkerArguments:
     def __post_init__(self) -> None:
         for name, value, longest in (("run-id", self.run_id, RUN_ID_MAX), ("worker-id", self.worker_id, WORKER_ID_MAX)):
             if not is_id(value, longest):
-                raise BadArguments(
+                raise InvalidWorkerArguments(
                     f"--{name} is {value[:120]!r}: it needs 1 to {longest} letters, digits, dots, dashes or underscores"
                 )
         if not 1 <= self.worker_group_count <= WORKERS_MAX:
-            raise BadArguments(
+            raise InvalidWorkerArguments(
                 f"--worker-group-count is {self.worker_group_count}, not a number from 1 to {WORKERS_MAX}"
             )
         if not 0 <= self.worker_group_id < self.worker_group_count:
-            raise BadArguments(
+            raise InvalidWorkerArguments(
                 f"--worker-group-id is {self.worker_group_id}: of {self.worker_group_count} workers the last one is"
                 f" {self.worker_group_count - 1}"
             )
@@ -74,7 +74,7 @@ class WorkerArguments:
             if value is None
         ]
         if missing or run_id is None or group is None or count is None:
-            raise BadArguments(f"missing: {', '.join(missing)}")
+            raise InvalidWorkerArguments(f"missing: {', '.join(missing)}")
         return cls(
             run_id=run_id,
             worker_id=f"worker-{group}" if worker_id is None else worker_id,
@@ -94,5 +94,5 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise BadArguments(f"{name} is {text[:60]!r}, not a number")
+        raise InvalidWorkerArguments(f"{name} is {text[:60]!r}, not a number")
     return int(text)

@@ -17,16 +17,16 @@ from time import monotonic, monotonic_ns
 
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
-from loadgen.metrics.connections import TEXT_MAX, Refusal, Reopened
-from loadgen.metrics.outcome import Failed, Outcome
-from loadgen.metrics.stalls import Flight
+from loadgen.metrics.connections import TEXT_MAX, LoginFailure, ReconnectReason
+from loadgen.metrics.outcome import FailedOutcome, Outcome
+from loadgen.metrics.stalls import InFlightStatement
 from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake.connect import close
 from loadgen.snowflake.driver import Connection, Cursor
 from loadgen.snowflake.failure import Failure, classify, describe
 from loadgen.units import NS_PER_S
-from loadgen.worker.bench import Bench, Slot
-from loadgen.worker.load_sessions import login_pause_s
+from loadgen.worker.client_context import ClientContext, ClientSlot
+from loadgen.worker.sessions import login_pause_s
 from loadgen.worker.statements import CheckFailed, RollbackFailed, with_tag
 from loadgen.workload.draw import Row
 
@@ -35,18 +35,18 @@ log = logging.getLogger(__name__)
 IDLE_S = 0.25  # how long a client without a window waits before it looks whether it should leave
 EXHAUSTED_S = 0.02  # how long one waits when its window has no more arrivals
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 15.0  # between statements that fail for want of an answer
-NOWHERE = -1  # no window, and no draw, has this number
+NO_WINDOW = -1  # no window, and no draw, has this number
 SUCCEEDED = Outcome.SUCCEEDED
-FATAL_MAX = 10  # failures in a row that are bugs of ours: then the client gives up
+INTERNAL_ERRORS_MAX = 10  # failures in a row that are bugs of ours: then the client gives up
 
 
 class Client:
     """run() is a task of the executor; everything else may be read or called by others."""
 
-    def __init__(self, slot: Slot, bench: Bench, *, waits: bool = False) -> None:
+    def __init__(self, slot: ClientSlot, bench: ClientContext, *, waits: bool = False) -> None:
         """`waits`: it connects ahead of its time, and does nothing until work()."""
         self.slot = slot
-        self.flight: deque[Flight] = deque(maxlen=1)
+        self.flight: deque[InFlightStatement] = deque(maxlen=1)
         self._leaving = threading.Event()  # ends waits; _told_to_leave says the same, and costs nothing to look at
         self._told_to_leave = False
         self._turn = threading.Event()  # it may work
@@ -65,9 +65,9 @@ class Client:
         self._first_k = 0  # the first of them
         self._expires_ns = 0
         self._failures = self._fatal = 0  # in a row: of the network, and inside of loadgen
-        self._failed_k = NOWHERE  # the draw that failed last
-        self._reopened: Reopened | None = None  # why it connects again; None: it is its first connection
-        self._lost: Reopened | None = None  # why the session must not be used again
+        self._failed_k = NO_WINDOW  # the draw that failed last
+        self._reopened: ReconnectReason | None = None  # why it connects again; None: it is its first connection
+        self._lost: ReconnectReason | None = None  # why the session must not be used again
 
     def leave(self) -> None:
         """Any thread: finish the statement under way, then end."""
@@ -110,7 +110,7 @@ class Client:
         windows, runs, append = bench.windows, bench.runs, slot.recorder.append
         think_s = bench.scenario.workload.think_time_s
         last_k, expires_ns = slot.k + self._most, self._expires_ns
-        cursor, window, begun = self._cursor(), NOWHERE, [0]
+        cursor, window, begun = self._cursor(), NO_WINDOW, [0]
         ahead, first, end = [], 0, 0
         while not self._told_to_leave:
             if windows.current != window:
@@ -160,7 +160,7 @@ class Client:
     def _open_loop(self) -> None:
         bench, slot = self._bench, self.slot
         begin, draw, max_lag_s = slot.recorder.begin, slot.drawer.draw, bench.scenario.load.max_lag_s
-        cursor, left, tagged = (bare := self._cursor()), self._most, NOWHERE
+        cursor, left, tagged = (bare := self._cursor()), self._most, NO_WINDOW
         while not self._told_to_leave and not self._lost:
             arrivals = bench.arrivals
             if arrivals is None:
@@ -211,7 +211,7 @@ class Client:
             return self._after_failure(cursor, self.slot.k - 1, number, error)
         return self._record(cursor, done_ns, rows, SUCCEEDED)
 
-    def _record(self, cursor: Cursor, done_ns: int, rows: int | None, outcome: Outcome | Failed) -> bool:
+    def _record(self, cursor: Cursor, done_ns: int, rows: int | None, outcome: Outcome | FailedOutcome) -> bool:
         """Record the statement in `flight`. False: it was recorded as cancelled, as it took too long to come back."""
         try:
             number, window, due_ns, sent_ns = self.flight.pop()
@@ -233,7 +233,7 @@ class Client:
             number, window, due_ns, sent_ns = self.flight.pop()
         except IndexError:
             return
-        failed = Failed(ErrorCategory.FATAL, None, "the client died while it executed this statement")
+        failed = FailedOutcome(ErrorCategory.FATAL, None, "the client died while it executed this statement")
         self.slot.recorder.append((number, window, due_ns, sent_ns, monotonic_ns(), failed))
 
     # --- failures ----------------------------------------------------------------------------------------------------
@@ -244,32 +244,34 @@ class Client:
         if k != self._failed_k + 1:  # the one before it succeeded
             self._failures = self._fatal = 0
         self._failed_k = k
-        if not self._record(cursor, done_ns, None, self._failed(number, error)):
+        if not self._record(cursor, done_ns, None, self._failed(number, error, done_ns)):
             return False
-        if self._fatal >= FATAL_MAX:
-            raise RuntimeError(f"{FATAL_MAX} statements in a row failed inside of loadgen")
+        if self._fatal >= INTERNAL_ERRORS_MAX:
+            raise RuntimeError(f"{INTERNAL_ERRORS_MAX} statements in a row failed inside of loadgen")
         if self._failures > 1:
             self._pause(self._failures - 1)
         return not self._lost
 
-    def _failed(self, number: int, error: Exception) -> Outcome | Failed:
+    def _failed(self, number: int, error: Exception, done_ns: int) -> Outcome | FailedOutcome:
         failure, text = self._judged(error)
+        workload, limit_s = self._bench.scenario.workload, self._bench.scenario.target.statement_timeout_s
         if failure.cancelled and self.cancelling:
-            self._lost = Reopened.ERROR
+            self._lost = ReconnectReason.ERROR
             return Outcome.CANCELLED
         if failure.session_lost:
-            self._lost = Reopened.SESSION_LOST
+            self._lost = ReconnectReason.SESSION_LOST
         self._failures = self._failures + 1 if failure.category is ErrorCategory.CONNECTION else 0
         self._fatal = self._fatal + 1 if failure.category is ErrorCategory.FATAL else 0
-        name = self._bench.scenario.workload.statements[number].name
-        self._bench.failed(name, failure.category, failure.code, text)
-        return Failed(failure.category, failure.code, text)
+        waited_s = (done_ns - max((one[3] for one in tuple(self.flight)), default=done_ns)) / NS_PER_S
+        failed = FailedOutcome.after(waited_s, failure.category, failure.code, text, limit_s=limit_s)
+        self._bench.failed(workload.statements[number].name, failed.category, failed.code, text)
+        return failed
 
     def _judged(self, error: Exception) -> tuple[Failure, str]:
         if isinstance(error, CheckFailed):
             return Failure(category=ErrorCategory.CHECK), str(error)
         if isinstance(error, RollbackFailed):
-            self._lost = Reopened.ERROR  # its transaction may be open; logging out ends it
+            self._lost = ReconnectReason.ERROR  # its transaction may be open; logging out ends it
             return classify(error.failed), describe(error.failed)
         return classify(error), describe(error)
 
@@ -333,17 +335,17 @@ class Client:
         failure = classify(error.__cause__) if error.__cause__ is not None else None
         code, hopeless = None if failure is None else failure.code, failure is None or not failure.retryable
         self.refused = error if hopeless else None
-        refusal = Refusal(at=bench.clock.utc_now().replace(tzinfo=None), code=code, text=printable(text, TEXT_MAX))
+        refusal = LoginFailure(at=bench.clock.utc_now().replace(tzinfo=None), code=code, text=printable(text, TEXT_MAX))
         bench.connections.login_refused(self.slot.number, bench.clock.monotonic_ns(), refusal)
         bench.failed("", ErrorCategory.CONFIGURATION if hopeless else ErrorCategory.CONNECTION, code, text)
 
-    def _why_over(self) -> Reopened:
+    def _why_over(self) -> ReconnectReason:
         """Why its connection is replaced."""
         if self._lost is not None:
             return self._lost
         if self.slot.k - self._first_k >= self._most:
-            return Reopened.MAX_STATEMENTS
-        return Reopened.MAX_AGE if monotonic_ns() >= self._expires_ns else Reopened.ERROR
+            return ReconnectReason.MAX_STATEMENTS
+        return ReconnectReason.MAX_AGE if monotonic_ns() >= self._expires_ns else ReconnectReason.ERROR
 
     def _disconnect(self) -> None:
         """When it goes on, logging out is the first part of logging in again."""
@@ -376,7 +378,7 @@ class Client:
         except Exception as error:
             failure = classify(error)
             self._bench.failed("", failure.category, failure.code, f"setting QUERY_TAG: {describe(error)}")
-            self._lost = Reopened.SESSION_LOST if failure.session_lost else Reopened.ERROR
+            self._lost = ReconnectReason.SESSION_LOST if failure.session_lost else ReconnectReason.ERROR
             self._failures += 1
             self._pause(self._failures)
             return False
@@ -393,8 +395,6 @@ class Client:
         self._expires_ns = sys.maxsize if math.isinf(age_s) else monotonic_ns() + round(age_s * NS_PER_S)
 
 
-def _query_id(cursor: Cursor, outcome: Outcome | Failed) -> str | None:
+def _query_id(cursor: Cursor, outcome: Outcome | FailedOutcome) -> str | None:
     """None when the answer did not come: the cursor still has the id of the statement before."""
-    if isinstance(outcome, Failed) and outcome.category in (ErrorCategory.CONNECTION, ErrorCategory.FATAL):
-        return None
-    return cursor.sfqid
+    return None if isinstance(outcome, FailedOutcome) and not outcome.answered else cursor.sfqid

@@ -12,18 +12,18 @@ import threading
 from collections.abc import Callable
 
 from loadgen.clock import Clock
-from loadgen.control import run_control_events, run_status
-from loadgen.control.run_status import RunPoll
 from loadgen.control.session import ControlSession
+from loadgen.control.tables import run_control_events, run_status
+from loadgen.control.tables.run_status import RunPoll
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.event import Stop
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerExit
-from loadgen.scenario.scenario import Timing
+from loadgen.scenario.model import TimingSettings
 from loadgen.units import NS_PER_S
-from loadgen.worker.agenda import Agenda
-from loadgen.worker.board import Board, Ending
+from loadgen.worker.commands import CommandQueue
+from loadgen.worker.worker_state import ExitReason, WorkerSharedState
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +37,9 @@ class ControlLoop:
         self,
         session: ControlSession,
         run_id: str,
-        board: Board,
-        agenda: Agenda,
-        timing: Timing,
+        board: WorkerSharedState,
+        agenda: CommandQueue,
+        timing: TimingSettings,
         clock: Clock,
         *,
         wake: threading.Event,
@@ -54,14 +54,14 @@ class ControlLoop:
         self._since_ns = clock.monotonic_ns()  # waiting for what has to come within timing.start
         self._looked_ns: int | None = None
         self._ready = self._started = False
-        self._stopped: Ending | None = None  # by STOP, or by the state of the run, which STOP follows
+        self._stopped: ExitReason | None = None  # by STOP, or by the state of the run, which STOP follows
 
     def look(self) -> None:
         """While the worker gets ready: obey an end, at the pace of polls. Call it as often as you like."""
         now_ns = self._clock.monotonic_ns()
         if self._is_overdue():
             text = f"not ready within {self._timing.start_s:g} s: {self._board.last_error or 'connections are slow'}"
-            self._board.end(Ending(code=WorkerExit.NO_START, error=text))
+            self._board.end(ExitReason(code=WorkerExit.NO_START, error=text))
         elif self._looked_ns is None or now_ns - self._looked_ns >= self._timing.status_poll_s * NS_PER_S:
             self._looked_ns = now_ns
             self._try_step()
@@ -75,7 +75,7 @@ class ControlLoop:
             if not self._started and self._is_overdue():
                 text = f"nobody said START within {self._timing.start_s:g} s"
                 hint = f"Is somebody leading run {self._run_id}? `loadgen runs show` tells."
-                self._board.end(Ending(code=WorkerExit.NO_START, error=text, hint=hint))
+                self._board.end(ExitReason(code=WorkerExit.NO_START, error=text, hint=hint))
                 return
             self._try_step()
             spent_s = (self._clock.monotonic_ns() - began_ns) / NS_PER_S
@@ -96,7 +96,7 @@ class ControlLoop:
         """One poll, and the events when there are new ones."""
         poll = run_status.poll(self._session, self._run_id)
         if poll is None:
-            self._board.end(Ending(code=WorkerExit.CONFIGURATION, error=f"run {self._run_id} is gone"))
+            self._board.end(ExitReason(code=WorkerExit.CONFIGURATION, error=f"run {self._run_id} is gone"))
             return
         now_ns = self._clock.monotonic_ns()
         if self._are_due(poll, now_ns):
@@ -133,10 +133,10 @@ class ControlLoop:
             self._stop(self._agenda.stop)
         elif poll.lease_over_ms is not None and poll.lease_over_ms > self._timing.orchestrator_lost_s * 1000:
             text = f"nobody has led run {self._run_id} for {poll.lease_over_ms / 1000:.0f} s"
-            self._board.end(Ending(code=WorkerExit.FATAL, error=text, drain_s=self._timing.drain_interrupt_s))
+            self._board.end(ExitReason(code=WorkerExit.FATAL, error=text, drain_s=self._timing.drain_interrupt_s))
 
     def _stop(self, stop: Stop) -> None:
-        ending = Ending(code=WorkerExit.CLEAN, drain_s=stop.drain_timeout_s)
+        ending = ExitReason(code=WorkerExit.CLEAN, drain_s=stop.drain_timeout_s)
         if self._stopped is None:
             self._board.say("INFO", f"STOP: {stop.reason}")
             self._board.end(ending)

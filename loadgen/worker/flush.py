@@ -13,19 +13,19 @@ from collections import deque
 from pathlib import Path
 
 from loadgen.clock import Clock
-from loadgen.control import test_logs, test_results, window_results, worker_metrics_snapshots
-from loadgen.control.retry import Patience
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
-from loadgen.control.test_logs import LogRow
-from loadgen.control.test_results import ResultRow
-from loadgen.control.window_results import WindowResult as WindowRow
-from loadgen.control.worker_metrics_snapshots import Snapshot
+from loadgen.control.tables import test_logs, test_results, window_results, worker_metrics_snapshots
+from loadgen.control.tables.test_logs import LogRow
+from loadgen.control.tables.test_results import ResultRow
+from loadgen.control.tables.window_results import WindowResultRow as WindowRow
+from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.board import Board, Line
-from loadgen.worker.upload import Unsent, upload
+from loadgen.worker.spool import UnsentRows, upload
+from loadgen.worker.worker_state import WorkerLogLine, WorkerSharedState
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ SNAPSHOTS_MAX = 3_600  # an hour without the control plane
 LOOK_S = 0.5
 
 
-class Flush:
+class ResultFlusher:
     """put_*(): the main thread. run() is the thread's work; finish(): on the thread, at the end."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Flush:
         session: ControlSession,
         arguments: WorkerArguments,
         test_id: str,
-        board: Board,
+        board: WorkerSharedState,
         clock: Clock,
         *,
         period_s: float,
@@ -50,7 +50,7 @@ class Flush:
         self._board, self._clock = board, clock
         # Many workers append to the same tables: the more there are, the less often each does, and not all at once.
         self._period_s = max(period_s, arguments.worker_group_count / 4)
-        self._snapshots: deque[Snapshot] = deque()
+        self._snapshots: deque[MetricsSnapshot] = deque()
         self._rotating = threading.Lock()  # guards _snapshots: the oldest make room for new ones while they are sent
         self._windows: deque[tuple[WindowRow, bool]] = deque()
         self._started: ResultRow | None = None  # to be written
@@ -65,18 +65,18 @@ class Flush:
         """Another process has this worker's id: no window is written any more."""
         self._forfeited = True
 
-    def put_snapshot(self, snapshot: Snapshot) -> None:
+    def put_snapshot(self, snapshot: MetricsSnapshot) -> None:
         with self._rotating:
             self._snapshots.append(snapshot)
             if len(self._snapshots) > SNAPSHOTS_MAX:
                 self._snapshots.popleft()
 
-    def unsent(self) -> Unsent:
+    def unsent(self) -> UnsentRows:
         """What is still to be written, but for the worker's result. Any thread."""
         windows = [row for row, _ in tuple(self._windows)]
         with self._rotating:
             snapshots = tuple(self._snapshots)
-        return Unsent(
+        return UnsentRows(
             windows=windows, snapshots=snapshots, logs=[self._log_row(line) for line in list(self._board.lines)]
         )
 
@@ -85,7 +85,7 @@ class Flush:
         self._windows.append((row, forget))
         self._board.urgent.set()
 
-    def run(self, stopping: threading.Event, patience: Patience) -> None:
+    def run(self, stopping: threading.Event, patience: RetryPolicy) -> None:
         """Until told to stop; what is left then is written by finish()."""
         due_ns = self._next_ns()
         while not stopping.is_set():
@@ -95,7 +95,7 @@ class Flush:
                 self.step(patience, everything=self._clock.monotonic_ns() >= due_ns)
                 due_ns = self._next_ns() if self._clock.monotonic_ns() >= due_ns else due_ns
 
-    def step(self, patience: Patience, *, everything: bool) -> bool:
+    def step(self, patience: RetryPolicy, *, everything: bool) -> bool:
         """Write windows and logs, and with `everything` snapshots. False: something could not be written."""
         try:
             self._write_start(patience)
@@ -108,7 +108,7 @@ class Flush:
             return False
         return True
 
-    def finish(self, patience: Patience, result: ResultRow, query_log: Path | None) -> None:
+    def finish(self, patience: RetryPolicy, result: ResultRow, query_log: Path | None) -> None:
         """On the thread, at the end: write all that is left, upload the query log. LoadgenError: not all of it."""
         self._write_windows(patience)
         test_results.append(self.session, patience, result)
@@ -118,13 +118,13 @@ class Flush:
         if query_log is not None:
             upload(self.session, patience, query_log, told=lambda _: self._board.contact())
 
-    def _write_start(self, patience: Patience) -> None:
+    def _write_start(self, patience: RetryPolicy) -> None:
         if self._started is not None and not self._forfeited:
             test_results.begin(self.session, patience, self._started)
             self._started = None
             self._board.contact()
 
-    def _write_windows(self, patience: Patience) -> None:
+    def _write_windows(self, patience: RetryPolicy) -> None:
         while self._windows and not self._forfeited:
             row, forget = self._windows[0]
             window_results.append(self.session, patience, self._arguments.run_id, row)
@@ -133,14 +133,14 @@ class Flush:
             if forget:
                 self._board.stored_windows.append(row.window_id)
 
-    def _write_logs(self, patience: Patience) -> None:
+    def _write_logs(self, patience: RetryPolicy) -> None:
         """Lines stay where they are until they are written: the worker may end meanwhile, and keeps what is left."""
         lines = list(self._board.lines)
         test_logs.append(self.session, patience, [self._log_row(line) for line in lines])
         for _ in lines:
             self._board.lines.popleft()
 
-    def _log_row(self, line: Line) -> LogRow:
+    def _log_row(self, line: WorkerLogLine) -> LogRow:
         return LogRow(
             log_id=line.log_id,
             run_id=self._arguments.run_id,
@@ -152,7 +152,7 @@ class Flush:
             timestamp=line.timestamp,
         )
 
-    def _write_snapshots(self, patience: Patience) -> None:
+    def _write_snapshots(self, patience: RetryPolicy) -> None:
         with self._rotating:
             rows = tuple(self._snapshots)
         worker_metrics_snapshots.append(self.session, patience, rows)

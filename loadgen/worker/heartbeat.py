@@ -11,20 +11,20 @@ from collections.abc import Callable, Mapping
 
 from loadgen import __version__
 from loadgen.clock import Clock
-from loadgen.control.retry import Patience
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
-from loadgen.control.worker_heartbeats import Beat, WorkerIdentity, WorkerRow, beat, register
+from loadgen.control.tables.worker_heartbeats import HeartbeatRow, WorkerHeartbeat, WorkerIdentity, beat, register
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.worker import WorkerExit
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments, labels_of
-from loadgen.worker.board import Board, Ending, ending_for
-from loadgen.worker.predecessor import check_predecessor
+from loadgen.worker.replacement import check_replacement_allowed
+from loadgen.worker.worker_state import ExitReason, WorkerSharedState, exit_reason_for
 
 log = logging.getLogger(__name__)
 
-SILENT_MS = 10_000  # a predecessor with the same id counts as dead after this silence
+PREDECESSOR_DEAD_MS = 10_000  # a predecessor with the same id counts as dead after this silence
 LAST_BEAT_S = 5.0
 
 
@@ -35,8 +35,8 @@ class Heartbeat:
         self,
         session: ControlSession,
         me: WorkerIdentity,
-        board: Board,
-        compose: Callable[[int], Beat],
+        board: WorkerSharedState,
+        compose: Callable[[int], WorkerHeartbeat],
         *,
         period_s: float,
         clock: Clock,
@@ -49,11 +49,11 @@ class Heartbeat:
         self._finishing = threading.Event()
         self._said_last = threading.Event()
 
-    def run(self, patience: Patience) -> None:
+    def run(self, patience: RetryPolicy) -> None:
         try:
-            register(self._session, patience, self._me, silent_ms=SILENT_MS, check=self._check(patience))
+            register(self._session, patience, self._me, silent_ms=PREDECESSOR_DEAD_MS, check=self._check(patience))
         except LoadgenError as error:
-            self._board.end(ending_for(error))
+            self._board.end(exit_reason_for(error))
             self._said_last.set()
             self._session.close()
             return
@@ -73,8 +73,8 @@ class Heartbeat:
         self._said_last.set()
         self._session.close()
 
-    def _check(self, patience: Patience) -> Callable[[WorkerRow], None]:
-        return lambda there: check_predecessor(self._session, patience, there)
+    def _check(self, patience: RetryPolicy) -> Callable[[HeartbeatRow], None]:
+        return lambda there: check_replacement_allowed(self._session, patience, there)
 
     def finish(self) -> bool:
         """Say the last beat, with the final state. Whether it was heard."""
@@ -91,7 +91,7 @@ class Heartbeat:
         self._board.contact()
         if not ours:
             text = f"worker {self._me.worker_id} was replaced by another process"
-            self._board.end(Ending(code=WorkerExit.FATAL, error=text, replaced=True))
+            self._board.end(ExitReason(code=WorkerExit.FATAL, error=text, replaced=True))
         return True
 
 

@@ -15,7 +15,6 @@ from loadgen.worker.process import (
     limit_threads,
     name_process,
     pin_to_core,
-    spare_lsb_release,
     watch_parent,
     watch_signals,
 )
@@ -31,15 +30,14 @@ def main(arguments: WorkerArguments) -> NoReturn:
     # A start that hangs must not be a riddle: what every thread is at goes to the log.
     faulthandler.dump_traceback_later(STUCK_S)
     limit_threads()
-    spare_lsb_release()
     if os.environ.get(PIN_VARIABLE) != "none":
         pin_to_core(arguments.run_id, arguments.worker_group_id)
     name_process(arguments.worker_id)
 
-    from loadgen.control.place import ControlPlace
+    from loadgen.control.location import ControlPlaneLocation
     from loadgen.worker.worker import Worker
 
-    worker = Worker(arguments, ControlPlace.from_environment(), environ=os.environ)
+    worker = Worker(arguments, ControlPlaneLocation.from_environment(), environ=os.environ)
     watch_signals(worker.stop)
     parent_fd = os.environ.pop(PARENT_VARIABLE, "")
     if parent_fd.isdigit():

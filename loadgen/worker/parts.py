@@ -10,24 +10,24 @@ from datetime import timedelta
 from pathlib import Path
 
 from loadgen.clock import Clock
-from loadgen.control.worker_heartbeats import Beat
+from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat
 from loadgen.errors import ConfigurationError
 from loadgen.metrics.connections import ConnectionMeter
-from loadgen.metrics.harvester import Harvester
-from loadgen.metrics.windows import Windows
-from loadgen.model.split import share
-from loadgen.scenario.scenario import LoadMode, QueryLogMode, Scenario
-from loadgen.worker.agenda import Agenda
+from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.metrics.window_registry import WindowRegistry
+from loadgen.model.split import worker_share
+from loadgen.scenario.model import LoadMode, QueryLogMode, Scenario
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.bench import Bench, Slots, ceiling_of, make_runs
-from loadgen.worker.board import Board
-from loadgen.worker.conductor import Conductor
-from loadgen.worker.load_sessions import LoadSessions
-from loadgen.worker.pool import ClientPool
-from loadgen.worker.query_log import LogHeader, QueryLog
-from loadgen.worker.users import Users
-from loadgen.workload.pacing import initial_connections
+from loadgen.worker.client_context import ClientContext, ClientSlots, compile_statements, max_clients
+from loadgen.worker.client_pool import ClientPool
+from loadgen.worker.commands import CommandQueue
+from loadgen.worker.query_log import QueryLogHeader, QueryLogWriter
+from loadgen.worker.ramp_controller import RampController
+from loadgen.worker.sessions import LoadSessions
+from loadgen.worker.users import LogicalUsers
+from loadgen.worker.worker_state import WorkerSharedState
 from loadgen.workload.pools import Pool
+from loadgen.workload.ramp import initial_connections
 
 
 class SpoolUnusable(ConfigurationError):
@@ -38,18 +38,18 @@ class SpoolUnusable(ConfigurationError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class WorkerComponents:
     """Everything that makes and measures load."""
 
     scenario: Scenario
-    windows: Windows
-    harvester: Harvester
-    bench: Bench
+    windows: WindowRegistry
+    harvester: SampleCollector
+    bench: ClientContext
     pool: ClientPool
-    agenda: Agenda
-    conductor: Conductor
-    query_log: QueryLog | None
-    users: Users | None  # None: the scenario has no sessions
+    agenda: CommandQueue
+    conductor: RampController
+    query_log: QueryLogWriter | None
+    users: LogicalUsers | None  # None: the scenario has no sessions
 
 
 def assemble(
@@ -59,14 +59,14 @@ def assemble(
     *,
     test_id: str,
     spool: Path,
-    board: Board,
+    board: WorkerSharedState,
     first_window: int,
     clock: Clock,
     environ: Mapping[str, str] = os.environ,
-) -> Parts:
+) -> WorkerComponents:
     load, statements = scenario.load, scenario.workload.statements
-    windows, connections = Windows(), ConnectionMeter()
-    harvester = Harvester(
+    windows, connections = WindowRegistry(), ConnectionMeter()
+    harvester = SampleCollector(
         windows,
         statements,
         open_loop=load.mode is LoadMode.RATE,
@@ -74,20 +74,20 @@ def assemble(
         connections=connections,
     )
     query_log = _query_log(scenario, arguments, test_id, spool, clock)
-    bench = Bench(
+    bench = ClientContext(
         scenario=scenario,
         windows=windows,
         sessions=LoadSessions(scenario, run_id=arguments.run_id, worker_id=arguments.worker_id, environ=environ),
-        runs=make_runs(scenario),
+        runs=compile_statements(scenario),
         opening=threading.Semaphore(scenario.connections.open_parallel),
         failed=board.failed,
         connections=connections,
         clock=clock,
     )
     users = _users(scenario, arguments, pools, clock)
-    slots = Slots(scenario, arguments, pools, harvester, query_log, users)
+    slots = ClientSlots(scenario, arguments, pools, harvester, query_log, users)
     pool = ClientPool(bench, slots, warn=lambda text: board.say("WARNING", text))
-    agenda = Agenda(
+    agenda = CommandQueue(
         arguments.worker_id,
         arguments.worker_group_id,
         arguments.worker_group_count,
@@ -96,10 +96,10 @@ def assemble(
         patience_s=scenario.timing.events_poll_s,
     )
     spare = slots.spare() if bench.open_loop else None
-    conductor = Conductor(
+    conductor = RampController(
         bench, pool, agenda, arguments, spare, clock, first_window, lambda text: board.say("INFO", text)
     )
-    return Parts(
+    return WorkerComponents(
         scenario=scenario,
         windows=windows,
         harvester=harvester,
@@ -112,9 +112,9 @@ def assemble(
     )
 
 
-def compose(board: Board, parts: Parts | None, count: int) -> Beat:
+def compose(board: WorkerSharedState, parts: WorkerComponents | None, count: int) -> WorkerHeartbeat:
     """What the beat with this number says. Any thread: it only reads."""
-    return Beat(
+    return WorkerHeartbeat(
         status=board.status,
         phase=None if parts is None else parts.conductor.phase,
         count=count,
@@ -130,19 +130,21 @@ def compose(board: Board, parts: Parts | None, count: int) -> Beat:
     )
 
 
-def _users(scenario: Scenario, arguments: WorkerArguments, pools: Mapping[str, Pool], clock: Clock) -> Users | None:
+def _users(
+    scenario: Scenario, arguments: WorkerArguments, pools: Mapping[str, Pool], clock: Clock
+) -> LogicalUsers | None:
     if not scenario.sessions.count:
         return None
     worker, workers = arguments.worker_group_id, arguments.worker_group_count
-    return Users(scenario, worker, workers, ceiling_of(scenario, arguments), pools, clock)
+    return LogicalUsers(scenario, worker, workers, max_clients(scenario, arguments), pools, clock)
 
 
 def _query_log(
     scenario: Scenario, arguments: WorkerArguments, test_id: str, spool: Path, clock: Clock
-) -> QueryLog | None:
+) -> QueryLogWriter | None:
     if scenario.query_log.mode is QueryLogMode.NONE:
         return None
-    header = LogHeader(
+    header = QueryLogHeader(
         run_id=arguments.run_id,
         worker_id=arguments.worker_id,
         test_id=test_id,
@@ -150,11 +152,11 @@ def _query_log(
         utc_at_zero=clock.utc_now() - timedelta(microseconds=clock.monotonic_ns() / 1_000),
     )
     try:
-        return QueryLog(spool, header, scenario.query_log)
+        return QueryLogWriter(spool, header, scenario.query_log)
     except OSError as error:
         raise SpoolUnusable(f"the query log cannot be kept in {spool}: {error.strerror}") from error
 
 
 def first_target(scenario: Scenario, arguments: WorkerArguments) -> int:
     """How many connections a worker opens before START."""
-    return share(initial_connections(scenario.load), arguments.worker_group_id, arguments.worker_group_count)
+    return worker_share(initial_connections(scenario.load), arguments.worker_group_id, arguments.worker_group_count)

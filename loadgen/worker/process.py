@@ -14,7 +14,6 @@ _THREADS = (
     *("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
     "VECLIB_MAXIMUM_THREADS",
 )
-PROGRAMS = Path(__file__).with_name("programs")  # that take the place of others
 _COMM_MAX = 15  # characters; what the kernel keeps of a name
 
 
@@ -22,12 +21,6 @@ def limit_threads(environ: MutableMapping[str, str] = os.environ) -> None:
     """Must run before numpy is imported."""
     for name in _THREADS:
         environ[name] = "1"
-
-
-def spare_lsb_release(environ: MutableMapping[str, str] = os.environ) -> None:
-    """At every login driver 5 runs `lsb_release` for the name of the operating system, to report it. That is a shell
-    script, and takes four fifths of a login's processor time. Ours, found first, knows nothing."""
-    environ["PATH"] = os.pathsep.join([str(PROGRAMS), environ.get("PATH") or os.defpath])
 
 
 def pin_to_core(run_id: str, worker_group_id: int) -> int | None:

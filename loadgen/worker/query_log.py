@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from loadgen.errors import RunFailed
-from loadgen.metrics.outcome import Failed, Outcome
-from loadgen.metrics.windows import Window
+from loadgen.metrics.outcome import FailedOutcome, Outcome
+from loadgen.metrics.window_registry import Window
 from loadgen.model.workload import StatementKind
-from loadgen.scenario.scenario import QueryLog as Policy
-from loadgen.scenario.scenario import QueryLogMode
+from loadgen.scenario.model import QueryLogMode
+from loadgen.scenario.model import QueryLogSettings as Policy
 
 VERSION = 1
-RECORDS, FACTS = "executions.bin", "executions.jsonl"
+RECORDS, METADATA = "executions.bin", "executions.jsonl"
 ERROR_TEXTS_MAX = 1_000  # different ones; later ones are kept by code only
 _NO_ROWS = -1
 _NO_CODE = -(2**31)
@@ -44,10 +44,10 @@ _SUM = struct.Struct("<I")
 RECORD_BYTES = _RECORD.size + _SUM.size
 
 # (query id, statement, window, due_ns, sent_ns, done_ns, rows, outcome)
-Entry = tuple[str | None, int, int, int, int, int, int | None, Outcome | Failed]
+QueryLogEntry = tuple[str | None, int, int, int, int, int, int | None, Outcome | FailedOutcome]
 
 
-class SlotLog:
+class ClientQueryLog:
     """Which statements of one client are kept. Used by that client's thread alone, but for `entries`."""
 
     __slots__ = ("_mode", "_random", "_rate", "entries", "until")
@@ -57,9 +57,9 @@ class SlotLog:
         self._rate = 1.0 if policy.mode is QueryLogMode.ALL else policy.sample_rate
         self._random = random.Random(seed)
         self.until = self._gap()  # the next one that is kept; while more than 1, counting down is all that wants() does
-        self.entries: deque[Entry] = deque()  # append and popleft are atomic
+        self.entries: deque[QueryLogEntry] = deque()  # append and popleft are atomic
 
-    def wants(self, outcome: Outcome | Failed) -> bool:
+    def wants(self, outcome: Outcome | FailedOutcome) -> bool:
         """Asked once per statement, whatever the answer."""
         if self._mode is QueryLogMode.ERRORS:
             return outcome is not Outcome.SUCCEEDED
@@ -77,7 +77,7 @@ class SlotLog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogHeader:
+class QueryLogHeader:
     """What every row of this file has in common."""
 
     run_id: str
@@ -88,7 +88,7 @@ class LogHeader:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class QueryLogRecord:
     """One kept statement, read back."""
 
     number: int  # in the file
@@ -106,13 +106,13 @@ class Record:
     error: str | None
 
 
-class QueryLog:
+class QueryLogWriter:
     """The writing side. slot(): while clients are made. keep() and close(): the main thread."""
 
-    def __init__(self, folder: Path, header: LogHeader, policy: Policy) -> None:
+    def __init__(self, folder: Path, header: QueryLogHeader, policy: Policy) -> None:
         self._policy = policy
         self._header = header
-        self._slots: list[SlotLog] = []
+        self._slots: list[ClientQueryLog] = []
         self._windows: dict[int, Window] = {}  # all that were ever held: a client may append an entry late
         self._named: set[int] = set()
         self._errors: dict[str, int] = {}
@@ -121,7 +121,7 @@ class QueryLog:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.folder = folder
         self._records = _create(folder / RECORDS)  # first: where there are facts, a reader finds records
-        self._facts = _create(folder / FACTS)
+        self._facts = _create(folder / METADATA)
         self._fact(
             kind="header",
             version=VERSION,
@@ -133,9 +133,9 @@ class QueryLog:
         )
         self._facts.flush()
 
-    def slot(self, number: int) -> SlotLog:
+    def slot(self, number: int) -> ClientQueryLog:
         """The part of one client."""
-        slot = SlotLog(self._policy, f"{self._header.run_id}/{self._header.worker_id}/{number}")
+        slot = ClientQueryLog(self._policy, f"{self._header.run_id}/{self._header.worker_id}/{number}")
         self._slots.append(slot)
         return slot
 
@@ -164,10 +164,10 @@ class QueryLog:
                 file.flush()
                 os.fsync(file.fileno())
 
-    def _packed(self, entry: Entry) -> bytes:
+    def _packed(self, entry: QueryLogEntry) -> bytes:
         query_id, statement, window, due_ns, sent_ns, done_ns, rows, outcome = entry
         code, error = _NO_CODE, _NO_ERROR
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, FailedOutcome):
             code = outcome.code if outcome.code is not None and abs(outcome.code) <= _CODE_MAX else _NO_CODE
             error = self._error(outcome.text)
         packed = _RECORD.pack(
@@ -196,7 +196,7 @@ class QueryLog:
         self._facts.write(b"%08x %s\n" % (zlib.crc32(text), text))
 
 
-class SpoolReader:
+class QueryLogReader:
     """The reading side: whatever a file holds that is whole."""
 
     def __init__(self, folder: Path) -> None:
@@ -205,7 +205,7 @@ class SpoolReader:
         self._errors: dict[int, str] = {}
         self.damaged = 0  # records, as of the last time they were read
         header: dict[str, Any] | None = None
-        for fact in _facts(folder / FACTS):
+        for fact in _facts(folder / METADATA):
             if fact["kind"] == "header":
                 header = fact
             elif fact["kind"] == "window":
@@ -214,7 +214,7 @@ class SpoolReader:
                 self._errors[fact["number"]] = fact["text"]
         if header is None or header["version"] != VERSION:
             raise RunFailed(f"{folder} holds no query log that this loadgen can read", remedy="Remove the folder.")
-        self.header = LogHeader(
+        self.header = QueryLogHeader(
             run_id=header["run_id"],
             worker_id=header["worker_id"],
             test_id=header["test_id"],
@@ -222,7 +222,7 @@ class SpoolReader:
             utc_at_zero=datetime.fromisoformat(header["utc_at_zero"]),
         )
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[QueryLogRecord]:
         """In the order in which they were written; a damaged one has a number, too."""
         self.damaged = 0
         with open(self._folder / RECORDS, "rb") as file:
@@ -236,7 +236,7 @@ class SpoolReader:
                 number += 1
             self.damaged += bool(data)
 
-    def _unpacked(self, number: int, data: bytes) -> Record | None:
+    def _unpacked(self, number: int, data: bytes) -> QueryLogRecord | None:
         """None: it was damaged, or the fact that says in which window it lies."""
         packed, (checksum,) = data[: _RECORD.size], _SUM.unpack(data[_RECORD.size :])
         if zlib.crc32(packed) != checksum:
@@ -247,7 +247,7 @@ class SpoolReader:
         name, kind = self.header.statements[statement]
         phase, step_id = self._windows[window]
         start = self.header.utc_at_zero + timedelta(microseconds=sent_ns // 1_000)
-        return Record(
+        return QueryLogRecord(
             number=number,
             query_id=query_id.rstrip(b"\0").decode("ascii") or None,
             statement=name,

@@ -7,28 +7,28 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime
 
-from loadgen.control.test_results import ResultRow
-from loadgen.control.window_results import WindowResult as StoredWindow
-from loadgen.control.worker_metrics_snapshots import Snapshot
-from loadgen.metrics.client_effect import ClientEffect
-from loadgen.metrics.connections import Logins, logins_data
-from loadgen.metrics.document import write_window
-from loadgen.metrics.interval import Interval, Measured, write_custom_metrics
-from loadgen.metrics.judged import KEY as JUDGED
-from loadgen.metrics.judged import JudgedSecond, judged_data
+from loadgen.control.tables.test_results import ResultRow
+from loadgen.control.tables.window_results import WindowResultRow as StoredWindow
+from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
+from loadgen.metrics.client_resources import ClientResourceUse
+from loadgen.metrics.connections import LoginCounts, logins_data
+from loadgen.metrics.interval import Interval, MeasuredCounts, write_custom_metrics
 from loadgen.metrics.percentile import PERCENTILES, Quantile, mean
-from loadgen.metrics.result import WindowResult, merge
+from loadgen.metrics.threshold_seconds import KEY as JUDGED
+from loadgen.metrics.threshold_seconds import ThresholdSecond, judged_data
+from loadgen.metrics.window import WindowResult, merge
+from loadgen.metrics.window_codec import write_window
 from loadgen.model.run import Phase
-from loadgen.model.sessions import SessionCounts
+from loadgen.model.sessions import UserSessionCounts
 from loadgen.snowflake import driver
 from loadgen.units import NS_PER_MS
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.gauges import Gauge
+from loadgen.worker.self_monitor import ResourceReading
 
 
 def snapshot_row(
     interval: Interval,
-    gauge: Gauge,
+    gauge: ResourceReading,
     arguments: WorkerArguments,
     *,
     test_id: str,
@@ -38,10 +38,10 @@ def snapshot_row(
     target: int,
     timed: Collection[str] | None = None,
     phase: Phase | None = None,
-    sessions: SessionCounts | None = None,
-    logins: Logins | None = None,
-    judged: JudgedSecond | None = None,
-) -> Snapshot:
+    sessions: UserSessionCounts | None = None,
+    logins: LoginCounts | None = None,
+    judged: ThresholdSecond | None = None,
+) -> MetricsSnapshot:
     """One second; `timed` are the statements whose times are kept one by one, None: all;
     `phase` where it is not that of its window."""
     phase = phase or interval.phase
@@ -52,7 +52,7 @@ def snapshot_row(
         custom["sessions"] = sessions.document()
     if judged is not None:
         custom[JUDGED] = judged_data(judged)
-    return Snapshot(
+    return MetricsSnapshot(
         run_id=arguments.run_id,
         test_id=test_id,
         worker_id=arguments.worker_id,
@@ -80,7 +80,7 @@ def snapshot_row(
     )
 
 
-def stored_window(result: WindowResult, arguments: WorkerArguments, epoch: int) -> StoredWindow:
+def window_row(result: WindowResult, arguments: WorkerArguments, epoch: int) -> StoredWindow:
     row = write_window(result)
     return StoredWindow(
         worker_id=arguments.worker_id,
@@ -119,11 +119,11 @@ def started_row(arguments: WorkerArguments, *, test_id: str, template_id: str, c
 
 def result_row(
     windows: Sequence[WindowResult],
-    measured: Measured,
+    measured: MeasuredCounts,
     arguments: WorkerArguments,
     *,
-    sessions: SessionCounts | None = None,
-    logins: Logins | None = None,
+    sessions: UserSessionCounts | None = None,
+    logins: LoginCounts | None = None,
     test_id: str,
     template_id: str,
     status: str,
@@ -144,7 +144,7 @@ def result_row(
         "at_least": [name for name, found in times.items() if found is not None and found.at_least],
         **({} if sessions is None else {"sessions": sessions.document()}),
         **({} if logins is None else {"logins": logins_data(logins)}),
-        "driver_lightened": driver.is_lightened(),
+        "driver_lightened": driver.telemetry_hooks_disabled(),
     }
     return ResultRow(
         test_id=test_id,
@@ -169,12 +169,13 @@ def result_row(
 
 def _client(windows: Sequence[WindowResult]) -> dict[str, float | None]:
     """How loaded the worker itself was."""
-    effect = sum((window.client for window in windows if window.client is not None), ClientEffect())
+    effect = sum((window.client for window in windows if window.client is not None), ClientResourceUse())
     return {
         "cpu_percent_of_core": effect.cpu_percent_of_core,
         "wakeup_mean_ms": effect.late_mean_ms,
         "wakeup_p99_ms": effect.late_p99_ms,
         "gap_percent": effect.gap_percent,
+        "paused_percent": effect.paused_percent,
     }
 
 

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from loadgen.model.sql_text import shape_of
 from loadgen.model.workload import Query, Statement
-from loadgen.scenario.sql import shape_of
 from loadgen.snowflake.driver import Cursor
 from loadgen.workload.draw import Row
 
 FETCH_ROWS = 1_000  # at a time; they are counted and dropped, so a large result needs no memory
 
-Run = Callable[[Cursor, Row], int]  # executes, fetches everything, says how many rows there were
+StatementExecutor = Callable[[Cursor, Row], int]  # executes, fetches everything, says how many rows there were
 
 
 class CheckFailed(Exception):
     """A statement succeeded with another number of rows than the scenario expects."""
 
 
-def compile_statement(statement: Statement) -> Run:
+def compile_statement(statement: Statement) -> StatementExecutor:
     """A function that executes a statement, or all of a transaction, with drawn parameters."""
     run = _transaction(statement.queries) if statement.transaction else _single(statement.queries[0])
     return run if statement.expected_rows is None else _checked(run, statement.expected_rows)
 
 
-def _single(query: Query) -> Run:
+def _single(query: Query) -> StatementExecutor:
     sql = query.sql
 
     def read(cursor: Any, row: Row) -> int:
@@ -40,7 +40,7 @@ def _single(query: Query) -> Run:
     return read if shape_of(sql).reads else write
 
 
-def _transaction(queries: Sequence[Query]) -> Run:
+def _transaction(queries: Sequence[Query]) -> StatementExecutor:
     steps = [(query.sql, _counter(query)) for query in queries]
 
     def run(cursor: Cursor, row: Row) -> int:
@@ -75,7 +75,7 @@ class RollbackFailed(Exception):
         self.failed = failed
 
 
-def _checked(run: Run, expected: int) -> Run:
+def _checked(run: StatementExecutor, expected: int) -> StatementExecutor:
     def check(cursor: Cursor, row: Row) -> int:
         rows = run(cursor, row)
         if rows != expected:

@@ -18,23 +18,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from loadgen.clock import Clock
-from loadgen.model.sessions import SessionCounts
-from loadgen.model.split import share
-from loadgen.model.workload import Place
-from loadgen.scenario.scenario import Affinity, Scenario
+from loadgen.model.sessions import UserSessionCounts
+from loadgen.model.split import worker_share
+from loadgen.model.workload import ClientPosition
+from loadgen.scenario.model import Scenario, SessionAffinity
 from loadgen.snowflake.driver import Cursor
 from loadgen.snowflake.settings import session_tag
 from loadgen.units import NS_PER_S
-from loadgen.worker.statements import Run, with_tag
-from loadgen.workload.draw import Drawer, Row
-from loadgen.workload.memory import Blanks, Memory
+from loadgen.worker.statements import StatementExecutor, with_tag
+from loadgen.workload.draw import Row, StatementStream
+from loadgen.workload.memory import RememberedParameters, RememberedValues
 from loadgen.workload.pools import Pool
-from loadgen.workload.session_book import Session, SessionBook
+from loadgen.workload.users import UserSession, UserSessionTable
 
 SWEEP_S = 60.0
 
 
-class Users:
+class LogicalUsers:
     """Seats are made by the thread that makes slots."""
 
     def __init__(
@@ -43,38 +43,38 @@ class Users:
         """`clients`: the most that this worker has; each slot below has a seat."""
         self._scenario, self._worker, self._workers = scenario, worker, workers
         self._clients, self._pools, self._clock = clients, pools, clock
-        self._users = share(scenario.sessions.count, worker, workers)
+        self._users = worker_share(scenario.sessions.count, worker, workers)
         statements = scenario.workload.statements
-        self._blanks = tuple(Blanks(one, statements) if one.session else None for one in statements)
-        self._seats: list[Seat] = []
+        self._blanks = tuple(RememberedParameters(one, statements) if one.session else None for one in statements)
+        self._seats: list[SlotUsers] = []
         self._swept_ns = clock.monotonic_ns()
         self._closed = False
 
-    def seat(self, client: int, drawer: Drawer) -> Seat:
+    def seat(self, client: int, drawer: StatementStream) -> SlotUsers:
         """The users of a slot, who draw from its drawer."""
-        scenario, users = self._scenario, share(self._users, client, self._clients)
-        place = Place(
+        scenario, users = self._scenario, worker_share(self._users, client, self._clients)
+        place = ClientPosition(
             worker=self._worker,
             workers=self._workers,
             client=client,
             clients=self._clients,
             lanes=scenario.load.connections,
         )
-        memory = Memory(scenario.workload, place, self._pools, users)
+        memory = RememberedValues(scenario.workload, place, self._pools, users)
         sessions = scenario.sessions
 
-        def make(user: int, incarnation: int) -> Session:
+        def make(user: int, incarnation: int) -> UserSession:
             number = (user * self._clients + client) * self._workers + self._worker  # among all users of the run
-            return Session(
+            return UserSession(
                 user=user,
                 incarnation=incarnation,
                 values=memory.values(user, incarnation),
                 tag=session_tag(incarnation * sessions.count + number, sessions.metadata),
             )
 
-        book = SessionBook(users, round(sessions.ttl_s * NS_PER_S), make)
-        strict = sessions.affinity is Affinity.STRICT
-        seat = Seat(book, memory, drawer, self._blanks, self._clock, strict=strict)
+        book = UserSessionTable(users, round(sessions.ttl_s * NS_PER_S), make)
+        strict = sessions.affinity is SessionAffinity.STRICT
+        seat = SlotUsers(book, memory, drawer, self._blanks, self._clock, strict=strict)
         self._seats.append(seat)
         return seat
 
@@ -96,29 +96,29 @@ class Users:
         self._closed = True
 
     @property
-    def counts(self) -> SessionCounts:
-        return sum((seat.book.counts for seat in tuple(self._seats)), SessionCounts())
+    def counts(self) -> UserSessionCounts:
+        return sum((seat.book.counts for seat in tuple(self._seats)), UserSessionCounts())
 
 
-class Drawn(NamedTuple):
+class UserStatement(NamedTuple):
     """A statement of a user, before it is sent."""
 
-    seat: Seat
-    session: Session
+    seat: SlotUsers
+    session: UserSession
     row: Row
     bare: Row  # without what the session remembers
-    blanks: Blanks
+    blanks: RememberedParameters
 
 
-class Seat:
+class SlotUsers:
     """Draws as the slot's drawer does, and says whose statement it is."""
 
     def __init__(
         self,
-        book: SessionBook,
-        memory: Memory,
-        drawer: Drawer,
-        blanks: Sequence[Blanks | None],
+        book: UserSessionTable,
+        memory: RememberedValues,
+        drawer: StatementStream,
+        blanks: Sequence[RememberedParameters | None],
         clock: Clock,
         *,
         strict: bool,
@@ -143,7 +143,7 @@ class Seat:
         if self.strict:
             self.book.lose()
 
-    def execute(self, run: Run, cursor: Cursor, drawn: Drawn) -> int:
+    def execute(self, run: StatementExecutor, cursor: Cursor, drawn: UserStatement) -> int:
         """Execute a statement in its session; in the user's next one, if that has expired since it was drawn."""
         book, clock = self.book, self._clock
         while not book.begin(drawn.session, clock.monotonic_ns()):
@@ -154,16 +154,16 @@ class Seat:
         finally:
             book.end(clock.monotonic_ns())
 
-    def _drawn(self, user: int, bare: Row, blanks: Blanks) -> Drawn:
+    def _drawn(self, user: int, bare: Row, blanks: RememberedParameters) -> UserStatement:
         session = self.book.prepare(user, self._clock.monotonic_ns())
-        return Drawn(self, session, blanks.filled(bare, session.values), bare, blanks)
+        return UserStatement(self, session, blanks.filled(bare, session.values), bare, blanks)
 
 
-def in_session(run: Run) -> Run:
+def in_session(run: StatementExecutor) -> StatementExecutor:
     """A statement that is executed as a user, whoever has drawn it."""
 
     def execute(cursor: Cursor, drawn: Any) -> int:
-        seat: Seat = drawn.seat
+        seat: SlotUsers = drawn.seat
         return seat.execute(run, cursor, drawn)
 
     return execute

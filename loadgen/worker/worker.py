@@ -21,31 +21,31 @@ import uuid
 from collections.abc import Callable, Mapping
 
 from loadgen.clock import Clock, SystemClock
-from loadgen.control import run_status, value_pools, window_results
-from loadgen.control.place import ControlPlace
-from loadgen.control.retry import Patience
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlFailed, ControlSession, OpenSession
-from loadgen.control.test_results import ResultRow
+from loadgen.control.tables import run_status, value_pools, window_results
+from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerExit, WorkerStatus
 from loadgen.scenario.frozen import thaw
-from loadgen.scenario.scenario import Scenario, Timing
+from loadgen.scenario.model import Scenario, TimingSettings
 from loadgen.units import NS_PER_S
-from loadgen.worker.arguments import BadArguments, WorkerArguments
-from loadgen.worker.board import Board, Ending, ending_for
+from loadgen.worker.arguments import InvalidWorkerArguments, WorkerArguments
+from loadgen.worker.collector import MetricsCollector
 from loadgen.worker.control_loop import ControlLoop
 from loadgen.worker.drain import drain
-from loadgen.worker.flush import Flush
-from loadgen.worker.gauges import Gauges
+from loadgen.worker.flush import ResultFlusher
 from loadgen.worker.heartbeat import Heartbeat, identity_of
-from loadgen.worker.measuring import Measuring
-from loadgen.worker.parts import Parts, assemble, compose
-from loadgen.worker.ready import get_ready
+from loadgen.worker.parts import WorkerComponents, assemble, compose
 from loadgen.worker.rows import started_row
-from loadgen.worker.silence import Silence
-from loadgen.worker.upload import hold, spool_of
+from loadgen.worker.self_monitor import SelfMonitor
+from loadgen.worker.spool import hold, worker_spool_folder
+from loadgen.worker.startup import open_connections
+from loadgen.worker.watchdog import ControlPlaneWatchdog
+from loadgen.worker.worker_state import ExitReason, WorkerSharedState, exit_reason_for
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Worker:
     def __init__(
         self,
         arguments: WorkerArguments,
-        place: ControlPlace,
+        place: ControlPlaneLocation,
         *,
         environ: Mapping[str, str],
         clock: Clock | None = None,
@@ -72,22 +72,22 @@ class Worker:
         self._open_session = open_session or (lambda role: ControlSession(place, role=role, environ=environ))
         self._clock = clock or SystemClock()
         self._test_id = str(uuid.uuid4())
-        self._board = Board(clock=self._clock)
+        self._board = WorkerSharedState(clock=self._clock)
         self._stopping = threading.Event()  # every thread ends
         self._storing = threading.Event()  # the flush thread writes what is left, and ends
         self._hurry = threading.Event()  # do not wait for statements under way
         self._stored = threading.Event()  # it has ended
         self._all_stored = False  # it has written all of it
         self._kept = False  # what was not written is in the spool
-        self._spool = spool_of(arguments, self._test_id, environ)
-        self._silence = Silence()
+        self._spool = worker_spool_folder(arguments, self._test_id, environ)
+        self._silence = ControlPlaneWatchdog()
         self._threads: list[threading.Thread] = []
-        self._timing = Timing()
-        self._parts: Parts | None = None
-        self._measuring: Measuring | None = None
+        self._timing = TimingSettings()
+        self._parts: WorkerComponents | None = None
+        self._measuring: MetricsCollector | None = None
         self._result: ResultRow | None = None
         self._template_id = ""  # as the run has it: here secrets are filled in
-        self._gauges = Gauges(self._clock)
+        self._gauges = SelfMonitor(self._clock)
         self._created_at = self._clock.utc_now().replace(tzinfo=None)
         self._beats = Heartbeat(
             self._session("heartbeat"),
@@ -118,11 +118,11 @@ class Worker:
         if self._board.ending is not None:
             self._hurry.set()
         event(log, logging.INFO, "worker_stopping", why=reason)
-        self._board.end(Ending(code=WorkerExit.CLEAN, drain_s=self._timing.drain_interrupt_s, signal=reason))
+        self._board.end(ExitReason(code=WorkerExit.CLEAN, drain_s=self._timing.drain_interrupt_s, signal=reason))
 
     def orphaned(self, reason: str) -> None:
         was_ending = self._board.ending is not None
-        self._board.end(Ending(code=WorkerExit.FATAL, error=reason, drain_s=self._timing.drain_interrupt_s))
+        self._board.end(ExitReason(code=WorkerExit.FATAL, error=reason, drain_s=self._timing.drain_interrupt_s))
         if was_ending and not self._clock.wait(self._stopping, self._timing.drain_interrupt_s):
             self._hurry.set()  # the drain began with more time than is left to a worker without a parent
 
@@ -174,7 +174,7 @@ class Worker:
         self._stopping.set()
         return self._say_goodbye(board.ending)
 
-    def _say_goodbye(self, ending: Ending | None) -> int:
+    def _say_goodbye(self, ending: ExitReason | None) -> int:
         """The last beat, and on stderr what went wrong."""
         assert ending is not None
         board, me = self._board, self._arguments
@@ -222,7 +222,7 @@ class Worker:
                 self._listen()
             self._clock.wait(never, min(LOOK_S, left_s))
 
-    def _store(self, ending: Ending) -> None:
+    def _store(self, ending: ExitReason) -> None:
         """Have the flush thread write everything that is left, and keep what it could not. Beats go on meanwhile."""
         assert self._measuring is not None
         if ending.replaced:
@@ -259,7 +259,7 @@ class Worker:
         except OSError as error:
             if not self._all_stored:  # else the flush thread is just removing the folder, having stored it all
                 text = f"what was not stored could not be kept in {self._spool} either: {error.strerror}"
-                self._board.end(Ending(code=WorkerExit.FATAL, error=text))
+                self._board.end(ExitReason(code=WorkerExit.FATAL, error=text))
 
     # --- other threads -----------------------------------------------------------------------------------------------
 
@@ -269,15 +269,15 @@ class Worker:
             scenario = self._read_scenario(session, self._patience(self._stopping))
             if scenario is not None and self._is_registered():
                 parts, loop = self._assemble(session, scenario)
-                if get_ready(parts, self._arguments, loop, self._board, self._clock):
+                if open_connections(parts, self._arguments, loop, self._board, self._clock):
                     self._board.advance(WorkerStatus.WAITING)
                     loop.watch(self._stopping)
         except LoadgenError as error:
             if self._parts is None:  # there is no flush thread yet that would write it
                 self._board.say("ERROR", f"ended: {error}")
-                once = Patience(stop=self._stopping, clock=self._clock, attempts=1)
+                once = RetryPolicy(stop=self._stopping, clock=self._clock, attempts=1)
                 self._flush(session, period_s=1.0).step(once, everything=False)
-            self._board.end(ending_for(error))
+            self._board.end(exit_reason_for(error))
         finally:
             session.close()
 
@@ -288,7 +288,7 @@ class Worker:
                 return False
         return True
 
-    def _read_scenario(self, session: ControlSession, patience: Patience) -> Scenario | None:
+    def _read_scenario(self, session: ControlSession, patience: RetryPolicy) -> Scenario | None:
         """The run's scenario; None when the run is over before this worker came."""
         run_id = self._arguments.run_id
         text = patience.call(lambda: run_status.read_config(session, run_id))
@@ -296,20 +296,20 @@ class Worker:
         self._board.contact()
         if text is None or run is None:
             hint = "`loadgen runs list` shows the runs there are; LOADGEN_CONTROL_* say where they are looked for."
-            self._board.end(Ending(code=WorkerExit.CONFIGURATION, error=f"there is no run {run_id}", hint=hint))
+            self._board.end(ExitReason(code=WorkerExit.CONFIGURATION, error=f"there is no run {run_id}", hint=hint))
             return None
         if run.status.is_terminal:
-            self._board.end(Ending(code=WorkerExit.CLEAN))
+            self._board.end(ExitReason(code=WorkerExit.CLEAN))
             return None
         if self._arguments.worker_group_count != run.workers_expected:
-            raise BadArguments(
+            raise InvalidWorkerArguments(
                 f"--worker-group-count is {self._arguments.worker_group_count}, and run {run_id} has"
                 f" {run.workers_expected} workers"
             )
         self._template_id = run.template_id
         return thaw(text, self._environ)
 
-    def _assemble(self, session: ControlSession, scenario: Scenario) -> tuple[Parts, ControlLoop]:
+    def _assemble(self, session: ControlSession, scenario: Scenario) -> tuple[WorkerComponents, ControlLoop]:
         me, patience = self._arguments, self._patience(self._stopping)
         self._timing = scenario.timing
         self._beats.period_s = scenario.timing.heartbeat_s
@@ -328,13 +328,13 @@ class Worker:
         if parts.query_log is not None:
             hold(self._spool)
         flush = self._flush(self._session("flush"), scenario.timing.flush_s)
-        self._measuring = Measuring(parts, flush, self._board, me, self._test_id, self._clock)
+        self._measuring = MetricsCollector(parts, flush, self._board, me, self._test_id, self._clock)
         self._parts = parts
         self._start("flush", lambda: self._flush_thread(parts, flush))
         self._start("ramp", lambda: parts.conductor.run(self._stopping))
         return parts, self._loop(session, parts, flush)
 
-    def _loop(self, session: ControlSession, parts: Parts, flush: Flush) -> ControlLoop:
+    def _loop(self, session: ControlSession, parts: WorkerComponents, flush: ResultFlusher) -> ControlLoop:
         def begin(phase: Phase | None) -> None:
             load = parts.scenario.load
             # The row may be behind the event. Without a warm-up there is only one phase to begin with.
@@ -349,7 +349,7 @@ class Worker:
             session, self._arguments.run_id, self._board, agenda, self._timing, self._clock, wake=wake, begin=begin
         )
 
-    def _flush_thread(self, parts: Parts, flush: Flush) -> None:
+    def _flush_thread(self, parts: WorkerComponents, flush: ResultFlusher) -> None:
         try:
             flush.run(self._storing, self._patience(self._storing))
             if self._result is not None:
@@ -373,11 +373,11 @@ class Worker:
     def _session(self, role: str) -> ControlSession:
         return self._open_session(f"{self._arguments.worker_id}/{role}")
 
-    def _flush(self, session: ControlSession, period_s: float) -> Flush:
-        return Flush(session, self._arguments, self._test_id, self._board, self._clock, period_s=period_s)
+    def _flush(self, session: ControlSession, period_s: float) -> ResultFlusher:
+        return ResultFlusher(session, self._arguments, self._test_id, self._board, self._clock, period_s=period_s)
 
-    def _patience(self, stop: threading.Event) -> Patience:
-        return Patience(stop=stop, clock=self._clock, note=_note)
+    def _patience(self, stop: threading.Event) -> RetryPolicy:
+        return RetryPolicy(stop=stop, clock=self._clock, note=_note)
 
     def _start(self, name: str, work: Callable[[], None]) -> None:
         def run() -> None:
@@ -393,7 +393,7 @@ class Worker:
     def _died(self, thread: str, error: Exception) -> None:
         log.error("thread_died thread=%s", thread, exc_info=error)
         text = f"thread {thread}: {type(error).__name__}: {error}"
-        self._board.end(Ending(code=WorkerExit.FATAL, error=text, hint=LoadgenError.remedy))
+        self._board.end(ExitReason(code=WorkerExit.FATAL, error=text, hint=LoadgenError.remedy))
 
 
 def _note(error: ControlFailed) -> None:

@@ -23,17 +23,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.model.split import share
+from loadgen.model.split import worker_share
+from loadgen.scenario.model import ArrivalProcess, Load
 from loadgen.scenario.rates import RateStage, planned_arrivals, rate_windows
-from loadgen.scenario.scenario import Arrival, Load
-from loadgen.workload.bits import ARRIVALS, Bits, FloatArray
+from loadgen.workload.random_bits import ARRIVALS, FloatArray, RandomBits
 
 CHUNK_ARRIVALS = 1_024
 _HALVINGS_MAX = 31
 _HALVE, _DRAW = 0, 1
 
 
-def window_schedules(load: Load, *, worker: int, workers: int, seed: int) -> tuple[Schedule, ...]:
+def window_schedules(load: Load, *, worker: int, workers: int, seed: int) -> tuple[ArrivalSchedule, ...]:
     """One worker's schedules of a whole run: [0] is the warm-up, empty when there is none, and [n] is stage n.
 
     The numbers of arrivals go on from window to window whether or not all of them were sent, so that nothing is drawn
@@ -43,7 +43,7 @@ def window_schedules(load: Load, *, worker: int, workers: int, seed: int) -> tup
     made, planned = [], 0
     for number, stages in enumerate(rate_windows(load)):
         made.append(
-            Schedule(
+            ArrivalSchedule(
                 stages,
                 arrival=load.arrival,
                 worker=worker,
@@ -57,7 +57,7 @@ def window_schedules(load: Load, *, worker: int, workers: int, seed: int) -> tup
     return tuple(made)
 
 
-class Schedule:
+class ArrivalSchedule:
     """One worker's arrivals of a window, in order, numbered from `first` up to, not including, `end`.
 
     The numbers are those that are drawn with; see window_schedules(). due_s(): any thread.
@@ -67,7 +67,7 @@ class Schedule:
         self,
         stages: Sequence[RateStage],
         *,
-        arrival: Arrival,
+        arrival: ArrivalProcess,
         worker: int,
         workers: int,
         seed: int,
@@ -78,10 +78,10 @@ class Schedule:
         self._firsts: list[int] = []
         planned = planned_before
         for number, stage in enumerate(stages):
-            first, end = share(planned, worker, workers), share(planned + stage.arrivals, worker, workers)
+            first, end = worker_share(planned, worker, workers), worker_share(planned + stage.arrivals, worker, workers)
             if end > first:
                 start_s = math.fsum(earlier.duration_s for earlier in stages[:number])
-                if arrival is Arrival.UNIFORM:
+                if arrival is ArrivalProcess.UNIFORM:
                     offset = first * workers + worker - planned
                     self._spans.append(_UniformSpan(stage, start_s, end - first, offset=offset, step=workers))
                 else:
@@ -89,7 +89,7 @@ class Schedule:
                     self._spans.append(_PoissonSpan(stage, start_s, end - first, seed=seed, key=key))
                 self._firsts.append(first)
             planned += stage.arrivals
-        self.first, self.end = share(planned_before, worker, workers), share(planned, worker, workers)
+        self.first, self.end = worker_share(planned_before, worker, workers), worker_share(planned, worker, workers)
         self.duration_s = math.fsum(stage.duration_s for stage in stages)
         self._making = threading.Lock()  # guards the spans; _chunks is replaced as a whole
         nothing = _Chunk(0, [])
@@ -170,8 +170,8 @@ class _PoissonSpan:
             known = self._halved[depth] = (part, self._bits(_HALVE, depth, part).coin_heads(count))
         return known[1]
 
-    def _bits(self, use: int, depth: int, part: int) -> Bits:
-        return Bits(self._seed, ARRIVALS, *self._key, use, depth, part)
+    def _bits(self, use: int, depth: int, part: int) -> RandomBits:
+        return RandomBits(self._seed, ARRIVALS, *self._key, use, depth, part)
 
 
 _Span = _UniformSpan | _PoissonSpan

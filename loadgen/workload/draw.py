@@ -19,26 +19,30 @@ from dataclasses import replace
 from itertools import repeat
 
 from loadgen.errors import RunFailed, ScenarioInvalid
-from loadgen.model.workload import Latest, Place, Previous, Query, Statement, Workload
+from loadgen.model.workload import ClientPosition, Latest, Previous, Query, Statement, Workload
 from loadgen.model.workload import Sequence as SequenceParameter
-from loadgen.workload.chunks import CHUNK_VALUES, Chunked, Followed, Generator, Source, Value
+from loadgen.workload.generator import CHUNK_VALUES, Chunked, DrawContext, FollowedSequence, Generator, Value
 from loadgen.workload.generators import make_generator
 from loadgen.workload.keys import SequenceKeys
-from loadgen.workload.mix import Walk, walk_for
+from loadgen.workload.mix import MixSequence, mix_sequence
 from loadgen.workload.pools import Pool
 
 AHEAD = 64  # draws that a client of a closed loop holds
 Row = tuple[tuple[Value, ...], ...]  # the parameters of each query of a statement
 
 
-class Drawer:
+class StatementStream:
     """What a client, or a schedule, sends in which order."""
 
-    def __init__(self, workload: Workload, place: Place, pools: Mapping[str, Pool], *, open_loop: bool = False) -> None:
-        source = Source(seed=workload.seed, place=place, open_loop=open_loop, sharding=workload.sharding, pools=pools)
+    def __init__(
+        self, workload: Workload, place: ClientPosition, pools: Mapping[str, Pool], *, open_loop: bool = False
+    ) -> None:
+        source = DrawContext(
+            seed=workload.seed, place=place, open_loop=open_loop, sharding=workload.sharding, pools=pools
+        )
         weights = [statement.weight for statement in workload.statements]
         try:
-            walk = walk_for(weights, source.lane.number)
+            walk = mix_sequence(weights, source.lane.number)
         except ValueError as error:
             raise ScenarioInvalid(f"workload: {error}") from error
         self._at = walk.at
@@ -63,7 +67,7 @@ class Drawer:
 class _StatementRows(Chunked[Row]):
     """All parameters of one statement, row by row. `previous` is a column used twice."""
 
-    def __init__(self, statement: Statement, workload: Workload, source: Source, walk: Walk) -> None:
+    def __init__(self, statement: Statement, workload: Workload, source: DrawContext, walk: MixSequence) -> None:
         super().__init__()
         self._columns: list[Generator] = []
         self._queries: list[list[int]] = []  # the columns of each query
@@ -100,13 +104,13 @@ def _earlier(parameters: list[int], index: int) -> int:
     return parameters[index]
 
 
-def _followed(follows: str, workload: Workload, source: Source, walk: Walk) -> Followed:
+def _followed(follows: str, workload: Workload, source: DrawContext, walk: MixSequence) -> FollowedSequence:
     """The sequence of the statement that is followed, in this lane."""
     for number, statement in enumerate(workload.statements):
         if statement.name == follows and statement.weight:
             sequence = SequenceKeys(_sequence_of(statement.queries, follows), source)
             drawn_before = walk.counter(number, source.statement)
-            return Followed(first=sequence.first, step=sequence.step, drawn_before=drawn_before)
+            return FollowedSequence(first=sequence.first, step=sequence.step, drawn_before=drawn_before)
     raise ValueError(f"`latest` follows {follows!r}, which is no statement of the mix")
 
 

@@ -21,21 +21,21 @@ from loadgen.model.workload import (
     Uuid,
     Zipfian,
 )
-from loadgen.workload.chunks import Constant, Generator, Source
+from loadgen.workload.generator import Constant, DrawContext, Generator
 from loadgen.workload.keys import HotspotKeys, LatestKeys, SequenceKeys, UniformKeys, ZipfianKeys
 from loadgen.workload.scalars import (
-    Choices,
     NormalNumbers,
     PoolValues,
     Texts,
     Timestamps,
     UniformFloats,
     Uuids,
+    WeightedChoices,
 )
 from loadgen.workload.split import shard_of
 
 
-def make_generator(parameter: Parameter, source: Source) -> Generator:
+def make_generator(parameter: Parameter, source: DrawContext) -> Generator:
     """The generator of a parameter; ValueError when it can draw nothing."""
     match parameter:
         case Uniform():
@@ -49,7 +49,7 @@ def make_generator(parameter: Parameter, source: Source) -> Generator:
         case Sequence():
             return SequenceKeys(parameter, source)
         case Choice():
-            return Choices(parameter, source)
+            return WeightedChoices(parameter, source)
         case UniformFloat():
             return UniformFloats(parameter, source)
         case Normal():

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Values
 import numpy as np
 
 from loadgen.model.workload import Hotspot, KeyRange, Latest, Sequence, Uniform, Zipfian
-from loadgen.workload.chunks import CHUNK_VALUES, Generator, Source, Value, plain
+from loadgen.workload.generator import CHUNK_VALUES, DrawContext, Generator, Value, plain
 from loadgen.workload.split import Lane, shard_range
 from loadgen.workload.zipfian import ITEMS_MAX, SCRAMBLED_ITEMS, scrambled, zipfian
 
@@ -18,7 +18,7 @@ _OFFSETS = np.arange(CHUNK_VALUES, dtype=np.int64)
 class UniformKeys(Generator):
     """All keys alike."""
 
-    def __init__(self, parameter: Uniform, source: Source) -> None:
+    def __init__(self, parameter: Uniform, source: DrawContext) -> None:
         super().__init__()
         self._source = source
         self._keys = keys_of(parameter.keys, sharded=parameter.sharded, source=source)
@@ -31,7 +31,7 @@ class UniformKeys(Generator):
 class ZipfianKeys(Generator):
     """The first keys are the popular ones; scrambled, popular keys are spread over the range."""
 
-    def __init__(self, parameter: Zipfian, source: Source) -> None:
+    def __init__(self, parameter: Zipfian, source: DrawContext) -> None:
         super().__init__()
         self._source = source
         self._keys = keys_of(parameter.keys, sharded=parameter.sharded, source=source)
@@ -50,7 +50,7 @@ class ZipfianKeys(Generator):
 class HotspotKeys(Generator):
     """The first keys are hot. At least one is, so that the hot share of the draws always has somewhere to go."""
 
-    def __init__(self, parameter: Hotspot, source: Source) -> None:
+    def __init__(self, parameter: Hotspot, source: DrawContext) -> None:
         super().__init__()
         if not (0.0 <= parameter.hot_fraction <= 1.0 and 0.0 <= parameter.hot_share <= 1.0):
             raise ValueError("hot_fraction and hot_share of a hotspot must lie between 0 and 1")
@@ -73,7 +73,7 @@ class LatestKeys(Generator):
     range from its end. Keys of other lanes are left out: a lane that is not open, or is behind, has not made its own.
     """
 
-    def __init__(self, parameter: Latest, source: Source) -> None:
+    def __init__(self, parameter: Latest, source: DrawContext) -> None:
         super().__init__()
         self._source = source
         self._keys = keys_of(parameter.keys, sharded=parameter.sharded, source=source)
@@ -98,7 +98,7 @@ class SequenceKeys(Generator):
     Sharded, they are this worker's keys from the first to the last; then there are no more. `start` says nothing then.
     """
 
-    def __init__(self, parameter: Sequence, source: Source) -> None:
+    def __init__(self, parameter: Sequence, source: DrawContext) -> None:
         super().__init__()
         self._end: int | None = None
         lane, first = source.lane, parameter.start
@@ -115,7 +115,7 @@ class SequenceKeys(Generator):
         return range(first, end if self._end is None else min(end, max(first, self._end)), self.step)
 
 
-def keys_of(keys: KeyRange | None, *, sharded: bool, source: Source) -> KeyRange:
+def keys_of(keys: KeyRange | None, *, sharded: bool, source: DrawContext) -> KeyRange:
     """The range a parameter draws from: all of it, or this worker's part."""
     if keys is None:
         if source.sharding is None or not sharded:

@@ -9,9 +9,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from loadgen.errors import ScenarioInvalid
-from loadgen.model.workload import KeyRange, Parameter, Place, Previous, Remembered, Statement, Uniform, Workload
-from loadgen.workload.chunks import Source, Value
+from loadgen.model.workload import (
+    ClientPosition,
+    KeyRange,
+    Parameter,
+    Previous,
+    Remembered,
+    Statement,
+    Uniform,
+    Workload,
+)
 from loadgen.workload.draw import Row
+from loadgen.workload.generator import DrawContext, Value
 from loadgen.workload.generators import make_generator
 from loadgen.workload.pools import Pool
 
@@ -19,11 +28,13 @@ from loadgen.workload.pools import Pool
 _REMEMBERED, _TURNS = 1 << 20, (1 << 20) + 1
 
 
-class Memory:
+class RememberedValues:
     """The values and the turns of the users of one client. Any thread."""
 
-    def __init__(self, workload: Workload, place: Place, pools: Mapping[str, Pool], users: int) -> None:
-        source = Source(seed=workload.seed, statement=_REMEMBERED, place=place, sharding=workload.sharding, pools=pools)
+    def __init__(self, workload: Workload, place: ClientPosition, pools: Mapping[str, Pool], users: int) -> None:
+        source = DrawContext(
+            seed=workload.seed, statement=_REMEMBERED, place=place, sharding=workload.sharding, pools=pools
+        )
         remembered = remembered_values(workload.statements)
         self._users = users
         self._generators = []
@@ -32,7 +43,7 @@ class Memory:
                 self._generators.append(make_generator(parameter, replace(source, position=position)))
             except ValueError as error:
                 raise ScenarioInvalid(f"remembered {name}: {error}") from error
-        turns = Source(seed=workload.seed, statement=_TURNS, place=place)
+        turns = DrawContext(seed=workload.seed, statement=_TURNS, place=place)
         self._turns = make_generator(Uniform(keys=KeyRange(low=0, high=users)), turns)
 
     def user(self, k: int) -> int:
@@ -56,7 +67,7 @@ def remembered_values(statements: tuple[Statement, ...]) -> dict[str, Parameter]
     }
 
 
-class Blanks:
+class RememberedParameters:
     """Where in the parameters of a statement a session's values stand; `previous` may repeat one."""
 
     def __init__(self, statement: Statement, statements: tuple[Statement, ...]) -> None:

@@ -22,7 +22,7 @@ _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0  # of all fractions, its multiples keep f
 IntArray = NDArray[np.int64]
 
 
-class Mix:
+class MixCycle:
     """The cycle of a set of weights."""
 
     def __init__(self, weights: Sequence[int]) -> None:
@@ -38,10 +38,10 @@ class Mix:
         self.nth = array("l", nth)
 
 
-class Walk:
+class MixSequence:
     """One lane's way through the mix, beginning somewhere in the cycle so that lanes do not march in step."""
 
-    def __init__(self, mix: Mix, phase: int = 0) -> None:
+    def __init__(self, mix: MixCycle, phase: int = 0) -> None:
         if not 0 <= phase < mix.length:
             raise ValueError(f"a walk cannot begin at {phase}: the cycle has {mix.length} steps")
         self.mix = mix
@@ -72,11 +72,11 @@ class Walk:
         return drawn_before
 
 
-def walk_for(weights: Sequence[int], lane: int) -> Walk:
+def mix_sequence(weights: Sequence[int], lane: int) -> MixSequence:
     """The walk of one lane. The first lanes, however many are open, begin well spread over the cycle, and as many
     lanes as the cycle is long begin one at each place of it."""
     mix = _mix(tuple(weights))
-    return Walk(mix, lane * _stride(mix.length) % mix.length)
+    return MixSequence(mix, lane * _stride(mix.length) % mix.length)
 
 
 @functools.lru_cache(maxsize=16)
@@ -92,8 +92,8 @@ def _stride(length: int) -> int:
 
 
 @functools.lru_cache(maxsize=16)
-def _mix(weights: tuple[int, ...]) -> Mix:
-    return Mix(weights)
+def _mix(weights: tuple[int, ...]) -> MixCycle:
+    return MixCycle(weights)
 
 
 def _reduced(weights: Sequence[int]) -> tuple[int, ...]:

@@ -20,8 +20,8 @@ from loadgen.model.workload import (
     UniformFloat,
 )
 from loadgen.workload import portable
-from loadgen.workload.bits import SMALL_SIZE_MAX, Bits, FloatArray
-from loadgen.workload.chunks import CHUNK_VALUES, Generator, Source, Value, plain
+from loadgen.workload.generator import CHUNK_VALUES, DrawContext, Generator, Value, plain
+from loadgen.workload.random_bits import SMALL_SIZE_MAX, FloatArray, RandomBits
 from loadgen.workload.zipfian import zipfian
 
 TEXT_CHUNK_CHARACTERS = 1 << 15  # so that long texts do not fill the memory; at least one text
@@ -34,10 +34,10 @@ _UUID_LENGTH = 36
 _UUID_DIGIT_AT = np.array([at for at in range(_UUID_LENGTH) if at not in (8, 13, 18, 23)])
 
 
-class Choices(Generator):
+class WeightedChoices(Generator):
     """One of several values."""
 
-    def __init__(self, parameter: Choice, source: Source) -> None:
+    def __init__(self, parameter: Choice, source: DrawContext) -> None:
         super().__init__()
         weights = parameter.weights or (1,) * len(parameter.values)
         if not weights or len(weights) != len(parameter.values) or min(weights) < 0 or not sum(weights):
@@ -55,7 +55,7 @@ class Choices(Generator):
 class UniformFloats(Generator):
     """Numbers of an interval, all alike."""
 
-    def __init__(self, parameter: UniformFloat, source: Source) -> None:
+    def __init__(self, parameter: UniformFloat, source: DrawContext) -> None:
         super().__init__()
         low, high = parameter.low, parameter.high
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
@@ -76,7 +76,7 @@ class NormalNumbers(Generator):
     Whole numbers are rounded first, so the bounds hold for what is given out.
     """
 
-    def __init__(self, parameter: Normal, source: Source) -> None:
+    def __init__(self, parameter: Normal, source: DrawContext) -> None:
         super().__init__()
         self._source = source
         self._mean, self._stddev, self._whole = parameter.mean, parameter.stddev, parameter.whole
@@ -110,7 +110,7 @@ class NormalNumbers(Generator):
 class Texts(Generator):
     """Random letters of an alphabet; lengths from `length` to `length_max`, all alike."""
 
-    def __init__(self, parameter: Text, source: Source) -> None:
+    def __init__(self, parameter: Text, source: DrawContext) -> None:
         super().__init__()
         longest = parameter.length if parameter.length_max is None else parameter.length_max
         if not 0 <= parameter.length <= longest:
@@ -136,7 +136,7 @@ class Texts(Generator):
 class Uuids(Generator):
     """Version 4 identifiers: 122 random bits."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: DrawContext) -> None:
         super().__init__()
         self._source = source
 
@@ -156,7 +156,7 @@ class Uuids(Generator):
 class Timestamps(Generator):
     """Naive UTC moments, to the microsecond, all alike."""
 
-    def __init__(self, parameter: Timestamp, source: Source) -> None:
+    def __init__(self, parameter: Timestamp, source: DrawContext) -> None:
         super().__init__()
         if parameter.low.tzinfo is not None or parameter.high.tzinfo is not None:
             raise ValueError("the moments of a timestamp must be naive; they are taken as UTC")
@@ -178,7 +178,7 @@ class PoolValues(Generator):
     values for ever, and while few lanes are open, the run would work on a small part of the pool.
     """
 
-    def __init__(self, parameter: PoolValue, source: Source) -> None:
+    def __init__(self, parameter: PoolValue, source: DrawContext) -> None:
         super().__init__()
         pool = source.pools.get(parameter.pool)
         if pool is None:
@@ -212,7 +212,7 @@ def cut(text: str, lengths: list[int]) -> list[str]:
     return pieces
 
 
-def _standard_normals(bits: Bits, pairs: int) -> FloatArray:
+def _standard_normals(bits: RandomBits, pairs: int) -> FloatArray:
     """About 1.57 normals per pair of units: Marsaglia's polar method, which needs a logarithm and a root only."""
     points = (2.0 * bits.units(2 * pairs) - 1.0).reshape(pairs, 2)
     squares = points[:, 0] * points[:, 0] + points[:, 1] * points[:, 1]

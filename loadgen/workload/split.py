@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loadgen.model.split import share
-from loadgen.model.workload import KeyRange, Place
+from loadgen.model.split import worker_share
+from loadgen.model.workload import ClientPosition, KeyRange
 
 
 def shares(total: int, count: int) -> tuple[int, ...]:
     """All parts of `total`."""
-    return tuple(share(total, index, count) for index in range(count))
+    return tuple(worker_share(total, index, count) for index in range(count))
 
 
 def shard_of(worker: int, total_partitions: int) -> int:
@@ -36,15 +36,16 @@ class Lane:
     count: int
 
 
-def places(worker: int, workers: int, lanes: int) -> tuple[Place, ...]:
+def places(worker: int, workers: int, lanes: int) -> tuple[ClientPosition, ...]:
     """The clients of one worker of a closed loop; none when there are more workers than lanes."""
-    clients = share(lanes, worker, workers)
+    clients = worker_share(lanes, worker, workers)
     return tuple(
-        Place(worker=worker, workers=workers, client=client, clients=clients, lanes=lanes) for client in range(clients)
+        ClientPosition(worker=worker, workers=workers, client=client, clients=clients, lanes=lanes)
+        for client in range(clients)
     )
 
 
-def lane_of_client(place: Place) -> Lane:
+def lane_of_client(place: ClientPosition) -> Lane:
     """Closed loop: each client of the run is a lane.
 
     Clients are dealt to the workers in turn, as share() splits them, so lanes are numbered without a gap; and when
@@ -53,15 +54,15 @@ def lane_of_client(place: Place) -> Lane:
     return Lane(place.client * place.workers + place.worker, place.lanes)
 
 
-def lane_of_worker(place: Place) -> Lane:
+def lane_of_worker(place: ClientPosition) -> Lane:
     """Open loop: each worker is a lane, because its clients share one schedule."""
     return Lane(place.worker, place.workers)
 
 
-def check_place(place: Place) -> None:
+def check_place(place: ClientPosition) -> None:
     """Of a closed loop: the client must be one that the split gives its worker."""
     check_worker(place.worker, place.workers)
-    own = share(place.lanes, place.worker, place.workers)
+    own = worker_share(place.lanes, place.worker, place.workers)
     if place.clients != own:
         raise ValueError(
             f"worker {place.worker} of {place.workers} has {own} of {place.lanes} lanes, not {place.clients}"

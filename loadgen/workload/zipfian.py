@@ -30,7 +30,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-class Zipfian:
+class ZipfianDistribution:
     """Zipfian over any number of items, for one theta from 0 (all alike) up to, not including, 1."""
 
     def __init__(self, theta: float) -> None:
@@ -65,7 +65,7 @@ class Zipfian:
         return portable.power(items.astype(np.float64) + 0.5, self._flatness)
 
 
-def zipfian(theta: float) -> Zipfian:
+def zipfian(theta: float) -> ZipfianDistribution:
     """The Zipfian of this theta; made once."""
     return _made(float(theta))
 
@@ -87,12 +87,12 @@ def fnv1a_64(values: IntArray) -> IntArray:
 
 
 @functools.lru_cache(maxsize=64)
-def _made(theta: float) -> Zipfian:
-    return Zipfian(theta)
+def _made(theta: float) -> ZipfianDistribution:
+    return ZipfianDistribution(theta)
 
 
 @functools.lru_cache(maxsize=1024)
-def _zeta_of(distribution: Zipfian, items: int) -> float:
+def _zeta_of(distribution: ZipfianDistribution, items: int) -> float:
     if not 1 <= items <= ITEMS_MAX:
         raise ValueError(f"a zipfian needs from 1 to 2**62 items, not {items}")
     return float(distribution.zeta(np.array([items]))[0])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
-from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
-from orchestrator.spawn.subprocess import worker_words
+from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
+from orchestrator.spawn.subprocess import worker_arguments
 
 
 class ExternalSpawner:
@@ -29,7 +29,7 @@ class ExternalSpawner:
         for order in orders:
             self._tell(worker_command(order, self._environment))
 
-    def ended(self) -> tuple[WorkerEnd, ...]:
+    def ended(self) -> tuple[ProcessEnd, ...]:
         return ()  # their last beats say it
 
     def running(self) -> int:
@@ -45,4 +45,4 @@ class ExternalSpawner:
 def worker_command(order: WorkerOrder, environment: Mapping[str, str]) -> str:
     """One line for a shell."""
     told = [f"{name}={value}" for name, value in sorted(environment.items())]
-    return shlex.join(["env", *told, "loadgen", *worker_words(order)])
+    return shlex.join(["env", *told, "loadgen", *worker_arguments(order)])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder, last_lines
+from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder, last_lines
 
 _JOIN_S = 0.5
 
@@ -18,7 +18,7 @@ Entry = Callable[[WorkerOrder, Mapping[str, str], str], None]
 
 
 class LocalSpawner:
-    """Children see our death through multiprocessing's own pipe, have a process group each, and ignore Ctrl-C."""
+    """Children see our death through multiprocessing's own pipe, have a session each, and ignore Ctrl-C."""
 
     def __init__(self, entry: Entry, environment: Mapping[str, str], log_folder: Path) -> None:
         self._entry, self._environment, self._log_folder = entry, dict(environment), log_folder
@@ -34,9 +34,9 @@ class LocalSpawner:
             child.start()
             self._children[order.worker_id] = child
 
-    def ended(self) -> tuple[WorkerEnd, ...]:
+    def ended(self) -> tuple[ProcessEnd, ...]:
         return tuple(
-            WorkerEnd(
+            ProcessEnd(
                 worker_id=worker_id, code=child.exitcode, last_lines=last_lines(self._log_folder / f"{worker_id}.log")
             )
             for worker_id, child in self._children.items()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from loadgen.clock import Clock
-from loadgen.scenario.scenario import Timing
+from loadgen.scenario.model import TimingSettings
 from loadgen.units import NS_PER_S
 
 LAST_LINES = 20
@@ -28,7 +28,7 @@ class WorkerOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerEnd:
+class ProcessEnd:
     """A worker process that has ended. `code` below 0 is the number of the signal that killed it."""
 
     worker_id: str
@@ -61,7 +61,7 @@ class Spawner(Protocol):
 
     def start(self, orders: tuple[WorkerOrder, ...]) -> None: ...
 
-    def ended(self) -> tuple[WorkerEnd, ...]:
+    def ended(self) -> tuple[ProcessEnd, ...]:
         """Every worker whose end is known, as often as it is asked."""
 
     def running(self) -> int:
@@ -74,7 +74,15 @@ class Spawner(Protocol):
         """Let go of whatever is held. Workers that outlive us are left alone."""
 
 
-def let_workers_end(spawner: Spawner, timing: Timing, clock: Clock, hurried: threading.Event) -> None:
+def worker_orders(run_id: str, worker_ids: tuple[str, ...]) -> tuple[WorkerOrder, ...]:
+    """One for each worker of the run."""
+    return tuple(
+        WorkerOrder(run_id=run_id, worker_id=worker_id, worker_group_id=number, worker_group_count=len(worker_ids))
+        for number, worker_id in enumerate(worker_ids)
+    )
+
+
+def terminate_gracefully(spawner: Spawner, timing: TimingSettings, clock: Clock, hurried: threading.Event) -> None:
     """Workers that are not led any more drain, and spool what they cannot store; asked twice, they do not wait."""
     for patience_s in (timing.drain_interrupt_s + timing.terminate_after_s, timing.kill_after_s):
         spawner.terminate(hard=False)

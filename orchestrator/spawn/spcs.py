@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.clock import Clock
-from loadgen.control import run_leases
-from loadgen.control.place import ControlPlace
-from loadgen.control.queries import Query
-from loadgen.control.retry import Patience
-from loadgen.control.run_leases import new_owner
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.sql import NamedQuery
+from loadgen.control.tables import run_leases
+from loadgen.control.tables.run_leases import new_owner
 from loadgen.errors import ConfigurationError, LoadgenError, PrivilegeMissing, RunFailed
 from loadgen.log import event, printable
 from loadgen.snowflake.driver import Cursor
 from loadgen.snowflake.failure import describe
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
 from loadgen.units import NS_PER_S
-from orchestrator.spawn.spawner import LAST_LINES, WorkerEnd, WorkerOrder
-from orchestrator.spawn.spcs_job import ContainerLost, Job, drop, job_name, read_containers
+from orchestrator.spawn.spawner import LAST_LINES, ProcessEnd, WorkerOrder
+from orchestrator.spawn.spcs_service import ContainerLost, SpcsJob, drop, job_name, read_containers
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,8 @@ class SpcsSpawner:
 
     def __init__(
         self,
-        place: ControlPlace,
-        job: Job,
+        place: ControlPlaneLocation,
+        job: SpcsJob,
         log_folder: Path,
         *,
         clock: Clock,
@@ -61,10 +61,10 @@ class SpcsSpawner:
         """The job is made in the control plane's schema, by the role of its connection."""
         self._place, self._job, self._log_folder = place, job, log_folder
         self._clock, self._environ, self._poll_s = clock, environ, poll_s
-        self._patience = Patience(stop=threading.Event(), attempts=ATTEMPTS, clock=clock)
+        self._patience = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, clock=clock)
         self._run_id = ""
         self._workers: dict[int, str] = {}  # by number
-        self._ends: Mapping[str, WorkerEnd] = {}  # replaced as a whole: the leader reads it
+        self._ends: Mapping[str, ProcessEnd] = {}  # replaced as a whole: the leader reads it
         self._logged: set[int] = set()  # whose logs were fetched after their end
         self._waiting: frozenset[str] = frozenset()  # why containers have not started, as last told
         self._wish = ""  # of the leader: cancel, then drop
@@ -105,7 +105,7 @@ class SpcsSpawner:
         self._thread = threading.Thread(target=self._run, name="spcs-poll", daemon=True)
         self._thread.start()
 
-    def ended(self) -> tuple[WorkerEnd, ...]:
+    def ended(self) -> tuple[ProcessEnd, ...]:
         return tuple(self._ends.values())
 
     def running(self) -> int:
@@ -244,15 +244,15 @@ class JobSession(ControlSession):
             names = [column[0].lower() for column in cursor.description or ()]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-        rows: list[dict[str, Any]] = self._call(Query(name=f"spcs.{verb}", sql=sql, binds=0), named)
+        rows: list[dict[str, Any]] = self._call(NamedQuery(name=f"spcs.{verb}", sql=sql, binds=0), named)
         return rows
 
 
-def remove_job(place: ControlPlace, run_id: str) -> None:
+def remove_job(place: ControlPlaneLocation, run_id: str) -> None:
     """The job of a run that was ended without its orchestrator, and whatever runs in it. A failure is a warning."""
     name, session = job_name(run_id), JobSession(place, role="spcs")
     try:
-        Patience(stop=threading.Event(), attempts=ATTEMPTS).call(lambda: session.rows("drop", drop(name)))
+        RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS).call(lambda: session.rows("drop", drop(name)))
         event(log, logging.INFO, "job_removed", job=name)
     except LoadgenError as error:
         event(log, logging.WARNING, "job_not_removed", job=name, what=str(error), by_hand=drop(name))
@@ -265,7 +265,7 @@ def _process(owner: str) -> str:
     return owner.rpartition(":")[0]
 
 
-def refusal(error: ControlFailed, job: Job) -> LoadgenError:
+def refusal(error: ControlFailed, job: SpcsJob) -> LoadgenError:
     """Why there is no job, and what to do about it. Only the text says what is missing."""
     if isinstance(error.__cause__, LoadgenError):  # there was no connection: it says what to do about that
         return error.__cause__

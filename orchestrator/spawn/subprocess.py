@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import loadgen
-from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder, last_lines
+from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder, last_lines
 
-PARENT_VARIABLE = "LOADGEN_PARENT_FD"  # a worker ends when the pipe behind this descriptor does
+PARENT_FD_VARIABLE = "LOADGEN_PARENT_FD"  # a worker ends when the pipe behind this descriptor does
 PROBE_S = 30.0
 _JOIN_S = 0.5
 _PROGRAM = ("-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())")
@@ -38,10 +38,10 @@ class SubprocessSpawner:
         finally:
             os.close(reading)
 
-    def ended(self) -> tuple[WorkerEnd, ...]:
+    def ended(self) -> tuple[ProcessEnd, ...]:
         codes = {worker_id: child.poll() for worker_id, child in self._children.items()}
         return tuple(
-            WorkerEnd(worker_id=worker_id, code=code, last_lines=last_lines(self._log(worker_id)))
+            ProcessEnd(worker_id=worker_id, code=code, last_lines=last_lines(self._log(worker_id)))
             for worker_id, code in codes.items()
             if code is not None
         )
@@ -75,13 +75,13 @@ class SubprocessSpawner:
         log = os.open(self._log(order.worker_id), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         try:
             return subprocess.Popen(
-                [*python, *_PROGRAM, *worker_words(order)],
+                [*python, *_PROGRAM, *worker_arguments(order)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self._environment | {PARENT_VARIABLE: str(reading)},
+                env=self._environment | {PARENT_FD_VARIABLE: str(reading)},
                 pass_fds=(reading,),
-                process_group=0,  # Ctrl-C at the terminal is our business
+                start_new_session=True,  # Ctrl-C at the terminal is our business
             )
         finally:
             os.close(log)
@@ -90,7 +90,7 @@ class SubprocessSpawner:
         return self._log_folder / f"{worker_id}.log"
 
 
-def worker_words(order: WorkerOrder) -> list[str]:
+def worker_arguments(order: WorkerOrder) -> list[str]:
     """The command line of a worker, without the program."""
     return [
         "worker",

@@ -38,7 +38,13 @@ WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE();
 UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(millisecond, ?, SYSDATE())
 WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE();
 
+-- name: expire
+-- The holder's process is gone: nothing begins under its term from now on. What began before has ended after the margin
+-- that a successor waits for anyway.
+UPDATE RUN_LEASES SET EXPIRES_AT = SYSDATE()
+WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE();
+
 -- name: bury
--- The same for a holder whose process is gone, also when its term has just expired. Nothing comes back to life by it.
+-- As release, for a holder whose process is gone, also when its term has just expired. Nothing comes back to life by it.
 UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(millisecond, ?, SYSDATE())
 WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ?;

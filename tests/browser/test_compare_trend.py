@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.report.compare import compare
 from loadgen.report.compare_html import comparison_html
-from loadgen.report.likeness import Difference
-from loadgen.report.limits import Limits
-from loadgen.report.trend import OtherSeries, trend_of
+from loadgen.report.comparison import compare
+from loadgen.report.likeness import SettingDifference
+from loadgen.report.limits import ChangeLimits
+from loadgen.report.scenario_trend import OtherSeries, trend_of
 from loadgen.report.trend_html import trend_html
 from tests.browser.chromium import Chromium
 from tests.unit.trend_builders import KEY, QUIET, hung, nights_of, trend
 from tests.unit.warehouse_runs import run_of
 
 APART = (
-    Difference(key="target.warehouse", a="BENCH_WH", b="BENCH_LARGE_WH", matters=True, varied=True),
-    Difference(key="workload.statements.point_lookup.sql", a="SELECT 1", b="SELECT " + "C, " * 60, matters=True),
-    Difference(key="workload.statements.refund", a={"sql": "SELECT 1"}, b=None, matters=True, varied=True),
+    SettingDifference(key="target.warehouse", a="BENCH_WH", b="BENCH_LARGE_WH", matters=True, varied=True),
+    SettingDifference(key="workload.statements.point_lookup.sql", a="SELECT 1", b="SELECT " + "C, " * 60, matters=True),
+    SettingDifference(key="workload.statements.refund", a={"sql": "SELECT 1"}, b=None, matters=True, varied=True),
 )
 NIGHTS = nights_of([*QUIET, 80.0, 41.0, 52.0, 52.0, 67.0, 67.0])
 PAGES = {
@@ -28,7 +28,7 @@ PAGES = {
         compare(
             run_of(1, seconds=12, name="20261114-0200-orders-mix-7f3a9c"),
             run_of(2, seconds=12, name="20261115-0200-orders-mix-55aa01"),
-            Limits(),
+            ChangeLimits(),
             APART,
         )
     ),

@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 
 from loadgen.control.session import ControlSession
-from loadgen.control.worker_heartbeats import (
-    WorkerIdentity,
-)
+from loadgen.control.tables.worker_heartbeats import WorkerIdentity
 from loadgen.snowflake.connect import close, connect
-from loadgen.snowflake.profile import Profile
-from loadgen.snowflake.settings import Settings
+from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.settings import ConnectionSettings
 from tests.contract.accepted_builders import (
     CONTROL_TABLES,
     DOCUMENT,
@@ -53,7 +51,7 @@ def run_id(plane: ControlPlane) -> str:
 
 
 @pytest.fixture
-def profile(server: EmbeddedServer, database: str) -> Profile:
+def profile(server: EmbeddedServer, database: str) -> ConnectionProfile:
     """The embedded connection, into the test's own database."""
     return profile_of(server.address, database=database, schema="PUBLIC")
 
@@ -74,14 +72,14 @@ def fresh() -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture
-def load(profile: Profile) -> Iterator[Any]:
+def load(profile: ConnectionProfile) -> Iterator[Any]:
     connection = connect(profile, load_of(profile))
     yield connection
     close(connection)
 
 
 @pytest.fixture
-def retrying(profile: Profile) -> Iterator[Any]:
+def retrying(profile: ConnectionProfile) -> Iterator[Any]:
     """It has the time to get over what passes."""
     connection = retrying_connection(profile, 60)
     yield connection
@@ -156,10 +154,10 @@ def led(plane: ControlPlane) -> Callable[..., Led]:
 
 
 @pytest.fixture
-def open_connection(profile: Profile) -> Iterator[Callable[..., Any]]:
+def open_connection(profile: ConnectionProfile) -> Iterator[Callable[..., Any]]:
     opened: list[Any] = []
 
-    def open_one(settings: Settings | None = None) -> Any:
+    def open_one(settings: ConnectionSettings | None = None) -> Any:
         opened.append(connect(profile, settings or load_of(profile)))
         return opened[-1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.test_logs import LogRow
+from loadgen.control.tables.test_logs import LogRow
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from loadgen.snowflake.connect import connect
 from loadgen.snowflake.failure import classify
-from loadgen.snowflake.profile import Profile
+from loadgen.snowflake.profile import ConnectionProfile
 from tests.contract.connection_builders import MAJOR, control_of
 from tests.embedded_server import EmbeddedServer
 
 ATTEMPTS = 4  # of a retrying connection of 5.x
 
 
-def retrying_connection(profile: Profile, limit_s: int) -> Any:
+def retrying_connection(profile: ConnectionProfile, limit_s: int) -> Any:
     """One of a driver that tries again: 4.x until its time is over, 5.x as often as it may."""
     settings = control_of(profile, tag="retrying", statement_limit_s=60)
     arguments = {key: value for key, value in settings.arguments.items() if key != "backoff_policy"}

@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loadgen.control.session import ControlSession
-from loadgen.control.worker_heartbeats import (
-    Beat,
-    WorkerIdentity,
-    WorkerRow,
-    find,
-)
+from loadgen.control.tables.worker_heartbeats import HeartbeatRow, WorkerHeartbeat, WorkerIdentity, find
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
 from tests.control_plane import ControlPlane
@@ -25,12 +20,12 @@ def identity(**more: Any) -> WorkerIdentity:
     return WorkerIdentity(**(fields | {"version": "1.0", "labels": '{"team":"é"}'} | more))
 
 
-def said(count: int, **more: Any) -> Beat:
+def said(count: int, **more: Any) -> WorkerHeartbeat:
     fields: dict[str, Any] = {"status": WorkerStatus.RUNNING, "phase": Phase.MEASUREMENT, "count": count}
-    return Beat(**(fields | more))
+    return WorkerHeartbeat(**(fields | more))
 
 
-def my_row(session: ControlSession, me: WorkerIdentity) -> WorkerRow:
+def my_row(session: ControlSession, me: WorkerIdentity) -> HeartbeatRow:
     row = find(session, me.run_id, me.worker_id)
     assert row is not None
     return row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadgen.control.run_control_events import NewEvent
+from loadgen.control.tables.run_control_events import NewEvent
 from loadgen.model.event import Start
 
 TTL_S = 300.0

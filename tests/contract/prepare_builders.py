@@ -8,20 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.clock import SystemClock
-from loadgen.prepare.prepare import (
-    Prepared,
-    Progress,
-    check_scenario,
-    prepare_scenario,
-)
-from loadgen.prepare.session import Session
-from loadgen.prepare.survey import State
+from loadgen.prepare.prepare import PreparationProgress, PreparationResult, check_scenario, prepare_scenario
+from loadgen.prepare.session import PrepareSession
+from loadgen.prepare.table_survey import TableState
 from loadgen.prepare.target import opener, target_profile
+from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.scenario import Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import connect as open_session
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from loadgen.snowflake.settings import load_settings
 from tests.embedded_server import EmbeddedServer
 
@@ -36,7 +31,7 @@ class Bench:
     def __init__(self, server: EmbeddedServer, database: str, cursor: Any) -> None:
         self.server, self.database, self.cursor = server, database, cursor
         self.stop = threading.Event()
-        self.told: list[Progress] = []
+        self.told: list[PreparationProgress] = []
         self._environ = {EMBEDDED_ADDRESS: server.address}
 
     def scenario(self, tables: str, more: str = "") -> Scenario:
@@ -47,12 +42,12 @@ class Bench:
         )
         return parse_scenario(text, source="x.yaml", folder=Path(), environ={}).scenario
 
-    def session(self, scenario: Scenario, *, one_attempt: bool = False) -> Session:
+    def session(self, scenario: Scenario, *, one_attempt: bool = False) -> PrepareSession:
         """With one attempt per statement the driver hides no lost answer from us."""
         profile = target_profile(scenario, None, environ=self._environ)
         settings = load_settings(profile, major=driver.major(), statement_limit_s=30, tag="prepare")
         own = opener(profile, scenario, environ=self._environ)
-        return Session(
+        return PrepareSession(
             (lambda: open_session(profile, settings)) if one_attempt else own, stop=self.stop, clock=SystemClock()
         )
 
@@ -61,9 +56,9 @@ class Bench:
         scenario: Scenario,
         *,
         one_attempt: bool = False,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[PreparationProgress], None] | None = None,
         **how: bool,
-    ) -> Prepared:
+    ) -> PreparationResult:
         session = self.session(scenario, one_attempt=one_attempt)
         try:
             tell = progress or self.told.append
@@ -71,7 +66,7 @@ class Bench:
         finally:
             session.close()
 
-    def states(self, scenario: Scenario) -> list[State]:
+    def states(self, scenario: Scenario) -> list[TableState]:
         session = self.session(scenario)
         try:
             return [standing.state for standing in check_scenario(session, scenario)]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from loadgen.control import pool_workers, run_attempts, run_claims, run_queue
-from loadgen.control.pool_workers import PoolWorkerIdentity
-from loadgen.control.run_claims import Claim, Result
-from loadgen.control.run_queue import NewQueued
 from loadgen.control.session import ControlSession
+from loadgen.control.tables import pool_workers, run_attempts, run_queue, run_queue_claims
+from loadgen.control.tables.pool_workers import PoolWorkerIdentity
+from loadgen.control.tables.run_queue import QueueRequest
+from loadgen.control.tables.run_queue_claims import AttemptResult, QueueClaim
 from loadgen.model.queue import QueueStatus
 from tests.control_plane import ControlPlane, patience
 
@@ -37,7 +37,7 @@ class Queue:
             plane.change(f"DELETE FROM {table}")
 
     def add(self, name: str = "orders", **more: Any) -> str:
-        wanted = NewQueued(**{"name": name, "scenario": "name: x", "files": {}} | more)
+        wanted = QueueRequest(**{"name": name, "scenario": "name: x", "files": {}} | more)
         return run_queue.add(self.session, patience(), wanted).queue_id
 
     def runner(self, *offers: str, **more: Any) -> str:
@@ -48,15 +48,15 @@ class Queue:
         register(self.plane, me)
         return me.worker_id
 
-    def claim(self, owner: str, *offers: str, session: ControlSession | None = None) -> Claim | None:
-        return run_claims.claim(session or self.session, patience(), owner, offers, LEASE_S)
+    def claim(self, owner: str, *offers: str, session: ControlSession | None = None) -> QueueClaim | None:
+        return run_queue_claims.claim(session or self.session, patience(), owner, offers, LEASE_S)
 
-    def claimed(self, owner: str) -> Claim:
+    def claimed(self, owner: str) -> QueueClaim:
         got = self.claim(owner)
         assert got is not None
         return got
 
-    def row(self, queue_id: str) -> run_queue.Queued:
+    def row(self, queue_id: str) -> run_queue.QueuedRun:
         row = run_queue.read(self.session, queue_id)
         assert row is not None
         return row
@@ -72,9 +72,9 @@ class Queue:
             queue_id,
         )
 
-    def finish(self, claim: Claim, status: QueueStatus = QueueStatus.COMPLETED, **result: Any) -> bool:
-        return run_claims.finish(self.session, patience(), claim, status, Result(**result))
+    def finish(self, claim: QueueClaim, status: QueueStatus = QueueStatus.COMPLETED, **result: Any) -> bool:
+        return run_queue_claims.finish(self.session, patience(), claim, status, AttemptResult(**result))
 
-    def give_back(self, claim: Claim, *, counts: bool = True, pause_s: float = 0.0) -> bool:
-        failed = Result(exit_code=4, reason="no")
-        return run_claims.give_back(self.session, patience(), claim, failed, pause_s=pause_s, counts=counts)
+    def give_back(self, claim: QueueClaim, *, counts: bool = True, pause_s: float = 0.0) -> bool:
+        failed = AttemptResult(exit_code=4, reason="no")
+        return run_queue_claims.give_back(self.session, patience(), claim, failed, pause_s=pause_s, counts=counts)

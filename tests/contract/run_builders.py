@@ -7,13 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from loadgen.control.queries import queries
-from loadgen.control.run_status import (
-    Move,
-    Run,
-    move,
-    read,
-)
+from loadgen.control.sql import load_queries
+from loadgen.control.tables.run_status import Run, StatusChange, move, read
 from loadgen.model.run import Phase, RunStatus
 from tests.control_plane import ControlPlane, patience
 from tests.processes import PATIENCE_S
@@ -66,7 +61,7 @@ class Led:
     def step(self, to: RunStatus, to_phase: Phase | None = None, **more: Any) -> bool:
         """The next step, from where the run really is."""
         row = self.row
-        step = Move(status=row.status, phase=row.phase, to=to, to_phase=to_phase or row.phase, **more)
+        step = StatusChange(status=row.status, phase=row.phase, to=to, to_phase=to_phase or row.phase, **more)
         return move(self.plane.session, patience(), self.term, step)
 
 
@@ -76,7 +71,7 @@ def at_once(plane: ControlPlane, *actions: Callable[[Any], Any]) -> list[Any]:
 
     def run(action: Callable[[Any], Result]) -> Result:
         session = plane.open("racer")
-        session.fetch(queries("run_status")["server_time"])  # logged in before the start
+        session.fetch(load_queries("run_status")["server_time"])  # logged in before the start
         barrier.wait(PATIENCE_S)
         return action(session)
 

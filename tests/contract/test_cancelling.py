@@ -10,14 +10,14 @@ import pytest
 
 from loadgen.clock import SystemClock
 from loadgen.errors import RunFailed
-from loadgen.prepare.session import Session
+from loadgen.prepare.session import PrepareSession
+from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.scenario import Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import connect as open_session
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, find_profile
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, find_profile
 from loadgen.snowflake.settings import load_settings
-from loadgen.worker.load_sessions import LoadSessions
+from loadgen.worker.sessions import LoadSessions
 from tests.embedded_server import EmbeddedServer
 
 CANCEL = "SYSTEM\\$CANCEL_ALL_QUERIES"
@@ -56,7 +56,7 @@ def test_a_session_that_cannot_be_cancelled_does_not_keep_the_others(
 def test_the_first_lost_session_is_not_forgotten_when_the_second_is_lost_too(server: EmbeddedServer) -> None:
     profile = find_profile("embedded", environ={EMBEDDED_ADDRESS: server.address})
     settings = load_settings(profile, major=driver.major(), statement_limit_s=30, tag="prepare")
-    session = Session(lambda: open_session(profile, settings), stop=threading.Event(), clock=SystemClock())
+    session = PrepareSession(lambda: open_session(profile, settings), stop=threading.Event(), clock=SystemClock())
     first = session.session_id
     server.fault(match="SELECT 4711", kind="drop_reply", count=1)
     with pytest.raises(Exception):  # noqa: B017  whatever this major of the driver raises
@@ -76,7 +76,7 @@ def test_the_first_lost_session_is_not_forgotten_when_the_second_is_lost_too(ser
     session.close()
 
 
-def _lose(session: Session, lost: list[int | None]) -> None:
+def _lose(session: PrepareSession, lost: list[int | None]) -> None:
     """The attempt that loses its own session."""
     session.read("SELECT 1")  # connected again
     lost.append(session.session_id)

@@ -6,8 +6,8 @@ import json
 
 from loadgen.snowflake import driver
 from loadgen.snowflake.failure import describe
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
 from loadgen.snowflake.probe import probe
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 
 PASSWORD = "planted-Passw0rd-7193"
 
@@ -90,7 +90,7 @@ import logging, sys
 logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import close, connect
-from loadgen.snowflake.lookup import find_profile
+from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.settings import load_settings
 profile = find_profile("mine")
 connection = connect(profile, load_settings(profile, major=driver.major(), statement_limit_s=20, tag="t"))

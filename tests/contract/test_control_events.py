@@ -11,24 +11,22 @@ from typing import Any
 import pytest
 
 from loadgen.clock import SystemClock
-from loadgen.control import (
-    run_status,
-)
-from loadgen.control.queries import Query
-from loadgen.control.run_control_events import BATCH, NewEvent, catch_up, emit, history, poll
-from loadgen.control.run_leases import Term
-from loadgen.control.run_status import Fenced
 from loadgen.control.session import ControlFailed
+from loadgen.control.sql import NamedQuery
+from loadgen.control.tables import run_status
+from loadgen.control.tables.run_control_events import BATCH, NewEvent, catch_up, emit, history, poll
+from loadgen.control.tables.run_leases import Lease
+from loadgen.control.tables.run_status import Fenced
 from loadgen.model.event import (
-    Address,
-    Planned,
-    Scope,
+    EventScope,
+    PlannedCommand,
+    Recipient,
     SetPhase,
     SetRunTarget,
     SetWorkerTarget,
     Start,
     Stop,
-    Unknown,
+    UnknownCommand,
 )
 from loadgen.model.run import Phase
 from tests.contract.control_builders import HOSTILE, MOMENT, STORED
@@ -36,26 +34,26 @@ from tests.control_plane import ControlPlane, patience
 
 
 @pytest.fixture
-def term(plane: ControlPlane, run_id: str) -> Term:
+def term(plane: ControlPlane, run_id: str) -> Lease:
     return plane.claim(run_id, ttl_s=600)
 
 
 # --- events: writing -------------------------------------------------------------------------------------------------
 
 
-SENT: list[tuple[Any, Address]] = [
-    (Start(expected_workers=3), Address()),
-    (SetPhase(phase=Phase.WARMUP), Address()),
+SENT: list[tuple[Any, Recipient]] = [
+    (Start(expected_workers=3), Recipient()),
+    (SetPhase(phase=Phase.WARMUP), Recipient()),
     (
         SetPhase(phase=Phase.MEASUREMENT, step_id=2, duration_ms=1500.5, effective_at=MOMENT.isoformat()),
-        Address(scope=Scope.RUN),
+        Recipient(scope=EventScope.RUN),
     ),
     (
         SetWorkerTarget(target_connections=7, step_id=1, ramp_s=2.5, reason='it\'s "step" 1 😀'),
-        Address(scope=Scope.WORKER, worker_id="w'1"),
+        Recipient(scope=EventScope.WORKER, worker_id="w'1"),
     ),
-    (SetWorkerTarget(target_connections=0), Address(scope=Scope.WORKER_GROUP, worker_group_id=0)),
-    (Stop(reason="done", drain_timeout_s=20.0), Address()),
+    (SetWorkerTarget(target_connections=0), Recipient(scope=EventScope.WORKER_GROUP, worker_group_id=0)),
+    (Stop(reason="done", drain_timeout_s=20.0), Recipient()),
 ]
 
 
@@ -183,7 +181,7 @@ def insert_events(plane: ControlPlane, run_id: str, events: list[tuple[str, str]
         " SELECT column1, column2, column3, 1, column4, column5, SYSDATE() FROM VALUES (?, ?, ?, ?, ?)"
     )
     rows = [(run_id, number, str(uuid.uuid4()), kind, data) for number, (kind, data) in enumerate(events, 1)]
-    plane.session.append(Query(name="test", sql=sql, binds=5), rows)
+    plane.session.append(NamedQuery(name="test", sql=sql, binds=5), rows)
 
 
 def test_a_poll_is_a_batch_in_order(plane, session, run_id):
@@ -249,7 +247,7 @@ def test_a_damaged_event_does_not_stop_the_reader(plane, session, run_id, data):
 
     odd, good = poll(session, run_id, 0)
 
-    assert isinstance(odd.command, Unknown)
+    assert isinstance(odd.command, UnknownCommand)
     assert odd.command.event_type == "SET_WORKER_TARGET"
     assert good.command == Start(expected_workers=2)
 
@@ -257,9 +255,9 @@ def test_a_damaged_event_does_not_stop_the_reader(plane, session, run_id, data):
 # --- events: moments that count from the insertion -------------------------------------------------------------------
 
 PLAN = (
-    Planned(at_ms=0, command=SetPhase(phase=Phase.WARMUP)),
-    Planned(at_ms=2_500, command=SetRunTarget(total_connections=64, ramp_s=1.5, reason="plan")),
-    Planned(at_ms=2_500, command=SetPhase(phase=Phase.MEASUREMENT, step_id=1, duration_ms=30_000.0)),
+    PlannedCommand(at_ms=0, command=SetPhase(phase=Phase.WARMUP)),
+    PlannedCommand(at_ms=2_500, command=SetRunTarget(total_connections=64, ramp_s=1.5, reason="plan")),
+    PlannedCommand(at_ms=2_500, command=SetPhase(phase=Phase.MEASUREMENT, step_id=1, duration_ms=30_000.0)),
 )
 AHEAD = {
     "START": Start(expected_workers=3, lead_ms=60_000, plan=PLAN),
@@ -318,7 +316,7 @@ def test_an_unknown_type_is_passed_over(plane, session, run_id, kind):
 
     odd, good = poll(session, run_id, 0)
 
-    assert isinstance(odd.command, Unknown)
+    assert isinstance(odd.command, UnknownCommand)
     assert good.command == Stop(reason="x", drain_timeout_s=120.0)
 
 
@@ -360,12 +358,12 @@ def test_an_event_without_a_moment_is_due_at_once(session, run_id, term):
 @pytest.mark.parametrize(
     ("address", "reached"),
     [
-        (Address(), ["w0", "w1", "w2"]),
-        (Address(scope=Scope.WORKER, worker_id="w1"), ["w1"]),
-        (Address(scope=Scope.WORKER_GROUP, worker_group_id=2), ["w2"]),
-        (Address(scope=Scope.WORKER, worker_id="W1"), []),
-        (Address(scope=Scope.WORKER), []),
-        (Address(scope=Scope.WORKER_GROUP), []),
+        (Recipient(), ["w0", "w1", "w2"]),
+        (Recipient(scope=EventScope.WORKER, worker_id="w1"), ["w1"]),
+        (Recipient(scope=EventScope.WORKER_GROUP, worker_group_id=2), ["w2"]),
+        (Recipient(scope=EventScope.WORKER, worker_id="W1"), []),
+        (Recipient(scope=EventScope.WORKER), []),
+        (Recipient(scope=EventScope.WORKER_GROUP), []),
     ],
     ids=str,
 )

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.control import run_leases
-from loadgen.control.place import ControlPlace
-from loadgen.control.queries import Query
-from loadgen.control.run_leases import renew
+from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.sql import NamedQuery
+from loadgen.control.tables import run_leases
+from loadgen.control.tables.run_leases import renew
 from loadgen.errors import ConfigurationError
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.contract.lease_builders import TTL_S
 
 
@@ -21,7 +21,7 @@ def test_a_lost_session_is_replaced_with_the_next_call(plane, run_id):
     session = plane.open("lost")
     term = plane.claim(run_id)
     assert renew(session, term, TTL_S)
-    ((session_id,),) = session.fetch(Query(name="test", sql="SELECT CURRENT_SESSION()", binds=0))
+    ((session_id,),) = session.fetch(NamedQuery(name="test", sql="SELECT CURRENT_SESSION()", binds=0))
 
     assert session._connection is not None
     session._connection.close()  # as if the server had ended it
@@ -30,7 +30,7 @@ def test_a_lost_session_is_replaced_with_the_next_call(plane, run_id):
 
     assert raised.value.failure.session_lost
     assert renew(session, term, TTL_S)
-    assert session.fetch(Query(name="test", sql="SELECT CURRENT_SESSION()", binds=0)) != [(session_id,)]
+    assert session.fetch(NamedQuery(name="test", sql="SELECT CURRENT_SESSION()", binds=0)) != [(session_id,)]
 
 
 def test_a_session_that_was_closed_opens_again(plane, run_id):
@@ -71,7 +71,7 @@ def test_missing_tables_are_made_by_setup(plane):
 def test_a_schema_that_is_gone_is_made_by_setup_too(plane):
     elsewhere = replace(plane.place, schema="GONE")
     session = ControlSession(elsewhere, role="test", environ=plane.environ)
-    session.execute(Query(name="test", sql=f"DROP SCHEMA {elsewhere.database}.GONE", binds=0))
+    session.execute(NamedQuery(name="test", sql=f"DROP SCHEMA {elsewhere.database}.GONE", binds=0))
 
     with pytest.raises(ControlFailed) as raised:
         run_leases.read(session, "r")
@@ -81,7 +81,7 @@ def test_a_schema_that_is_gone_is_made_by_setup_too(plane):
 
 
 def test_a_connection_that_does_not_exist_is_said_as_it_is():
-    session = ControlSession(ControlPlace(connection="no_such"), role="test", environ={})
+    session = ControlSession(ControlPlaneLocation(connection="no_such"), role="test", environ={})
 
     with pytest.raises(ConfigurationError) as raised:
         run_leases.read(session, "r")
@@ -91,7 +91,7 @@ def test_a_connection_that_does_not_exist_is_said_as_it_is():
 
 def test_a_server_that_is_gone_is_worth_another_attempt():
     session = ControlSession(
-        ControlPlace(connection="embedded"), role="test", environ={EMBEDDED_ADDRESS: "127.0.0.1:1"}
+        ControlPlaneLocation(connection="embedded"), role="test", environ={EMBEDDED_ADDRESS: "127.0.0.1:1"}
     )
 
     with pytest.raises(ControlFailed) as raised:

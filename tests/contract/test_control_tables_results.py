@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from loadgen.control import (
-    batch,
+from loadgen.control import batch
+from loadgen.control.sql import load_queries
+from loadgen.control.tables import (
     find_max_step_history,
     query_executions,
     run_status,
@@ -19,12 +20,11 @@ from loadgen.control import (
     test_results,
     warehouse_poll_snapshots,
 )
-from loadgen.control.find_max_step_history import StepRecord
-from loadgen.control.queries import queries
-from loadgen.control.query_executions import Execution
-from loadgen.control.run_status import RunFigures
-from loadgen.control.test_results import ResultRow
-from loadgen.control.warehouse_poll_snapshots import WarehousePoll
+from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables.query_executions import Execution
+from loadgen.control.tables.run_status import RunFigures
+from loadgen.control.tables.test_results import ResultRow
+from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.model.run import Phase
 from tests.contract.control_builders import HOSTILE, MOMENT, STORED, appends, log_row, raw_count
 from tests.control_plane import ControlPlane, patience
@@ -72,7 +72,7 @@ def test_an_error_text_of_any_length_does_not_cost_the_batch(session, run_id):
 
 def test_an_upload_is_split_long_before_the_driver_would_make_a_stage(server, plane, session, run_id):
     """It uploads so many values to one of its own, which workers may not do; only the embedded server forbids it to."""
-    count = batch.STAGED_VALUES // queries("query_executions")["append"].binds + 1
+    count = batch.STAGED_VALUES // load_queries("query_executions")["append"].binds + 1
     written = [execution(run_id) for _ in range(count)]
     before = appends(server, "QUERY_EXECUTIONS")
 
@@ -105,7 +105,7 @@ def test_the_list_of_runs_has_the_figures_of_their_results(session, plane):
     stored = result(run_id, failed_operations=7, summary='{"totals":{"qps":289.25}}')
     test_results.append(session, patience(), result(run_id, test_id="worker", worker_id="w0", worker_group_id=0))
     for row in (stored, replace(stored, total_operations=1)):  # the second came late, and counts for nothing
-        session.execute(queries("test_results")["append"], *astuple(row))
+        session.execute(load_queries("test_results")["append"], *astuple(row))
 
     found = {
         run.run_id: figures for run, figures in run_status.listed(session, 1_000) if run.run_id in (run_id, another)

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from loadgen.control import (
+from loadgen.control.session import ControlSession
+from loadgen.control.sql import load_queries, query_files
+from loadgen.control.tables import (
     query_executions,
     run_status,
     test_logs,
@@ -20,10 +22,8 @@ from loadgen.control import (
     window_results,
     worker_metrics_snapshots,
 )
-from loadgen.control.queries import queries, tables
-from loadgen.control.session import ControlSession
-from loadgen.control.window_results import WindowResult
-from loadgen.control.worker_metrics_snapshots import Snapshot
+from loadgen.control.tables.window_results import WindowResultRow
+from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.model.run import Phase
 from loadgen.workload.pools import CHUNK_BYTES_MAX, Pool, to_chunks
 from tests.contract.control_builders import HOSTILE, MOMENT, appends, raw_count
@@ -33,7 +33,7 @@ from tests.processes import wait_until
 # --- every statement -------------------------------------------------------------------------------------------------
 
 
-QUERIES = [query for name in tables() for query in queries(name).values()]
+QUERIES = [query for name in query_files() for query in load_queries(name).values()]
 BOUND = {"run_status.publish": 1, "run_leases.join": "2"}  # GREATEST takes no text; claim_first has the term 1 of run 1
 
 
@@ -52,7 +52,7 @@ def test_every_named_query_is_accepted(session, query):
 # --- window results --------------------------------------------------------------------------------------------------
 
 
-def window(**more: Any) -> WindowResult:
+def window(**more: Any) -> WindowResultRow:
     fields: dict[str, Any] = {
         "worker_id": "w0",
         "window_id": 1,
@@ -61,7 +61,7 @@ def window(**more: Any) -> WindowResult:
         "step_id": None,
     }
     fields |= {"seconds": 60.000123, "counts": '{"read":[1,2]}', "buckets": "{}"}
-    return WindowResult(**(fields | more))
+    return WindowResultRow(**(fields | more))
 
 
 def test_windows_come_back_as_they_were_written(session, run_id):
@@ -150,13 +150,13 @@ def test_a_value_as_large_as_a_chunk_can_be_stored(session, run_id):
 # --- snapshots -------------------------------------------------------------------------------------------------------
 
 
-def snapshot(run_id: str, **more: Any) -> Snapshot:
+def snapshot(run_id: str, **more: Any) -> MetricsSnapshot:
     fields: dict[str, Any] = {"run_id": run_id, "test_id": "t", "worker_id": "w0", "worker_group_id": 0}
     fields |= {"worker_group_count": 2, "timestamp": MOMENT, "elapsed_seconds": 1.25, "phase": "WARMUP"}
     fields |= {"total_queries": 5, "read_count": 3, "write_count": 2, "error_count": 0, "qps": 5.5}
     fields |= {f"{name}_latency_ms": 0.125 for name in ("p50", "p95", "p99", "avg", "min", "max")}
     fields |= {"active_connections": 4, "target_connections": 8, "cpu_percent": 12.5, "memory_percent": 3.25}
-    return Snapshot(**(fields | {"custom_metrics": '{"b":[1,2.5,null,"x"],"a":{"c":true}}'} | more))
+    return MetricsSnapshot(**(fields | {"custom_metrics": '{"b":[1,2.5,null,"x"],"a":{"c":true}}'} | more))
 
 
 EMPTY = {f"{name}_latency_ms": None for name in ("p50", "p95", "p99", "avg", "min", "max")}
@@ -164,7 +164,7 @@ EMPTY = {f"{name}_latency_ms": None for name in ("p50", "p95", "p99", "avg", "mi
 EMPTY |= {"phase": None, "cpu_percent": None, "memory_percent": None, "custom_metrics": None}
 
 
-def alike(found: Snapshot, written: Snapshot) -> bool:
+def alike(found: MetricsSnapshot, written: MetricsSnapshot) -> bool:
     """A VARIANT comes back as JSON, not as the same text."""
     metrics = [None if one.custom_metrics is None else json.loads(one.custom_metrics) for one in (found, written)]
     return replace(found, custom_metrics=None) == replace(written, custom_metrics=None) and metrics[0] == metrics[1]

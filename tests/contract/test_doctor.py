@@ -13,12 +13,12 @@ from click.testing import CliRunner, Result
 from loadgen.cli.doctor import doctor
 from loadgen.cli.setup import setup
 from loadgen.clock import SystemClock
-from loadgen.control.place import ControlPlace
+from loadgen.control.location import ControlPlaneLocation
 from loadgen.doctor import checks as all_checks
-from loadgen.doctor.examine import examine
-from loadgen.doctor.lane import Lane
-from loadgen.doctor.subject import Facts, Sessions, Subject
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.doctor.bounded_executor import BoundedExecutor
+from loadgen.doctor.check_runner import run_checks
+from loadgen.doctor.subject import DoctorSessions, DoctorTarget, KnownFacts
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, ROOT
 
@@ -96,7 +96,8 @@ def test_the_list_of_checks_is_complete():
 
     assert list(dict.fromkeys(each["section"] for each in found.values()))
     assert set(found) == {
-        "processor", "memory", "open files", "clock", "versions", "connection", "scenario", "log-in", "round trip",
+        "processor", "memory", "open files", "clock", "versions", "embedded server", "connection", "scenario", "log-in",
+        "round trip",
         "place", "tables", "hybrid tables", "clock offset", "role", "read control tables", "write control tables",
         "warehouse", "schema", "worst case",
     }  # fmt: skip
@@ -288,13 +289,13 @@ def test_the_settings_of_the_warehouse_and_the_cost_on_it(tmp_path, server, data
 def test_a_server_that_does_not_answer_costs_bounded_time_and_not_the_other_checks(server):
     """The lane is given up during SHOW WAREHOUSES; what comes after it gets a new one."""
     server.fault(match="SHOW WAREHOUSES", kind="hang", ms=3_000)  # the driver waits for it
-    subject, facts = Subject(connection="real", place=ControlPlace(connection="real")), Facts()
-    lane = Lane(lambda: Sessions(subject, facts), name="test")
+    subject, facts = DoctorTarget(connection="real", place=ControlPlaneLocation(connection="real")), KnownFacts()
+    lane = BoundedExecutor(lambda: DoctorSessions(subject, facts), name="test")
     checks = {check.name: check for check in all_checks.checks(subject, SystemClock())}
 
-    (log_in,) = examine([checks["log-in"]], lane)
-    (warehouse,) = examine([checks["warehouse"]], lane, limit_s=1.0)
-    (offset,) = examine([checks["clock offset"]], lane)
+    (log_in,) = run_checks([checks["log-in"]], lane)
+    (warehouse,) = run_checks([checks["warehouse"]], lane, limit_s=1.0)
+    (offset,) = run_checks([checks["clock offset"]], lane)
     lane.close(limit_s=PATIENCE_S)
 
     assert (log_in.finding.mark, offset.finding.mark) == ("ok", "ok")

@@ -15,7 +15,7 @@ import pytest
 from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake.connect import close
 from loadgen.snowflake.failure import NotRetried, classify, describe
-from loadgen.snowflake.profile import Profile
+from loadgen.snowflake.profile import ConnectionProfile
 from tests.contract.connection_builders import MAJOR
 from tests.contract.fault_builders import ATTEMPTS, failure_of, retrying_connection, shown
 
@@ -24,7 +24,7 @@ Open = Callable[[], Any]
 
 
 @pytest.fixture
-def giving_up(profile: Profile) -> Iterator[Any]:
+def giving_up(profile: ConnectionProfile) -> Iterator[Any]:
     """It has no time left after a few attempts."""
     connection = retrying_connection(profile, 5)
     yield connection

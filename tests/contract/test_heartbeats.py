@@ -6,17 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.control.run_status import server_time
+from loadgen.control.sanitize import TRUNCATION_MARK
 from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.storable import CUT
-from loadgen.control.worker_heartbeats import (
-    LAST_ERROR_MAX,
-    Beat,
-    beat,
-    find,
-    read,
-    register,
-)
+from loadgen.control.tables.run_status import server_time
+from loadgen.control.tables.worker_heartbeats import LAST_ERROR_MAX, WorkerHeartbeat, beat, find, read, register
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
 from tests.contract.heartbeat_builders import LOST, NEVER_SENT, SILENT_MS, grow_old, my_row, said
@@ -26,7 +19,7 @@ from tests.processes import wait_until
 # --- beating ---------------------------------------------------------------------------------------------------------
 
 
-FULL = Beat(
+FULL = WorkerHeartbeat(
     status=WorkerStatus.DRAINING,
     phase=Phase.COOLDOWN,
     count=2,
@@ -160,7 +153,7 @@ def test_an_error_text_is_cut_at_1000_characters_and_says_so(session, me, charac
     stored = my_row(session, me).beat.last_error
     assert stored is not None
     assert len(stored) == min(length, LAST_ERROR_MAX)
-    assert stored.endswith(CUT) is (length > LAST_ERROR_MAX)
+    assert stored.endswith(TRUNCATION_MARK) is (length > LAST_ERROR_MAX)
 
 
 def test_64_kilobytes_of_metrics_ride_on_a_beat(session, me):

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.control.retry import Interrupted
-from loadgen.control.run_status import server_time
+from loadgen.control.retry import RetryInterrupted
 from loadgen.control.session import ControlFailed
-from loadgen.control.worker_heartbeats import (
-    Beat,
+from loadgen.control.tables.run_status import server_time
+from loadgen.control.tables.worker_heartbeats import (
     DuplicateWorker,
+    WorkerHeartbeat,
     WorkerIdentity,
     beat,
     find,
@@ -34,7 +34,7 @@ def test_a_registered_worker_is_starting_and_has_beaten_once(plane, session, me)
     row = my_row(session, me)
 
     assert row.identity == me
-    assert row.beat == Beat(status=WorkerStatus.STARTING, phase=None, count=1)
+    assert row.beat == WorkerHeartbeat(status=WorkerStatus.STARTING, phase=None, count=1)
     assert 0 <= row.age_ms <= plane.passed_ms(began)
 
 
@@ -105,7 +105,9 @@ def test_a_predecessor_that_ended_is_replaced_and_finds_out(plane, session, me, 
 
     row = my_row(session, me)
     assert row.identity == successor
-    assert row.beat == Beat(status=WorkerStatus.STARTING, phase=None, count=1)  # nothing of the predecessor is left
+    assert row.beat == WorkerHeartbeat(
+        status=WorkerStatus.STARTING, phase=None, count=1
+    )  # nothing of the predecessor is left
     assert row.age_ms <= plane.passed_ms(began)
     assert beat(session, me, said(8)) is False
     assert beat(session, me, said(1_000_000)) is False
@@ -120,7 +122,7 @@ def test_a_container_that_starts_again_has_the_same_name_and_number(plane, sessi
 
     register(session, patience(), me, silent_ms=SILENT_MS)
 
-    assert my_row(session, me).beat == Beat(status=WorkerStatus.STARTING, phase=None, count=1)
+    assert my_row(session, me).beat == WorkerHeartbeat(status=WorkerStatus.STARTING, phase=None, count=1)
     assert beat(session, me, said(2))
 
 
@@ -214,7 +216,7 @@ def test_registering_can_be_interrupted(server, session, me):
     waiting = patience(attempts=10)
     waiting.stop.set()
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(RetryInterrupted):
         register(session, waiting, me, silent_ms=SILENT_MS)
 
 

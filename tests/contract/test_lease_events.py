@@ -12,12 +12,12 @@ from datetime import timedelta
 import pytest
 
 from loadgen.clock import SystemClock
-from loadgen.control.queries import Query
-from loadgen.control.run_control_events import BATCH, NewEvent, catch_up, emit, poll
-from loadgen.control.run_status import server_time
+from loadgen.control.sanitize import clean_text
 from loadgen.control.session import ControlSession
-from loadgen.control.storable import clean
-from loadgen.model.event import Address, Scope, SetWorkerTarget, Stop, Unknown
+from loadgen.control.sql import NamedQuery
+from loadgen.control.tables.run_control_events import BATCH, NewEvent, catch_up, emit, poll
+from loadgen.control.tables.run_status import server_time
+from loadgen.model.event import EventScope, Recipient, SetWorkerTarget, Stop, UnknownCommand
 from tests.contract.lease_builders import FAULT_IDS, NOT_ANSWERED, start_event
 from tests.control_plane import patience
 from tests.processes import PATIENCE_S
@@ -68,7 +68,7 @@ def test_writers_at_once_leave_no_gap_and_readers_see_every_event_in_order(plane
 
 
 def test_more_events_than_one_batch_arrive_in_order(plane, run_id):
-    insert = Query(
+    insert = NamedQuery(
         name="test",
         sql="INSERT INTO RUN_CONTROL_EVENTS (RUN_ID, SEQUENCE_ID, EVENT_ID, EPOCH, EVENT_TYPE, EVENT_DATA, CREATED_AT)"
         " VALUES (?, ?, ?, 1, 'STOP', '{}', '2026-01-01')",
@@ -101,7 +101,7 @@ def test_an_event_nobody_can_read_does_not_hide_the_next(plane, run_id):
     events = poll(plane.session, run_id, 0)
 
     assert [event.sequence_id for event in events] == list(range(1, len(odd) + 2))
-    assert [isinstance(event.command, Unknown) for event in events] == [True, True, True, False, True, False]
+    assert [isinstance(event.command, UnknownCommand) for event in events] == [True, True, True, False, True, False]
     assert all(event.due_in_ms is None for event in events)
 
 
@@ -114,7 +114,7 @@ def test_what_a_command_says_and_when_it_is_due_survive_the_way(plane, run_id):
         effective_at=moment.isoformat(),
         reason="'; DROP TABLE RUN_LEASES; -- \\ \" 🙂 ?",
     )
-    address = Address(scope=Scope.WORKER, worker_id="w'1")
+    address = Recipient(scope=EventScope.WORKER, worker_id="w'1")
     emit(plane.session, patience(), plane.claim(run_id), NewEvent(command=command, address=address))
 
     (event,) = poll(plane.session, run_id, 0)
@@ -134,4 +134,4 @@ def test_a_hostile_reason_does_not_keep_a_command_from_its_workers(plane, run_id
     emit(plane.session, patience(), plane.claim(run_id), NewEvent(command=command))
 
     (event,) = poll(plane.session, run_id, 0)
-    assert event.command == replace(command, reason=clean(reason))
+    assert event.command == replace(command, reason=clean_text(reason))

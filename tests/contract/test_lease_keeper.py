@@ -10,16 +10,16 @@ import pytest
 
 from loadgen.clock import FakeClock, SystemClock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
-from loadgen.control.queries import Query
-from loadgen.control.run_leases import Term, claim, new_owner
 from loadgen.control.session import ControlSession
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.control.sql import NamedQuery
+from loadgen.control.tables.run_leases import Lease, claim, new_owner
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.contract.lease_builders import FAULT_IDS, NOT_ANSWERED, TTL_S
 from tests.control_plane import ControlPlane, patience
 from tests.processes import wait_until
 
 
-def keeper_of(plane: ControlPlane, term: Term, times: LeaseTimes, clock: Any = None) -> LeaseKeeper:
+def keeper_of(plane: ControlPlane, term: Lease, times: LeaseTimes, clock: Any = None) -> LeaseKeeper:
     clock = clock or SystemClock()
     return LeaseKeeper(plane.open("lease"), term, times, claimed_ns=clock.boottime_ns(), clock=clock)
 
@@ -114,7 +114,7 @@ class SlowSession(ControlSession):
     clock: FakeClock
     passes_s: float
 
-    def execute(self, query: Query, *binds: Any) -> int:
+    def execute(self, query: NamedQuery, *binds: Any) -> int:
         self.clock.advance(self.passes_s)
         return super().execute(query, *binds)
 

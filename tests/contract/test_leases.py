@@ -7,23 +7,23 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.control import run_leases
-from loadgen.control.queries import queries
-from loadgen.control.run_control_events import emit
-from loadgen.control.run_leases import TAKEOVER_MARGIN_S, Term, claim, new_owner, release, renew
-from loadgen.control.run_status import Fenced, Move, Rollup, move, publish
+from loadgen.control.sql import load_queries
+from loadgen.control.tables import run_leases
+from loadgen.control.tables.run_control_events import emit
+from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S, Lease, claim, new_owner, release, renew
+from loadgen.control.tables.run_status import Fenced, RunRollup, StatusChange, move, publish
 from loadgen.model.run import Phase, RunStatus
 from tests.contract.lease_builders import FAULT_IDS, NOT_ANSWERED, TTL_S, start_event
 from tests.control_plane import ControlPlane, patience
 from tests.processes import wait_until
 
 MARGIN_MS = TAKEOVER_MARGIN_S * 1000
-STARTING = Move(
+STARTING = StatusChange(
     status=RunStatus.PREPARED, phase=Phase.PREPARING, to=RunStatus.STARTING, to_phase=Phase.PREPARING, reason="go"
 )
 
 
-def assert_powerless(plane: ControlPlane, term: Term) -> None:
+def assert_powerless(plane: ControlPlane, term: Lease) -> None:
     """Nothing that is done in the name of this term has any effect."""
     tables = [f"SELECT * FROM {table} WHERE RUN_ID = ?" for table in ("RUN_LEASES", "RUN_CONTROL_EVENTS", "RUN_STATUS")]
     before = [sorted(plane.rows(table, term.key)) for table in tables]
@@ -33,7 +33,7 @@ def assert_powerless(plane: ControlPlane, term: Term) -> None:
         emit(plane.session, patience(), term, start_event())
     with pytest.raises(Fenced):
         move(plane.session, patience(), term, STARTING)
-    assert not publish(plane.session, term, Rollup(targets={}, total_ops=666))
+    assert not publish(plane.session, term, RunRollup(targets={}, total_ops=666))
     release(plane.session, term)
 
     assert [sorted(plane.rows(table, term.key)) for table in tables] == before
@@ -63,7 +63,7 @@ def test_a_term_must_be_over_for_the_margin_before_there_is_a_successor(plane, s
         plane.expire(run_id, since_s=since_s)
         term = claim(plane.session, patience(), run_id, new_owner(), TTL_S)
         # SQL says so too, whatever the claimant thinks he has read.
-        rows = plane.session.execute(queries("run_leases")["claim_next"], "x", 30_000, run_id, 1, -MARGIN_MS)
+        rows = plane.session.execute(load_queries("run_leases")["claim_next"], "x", 30_000, run_id, 1, -MARGIN_MS)
         (_, _, remaining_ms), *successors = plane.leases(run_id)
         if remaining_ms <= -MARGIN_MS:
             return False
@@ -108,7 +108,7 @@ def test_a_term_that_differs_in_anything_is_not_the_holders(plane, run_id, field
         emit(plane.session, patience(), forged, start_event())
     with pytest.raises(Fenced):
         move(plane.session, patience(), forged, STARTING)
-    assert not publish(plane.session, forged, Rollup(targets={}))
+    assert not publish(plane.session, forged, RunRollup(targets={}))
 
     assert renew(plane.session, term, TTL_S)
     assert plane.events(run_id) == []
@@ -143,7 +143,7 @@ def test_a_claim_whose_answer_is_lost_is_known_and_there_once(plane, run_id, fau
 
     term = claim(plane.session, patience(), run_id, owner, TTL_S)
 
-    assert term == Term(key=run_id, epoch=epoch, owner=owner)
+    assert term == Lease(key=run_id, epoch=epoch, owner=owner)
     assert [lease[:2] for lease in plane.leases(run_id)][-1] == (epoch, owner)
     assert len(plane.leases(run_id)) == epoch
     assert renew(plane.session, term, TTL_S)
@@ -155,7 +155,7 @@ def test_a_claim_that_was_lost_on_its_way_does_not_take_what_another_got_meanwhi
         plane.claim(run_id)
         plane.expire(run_id, since_s=TAKEOVER_MARGIN_S + 1)
     plane.server.fault(match="^INSERT INTO RUN_LEASES", count=1, kind="reset")
-    winners: list[Term] = []
+    winners: list[Lease] = []
 
     won = claim(plane.session, patience(note=lambda _: winners.append(plane.claim(run_id))), run_id, new_owner(), TTL_S)
 

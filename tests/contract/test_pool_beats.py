@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from loadgen.clock import SystemClock
-from loadgen.control import pool_workers, run_claims, run_queue
-from loadgen.control.pool_workers import PoolWorkerIdentity
-from loadgen.control.run_claims import Claim
+from loadgen.control.tables import pool_workers, run_queue, run_queue_claims
+from loadgen.control.tables.pool_workers import PoolWorkerIdentity
+from loadgen.control.tables.run_queue_claims import QueueClaim
 from loadgen.model.pool_worker import PoolWorkerStatus
-from orchestrator.pool.beats import Beats, Counted, Held
+from orchestrator.nightly.runner_heartbeat import AttemptCounts, HeldClaim, RunnerHeartbeat
 from tests.control_plane import ControlPlane, patience
 
 pytestmark = pytest.mark.any_driver
@@ -21,23 +21,23 @@ ME = PoolWorkerIdentity(
 
 
 @pytest.fixture
-def beats(plane: ControlPlane) -> Beats:
+def beats(plane: ControlPlane) -> RunnerHeartbeat:
     """Of a runner that has not registered yet; its thread is ours."""
     for table in ("RUN_QUEUE", "RUN_ATTEMPTS", "POOL_WORKERS"):
         plane.change(f"DELETE FROM {table}")
-    return Beats(plane.session, ME, lease_s=LEASE_S, clock=SystemClock())
+    return RunnerHeartbeat(plane.session, ME, lease_s=LEASE_S, clock=SystemClock())
 
 
 def seen(plane: ControlPlane) -> pool_workers.PoolWorker:
     return pool_workers.find(plane.session, patience(), ME.worker_id)
 
 
-def claimed(plane: ControlPlane, beats: Beats) -> tuple[Claim, Held]:
-    run_queue.add(plane.session, patience(), run_queue.NewQueued(name="n", scenario="s", files={}))
+def claimed(plane: ControlPlane, beats: RunnerHeartbeat) -> tuple[QueueClaim, HeldClaim]:
+    run_queue.add(plane.session, patience(), run_queue.QueueRequest(name="n", scenario="s", files={}))
     begun_ns = SystemClock().boottime_ns()
-    claim = run_claims.claim(plane.session, patience(), ME.worker_id, (), LEASE_S)
+    claim = run_queue_claims.claim(plane.session, patience(), ME.worker_id, (), LEASE_S)
     assert claim is not None
-    held = Held(queue_id=claim.queue_id, trust=beats.new_trust(begun_ns))
+    held = HeldClaim(queue_id=claim.queue_id, trust=beats.new_trust(begun_ns))
     beats.hold(held)
     return claim, held
 
@@ -62,7 +62,7 @@ def test_a_beat_that_finds_no_row_registers(plane, beats, why):
 def test_a_beat_tells_what_the_runner_does_and_extends_its_lease(plane, beats):
     beats.step()
     claim, held = claimed(plane, beats)
-    beats.counted = Counted(completed=2, failed=1)
+    beats.counted = AttemptCounts(completed=2, failed=1)
     let_pass(plane, LEASE_S - 200)
 
     assert beats.step()
@@ -90,7 +90,7 @@ def test_a_runner_hears_of_the_wish_to_drain_and_tells_its_own(plane, beats):
     assert beats.step()
     heard = beats.draining.is_set()
 
-    other = Beats(plane.session, ME, lease_s=LEASE_S, clock=SystemClock())
+    other = RunnerHeartbeat(plane.session, ME, lease_s=LEASE_S, clock=SystemClock())
     plane.change("DELETE FROM POOL_WORKERS")
     other.step()
     other.draining.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.control import pool_workers
+from loadgen.control.tables import pool_workers
 from loadgen.model.pool_worker import PoolWorkerStatus
 from tests.contract.queue_builders import LEASE_S
 from tests.control_plane import patience
@@ -15,15 +15,15 @@ pytestmark = pytest.mark.any_driver
 def test_a_beat_is_answered_with_the_wish_to_drain(queue):
     runner = queue.runner()
 
-    def beat() -> pool_workers.Answer | None:
+    def beat() -> pool_workers.RegistryReply | None:
         return pool_workers.beat(queue.session, runner, current_run="q", completed=3, failed=1, lease_s=LEASE_S)
 
     before = beat()
     assert pool_workers.drain(queue.session, patience(), runner)
     after = beat()
 
-    assert before == pool_workers.Answer(beat_s=10.0, should_drain=False)
-    assert after == pool_workers.Answer(beat_s=10.0, should_drain=True)
+    assert before == pool_workers.RegistryReply(beat_s=10.0, should_drain=False)
+    assert after == pool_workers.RegistryReply(beat_s=10.0, should_drain=True)
     seen = pool_workers.find(queue.session, patience(), runner)
     assert (seen.status, seen.current_run, seen.completed, seen.failed) == (PoolWorkerStatus.DRAINING, "q", 3, 1)
     assert pool_workers.totals(queue.session, patience()) == (3, 1)

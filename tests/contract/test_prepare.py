@@ -5,13 +5,8 @@ from __future__ import annotations
 import pytest
 
 from loadgen.errors import ConfigurationError, PrivilegeMissing, RunFailed
-from loadgen.prepare.prepare import (
-    Outcome,
-    Progress,
-    Step,
-    TableInTheWay,
-)
-from loadgen.prepare.survey import State
+from loadgen.prepare.prepare import PreparationProgress, PreparationStep, TableConflict, TableOutcome
+from loadgen.prepare.table_survey import TableState
 from tests.contract.prepare_builders import KEY, NUMBER, SKEWED, table
 
 pytestmark = pytest.mark.any_driver
@@ -24,18 +19,18 @@ pytestmark = pytest.mark.any_driver
 @pytest.mark.parametrize("second", [NUMBER, SKEWED], ids=["by server", "bound"])
 def test_a_second_preparation_does_nothing(bench, kind, second):
     scenario = bench.scenario(table(f"{KEY}, {second}", kind=kind))
-    assert bench.states(scenario) == [State.MISSING]
+    assert bench.states(scenario) == [TableState.MISSING]
 
     first = bench.prepare(scenario)
     inserts = bench.sent("INSERT")
     again = bench.prepare(scenario)
 
-    assert [(one.outcome, one.rows_added) for one in first.tables] == [(Outcome.CREATED, 3000)]
-    assert [(one.outcome, one.rows_added) for one in again.tables] == [(Outcome.READY, 0)]
+    assert [(one.outcome, one.rows_added) for one in first.tables] == [(TableOutcome.CREATED, 3000)]
+    assert [(one.outcome, one.rows_added) for one in again.tables] == [(TableOutcome.READY, 0)]
     assert bench.sent("INSERT") == inserts > 0
     assert bench.counts("T") == (3000, 3000)
-    assert bench.states(scenario) == [State.READY]
-    assert [told.rows_there for told in bench.told if told.step is Step.FILLING][-1] == 3000
+    assert bench.states(scenario) == [TableState.READY]
+    assert [told.rows_there for told in bench.told if told.step is PreparationStep.FILLING][-1] == 3000
 
 
 def test_a_hybrid_table_has_its_index_and_enforces_its_key(bench):
@@ -58,9 +53,9 @@ def test_odd_names_stay_names(bench):
 def test_tables_without_rows_are_made_empty(bench):
     scenario = bench.scenario(table("{name: ID, type: INTEGER, primary_key: true}", rows=0))
 
-    assert bench.prepare(scenario).tables[0].outcome is Outcome.CREATED
+    assert bench.prepare(scenario).tables[0].outcome is TableOutcome.CREATED
     bench.cursor.execute("INSERT INTO T (ID) VALUES (5)")
-    assert bench.prepare(scenario).tables[0].outcome is Outcome.READY
+    assert bench.prepare(scenario).tables[0].outcome is TableOutcome.READY
     assert bench.rows("SELECT ID FROM T") == [(5,)]
 
 
@@ -73,7 +68,7 @@ def test_a_foreign_table_is_refused_and_stays(bench):
     scenario = bench.scenario(f"{table(KEY, name='FIRST')}, {table(KEY)}")
 
     for how in ({}, {"drop": True}):
-        with pytest.raises(TableInTheWay, match="loadgen has not made it") as error:
+        with pytest.raises(TableConflict, match="loadgen has not made it") as error:
             bench.prepare(scenario, **how)
         assert "--force" in error.value.remedy
 
@@ -88,14 +83,14 @@ def test_another_definition_is_refused_until_it_is_dropped(bench):
     bench.prepare(bench.scenario(table(KEY, rows=100)))
     changed = bench.scenario(table(f"{KEY}, {NUMBER}", rows=200))
 
-    with pytest.raises(TableInTheWay, match="made for 100 rows, the scenario says 200; its columns") as error:
+    with pytest.raises(TableConflict, match="made for 100 rows, the scenario says 200; its columns") as error:
         bench.prepare(changed)
     assert "--drop" in error.value.remedy
     assert bench.counts("T") == (100, 100)
-    assert bench.states(changed) == [State.DIFFERENT]
+    assert bench.states(changed) == [TableState.DIFFERENT]
 
     done = bench.prepare(changed, drop=True)
-    assert [(one.outcome, one.dropped) for one in done.tables] == [(Outcome.CREATED, True)]
+    assert [(one.outcome, one.dropped) for one in done.tables] == [(TableOutcome.CREATED, True)]
     assert bench.counts("T") == (200, 200)
 
 
@@ -108,7 +103,7 @@ def test_an_existing_table_must_be_readable_and_is_never_touched(bench):
 
     done = bench.prepare(scenario, drop=True, force=True)
 
-    assert [one.outcome for one in done.tables] == [Outcome.EXISTING]
+    assert [one.outcome for one in done.tables] == [TableOutcome.EXISTING]
     assert bench.rows("SELECT A FROM THEIRS") == [(1,)]
 
 
@@ -130,7 +125,7 @@ def test_rows_beyond_the_prepared_ones_are_left_alone(bench):
     bench.prepare(scenario)
     bench.cursor.execute("INSERT INTO T (ID, N) VALUES (101, 1), (5000, 1), (-1, 1)")
 
-    assert bench.prepare(scenario).tables[0].outcome is Outcome.READY
+    assert bench.prepare(scenario).tables[0].outcome is TableOutcome.READY
     assert bench.counts("T") == (103, 103)
 
 
@@ -139,11 +134,11 @@ def test_rows_missing_at_the_end_are_filled_up(bench):
     bench.prepare(scenario)
     before = bench.rows("SELECT ID, N FROM T ORDER BY ID")
     bench.cursor.execute("DELETE FROM T WHERE ID > 60")
-    assert bench.states(scenario) == [State.INCOMPLETE]
+    assert bench.states(scenario) == [TableState.INCOMPLETE]
 
     done = bench.prepare(scenario)
 
-    assert [(one.outcome, one.rows_added) for one in done.tables] == [(Outcome.RESUMED, 40)]
+    assert [(one.outcome, one.rows_added) for one in done.tables] == [(TableOutcome.RESUMED, 40)]
     assert bench.rows("SELECT ID, N FROM T ORDER BY ID") == before
 
 
@@ -162,7 +157,7 @@ def test_gaps_and_duplicates_among_the_prepared_rows_are_errors(bench, kind, cha
     with pytest.raises(RunFailed, match=words) as error:
         bench.prepare(scenario)
 
-    assert bench.states(scenario) == [State.DAMAGED]
+    assert bench.states(scenario) == [TableState.DAMAGED]
     assert "--drop" in error.value.remedy
     assert bench.prepare(scenario, drop=True).tables[0].rows_added == 100
 
@@ -177,7 +172,7 @@ def test_without_a_sequence_all_rows_count(bench):
 
     done = bench.prepare(scenario)
 
-    assert [one.outcome for one in done.tables] == [Outcome.READY, Outcome.RESUMED]
+    assert [one.outcome for one in done.tables] == [TableOutcome.READY, TableOutcome.RESUMED]
     assert done.tables[1].rows_added == 3000 - left > 0
     assert bench.counts("T") == (3001, 3001)
 
@@ -185,8 +180,8 @@ def test_without_a_sequence_all_rows_count(bench):
 def test_rows_that_somebody_else_inserts_meanwhile_are_noticed_where_no_column_tells_them_apart(bench):
     scenario = bench.scenario(table(NUMBER, kind="standard"))
 
-    def intrude(progress: Progress) -> None:
-        if progress.step is Step.FILLING and progress.rows_there == 1000:
+    def intrude(progress: PreparationProgress) -> None:
+        if progress.step is PreparationStep.FILLING and progress.rows_there == 1000:
             bench.cursor.execute("INSERT INTO T VALUES (1)")
 
     with pytest.raises(RunFailed, match="has 3,001 rows, 3,000 were asked for"):

@@ -10,11 +10,11 @@ import pytest
 
 from loadgen.errors import RunFailed
 from loadgen.prepare.prepare import (
-    Outcome,
+    PreparationProgress,
+    PreparationResult,
+    PreparationStep,
     PreparationStopped,
-    Prepared,
-    Progress,
-    Step,
+    TableOutcome,
 )
 from tests.contract.prepare_builders import KEY, NUMBER, SKEWED, table
 from tests.processes import PATIENCE_S, wait_until
@@ -82,12 +82,12 @@ def test_an_error_that_does_not_pass_is_told_at_once(bench):
 
 def test_two_preparations_of_a_hybrid_table_make_it_together(bench):
     scenario = bench.scenario(table(f"{KEY}, {NUMBER}", rows=20_000))
-    results: list[Prepared | BaseException] = []
+    results: list[PreparationResult | BaseException] = []
     meet = threading.Barrier(2)
 
     def prepare() -> None:
-        def tell(progress: Progress) -> None:
-            if progress.step is Step.FILLING and progress.rows_there == 0:
+        def tell(progress: PreparationProgress) -> None:
+            if progress.step is PreparationStep.FILLING and progress.rows_there == 0:
                 meet.wait(PATIENCE_S)  # both have seen the empty table
 
         try:
@@ -102,14 +102,14 @@ def test_two_preparations_of_a_hybrid_table_make_it_together(bench):
     for thread in threads:
         thread.join(PATIENCE_S)
 
-    assert [type(result) for result in results] == [Prepared, Prepared], results
+    assert [type(result) for result in results] == [PreparationResult, PreparationResult], results
     assert bench.counts("T") == (20_000, 20_000)
 
 
 def test_a_stop_ends_between_two_statements_and_the_next_preparation_goes_on(bench):
     scenario = bench.scenario(table(f"{KEY}, {NUMBER}", rows=10_000))
 
-    def stop_at_the_first_rows(progress: Progress) -> None:
+    def stop_at_the_first_rows(progress: PreparationProgress) -> None:
         if progress.rows_there:
             bench.stop.set()
 
@@ -122,7 +122,7 @@ def test_a_stop_ends_between_two_statements_and_the_next_preparation_goes_on(ben
     bench.stop.clear()
     done = bench.prepare(scenario)
 
-    assert [(one.outcome, one.rows_added) for one in done.tables] == [(Outcome.RESUMED, 10_000 - there)]
+    assert [(one.outcome, one.rows_added) for one in done.tables] == [(TableOutcome.RESUMED, 10_000 - there)]
     assert bench.counts("T") == (10_000, 10_000)
 
 

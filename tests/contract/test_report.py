@@ -14,7 +14,7 @@ import pytest
 from loadgen.cli.main import main
 from loadgen.cli.report_files import FILES, RENDERERS, write_reports
 from loadgen.cli.run_record import read_record
-from loadgen.control import (
+from loadgen.control.tables import (
     find_max_step_history,
     run_status,
     test_logs,
@@ -24,19 +24,19 @@ from loadgen.control import (
     worker_heartbeats,
     worker_metrics_snapshots,
 )
-from loadgen.control.find_max_step_history import StepRecord
-from loadgen.control.run_control_events import NewEvent, emit
-from loadgen.control.run_status import Move
-from loadgen.control.test_logs import LogRow
-from loadgen.control.warehouse_poll_snapshots import WarehousePoll
-from loadgen.control.window_results import WindowResult as StoredWindow
-from loadgen.control.worker_heartbeats import Beat, WorkerIdentity
-from loadgen.control.worker_metrics_snapshots import Snapshot
-from loadgen.metrics.document import write_window
-from loadgen.metrics.interval import Interval, Measured, write_custom_metrics
-from loadgen.metrics.result import merge
+from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables.run_control_events import NewEvent, emit
+from loadgen.control.tables.run_status import StatusChange
+from loadgen.control.tables.test_logs import LogRow
+from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
+from loadgen.control.tables.window_results import WindowResultRow as StoredWindow
+from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat, WorkerIdentity
+from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
+from loadgen.metrics.interval import Interval, MeasuredCounts, write_custom_metrics
 from loadgen.metrics.tally import Tally
-from loadgen.model.event import Address, Scope, SetWorkerTarget, Start
+from loadgen.metrics.window import merge
+from loadgen.metrics.window_codec import write_window
+from loadgen.model.event import EventScope, Recipient, SetWorkerTarget, Start
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
 from loadgen.report.summary import WorkerResult
@@ -66,7 +66,7 @@ def finished_run(plane: ControlPlane) -> str:
     phase = Phase.PREPARING
     for old, new in STEPS:
         to = Phase.MEASUREMENT if new is RunStatus.RUNNING else phase
-        assert run_status.move(session, some, term, Move(status=old, phase=phase, to=new, to_phase=to))
+        assert run_status.move(session, some, term, StatusChange(status=old, phase=phase, to=new, to_phase=to))
         phase = to
     run = run_status.read(session, run_id)
     assert run is not None
@@ -110,13 +110,13 @@ def worker(plane: ControlPlane, run_id: str, number: int, start: datetime, live:
         version="0.1.0",
     )
     worker_heartbeats.register(plane.session, patience(), me, silent_ms=60_000)
-    beat = Beat(status=WorkerStatus.COMPLETED, phase=Phase.COOLDOWN, count=2, live_metrics=live)
+    beat = WorkerHeartbeat(status=WorkerStatus.COMPLETED, phase=Phase.COOLDOWN, count=2, live_metrics=live)
     assert worker_heartbeats.beat(plane.session, me, beat)
     one = Tally(statements={"look": tally((5.0,) * 50)})
     interval = Interval(
         phase=Phase.MEASUREMENT,
         seconds=1.0,
-        measured=Measured(),
+        measured=MeasuredCounts(),
         qps=50.0,
         p50_ms=5.0,
         p95_ms=5.0,
@@ -151,7 +151,7 @@ def worker(plane: ControlPlane, run_id: str, number: int, start: datetime, live:
         "custom_metrics": write_custom_metrics(interval),
     }
     rows = [
-        Snapshot(timestamp=start + timedelta(seconds=at + 1), elapsed_seconds=at + 1.0, **known)
+        MetricsSnapshot(timestamp=start + timedelta(seconds=at + 1), elapsed_seconds=at + 1.0, **known)
         for at in range(SECONDS)
     ]
     worker_metrics_snapshots.append(plane.session, patience(), rows)
@@ -161,7 +161,7 @@ def commands(plane: ControlPlane, run_id: str, term: Any, start: datetime) -> No
     emit(plane.session, patience(), term, NewEvent(command=Start(expected_workers=2)))
     moment = (start + timedelta(seconds=4)).isoformat(timespec="milliseconds")
     for number in range(2):
-        address = Address(scope=Scope.WORKER, worker_id=f"worker-{number}")
+        address = Recipient(scope=EventScope.WORKER, worker_id=f"worker-{number}")
         target = SetWorkerTarget(target_connections=5 + number, effective_at=moment)
         emit(plane.session, patience(), term, NewEvent(command=target, address=address))
 

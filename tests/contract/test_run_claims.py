@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.control import run_attempts, run_claims
-from loadgen.control.run_claims import Claim
+from loadgen.control.tables import run_attempts, run_queue_claims
+from loadgen.control.tables.run_queue_claims import QueueClaim
 from loadgen.model.queue import ATTEMPTS_MAX, AttemptStatus, QueueStatus
 from tests.contract.queue_builders import LEASE_S, Queue, each_fault
 from tests.control_plane import patience
@@ -15,14 +15,14 @@ from tests.control_plane import patience
 pytestmark = pytest.mark.any_driver
 
 
-def assert_powerless(queue: Queue, claim: Claim) -> None:
+def assert_powerless(queue: Queue, claim: QueueClaim) -> None:
     """Nothing that is done in the name of this claim changes the row."""
     before = queue.row(claim.queue_id)
 
     assert not queue.finish(claim, exit_code=0)
     assert not queue.give_back(claim)
-    run_claims.set_run(queue.session, patience(), replace(claim, epoch=claim.epoch), "some-run")
-    assert run_claims.look(queue.session, claim) is None
+    run_queue_claims.set_run(queue.session, patience(), replace(claim, epoch=claim.epoch), "some-run")
+    assert run_queue_claims.look(queue.session, claim) is None
 
     after = queue.row(claim.queue_id)
     assert replace(after, available_in_ms=0) == replace(before, available_in_ms=0)
@@ -37,7 +37,7 @@ def test_an_expired_lease_is_for_others_and_its_owner_is_powerless(queue):
     queue.pass_time(queue_id)
 
     assert_powerless(queue, old)
-    assert run_claims.extend(queue.session, old.owner, LEASE_S) == 0
+    assert run_queue_claims.extend(queue.session, old.owner, LEASE_S) == 0
     new = queue.claimed(queue.runner())
 
     assert new.epoch == 2
@@ -67,8 +67,8 @@ def test_a_beat_extends_all_leases_of_its_runner_from_now_and_no_others(queue):
     for queue_id in (*mine, others):
         queue.pass_time(queue_id, LEASE_S - 200)
 
-    assert run_claims.extend(queue.session, runner, LEASE_S) == 2
-    assert run_claims.extend(queue.session, runner, LEASE_S) == 2
+    assert run_queue_claims.extend(queue.session, runner, LEASE_S) == 2
+    assert run_queue_claims.extend(queue.session, runner, LEASE_S) == 2
 
     assert all(200_000 < queue.row(queue_id).available_in_ms <= LEASE_S * 1000 for queue_id in mine)
     assert queue.row(others).available_in_ms <= 200_000
@@ -78,7 +78,7 @@ def test_the_runs_of_a_runner_that_is_gone_are_to_be_had_at_once(queue):
     queue_id, runner = queue.add(), queue.runner()
     old = queue.claimed(runner)
 
-    assert run_claims.expire(queue.session, patience(), runner) == 1
+    assert run_queue_claims.expire(queue.session, patience(), runner) == 1
 
     assert_powerless(queue, old)
     assert queue.claimed(queue.runner()).queue_id == queue_id
@@ -129,11 +129,11 @@ def test_an_attempt_that_does_not_count_can_be_repeated_for_ever(queue):
 def test_what_was_lost_with_its_last_attempt_is_exhausted(queue):
     queue_id = queue.add(max_attempts=1)
     claim = queue.claimed(queue.runner())
-    assert run_claims.end_abandoned(queue.session, patience()) == 0
+    assert run_queue_claims.end_abandoned(queue.session, patience()) == 0
     queue.pass_time(queue_id)
     assert queue.claim(queue.runner()) is None
 
-    assert run_claims.end_abandoned(queue.session, patience()) == 1
+    assert run_queue_claims.end_abandoned(queue.session, patience()) == 1
 
     assert queue.row(queue_id).status is QueueStatus.EXHAUSTED
     assert queue.history(queue_id) == [(1, "LOST")]
@@ -163,10 +163,10 @@ def test_an_attempt_that_its_runner_could_not_end_is_ended_as_the_queue_knows_it
     queue.claimed(runner)
     updated = "UPDATE RUN_QUEUE SET UPDATED_AT = DATEADD(second, ?, SYSDATE())"
     queue.plane.change(updated, 300)  # just now, however long this takes
-    assert run_attempts.settle(queue.session, patience()) == 0  # they may be about to say so themselves
+    assert run_attempts.end_stale(queue.session, patience()) == 0  # they may be about to say so themselves
     queue.plane.change(updated, -11)
 
-    assert run_attempts.settle(queue.session, patience()) == 2
+    assert run_attempts.end_stale(queue.session, patience()) == 2
 
     (ended,) = run_attempts.read(queue.session, done)
     assert (ended.status, ended.exit_code, ended.run_id) == (AttemptStatus.COMPLETED, 10, "r-1")

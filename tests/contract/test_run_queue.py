@@ -8,16 +8,16 @@ from datetime import timedelta
 
 import pytest
 
-from loadgen.control import run_claims, run_queue, run_status
-from loadgen.control.run_claims import Claim
-from loadgen.control.run_queue import NewQueued
+from loadgen.control.tables import run_queue, run_queue_claims, run_status
+from loadgen.control.tables.run_queue import QueueRequest
+from loadgen.control.tables.run_queue_claims import QueueClaim
 from loadgen.errors import UsageError
-from loadgen.model.queue import Judging, QueueStatus
+from loadgen.model.queue import BaselineCheck, QueueStatus
 from tests.contract.queue_builders import LEASE_S, each_fault
 from tests.control_plane import patience
 
 pytestmark = pytest.mark.any_driver
-JUDGING = Judging(baseline="trend", confirm=True)
+JUDGING = BaselineCheck(baseline="trend", confirm=True)
 
 
 # --- adding ----------------------------------------------------------------------------------------------------------
@@ -32,17 +32,21 @@ def test_what_is_added_waits_with_its_texts(queue):
     row = queue.row(queue_id)
     claim = queue.claim(queue.runner(), "a=1", "b=2")
     assert claim is not None
-    wanted = run_claims.wanted(queue.session, claim)
+    wanted = run_queue_claims.wanted(queue.session, claim)
 
     assert (row.status, row.attempts, row.epoch, row.requires) == (QueueStatus.QUEUED, 0, 0, ("a=1", "b=2"))
-    assert wanted == run_claims.Wanted(
+    assert wanted == run_queue_claims.ClaimedRun(
         name="Orders & more", scenario=text, files=files, connection="prod", attempts=1, judging=JUDGING
     )
 
 
 def test_of_two_with_one_key_there_is_one(queue):
-    first = run_queue.add(queue.session, patience(), NewQueued(name="a", scenario="1", files={}, idempotency_key="k"))
-    again = run_queue.add(queue.session, patience(), NewQueued(name="b", scenario="2", files={}, idempotency_key="k"))
+    first = run_queue.add(
+        queue.session, patience(), QueueRequest(name="a", scenario="1", files={}, idempotency_key="k")
+    )
+    again = run_queue.add(
+        queue.session, patience(), QueueRequest(name="b", scenario="2", files={}, idempotency_key="k")
+    )
 
     assert (first.is_new, again.is_new, again.queue_id) == (True, False, first.queue_id)
     assert len(run_queue.newest(queue.session, 10)) == 1
@@ -52,7 +56,7 @@ def test_of_two_with_one_key_there_is_one(queue):
 def test_an_addition_whose_answer_is_lost_is_there_once(queue, fault):
     queue.plane.server.fault(match="^INSERT INTO RUN_QUEUE", count=1, **fault)
 
-    added = run_queue.add(queue.session, patience(), NewQueued(name="a", scenario="1", files={}))
+    added = run_queue.add(queue.session, patience(), QueueRequest(name="a", scenario="1", files={}))
 
     assert added.is_new
     assert [row.queue_id for row in run_queue.newest(queue.session, 10)] == [added.queue_id]
@@ -105,7 +109,7 @@ def test_only_a_runner_that_is_online_gets_anything(queue, state):
 
 
 def test_a_runner_never_gets_what_it_cannot_do_and_what_it_can_is_not_held_up(queue):
-    for _ in range(run_claims.CANDIDATES + 2):
+    for _ in range(run_queue_claims.CANDIDATES + 2):
         queue.add("needs", requires=("zone=eu", "disk=ssd"), priority=9)
     plain = queue.add("plain")
     poor, rich = queue.runner(), queue.runner()
@@ -117,8 +121,8 @@ def test_a_runner_never_gets_what_it_cannot_do_and_what_it_can_is_not_held_up(qu
     assert (got and got.queue_id, nothing) == (plain, None)
     assert rich_got is not None
     assert rich_got.queue_id.startswith("needs")
-    assert run_claims.depth(queue.session, ("zone=eu",)) == 0
-    assert run_claims.depth(queue.session, ("zone=eu", "disk=ssd")) == run_claims.CANDIDATES + 1
+    assert run_queue_claims.depth(queue.session, ("zone=eu",)) == 0
+    assert run_queue_claims.depth(queue.session, ("zone=eu", "disk=ssd")) == run_queue_claims.CANDIDATES + 1
 
 
 @pytest.mark.parametrize("requires", ["", "no JSON", "7", '{"zone":"eu"}', "null"])
@@ -137,11 +141,11 @@ def test_one_target_is_measured_by_one_run_at_a_time(queue):
     other = queue.add("c", target="prod/OTHER")
     runner = queue.runner()
 
-    depths = [run_claims.depth(queue.session, ())]
+    depths = [run_queue_claims.depth(queue.session, ())]
     held = queue.claimed(runner)
-    depths.append(run_claims.depth(queue.session, ()))
+    depths.append(run_queue_claims.depth(queue.session, ()))
     beside = queue.claimed(runner)
-    depths.append(run_claims.depth(queue.session, ()))
+    depths.append(run_queue_claims.depth(queue.session, ()))
     nothing = queue.claim(runner)
     assert queue.finish(held)
 
@@ -154,8 +158,8 @@ def test_who_shares_takes_runs_whose_target_is_being_measured(queue):
     first, second = queue.add("a", target="prod/WH"), queue.add("b", target="prod/WH")
     runner = queue.runner()
 
-    depth = run_claims.depth(queue.session, (), share=True)
-    claims = [run_claims.claim(queue.session, patience(), runner, (), LEASE_S, share=True) for _ in range(3)]
+    depth = run_queue_claims.depth(queue.session, (), share=True)
+    claims = [run_queue_claims.claim(queue.session, patience(), runner, (), LEASE_S, share=True) for _ in range(3)]
 
     assert depth == 2
     assert [claim and claim.queue_id for claim in claims] == [first, second, None]
@@ -165,7 +169,7 @@ def test_of_many_that_claim_at_once_each_run_goes_to_one(queue):
     wanted = {queue.add(str(number)) for number in range(12)}
     runners = [queue.runner() for _ in range(4)]
 
-    def take_all(runner: str) -> list[Claim]:
+    def take_all(runner: str) -> list[QueueClaim]:
         session = queue.plane.open("claimer")
         taken = []
         while (claim := queue.claim(runner, session=session)) is not None:
@@ -188,7 +192,7 @@ def test_a_claim_whose_answer_is_lost_is_known_and_counted_once(queue, fault):
 
     claim = queue.claim(runner)
 
-    assert claim == Claim(queue_id=queue_id, epoch=1, owner=runner)
+    assert claim == QueueClaim(queue_id=queue_id, epoch=1, owner=runner)
     assert queue.row(queue_id).attempts == 1
     assert queue.history(queue_id) == [(1, "RUNNING")]
 
@@ -214,7 +218,7 @@ def test_what_runs_is_its_owners_to_end(queue, end):
     claim = queue.claimed(queue.runner())
 
     asked = run_queue.cancel(queue.session, patience(), queue_id, "enough")
-    seen = run_claims.look(queue.session, claim)
+    seen = run_queue_claims.look(queue.session, claim)
     assert queue.claim(queue.runner()) is None
     if end == "obeyed":
         assert queue.finish(claim, QueueStatus.CANCELLED)
@@ -225,7 +229,7 @@ def test_what_runs_is_its_owners_to_end(queue, end):
     else:
         queue.pass_time(queue_id)
         assert queue.claim(queue.runner()) is None
-        run_claims.end_abandoned(queue.session, patience())
+        run_queue_claims.end_abandoned(queue.session, patience())
 
     assert asked.status is seen is QueueStatus.CANCEL_REQUESTED
     row = queue.row(queue_id)

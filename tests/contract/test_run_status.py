@@ -8,17 +8,9 @@ from typing import Any
 
 import pytest
 
-from loadgen.control import prune, run_status, test_logs
-from loadgen.control.run_status import (
-    NewRun,
-    Rollup,
-    RunExists,
-    Target,
-    create,
-    publish,
-    read,
-)
 from loadgen.control.session import ControlFailed
+from loadgen.control.tables import prune, run_status, test_logs
+from loadgen.control.tables.run_status import ConnectionTarget, NewRun, RunExists, RunRollup, create, publish, read
 from tests.contract.control_builders import log_row
 from tests.contract.run_builders import HOSTILE, P, S, at_once
 from tests.control_plane import patience
@@ -114,14 +106,16 @@ def test_a_hostile_name_is_a_name(plane, text):
 
 
 TARGETS = {
-    "w-1": Target(target_connections=64, sequence_id=9, step_id=2, ramp_s=1.5, effective_at="2026-01-01T00:00:00"),
-    "w'2 🙂": Target(target_connections=0, sequence_id=1),
+    "w-1": ConnectionTarget(
+        target_connections=64, sequence_id=9, step_id=2, ramp_s=1.5, effective_at="2026-01-01T00:00:00"
+    ),
+    "w'2 🙂": ConnectionTarget(target_connections=0, sequence_id=1),
 }
 
 
 def test_what_is_published_is_read_by_everybody(plane, led):
     run = led(S.RUNNING)
-    rollup = Rollup(
+    rollup = RunRollup(
         workers_registered=3,
         workers_active=2,
         workers_completed=1,
@@ -149,7 +143,7 @@ def test_the_published_number_of_the_next_event_never_goes_down(plane, led):
 
     seen = []
     for number in (5, 3, 8, 1):
-        assert publish(plane.session, run.term, Rollup(targets={}, next_sequence_id=number))
+        assert publish(plane.session, run.term, RunRollup(targets={}, next_sequence_id=number))
         seen.append(run.row.next_sequence_id)
 
     assert seen == [5, 5, 8, 8]
@@ -158,7 +152,7 @@ def test_the_published_number_of_the_next_event_never_goes_down(plane, led):
 def test_what_is_published_does_not_touch_the_state(plane, led):
     run = led(S.CANCELLING)
 
-    assert publish(plane.session, run.term, Rollup(targets={}))
+    assert publish(plane.session, run.term, RunRollup(targets={}))
 
     assert run.row.status is S.CANCELLING
 

@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.queries import queries
-from loadgen.control.run_leases import TAKEOVER_MARGIN_S, release
-from loadgen.control.run_status import (
+from loadgen.control.sanitize import clean_text
+from loadgen.control.sql import load_queries
+from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S, release
+from loadgen.control.tables.run_status import (
     REASON_MAX,
     Fenced,
-    Move,
-    Rollup,
     Run,
+    RunRollup,
+    StatusChange,
     cancel,
     move,
     publish,
     server_time,
 )
-from loadgen.control.storable import clean
 from loadgen.errors import UsageError
-from loadgen.model.run import BadStep, RunStatus
+from loadgen.model.run import InvalidTransition, RunStatus
 from tests.contract.run_builders import HOSTILE, Led, P, S, at_once
 from tests.control_plane import ControlPlane, patience
 
@@ -80,7 +80,7 @@ def test_any_reason_can_be_given_and_is_kept_up_to_its_limit(plane, led, text):
     for kept in (cancelled.row.reason, failed.row.reason):
         assert kept is not None
         if len(text) <= REASON_MAX:
-            assert kept == clean(text)
+            assert kept == clean_text(text)
         else:
             assert len(kept) == REASON_MAX
             assert kept[: REASON_MAX - 20] == text[: REASON_MAX - 20]
@@ -132,7 +132,7 @@ def test_a_run_without_warm_up_has_no_times_of_one(led):
 def test_a_step_from_where_the_run_is_not_changes_nothing(plane, led):
     run = led(S.RUNNING)
     before = run.row
-    step = Move(status=S.STARTING, phase=P.PREPARING, to=S.FAILED, to_phase=P.PREPARING, reason="late")
+    step = StatusChange(status=S.STARTING, phase=P.PREPARING, to=S.FAILED, to_phase=P.PREPARING, reason="late")
 
     assert not move(plane.session, patience(), run.term, step)
     assert not move(plane.session, patience(), run.term, replace(step, status=S.RUNNING))
@@ -142,7 +142,7 @@ def test_a_step_from_where_the_run_is_not_changes_nothing(plane, led):
 def test_a_step_that_does_not_exist_is_not_even_sent(plane, led):
     run = led(S.PREPARED)
 
-    with pytest.raises(BadStep):
+    with pytest.raises(InvalidTransition):
         run.step(S.COMPLETED)
 
     assert run.row.status is S.PREPARED
@@ -158,8 +158,8 @@ def test_an_end_is_final_in_sql_too(plane, led, status):
     for to in RunStatus:
         binds = (to, before.phase, "again", "PASS", run.term.epoch, 1, None, 1, None, 1, 0)
         where = (run.run_id, before.status, before.phase, run.run_id, *term)
-        assert plane.session.execute(queries("run_status")["move"], *binds, *where) == 0
-    assert not publish(plane.session, run.term, Rollup(targets={}, total_ops=5))
+        assert plane.session.execute(load_queries("run_status")["move"], *binds, *where) == 0
+    assert not publish(plane.session, run.term, RunRollup(targets={}, total_ops=5))
     cancel(plane.session, patience(), run.run_id, "again")
 
     assert run.row == before
@@ -186,7 +186,7 @@ def test_who_is_not_in_charge_any_more_takes_no_step(plane, led, how):
         run.step(S.RUNNING, P.MEASUREMENT)
     with pytest.raises(Fenced):  # a step that stays where it is, and only says why
         run.step(S.RUNNING, reason="still here")
-    assert not publish(plane.session, run.term, Rollup(targets={}, total_ops=5))
+    assert not publish(plane.session, run.term, RunRollup(targets={}, total_ops=5))
 
     assert run.row == before
 
@@ -213,7 +213,7 @@ def test_a_step_whose_answer_was_lost_is_taken_once(plane, led, kind):
 def test_a_step_whose_answer_was_lost_and_that_a_user_has_overtaken_is_not_taken_again(plane, led):
     run = led(S.STARTING)
     plane.server.fault(match="^UPDATE RUN_STATUS", kind="drop_reply", count=1)
-    step = Move(status=S.STARTING, phase=P.PREPARING, to=S.RUNNING, to_phase=P.WARMUP)
+    step = StatusChange(status=S.STARTING, phase=P.PREPARING, to=S.RUNNING, to_phase=P.WARMUP)
     wish = patience(note=lambda _: cancel(plane.session, patience(), run.run_id, "enough"))
 
     assert not move(plane.session, wish, run.term, step)
@@ -221,7 +221,7 @@ def test_a_step_whose_answer_was_lost_and_that_a_user_has_overtaken_is_not_taken
     assert (run.row.status, run.row.phase, run.row.reason) == (S.CANCELLING, P.WARMUP, "enough")
 
 
-def mover(run: Led, step: Move) -> Callable[[Any], bool]:
+def mover(run: Led, step: StatusChange) -> Callable[[Any], bool]:
     return lambda session: move(session, patience(), run.term, step)
 
 
@@ -232,7 +232,7 @@ def canceller(run: Led) -> Callable[[Any], Run]:
 def test_of_the_end_and_a_users_wish_at_once_one_comes_first(plane, led):
     for _ in range(RACES):
         run = led(S.RUNNING)
-        step = Move(status=S.RUNNING, phase=P.WARMUP, to=S.STOPPING, to_phase=P.COOLDOWN, reason="the end")
+        step = StatusChange(status=S.RUNNING, phase=P.WARMUP, to=S.STOPPING, to_phase=P.COOLDOWN, reason="the end")
 
         moved, cancelled = at_once(
             plane,
@@ -249,7 +249,7 @@ def test_of_the_end_and_a_users_wish_at_once_one_comes_first(plane, led):
 def test_a_wish_that_meets_the_start_is_never_lost(plane, led):
     for _ in range(RACES):
         run = led(S.STARTING)
-        step = Move(status=S.STARTING, phase=P.PREPARING, to=S.RUNNING, to_phase=P.WARMUP, reason="go")
+        step = StatusChange(status=S.STARTING, phase=P.PREPARING, to=S.RUNNING, to_phase=P.WARMUP, reason="go")
 
         moved, cancelled = at_once(
             plane,
@@ -268,12 +268,14 @@ def test_a_run_starts_at_the_zero_of_its_plan(plane, led, warm):
     run = led(S.STARTING)
     zero = server_time(plane.session).replace(microsecond=125_000) + timedelta(seconds=3)
     first = P.WARMUP if warm else P.MEASUREMENT
-    step = Move(status=S.STARTING, phase=P.PREPARING, to=S.RUNNING, to_phase=first, zero=zero)
+    step = StatusChange(status=S.STARTING, phase=P.PREPARING, to=S.RUNNING, to_phase=first, zero=zero)
 
     assert move(plane.session, patience(), run.term, step)
 
     assert run.row.start_time == zero
     assert run.row.warmup_start_time == (zero if warm else None)
-    later = Move(status=S.RUNNING, phase=first, to=S.STOPPING, to_phase=P.COOLDOWN, zero=zero + timedelta(hours=1))
+    later = StatusChange(
+        status=S.RUNNING, phase=first, to=S.STOPPING, to_phase=P.COOLDOWN, zero=zero + timedelta(hours=1)
+    )
     assert move(plane.session, patience(), run.term, later)
     assert run.row.start_time == zero, "it is written once"

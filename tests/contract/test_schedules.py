@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from loadgen.control import run_queue, run_status, schedule_fires, schedules
-from loadgen.control.run_queue import NewQueued
-from loadgen.control.schedule_fires import FireRow
-from loadgen.control.schedules import NewSchedule, ScheduleRow
 from loadgen.control.session import ControlFailed
+from loadgen.control.tables import run_queue, run_status, schedule_fires, schedules
+from loadgen.control.tables.run_queue import QueueRequest
+from loadgen.control.tables.schedule_fires import FireRow
+from loadgen.control.tables.schedules import NewSchedule, ScheduleRow
 from loadgen.errors import UsageError
-from loadgen.model.queue import Judging, QueueStatus
-from loadgen.model.schedule import Fire, FireOutcome, Overlap
-from orchestrator.scheduler import tick
+from loadgen.model.queue import BaselineCheck, QueueStatus
+from loadgen.model.schedule import FireOutcome, Overlap, ScheduleFire
+from orchestrator.nightly.scheduler import fire_due_schedules
 from tests.control_plane import ControlPlane, patience
 
 pytestmark = pytest.mark.any_driver
@@ -37,7 +37,7 @@ def no_schedules_left(plane: ControlPlane) -> Iterator[None]:
 def new(plane: ControlPlane, **more: Any) -> ScheduleRow:
     """A schedule that comes due every hour, next in half an hour: nothing is due by chance, and what is due is late."""
     minute = (run_status.server_time(plane.session).minute + 30) % 60
-    wanted = NewQueued(name="orders", scenario="version: 1", files={"a.csv": "ID\n1\n"}, target="embedded/BENCH_WH")
+    wanted = QueueRequest(name="orders", scenario="version: 1", files={"a.csv": "ID\n1\n"}, target="embedded/BENCH_WH")
     fields: dict[str, Any] = {
         "name": f"schedule-{next(numbers)}",
         "cron": f"{minute} * * * *",
@@ -66,7 +66,7 @@ def keys(plane: ControlPlane) -> list[str]:
 
 
 def test_a_schedule_comes_back_as_it_was_added(plane):
-    wanted = NewQueued(
+    wanted = QueueRequest(
         name="orders",
         scenario=f"version: 1 # {HOSTILE}",
         files={"values/a.csv": HOSTILE},
@@ -74,7 +74,7 @@ def test_a_schedule_comes_back_as_it_was_added(plane):
         target="prod/BENCH_WH",
         requires=("size=large", "region=eu"),
         priority=7,
-        judging=Judging(baseline="trend"),
+        judging=BaselineCheck(baseline="trend"),
     )
 
     row = new(plane, name=HOSTILE, cron="30 0 2 * * *", timezone="Europe/Berlin", overlap=Overlap.SKIP, wanted=wanted)
@@ -102,8 +102,8 @@ def test_what_is_due_is_queued_once_with_the_key_of_the_fire_and_what_is_missed_
     row = new(plane)
     move_back(plane, row, 3)
 
-    first = tick(plane.session, patience())
-    again = tick(plane.session, patience())
+    first = fire_due_schedules(plane.session, patience())
+    again = fire_due_schedules(plane.session, patience())
 
     newest, *missed = fires(plane, row)
     assert [fired.outcome for fired in first.fired] == ["QUEUED", "MISSED", "MISSED"]
@@ -124,7 +124,7 @@ def test_two_schedulers_at_once_fire_once(plane):
 
     def scheduler(number: int) -> int:
         session = plane.open(f"scheduler-{number}")
-        return len(tick(session, patience()).fired)
+        return len(fire_due_schedules(session, patience()).fired)
 
     with ThreadPoolExecutor(4, thread_name_prefix="scheduler") as pool:
         told = sum(pool.map(scheduler, range(4)))
@@ -145,9 +145,9 @@ def test_a_scheduler_that_dies_between_two_writes_neither_loses_nor_doubles_a_ru
     server.fault(match=statement, count=1, **kind)
 
     with pytest.raises(ControlFailed):
-        tick(plane.session, patience(attempts=1))
+        fire_due_schedules(plane.session, patience(attempts=1))
     left = len(fires(plane, row))
-    tick(plane.session, patience())
+    fire_due_schedules(plane.session, patience())
 
     recorded = fires(plane, row)
     assert left == (2 if "LAST" in statement else 1)
@@ -158,7 +158,7 @@ def test_a_scheduler_that_dies_between_two_writes_neither_loses_nor_doubles_a_ru
 def test_while_its_run_has_not_ended_a_schedule_is_skipped(plane):
     row = new(plane, overlap=Overlap.SKIP)
     move_back(plane, row, 1)
-    tick(plane.session, patience())
+    fire_due_schedules(plane.session, patience())
     (queued,) = (fire for fire in fires(plane, row) if fire.outcome is FireOutcome.QUEUED)
 
     busy = schedule_fires.busy(plane.session, row.schedule_id)
@@ -174,10 +174,10 @@ def test_enabling_again_does_not_fire_what_was_missed_unless_it_is_asked_for(pla
         schedules.disable(plane.session, patience(), row.schedule_id)
         move_back(plane, row, 5)
 
-    disabled = tick(plane.session, patience())
+    disabled = fire_due_schedules(plane.session, patience())
     for row, catch_up in zip(rows, (False, True), strict=True):
         schedules.enable(plane.session, patience(), row.schedule_id, catch_up=catch_up)
-    enabled = tick(plane.session, patience())
+    enabled = fire_due_schedules(plane.session, patience())
 
     assert (disabled.schedules, enabled.schedules) == (0, 2)
     assert fires(plane, rows[0]) == ()
@@ -190,14 +190,14 @@ def test_enabling_what_is_enabled_loses_nothing(plane):
 
     schedules.enable(plane.session, patience(), row.schedule_id, catch_up=False)
 
-    assert tick(plane.session, patience()).fired
+    assert fire_due_schedules(plane.session, patience()).fired
 
 
 @pytest.mark.parametrize("change", ["disable", "enable", "remove"])
 def test_a_scheduler_that_was_paused_fires_nothing_of_the_past(plane, change):
     """It had decided before somebody changed the schedule."""
     row = new(plane)
-    fire = Fire(at=datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1), outcome=FireOutcome.DUE)
+    fire = ScheduleFire(at=datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1), outcome=FireOutcome.DUE)
     move_back(plane, row, 5)
 
     if change == "remove":
@@ -218,7 +218,7 @@ def test_a_bad_schedule_says_why_and_stops_no_other(plane):
     first = min(rows, key=lambda row: row.schedule_id)
     plane.change("UPDATE SCHEDULES SET CRON = 'whenever' WHERE SCHEDULE_ID = ?", first.schedule_id)
 
-    done = tick(plane.session, patience())
+    done = fire_due_schedules(plane.session, patience())
 
     assert {fired.schedule for fired in done.fired} == {row.name for row in rows} - {first.name}
     reason = schedules.find(plane.session, patience(), first.name).reason or ""
@@ -228,7 +228,7 @@ def test_a_bad_schedule_says_why_and_stops_no_other(plane):
 def test_old_fires_are_forgotten_and_a_removed_schedule_leaves_none(plane):
     row = new(plane)
     move_back(plane, row, 1)
-    tick(plane.session, patience())
+    fire_due_schedules(plane.session, patience())
     plane.change(
         "UPDATE SCHEDULE_FIRES SET FIRE_AT = DATEADD(day, -91, FIRE_AT) WHERE SCHEDULE_ID = ?", row.schedule_id
     )
@@ -242,5 +242,5 @@ def test_old_fires_are_forgotten_and_a_removed_schedule_leaves_none(plane):
         "INSERT INTO SCHEDULE_FIRES (SCHEDULE_ID, FIRE_AT, OUTCOME, CREATED_AT) SELECT ?, SYSDATE(), 'DUE', SYSDATE()",
         row.schedule_id,
     )
-    assert tick(plane.session, patience()).fired == ()
+    assert fire_due_schedules(plane.session, patience()).fired == ()
     assert fires(plane, row) == ()

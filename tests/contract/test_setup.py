@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from loadgen.cli.setup import setup
-from loadgen.control.migrations import WrongSchema, migrations
 from loadgen.control.session import ControlFailed
+from loadgen.control.setup.migrations import WrongSchema, migrations
 from loadgen.errors import LoadgenError, PrivilegeMissing
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
 
 TABLES = {table: hybrid for migration in migrations() for table, hybrid in migration.tables}

@@ -17,13 +17,13 @@ from loadgen.errors import ConnectFailed, LoadgenError
 from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake.connect import close, connect
 from loadgen.snowflake.failure import Failure, classify
-from loadgen.snowflake.profile import Profile
-from loadgen.snowflake.settings import Settings, probe_settings, query_tag
+from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.settings import ConnectionSettings, probe_settings, query_tag
 from tests.contract.connection_builders import MAJOR, control_of, load_of, profile_of
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, wait_until
 
-SETTINGS: dict[str, Callable[[Profile], Settings]] = {
+SETTINGS: dict[str, Callable[[ConnectionProfile], ConnectionSettings]] = {
     "load": load_of,
     "control": control_of,
     "probe": lambda profile: probe_settings(profile, major=MAJOR),
@@ -275,7 +275,7 @@ def test_a_server_that_is_killed_under_a_session_is_a_lost_connection():
 
 
 def test_a_statement_is_not_looked_at_for_telemetry_and_its_debug_events_end_at_once(
-    profile: Profile, caplog: pytest.LogCaptureFixture
+    profile: ConnectionProfile, caplog: pytest.LogCaptureFixture
 ) -> None:
     called: list[str] = []
 

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 import pytest
 
 from loadgen.clock import SystemClock
-from loadgen.control import run_leases
 from loadgen.control.lease import LeaseTimes
+from loadgen.control.tables import run_leases
 from loadgen.errors import Busy
-from orchestrator.warehouse_lease import Queue, Warehouse, alone_on
+from orchestrator.warehouse_lease import TargetWarehouse, WarehouseWait, exclusive_warehouse
 from tests.control_plane import ControlPlane, patience
 
 pytestmark = pytest.mark.any_driver
@@ -23,11 +23,11 @@ def use(
     plane: ControlPlane, request: pytest.FixtureRequest
 ) -> Callable[..., AbstractContextManager[Callable[[], bool]]]:
     """A run on the warehouse of this test."""
-    warehouse = Warehouse(account="A", name=request.node.name)
+    warehouse = TargetWarehouse(account="A", name=request.node.name)
 
     def begin(scenario: str, *, share: bool = False) -> AbstractContextManager[Callable[[], bool]]:
-        queue = Queue(wait=False, share=share, stop=threading.Event())
-        return alone_on(
+        queue = WarehouseWait(wait=False, share=share, stop=threading.Event())
+        return exclusive_warehouse(
             warehouse, scenario, plane.place, LeaseTimes(), queue, clock=SystemClock(), environ=plane.environ
         )
 
@@ -66,10 +66,10 @@ def test_a_term_is_joined_once_when_its_answer_is_lost_and_with_the_next_number_
     plane, server, request, fault
 ):
     key = request.node.name[-20:]
-    other = run_leases.join(plane.session, patience(), key, "other", 30.0)
+    other = run_leases.claim_shared(plane.session, patience(), key, "other", 30.0)
     server.fault(match="INSERT INTO .*RUN_LEASES", count=1, **fault)
 
-    mine = run_leases.join(plane.session, patience(), key, "mine", 30.0)
+    mine = run_leases.claim_shared(plane.session, patience(), key, "mine", 30.0)
 
     assert (other.epoch, mine.epoch) == (1, 2)
     assert [(epoch, owner) for epoch, owner, _ in plane.leases(key)] == [(1, "other"), (2, "mine")]

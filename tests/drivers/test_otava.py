@@ -23,14 +23,14 @@ import numpy as np
 import pytest
 
 from loadgen.report.limits import DEFAULTS, Measure
-from loadgen.report.trend import Key, Night, Subject, trend_of
+from loadgen.report.scenario_trend import SeriesKey, Subject, TrendRun, trend_of
 from tests.drivers.environment import environment_of
 
 LOCK = Path(__file__).parent / "requirements-otava.lock"
 RUN_S = 100.0
 
 P95: Subject = (None, Measure.P95)
-KEY = Key(template_id="t", driver_major="5", workers=2, cores=2, warehouse_size="X-Small")
+KEY = SeriesKey(template_id="t", driver_major="5", workers=2, cores=2, warehouse_size="X-Small")
 FIRST = datetime(2024, 1, 1, 2)  # noqa: DTZ001 - naive UTC by design
 NIGHTS = 90
 SPREAD = 0.05  # from night to night
@@ -110,7 +110,7 @@ def one_series(seed: int, kind: str) -> Series:
 
 def found_by_trend(series: Series) -> tuple[Change, ...]:
     nights = [
-        Night(run_id=f"night-{number}", started=moment(number), key=KEY, values={P95: value}, facts={})
+        TrendRun(run_id=f"night-{number}", started=moment(number), key=KEY, values={P95: value}, facts={})
         for number, value in enumerate(series.values_ms)
     ]
     return tuple(Change(night=step.start, up=step.change > 0) for step in trend_of("orders", nights, {}).steps)

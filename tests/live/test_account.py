@@ -15,7 +15,7 @@ import pytest
 from loadgen.snowflake.connect import close, connect
 from loadgen.snowflake.driver import major
 from loadgen.snowflake.failure import classify
-from loadgen.snowflake.lookup import find_profile
+from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.settings import control_settings
 
 CONNECTION = os.environ.get("LOADGEN_LIVE_CONNECTION")

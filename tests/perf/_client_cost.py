@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import cast
 
 from loadgen.clock import SystemClock
-from loadgen.metrics.harvester import Harvester
-from loadgen.metrics.windows import Windows
+from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.metrics.window_registry import WindowRegistry
 from loadgen.model.run import Phase
+from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.scenario import LoadMode, Scenario
 from loadgen.scenario.workers import with_workers
 from loadgen.snowflake.driver import Connection
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.arrivals import Arrivals
-from loadgen.worker.bench import Bench, Slots
+from loadgen.worker.arrival_queue import ArrivalQueue
 from loadgen.worker.client import Client
-from loadgen.worker.load_sessions import LoadSessions
-from loadgen.worker.query_log import LogHeader, QueryLog
+from loadgen.worker.client_context import ClientContext, ClientSlots
+from loadgen.worker.query_log import QueryLogHeader, QueryLogWriter
+from loadgen.worker.sessions import LoadSessions
 from loadgen.workload.arrivals import window_schedules
 
 ROUNDS = 7
@@ -106,12 +106,12 @@ def _round_us(load: str, statements: int, late_s: float) -> float:
         return spent_ns / statements / 1_000
 
 
-def _client(scenario: Scenario, query_log: QueryLog, late_s: float) -> Client:
+def _client(scenario: Scenario, query_log: QueryLogWriter, late_s: float) -> Client:
     """A client in an open window, as if it had just connected."""
-    now_ns, windows = time.monotonic_ns(), Windows()
+    now_ns, windows = time.monotonic_ns(), WindowRegistry()
     open_loop = scenario.load.mode is LoadMode.RATE
-    harvester = Harvester(windows, scenario.workload.statements, open_loop=open_loop, started_ns=now_ns)
-    bench = Bench(
+    harvester = SampleCollector(windows, scenario.workload.statements, open_loop=open_loop, started_ns=now_ns)
+    bench = ClientContext(
         scenario=scenario,
         windows=windows,
         sessions=LoadSessions(scenario, run_id="bench", worker_id="worker-0", environ=_ENVIRON),
@@ -122,23 +122,23 @@ def _client(scenario: Scenario, query_log: QueryLog, late_s: float) -> Client:
     windows.open(0, phase=Phase.MEASUREMENT, at_ns=now_ns)
     if open_loop:
         schedule = window_schedules(scenario.load, worker=0, workers=1, seed=1)[1]
-        bench.arrivals = Arrivals(0, schedule, now_ns - round(late_s * 1e9))
-    client = Client(Slots(scenario, _ARGUMENTS, {}, harvester, query_log).get(0), bench)
+        bench.arrivals = ArrivalQueue(0, schedule, now_ns - round(late_s * 1e9))
+    client = Client(ClientSlots(scenario, _ARGUMENTS, {}, harvester, query_log).get(0), bench)
     client._connection = cast(Connection, _Connection())
     client._tagged = 0
     client._be_new()
     return client
 
 
-def _query_log(scenario: Scenario, folder: Path) -> QueryLog:
-    header = LogHeader(
+def _query_log(scenario: Scenario, folder: Path) -> QueryLogWriter:
+    header = QueryLogHeader(
         run_id="bench",
         worker_id="worker-0",
         test_id="bench",
         statements=tuple((statement.name, statement.kind) for statement in scenario.workload.statements),
         utc_at_zero=SystemClock().utc_now(),
     )
-    return QueryLog(folder, header, scenario.query_log)
+    return QueryLogWriter(folder, header, scenario.query_log)
 
 
 def _failed(*what: object) -> None:

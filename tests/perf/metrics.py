@@ -18,12 +18,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from loadgen.metrics.document import write_window
-from loadgen.metrics.harvester import Harvester
-from loadgen.metrics.live import read_live, write_live
-from loadgen.metrics.outcome import Failed, Outcome
+from loadgen.metrics.live_metrics import read_live, write_live
+from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import Recorder, Sample
-from loadgen.metrics.windows import Windows
+from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.metrics.window_codec import write_window
+from loadgen.metrics.window_registry import WindowRegistry
 from loadgen.model.outcome import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.workload import Query, Statement, StatementKind
@@ -32,7 +32,7 @@ Thing = TypeVar("Thing")
 ROUNDS = 15
 CLIENTS = 25
 S = 10**9
-FAILED = Failed(ErrorCategory.SNOWFLAKE_ERROR, 625, "lock not released within the time allowed")
+FAILED = FailedOutcome(ErrorCategory.SNOWFLAKE_ERROR, 625, "lock not released within the time allowed")
 
 
 def main(arguments: list[str]) -> int:
@@ -62,20 +62,20 @@ def main(arguments: list[str]) -> int:
 # --- the client ------------------------------------------------------------------------------------------------------
 
 
-def client_us(work: Callable[[Harvester, int], int], count: int) -> float:
+def client_us(work: Callable[[SampleCollector, int], int], count: int) -> float:
     """Microseconds a sample; an empty loop is taken off."""
     loop_ns = best_ns(lambda: started(1, open_loop=False), lambda harvester: empty(harvester, count))
     work_ns = best_ns(lambda: started(1, open_loop=False), lambda harvester: work(harvester, count))
     return (work_ns - loop_ns) / count / 1_000
 
 
-def empty(_: Harvester, count: int) -> int:
+def empty(_: SampleCollector, count: int) -> int:
     for _n in range(count):
         pass
     return count
 
 
-def bare(_: Harvester, count: int) -> int:
+def bare(_: SampleCollector, count: int) -> int:
     samples: list[Sample] = []
     keep, succeeded = samples.append, Outcome.SUCCEEDED
     for now_ns in range(count):
@@ -83,14 +83,14 @@ def bare(_: Harvester, count: int) -> int:
     return len(samples)
 
 
-def append(harvester: Harvester, count: int) -> int:
+def append(harvester: SampleCollector, count: int) -> int:
     recorder, succeeded = harvester.recorder(), Outcome.SUCCEEDED
     for now_ns in range(count):
         recorder.append((0, 1, now_ns, now_ns, now_ns, succeeded))
     return count
 
 
-def begin_append(harvester: Harvester, count: int) -> int:
+def begin_append(harvester: SampleCollector, count: int) -> int:
     recorder, succeeded = harvester.recorder(), Outcome.SUCCEEDED
     for now_ns in range(count):
         window = recorder.begin()
@@ -103,7 +103,7 @@ def begin_append(harvester: Harvester, count: int) -> int:
 
 
 def show_harvest(count: int, statements: int, *, open_loop: bool, failing: float, bare_us: float) -> None:
-    def make() -> Harvester:
+    def make() -> SampleCollector:
         harvester = started(statements, open_loop=open_loop)
         fill(harvester, count, statements, open_loop=open_loop, failing=failing)
         return harvester
@@ -115,7 +115,7 @@ def show_harvest(count: int, statements: int, *, open_loop: bool, failing: float
     print(f"  {name:42} {ns / count / 1_000:9.3f} {ns / count / 1_000 / bare_us:6.1f} {ns / 1e6:8.2f}")
 
 
-def fill(harvester: Harvester, count: int, statements: int, *, open_loop: bool, failing: float = 0.0) -> None:
+def fill(harvester: SampleCollector, count: int, statements: int, *, open_loop: bool, failing: float = 0.0) -> None:
     """Samples of 25 clients as a busy second leaves them."""
     random = np.random.default_rng(count)
     services = random.lognormal(17, 0.5, count).astype(np.int64).tolist()
@@ -131,7 +131,7 @@ def fill(harvester: Harvester, count: int, statements: int, *, open_loop: bool, 
         recorder.append((n % statements, window, due_ns, sent_ns, sent_ns + service_ns, outcome))
 
 
-def idle() -> Harvester:
+def idle() -> SampleCollector:
     """After a busy second, nothing."""
     harvester = started(20, open_loop=True)
     fill(harvester, 5_000, 20, open_loop=True)
@@ -144,9 +144,9 @@ def idle() -> Harvester:
 
 def show_beat(statements: int, *, open_loop: bool) -> None:
     """A minute at 1,000 a second in a window that is closed, half of it in the next one."""
-    windows = Windows()
+    windows = WindowRegistry()
     windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)
-    harvester = Harvester(windows, mix(statements), open_loop=open_loop, started_ns=0)
+    harvester = SampleCollector(windows, mix(statements), open_loop=open_loop, started_ns=0)
     fill(harvester, 60_000, statements, open_loop=open_loop)
     harvester.harvest(60 * S)
     windows.open(2, phase=Phase.MEASUREMENT, at_ns=60 * S)
@@ -170,10 +170,10 @@ def show_beat(statements: int, *, open_loop: bool) -> None:
 # --- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def started(statements: int, *, open_loop: bool) -> Harvester:
-    windows = Windows()
+def started(statements: int, *, open_loop: bool) -> SampleCollector:
+    windows = WindowRegistry()
     windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)
-    return Harvester(windows, mix(statements), open_loop=open_loop, started_ns=0)
+    return SampleCollector(windows, mix(statements), open_loop=open_loop, started_ns=0)
 
 
 def mix(statements: int) -> list[Statement]:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from loadgen.control import worker_metrics_snapshots
-from loadgen.control.worker_metrics_snapshots import Snapshot
+from loadgen.control.tables import worker_metrics_snapshots
+from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from tests.perf._cores import Cores
 from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
@@ -123,7 +123,7 @@ def too_much_figures(stage: Stage, cores: Cores, per_s: int, duration_s: int) ->
         yield growth_figure(name, [second for second in seconds if second.phase == "MEASUREMENT"])
 
 
-def growth_figure(name: str, seconds: list[Snapshot]) -> Figure:
+def growth_figure(name: str, seconds: list[MetricsSnapshot]) -> Figure:
     """From the seconds of all workers, in order of time."""
     found = [getattr(second, f"{name}_latency_ms") for second in sorted(seconds, key=lambda one: one.elapsed_seconds)]
     known = [float(value) for value in found if value is not None]

@@ -35,10 +35,10 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from loadgen.control.run_leases import renew
-from loadgen.metrics.edges import IntArray
+from loadgen.control.tables.run_leases import renew
+from loadgen.metrics.buckets import IntArray
 from loadgen.metrics.percentile import PERCENTILES, exact_quantile_ns
-from loadgen.metrics.result import merge
+from loadgen.metrics.window import merge
 from loadgen.model.event import SetWorkerTarget
 from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS, parse_duration_s

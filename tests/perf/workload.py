@@ -21,13 +21,13 @@ import numpy as np
 
 from loadgen.model.workload import (
     Choice,
+    ClientPosition,
     Hotspot,
     KeyRange,
     Latest,
     Literal,
     Normal,
     Parameter,
-    Place,
     PoolOrder,
     PoolValue,
     Previous,
@@ -45,17 +45,17 @@ from loadgen.model.workload import (
     Workload,
     Zipfian,
 )
+from loadgen.scenario.model import ArrivalProcess
 from loadgen.scenario.rates import RateStage
-from loadgen.scenario.scenario import Arrival
-from loadgen.workload.arrivals import Schedule
-from loadgen.workload.chunks import CHUNK_VALUES, Source
-from loadgen.workload.draw import Drawer
+from loadgen.workload.arrivals import ArrivalSchedule
+from loadgen.workload.draw import StatementStream
+from loadgen.workload.generator import CHUNK_VALUES, DrawContext
 from loadgen.workload.generators import make_generator
 from loadgen.workload.pools import Pool
 
 ROUNDS = 5
 KEYS = KeyRange(low=1, high=1_000_001)
-PLACE = Place(worker=1, workers=2, client=3, clients=25, lanes=50)
+PLACE = ClientPosition(worker=1, workers=2, client=3, clients=25, lanes=50)
 POOLS = {"order_id": Pool("order_id", tuple(range(10_000)))}
 SHARDING = Sharding(total_partitions=100, key_column="ID", keys=KEYS)
 LOW, HIGH = datetime(2024, 1, 1), datetime(2025, 1, 1)  # noqa: DTZ001  naive is the definition
@@ -110,11 +110,11 @@ def main(arguments: list[str]) -> int:
         show(name, cost_us(partial(generator_take, parameter), count), bare_us, look_up_us)
     print()
     wholes = {
-        "draw, closed loop": lambda: Drawer(mix(), PLACE, POOLS).draw,
-        "draw, open loop": lambda: Drawer(mix(), PLACE, POOLS, open_loop=True).draw,
-        "draw, latest of a mix": lambda: Drawer(reads_and_inserts(), PLACE, POOLS).draw,
-        "due time, uniform": lambda: schedule(Arrival.UNIFORM, count).due_s,
-        "due time, poisson": lambda: schedule(Arrival.POISSON, count).due_s,
+        "draw, closed loop": lambda: StatementStream(mix(), PLACE, POOLS).draw,
+        "draw, open loop": lambda: StatementStream(mix(), PLACE, POOLS, open_loop=True).draw,
+        "draw, latest of a mix": lambda: StatementStream(reads_and_inserts(), PLACE, POOLS).draw,
+        "due time, uniform": lambda: schedule(ArrivalProcess.UNIFORM, count).due_s,
+        "due time, poisson": lambda: schedule(ArrivalProcess.POISSON, count).due_s,
     }
     for name, make in wholes.items():
         show(name, cost_us(make, count), bare_us, look_up_us)
@@ -139,12 +139,12 @@ def show(name: str, us: float, bare_us: float, look_up_us: float) -> None:
 
 
 def generator_take(parameter: Parameter) -> Callable[[int], object]:
-    return make_generator(parameter, Source(seed=1, place=PLACE, sharding=SHARDING, pools=POOLS)).take
+    return make_generator(parameter, DrawContext(seed=1, place=PLACE, sharding=SHARDING, pools=POOLS)).take
 
 
-def schedule(arrival: Arrival, count: int) -> Schedule:
+def schedule(arrival: ArrivalProcess, count: int) -> ArrivalSchedule:
     stages = [RateStage(duration_s=2 * count / 10_000, rate_per_second=10_000.0)]
-    return Schedule(stages, arrival=arrival, worker=0, workers=1, seed=1)
+    return ArrivalSchedule(stages, arrival=arrival, worker=0, workers=1, seed=1)
 
 
 def mix() -> Workload:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from loadgen.control import (
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.session import ControlSession
+from loadgen.control.tables import (
     find_max_step_history,
     query_executions,
     test_logs,
@@ -19,8 +21,6 @@ from loadgen.control import (
     window_results,
     worker_metrics_snapshots,
 )
-from loadgen.control.retry import Patience
-from loadgen.control.session import ControlSession
 from loadgen.model.run import Phase
 from loadgen.workload.pools import Pool
 from tests.control_plane import ControlPlane
@@ -28,15 +28,15 @@ from tests.control_plane import ControlPlane
 MOMENT = datetime(2026, 11, 20, 1, 2, 3, 456789)  # noqa: DTZ001  naive UTC, as the tables have it
 
 
-def patience(attempts: int = 15) -> Patience:
-    return Patience(stop=threading.Event(), attempts=attempts, first_pause_s=0.01)
+def patience(attempts: int = 15) -> RetryPolicy:
+    return RetryPolicy(stop=threading.Event(), attempts=attempts, first_pause_s=0.01)
 
 
 # --- what is written -------------------------------------------------------------------------------------------------
 
 
-def window(number: int) -> window_results.WindowResult:
-    return window_results.WindowResult(
+def window(number: int) -> window_results.WindowResultRow:
+    return window_results.WindowResultRow(
         worker_id=f"w{number % 3}",
         window_id=number,
         epoch=1,
@@ -48,7 +48,7 @@ def window(number: int) -> window_results.WindowResult:
     )
 
 
-def snapshot(run_id: str, number: int) -> worker_metrics_snapshots.Snapshot:
+def snapshot(run_id: str, number: int) -> worker_metrics_snapshots.MetricsSnapshot:
     numbers = ["total_queries", "read_count", "write_count", "error_count", "active_connections", "target_connections"]
     times = [f"{name}_latency_ms" for name in ("p50", "p95", "p99", "avg", "min", "max")]
     fields: dict[str, Any] = dict.fromkeys([*times, "phase", "cpu_percent", "memory_percent"]) | dict.fromkeys(
@@ -56,7 +56,7 @@ def snapshot(run_id: str, number: int) -> worker_metrics_snapshots.Snapshot:
     )
     fields |= {"run_id": run_id, "test_id": "t", "worker_id": "w0", "worker_group_id": 0, "worker_group_count": 1}
     fields |= {"timestamp": MOMENT + timedelta(seconds=number), "elapsed_seconds": 1.0, "qps": 1.0}
-    return worker_metrics_snapshots.Snapshot(**fields, custom_metrics='{"a":1}')
+    return worker_metrics_snapshots.MetricsSnapshot(**fields, custom_metrics='{"a":1}')
 
 
 def execution(run_id: str, number: int) -> query_executions.Execution:
@@ -120,7 +120,7 @@ def pool(number: int) -> Pool:
 
 CALLS = 20
 PER_CALL = 30
-Append = Callable[[ControlSession, Patience, Any], None]
+Append = Callable[[ControlSession, RetryPolicy, Any], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class Kind:
     table: str
     key: str
     make: Callable[[str], Sequence[Any]]  # the arguments of each call
-    append: Callable[[ControlSession, Patience, str, Any], None]
+    append: Callable[[ControlSession, RetryPolicy, str, Any], None]
     read: Callable[[ControlSession, str], int]
     rows: int
 

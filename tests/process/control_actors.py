@@ -9,10 +9,10 @@ from typing import Any
 
 from loadgen.clock import FakeClock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
-from loadgen.control.queries import Query
-from loadgen.control.run_leases import Term
-from loadgen.control.run_status import Run
 from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.sql import NamedQuery
+from loadgen.control.tables.run_leases import Lease
+from loadgen.control.tables.run_status import Run
 from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake.failure import Failure
 from tests.control_plane import ControlPlane
@@ -46,9 +46,9 @@ class ActorSession(ControlSession):
     """Its requests pass through a network that can hold them back or keep a copy."""
 
     fate = Fate.ANSWERED
-    network: list[tuple[Query, tuple[Any, ...]]]
+    network: list[tuple[NamedQuery, tuple[Any, ...]]]
 
-    def execute(self, query: Query, *binds: Any) -> int:
+    def execute(self, query: NamedQuery, *binds: Any) -> int:
         fate, self.fate = self.fate, Fate.ANSWERED
         if fate in (Fate.HELD, Fate.REPEATED, Fate.COPIED):
             self.network.append((query, binds))
@@ -64,7 +64,7 @@ class Actor:
         self.session = ActorSession(plane.place, role=name, environ=plane.environ)
         self.reset([])
 
-    def reset(self, network: list[tuple[Query, tuple[Any, ...]]]) -> None:
+    def reset(self, network: list[tuple[NamedQuery, tuple[Any, ...]]]) -> None:
         self.session.network = network
         self.session.fate = Fate.ANSWERED
         self.clock = RunningClock()
@@ -74,7 +74,7 @@ class Actor:
         self.keeper: LeaseKeeper | None = None
         self.view: Run | None = None
 
-    def take(self, term: Term, begun_ns: int) -> None:
+    def take(self, term: Lease, begun_ns: int) -> None:
         self.keeper = LeaseKeeper(self.session, term, TIMES, claimed_ns=begun_ns, clock=self.clock)
 
     @property
@@ -110,7 +110,7 @@ class Taken(Exception):
     """A key was there already."""
 
 
-def execute_late(session: ControlSession, query: Query, binds: tuple[Any, ...]) -> None:
+def execute_late(session: ControlSession, query: NamedQuery, binds: tuple[Any, ...]) -> None:
     try:
         session.execute(query, *binds)
     except ControlFailed as error:

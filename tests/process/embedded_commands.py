@@ -10,10 +10,10 @@ from typing import Any
 import psutil
 import pytest
 
-from loadgen.cli.embedded_server import embedded_server
+from loadgen.embedded.client import embedded_server
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE
 from loadgen.errors import LoadgenError
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, PROGRAM, ROOT
 
@@ -22,7 +22,7 @@ SERVE = [*PROGRAM, "embedded", "serve", "--until-eof"]  # as a command starts it
 # A command: prints the address, does what it is told line by line, and ends when told nothing more.
 COMMAND = """
 import sys
-from loadgen.cli.embedded_server import embedded_server
+from loadgen.embedded.client import embedded_server
 from tests.process.embedded_commands import Found
 
 kept = []

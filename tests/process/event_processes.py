@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from loadgen.control.run_leases import Term
+from loadgen.control.tables.run_leases import Lease
 from tests.control_plane import ControlPlane
 from tests.processes import PATIENCE_S, ROOT
 
@@ -64,7 +64,7 @@ def child(plane: ControlPlane, *words: object) -> Iterator[Child]:
 
 
 def run_children(
-    plane: ControlPlane, term: Term, *, emitters: int, each: int, readers: int
+    plane: ControlPlane, term: Lease, *, emitters: int, each: int, readers: int
 ) -> tuple[list[list[Emitted]], list[list[Seen]]]:
     """What every emitter was told, and what every reader saw. Readers poll before the first event and to the last."""
     with ExitStack() as stack:

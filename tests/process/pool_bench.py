@@ -18,9 +18,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from loadgen.control import run_attempts, run_queue, run_status
-from loadgen.control.run_attempts import Attempt
-from loadgen.control.run_queue import NewQueued, Queued
+from loadgen.control.tables import run_attempts, run_queue, run_status
+from loadgen.control.tables.run_attempts import AttemptRow
+from loadgen.control.tables.run_queue import QueuedRun, QueueRequest
 from loadgen.model.queue import AttemptStatus, QueueStatus
 from tests.control_plane import ControlPlane, patience
 from tests.process import pool_stand_in
@@ -59,6 +59,7 @@ class PoolBench:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("LOADGEN_", "SNOWFLAKE_"))}
         self.environ = kept | plane.environ | {"PYTHONPATH": str(ROOT), "HOME": str(folder)}
         self.environ |= {pool_stand_in.LEDGER: str(self.ledger)}
+        self.stand_in = shlex.join([sys.executable, "-I", "-S", pool_stand_in.__file__])
         self.place = ["-c", "embedded", "--database", plane.place.database]
 
     # --- the pool ----------------------------------------------------------------------------------------------------
@@ -73,8 +74,7 @@ class PoolBench:
             *self.place,
         ]
         if stand_in:
-            command = shlex.join([sys.executable, "-I", "-S", pool_stand_in.__file__])
-            given.append(f"--program={command}")
+            given.append(f"--program={self.stand_in}")
         with (self.folder / f"pool-{len(self._pools)}.log").open("wb") as log:
             process = subprocess.Popen(
                 [*PROGRAM, "--log-level", "info", "pool", "run", *given],
@@ -141,17 +141,17 @@ class PoolBench:
     # --- the queue ---------------------------------------------------------------------------------------------------
 
     def add(self, name: str, asked: dict[str, Any], **more: Any) -> str:
-        wanted = NewQueued(name=name, scenario=json.dumps(asked), files={}, **more)
+        wanted = QueueRequest(name=name, scenario=json.dumps(asked), files={}, **more)
         return run_queue.add(self.plane.session, patience(), wanted).queue_id
 
-    def rows(self) -> tuple[Queued, ...]:
+    def rows(self) -> tuple[QueuedRun, ...]:
         """The oldest first."""
         return tuple(reversed(run_queue.newest(self.plane.session, 10_000)))
 
     def unfinished(self) -> list[str]:
         return [f"{row.queue_id} {row.status}" for row in self.rows() if not row.status.is_terminal]
 
-    def attempts(self) -> dict[str, tuple[Attempt, ...]]:
+    def attempts(self) -> dict[str, tuple[AttemptRow, ...]]:
         return {row.queue_id: run_attempts.read(self.plane.session, row.queue_id) for row in self.rows()}
 
     def ended(self, queue_id: str) -> list[tuple[int, str]]:

@@ -1,7 +1,8 @@
 """Stands in for `loadgen run` in a pool: does what the scenario's text says, quickly, and writes down that it did.
 
-The text is JSON: {"ms": how long, "exit": its code, "fails": how many attempts end with 4 before}. It understands the
-words that a runner gives to `loadgen run`, leaves a folder as a run does, and ends with 143 after SIGTERM.
+The text is JSON: {"ms": how long, or "until": a file that ends it, "exit": its code, "fails": how many attempts end
+with 4 before, "deaf": it ignores signals}. It understands the words that a runner gives to `loadgen run`, leaves a
+folder as a run does, and ends with 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import sys
 import threading
 from types import FrameType
+from typing import Any
 
 LEDGER = "POOL_LEDGER"
 
@@ -27,16 +29,27 @@ def main(words: list[str]) -> int:
     def stop(number: int, frame: FrameType | None) -> None:
         stopped.set()
 
-    signal.signal(signal.SIGTERM, stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN if asked.get("deaf") else stop)
     attempt = int(labels["attempt"])
     os.mkdir(os.path.join(options["output-dir"], f"run-{labels['queue_id'][-16:]}-{attempt}"))
     note("begin", labels["queue_id"], attempt)
-    if stopped.wait(asked["ms"] / 1000):
+    if waited(stopped, asked):
         return 143
     code = 4 if attempt <= asked.get("fails", 0) else asked.get("exit", 0)
     note(f"exit {code}", labels["queue_id"], attempt)
     print(json.dumps({"exit_code": code, "exit_reason": f"stood in with {code}"}))
     return code
+
+
+def waited(stopped: threading.Event, asked: dict[str, Any]) -> bool:
+    """True: it was stopped before its end."""
+    if "ms" in asked:
+        return stopped.wait(asked["ms"] / 1000)
+    while not os.path.exists(asked["until"]):
+        if stopped.wait(0.05):
+            return True
+    return False
 
 
 def note(what: str, queue_id: str, attempt: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, wait_until
 
@@ -122,7 +122,12 @@ class Bench:
         folder.mkdir()
         with (folder / "stderr.txt").open("wb") as errors, (folder / "stdout.txt").open("wb") as out:
             process = subprocess.Popen(
-                [*PROGRAM, *map(str, words)], env=self.environ, cwd=folder, stdout=out, stderr=errors
+                [*PROGRAM, *map(str, words)],
+                env=self.environ,
+                cwd=folder,
+                stdout=out,
+                stderr=errors,
+                start_new_session=True,  # its own, so that it may raise the priority of it
             )
         self.programs.append(Program(process, folder))
         return self.programs[-1]

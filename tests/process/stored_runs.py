@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control import run_status, test_results, window_results, worker_metrics_snapshots
-from loadgen.control.run_status import Move, NewRun
+from loadgen.control.tables import run_status, test_results, window_results, worker_metrics_snapshots
+from loadgen.control.tables.run_status import NewRun, StatusChange
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.result import merge
 from loadgen.metrics.tally import StatementTally, Tally, Times
+from loadgen.metrics.window import merge
 from loadgen.model.run import Phase, RunStatus
 from loadgen.report.client_health import ClientHealth
 from loadgen.report.summary import RunFacts, WorkerResult, summarize
 from loadgen.scenario.frozen import freeze, template_id
+from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.scenario import Scenario
 from loadgen.scenario.workers import with_workers
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.rows import stored_window
-from orchestrator.results import result_row
+from loadgen.worker.rows import window_row
+from orchestrator.run_result import run_result_row
 from tests.control_plane import ControlPlane, patience
 from tests.unit.orchestrator_builders import window
 from tests.unit.warehouse_runs import second_row
@@ -93,7 +93,7 @@ class Store:
             rows += [second_row(run_id, worker.worker_id, 2.0 + at, tally) for at, tally in enumerate(seconds)]
             whole = sum(seconds[1:], seconds[0])
             windows.append([window(whole.statements, seconds=float(SECONDS))])
-            window_results.append(session, patience(), run_id, stored_window(windows[-1][0], worker, epoch=1))
+            window_results.append(session, patience(), run_id, window_row(windows[-1][0], worker, epoch=1))
         worker_metrics_snapshots.append(session, patience(), rows)
         facts = RunFacts(
             run_id=run_id,
@@ -114,7 +114,7 @@ class Store:
         )
         stored = run_status.read(session, run_id)
         assert stored is not None
-        test_results.append(session, patience(), result_row(stored, facts, summarize(facts)))
+        test_results.append(session, patience(), run_result_row(stored, facts, summarize(facts)))
 
     def _end(self, run_id: str) -> None:
         """Through the states of a run, as its leader does."""
@@ -126,7 +126,7 @@ class Store:
             (RunStatus.STOPPING, Phase.PROCESSING),
             (RunStatus.COMPLETED, Phase.PROCESSING),
         ):
-            step = Move(status=status, phase=phase, to=to, to_phase=to_phase)
+            step = StatusChange(status=status, phase=phase, to=to, to_phase=to_phase)
             assert run_status.move(self.plane.session, patience(), term, step)
             status, phase = to, to_phase
 

@@ -16,20 +16,14 @@ from tests.processes import wait_until
 CONTROL = "RUN_STATUS|RUN_CONTROL_EVENTS|WORKER_HEARTBEATS"
 AWAY_S = 13  # longer ago than what a beat tells of
 WARMUP_S = 1.0
+# Statements take far longer than a busy machine adds to them, so that a run has one verdict on any.
 LATE = 0.8  # a window may open a little late on a busy machine; the announcement would cost more than all of it
 
 
 @pytest.fixture
 def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    with benched(server, tmp_path, embedded={"slots": 32, "service_time": "50ms"}) as made:
+    with benched(server, tmp_path, embedded={"slots": 32, "service_time": "300ms"}) as made:
         yield made
-
-
-def measured(run: Program) -> None:
-    """It came to its end, and nothing makes its number worthless but a machine that is busy with other things."""
-    assert run.ended() in (0, 5), run.said
-    reasons = run.summary["validity"]["reasons"]
-    assert [one for one in reasons if not one.startswith("the client was the limit")] == [], run.said
 
 
 def warm_ups(bench: Bench, run: Program) -> dict[str, float]:
@@ -47,7 +41,7 @@ def test_a_slow_announcement_cuts_neither_the_warm_up_nor_the_first_stage(bench:
     run.wait_for("starting workers")
     bench.server.fault(match=CONTROL, kind="latency", ms=300)
 
-    measured(run)
+    assert run.ended() == 0, run.said
 
     delivered = run.summary["delivered"]["by_window"]
     assert [one["planned_connection_seconds"] for one in delivered] == [6.0, 12.0]
@@ -63,12 +57,11 @@ def test_a_slow_announcement_cuts_neither_the_warm_up_nor_the_first_stage(bench:
 
 
 def test_a_level_of_a_search_is_one_event_for_all_workers(bench: Bench) -> None:
-    search = {"start": 3, "increment": 4, "maximum": 7, "step": "1s", "settle": "100ms", "latency_stability_pct": 900}
+    search = {"start": 3, "increment": 4, "maximum": 7, "step": "2s", "settle": "100ms", "latency_stability_pct": 900}
     load = {"mode": "find_max", "workers": 3, "connections": None, "duration": None, "warmup": "0s"}
     run = bench.run(load=load | {"find_max": search | {"qps_stability_pct": 90, "stop_on_queue": False}})
 
-    measured(run)
-
+    assert run.ended() == 0, run.said
     steps = run.summary["find_max"]["steps"]
     assert [step["target"] for step in steps][:2] == [3, 7]
     sql = "SELECT EVENT_TYPE FROM RUN_CONTROL_EVENTS WHERE RUN_ID = ? AND EVENT_TYPE = 'SET_WORKER_TARGET'"

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.control import run_status, test_results, worker_heartbeats
 from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.tables import run_status, test_results, worker_heartbeats
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
 from tests.control_plane import ControlPlane
@@ -76,7 +76,7 @@ def beat_on(me: worker_heartbeats.WorkerIdentity, beats: int) -> Callable[[Contr
 
     def work(session: ControlSession) -> None:
         worker_heartbeats.register(session, patience(), me, silent_ms=60_000)
-        said = worker_heartbeats.Beat(status=WorkerStatus.RUNNING, phase=Phase.WARMUP, count=1)
+        said = worker_heartbeats.WorkerHeartbeat(status=WorkerStatus.RUNNING, phase=Phase.WARMUP, count=1)
         arrived = False
         while said.count <= beats or not arrived:
             said = replace(said, count=said.count + 1, error_count=said.count, last_error="it's odd\0")

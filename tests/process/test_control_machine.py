@@ -16,15 +16,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from loadgen.control import run_leases
-from loadgen.control.queries import Query
-from loadgen.control.retry import Patience
-from loadgen.control.run_control_events import NewEvent, emit, poll
-from loadgen.control.run_leases import TAKEOVER_MARGIN_S, Term, claim, new_owner
-from loadgen.control.run_status import Fenced, Move, Rollup, Run, cancel, move, publish, read
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlFailed
+from loadgen.control.sql import NamedQuery
+from loadgen.control.tables import run_leases
+from loadgen.control.tables.run_control_events import NewEvent, emit, poll
+from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S, Lease, claim, new_owner
+from loadgen.control.tables.run_status import Fenced, Run, RunRollup, StatusChange, cancel, move, publish, read
 from loadgen.model.event import Start
-from loadgen.model.run import PHASES, STEPS, Phase, RunStatus
+from loadgen.model.run import PHASES, RUN_TRANSITIONS, Phase, RunStatus
 from tests.control_plane import patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.control_actors import TIMES, Actor, Fate, Taken, World, execute_late
@@ -38,9 +38,9 @@ SLACK_MS = 2_000
 class Answer:
     """What the actors were told in one step, to be compared with the tables."""
 
-    won: Term | None = None
+    won: Lease | None = None
     emitted: tuple[int, str, int] | None = None
-    moved: Move | None = None
+    moved: StatusChange | None = None
     fenced: bool = False
     wished: bool = False  # a user has cancelled
 
@@ -66,7 +66,7 @@ class ControlMachine(RuleBasedStateMachine):
         super().__init__()
         self.plane = self.world.plane
         self.run_id = self.plane.new_run()
-        self.network: list[tuple[Query, tuple[Any, ...]]] = []
+        self.network: list[tuple[NamedQuery, tuple[Any, ...]]] = []
         for actor in self.world.actors:
             actor.reset(self.network)
         self.leases: list[tuple[int, str, int]] = []
@@ -130,7 +130,7 @@ class ControlMachine(RuleBasedStateMachine):
 
     def publishes(self, actor: Actor, fate: Fate, number: int) -> None:
         with self._sending(actor, fate):
-            rollup = Rollup(targets={}, total_ops=number, next_sequence_id=number)
+            rollup = RunRollup(targets={}, total_ops=number, next_sequence_id=number)
             publish(actor.session, actor.keeping.term, rollup)
 
     def looks_at_the_run(self, actor: Actor, _: Fate, __: int) -> None:
@@ -139,9 +139,9 @@ class ControlMachine(RuleBasedStateMachine):
     def moves(self, actor: Actor, fate: Fate, number: int, *, ending: bool = False) -> None:
         """From where he last saw the run, which may be long ago."""
         seen = actor.view or self._read()
-        ways = [seen.status, *(to for to in sorted(STEPS[seen.status]) if to.is_terminal is ending)]
+        ways = [seen.status, *(to for to in sorted(RUN_TRANSITIONS[seen.status]) if to.is_terminal is ending)]
         later = min(PHASES.index(seen.phase) + number % 2, len(PHASES) - 1)
-        step = Move(
+        step = StatusChange(
             status=seen.status,
             phase=seen.phase,
             to=ways[-1] if ending else ways[number % len(ways)],
@@ -199,7 +199,7 @@ class ControlMachine(RuleBasedStateMachine):
         for actor in self.world.actors:
             if actor.would_act:
                 epoch, owner, remaining_ms = leases[-1]
-                assert actor.keeping.term == Term(key=self.run_id, epoch=epoch, owner=owner), "trusted and succeeded"
+                assert actor.keeping.term == Lease(key=self.run_id, epoch=epoch, owner=owner), "trusted and succeeded"
                 assert remaining_ms > 0, "trusted beyond the term"
 
     def _check_leases(self, leases: list[tuple[int, str, int]]) -> None:
@@ -225,7 +225,7 @@ class ControlMachine(RuleBasedStateMachine):
             assert row == before, "something followed the end"
         if row == before:
             return
-        assert row.status is before.status or row.status in STEPS[before.status]
+        assert row.status is before.status or row.status in RUN_TRANSITIONS[before.status]
         assert PHASES.index(row.phase) >= PHASES.index(before.phase)
         assert row.lease_epoch >= before.lease_epoch
         assert row.next_sequence_id >= before.next_sequence_id
@@ -256,7 +256,7 @@ class ControlMachine(RuleBasedStateMachine):
         assert emit(self.plane.session, patience(), term, NewEvent(command=Start(expected_workers=1))).sequence_id > 0
         row = self._read()
         if not row.status.is_terminal:
-            step = Move(status=row.status, phase=row.phase, to=RunStatus.FAILED, to_phase=Phase.PROCESSING)
+            step = StatusChange(status=row.status, phase=row.phase, to=RunStatus.FAILED, to_phase=Phase.PROCESSING)
             assert move(self.plane.session, patience(), term, step)
         for reader in self.readers:
             self._catch_up(reader)
@@ -265,7 +265,7 @@ class ControlMachine(RuleBasedStateMachine):
     # --- helpers -------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _sending(self, actor: Actor, fate: Fate) -> Iterator[Patience]:
+    def _sending(self, actor: Actor, fate: Fate) -> Iterator[RetryPolicy]:
         if fate is Fate.LOST:
             self.world.server.fault(match="^(INSERT|UPDATE)", kind="drop_reply", count=1)
         else:

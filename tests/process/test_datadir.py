@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.embedded.datadir import Address, DataDir, choose_data_dir, running_server
+from loadgen.embedded.datadir import DataDir, ListenAddress, choose_data_dir, running_server
 from loadgen.errors import Busy, EmbeddedServerError
 from tests.processes import VARIANTS, reachable_directory, run_as, server_process, wait_ready
 
-ADDRESS = Address(host="127.0.0.1", port=4711)
+ADDRESS = ListenAddress(host="127.0.0.1", port=4711)
 STARTED_AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 HOLDER = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from loadgen.embedded.datadir import Address, DataDir
+from loadgen.embedded.datadir import DataDir, ListenAddress
 
 with DataDir.claim(Path(sys.argv[1])) as data_dir:
-    data_dir.publish(Address(host="127.0.0.1", port=4711), started_at=datetime.now(UTC), version="1")
+    data_dir.publish(ListenAddress(host="127.0.0.1", port=4711), started_at=datetime.now(UTC), version="1")
     print("ready", flush=True)
     sys.stdin.read()
 """

@@ -120,6 +120,10 @@ def test_an_overloaded_server_is_judged_by_thresholds_and_an_aborted_plan_ends_a
     aborted = bench.run(
         load=rate | {"duration": "60s"}, thresholds=[{"check": "p95 < 200ms", "window": "1s", "abort": True}]
     )
+    unjudged = bench.run(load=rate, thresholds=["error_rate < 1%", "p50 > 1ms"])
+    assert unjudged.ended() == 5, unjudged.said
+    assert all(one["passed"] for one in unjudged.summary["thresholds"])
+    assert "no threshold limits their response times" in reasons(unjudged)
 
     for run in (judged, aborted):
         run.ended()

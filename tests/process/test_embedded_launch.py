@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
-from loadgen.cli.embedded_server import embedded_server
 from loadgen.clock import FakeClock
+from loadgen.embedded.client import embedded_server
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE, DataDir, is_claimed, running_server
 from loadgen.embedded.postgres import postgres_processes_in
 from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from tests.embedded_server import EmbeddedServer
 from tests.process.embedded_commands import SERVE, Command, Found, environ_of, pids_of, refusal_of
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, reachable_directory, wait_until
@@ -273,7 +273,18 @@ def test_connections_list_shows_the_server_of_the_data_directory(home, environ):
     assert "starts when needed" not in text
     assert before == afterwards
     assert before["host"] is None
-    assert before["source"] == "starts when needed"
+    assert before["source"] == f"starts when needed on {home}"
+
+
+def test_a_server_says_where_its_data_is(home, environ):
+    with EmbeddedServer(data_dir=home) as server:
+        assert server.process.stdout is not None
+        lines = [server.process.stdout.readline() for _ in range(2)]
+        checks = json.loads(said_by(environ, "doctor", "-c", "embedded", "--format", "json"))["checks"]
+
+    said = {check["check"]: check["message"] for check in checks}
+    assert lines[1] == f"the data directory is {home}\n"
+    assert said["embedded server"] == f"embedded server at {server.address}, data directory {home}"
 
 
 def test_a_server_that_nobody_has_used_has_no_runs(environ):

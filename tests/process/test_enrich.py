@@ -16,18 +16,18 @@ import pytest
 from loadgen.cli.main import main
 from loadgen.cli.report_files import FILES
 from loadgen.clock import FakeClock
-from loadgen.control import query_executions, run_status, test_results
-from loadgen.control.query_executions import Execution
-from loadgen.control.retry import Patience
-from loadgen.control.test_results import ResultRow
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.tables import query_executions, run_status, test_results
+from loadgen.control.tables.query_executions import Execution
+from loadgen.control.tables.test_results import ResultRow
 from loadgen.model.enrichment import RowEnrichment as Row
 from loadgen.model.enrichment import RunEnrichment
 from loadgen.report.enrichment import EnrichmentResult
 from loadgen.scenario.frozen import freeze
+from loadgen.scenario.model import EnrichmentMode, Scenario
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.scenario import Enrichment, Scenario
 from loadgen.snowflake.settings import query_tag
-from orchestrator.enrich import LOOKS_IN_VAIN, PAUSE_S, Effort, enrich_run
+from orchestrator.enrich import EMPTY_SEARCHES_MAX, PAUSE_S, EnrichmentOptions, enrich_run
 from tests.control_plane import ControlPlane, patience
 from tests.unit.orchestrator_builders import merged
 from tests.unit.report_builders import summary
@@ -93,7 +93,7 @@ class Bench:
     def log(self, *rows: Execution) -> None:
         query_executions.append(self.plane.session, patience(), rows)
 
-    def enrich(self, enabled: Enrichment | None = None, **more: Any) -> EnrichmentResult:
+    def enrich(self, enabled: EnrichmentMode | None = None, **more: Any) -> EnrichmentResult:
         scenario = replace(self.scenario, enrichment=enabled or self.scenario.enrichment)
         return enrich_run(self.plane.session, patience(), self.run_id, scenario, environ=self.plane.environ, **more)
 
@@ -195,14 +195,14 @@ def test_statements_on_hybrid_tables_are_skipped_with_a_reason_unless_somebody_i
     bench._cursor.execute("CREATE HYBRID TABLE IF NOT EXISTS ENRICH_H (ID NUMBER(38,0) PRIMARY KEY)")
     bench.log(bench.execute("hybrid", "SELECT ID FROM ENRICH_H"))
 
-    off = bench.enrich(Enrichment.OFF)
+    off = bench.enrich(EnrichmentMode.OFF)
     untouched = [status for (status,) in bench.stored(columns="ENRICHMENT_STATUS").values()]
-    auto = bench.enrich(Enrichment.AUTO)
+    auto = bench.enrich(EnrichmentMode.AUTO)
     skipped = [status for (status,) in bench.stored(columns="ENRICHMENT_STATUS").values()]
     bench.end()
     asked = bench.ask("--hybrid", "--format", "json")
     document = json.loads(capsys.readouterr().out)
-    on = bench.enrich(Enrichment.ON)
+    on = bench.enrich(EnrichmentMode.ON)
 
     assert (off.status, untouched, off.reasons) == (
         RunEnrichment.SKIPPED,
@@ -245,22 +245,22 @@ def test_what_is_too_fresh_to_be_missed_is_looked_for_again_until_the_time_is_ov
     bench.log(bench.row("nap", "01234567-0000-0000-0000-000000000001", start_time=ahead))
     looks: list[int] = []
 
-    once = bench.enrich(effort=Effort(wait=False, told=looks.append))
-    in_vain = bench.enrich(effort=Effort(limit_s=5 * PAUSE_S, told=looks.append))
+    once = bench.enrich(effort=EnrichmentOptions(wait=False, told=looks.append))
+    in_vain = bench.enrich(effort=EnrichmentOptions(limit_s=5 * PAUSE_S, told=looks.append))
     bench.log(bench.execute("nap", "SELECT 1"))
-    result = bench.enrich(effort=Effort(limit_s=5 * PAUSE_S, told=looks.append))
+    result = bench.enrich(effort=EnrichmentOptions(limit_s=5 * PAUSE_S, told=looks.append))
 
     assert once.status is in_vain.status is RunEnrichment.PENDING
     assert (result.counts[Row.PENDING], result.counts[Row.ENRICHED]) == (1, 1)
-    assert looks == [1] * (1 + LOOKS_IN_VAIN + 5)  # a history that lags shows something at least
+    assert looks == [1] * (1 + EMPTY_SEARCHES_MAX + 5)  # a history that lags shows something at least
 
 
 def test_its_time_is_limited_and_a_stop_is_heard(bench):
     bench.log(bench.execute("nap", "SELECT 1"))
-    stopped = Patience(stop=threading.Event(), attempts=2, clock=FakeClock())
+    stopped = RetryPolicy(stop=threading.Event(), attempts=2, clock=FakeClock())
     stopped.stop.set()
 
-    out_of_time = bench.enrich(effort=Effort(limit_s=0.0))
+    out_of_time = bench.enrich(effort=EnrichmentOptions(limit_s=0.0))
     interrupted = enrich_run(bench.plane.session, stopped, bench.run_id, bench.scenario, environ=bench.plane.environ)
 
     assert out_of_time.status is interrupted.status is RunEnrichment.PENDING

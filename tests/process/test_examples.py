@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from loadgen.scenario.read import read_scenario
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
 from tests.processes import ROOT, reachable_directory
 

@@ -11,16 +11,16 @@ import asyncpg
 import pytest
 from sqlglot import exp
 
-import loadgen.embedded.plan  # noqa: F401  (registers every part of the emitter)
-from loadgen.embedded import dialect
+import loadgen.embedded.translate.planner  # noqa: F401  (registers every part of the emitter)
 from loadgen.embedded.catalog import Catalog
 from loadgen.embedded.datadir import DataDir
-from loadgen.embedded.emit import Binds, Emitter
 from loadgen.embedded.functions import FUNCTIONS, normal_unit, script
 from loadgen.embedded.functions.aggregates import AGGREGATES, WINDOWS
 from loadgen.embedded.functions.function import Argument
 from loadgen.embedded.functions.scalars import SCALARS
-from loadgen.embedded.postgres import SUPERUSER, Postgres
+from loadgen.embedded.postgres import SUPERUSER, PostgresServer
+from loadgen.embedded.translate import dialect
+from loadgen.embedded.translate.emitter import BindTypes, Emitter
 from tests.processes import reachable_directory
 
 ROWS = Path(__file__).with_name("function_rows.txt")
@@ -53,7 +53,7 @@ def read_rows() -> list[Row]:
 
 
 def emit(node: exp.Expr) -> str:
-    return Emitter(Catalog(), None, None, Binds()).emit(node)
+    return Emitter(Catalog(), None, None, BindTypes()).emit(node)
 
 
 def columns_of(tree: exp.Expr) -> bool:
@@ -97,7 +97,7 @@ class Database:
 @pytest.fixture(scope="module")
 def database() -> Iterator[Database]:
     with reachable_directory() as directory, asyncio.Runner() as runner, DataDir.claim(directory / "data") as data_dir:
-        postgres = Postgres(data_dir, max_connections=10)
+        postgres = PostgresServer(data_dir, max_connections=10)
         runner.run(postgres.start())
         try:
             connection = runner.run(asyncpg.connect(**postgres.connect_kwargs(SUPERUSER), statement_cache_size=0))

@@ -18,12 +18,12 @@ import pytest
 
 from loadgen.clock import SystemClock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
-from loadgen.control.place import ControlPlace
-from loadgen.control.retry import Patience
-from loadgen.control.run_control_events import NewEvent, emit
-from loadgen.control.run_leases import TAKEOVER_MARGIN_S, Term, claim, new_owner, read, renew
-from loadgen.control.run_status import Fenced, Move, Rollup, move, publish
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
+from loadgen.control.tables.run_control_events import NewEvent, emit
+from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S, Lease, claim, new_owner, read, renew
+from loadgen.control.tables.run_status import Fenced, RunRollup, StatusChange, move, publish
 from loadgen.model.event import Start
 from loadgen.model.run import Phase, RunStatus
 from tests.control_plane import ControlPlane, patience
@@ -44,9 +44,9 @@ class Racers:
         self._plane = plane
         self._barrier = threading.Barrier(3, timeout=PATIENCE_S)
         self._key: str | None = None
-        self._results: list[Term | None] = [None, None]
+        self._results: list[Lease | None] = [None, None]
 
-    def run(self, rounds: int, prepare: Callable[[], str]) -> Iterator[tuple[str, list[Term]]]:
+    def run(self, rounds: int, prepare: Callable[[], str]) -> Iterator[tuple[str, list[Lease]]]:
         """(key, who won) of each round."""
         with ThreadPoolExecutor(2, thread_name_prefix="racer") as pool:
             racing = [pool.submit(self._race, number) for number in range(2)]
@@ -111,9 +111,9 @@ def test_nobody_takes_over_too_soon(plane, over_since_s):
 # --- processes -------------------------------------------------------------------------------------------------------
 
 
-def hold(place: ControlPlace, environ: dict[str, str], run_id: str, pipe: Connection) -> None:
+def hold(place: ControlPlaneLocation, environ: dict[str, str], run_id: str, pipe: Connection) -> None:
     """A process that leads a run: it claims, keeps its term, and does in its name what it is asked to."""
-    clock, patient = SystemClock(), Patience(stop=threading.Event(), attempts=1)
+    clock, patient = SystemClock(), RetryPolicy(stop=threading.Event(), attempts=1)
     session = ControlSession(place, role="holder", environ=environ)
     begun_ns = clock.boottime_ns()
     term = claim(session, patient, run_id, new_owner(), SHORT.ttl_s)
@@ -129,9 +129,9 @@ def hold(place: ControlPlace, environ: dict[str, str], run_id: str, pipe: Connec
     session.close()
 
 
-def act(session: ControlSession, patient: Patience, term: Term, status: RunStatus) -> dict[str, Any]:
+def act(session: ControlSession, patient: RetryPolicy, term: Lease, status: RunStatus) -> dict[str, Any]:
     """Everything a leader can do to a run that is in `status`, whether trusted or not, and what came of it."""
-    step = Move(status=status, phase=Phase.PREPARING, to=RunStatus.STARTING, to_phase=Phase.PREPARING)
+    step = StatusChange(status=status, phase=Phase.PREPARING, to=RunStatus.STARTING, to_phase=Phase.PREPARING)
 
     def tried(action: Callable[[], Any]) -> Any:
         try:
@@ -143,7 +143,7 @@ def act(session: ControlSession, patient: Patience, term: Term, status: RunStatu
         "renewed": renew(session, term, SHORT.ttl_s),
         "emitted": tried(lambda: emit(session, patient, term, NewEvent(command=Start(expected_workers=1))).sequence_id),
         "moved": tried(lambda: move(session, patient, term, step)),
-        "published": publish(session, term, Rollup(targets={}, total_ops=1)),
+        "published": publish(session, term, RunRollup(targets={}, total_ops=1)),
     }
 
 
@@ -161,7 +161,7 @@ class Holder:
         self.process = context.Process(target=hold, args=(plane.place, plane.environ, self.run_id, theirs))
         self.process.start()
         theirs.close()
-        self.term: Term = self._answer()
+        self.term: Lease = self._answer()
 
     def ask(self, status: RunStatus) -> dict[str, Any]:
         self._pipe.send(status)

@@ -188,10 +188,10 @@ def test_a_full_disk_under_the_data_directory_is_named(tmp_path: Path) -> None:
 # --- what the control plane did not take -----------------------------------------------------------------------------
 
 
-def upload(bench: Bench, run: Program) -> list[dict[str, Any]]:
+def upload(bench: Bench, run: Program, name: str = "") -> list[dict[str, Any]]:
     """By a user in the folder where he started the run."""
     done = subprocess.run(
-        [*PROGRAM, "upload", run.run_id, "-c", "embedded", "--format", "json"],
+        [*PROGRAM, "upload", name or run.run_id, "-c", "embedded", "--format", "json"],
         env=bench.environ,
         cwd=run.folder,
         capture_output=True,
@@ -242,7 +242,9 @@ def test_rows_that_were_not_stored_are_told_in_the_summary_and_uploaded_later(be
     (warning,) = [one for one in told["environment"]["warnings"] if one.startswith("not stored yet: worker-0 ")]
     assert f"`loadgen upload {run.run_id}`" in warning
     assert any("no room" in one for one in told["environment"]["warnings"])
-    uploaded = upload(bench, run)
+    assert (run.folder / "runs" / run.run_id / "spool").exists()
+    uploaded = upload(bench, run, "latest")
+    assert not (run.folder / "runs" / run.run_id / "spool").exists()
     assert {one["folder"].rpartition("-")[0]: one["rows"]["execution"] for one in uploaded} == {
         worker: rows["execution"] for worker, rows in told["unstored"].items()
     }

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from loadgen.cli.notify import notable, tell, telling
 from loadgen.errors import ConnectFailed
 from loadgen.scenario.frozen import freeze, template_id
+from loadgen.scenario.model import Notification, NotifyEvent, Scenario
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.scenario import Notable, Notification, Scenario
+from orchestrator.nightly.notify import notification_reasons, notify_when_done, send_notifications
 
-ALWAYS = (Notable.ALWAYS,)
+ALWAYS = (NotifyEvent.ALWAYS,)
 SUMMARY: dict[str, Any] = {
     "run_id": "20261116-0200-orders-aaaa",
     "scenario": "orders",
@@ -95,7 +95,7 @@ def test_a_webhook_gets_the_verdict_and_a_ping_gets_a_get(receiver: Receiver, tm
         {"HOOK": receiver.url},
     )
 
-    with telling(scenario, said.append) as told:
+    with notify_when_done(scenario, said.append) as told:
         told.summary = SUMMARY
 
     assert said == []
@@ -121,7 +121,7 @@ def test_what_fails_is_a_warning_that_keeps_the_address_to_itself(receiver: Rece
         Notification(command=(sys.executable, "-c", "raise SystemExit(3)"), on=ALWAYS),
     )
 
-    tell(notify, {"exit_code": 0}, said.append)
+    send_notifications(notify, {"exit_code": 0}, said.append)
 
     assert [line.partition(":")[0] for line in said] == [f"notify.{number}" for number in range(5)]
     assert said[0] == "notify.0: the answer was 500 Internal Server Error"
@@ -135,7 +135,7 @@ def test_no_redirection_to_another_host_is_followed(receiver: Receiver) -> None:
     said: list[str] = []
     receiver.status, receiver.location = 302, "http://127.0.0.2:9/elsewhere"
 
-    tell((Notification(ping=receiver.url, on=ALWAYS),), {"exit_code": 0}, said.append)
+    send_notifications((Notification(ping=receiver.url, on=ALWAYS),), {"exit_code": 0}, said.append)
 
     assert said == ["notify.0: the answer was 302 and leads to another host"]
 
@@ -143,7 +143,7 @@ def test_no_redirection_to_another_host_is_followed(receiver: Receiver) -> None:
 def test_a_run_that_came_to_nothing_is_told_too(receiver: Receiver) -> None:
     scenario = scenario_with('[{webhook: "${HOOK}"}]', {"HOOK": receiver.url})
 
-    with pytest.raises(ConnectFailed), telling(scenario, pytest.fail):
+    with pytest.raises(ConnectFailed), notify_when_done(scenario, pytest.fail):
         raise ConnectFailed("no answer from the account")
 
     (_, _, _, body) = receiver.got[0]
@@ -156,7 +156,7 @@ def test_a_run_that_came_to_nothing_is_told_too(receiver: Receiver) -> None:
     [(0, None), (75, None), (130, None), (4, "failed"), (10, "failed"), (5, "invalid"), (11, "regression")],
 )
 def test_exit_codes_say_what_is_notable(exit_code: int, what: str | None) -> None:
-    assert notable(exit_code) == {Notable.ALWAYS, *([Notable(what)] if what else [])}
+    assert notification_reasons(exit_code) == {NotifyEvent.ALWAYS, *([NotifyEvent(what)] if what else [])}
 
 
 def test_addresses_are_not_stored_with_the_run_nor_part_of_what_is_measured() -> None:

@@ -16,11 +16,12 @@ import psutil
 import pytest
 
 from loadgen.clock import SystemClock
+from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S
 from loadgen.errors import RunFailed
 from loadgen.scenario.read import parse_scenario
 from loadgen.scenario.workers import with_workers
 from orchestrator.service import OrchestratorService
-from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
+from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import MEASURES, Bench, Program, benched, history
@@ -138,20 +139,79 @@ def test_the_workers_of_a_dead_orchestrator_are_not_measured_beside(bench: Bench
     assert not alive(run.pids)
 
 
-def test_of_a_dead_orchestrator_it_is_said_that_it_is_dead(bench: Bench) -> None:
-    run = bench.run()
+def test_the_run_of_a_dead_orchestrator_is_ended_without_waiting_for_its_lease(bench: Bench) -> None:
+    """Its workers were killed with it: none of them could say that it ended. Its last statements have time to end."""
+    run = bench.run(timing={"lease_ttl": "10m"})
     run.wait_for(MEASURES)
     living = bench.recover(run.run_id)
     assert living.ended() == 75
     assert f"it is led by process {run.process.pid} on " in living.said
+    worker = worker_of(run)
+    run.send(signal.SIGSTOP)  # or it would see its worker's end
+    worker.kill()
+    run.kill()
+    run.wait_alone()
+    since_ms = bench.server.ask("/__loadgen/stats")["now_ms"]
+
+    recovery = bench.recover(run.run_id)
+
+    assert recovery.ended() == 0, recovery.said
+    assert f"waiting for run {run.run_id}: process {run.process.pid} on " in recovery.said
+    assert [(one["run_id"], one["status"]) for one in recovery.printed["recovered"]] == [(run.run_id, "FAILED")]
+    assert bench.state(run.run_id)[0] == "FAILED"
+    expired_ms, claimed_ms = lease_changes(bench, since_ms)
+    assert claimed_ms - expired_ms >= TAKEOVER_MARGIN_S * 1000
+
+
+def lease_changes(bench: Bench, since_ms: float) -> tuple[float, float]:
+    """When the lease of the dead was ended, and when its successor got his, by the server's clock."""
+    texts = [(line["sql_text"], line) for line in bench.server.history(since_ms=since_ms)]
+    expired = next(line for text, line in texts if text.startswith("UPDATE RUN_LEASES SET EXPIRES_AT = SYSDATE()"))
+    claimed = next(line for text, line in texts if text.startswith("INSERT INTO RUN_LEASES"))
+    return expired["end_ms"], claimed["start_ms"]
+
+
+def test_workers_that_outlive_their_orchestrator_for_a_while_are_waited_for(bench: Bench) -> None:
+    """They are not led on: they end because it has ended."""
+    run = bench.run(workload=SLOW, timing={"drain_interrupt": "60s"}, **on("DRAINING_WH", statement_timeout="2m"))
+    run.wait_for(MEASURES)
+    worker = worker_of(run)
+    run.kill()
+
+    recovery = bench.recover(run.run_id)
+    recovery.wait_for(f"waiting for run {run.run_id}: ")
+    worker.terminate()  # once more: it does not wait for its statements
+
+    assert recovery.ended() == 0, recovery.said
+    assert [one["status"] for one in recovery.printed["recovered"]] == ["FAILED"]
+    assert recovery.printed["led_on"] == []
+
+
+def test_the_next_run_ends_the_run_of_a_dead_orchestrator(bench: Bench) -> None:
+    run = bench.run(**on("NEXT_WH"))
+    run.wait_for(MEASURES)
     run.kill()
     run.wait_alone()
 
-    dead = bench.recover(run.run_id)
+    after = bench.run(load=SHORT | {"duration": "12s"}, **on("NEXT_WH"))
 
-    assert dead.ended() == 75
-    assert f"process {run.process.pid} on " in dead.said
-    assert "which led it, is gone: it can be recovered in " in dead.said
+    assert after.ended() == 0, after.said
+    assert bench.state(run.run_id)[0] == "FAILED"
+
+
+def test_a_run_of_a_dead_orchestrator_that_is_stopped_is_not_said_to_be_led(bench: Bench) -> None:
+    run = bench.run(**on("STOPPED_WH"))
+    run.wait_for(MEASURES)
+    run.kill()
+    run.wait_alone()
+
+    stopped = bench.start("stop", run.run_id, "-c", "embedded")
+
+    assert stopped.ended() == 0, stopped.said
+    assert "nobody leads it: its workers end by themselves, then `loadgen runs recover` ends the run" in stopped.out
+    recovery = bench.recover(run.run_id)
+    assert recovery.ended() == 0, recovery.said
+    assert bench.state(run.run_id)[0] == "FAILED"
 
 
 def test_workers_elsewhere_whose_orchestrator_died_are_not_measured_beside(bench: Bench) -> None:
@@ -179,7 +239,7 @@ class NoProcess:
     def start(self, orders: tuple[WorkerOrder, ...]) -> None:
         raise BlockingIOError(11, os.strerror(11))
 
-    def ended(self) -> tuple[WorkerEnd, ...]:
+    def ended(self) -> tuple[ProcessEnd, ...]:
         return ()
 
     def running(self) -> int:

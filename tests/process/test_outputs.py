@@ -18,7 +18,7 @@ import pytest
 
 from loadgen.cli.main import main
 from loadgen.cli.report_files import FILES
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import TIMING, scenario
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, wait_until

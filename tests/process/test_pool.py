@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 from collections.abc import Iterator
@@ -12,11 +13,11 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control import pool_workers, run_attempts, run_leases, run_queue, run_status
+from loadgen.control.tables import pool_workers, run_attempts, run_leases, run_queue, run_status
 from loadgen.model.pool_worker import PoolWorkerStatus
 from loadgen.model.queue import QueueStatus
 from loadgen.model.run import RunStatus
-from orchestrator.warehouse_lease import Warehouse
+from orchestrator.warehouse_lease import TargetWarehouse
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.pool_bench import Disturbance, PoolBench, assert_all_is_well, assert_taken_in_order, wait_for
@@ -47,7 +48,7 @@ def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[PoolBench]:
         plane.close()
 
 
-def row(bench: PoolBench, queue_id: str) -> run_queue.Queued:
+def row(bench: PoolBench, queue_id: str) -> run_queue.QueuedRun:
     found = run_queue.read(bench.plane.session, queue_id)
     assert found is not None
     return found
@@ -109,6 +110,25 @@ def test_runners_take_what_they_can_obey_wishes_and_leave_in_good_order(bench):
     )
 
 
+def test_the_run_of_a_killed_pool_goes_on_in_the_next_one_at_once(bench):
+    """Nobody was left to say so; its lease would last for an hour."""
+    queue_id = bench.add("killed", {"ms": 600_000})
+    pool = bench.start("--min=1", "--max=1", lease_s=3600.0)
+    wait_for(lambda: row(bench, queue_id).run_id, "it runs", bench)
+    (runner,) = online(bench)
+    (pid,) = bench.runner_pids()
+    pool.kill()
+    os.kill(pid, signal.SIGKILL)
+    pool.wait()
+
+    bench.start("--min=1", "--max=1", "--grace=1s", lease_s=3600.0)
+
+    wait_for(lambda: row(bench, queue_id).epoch == 2, "another runner has it", bench)
+    assert row(bench, queue_id).owner not in (None, runner)
+    assert next(one.status for one in run_attempts.read(bench.plane.session, queue_id)) == "LOST"
+    assert runner not in online(bench)
+
+
 def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
     """Added, done and looked at with the commands that a user types; the file is gone before the run begins, and
     somebody else has the warehouse at first. Each client is a process of its own."""
@@ -129,7 +149,7 @@ def test_a_real_run_goes_through_the_queue(bench, capsys, monkeypatch):
     again = ask("queue", "add", str(file), "--idempotency-key=night-1")
     file.unlink()
     keys.unlink()
-    held = bench.plane.claim(Warehouse(account="EMBEDDED", name="POOL_WH").key, ttl_s=600.0)
+    held = bench.plane.claim(TargetWarehouse(account="EMBEDDED", name="POOL_WH").key, ttl_s=600.0)
     allowed = "--allow-command=sh"
     bench.start("--min=1", "--max=1", "--labels=zone=eu", allowed, stand_in=False, lease_s=60.0)  # not to be lost
     wait_for(lambda: row(bench, queue_id).exit_code, "the warehouse is in use", bench)

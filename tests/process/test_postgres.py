@@ -14,7 +14,7 @@ import pytest
 
 from loadgen.embedded import postgres as module
 from loadgen.embedded.datadir import DataDir, reachable_copy
-from loadgen.embedded.postgres import SUPERUSER, Postgres, postgres_processes_in, socket_dir_of, usable_programs
+from loadgen.embedded.postgres import SUPERUSER, PostgresServer, postgres_processes_in, socket_dir_of, usable_programs
 from loadgen.errors import EmbeddedServerError
 from tests.processes import (
     VARIANTS,
@@ -31,11 +31,11 @@ OWNER = """
 import asyncio, sys
 from pathlib import Path
 from loadgen.embedded.datadir import DataDir
-from loadgen.embedded.postgres import SUPERUSER, Postgres
+from loadgen.embedded.postgres import SUPERUSER, PostgresServer
 
 async def main():
     with DataDir.claim(Path(sys.argv[1])) as data_dir:
-        postgres = Postgres(data_dir)
+        postgres = PostgresServer(data_dir)
         await postgres.start()
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.read)
@@ -60,12 +60,12 @@ def initialised():
         yield path / "data"
 
 
-def in_postgres(path: Path, test: Callable[[Postgres], Awaitable[None]]) -> None:
+def in_postgres(path: Path, test: Callable[[PostgresServer], Awaitable[None]]) -> None:
     """Run `test` with a started PostgreSQL on `path`; nothing of it is left afterwards."""
 
     async def run() -> None:
         with DataDir.claim(path) as data_dir:
-            postgres = Postgres(data_dir, max_connections=20)
+            postgres = PostgresServer(data_dir, max_connections=20)
             await postgres.stop()  # harmless before the start
             await postgres.start()
             try:
@@ -77,7 +77,7 @@ def in_postgres(path: Path, test: Callable[[Postgres], Awaitable[None]]) -> None
     assert postgres_processes_in(path) == []
 
 
-async def value(postgres: Postgres, sql: str) -> object:
+async def value(postgres: PostgresServer, sql: str) -> object:
     connection = await asyncpg.connect(**postgres.connect_kwargs(SUPERUSER))
     try:
         return await connection.fetchval(sql)
@@ -85,11 +85,11 @@ async def value(postgres: Postgres, sql: str) -> object:
         await connection.close()
 
 
-async def answers(postgres: Postgres) -> None:
+async def answers(postgres: PostgresServer) -> None:
     assert await value(postgres, "SELECT 1") == 1
 
 
-async def endless_statement(postgres: Postgres) -> tuple[int, asyncio.Task[object]]:
+async def endless_statement(postgres: PostgresServer) -> tuple[int, asyncio.Task[object]]:
     """A backend that is busy for ever, and so does not notice when its postmaster dies."""
     connection = await asyncpg.connect(**postgres.connect_kwargs(SUPERUSER))
     task = asyncio.create_task(connection.execute("DO $$ BEGIN LOOP END LOOP; END $$"))
@@ -110,7 +110,7 @@ def test_it_serves_its_user_through_a_private_socket_and_leaves_nothing_running(
     monkeypatch.setenv("PGPORT", "1")
     monkeypatch.setenv("PGPASSWORD", "not needed")
 
-    async def test(postgres: Postgres) -> None:
+    async def test(postgres: PostgresServer) -> None:
         assert await value(postgres, "SELECT current_user::text") == "loadgen"
         assert await value(postgres, "SELECT upper('äbc') || 'B' || (('B' < 'a')::text)") == "ÄBCBtrue"
         info = postgres.socket_dir.stat()
@@ -123,7 +123,7 @@ def test_it_serves_its_user_through_a_private_socket_and_leaves_nothing_running(
 
 
 def test_stopping_twice_and_starting_twice_are_harmless(initialised):
-    async def test(postgres: Postgres) -> None:
+    async def test(postgres: PostgresServer) -> None:
         pid = postgres.pid
         await postgres.start()
         assert postgres.pid == pid
@@ -137,7 +137,7 @@ def test_stopping_twice_and_starting_twice_are_harmless(initialised):
 
 
 def test_open_connections_do_not_keep_it_from_stopping(initialised):
-    async def test(postgres: Postgres) -> None:
+    async def test(postgres: PostgresServer) -> None:
         _, task = await endless_statement(postgres)
         await postgres.stop()
         with pytest.raises(LOST):
@@ -150,7 +150,7 @@ def test_open_connections_do_not_keep_it_from_stopping(initialised):
 def test_one_that_does_not_react_is_stopped_by_force(initialised, monkeypatch):
     monkeypatch.setattr(module, "STOPS", ((signal.SIGINT, 0.1), (signal.SIGQUIT, 0.1), (signal.SIGKILL, 5.0)))
 
-    async def test(postgres: Postgres) -> None:
+    async def test(postgres: PostgresServer) -> None:
         assert postgres.pid is not None
         os.kill(postgres.pid, signal.SIGSTOP)
         await postgres.stop()
@@ -162,7 +162,7 @@ def test_one_that_does_not_react_is_stopped_by_force(initialised, monkeypatch):
 def test_a_start_that_is_cancelled_leaves_no_process(initialised):
     async def run() -> None:
         with DataDir.claim(initialised) as data_dir:
-            postgres = Postgres(data_dir)
+            postgres = PostgresServer(data_dir)
             starting = asyncio.create_task(postgres.start())
             while postgres.pid is None:
                 await asyncio.sleep(0)
@@ -185,7 +185,7 @@ def test_odd_and_long_paths_work(scratch, name):
 def test_its_log_does_not_grow_without_limit(initialised, monkeypatch):
     monkeypatch.setattr(module, "LOG_BYTES_MAX", 100)
 
-    async def test(postgres: Postgres) -> None:
+    async def test(postgres: PostgresServer) -> None:
         older = postgres.log_path.with_name("postgres.log.1")
         await asyncio.to_thread(
             wait_until, lambda: older.exists() and postgres.log_path.stat().st_size < 100, "rotation"
@@ -199,7 +199,7 @@ def test_its_log_does_not_grow_without_limit(initialised, monkeypatch):
 
 
 def test_after_kill_9_of_the_postmaster_a_restart_finds_no_orphans_and_all_data(initialised):
-    async def test(postgres: Postgres) -> None:
+    async def test(postgres: PostgresServer) -> None:
         assert postgres.pid is not None
         await value(postgres, "CREATE TABLE kept AS SELECT 42 AS x")
         backend, task = await endless_statement(postgres)
@@ -219,7 +219,7 @@ def test_after_kill_9_of_the_postmaster_a_restart_finds_no_orphans_and_all_data(
 
 
 def test_after_kill_9_of_a_backend_it_recovers_by_itself(initialised):
-    async def test(postgres: Postgres) -> None:
+    async def test(postgres: PostgresServer) -> None:
         pid = postgres.pid
         backend, task = await endless_statement(postgres)
         os.kill(backend, signal.SIGKILL)
@@ -279,7 +279,7 @@ def test_a_postmaster_left_over_from_an_earlier_life_is_ended_first(initialised)
         wait_until(lambda: len(pids_in(initialised)) > 3, "leftover running")
         old = pids_in(initialised)
 
-        async def test(postgres: Postgres) -> None:
+        async def test(postgres: PostgresServer) -> None:
             leftover.wait()
             assert not old & pids_in(initialised)
 

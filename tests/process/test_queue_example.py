@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 from tests.process.pool_bench import PoolBench, wait_for

@@ -17,12 +17,14 @@ from typing import Any
 
 import pytest
 
-from loadgen.control import run_names, run_status, test_results
-from loadgen.control.run_status import Move, NewRun
-from loadgen.control.test_results import ResultRow
+from loadgen.control import run_lookup
+from loadgen.control.tables import run_status, test_results
+from loadgen.control.tables.run_status import NewRun, StatusChange
+from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import UsageError
 from loadgen.model.run import Phase, RunStatus
-from orchestrator.recover import Left, recover
+from orchestrator.recover import recover_runs
+from orchestrator.run_ownership import SkippedRun
 from tests.control_plane import ControlPlane, patience
 from tests.process.run_commands import Bench, read_until, result, script
 from tests.processes import PATIENCE_S, PROGRAM, alive, wait_until
@@ -156,7 +158,7 @@ def test_a_worker_started_by_hand_with_the_command_that_was_printed(bench):
     path = script(bench.folder, "loadgen", f"exec {PROGRAM[0]} -P -c '{PROGRAM[-1]}' \"$@\"")
     bare = {name: bench.environ[name] for name in ("HOME", "PYTHONPATH")} | path
 
-    worker = subprocess.Popen(["sh", "-c", f"exec {line.strip()}"], env=bare, cwd=bench.folder)
+    worker = subprocess.Popen(["sh", "-c", f"exec {line.strip()}"], env=bare, cwd=bench.folder, start_new_session=True)
     try:
         ended = result(process)
         code = worker.wait(PATIENCE_S)
@@ -184,10 +186,6 @@ def test_a_killed_orchestrator_leaves_no_worker_and_its_run_is_recovered_once(be
     process.communicate()
 
     wait_until(lambda: not alive(workers), "its workers end by themselves")
-    code, text = bench.ask("runs", "recover", run_id, "--format", "json")
-    assert (code, bench.state(run_id)[0]) == (75, "RUNNING"), text
-    plane.expire(run_id, since_s=100)
-    assert "nobody has led it for" in bench.ask("status", run_id)[1]
 
     recovered = bench.json("runs", "recover")["recovered"]
 
@@ -241,12 +239,12 @@ def test_a_run_whose_result_was_stored_ends_as_the_result_says(plane):
     ):
         phase = Phase.PREPARING
         assert run_status.move(
-            plane.session, patience(), term, Move(status=before, phase=phase, to=after, to_phase=phase)
+            plane.session, patience(), term, StatusChange(status=before, phase=phase, to=after, to_phase=phase)
         )
     test_results.append(plane.session, patience(), stored_result(plane, run_id))
     plane.expire(run_id, since_s=100)
 
-    done, left = recover(plane.session, patience(), by="me on here", only=run_id)
+    done, left = recover_runs(plane.session, patience(), by="me on here", only=run_id)
 
     assert [(one.run_id, one.status) for one in done] == [(run_id, RunStatus.COMPLETED)]
     assert left == []
@@ -254,8 +252,8 @@ def test_a_run_whose_result_was_stored_ends_as_the_result_says(plane):
     assert run is not None
     assert (run.status, run.verdict) == (RunStatus.COMPLETED, "passed")
     assert run.end_time is not None
-    again = recover(plane.session, patience(), by="me on here", only=run_id)
-    assert again == ([], [Left(run_id=run_id, why="it has ended", has_ended=True)])
+    again = recover_runs(plane.session, patience(), by="me on here", only=run_id)
+    assert again == ([], [SkippedRun(run_id=run_id, why="it has ended", has_ended=True)])
 
 
 def stored_result(plane: ControlPlane, run_id: str) -> ResultRow:
@@ -282,7 +280,7 @@ def stored_result(plane: ControlPlane, run_id: str) -> ResultRow:
 
 def test_runs_are_named_by_their_beginning(server):
     plane = ControlPlane(server)
-    find = partial(run_names.find, plane.session, patience())
+    find = partial(run_lookup.find_run, plane.session, patience())
     with pytest.raises(UsageError, match="there are no runs yet"):
         find("latest")
     for run_id in ("20260101-a", "20260101-a-1", "20260101-b", "20260102-c"):

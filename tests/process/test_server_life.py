@@ -15,7 +15,7 @@ import pytest
 
 from loadgen.embedded.datadir import running_server
 from loadgen.embedded.postgres import postgres_processes_in
-from loadgen.embedded.usage import IDLE_S, may_go
+from loadgen.embedded.server_lifetime import IDLE_S, may_stop
 from tests.process.embedded_commands import SERVE, Found
 from tests.process.served import Refused, Server, Wire, serving
 from tests.processes import PATIENCE_S, ROOT, VARIANTS, alive, run_as, wait_until
@@ -163,7 +163,7 @@ def test_without_a_reader_for_its_address_it_ends_and_leaves_nothing(home):
     ],
 )
 def test_a_server_without_a_starter_goes_when_nobody_uses_it(holders, sessions, idle_s, goes):
-    assert may_go(holders=holders, sessions=sessions, idle_s=idle_s) is goes
+    assert may_stop(holders=holders, sessions=sessions, idle_s=idle_s) is goes
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from loadgen.embedded.datadir import DataDir
-from loadgen.embedded.postgres import STATEMENT_ROLE, SUPERUSER, Postgres
+from loadgen.embedded.postgres import STATEMENT_ROLE, SUPERUSER, PostgresServer
 from tests.process.served import Wire, serving
 
 LONG = "A_NAME_LONGER_THAN_WHAT_THE_DATABASE_BELOW_CAN_HOLD_" * 3  # 156 bytes; PostgreSQL stops at 63
@@ -131,7 +131,7 @@ async def make_functions_older(path: Path) -> None:
     """As if the functions had been made with other parameter names, which PostgreSQL does not let one replace, and all
     objects by the superuser, as there was no other role."""
     with DataDir.claim(path) as data_dir:
-        postgres = Postgres(data_dir, max_connections=20)
+        postgres = PostgresServer(data_dir, max_connections=20)
         await postgres.start()
         connection = await asyncpg.connect(**postgres.connect_kwargs(SUPERUSER))
         renamed = await connection.execute(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.migrations import migrations
+from loadgen.control.setup.migrations import migrations
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, reachable_directory
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from loadgen.clock import SystemClock
-from loadgen.control import run_leases
+from loadgen.control.tables import run_leases
 from loadgen.errors import ConfigurationError
-from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
+from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
 from orchestrator.spawn.spcs import SpcsSpawner
-from orchestrator.spawn.spcs_job import Job
+from orchestrator.spawn.spcs_service import SpcsJob
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, wait_until
@@ -205,7 +205,7 @@ class Yard:
         self.name = f"{plane.place.database}.CONTROL.LOADGEN_YARD"
 
     def spawner(self) -> SpcsSpawner:
-        job = Job(name="LOADGEN_YARD", compute_pool="P", image=IMAGE, warehouse=None, environment={})
+        job = SpcsJob(name="LOADGEN_YARD", compute_pool="P", image=IMAGE, warehouse=None, environment={})
         return SpcsSpawner(
             self.plane.place, job, self.folder, clock=SystemClock(), environ=self.plane.environ, poll_s=0.05
         )
@@ -250,8 +250,8 @@ def test_containers_that_end_are_seen_with_what_they_said_last(yard, caplog):
 
     wait_until(lambda: len(spawner.ended()) == 2, "both ends are seen")
     assert set(spawner.ended()) == {
-        WorkerEnd(worker_id="worker-0", code=0),
-        WorkerEnd(worker_id="worker-1", code=4, last_lines=("first of 1", "last of 1")),
+        ProcessEnd(worker_id="worker-0", code=0),
+        ProcessEnd(worker_id="worker-1", code=4, last_lines=("first of 1", "last of 1")),
     }
     spawner.close()
     spawner.close()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_bench import MEASURES, Bench, Program, benched, history
 from tests.processes import wait_until
@@ -75,9 +75,6 @@ def test_a_run_is_led_on_in_the_middle_of_its_measurement(bench: Bench, server: 
     workers = [bench.worker(line) for line in commands(run)]
     run.wait_for(MEASURES)
     run.kill()
-    refused = recover(bench, run.run_id)
-    assert refused.ended() == 75, refused.said
-    assert "which led it, is gone: it can be recovered in " in refused.said
     bench.expire(run.run_id)
 
     both = [recover(bench, run.run_id), recover(bench, run.run_id)]

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadgen.cli.baseline import check_baseline, judged, wants_second_run
+from loadgen.cli.baseline import check_baseline, judge_against_baseline, wants_second_run
 from loadgen.cli.main import main
-from loadgen.control import run_status, test_results, warehouse_poll_snapshots
-from loadgen.control.run_status import NewRun, Run
-from loadgen.control.test_results import ResultRow
-from loadgen.control.warehouse_poll_snapshots import WarehousePoll
+from loadgen.control.tables import run_status, test_results, warehouse_poll_snapshots
+from loadgen.control.tables.run_status import NewRun, Run
+from loadgen.control.tables.test_results import ResultRow
+from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import UsageError
 from loadgen.scenario.frozen import freeze, template_id
 from loadgen.scenario.read import parse_scenario
@@ -211,7 +211,7 @@ def check_suspected(nights: Nights) -> dict[str, Any]:
     assert data["left_out"] == {"are INVALID": 1, "are FAILED": 1}
     (other,) = data["other_series"]
     assert {one["key"] for one in other["differs_in"]} == {"load.connections"}
-    suspected = judged("trend", place, first)
+    suspected = judge_against_baseline("trend", place, first)
     assert (suspected["exit_code"], suspected["baseline"]["verdict"]) == (0, "suspected")
     assert wants_second_run(suspected)
     return first
@@ -230,12 +230,14 @@ def check_confirmed(nights: Nights, first: dict[str, Any], page: Path) -> dict[s
         "environment.server": {"from": "10.1.0", "to": "10.2.0"},
         "warehouse.generation": {"from": "1", "to": "2"},
     }
-    confirmed = judged("trend", place, second)
+    confirmed = judge_against_baseline("trend", place, second)
     assert (confirmed["verdict"], confirmed["exit_code"]) == ("failed", 11)
     assert confirmed["exit_reason"].startswith("trend: regression: p95 +")
     assert not wants_second_run(confirmed)
-    assert judged("trend", place, {**second, "exit_code": 10})["exit_code"] == 10  # a threshold comes first
-    strange = judged("trend", place, {**second, "scenario": "renamed"})
+    assert (
+        judge_against_baseline("trend", place, {**second, "exit_code": 10})["exit_code"] == 10
+    )  # a threshold comes first
+    strange = judge_against_baseline("trend", place, {**second, "scenario": "renamed"})
     assert (strange["verdict"], strange["exit_code"]) == ("error", 2)
     assert strange["exit_reason"] == "trend: not judged: scenario renamed has no run with a result"
     code, out, errors = nights.trend("orders", "--html", str(page))
@@ -251,7 +253,7 @@ def check_known(nights: Nights, second: dict[str, Any]) -> None:
     nights.run(52.0, driver="5.3.0", generation="2", server="10.2.0")
     code, data = nights.json("orders")
     assert (code, data["verdict"]) == (0, "steady")
-    assert judged("trend", place, second)["exit_code"] == 11  # as it was that night
+    assert judge_against_baseline("trend", place, second)["exit_code"] == 11  # as it was that night
 
 
 def check_new_series(nights: Nights) -> None:
@@ -271,7 +273,7 @@ def check_lower_bounds(nights: Nights) -> None:
     code, data = nights.json("orders")
     assert (code, data["verdict"]) == (0, "undecided")
     assert data["reason"].startswith("p95 is at least 30.00 ms: statements timed out or were cancelled")
-    assert judged("trend", place, low)["baseline"]["verdict"] == "undecided"
+    assert judge_against_baseline("trend", place, low)["baseline"]["verdict"] == "undecided"
     nights.run(90.0, driver="6.0.0", at_least=True)
     code, data = nights.json("orders")
     assert (code, data["verdict"]) == (0, "suspected")
@@ -311,14 +313,14 @@ def test_a_run_is_set_beside_the_one_that_was_named(nights: Nights, capsys: pyte
     elsewhere = store.run("20261116-0200-orders-cccc", warehouse="BIG_WH")
 
     assert check_baseline("latest~2", place) == first
-    worse = judged(first, place, summary_of(slow, 48.0, 8, "5.2.0", "COMPLETED", ()))
+    worse = judge_against_baseline(first, place, summary_of(slow, 48.0, 8, "5.2.0", "COMPLETED", ()))
     assert (worse["verdict"], worse["exit_code"]) == ("failed", 11)
     assert worse["exit_reason"].startswith(f"baseline {first}: worse: p")
-    better = judged(slow, place, summary_of(first, 40.0, 8, "5.2.0", "COMPLETED", ()))
+    better = judge_against_baseline(slow, place, summary_of(first, 40.0, 8, "5.2.0", "COMPLETED", ()))
     assert (better["verdict"], better["exit_code"], better["exit_reason"]) == ("passed", 0, "done")
     assert better["baseline"]["verdict"] == "better"
-    other = judged(first, place, summary_of(elsewhere, 40.0, 8, "5.2.0", "COMPLETED", ()))
+    other = judge_against_baseline(first, place, summary_of(elsewhere, 40.0, 8, "5.2.0", "COMPLETED", ()))
     assert (other["verdict"], other["exit_code"]) == ("error", 2)
     assert other["exit_reason"] == f"baseline {first}: not comparable: they differ in target.warehouse"
     stopped = summary_of(slow, 48.0, 8, "5.2.0", "CANCELLED", ())
-    assert judged(first, place, stopped) == stopped
+    assert judge_against_baseline(first, place, stopped) == stopped

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadgen.control.run_leases import Term
-from loadgen.control.run_status import Target
-from loadgen.model.event import Address, Scope, SetPhase, SetWorkerTarget, Start
+from loadgen.control.tables.run_leases import Lease
+from loadgen.control.tables.run_status import ConnectionTarget
+from loadgen.model.event import EventScope, Recipient, SetPhase, SetWorkerTarget, Start
 from loadgen.model.run import Phase, RunStatus
 from tests.embedded_server import EmbeddedServer
 from tests.process.worker_driver import Led, Stage, Worker, adds_up, staged
@@ -108,9 +108,9 @@ def test_targets_by_event_by_row_and_for_others(stage: Stage) -> None:
     _opened(run, worker, 8)
 
     for address, connections in (
-        (Address(scope=Scope.WORKER, worker_id="worker-0"), 3),
-        (Address(scope=Scope.WORKER_GROUP, worker_group_id=0), 4),
-        (Address(), 2),
+        (Recipient(scope=EventScope.WORKER, worker_id="worker-0"), 3),
+        (Recipient(scope=EventScope.WORKER_GROUP, worker_group_id=0), 4),
+        (Recipient(), 2),
     ):
         run.emit(SetWorkerTarget(target_connections=connections), address)
         _opened(run, worker, connections)
@@ -122,14 +122,14 @@ def test_targets_by_event_by_row_and_for_others(stage: Stage) -> None:
         run.next_sequence_id,
         f"{run.run_id}-dance",
     )
-    run.emit(SetWorkerTarget(target_connections=7), Address(scope=Scope.WORKER, worker_id="worker-7"))
+    run.emit(SetWorkerTarget(target_connections=7), Recipient(scope=EventScope.WORKER, worker_id="worker-7"))
     last = run.emit(SetWorkerTarget(target_connections=6))
     _opened(run, worker, 6)
     assert run.beat().last_sequence_id == last
     wait_until(lambda: any("DANCE" in line for line in run.logs("WARNING")), "the strange event is told")
     # Events that never arrived: the row alone says it.
-    unseen = run.emit(SetWorkerTarget(target_connections=7), Address(scope=Scope.WORKER, worker_id="worker-7"))
-    run.targets = {"worker-0": Target(target_connections=5, sequence_id=unseen)}
+    unseen = run.emit(SetWorkerTarget(target_connections=7), Recipient(scope=EventScope.WORKER, worker_id="worker-7"))
+    run.targets = {"worker-0": ConnectionTarget(target_connections=5, sequence_id=unseen)}
     run.publish()
     _opened(run, worker, 5)
     run.move(RunStatus.RUNNING, Phase.MEASUREMENT)
@@ -152,7 +152,7 @@ def test_targets_by_event_by_row_and_for_others(stage: Stage) -> None:
     assert all(adds_up(window) for window in run.seen().windows)
 
 
-def _emit_late(stage: Stage, run: Led, term: Term, command: SetWorkerTarget) -> None:
+def _emit_late(stage: Stage, run: Led, term: Lease, command: SetWorkerTarget) -> None:
     """An event of a term that is over, as if it had been held up on its way."""
     stage.plane.change(
         "INSERT INTO RUN_CONTROL_EVENTS (RUN_ID, SEQUENCE_ID, EVENT_ID, EPOCH, EVENT_TYPE, EVENT_DATA, CREATED_AT)"

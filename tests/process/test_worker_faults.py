@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from loadgen.control.run_status import server_time
-from loadgen.control.worker_heartbeats import Beat
+from loadgen.control.tables.run_status import server_time
+from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat
 from loadgen.metrics.outcome import Outcome
 from loadgen.model.run import Phase, RunStatus
 from tests.embedded_server import EmbeddedServer
@@ -69,6 +69,10 @@ def test_every_fault_of_the_target_is_one_failed_sample(stage: Stage, server: Em
     assert adds_up(window)
     assert window.counts.failed == expected
     assert window.counts.cancelled == window.counts.skipped == 0
+    # Whoever gave up on it, the one without an answer took at least as long; what failed sooner says nothing of times.
+    cut_off = window.tally.whole.cut_off.response
+    assert (cut_off.count, window.tally.whole.responses[1].count) == (1, 1)
+    assert cut_off.min_ns >= 1_000_000_000
     done = [line for line in run.history(Phase.MEASUREMENT) if not line["error_code"]]
     # Cut and lost answers were executed all the same; here they have failed.
     assert len(done) == window.counts.succeeded + 8
@@ -359,7 +363,7 @@ def test_what_does_not_end_is_cancelled_on_the_server(stage: Stage, server: Embe
     wait_until(lambda: server.ask("/__loadgen/stats")["open_sessions"] <= before + 1, "sessions are closed")
 
 
-def _executes(statements: int) -> Callable[[Beat], bool]:
+def _executes(statements: int) -> Callable[[WorkerHeartbeat], bool]:
     return lambda beat: beat.active_connections == statements
 
 

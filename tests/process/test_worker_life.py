@@ -12,13 +12,13 @@ import psutil
 import pytest
 
 from loadgen.cli.run_record import worker_seconds
-from loadgen.control import run_status, worker_metrics_snapshots
-from loadgen.control.worker_heartbeats import Beat
+from loadgen.control.tables import run_status, worker_metrics_snapshots
+from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat
 from loadgen.metrics.histogram import EMPTY
-from loadgen.metrics.live import read_live
-from loadgen.model.event import Address, Scope, SetPhase, Stop
+from loadgen.metrics.live_metrics import read_live
+from loadgen.model.event import EventScope, Recipient, SetPhase, Stop
 from loadgen.model.run import Phase, RunStatus
-from loadgen.tui.history import coarse
+from loadgen.tui.history import coarsen_second
 from tests.control_plane import patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.worker_driver import GET, NAP, Led, Stage, Worker, adds_up, staged
@@ -91,14 +91,14 @@ def test_a_run_from_start_to_end(stage: Stage) -> None:
     _nothing_is_left(worker, stage, before)
 
 
-def _beat_tells_what_is_stored(run: Led, beat: Beat) -> None:
+def _beat_tells_what_is_stored(run: Led, beat: WorkerHeartbeat) -> None:
     """So a view that reads beats and one that reads the tables show the same seconds."""
     told = read_live(beat.live_metrics or "").seconds
     stored = {one.ended_at: one for one in worker_seconds(worker_metrics_snapshots.read(run.plane.session, run.run_id))}
 
     assert told
     for second in told:
-        row = coarse(stored[second.ended_at])
+        row = coarsen_second(stored[second.ended_at])
         assert (row.seconds, row.phase) == (second.seconds, second.phase)
         assert {name: row.statements[name] for name in second.statements} == second.statements
         assert row.response == reduce(add, second.times.values(), EMPTY)
@@ -146,8 +146,8 @@ def test_a_waiting_worker_obeys_every_way_to_end(stage: Stage) -> None:
     runs["STOPPING"].move(RunStatus.STOPPING, Phase.COOLDOWN)
     runs["FAILED"].move(RunStatus.FAILED)
     workers["SIGTERM"].signal(signal.SIGTERM)
-    other.emit(Stop(reason="not you", drain_timeout_s=1), Address(scope=Scope.WORKER, worker_id="worker-1"))
-    other.emit(Stop(reason="nor you", drain_timeout_s=1), Address(scope=Scope.WORKER_GROUP, worker_group_id=1))
+    other.emit(Stop(reason="not you", drain_timeout_s=1), Recipient(scope=EventScope.WORKER, worker_id="worker-1"))
+    other.emit(Stop(reason="nor you", drain_timeout_s=1), Recipient(scope=EventScope.WORKER_GROUP, worker_group_id=1))
 
     for name in ("STOP", "CANCELLING", "STOPPING", "FAILED", "SIGTERM"):
         assert workers[name].exit_code() == 0, (name, workers[name].said)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.run_status import server_time
+from loadgen.control.tables.run_status import server_time
 from loadgen.model.event import SetWorkerTarget
 from loadgen.model.run import Phase
 from tests.embedded_server import EmbeddedServer

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from loadgen.control import query_executions
-from loadgen.metrics.edges import LOWEST_NS, IntArray
+from loadgen.control.tables import query_executions
+from loadgen.metrics.buckets import LOWEST_NS, IntArray
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.percentile import PERCENTILES, exact_quantile_ns, quantile
-from loadgen.metrics.result import WindowResult, merge
 from loadgen.metrics.tally import StatementTally
+from loadgen.metrics.window import WindowResult, merge
 from loadgen.model.event import SetPhase
 from loadgen.model.run import Phase, RunStatus
 from loadgen.units import NS_PER_MS, NS_PER_S

@@ -19,7 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from loadgen.control import (
+from loadgen.control.tables import (
     query_executions,
     run_control_events,
     run_status,
@@ -28,20 +28,20 @@ from loadgen.control import (
     window_results,
     worker_heartbeats,
 )
-from loadgen.control.run_leases import Term
-from loadgen.control.run_status import Move, Rollup, Target
-from loadgen.control.test_results import ResultRow
-from loadgen.control.worker_heartbeats import Beat
-from loadgen.metrics.document import WindowRow, read_window
-from loadgen.metrics.live import read_live
-from loadgen.metrics.result import WindowResult
+from loadgen.control.tables.run_leases import Lease
+from loadgen.control.tables.run_status import ConnectionTarget, RunRollup, StatusChange
+from loadgen.control.tables.test_results import ResultRow
+from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat
+from loadgen.metrics.live_metrics import read_live
+from loadgen.metrics.window import WindowResult
+from loadgen.metrics.window_codec import EncodedWindow, read_window
 from loadgen.model.counts import Counts
-from loadgen.model.event import EVERYBODY, Address, Sayable, Start, Stop
+from loadgen.model.event import ALL_WORKERS, KnownCommand, Recipient, Start, Stop
 from loadgen.model.run import Phase, RunStatus
 from loadgen.scenario.frozen import freeze, template_id
 from loadgen.scenario.read import read_scenario
 from loadgen.scenario.workers import with_workers
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, ROOT, wait_until
@@ -234,9 +234,9 @@ class Led:
                 workers=workers,
             ),
         )
-        self.term: Term = self.plane.claim(self.run_id, ttl_s=600)
+        self.term: Lease = self.plane.claim(self.run_id, ttl_s=600)
         self.status, self.phase = RunStatus.PREPARED, Phase.PREPARING
-        self.targets: dict[str, Target] = {}
+        self.targets: dict[str, ConnectionTarget] = {}
         self.next_sequence_id = 1
 
     # --- processes ---------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Led:
 
     def move(self, to: RunStatus, phase: Phase | None = None) -> None:
         to_phase = phase or self.phase
-        step = Move(status=self.status, phase=self.phase, to=to, to_phase=to_phase, reason="test")
+        step = StatusChange(status=self.status, phase=self.phase, to=to, to_phase=to_phase, reason="test")
         assert run_status.move(self.plane.session, patience(), self.term, step)
         self.status, self.phase = to, to_phase
 
@@ -270,7 +270,7 @@ class Led:
         self.move(RunStatus.RUNNING, phase or first)
         self.emit(Start(expected_workers=self.workers))
 
-    def emit(self, command: Sayable, address: Address = EVERYBODY) -> int:
+    def emit(self, command: KnownCommand, address: Recipient = ALL_WORKERS) -> int:
         new = run_control_events.NewEvent(command=command, address=address)
         number = run_control_events.emit(self.plane.session, patience(), self.term, new).sequence_id
         self.next_sequence_id = number + 1
@@ -278,7 +278,7 @@ class Led:
         return number
 
     def publish(self) -> None:
-        rollup = Rollup(targets=self.targets, next_sequence_id=self.next_sequence_id)
+        rollup = RunRollup(targets=self.targets, next_sequence_id=self.next_sequence_id)
         assert run_status.publish(self.plane.session, self.term, rollup)
 
     def stop(self, drain_s: float = 20.0) -> None:
@@ -294,12 +294,12 @@ class Led:
 
     # --- what can be seen --------------------------------------------------------------------------------------------
 
-    def beat(self, worker_id: str = "worker-0") -> Beat:
+    def beat(self, worker_id: str = "worker-0") -> WorkerHeartbeat:
         beat = self._beat(worker_id)
         assert beat is not None, f"{worker_id} has not registered"
         return beat
 
-    def _beat(self, worker_id: str) -> Beat | None:
+    def _beat(self, worker_id: str) -> WorkerHeartbeat | None:
         row = worker_heartbeats.find(self.plane.session, self.run_id, worker_id)
         return None if row is None else row.beat
 
@@ -309,15 +309,19 @@ class Led:
         return Counts() if said is None else read_live(said).totals
 
     def wait_beat(
-        self, condition: Callable[[Beat], bool], what: str, worker: Worker | None = None, worker_id: str = "worker-0"
-    ) -> Beat:
-        def look() -> Beat | None:
+        self,
+        condition: Callable[[WorkerHeartbeat], bool],
+        what: str,
+        worker: Worker | None = None,
+        worker_id: str = "worker-0",
+    ) -> WorkerHeartbeat:
+        def look() -> WorkerHeartbeat | None:
             beat = self._beat(worker_id)
             return beat if beat is not None and condition(beat) else None
 
         return wait_until(look, what, unless=None if worker is None else worker.gone)
 
-    def wait_status(self, status: str, worker: Worker | None = None, worker_id: str = "worker-0") -> Beat:
+    def wait_status(self, status: str, worker: Worker | None = None, worker_id: str = "worker-0") -> WorkerHeartbeat:
         return self.wait_beat(lambda beat: beat.status == status, f"{worker_id} is {status}", worker, worker_id)
 
     def wait_dead(self) -> str:
@@ -379,9 +383,9 @@ def staged(server: EmbeddedServer, **more: Any) -> Iterator[Stage]:
         stage.close()
 
 
-def _window(row: window_results.WindowResult) -> WindowResult:
+def _window(row: window_results.WindowResultRow) -> WindowResult:
     return read_window(
-        WindowRow(
+        EncodedWindow(
             window_id=row.window_id,
             phase=row.phase.value,
             step_id=row.step_id,

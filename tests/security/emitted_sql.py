@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from loadgen.embedded import dialect, names
-from loadgen.embedded.catalog import Catalog, Column, Database, Schema, Table
-from loadgen.embedded.functions import FUNCTIONS, Function
-from loadgen.embedded.plan import Planner
-from loadgen.embedded.types import declared
+from loadgen.embedded import postgres_names
+from loadgen.embedded.catalog import Catalog, CatalogColumn, CatalogDatabase, CatalogSchema, CatalogTable
+from loadgen.embedded.functions import FUNCTIONS, SqlFunction
+from loadgen.embedded.sql_types import declared
+from loadgen.embedded.translate import dialect
+from loadgen.embedded.translate.planner import Planner
 
 PLACES = 6  # literals and names that one template can hold
 LITERALS = tuple(f"literal {number}" for number in range(PLACES))
@@ -62,7 +63,7 @@ CLAUSES = (
 )  # fmt: skip
 
 
-def calls_of(function: Function) -> Iterator[str]:
+def calls_of(function: SqlFunction) -> Iterator[str]:
     """Calls of a function in all the surroundings it may have, with few arguments and with many."""
     most = function.least + 3 if function.most is None else min(function.most, function.least + 3)
     for count in {function.least, most}:
@@ -97,11 +98,11 @@ def filled(template: str, literals: tuple[str, ...], identifiers: tuple[str, ...
 
 
 def planner() -> Planner:
-    column = Column(name="C", type=declared("VARCHAR", []))
+    column = CatalogColumn(name="C", type=declared("VARCHAR", []))
     catalog = Catalog()
-    catalog.databases["D"] = Database("D", schemas={"S": Schema("D", "S")})
+    catalog.databases["D"] = CatalogDatabase("D", schemas={"S": CatalogSchema("D", "S")})
     for name, hybrid in (("T", False), ("H", True)):
-        table = Table(database="D", schema="S", name=name, hybrid=hybrid, columns=(column,))
+        table = CatalogTable(database="D", schema="S", name=name, hybrid=hybrid, columns=(column,))
         catalog.databases["D"].schemas["S"].tables[name] = table
     return Planner(catalog)
 
@@ -154,7 +155,7 @@ def read(sql: str) -> Read:
 def replaced(marked: Read, literals: tuple[str, ...], identifiers: tuple[str, ...]) -> Read:
     """What a statement with markers has to become with these in their places."""
     constants = dict(zip(LITERALS, literals, strict=True)) | dict(zip(IDENTIFIERS, identifiers, strict=True))
-    known = {marker: names.stored(name) for marker, name in zip(IDENTIFIERS, identifiers, strict=True)}
+    known = {marker: postgres_names.stored(name) for marker, name in zip(IDENTIFIERS, identifiers, strict=True)}
     return Read(
         tuple(constants.get(text, text) for text in marked.literals),
         tuple(known.get(name, name) for name in marked.names),

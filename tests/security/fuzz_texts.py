@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sqlglot import exp
 from sqlglot.dialects.snowflake import Snowflake
 
-from loadgen.embedded import dialect
 from loadgen.embedded.functions import FUNCTIONS
+from loadgen.embedded.translate import dialect
 from tests.processes import ROOT
 from tests.security.emitted_sql import CALLS, CLAUSES, filled
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import asyncpg
 
-from loadgen.embedded.backends import SEARCH_PATH
+from loadgen.embedded.backend_pool import SEARCH_PATH
 from loadgen.embedded.postgres import DATABASE, PORT, STATEMENT_ROLE, socket_dir_of
 
 

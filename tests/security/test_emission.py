@@ -13,10 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loadgen.embedded import dialect, names
-from loadgen.embedded.emit import Emitter, part_names
-from loadgen.embedded.failure import SqlError
+from loadgen.embedded import postgres_names
 from loadgen.embedded.functions import FUNCTIONS, normal_unit
+from loadgen.embedded.sql_errors import SqlError
+from loadgen.embedded.translate import dialect
+from loadgen.embedded.translate.emitter import Emitter, part_names
 from tests.security.emitted_sql import (
     CALLS,
     CLAUSES,
@@ -123,7 +124,9 @@ def test_every_node_and_every_part_of_a_query_stands_in_a_statement():
 @settings(max_examples=150)
 @given(st.lists(st.tuples(texts, texts.filter(bool)), min_size=1, max_size=5))
 def test_the_lexical_rules_are_postgresqls(postgres, columns):
-    sql = "SELECT " + ", ".join(f"{names.literal(text)}::text AS {names.quoted(name)}" for text, name in columns)
+    sql = "SELECT " + ", ".join(
+        f"{postgres_names.literal(text)}::text AS {postgres_names.quoted(name)}" for text, name in columns
+    )
 
     found = read(sql)
 

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from loadgen.cli.embedded_server import embedded_server
 from loadgen.embedded import wire as protocol
 from loadgen.embedded.app import GONE_GRACE_S, TOO_MANY_SESSIONS, App
+from loadgen.embedded.authentication import PASSWORD_FILE, Authenticator, load_or_create_password
+from loadgen.embedded.client import embedded_server
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE
-from loadgen.embedded.entrance import PASSWORD_FILE, Entrance, keep_password
-from loadgen.embedded.failure import SqlError
-from loadgen.embedded.session import Sessions
+from loadgen.embedded.session import ServerSessions
+from loadgen.embedded.sql_errors import SqlError
 from loadgen.errors import EmbeddedServerError
 from loadgen.log import Secret
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE, find_profile
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE, find_profile
 from tests.embedded_server import EmbeddedServer
 from tests.process.served import Refused, Server, Wire, serving
 from tests.processes import PATIENCE_S, reachable_directory, wait_until
@@ -121,25 +121,25 @@ def test_a_command_without_the_password_says_what_to_set(guarded: Server, tmp_pa
 
 
 def test_the_password_stays_the_same_over_restarts(tmp_path: Path):
-    first, second = keep_password(tmp_path), keep_password(tmp_path)
+    first, second = load_or_create_password(tmp_path), load_or_create_password(tmp_path)
 
     assert first.reveal() == second.reveal()
     assert first.reveal() not in repr(first)
-    assert Entrance(first).accepts(second.reveal())
+    assert Authenticator(first).accepts(second.reveal())
 
 
 def test_a_password_file_that_others_could_read_or_plant_is_refused(tmp_path: Path):
     path = tmp_path / PASSWORD_FILE
-    password = keep_password(tmp_path).reveal()
+    password = load_or_create_password(tmp_path).reveal()
     path.chmod(0o644)
     with pytest.raises(EmbeddedServerError, match="not yours alone"):
-        keep_password(tmp_path)
+        load_or_create_password(tmp_path)
     path.rename(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").chmod(0o600)
     path.symlink_to(tmp_path / "elsewhere")
 
     with pytest.raises(EmbeddedServerError, match="cannot read the password file"):
-        keep_password(tmp_path)
+        load_or_create_password(tmp_path)
     environ = {EMBEDDED_ADDRESS: "127.0.0.1:1", EMBEDDED_PASSWORD_FILE: str(path)}
     with pytest.raises(Exception, match="cannot read the password file"):
         find_profile("embedded", environ=environ)
@@ -147,7 +147,7 @@ def test_a_password_file_that_others_could_read_or_plant_is_refused(tmp_path: Pa
     path.write_text("known\n")
     path.chmod(0o600)
     with pytest.raises(EmbeddedServerError, match="no password of this server"):
-        keep_password(tmp_path)
+        load_or_create_password(tmp_path)
     assert password not in str(os.environ)
 
 
@@ -179,7 +179,7 @@ def test_a_body_before_login_must_be_small(server: EmbeddedServer):
 
 def test_one_session_too_many_is_refused_and_idle_ones_go_first():
     class Executor:
-        sessions = Sessions(limit=2)
+        sessions = ServerSessions(limit=2)
 
         async def close(self, session: Any) -> None:
             self.sessions.close(session)
@@ -187,7 +187,7 @@ def test_one_session_too_many_is_refused_and_idle_ones_go_first():
     app = App.__new__(App)
     app.executor = Executor()  # type: ignore[assignment]
     for _ in range(2):
-        app.executor.sessions.open("A", "R", {})
+        app.executor.sessions.open("A", "R", {}).executed = True
 
     with pytest.raises(SqlError) as caught:
         asyncio.run(app._make_room())

@@ -15,9 +15,9 @@ import pytest
 
 from loadgen.cli.main import main
 from loadgen.cli.report_files import RENDERERS
-from loadgen.control import schedules
-from loadgen.control.run_queue import NewQueued
-from loadgen.control.schedules import NewSchedule
+from loadgen.control.tables import schedules
+from loadgen.control.tables.run_queue import QueueRequest
+from loadgen.control.tables.schedules import NewSchedule
 from loadgen.model.schedule import Overlap
 from tests.contract.queue_builders import Queue
 from tests.contract.test_report import finished_run
@@ -80,7 +80,7 @@ class Tables:
         self.queue_id = queue.add(requires=("zone=eu",))
         queue.runner("zone=eu", worker_id="host-1")
         assert queue.claim("host-1", "zone=eu") is not None
-        wanted = NewQueued(name="orders", scenario="version: 1", files={}, target="embedded/WH")
+        wanted = QueueRequest(name="orders", scenario="version: 1", files={}, target="embedded/WH")
         self.schedule = "nightly"
         made = NewSchedule(
             name=self.schedule, cron="0 2 * * *", timezone="UTC", max_catchup=1, overlap=Overlap.QUEUE, wanted=wanted

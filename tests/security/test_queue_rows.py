@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -14,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from loadgen.cli.allowed import Allowed
+from loadgen.cli.allowed import HostPermissions
 from loadgen.cli.main import main
-from loadgen.control import run_queue, run_status, schedules
-from loadgen.control.pool_workers import PoolWorkerIdentity
-from loadgen.control.records import RowUnreadable, parse_row
-from loadgen.control.run_queue import NewQueued, Queued
-from loadgen.control.schedules import NewSchedule
+from loadgen.control.rows import RowUnreadable, parse_row
+from loadgen.control.tables import run_queue, run_status, schedules
+from loadgen.control.tables.pool_workers import PoolWorkerIdentity
+from loadgen.control.tables.run_queue import QueuedRun, QueueRequest
+from loadgen.control.tables.schedules import NewSchedule
 from loadgen.model.queue import QueueStatus
 from loadgen.model.schedule import Overlap
-from orchestrator.pool.runner import Runner, RunnerSettings
-from orchestrator.pool.upkeep import Upkeep
-from orchestrator.scheduler import tick
+from orchestrator.nightly.queue_maintenance import QueueMaintenance
+from orchestrator.nightly.runner import Runner, RunnerSettings
+from orchestrator.nightly.scheduler import fire_due_schedules
 from tests.control_plane import ControlPlane, patience
 from tests.processes import wait_until
 from tests.security.hostile_rows import TABLES, numbers, plant, plant_all
@@ -107,19 +108,23 @@ def test_rows_that_cannot_be_read_are_named(empty, ask):
 def test_a_row_of_wrong_types_is_unreadable_or_right(value):
     good = list(TABLES["RUN_QUEUE"].values())
     columns = [name.lower() for name in TABLES["RUN_QUEUE"]]
-    row = [good[columns.index(name)] if name in columns else 0 for name in Queued.__slots__]
+    row = [good[columns.index(name)] if name in columns else 0 for name in QueuedRun.__slots__]
 
-    for number, name in enumerate(Queued.__slots__):
+    for number, name in enumerate(QueuedRun.__slots__):
         changed = (*row[:number], value, *row[number + 1 :])
         read: Any = None
         with suppress(RowUnreadable):
-            read = parse_row("RUN_QUEUE", Queued, changed)
+            read = parse_row("RUN_QUEUE", QueuedRun, changed)
         assert read is None or isinstance(getattr(read, name), (str, int, tuple, datetime, type(None)))
 
 
 # --- runners ---------------------------------------------------------------------------------------------------------
 
-FILES = ("{", "[]", "7", '{"a": 1}', '{"/judging": "{"}', '{"/judging": "{\\"x\\": 1}"}', '{"../../x.csv": "k"}')
+FILES = (
+    *("{", "[]", "7", '{"a": 1}', '{"/judging": "{"}', '{"/judging": "{\\"x\\": 1}"}', '{"../../x.csv": "k"}'),
+    *(json.dumps(files) for files in ({"a" * 300 + ".csv": "x"}, {"a": "x", "a/b": "y"}, {"a/b": "x", "a": "y"})),
+    json.dumps({"a/" * 3_000 + "b": "x"}),
+)
 
 
 def one_pass(plane: ControlPlane, folder: Path, until: Callable[[], bool], **settings: Any) -> None:
@@ -167,10 +172,25 @@ def test_a_runner_survives_hostile_rows_and_does_the_good_one(empty, tmp_path):
     )
 
 
+def test_the_files_of_a_queued_run_are_for_their_owner_only(empty, tmp_path):
+    program = ["sh", "-c", "exit 2"]  # what it said is kept
+    files = json.dumps({"values/keys.csv": "k"})
+    assert plant(empty, "RUN_QUEUE", OWNER=None, ENDED_AT=None, FILES=files)
+    before = os.umask(0o022)
+    try:
+        one_pass(empty, tmp_path, lambda: status_of(empty, "good")[0] == "FAILED", program=program)
+    finally:
+        os.umask(before)
+
+    made = list((tmp_path / ".queue").rglob("*"))
+    assert {"scenario.yaml", "keys.csv", "in", "out", "stdout"} <= {path.name for path in made}
+    assert [path for path in (tmp_path / ".queue", *made) if path.stat().st_mode & 0o077] == []
+
+
 def test_what_the_queue_says_of_an_attempt_need_not_be_known_to_settle_it(empty, clock):
     assert plant(empty, "RUN_QUEUE", STATUS="NAPPING", EPOCH=1)
     assert plant(empty, "RUN_ATTEMPTS", STATUS="RUNNING", ENDED_AT=None)
-    upkeep = Upkeep(empty.open("queue"), (), share=False, poll_s=1.0, clock=clock)
+    upkeep = QueueMaintenance(empty.open("queue"), (), share=False, poll_s=1.0, clock=clock)
 
     upkeep.step()
 
@@ -183,7 +203,7 @@ def test_a_run_of_a_queue_is_told_what_it_may_use(empty, tmp_path):
     words = tmp_path / "words"
     program = ["sh", "-c", 'printf "%s\\n" "$@" > ' + str(words), "sh"]
     assert plant(empty, "RUN_QUEUE", OWNER=None, ENDED_AT=None, CONNECTION="--allow-command=sh")
-    options = ("--from-queue", *Allowed(connections=frozenset({"embedded"})).words)
+    options = ("--from-queue", *HostPermissions(connections=frozenset({"embedded"})).words)
 
     one_pass(empty, tmp_path, lambda: status_of(empty, "good")[0] == "COMPLETED", program=program, options=options)
 
@@ -196,7 +216,7 @@ def test_a_run_of_a_queue_is_told_what_it_may_use(empty, tmp_path):
 
 
 def add_schedule(plane: ControlPlane, name: str, **more: Any) -> str:
-    wanted = NewQueued(name="orders", scenario="version: 1", files={})
+    wanted = QueueRequest(name="orders", scenario="version: 1", files={})
     fields: dict[str, Any] = {"cron": "* * * * * *", "timezone": "UTC", "max_catchup": 1, "overlap": Overlap.QUEUE}
     schedule_id = schedules.add(plane.session, patience(), NewSchedule(name=name, wanted=wanted, **fields | more))
     plane.change("UPDATE SCHEDULES SET LAST_FIRE_AT = DATEADD(hour, -1, SYSDATE()) WHERE SCHEDULE_ID = ?", schedule_id)
@@ -217,7 +237,7 @@ def test_a_schedule_that_always_fails_neither_blocks_others_nor_fills_the_tick(e
         good,
     )
 
-    done = tick(empty.session, patience(), fires_max=100)
+    done = fire_due_schedules(empty.session, patience(), fires_max=100)
 
     assert {fired.schedule for fired in done.fired} == {"good"}
     assert {(complaint.schedule, complaint.is_new) for complaint in done.complaints} >= {("bad", True)}
@@ -233,7 +253,7 @@ def test_a_schedule_that_always_fails_neither_blocks_others_nor_fills_the_tick(e
 def test_a_signal_to_every_process_of_a_pool_queues_its_run_again(empty, tmp_path, number):
     """As systemd ends a service by default: the run gets the signal too, and may end before its runner hears of it."""
     queue_id = run_queue.add(
-        empty.session, patience(), NewQueued(name="orders", scenario="version: 1", files={})
+        empty.session, patience(), QueueRequest(name="orders", scenario="version: 1", files={})
     ).queue_id
     program = ["sh", "-c", f"kill -{number.value} $$; sleep 60"]
     fields: dict[str, Any] = {"hostname": "h", "pid": next(numbers), "version": "1", "task_queue": "Q"}
@@ -260,7 +280,7 @@ def test_a_signal_to_every_process_of_a_pool_queues_its_run_again(empty, tmp_pat
 
 def test_a_run_that_alone_gets_a_signal_is_cancelled(empty, tmp_path):
     queue_id = run_queue.add(
-        empty.session, patience(), NewQueued(name="orders", scenario="version: 1", files={})
+        empty.session, patience(), QueueRequest(name="orders", scenario="version: 1", files={})
     ).queue_id
 
     one_pass(

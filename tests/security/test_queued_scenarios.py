@@ -6,18 +6,18 @@ import json
 
 import pytest
 
-from loadgen.cli.allowed import Allowed, NotAllowed, admitted
+from loadgen.cli.allowed import HostPermissions, NotAllowed, apply_permissions
 from loadgen.cli.main import main
-from loadgen.cli.run import with_control_of_environment
-from loadgen.control.place import ControlPlace
+from loadgen.cli.run import with_control_plane_of_queue
+from loadgen.control.location import ControlPlaneLocation
 from loadgen.errors import ScenarioInvalid
 from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.scenario.frozen import template_id
+from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.scenario import Scenario
 
 SCENARIO = "version: 1\nname: orders\nconnection: embedded\nworkload: {statements: [{name: a, sql: SELECT 1}]}\n"
-EMBEDDED_ONLY = Allowed(connections=frozenset({"embedded"}))
+EMBEDDED_ONLY = HostPermissions(connections=frozenset({"embedded"}))
 
 
 def scenario_of(more: str = "", **environ: str) -> Scenario:
@@ -44,16 +44,16 @@ def test_no_variable_is_filled_in_that_was_not_allowed(text):
     ],
 )
 def test_what_was_not_allowed_is_refused_and_named(more, option):
-    allowed = Allowed(connections=frozenset({"embedded"}), webhooks=frozenset({"good.example"}))
+    allowed = HostPermissions(connections=frozenset({"embedded"}), webhooks=frozenset({"good.example"}))
 
     with pytest.raises(NotAllowed, match=option):
-        admitted(scenario_of(more, HOOK="x"), allowed, pytest.fail)
+        apply_permissions(scenario_of(more, HOOK="x"), allowed, pytest.fail)
 
 
 def test_a_webhook_is_allowed_by_its_host_and_a_command_by_its_exact_name():
     notify = "notify: [{webhook: '${HOOK}'}, {command: [say, x]}, {command: [/bin/say]}, {command: [say2]}]\n"
     scenario = scenario_of(notify, HOOK="https://Chat.Example:8443/secret")
-    allowed = Allowed.of_options(
+    allowed = HostPermissions.of_options(
         {
             "allow_variable": (),
             "allow_webhook": ("CHAT.example",),
@@ -65,7 +65,7 @@ def test_a_webhook_is_allowed_by_its_host_and_a_command_by_its_exact_name():
     )
     warned: list[str] = []
 
-    kept = admitted(scenario, allowed, warned.append)
+    kept = apply_permissions(scenario, allowed, warned.append)
 
     assert [one.command or str(one.webhook) for one in kept.notify] == [
         "https://Chat.Example:8443/secret",
@@ -123,8 +123,8 @@ def test_a_queued_run_is_recorded_where_its_queue_is(monkeypatch):
     own = scenario_of("control: {database: EVIL, warehouse: MINE_WH}\n")
     same = scenario_of("control: {connection: prod, database: BENCH}\n")
 
-    place = ControlPlace.of_scenario(with_control_of_environment(own))
+    place = ControlPlaneLocation.of_scenario(with_control_plane_of_queue(own))
 
     # The default warehouse is no wish of the pool's user.
-    assert place == ControlPlace(connection="prod", database="BENCH", schema="CONTROL", warehouse="MINE_WH")
-    assert template_id(with_control_of_environment(same)) == template_id(same)
+    assert place == ControlPlaneLocation(connection="prod", database="BENCH", schema="CONTROL", warehouse="MINE_WH")
+    assert template_id(with_control_plane_of_queue(same)) == template_id(same)

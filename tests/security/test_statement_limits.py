@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from loadgen.embedded import dialect, statement_limits
 from loadgen.embedded import result as results
 from loadgen.embedded.catalog import Catalog
-from loadgen.embedded.failure import SqlError
-from loadgen.embedded.plan import Planner
 from loadgen.embedded.server import RECURSION_MAX
+from loadgen.embedded.sql_errors import SqlError
+from loadgen.embedded.translate import dialect, statement_limits
+from loadgen.embedded.translate.planner import Planner
 from tests.embedded_server import EmbeddedServer
 from tests.process.served import Refused, Wire, serving
 from tests.processes import reachable_directory, wait_until
@@ -221,7 +221,7 @@ def test_many_long_arguments_end_with_the_budget(deep):
 
 def test_results_that_are_kept_for_later_do_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr(results, "KEPT_CHARACTERS_MAX", 1_000)
-    kept = results.KeptResults()
+    kept = results.ResultCache()
 
     for number in range(10):
         kept.keep(f"id {number}", "me", results.status("x" * 300))
@@ -231,8 +231,61 @@ def test_results_that_are_kept_for_later_do_not_fill_the_memory(monkeypatch):
     assert not is_kept(kept, "too long alone")
 
 
-def is_kept(kept: results.KeptResults, query_id: str) -> bool:
+def is_kept(kept: results.ResultCache, query_id: str) -> bool:
     try:
         return bool(kept.get(query_id, "me").rows)
     except SqlError:
         return False
+
+
+# --- arguments of SYSTEM$ functions and of table functions -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT SYSTEM$CANCEL_QUERY(REPEAT('a', 130000000))",
+        "SELECT * FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY_BY_USER(USER_NAME => REPEAT('a', 2000000)))",
+    ],
+)
+def test_arguments_that_the_server_itself_reads_are_limited(server: EmbeddedServer, sql: str):
+    wire = Wire(server, databaseName="ARGUMENTS")
+
+    with pytest.raises(Refused, match=r"the arguments are longer than|Result is too large"):
+        wire.sql(sql)
+
+    assert wire.answers()
+
+
+def test_arguments_that_have_to_be_computed_need_a_slot(server: EmbeddedServer):
+    server.model("ARGUMENTS_WH", slots=1)
+    holder, waiting, other = (Wire(server, warehouse="ARGUMENTS_WH") for _ in range(3))
+
+    def load() -> dict[str, int]:
+        return dict(server.ask("/__loadgen/stats")["warehouses"]["ARGUMENTS_WH"])
+
+    def later(wire: Wire, sql: str) -> str:
+        body = wire.post(f"/queries/v1/query-request?requestId={uuid.uuid4()}", {"sqlText": sql, "asyncExec": True})[1]
+        return str(json.loads(body)["data"]["queryId"])
+
+    held = later(holder, "SELECT SYSTEM$WAIT(600)")
+    wait_until(lambda: load()["running"] == 1, "the slot is taken")
+    later(waiting, "SELECT SYSTEM$CANCEL_QUERY(REPEAT('a', 3))")
+    wait_until(lambda: load()["queued"] == 1, "the other waits for it")
+
+    assert other.sql(f"SELECT SYSTEM$CANCEL_QUERY('{held}')") == [[f"query [{held}] terminated."]]
+    wait_until(lambda: load() | {"running": 0, "queued": 0} == load(), "both have ended")
+
+
+def test_a_name_that_postgresql_keeps_for_itself_is_a_name_like_any_other(server: EmbeddedServer):
+    wire = Wire(server)
+
+    for database in ("pg_x", "~pg_x"):
+        wire.sql(f'CREATE OR REPLACE DATABASE "{database}"')
+        wire.sql(f'CREATE SCHEMA "{database}"."pg_y"')
+        wire.sql(f'CREATE TABLE "{database}"."pg_y"."pg_z" AS SELECT \'{database}\' AS V')
+
+    assert wire.sql('SELECT V FROM "pg_x"."pg_y"."pg_z"') == [["pg_x"]]
+    assert wire.sql('SELECT V FROM "~pg_x"."pg_y"."pg_z"') == [["~pg_x"]]
+    for database in ("pg_x", "~pg_x"):
+        wire.sql(f'DROP DATABASE "{database}"')

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from loadgen.embedded import functions
-from loadgen.embedded.backends import SEARCH_PATH
+from loadgen.embedded.backend_pool import SEARCH_PATH
 from loadgen.embedded.database_setup import VOLATILE_ALLOWED
 from loadgen.embedded.postgres import STATEMENT_ROLE, SUPERUSER
 from tests.embedded_server import EmbeddedServer

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
-from loadgen.scenario.scenario import Load, OnWorkerLoss, Timing
-from orchestrator.course import (
-    Ending,
-    Rules,
-)
-from orchestrator.crew import Health
+from loadgen.scenario.model import Load, OnWorkerLoss, TimingSettings
+from orchestrator.lifecycle import RunEnding, RunPolicy
 from orchestrator.plan import plan_run
+from orchestrator.worker_health import WorkerHealth
 from tests.unit.orchestrator_builders import end, view
 
-TIMING = Timing()
-RULES = Rules(plan=plan_run(Load(connections=8)), timing=TIMING, on_worker_loss=OnWorkerLoss.FAIL)
-R, P, W, H = RunStatus, Phase, WorkerStatus, Health
+TIMING = TimingSettings()
+RULES = RunPolicy(plan=plan_run(Load(connections=8)), timing=TIMING, on_worker_loss=OnWorkerLoss.FAIL)
+R, P, W, H = RunStatus, Phase, WorkerStatus, WorkerHealth
 MISSING = view(H.MISSING, None)
 CONNECTING = view(H.ALIVE, W.STARTING)
 WAITING = view(H.ALIVE, W.WAITING)
@@ -27,5 +24,5 @@ DONE = view(H.DONE, W.COMPLETED)
 KILLED = view(H.DEAD, W.RUNNING, ended=end())
 SILENT = view(H.DEAD, W.RUNNING, silent_s=61)
 SAID_DEAD = view(H.DEAD, W.DEAD, last_error="no control plane")
-WISH = Ending(status=R.COMPLETED, reason="p95 < 5ms was not met", stop="threshold", drain_s=120.0)
-DONE_BY_PLAN = Ending(status=R.COMPLETED, reason="the plan is done", stop="duration", drain_s=120.0)
+WISH = RunEnding(status=R.COMPLETED, reason="p95 < 5ms was not met", stop="threshold", drain_s=120.0)
+DONE_BY_PLAN = RunEnding(status=R.COMPLETED, reason="the plan is done", stop="duration", drain_s=120.0)

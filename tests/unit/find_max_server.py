@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from loadgen.rules.find_max import Answer, Search
-from loadgen.rules.find_max_step import Estimate, FindMax, Observation, Step
+from loadgen.rules.find_max import FindMaxSearch, SearchResult
+from loadgen.rules.find_max_step import FindMaxSettings, JudgedStep, PercentileEstimate, StepObservation
 
 SERVICE_MS = 20.0
 SUPPORTED = 20  # samples, from which there is a p95
@@ -26,12 +26,14 @@ class Times:
     p95_ms: float
 
     @property
-    def p95(self) -> Estimate | None:
+    def p95(self) -> PercentileEstimate | None:
         if self.count < SUPPORTED:
             return None
         spread = 1.5 / self.count**0.5
         low_ms, high_ms = self.p95_ms * (1 - spread), self.p95_ms * (1 + spread)
-        return Estimate(value_ms=self.p95_ms, low_ms=low_ms, high_ms=high_ms if self.count >= BOUNDED else None)
+        return PercentileEstimate(
+            value_ms=self.p95_ms, low_ms=low_ms, high_ms=high_ms if self.count >= BOUNDED else None
+        )
 
     def __add__(self, other: Times) -> Times:
         count = self.count + other.count
@@ -48,20 +50,20 @@ class Server:
     disturbed: int = 0  # the number of the one step that is; 0: none
     lost_at: int = 0  # the number of the step in which a worker is lost; 0: none
 
-    def most(self, config: FindMax) -> int:
+    def most(self, config: FindMaxSettings) -> int:
         """The highest right answer: p95 within its limit. From `slots` on, a queue or a plateau is right as well."""
         return int(self.slots * (1 + BAND) * (1 + config.latency_stability_pct / 100))
 
-    def search(self, config: FindMax, seed: int) -> Search:
+    def search(self, config: FindMaxSettings, seed: int) -> FindMaxSearch:
         """The whole search."""
-        rng, search = random.Random(seed), Search(config=config)
+        rng, search = random.Random(seed), FindMaxSearch(config=config)
         while search.target is not None:
             if len(search.steps) + 1 == self.lost_at:
                 return replace(search, stopped="a worker was lost")
             search = search.after(self.step(search, search.target, rng))
         return search
 
-    def step(self, search: Search, target: int, rng: random.Random) -> Step:
+    def step(self, search: FindMaxSearch, target: int, rng: random.Random) -> JudgedStep:
         limited = rng.random() < self.client_limits
         slower = rng.uniform(1.3, 3.0) if limited or len(search.steps) + 1 == self.disturbed else 1.0
         qps = min(target, self.slots) / SERVICE_MS * 1_000 / slower * rng.gauss(1.0, self.noise)
@@ -71,7 +73,7 @@ class Server:
         while True:
             seconds += search.config.step_s
             count = int(qps * seconds)
-            shown = Observation(
+            shown = StepObservation(
                 target=target,
                 seconds=seconds,
                 succeeded=count,
@@ -86,5 +88,5 @@ class Server:
                 return step
 
 
-def connections(answer: Answer) -> int | None:
+def connections(answer: SearchResult) -> int | None:
     return None if answer.best is None else answer.best.target

@@ -6,13 +6,8 @@ import math
 from datetime import datetime
 from typing import Any
 
-from loadgen.model.workload import (
-    KeyRange,
-    Parameter,
-    Place,
-    Sharding,
-)
-from loadgen.workload.chunks import Generator, Source
+from loadgen.model.workload import ClientPosition, KeyRange, Parameter, Sharding
+from loadgen.workload.generator import DrawContext, Generator
 from loadgen.workload.generators import make_generator
 from loadgen.workload.pools import Pool
 from loadgen.workload.split import places
@@ -28,11 +23,11 @@ def made(
     parameter: Parameter, *, open_loop: bool = False, statement: int = 0, position: int = 0, **place: int
 ) -> Generator:
     where = {"worker": 0, "workers": 1, "clients": 1, **place}  # all workers have as many clients
-    source = Source(
+    source = DrawContext(
         seed=1,
         statement=statement,
         position=position,
-        place=Place(**where, lanes=where["workers"] * where["clients"]),
+        place=ClientPosition(**where, lanes=where["workers"] * where["clients"]),
         open_loop=open_loop,
         sharding=SHARDING,
         pools=POOLS,
@@ -49,7 +44,7 @@ def walks(parameter: Parameter, lanes: int, workers: int, draws: int, size: int 
     """What each client of a closed loop draws."""
     pools = {"numbers": Pool("numbers", tuple(range(size)))}
     own = [place for worker in range(workers) for place in places(worker, workers, lanes)]
-    generators = [make_generator(parameter, Source(seed=1, place=place, pools=pools)) for place in own]
+    generators = [make_generator(parameter, DrawContext(seed=1, place=place, pools=pools)) for place in own]
     return [[generator.take(n) for n in range(draws)] for generator in generators]
 
 

@@ -5,12 +5,12 @@ from datetime import datetime
 import numpy as np
 from hypothesis import strategies as st
 
-from loadgen.metrics.harvester import Harvester
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.live import Live
-from loadgen.metrics.outcome import Failed, Outcome
+from loadgen.metrics.live_metrics import LiveMetrics
+from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import Sample
-from loadgen.metrics.windows import Windows
+from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.metrics.window_registry import WindowRegistry
 from loadgen.model.outcome import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.workload import Query, Statement, StatementKind
@@ -32,7 +32,7 @@ time_lists = st.one_of(
     st.tuples(times_ns, st.integers(1, 300)).map(lambda pair: [pair[0]] * pair[1]),
 )
 failures = st.builds(
-    Failed,
+    FailedOutcome,
     st.sampled_from(ErrorCategory),
     st.none() | st.integers(0, 60),
     st.text(max_size=8) | st.just("x" * 999),
@@ -55,7 +55,7 @@ def sample(
     due_ns: int = 0,
     lag_ns: int = 0,
     service_ns: int = 10 * MS,
-    outcome: Outcome | Failed = Outcome.SUCCEEDED,
+    outcome: Outcome | FailedOutcome = Outcome.SUCCEEDED,
 ) -> Sample:
     sent_ns = due_ns + lag_ns
     return statement, window, due_ns, sent_ns, sent_ns + service_ns, outcome
@@ -75,10 +75,10 @@ def samples(*, open_loop: bool) -> st.SearchStrategy[Sample]:
     )
 
 
-def worker(many: list[Sample], *, open_loop: bool = False, names: list[str] = NAMES) -> Harvester:
+def worker(many: list[Sample], *, open_loop: bool = False, names: list[str] = NAMES) -> SampleCollector:
     """A worker with windows 1 (closed), 2 and 3, and these samples in them; one statement of window 1 is in flight."""
-    windows = Windows()
-    harvester = Harvester(windows, [statement(name) for name in names], open_loop=open_loop, started_ns=0)
+    windows = WindowRegistry()
+    harvester = SampleCollector(windows, [statement(name) for name in names], open_loop=open_loop, started_ns=0)
     recorder = harvester.recorder()
     for window, phase in enumerate([Phase.WARMUP, Phase.MEASUREMENT, Phase.MEASUREMENT], 1):
         windows.open(window, phase=phase, step_id=window if window > 1 else None, at_ns=window * S)
@@ -91,7 +91,7 @@ def worker(many: list[Sample], *, open_loop: bool = False, names: list[str] = NA
     return harvester
 
 
-def live_of(many: list[Sample], *, open_loop: bool = False, names: list[str] = NAMES) -> Live:
+def live_of(many: list[Sample], *, open_loop: bool = False, names: list[str] = NAMES) -> LiveMetrics:
     harvester = worker(many, open_loop=open_loop, names=names)
     harvester.harvest(9 * S)
     return harvester.live(9 * S)

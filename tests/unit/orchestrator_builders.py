@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.control.worker_heartbeats import Beat, WorkerIdentity, WorkerRow
+from loadgen.control.tables.worker_heartbeats import HeartbeatRow, WorkerHeartbeat, WorkerIdentity
 from loadgen.metrics.connections import ConnectionTime
-from loadgen.metrics.errors import ErrorKey, Errors
+from loadgen.metrics.errors import ErrorKey, ErrorTally
 from loadgen.metrics.histogram import EMPTY, Histogram
-from loadgen.metrics.interval import Measured
-from loadgen.metrics.live import Live, write_live
+from loadgen.metrics.interval import MeasuredCounts
+from loadgen.metrics.live_metrics import LiveMetrics, write_live
 from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.result import Merged, WindowResult, merge
 from loadgen.metrics.tally import StatementTally, Tally, Times
-from loadgen.metrics.windows import WindowState
+from loadgen.metrics.window import MergedWindows, WindowResult, merge
+from loadgen.metrics.window_registry import WindowState
 from loadgen.model.counts import Counts
 from loadgen.model.outcome import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
-from orchestrator.crew import Health, WorkerView
-from orchestrator.spawn.spawner import WorkerEnd
+from orchestrator.spawn.spawner import ProcessEnd
+from orchestrator.worker_health import WorkerHealth, WorkerView
 
 MS = 1_000_000
 
@@ -33,24 +33,26 @@ def row(
     *,
     count: int = 5,
     **said: Any,
-) -> WorkerRow:
+) -> HeartbeatRow:
     identity = WorkerIdentity(
         run_id="r", worker_id=worker_id, worker_group_id=0, hostname="h", pid=1, version="1", labels=None
     )
-    return WorkerRow(identity=identity, beat=Beat(status=status, phase=None, count=count, **said), age_ms=0)
+    return HeartbeatRow(
+        identity=identity, beat=WorkerHeartbeat(status=status, phase=None, count=count, **said), age_ms=0
+    )
 
 
-def end(worker_id: str = "worker-0", code: int = -9, *last_lines: str) -> WorkerEnd:
-    return WorkerEnd(worker_id=worker_id, code=code, last_lines=last_lines)
+def end(worker_id: str = "worker-0", code: int = -9, *last_lines: str) -> ProcessEnd:
+    return ProcessEnd(worker_id=worker_id, code=code, last_lines=last_lines)
 
 
 def view(
-    health: Health = Health.ALIVE,
+    health: WorkerHealth = WorkerHealth.ALIVE,
     status: WorkerStatus | None = WorkerStatus.RUNNING,
     *,
     number: int = 0,
-    ended: WorkerEnd | None = None,
-    live: Live | None = None,
+    ended: ProcessEnd | None = None,
+    live: LiveMetrics | None = None,
     silent_s: float = 0.0,
     **said: Any,
 ) -> WorkerView:
@@ -106,7 +108,9 @@ def window(
     found = {"s": tally()} if statements is None else dict(statements)
     ended = sum((statement.ended for statement in found.values()), Counts())
     errors = {
-        ErrorKey(ErrorCategory.SNOWFLAKE_ERROR, 100_051, name): Errors(count=statement.ended.failed, example=example)
+        ErrorKey(ErrorCategory.SNOWFLAKE_ERROR, 100_051, name): ErrorTally(
+            count=statement.ended.failed, example=example
+        )
         for name, statement in found.items()
         if statement.ended.failed
     }
@@ -128,12 +132,12 @@ def window(
     )
 
 
-def merged(statements: Mapping[str, StatementTally] | None = None, **more: Any) -> Merged:
+def merged(statements: Mapping[str, StatementTally] | None = None, **more: Any) -> MergedWindows:
     return merge([[window(statements, **more)]])
 
 
-def live(*windows: WindowResult) -> Live:
-    return Live(elapsed_s=1.0, totals=Counts(), measured=Measured(), windows=windows)
+def live(*windows: WindowResult) -> LiveMetrics:
+    return LiveMetrics(elapsed_s=1.0, totals=Counts(), measured=MeasuredCounts(), windows=windows)
 
 
 def live_text(*windows: WindowResult) -> str:

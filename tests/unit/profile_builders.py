@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loadgen.snowflake.lookup import find_profile
-from loadgen.snowflake.profile import Profile
+from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.profile_lookup import find_profile
 
 PASSWORD = "planted-Passw0rd-7193"
 NOWHERE = Path("/nonexistent/token")
@@ -26,7 +26,7 @@ class Home:
         path.chmod(mode)
         return path
 
-    def find(self, name: str | None = None, **variables: str) -> Profile:
+    def find(self, name: str | None = None, **variables: str) -> ConnectionProfile:
         return find_profile(name, environ={**self.environ, **variables}, spcs_token_file=NOWHERE)
 
 

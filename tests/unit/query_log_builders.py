@@ -6,20 +6,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from loadgen.metrics.outcome import Failed, Outcome
-from loadgen.metrics.windows import Window
+from loadgen.metrics.outcome import FailedOutcome, Outcome
+from loadgen.metrics.window_registry import Window
 from loadgen.model.run import Phase
 from loadgen.model.workload import StatementKind
-from loadgen.scenario.scenario import QueryLog as Policy
-from loadgen.scenario.scenario import QueryLogMode
-from loadgen.worker.query_log import (
-    Entry,
-    LogHeader,
-    QueryLog,
-)
+from loadgen.scenario.model import QueryLogMode
+from loadgen.scenario.model import QueryLogSettings as Policy
+from loadgen.worker.query_log import QueryLogEntry, QueryLogHeader, QueryLogWriter
 
 QUERY_ID = "01b2c3d4-0000-1111-2222-333344445555"
-HEADER = LogHeader(
+HEADER = QueryLogHeader(
     run_id="run",
     worker_id="worker-0",
     test_id="test",
@@ -43,13 +39,13 @@ def entry(
     sent_ns: int = 2_000,
     done_ns: int = 3_000,
     rows: int | None = 1,
-    outcome: Outcome | Failed = Outcome.SUCCEEDED,
-) -> Entry:
+    outcome: Outcome | FailedOutcome = Outcome.SUCCEEDED,
+) -> QueryLogEntry:
     return query_id, statement, window, due_ns, sent_ns, done_ns, rows, outcome
 
 
-def write(folder: Path, entries: Sequence[Entry], policy: Policy = EVERYTHING) -> QueryLog:
-    log = QueryLog(folder, HEADER, policy)
+def write(folder: Path, entries: Sequence[QueryLogEntry], policy: Policy = EVERYTHING) -> QueryLogWriter:
+    log = QueryLogWriter(folder, HEADER, policy)
     log.slot(0).entries.extend(entries)
     log.keep(WINDOWS)
     log.close()

@@ -11,17 +11,25 @@ from typing import Any
 import numpy as np
 
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import Merged
+from loadgen.metrics.window import MergedWindows
 from loadgen.model.counts import Counts
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
 from loadgen.report.client_health import ClientHealth
-from loadgen.report.html import report_html
-from loadgen.report.record import EventKind, LogLine, Machine, Poll, RunEvent, RunRecord, Step
+from loadgen.report.run_page import report_html
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult, summarize
-from loadgen.report.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
 from loadgen.report.verdict import Checked
+from loadgen.results.records import (
+    EventKind,
+    FindMaxStepResult,
+    RunEvent,
+    RunRecord,
+    WarehousePollPoint,
+    WorkerHost,
+    WorkerWarning,
+)
+from loadgen.results.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
 from loadgen.scenario.frozen import freeze
-from loadgen.scenario.scenario import Load, Scenario
+from loadgen.scenario.model import Load, Scenario
 from tests.unit.orchestrator_builders import MS, merged, tally, times
 
 START = datetime(2026, 11, 15, 2, 0, 0)  # noqa: DTZ001 (as the tables have it: naive UTC)
@@ -110,7 +118,7 @@ def stages(**more: Any) -> tuple[StageResult, ...]:
     )
 
 
-def summary(measured: Merged, names: tuple[str, ...], **more: Any) -> dict[str, Any]:
+def summary(measured: MergedWindows, names: tuple[str, ...], **more: Any) -> dict[str, Any]:
     known: dict[str, Any] = {
         "run_id": "20261115-0200-orders-7f3a9c",
         "scenario": "orders-mix",
@@ -155,10 +163,10 @@ def record(
         **timeline(length, names),
         "merged": measured,
         "polls": tuple(
-            Poll(at_s=at_s, running=8, queued=at_s // 5, started_clusters=1, size="X-Small")
+            WarehousePollPoint(at_s=at_s, running=8, queued=at_s // 5, started_clusters=1, size="X-Small")
             for at_s in range(0, length, 5)
         ),
-        "machines": {"worker-0": Machine(hostname="build-7", version="0.1.0")},
+        "machines": {"worker-0": WorkerHost(hostname="build-7", version="0.1.0")},
     }
     return RunRecord(**(known | more))
 
@@ -185,7 +193,7 @@ def full(**more: Any) -> RunRecord:
         },
     }  # fmt: skip
     steps = tuple(
-        Step(number=number, target=4 * number, succeeded=100, failed=0, qps=100.0 * number,
+        FindMaxStepResult(number=number, target=4 * number, succeeded=100, failed=0, qps=100.0 * number,
              latency_ms={"p50": 5.0, "p95": 9.0, "p99": None},
              error_rate=0.0, queue_seen=False, reason="p95 40.3 ms is more than 20 % above 29.4 ms",
              outcome="STABLE" if number < 3 else "DEGRADED")
@@ -226,7 +234,7 @@ def hostile(**more: Any) -> RunRecord:
         },
     }  # fmt: skip
     run = scenario((HOSTILE_NAME, long), description=HOSTILE_TEXT, labels={HOSTILE_NAME: long}, connection=HOSTILE_NAME)
-    step = Step(number=1, target=4, succeeded=9, failed=1, qps=10.0,
+    step = FindMaxStepResult(number=1, target=4, succeeded=9, failed=1, qps=10.0,
              latency_ms={"p50": 2.0, "p95": 3.5, "p99": None},
              error_rate=0.1, queue_seen=False, outcome=HOSTILE_NAME, reason=HOSTILE_TEXT)  # fmt: skip
     known: dict[str, Any] = {
@@ -234,9 +242,9 @@ def hostile(**more: Any) -> RunRecord:
         "config": freeze(run),
         "events": (RunEvent(at_s=5.0, label=HOSTILE_NAME, text=HOSTILE_TEXT),),
         "steps": (step,),
-        "polls": (Poll(at_s=1.0, running=1, queued=0, started_clusters=1, size=HOSTILE_NAME),),
-        "machines": {"worker-0": Machine(hostname=HOSTILE_TEXT, version=HOSTILE_NAME)},
-        "logs": (LogLine(moment=START, worker_id=HOSTILE_NAME, level="ERROR", message=long),),
+        "polls": (WarehousePollPoint(at_s=1.0, running=1, queued=0, started_clusters=1, size=HOSTILE_NAME),),
+        "machines": {"worker-0": WorkerHost(hostname=HOSTILE_TEXT, version=HOSTILE_NAME)},
+        "logs": (WorkerWarning(moment=START, worker_id=HOSTILE_NAME, level="ERROR", message=long),),
         "enrichment_status": HOSTILE_NAME,
         "merged_missing": HOSTILE_TEXT,
     }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from loadgen.control.run_status import Run
-from loadgen.control.worker_heartbeats import Beat, WorkerIdentity, WorkerRow
+from loadgen.control.tables.run_status import Run
+from loadgen.control.tables.worker_heartbeats import HeartbeatRow, WorkerHeartbeat, WorkerIdentity
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
 
@@ -37,11 +37,11 @@ RUN = Run(
     created_at=T0,
     updated_at=T0,
 )
-WORKER = WorkerRow(
+WORKER = HeartbeatRow(
     identity=WorkerIdentity(
         run_id=RUN.run_id, worker_id="worker-0", worker_group_id=0, hostname="build-7", pid=4712, version="1"
     ),
-    beat=Beat(
+    beat=WorkerHeartbeat(
         status=WorkerStatus.RUNNING,
         phase=Phase.MEASUREMENT,
         count=9,

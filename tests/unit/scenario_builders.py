@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from loadgen.prepare.definition import Definition
-from loadgen.prepare.survey import tables_of
+from loadgen.prepare.table_definition import TableDefinition
+from loadgen.prepare.table_survey import tables_of
+from loadgen.scenario.model import Scenario
 from loadgen.scenario.problem import ScenarioProblems
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.scenario import Scenario
-from loadgen.snowflake.ident import Ident
+from loadgen.snowflake.ident import Identifier
 
 MINIMAL = "version: 1\nname: x\nworkload: {statements: [{name: a, sql: SELECT 1}]}\n"
 # With places for mistakes.
@@ -44,8 +44,8 @@ def problems_of(top="", param="{literal: 1}", load="", statement=""):
     return problems(GOOD.format(top=top, param=param, load=load, statement=statement))
 
 
-def only_table(text: str) -> Definition:
+def only_table(text: str) -> TableDefinition:
     """The definition of the one table that a scenario prepares."""
-    ((_, definition),) = tables_of(read(text, folder=Path()), Ident("D"), Ident("S"))
+    ((_, definition),) = tables_of(read(text, folder=Path()), Identifier("D"), Identifier("S"))
     assert definition is not None
     return definition

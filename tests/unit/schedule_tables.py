@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from loadgen.control.queries import Query
 from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.sql import NamedQuery
 from loadgen.model.outcome import ErrorCategory
 from loadgen.model.queue import QueueStatus
 from loadgen.snowflake.failure import Failure
@@ -71,12 +71,12 @@ class Wire:
     def session(self) -> ControlSession:
         return cast(ControlSession, self)
 
-    def fetch(self, query: Query, *binds: Any) -> list[tuple[Any, ...]]:
+    def fetch(self, query: NamedQuery, *binds: Any) -> list[tuple[Any, ...]]:
         self._count()
         found: list[tuple[Any, ...]] = getattr(self, f"_{query.name.replace('.', '_')}")(*binds)
         return found
 
-    def execute(self, query: Query, *binds: Any) -> int:
+    def execute(self, query: NamedQuery, *binds: Any) -> int:
         self._count()
         touched: int = getattr(self, f"_{query.name.replace('.', '_')}")(*binds)
         return touched

@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loadgen.metrics.client_effect import ClientEffect
+from loadgen.metrics.client_resources import ClientResourceUse
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import WindowResult
+from loadgen.metrics.window import WindowResult
+from loadgen.model.threshold import parse_threshold
 from loadgen.report.client_health import ClientHealth, ClientPart, judge_client, worst
 from loadgen.report.verdict import check_threshold, undecided
-from loadgen.scenario.scenario import Threshold
-from loadgen.scenario.threshold import parse_check
+from loadgen.scenario.model import Threshold
 from loadgen.units import NS_PER_MS
-from orchestrator.results import Gathered, client_parts
+from orchestrator.run_result import MeasuredWindows, client_parts
 from tests.unit.orchestrator_builders import merged, tally, window
 
 VALID, WARNED, INVALID = "valid", "warned", "invalid"
@@ -53,6 +53,11 @@ def grade(*parts: ClientPart) -> str:
         (part(wakeup_p99_ms=400.0, wakeup_max_ms=499.0), VALID),  # a bound of percentiles, no reason by itself
         (part(gap_percent=1.0), VALID),
         (part(gap_percent=1.01), INVALID),
+        # many short pauses, whatever the service time
+        (part(2_000.0, paused_percent=1.0), VALID),
+        (part(2_000.0, paused_percent=1.01), WARNED),
+        (part(2_000.0, paused_percent=5.0), WARNED),
+        (part(2_000.0, paused_percent=5.01), INVALID),
     ],
 )
 def test_each_limit(judged: ClientPart, expected: str) -> None:
@@ -119,11 +124,11 @@ def test_the_worst_of_each_is_shown() -> None:
 # --- lateness over time ----------------------------------------------------------------------------------------------
 
 
-def effect(*waits: tuple[float, int], gap_ms: int = 0) -> ClientEffect:
+def effect(*waits: tuple[float, int], gap_ms: int = 0) -> ClientResourceUse:
     """Of waits that were so late (ms) and took so long (ms)."""
     late, weights = (np.array(column) for column in zip(*waits, strict=True))
     histogram = Histogram.weighted((late * NS_PER_MS).astype(np.int64), weights.astype(np.int64))
-    return ClientEffect(elapsed_ms=int(weights.sum()), gap_ms=gap_ms, late=histogram)
+    return ClientResourceUse(elapsed_ms=int(weights.sum()), gap_ms=gap_ms, late=histogram)
 
 
 def test_a_pause_counts_for_as_long_as_it_took() -> None:
@@ -135,7 +140,19 @@ def test_a_pause_counts_for_as_long_as_it_took() -> None:
     assert health.wakeup_mean_ms == pytest.approx(20_000 * 20_050 / 60_050, rel=0.01)
     assert health.wakeup_p99_ms == pytest.approx(20_000, rel=0.011)
     assert health.gap_percent == pytest.approx(100 * 20_050 / 60_050)
+    assert health.paused_percent == pytest.approx(100 * 20_050 / 60_050)
     assert ClientHealth.of(effect(*[(0.1, 50)] * 1_200)).gap_percent == 0.0
+
+
+def test_ninety_pauses_of_200_ms_in_a_minute_are_seen_beside_statements_of_two_seconds() -> None:
+    """They add less than 3 % to the mean, and p95 is still theirs."""
+    health = ClientHealth.of(effect(*[(0.1, 50)] * 795, *[(175.0, 225)] * 90))
+
+    assert health.paused_percent == pytest.approx(33.75, rel=0.01)
+    assert (health.wakeup_mean_ms or 0.0) < 0.03 * 2_000.0
+    (reason,) = judge_client([ClientPart(where="worker-0", health=health, service_mean_ms=2_000.0)]).invalid
+    assert "worker-0 was paused again and again, for 33.8 % of the time (at most 5 %)" in reason
+    assert "SIGSTOP" in reason
 
 
 def test_effects_of_windows_add() -> None:
@@ -145,7 +162,7 @@ def test_effects_of_windows_add() -> None:
 
     assert both.late_mean_ms == pytest.approx(2.5)
     assert both.elapsed_ms == 400
-    assert ClientHealth.of(None) == ClientHealth.of(ClientEffect()) == ClientHealth()
+    assert ClientHealth.of(None) == ClientHealth.of(ClientResourceUse()) == ClientHealth()
 
 
 # --- thresholds that the client leaves open --------------------------------------------------------------------------
@@ -155,7 +172,7 @@ FIFTY = merged({"s": tally((50.0,) * 100)})  # 100 statements of 50 ms in ten se
 
 
 def reasons(*texts: str, health: ClientHealth = LATE, open_loop: bool = False) -> list[str]:
-    thresholds = [Threshold(check=parse_check(text)) for text in texts]
+    thresholds = [Threshold(check=parse_threshold(text)) for text in texts]
     checked = [check_threshold(threshold.check, FIFTY) for threshold in thresholds]
     return undecided(thresholds, checked, health, FIFTY, open_loop=open_loop)
 
@@ -213,7 +230,7 @@ def measured(step_id: int | None, service_ms: float, late_ms: float, window_id: 
 
 def test_each_worker_is_judged_in_each_of_its_stages() -> None:
     stages = (measured(1, 100.0, 1.0), measured(2, 10.0, 3.0, window_id=2))
-    gathered = Gathered(windows={"worker-0": stages, "worker-1": (measured(None, 50.0, 0.5),)}, gaps=())
+    gathered = MeasuredWindows(windows={"worker-0": stages, "worker-1": (measured(None, 50.0, 0.5),)}, gaps=())
 
     parts = client_parts(gathered)
 
@@ -227,12 +244,12 @@ def test_each_worker_is_judged_in_each_of_its_stages() -> None:
 def test_of_a_search_only_the_steps_that_count_are_judged() -> None:
     steps = (measured(1, 100.0, 1.0), measured(2, 10.0, 3.0, window_id=2))
 
-    (found,) = client_parts(Gathered(windows={"worker-0": steps}, gaps=()), {2})
+    (found,) = client_parts(MeasuredWindows(windows={"worker-0": steps}, gaps=()), {2})
 
     assert found.where == "worker-0 in step 2"
 
 
 def test_a_worker_that_said_nothing_of_itself_is_not_an_idle_one() -> None:
-    (found,) = client_parts(Gathered(windows={"worker-0": (window(),)}, gaps=()))
+    (found,) = client_parts(MeasuredWindows(windows={"worker-0": (window(),)}, gaps=()))
 
     assert found.health == ClientHealth()

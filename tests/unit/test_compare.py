@@ -10,25 +10,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loadgen.control.worker_metrics_snapshots import Snapshot
+from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import UsageError
 from loadgen.metrics.tally import Tally
 from loadgen.model.run import Phase
 from loadgen.report.bootstrap import (
-    Series,
-    Span,
+    ConfidenceInterval,
+    SecondSeries,
     design_effect,
     log_quantile,
     quantile_difference,
     quantile_span,
     share_difference,
 )
-from loadgen.report.compare import Verdict, compare, judge
 from loadgen.report.compare_html import comparison_html
 from loadgen.report.compare_json import comparison_data
 from loadgen.report.compare_text import comparison_text
-from loadgen.report.limits import Limits, Measure, parse_limits
-from loadgen.report.seconds import series_of
+from loadgen.report.comparison import ChangeVerdict, compare, judge
+from loadgen.report.limits import ChangeLimits, Measure, parse_limits
+from loadgen.report.seconds import measured_seconds
 from tests.unit.orchestrator_builders import tally, times, window
 from tests.unit.warehouse_runs import run_of, second_row
 
@@ -38,14 +38,14 @@ from tests.unit.warehouse_runs import run_of, second_row
 @pytest.mark.parametrize(
     ("span", "verdict"),
     [
-        (Span(0.01, -0.02, 0.04), Verdict.EQUIVALENT),
-        (Span(0.05, 0.03, 0.07), Verdict.EQUIVALENT),  # a change, and a tolerated one
-        (Span(0.05, -0.01, 0.11), Verdict.INCONCLUSIVE),
-        (Span(0.09, 0.07, 0.11), Verdict.INCONCLUSIVE),
-        (Span(0.12, 0.08, 0.16), Verdict.WORSE),
-        (Span(0.30, -0.10, 0.70), Verdict.INCONCLUSIVE),
-        (Span(-0.12, -0.16, -0.08), Verdict.BETTER),
-        (Span(0.12, -math.inf, math.inf), Verdict.INCONCLUSIVE),
+        (ConfidenceInterval(0.01, -0.02, 0.04), ChangeVerdict.EQUIVALENT),
+        (ConfidenceInterval(0.05, 0.03, 0.07), ChangeVerdict.EQUIVALENT),  # a change, and a tolerated one
+        (ConfidenceInterval(0.05, -0.01, 0.11), ChangeVerdict.INCONCLUSIVE),
+        (ConfidenceInterval(0.09, 0.07, 0.11), ChangeVerdict.INCONCLUSIVE),
+        (ConfidenceInterval(0.12, 0.08, 0.16), ChangeVerdict.WORSE),
+        (ConfidenceInterval(0.30, -0.10, 0.70), ChangeVerdict.INCONCLUSIVE),
+        (ConfidenceInterval(-0.12, -0.16, -0.08), ChangeVerdict.BETTER),
+        (ConfidenceInterval(0.12, -math.inf, math.inf), ChangeVerdict.INCONCLUSIVE),
     ],
 )
 def test_a_change_is_judged_by_its_interval_and_its_limit(span, verdict):
@@ -53,12 +53,12 @@ def test_a_change_is_judged_by_its_interval_and_its_limit(span, verdict):
 
 
 def test_less_throughput_is_worse():
-    assert judge(Span(-0.12, -0.16, -0.08), 0.05, more_is_worse=False) is Verdict.WORSE
-    assert judge(Span(0.12, 0.08, 0.16), 0.05, more_is_worse=False) is Verdict.BETTER
+    assert judge(ConfidenceInterval(-0.12, -0.16, -0.08), 0.05, more_is_worse=False) is ChangeVerdict.WORSE
+    assert judge(ConfidenceInterval(0.12, 0.08, 0.16), 0.05, more_is_worse=False) is ChangeVerdict.BETTER
 
 
 def test_an_interval_is_wider_for_one_of_many():
-    alone = Span(0.0, -1.96, 1.96)
+    alone = ConfidenceInterval(0.0, -1.96, 1.96)
 
     assert alone.stretched(1) == alone
     assert alone.stretched(5).high == pytest.approx(2.576, abs=0.001)
@@ -130,11 +130,11 @@ def test_a_limit_for_what_is_not_compared_is_refused(text):
 def test_a_metric_with_a_limit_counts():
     a, b = run_of(1, seconds=12), run_of(2, seconds=12)
 
-    plain, asked = compare(a, b, Limits()), compare(a, b, parse_limits(["pay.p99=200%", "p99=1%"]))
+    plain, asked = compare(a, b, ChangeLimits()), compare(a, b, parse_limits(["pay.p99=200%", "p99=1%"]))
 
     assert (plain.comparisons, asked.comparisons) == (8, 10)
-    assert plain.verdict is Verdict.EQUIVALENT
-    assert asked.verdict is Verdict.INCONCLUSIVE
+    assert plain.verdict is ChangeVerdict.EQUIVALENT
+    assert asked.verdict is ChangeVerdict.INCONCLUSIVE
     assert asked.reason.startswith("p99: ")
 
 
@@ -144,15 +144,15 @@ def test_a_metric_with_a_limit_counts():
 def test_what_is_inconclusive_says_how_much_longer_to_measure():
     runs = [run_of(seed, seconds=12, clients=2, service="lognormal(150ms,0.6)") for seed in (1, 2)]
 
-    comparison = compare(runs[0], runs[1], Limits())
+    comparison = compare(runs[0], runs[1], ChangeLimits())
 
-    assert comparison.verdict is Verdict.INCONCLUSIVE
+    assert comparison.verdict is ChangeVerdict.INCONCLUSIVE
     assert re.search(r"qps: the interval is too wide to tell; measuring \d+ times as long may tell", comparison.reason)
 
 
 def test_a_long_run_is_compared_in_longer_spans():
     run = run_of(1, seconds=12)
-    series = Series(
+    series = SecondSeries(
         seconds=np.tile(run.series.seconds, 400),
         buckets=np.tile(run.series.buckets, (400, 1)),
         sums_ns=np.tile(run.series.sums_ns, 400),
@@ -170,9 +170,9 @@ def test_a_long_run_is_compared_in_longer_spans():
 
 
 def test_too_few_seconds_say_nothing():
-    comparison = compare(run_of(1, seconds=8), run_of(2, seconds=60, slower=2.0), Limits())
+    comparison = compare(run_of(1, seconds=8), run_of(2, seconds=60, slower=2.0), ChangeLimits())
 
-    assert comparison.verdict is Verdict.INCONCLUSIVE
+    assert comparison.verdict is ChangeVerdict.INCONCLUSIVE
     why = "only 8 full seconds of measurement in A, at least 10 are needed"
     assert comparison.reason == f"qps, p50, p95, error_rate: {why}"
     assert {change.span for change in comparison.changes} == {None}
@@ -188,7 +188,7 @@ def test_a_percentile_of_cancelled_statements_is_a_lower_bound_and_not_compared(
         b.merged, tally=Tally(statements={"look": tally((50.0,) * 100, cancelled_ms=(9_000.0,) * 20), "pay": tally()})
     )
 
-    comparison = compare(a, replace(b, merged=hung), Limits())
+    comparison = compare(a, replace(b, merged=hung), ChangeLimits())
 
     by_name = {(change.statement, change.measure): change for change in comparison.changes}
     assert (
@@ -207,10 +207,10 @@ def test_a_percentile_of_cancelled_statements_is_a_lower_bound_and_not_compared(
 @pytest.mark.parametrize(
     ("a", "b", "verdict", "code"),
     [
-        ((40, 42), (40, 42), Verdict.EQUIVALENT, 0),
-        ((40, 42), (30, 31), Verdict.WORSE, 11),
-        ((30, 31), (40, 42), Verdict.BETTER, 0),
-        ((40, None), (40, None), Verdict.INCONCLUSIVE, 0),  # the ceiling was reached: nobody knows where it ends
+        ((40, 42), (40, 42), ChangeVerdict.EQUIVALENT, 0),
+        ((40, 42), (30, 31), ChangeVerdict.WORSE, 11),
+        ((30, 31), (40, 42), ChangeVerdict.BETTER, 0),
+        ((40, None), (40, None), ChangeVerdict.INCONCLUSIVE, 0),  # the ceiling was reached: nobody knows where it ends
     ],
 )
 def test_searches_are_compared_by_the_maximum_they_found(a, b, verdict, code):
@@ -219,7 +219,7 @@ def test_searches_are_compared_by_the_maximum_they_found(a, b, verdict, code):
         for seed, (held, failed) in ((1, a), (2, b))
     ]
 
-    comparison = compare(runs[0], runs[1], Limits())
+    comparison = compare(runs[0], runs[1], ChangeLimits())
 
     assert [change.measure for change in comparison.changes] == [Measure.MAX_CONCURRENCY]
     assert (comparison.verdict, comparison.exit_code) == (verdict, code)
@@ -231,7 +231,9 @@ def test_searches_are_compared_by_the_maximum_they_found(a, b, verdict, code):
 # --- seconds ---------------------------------------------------------------------------------------------------------
 
 
-def snapshot(worker: str, at_s: float, count: int, *, phase: Phase = Phase.MEASUREMENT, failed: int = 0) -> Snapshot:
+def snapshot(
+    worker: str, at_s: float, count: int, *, phase: Phase = Phase.MEASUREMENT, failed: int = 0
+) -> MetricsSnapshot:
     statements = {"s": tally((10.0,) * count, failed=failed)} if count else {}
     return second_row("r", worker, at_s, Tally(statements=statements), phase=phase)
 
@@ -242,7 +244,7 @@ def test_only_seconds_that_lie_wholly_in_the_measurement_are_used():
         snapshot("w", at_s, count) for at_s, count in ((11, 3), (12, 4), (13, 5), (14, 6), (15, 7), (16, 2), (17, 0))
     ]
 
-    series = series_of([snapshot("w", 10, 9, phase=Phase.WARMUP), *rows], {"w": [window(seconds=5.0)]})
+    series = measured_seconds([snapshot("w", 10, 9, phase=Phase.WARMUP), *rows], {"w": [window(seconds=5.0)]})
 
     assert series.succeeded["s"].tolist() == [4, 5, 6, 7]
     assert series.seconds.tolist() == [1.0] * 4
@@ -252,7 +254,7 @@ def test_workers_are_added_and_stages_kept_apart():
     rows = [snapshot(worker, at_s, 2, failed=1) for at_s in range(9) for worker in ("w", "v")]
     windows = [window(seconds=3.0), window(seconds=5.0, window_id=2)]
 
-    series = series_of(rows, {"w": windows, "v": windows})
+    series = measured_seconds(rows, {"w": windows, "v": windows})
 
     assert series.succeeded["s"].tolist() == [4] * 7
     assert series.failed["s"].tolist() == [2] * 7
@@ -262,8 +264,8 @@ def test_workers_are_added_and_stages_kept_apart():
 
 
 def test_a_worker_that_left_no_rows_leaves_no_seconds():
-    assert len(series_of([snapshot("w", 1, 2)], {"w": [window()], "v": [window()]})) == 0
-    assert len(series_of([], {})) == 0
+    assert len(measured_seconds([snapshot("w", 1, 2)], {"w": [window()], "v": [window()]})) == 0
+    assert len(measured_seconds([], {})) == 0
 
 
 def test_planned_stages_do_not_make_a_change_uncertain():
@@ -280,7 +282,7 @@ def test_planned_stages_do_not_make_a_change_uncertain():
     widths = [
         change.span.high - change.span.low
         for series in (blind, told)
-        for change in compare(replace(a, series=series), replace(a, series=series), Limits()).changes
+        for change in compare(replace(a, series=series), replace(a, series=series), ChangeLimits()).changes
         if (change.statement, change.measure) == (None, Measure.QPS) and change.span is not None
     ]
 

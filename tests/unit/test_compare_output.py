@@ -16,14 +16,14 @@ import pytest
 
 from loadgen.cli.main import cli, main
 from loadgen.metrics.tally import Tally
-from loadgen.report import figures
-from loadgen.report.bootstrap import Span
-from loadgen.report.compare import Change, Verdict, compare
+from loadgen.report import formatting
+from loadgen.report.bootstrap import ConfidenceInterval
 from loadgen.report.compare_html import comparison_html
 from loadgen.report.compare_json import comparison_data, refusal_data
 from loadgen.report.compare_text import comparison_text, interval
-from loadgen.report.likeness import Difference
-from loadgen.report.limits import Limits, Measure
+from loadgen.report.comparison import ChangeVerdict, MetricChange, compare
+from loadgen.report.likeness import SettingDifference
+from loadgen.report.limits import ChangeLimits, Measure
 from loadgen.report.text import verdict_lines
 from tests.unit.orchestrator_builders import tally
 from tests.unit.warehouse_runs import run_of
@@ -48,8 +48,8 @@ def hostile_comparison():
         )
         series = replace(run.series, succeeded=renamed(run.series.succeeded), failed=renamed(run.series.failed))
         runs.append(replace(run, scenario=HOSTILE, merged=merged, series=series))
-    changed = Difference(key=HOSTILE, a=HOSTILE, b=None, matters=True, varied=True)
-    return compare(runs[0], runs[1], Limits(), [changed])
+    changed = SettingDifference(key=HOSTILE, a=HOSTILE, b=None, matters=True, varied=True)
+    return compare(runs[0], runs[1], ChangeLimits(), [changed])
 
 
 def test_text_has_the_verdict_first_and_nothing_foreign_in_it_can_act():
@@ -66,7 +66,7 @@ def test_text_has_the_verdict_first_and_nothing_foreign_in_it_can_act():
 
 
 def test_a_narrow_terminal_keeps_the_columns_that_matter():
-    comparison = compare(run_of(1, seconds=12), run_of(2, seconds=12), Limits())
+    comparison = compare(run_of(1, seconds=12), run_of(2, seconds=12), ChangeLimits())
 
     lines = verdict_lines(comparison_text(comparison, 80), comparison.verdict.value, 80)
 
@@ -79,12 +79,12 @@ def test_a_narrow_terminal_keeps_the_columns_that_matter():
 
 def test_every_number_has_its_unit():
     """A and B of every row, and no interval is infinite."""
-    comparison = compare(run_of(1, seconds=12), run_of(2, seconds=12), Limits())
+    comparison = compare(run_of(1, seconds=12), run_of(2, seconds=12), ChangeLimits())
     lines = comparison_text(comparison).splitlines()
     units = {"qps": "/s", "error_rate": " %"}
 
     for change in comparison.changes:
-        shown = [figures.value_of(change.measure, value) for value in (change.a, change.b)]
+        shown = [formatting.value_of(change.measure, value) for value in (change.a, change.b)]
         assert all(text.endswith(units.get(change.measure.value, " ms")) for text in shown)
         assert any(f"{shown[0]}  " in line and f" {shown[1]}  " in line for line in lines)
     assert "∞" not in "".join(lines)
@@ -94,22 +94,22 @@ def test_every_number_has_its_unit():
 @pytest.mark.parametrize(
     ("span", "shown"),
     [
-        (Span(0.02, -0.01, 0.05), "-1.0 … +5.0 %"),
-        (Span(0.02, -math.inf, math.inf), "cannot be bounded"),
-        (Span(0.02, -0.01, math.inf), "at least -1.0 %"),
-        (Span(0.02, -math.inf, 0.05), "at most +5.0 %"),
+        (ConfidenceInterval(0.02, -0.01, 0.05), "-1.0 … +5.0 %"),
+        (ConfidenceInterval(0.02, -math.inf, math.inf), "cannot be bounded"),
+        (ConfidenceInterval(0.02, -0.01, math.inf), "at least -1.0 %"),
+        (ConfidenceInterval(0.02, -math.inf, 0.05), "at most +5.0 %"),
         (None, "not enough data"),
     ],
 )
 def test_an_interval_without_an_end_is_told_in_words(span, shown):
-    change = Change(
+    change = MetricChange(
         statement="pay",
         measure=Measure.P99,
         a=1.0,
         b=1.02,
         span=span,
         limit=0.15,
-        verdict=Verdict.INCONCLUSIVE,
+        verdict=ChangeVerdict.INCONCLUSIVE,
         counts=False,
         certain=False,
     )
@@ -120,7 +120,7 @@ def test_an_interval_without_an_end_is_told_in_words(span, shown):
 def test_a_percentile_that_few_samples_cannot_bound_has_no_bound_in_any_format():
     runs = [run_of(seed, seconds=12, clients=2, service="lognormal(150ms,0.6)") for seed in (1, 2)]
 
-    comparison = compare(runs[0], runs[1], Limits())
+    comparison = compare(runs[0], runs[1], ChangeLimits())
 
     rows = [one for one in comparison.changes if (one.statement, one.measure) == ("pay", Measure.P95)]
     assert [(row.span.low, row.span.high) for row in rows if row.span] == [(-math.inf, math.inf)]
@@ -135,12 +135,12 @@ def test_a_percentile_that_few_samples_cannot_bound_has_no_bound_in_any_format()
         one for one in comparison_data(comparison)["metrics"] if (one["statement"], one["metric"]) == ("pay", "p95")
     ]
     assert (entry["low"], entry["high"]) == (None, None)
-    assert Span(0.0, -math.inf, math.inf).relative() == Span(0.0, -math.inf, math.inf)
+    assert ConfidenceInterval(0.0, -math.inf, math.inf).relative() == ConfidenceInterval(0.0, -math.inf, math.inf)
 
 
 def test_what_is_significant_alone_only_is_explained():
-    comparison = compare(run_of(1, seconds=12), run_of(2, seconds=12), Limits())
-    alone = replace(comparison.changes[0], verdict=Verdict.WORSE, certain=False)
+    comparison = compare(run_of(1, seconds=12), run_of(2, seconds=12), ChangeLimits())
+    alone = replace(comparison.changes[0], verdict=ChangeVerdict.WORSE, certain=False)
     doubtful = replace(comparison, changes=(alone, *comparison.changes[1:]))
 
     for shown in (comparison_text(doubtful), comparison_html(doubtful)):
@@ -154,7 +154,7 @@ def test_statements_of_one_run_alone_are_named():
     statements = {**b.merged.tally.statements, "refund": tally((5.0,) * 50)}
     more = replace(b, merged=replace(b.merged, tally=Tally(statements=statements)))
 
-    comparison = compare(a, more, Limits())
+    comparison = compare(a, more, ChangeLimits())
 
     assert "only in B, not compared: refund" in comparison_text(comparison)
     assert "only in B, not compared: refund" in comparison_html(comparison)

@@ -9,81 +9,83 @@ from functools import cache
 
 import numpy as np
 
-from loadgen.report.bootstrap import Replicates
-from loadgen.report.compare import Measured, Verdict, compare
-from loadgen.report.limits import Limits, Measure
+from loadgen.report.bootstrap import BootstrapReplicates
+from loadgen.report.comparison import ChangeVerdict, MeasuredRun, compare
+from loadgen.report.limits import ChangeLimits, Measure
 from tests.unit.warehouse_runs import run_of
 
 PAIRS = 20
 
 
 @cache
-def baseline(number: int) -> Measured:
+def baseline(number: int) -> MeasuredRun:
     return run_of(number)
 
 
-def verdicts(*, slower: float = 1.0) -> list[Verdict]:
+def verdicts(*, slower: float = 1.0) -> list[ChangeVerdict]:
     runs = [(baseline(number), run_of(1_000 + number, slower=slower)) for number in range(PAIRS)]
-    return [compare(a, b, Limits()).verdict for a, b in runs]
+    return [compare(a, b, ChangeLimits()).verdict for a, b in runs]
 
 
 def test_two_runs_of_one_scenario_are_equivalent():
-    assert verdicts().count(Verdict.EQUIVALENT) >= 19
+    assert verdicts().count(ChangeVerdict.EQUIVALENT) >= 19
 
 
 def test_fifteen_percent_more_service_time_is_worse():
-    assert verdicts(slower=1.15).count(Verdict.WORSE) >= 19
+    assert verdicts(slower=1.15).count(ChangeVerdict.WORSE) >= 19
 
 
 def test_fifteen_percent_less_service_time_is_better():
     runs = [(run_of(1_000 + number, slower=1.15), baseline(number)) for number in range(3)]
 
-    assert [compare(a, b, Limits()).verdict for a, b in runs] == [Verdict.BETTER] * 3
+    assert [compare(a, b, ChangeLimits()).verdict for a, b in runs] == [ChangeVerdict.BETTER] * 3
 
 
 def test_one_slow_statement_is_found_among_others():
-    comparison = compare(baseline(0), run_of(1_000, pay_slower=1.3), Limits())
+    comparison = compare(baseline(0), run_of(1_000, pay_slower=1.3), ChangeLimits())
 
-    assert comparison.verdict is Verdict.WORSE
+    assert comparison.verdict is ChangeVerdict.WORSE
     assert comparison.exit_code == 11
-    assert {change.statement for change in comparison.changes if change.verdict is Verdict.WORSE and change.counts} >= {
-        "pay"
-    }
+    assert {
+        change.statement for change in comparison.changes if change.verdict is ChangeVerdict.WORSE and change.counts
+    } >= {"pay"}
     look = [change for change in comparison.changes if (change.statement, change.measure) == ("look", Measure.P50)]
-    assert [change.verdict for change in look] == [Verdict.EQUIVALENT]
+    assert [change.verdict for change in look] == [ChangeVerdict.EQUIVALENT]
 
 
 def test_new_errors_are_worse():
-    comparison = compare(baseline(0), run_of(1_000, failing=0.02), Limits())
+    comparison = compare(baseline(0), run_of(1_000, failing=0.02), ChangeLimits())
 
-    worse = {change.measure for change in comparison.changes if change.verdict is Verdict.WORSE and change.certain}
+    worse = {
+        change.measure for change in comparison.changes if change.verdict is ChangeVerdict.WORSE and change.certain
+    }
     assert Measure.ERROR_RATE in worse
-    assert comparison.verdict is Verdict.WORSE
+    assert comparison.verdict is ChangeVerdict.WORSE
 
 
 def test_a_short_noisy_measurement_is_no_reason_for_an_alarm():
     runs = [run_of(seed, seconds=12, clients=2, service="lognormal(150ms,1)") for seed in range(PAIRS)]
 
-    found = [compare(a, b, Limits()) for a, b in zip(runs[::2], runs[1::2], strict=True)]
+    found = [compare(a, b, ChangeLimits()) for a, b in zip(runs[::2], runs[1::2], strict=True)]
 
-    assert [comparison.verdict for comparison in found].count(Verdict.WORSE) <= 1
-    assert Verdict.INCONCLUSIVE in {comparison.verdict for comparison in found}
+    assert [comparison.verdict for comparison in found].count(ChangeVerdict.WORSE) <= 1
+    assert ChangeVerdict.INCONCLUSIVE in {comparison.verdict for comparison in found}
 
 
 def test_a_slow_drift_makes_intervals_wider_than_independent_seconds_would():
     steady, drifting = run_of(7), run_of(7, spread=0.03)
     widths = []
     for run in (steady, drifting):
-        in_order = Replicates(run.series, 1).log_rate()
+        in_order = BootstrapReplicates(run.series, 1).log_rate()
         widths.append(float(np.std(in_order)))
     shuffled = np.random.default_rng(1).permutation(len(drifting.series))
-    mixed = Replicates(reordered(drifting, shuffled), 1).log_rate()
+    mixed = BootstrapReplicates(reordered(drifting, shuffled), 1).log_rate()
 
     assert widths[1] > 1.3 * float(np.std(mixed))
     assert widths[1] > widths[0]
 
 
-def reordered(run: Measured, order):
+def reordered(run: MeasuredRun, order):
     series = run.series
     return type(series)(
         seconds=series.seconds[order],
@@ -99,7 +101,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
     """No change between runs of one scenario: 95 of 100 intervals should hold 0."""
     held: dict[Measure, int] = dict.fromkeys((Measure.QPS, Measure.P50, Measure.P95), 0)
     for number in range(PAIRS):
-        comparison = compare(baseline(number), baseline((number + 1) % PAIRS), Limits())
+        comparison = compare(baseline(number), baseline((number + 1) % PAIRS), ChangeLimits())
         for change in comparison.changes:
             if change.statement is None and change.measure in held:
                 assert change.span is not None
@@ -109,6 +111,6 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
 
 
 def test_the_same_runs_give_the_same_answer():
-    first, second = (compare(baseline(0), baseline(1), Limits()) for _ in range(2))
+    first, second = (compare(baseline(0), baseline(1), ChangeLimits()) for _ in range(2))
 
     assert [change.span for change in first.changes] == [change.span for change in second.changes]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from loadgen.report.compare_text import differences_text
-from loadgen.report.likeness import Difference, Setting, differences, unfit, unused
+from loadgen.report.likeness import RunConditions, SettingDifference, differences, unmatched_keys, why_not_comparable
 from loadgen.scenario.as_written import key_as_written
 from loadgen.scenario.frozen import freeze
 from loadgen.scenario.read import parse_scenario, read_scenario
@@ -26,7 +26,7 @@ CONFIG = {
     "target": {"warehouse": "WH", "session": {}},
     "workload": {"load_mode": "CONCURRENCY", "statements": [{"name": "pay", "weight": 1, "sql": "update"}]},
 }
-SETTING = Setting(
+SETTING = RunConditions(
     config=CONFIG,
     environment={"driver": "5.2.0", "cores": 8, "loadgen": "1", "python": "3.11.9", "platform": "Linux"},
     workers=2,
@@ -35,7 +35,7 @@ SETTING = Setting(
 SUMMARY: dict[str, Any] = {"validity": {"valid": True, "reasons": []}, "find_max": None}
 
 
-def varied(**changes: Any) -> Setting:
+def varied(**changes: Any) -> RunConditions:
     return replace(SETTING, **changes)
 
 
@@ -84,7 +84,7 @@ def test_members_of_lists_are_named():
     (found,) = differences(SETTING, varied(config=other))
 
     assert (found.key, found.a, found.b) == ("workload.statements.pay.weight", 1, 5)
-    assert unused(["workload.statements", "workload.statements[pay]", "targt"], [found]) == ["targt"]
+    assert unmatched_keys(["workload.statements", "workload.statements[pay]", "targt"], [found]) == ["targt"]
 
 
 # Stored beside another key that says the same, or read from elsewhere.
@@ -163,7 +163,7 @@ def test_a_key_may_be_named_as_it_is_stored(stored, written):
     assert key_as_written(stored) == written
 
 
-def written(text: str) -> Setting:
+def written(text: str) -> RunConditions:
     return replace(SETTING, config=json.loads(freeze(parse_scenario(text, source="test", environ={}).scenario)))
 
 
@@ -210,7 +210,7 @@ def test_what_only_one_run_has_is_one_line_and_a_long_list_is_cut():
     assert "  workload.statements.new_order: only in B" in lines
     assert len(lines) <= 11
     assert len(found) <= 30
-    many = [Difference(key=f"target.session.P{number}", a=None, b=1, matters=True) for number in range(13)]
+    many = [SettingDifference(key=f"target.session.P{number}", a=None, b=1, matters=True) for number in range(13)]
     assert differences_text(many).splitlines()[9:] == [
         "  target.session.P9: not set → 1",
         "  and 3 more; --format json lists all",
@@ -227,5 +227,5 @@ def test_what_only_one_run_has_is_one_line_and_a_long_list_is_cut():
     ],
 )
 def test_a_run_that_is_not_fit_to_be_compared(status, summary, why):
-    assert why in str(unfit("A", "r", status, summary))
-    assert unfit("A", "r", "COMPLETED", SUMMARY) is None
+    assert why in str(why_not_comparable("A", "r", status, summary))
+    assert why_not_comparable("A", "r", "COMPLETED", SUMMARY) is None

@@ -6,40 +6,42 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.control.place import ControlPlace
+from loadgen.control.location import ControlPlaneLocation
 from loadgen.errors import ConfigurationError
 from loadgen.scenario.read import parse_scenario
-from loadgen.snowflake.ident import BadIdentifier
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.ident import InvalidIdentifier
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 
 MINIMAL = "version: 1\nname: x\nworkload: {statements: [{name: a, sql: SELECT 1}]}\n"
 HERE = {EMBEDDED_ADDRESS: "127.0.0.1:1"}
 PLACES = [
-    ControlPlace(),
-    ControlPlace(connection="embedded"),
-    ControlPlace(connection="my-conn", database='"My ""odd"" db"', schema='"a.b"', warehouse='"W 1"'),
+    ControlPlaneLocation(),
+    ControlPlaneLocation(connection="embedded"),
+    ControlPlaneLocation(connection="my-conn", database='"My ""odd"" db"', schema='"a.b"', warehouse='"W 1"'),
 ]
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_worker_finds_the_place_that_its_spawner_was_told(place):
-    assert ControlPlace.from_environment(place.to_environment()) == place
+    assert ControlPlaneLocation.from_environment(place.to_environment()) == place
 
 
 def test_without_variables_it_is_the_default_place():
-    place = ControlPlace.from_environment({})
+    place = ControlPlaneLocation.from_environment({})
 
-    assert place == ControlPlace(connection=None, database="LOADGEN", schema="CONTROL", warehouse="LOADGEN_CONTROL_WH")
+    assert place == ControlPlaneLocation(
+        connection=None, database="LOADGEN", schema="CONTROL", warehouse="LOADGEN_CONTROL_WH"
+    )
 
 
 def test_an_empty_variable_is_none():
     names = ("CONNECTION", "DATABASE", "SCHEMA", "WAREHOUSE")
 
-    place = ControlPlace.from_environment(
+    place = ControlPlaneLocation.from_environment(
         {f"LOADGEN_CONTROL_{name}": "" for name in names} | {"LOADGEN_CONNECTION": ""}
     )
 
-    assert place == ControlPlace()
+    assert place == ControlPlaneLocation()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def test_an_empty_variable_is_none():
     ],
 )
 def test_the_connection_of_the_control_plane_goes_before_that_of_the_target(variables, connection):
-    assert ControlPlace.from_environment(variables).connection == connection
+    assert ControlPlaneLocation.from_environment(variables).connection == connection
 
 
 def test_other_variables_are_none_of_its_business():
@@ -62,18 +64,18 @@ def test_other_variables_are_none_of_its_business():
         "loadgen_control_schema": "X",
     }
 
-    assert ControlPlace.from_environment(noise) == ControlPlace()
+    assert ControlPlaneLocation.from_environment(noise) == ControlPlaneLocation()
 
 
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        ("", ControlPlace()),
-        ("connection: target", ControlPlace(connection="target")),
-        ("connection: target\ncontrol: {connection: embedded}", ControlPlace(connection="embedded")),
+        ("", ControlPlaneLocation()),
+        ("connection: target", ControlPlaneLocation(connection="target")),
+        ("connection: target\ncontrol: {connection: embedded}", ControlPlaneLocation(connection="embedded")),
         (
             "control: {database: db, schema: s, warehouse: wh}",
-            ControlPlace(database="db", schema="s", warehouse="wh"),
+            ControlPlaneLocation(database="db", schema="s", warehouse="wh"),
         ),
     ],
     ids=["nothing", "the target's", "its own", "names"],
@@ -81,14 +83,14 @@ def test_other_variables_are_none_of_its_business():
 def test_a_scenario_says_where_it_is(written, expected):
     scenario = parse_scenario(f"{MINIMAL}{written}\n", source="s.yaml", environ={}).scenario
 
-    assert ControlPlace.of_scenario(scenario) == expected
+    assert ControlPlaneLocation.of_scenario(scenario) == expected
 
 
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        (ControlPlace(), '"LOADGEN"."CONTROL"'),
-        (ControlPlace(database="db", schema='"Mixed Case"'), '"DB"."Mixed Case"'),
+        (ControlPlaneLocation(), '"LOADGEN"."CONTROL"'),
+        (ControlPlaneLocation(database="db", schema='"Mixed Case"'), '"DB"."Mixed Case"'),
     ],
 )
 def test_names_are_read_as_in_sql_and_always_quoted(place, name):
@@ -101,9 +103,9 @@ HOSTILE = ['x"; DROP TABLE RUN_STATUS; --', "a.b", "$$", "x y", "", '"', "IDENTI
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("part", ["database", "schema"])
 def test_a_name_is_one_name_or_refused(part, text):
-    place = replace(ControlPlace(), **{part: text})
+    place = replace(ControlPlaneLocation(), **{part: text})
 
-    with pytest.raises(BadIdentifier) as refused:
+    with pytest.raises(InvalidIdentifier) as refused:
         _ = place.schema_name
 
     assert refused.value.exit_code == 2
@@ -111,19 +113,19 @@ def test_a_name_is_one_name_or_refused(part, text):
 
 
 def test_a_quoted_name_may_hold_anything_but_stays_one_name():
-    place = ControlPlace(database='"x""; DROP TABLE T; --"')
+    place = ControlPlaneLocation(database='"x""; DROP TABLE T; --"')
 
     assert place.schema_name.sql == '"x""; DROP TABLE T; --"."CONTROL"'
 
 
 def test_its_connection_enters_the_place():
-    profile = ControlPlace(connection="embedded", database="D", schema="S", warehouse="W").profile(HERE)
+    profile = ControlPlaneLocation(connection="embedded", database="D", schema="S", warehouse="W").profile(HERE)
 
     assert (profile.text("database"), profile.text("schema"), profile.text("warehouse")) == ("D", "S", "W")
 
 
 def test_a_connection_that_is_not_there_is_an_error_of_the_user():
     with pytest.raises(ConfigurationError) as refused:
-        ControlPlace(connection="embedded").profile({})
+        ControlPlaneLocation(connection="embedded").profile({})
 
     assert "embedded serve" in refused.value.remedy

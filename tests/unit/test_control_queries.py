@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.control import batch
-from loadgen.control.queries import queries, tables, without_comments
-from loadgen.control.storable import CUT, clean, json_text, text, to_json
+from loadgen.control.sanitize import TRUNCATION_MARK, clean_json, clean_text, clip_text, details_json
+from loadgen.control.sql import load_queries, query_files, without_comments
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "schemas" / "queries").glob("*.sql"))
@@ -23,7 +23,7 @@ LONE, NUL, REPLACEMENT = "\ud800", "\0", "\ufffd"
 
 
 def test_a_query_knows_its_name_its_text_and_its_binds():
-    found = queries("run_leases")["newest"]
+    found = load_queries("run_leases")["newest"]
 
     assert found.name == "run_leases.newest"
     assert found.sql.startswith("SELECT EPOCH, OWNER, DATEDIFF(")
@@ -32,17 +32,17 @@ def test_a_query_knows_its_name_its_text_and_its_binds():
 
 
 def test_a_file_is_read_once():
-    assert queries("test_logs") is queries("test_logs")
+    assert load_queries("test_logs") is load_queries("test_logs")
 
 
 def test_every_file_is_a_table():
-    assert list(tables()) == [path.stem for path in FILES]
-    assert len(tables()) > 10
+    assert list(query_files()) == [path.stem for path in FILES]
+    assert len(query_files()) > 10
 
 
 def test_a_table_without_a_file_is_a_mistake():
     with pytest.raises(FileNotFoundError):
-        queries("no_such_table")
+        load_queries("no_such_table")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -53,15 +53,15 @@ def test_nothing_in_a_file_is_lost(path):
 
     before, *_ = text_of_file.split("-- name: ", 1)
 
-    assert [name.strip() for name in names] == list(queries(path.stem))
+    assert [name.strip() for name in names] == list(load_queries(path.stem))
     assert without_comments(before).strip() == ""
     assert without_comments(text_of_file).count(";") == len(names)
-    assert all(query.sql for query in queries(path.stem).values())
+    assert all(query.sql for query in load_queries(path.stem).values())
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_each_statement_is_about_the_table_of_its_file(path):
-    for query in queries(path.stem).values():
+    for query in load_queries(path.stem).values():
         table = query.name.partition(".")[2] if path.stem == "prune" else path.stem
         assert table.upper() in query.sql or query.name in ("run_status.server_time", "prune.old", "prune.old_queued")
 
@@ -75,7 +75,7 @@ def test_comments_do_not_travel():
 
 @given(st.text(alphabet=st.characters(), max_size=40), st.integers(20, 60))
 def test_any_text_becomes_storable(foreign, limit):
-    kept = text(foreign, limit)
+    kept = clip_text(foreign, limit)
 
     assert len(kept) <= limit
     assert NUL not in kept
@@ -84,19 +84,19 @@ def test_any_text_becomes_storable(foreign, limit):
 
 def test_what_can_be_stored_stays_as_it_is():
     for kept in ("", "plain", 'it\'s "quoted" \\ ; -- ?', "über 😀 \u2028", "tab\tline\n", "\x1b[31m"):
-        assert clean(kept) == text(kept, 1000) == kept
+        assert clean_text(kept) == clip_text(kept, 1000) == kept
 
 
 def test_what_cannot_be_stored_is_replaced_not_dropped():
-    assert clean(f"a{NUL}b{LONE}c") == f"a{REPLACEMENT}b{REPLACEMENT}c"
+    assert clean_text(f"a{NUL}b{LONE}c") == f"a{REPLACEMENT}b{REPLACEMENT}c"
 
 
 @pytest.mark.parametrize(("length", "cut"), [(999, False), (1000, False), (1001, True), (1_000_000, True)])
 def test_a_text_is_cut_at_its_limit_and_says_so(length, cut):
-    kept = text("x" * length, 1000)
+    kept = clip_text("x" * length, 1000)
 
     assert len(kept) == min(length, 1000)
-    assert kept.endswith(CUT) is cut
+    assert kept.endswith(TRUNCATION_MARK) is cut
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_a_text_is_cut_at_its_limit_and_says_so(length, cut):
 
 @pytest.mark.parametrize("written", [None, "{}", '{"a":[1,2.5,null,true,"x"]}', " [1] ", "no json"])
 def test_harmless_json_is_not_touched(written):
-    assert json_text(written) is written
+    assert clean_json(written) is written
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_harmless_json_is_not_touched(written):
     ],
 )
 def test_json_is_made_storable(written, kept):
-    found = json_text(written)
+    found = clean_json(written)
 
     assert found is not None
     assert found.isascii()
@@ -130,7 +130,7 @@ def test_json_is_made_storable(written, kept):
 
 @pytest.mark.parametrize("written", ["NaN{", '{"é":', "[" * 100_000 + "NaN"])
 def test_what_is_no_json_is_left_to_the_server(written):
-    assert json_text(written) == written
+    assert clean_json(written) == written
 
 
 def circle() -> dict[str, object]:
@@ -152,7 +152,7 @@ def circle() -> dict[str, object]:
     ids=["nested", "odd values", "odd keys", "objects", "a circle", "too long"],
 )  # fmt: skip
 def test_details_of_any_shape_become_json(details, kept):
-    assert json.loads(to_json(details, 200)) == kept
+    assert json.loads(details_json(details, 200)) == kept
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------
@@ -187,7 +187,9 @@ def test_no_rows_are_no_batch():
 
 
 def test_no_batch_is_so_large_that_the_driver_would_upload_it_to_a_stage():
-    array_bound = [query for name in tables() for query in queries(name).values() if "FROM VALUES" in query.sql]
+    array_bound = [
+        query for name in query_files() for query in load_queries(name).values() if "FROM VALUES" in query.sql
+    ]
 
     assert len(array_bound) == 4
     assert max(query.binds for query in array_bound) * batch.ROWS_MAX < batch.STAGED_VALUES // 2

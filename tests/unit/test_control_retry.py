@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadgen.clock import FakeClock, SystemClock
-from loadgen.control.retry import ATTEMPTS, Interrupted, Patience
+from loadgen.control.retry import ATTEMPTS, RetryInterrupted, RetryPolicy
 from loadgen.control.session import ControlFailed
 from loadgen.errors import UsageError
 from loadgen.model.outcome import ErrorCategory
@@ -61,7 +61,7 @@ def test_pauses_double_up_to_half_a_minute_and_end_after_ten_attempts():
     action, calls = counted(failing(LOST, times=100))
 
     with pytest.raises(ControlFailed):
-        Patience(stop=threading.Event(), clock=clock).call(action)
+        RetryPolicy(stop=threading.Event(), clock=clock).call(action)
 
     assert clock.pauses_s == [1, 2, 4, 8, 16, 30, 30, 30, 30]
     assert calls == [ATTEMPTS] == [10]
@@ -71,7 +71,7 @@ def test_pauses_double_up_to_half_a_minute_and_end_after_ten_attempts():
 def test_attempts_are_bounded_and_no_pause_is_shorter_than_the_one_before(attempts, first_pause_s, failures):
     clock = PauseClock()
     action, calls = counted(failing(REFUSED, times=failures))
-    patience = Patience(stop=threading.Event(), attempts=attempts, first_pause_s=first_pause_s, clock=clock)
+    patience = RetryPolicy(stop=threading.Event(), attempts=attempts, first_pause_s=first_pause_s, clock=clock)
 
     if failures < attempts:
         assert patience.call(action) == "done"
@@ -103,9 +103,9 @@ def test_what_will_not_get_better_is_not_tried_again(error):
         raise error
 
     with pytest.raises(type(error)):
-        Patience(stop=threading.Event(), clock=clock).call(action)
+        RetryPolicy(stop=threading.Event(), clock=clock).call(action)
     with pytest.raises(type(error)):
-        Patience(stop=threading.Event(), clock=clock).settle(action, lambda: "found")
+        RetryPolicy(stop=threading.Event(), clock=clock).settle(action, lambda: "found")
 
     assert clock.pauses_s == []
 
@@ -113,7 +113,7 @@ def test_what_will_not_get_better_is_not_tried_again(error):
 def test_every_failure_that_is_tried_again_is_told():
     told: list[ControlFailed] = []
 
-    Patience(stop=threading.Event(), clock=FakeClock(), note=told.append).call(failing(LOST, times=3))
+    RetryPolicy(stop=threading.Event(), clock=FakeClock(), note=told.append).call(failing(LOST, times=3))
 
     assert [error.failure for error in told] == [LOST] * 3
 
@@ -123,12 +123,12 @@ def test_a_stop_that_came_before_leaves_one_attempt():
     stop.set()
     action, calls = counted(failing(LOST, times=100))
 
-    with pytest.raises(Interrupted) as raised:
-        Patience(stop=stop, clock=FakeClock()).call(action)
+    with pytest.raises(RetryInterrupted) as raised:
+        RetryPolicy(stop=stop, clock=FakeClock()).call(action)
 
     assert calls == [1]
     assert raised.value.exit_code == 4
-    assert Patience(stop=stop, clock=FakeClock()).call(lambda: "works") == "works"
+    assert RetryPolicy(stop=stop, clock=FakeClock()).call(lambda: "works") == "works"
 
 
 def test_a_stop_ends_a_pause_of_an_hour_at_once():
@@ -136,10 +136,10 @@ def test_a_stop_ends_a_pause_of_an_hour_at_once():
     ended: list[BaseException] = []
 
     def wait_for_long() -> None:
-        patience = Patience(stop=stop, first_pause_s=3_600, clock=SystemClock(), note=lambda _: failed.set())
+        patience = RetryPolicy(stop=stop, first_pause_s=3_600, clock=SystemClock(), note=lambda _: failed.set())
         try:
             patience.call(failing(LOST, times=100))
-        except Interrupted as error:
+        except RetryInterrupted as error:
             ended.append(error)
 
     thread = threading.Thread(target=wait_for_long, name="patient")
@@ -208,7 +208,7 @@ class Table:
 
 def settled(table: Table, attempts: int) -> str | ControlFailed:
     try:
-        patience = Patience(stop=threading.Event(), attempts=attempts, clock=FakeClock())
+        patience = RetryPolicy(stop=threading.Event(), attempts=attempts, clock=FakeClock())
         return patience.settle(table.write, table.look)
     except ControlFailed as error:
         return error

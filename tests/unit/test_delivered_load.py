@@ -11,27 +11,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.connections import Refusal, Reopened
-from loadgen.metrics.live import read_live, write_live
-from loadgen.metrics.result import WindowResult
+from loadgen.metrics.connections import LoginFailure, ReconnectReason
+from loadgen.metrics.live_metrics import read_live, write_live
+from loadgen.metrics.window import WindowResult
 from loadgen.model.run import Phase
-from loadgen.model.split import share
+from loadgen.model.split import worker_share
 from loadgen.model.worker import WorkerStatus
 from loadgen.report.delivered import Delivered, delivered_connections, shortfalls
-from loadgen.scenario.scenario import Load
-from loadgen.scenario.scenario import Stage as Level
+from loadgen.scenario.model import Load
+from loadgen.scenario.model import LoadStage as Level
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
-from orchestrator.commands import start_event
-from orchestrator.crew import Health
+from orchestrator.announcements import start_event
 from orchestrator.plan import RunPlan, plan_run, planned_connection_ms
-from orchestrator.results import Gathered, why_missing
+from orchestrator.run_result import MeasuredWindows, missing_load_causes
+from orchestrator.worker_health import WorkerHealth
 from tests.unit.orchestrator_builders import live, view, window
 from tests.unit.worker_builders import Pool, Stage
 
 LEAD_S = 2.0  # connections are open before the plan begins
 ZERO = datetime.fromisoformat("2026-11-15T02:00:00")
-NO = Refusal(at=ZERO, code=390_144, text="JWT token is invalid.")
+NO = LoginFailure(at=ZERO, code=390_144, text="JWT token is invalid.")
 STEP_S = 0.1
 BAND = 0.005  # around a limit, that is left out
 
@@ -117,7 +117,7 @@ def _strike(stage: Stage, slot: int, *, back: bool) -> None:
         return
     meter.login_began(slot, now_ns, again=True)
     if back:
-        meter.login_succeeded(slot, now_ns, Reopened.SESSION_LOST)
+        meter.login_succeeded(slot, now_ns, ReconnectReason.SESSION_LOST)
         pool.opened.add(slot)
     else:
         meter.login_refused(slot, now_ns, NO)
@@ -125,10 +125,10 @@ def _strike(stage: Stage, slot: int, *, back: bool) -> None:
 
 def planned_levels(load: Load, plan: RunPlan, worker: int, workers: int) -> list[tuple[float, int]]:
     """(second, connections) of a worker, in steps of the truth; written down apart from the product's own line."""
-    level = share(load.min_connections if load.ramp_s else load.levels[0].connections or 0, worker, workers)
+    level = worker_share(load.min_connections if load.ramp_s else load.levels[0].connections or 0, worker, workers)
     lines = [(0.0, 0.0, level, level)]
     for target in plan.targets:
-        goal = share(target.connections, worker, workers)
+        goal = worker_share(target.connections, worker, workers)
         lines.append((target.at_s, target.ramp_s, lines[-1][3], goal))
     assert plan.ends_s is not None
     found = []
@@ -209,10 +209,14 @@ def test_a_worker_that_leaves_is_named_with_what_it_left_undone() -> None:
 def test_a_worker_that_a_signal_ended_is_named_with_the_signal() -> None:
     windows = {"worker-0": (window(seconds=60.0),), "worker-1": (window(seconds=6.2),)}
     beats = [live(), read_live(write_live(replace(live(), signal="SIGTERM")))]
-    crew = [view(Health.DONE, WorkerStatus.COMPLETED, number=number, live=beat) for number, beat in enumerate(beats)]
+    crew = [
+        view(WorkerHealth.DONE, WorkerStatus.COMPLETED, number=number, live=beat) for number, beat in enumerate(beats)
+    ]
     plan = plan_run(Load(connections=4, warmup_s=5.0, duration_s=60.0))
 
-    because = why_missing({"refused": 0, "last_refused": []}, crew, Gathered(windows=windows, gaps=()), plan)
+    because = missing_load_causes(
+        {"refused": 0, "last_refused": []}, crew, MeasuredWindows(windows=windows, gaps=()), plan
+    )
 
     assert because == "worker-1 received SIGTERM after 6 of 60 s"
 

@@ -65,7 +65,8 @@ def test_the_command_of_the_job_is_found_in_the_image() -> None:
     assert os.access(here(f"{HOME}/bin/{found[1]}"), os.X_OK)
 
 
-def test_its_python_is_one_that_loadgen_supports() -> None:
+def test_its_base_is_pinned_and_has_a_python_that_loadgen_supports() -> None:
     assert words("FROM") == [["${BASE}"]]
-    assert words("ARG") == [["BASE=python:3.11-slim"]]
+    ((base,),) = words("ARG")
+    assert re.fullmatch(r"BASE=python:3\.1[1-9]-slim-\w+@sha256:[0-9a-f]{64}", base)
     assert "python_requires = >=3.11" in (ROOT / "setup.cfg").read_text("utf-8")

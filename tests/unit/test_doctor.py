@@ -6,34 +6,34 @@ from unittest.mock import Mock
 
 import pytest
 
-from loadgen.control.ground import Ground
-from loadgen.control.migrations import State
-from loadgen.control.place import ControlPlace
-from loadgen.doctor import configuration, control_plane, machine, service, warehouse
-from loadgen.doctor.examine import Check, Examined, examine, exit_code
-from loadgen.doctor.finding import Finding, Mark, failed, ok, warning
-from loadgen.doctor.lane import Lane, TookTooLong
-from loadgen.doctor.subject import Facts, Sessions, Subject
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.setup.migrations import SchemaState
+from loadgen.control.setup.prerequisites import Prerequisites
+from loadgen.doctor import configuration, control_plane, machine, server, warehouse
+from loadgen.doctor.bounded_executor import BoundedExecutor, CheckTimeout
+from loadgen.doctor.check_runner import CheckedFinding, DoctorCheck, exit_code, run_checks
+from loadgen.doctor.finding import Finding, FindingLevel, failed, ok, warning
+from loadgen.doctor.subject import DoctorSessions, DoctorTarget, KnownFacts
 from loadgen.errors import ConfigurationError
 from loadgen.scenario.plan import plan
-from loadgen.scenario.read import Loaded, parse_scenario
-from loadgen.snowflake.ident import Ident
-from loadgen.snowflake.lookup import find_profile
-from loadgen.snowflake.probe import Probe
+from loadgen.scenario.read import LoadedScenario, parse_scenario
+from loadgen.snowflake.ident import Identifier
+from loadgen.snowflake.probe import ConnectionProbe
+from loadgen.snowflake.profile_lookup import find_profile
 from tests.processes import PATIENCE_S
 
 PASSWORD = "planted-Passw0rd-7193"
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
 
-def scenario(more: str = "", connection: str = "prod") -> Loaded:
+def scenario(more: str = "", connection: str = "prod") -> LoadedScenario:
     text = f"version: 1\nname: a\nconnection: {connection}\nworkload: {{statements: [{{name: a, sql: SELECT 1}}]}}\n"
     return parse_scenario(text + more, source="a.yaml", environ={})
 
 
-def probe_of(**more) -> Probe:
+def probe_of(**more) -> ConnectionProbe:
     facts = dict.fromkeys(("server_version", "account", "region", "user", "role", "warehouse", "database", "schema"))
-    return Probe(**{**facts, "round_trips_ms": (1.0,), **more})
+    return ConnectionProbe(**{**facts, "round_trips_ms": (1.0,), **more})
 
 
 @pytest.fixture
@@ -51,10 +51,10 @@ def environ(tmp_path):
 
 
 def test_cores_are_counted_against_the_connections():
-    assert machine.processor(2, None).mark is Mark.OK
-    assert machine.processor(2, 50).mark is Mark.OK
+    assert machine.processor(2, None).mark is FindingLevel.OK
+    assert machine.processor(2, 50).mark is FindingLevel.OK
     few = machine.processor(2, 51)
-    assert few.mark is Mark.WARNING
+    assert few.mark is FindingLevel.WARNING
     assert "3 cores" in str(few.remedy)
 
 
@@ -75,8 +75,8 @@ def test_open_files_are_counted_against_the_connections_of_a_worker(limit, conne
 
 
 def test_a_clock_of_1970_is_told():
-    assert machine.wall_clock(datetime(1970, 1, 1, tzinfo=UTC)).mark is Mark.FAILED
-    assert machine.wall_clock(NOON).mark is Mark.OK
+    assert machine.wall_clock(datetime(1970, 1, 1, tzinfo=UTC)).mark is FindingLevel.FAILED
+    assert machine.wall_clock(NOON).mark is FindingLevel.OK
 
 
 def test_this_machine_has_what_it_says():
@@ -109,7 +109,7 @@ def test_warnings_of_the_connection_are_findings(environ):
 
     _, misspelt, unused = configuration.connection(find_profile("prod", environ=environ))
 
-    assert (misspelt.mark, unused.mark) == (Mark.WARNING, Mark.WARNING)
+    assert (misspelt.mark, unused.mark) == (FindingLevel.WARNING, FindingLevel.WARNING)
     assert "did you mean warehouse?" in misspelt.said
     assert "login_timeout" in unused.said
 
@@ -117,36 +117,36 @@ def test_warnings_of_the_connection_are_findings(environ):
 def test_a_control_plane_on_the_target_s_own_warehouse_is_told(environ):
     def found(more: str) -> Finding:
         loaded = scenario(more)
-        place = ControlPlace.of_scenario(loaded.scenario)
-        subject = Subject(connection="prod", place=place, loaded=loaded, environ=environ)
+        place = ControlPlaneLocation.of_scenario(loaded.scenario)
+        subject = DoctorTarget(connection="prod", place=place, loaded=loaded, environ=environ)
         return configuration.scenario(subject)[-1]
 
-    assert found("").mark is Mark.OK
-    assert found("control: {warehouse: BENCH_WH}\n").mark is Mark.WARNING  # the connection's own, in lower case
-    assert found("control: {warehouse: BENCH_WH, share_warehouse: true}\n").mark is Mark.OK
+    assert found("").mark is FindingLevel.OK
+    assert found("control: {warehouse: BENCH_WH}\n").mark is FindingLevel.WARNING  # the connection's own, in lower case
+    assert found("control: {warehouse: BENCH_WH, share_warehouse: true}\n").mark is FindingLevel.OK
 
 
 # --- the other end ---------------------------------------------------------------------------------------------------
 
 
 def test_a_long_way_is_told():
-    assert service.round_trip(probe_of(round_trips_ms=(20.0, 49.0, 90.0))).mark is Mark.OK
-    assert service.round_trip(probe_of(round_trips_ms=(20.0, 51.0, 90.0))).mark is Mark.WARNING
+    assert server.round_trip(probe_of(round_trips_ms=(20.0, 49.0, 90.0))).mark is FindingLevel.OK
+    assert server.round_trip(probe_of(round_trips_ms=(20.0, 51.0, 90.0))).mark is FindingLevel.WARNING
 
 
 @pytest.mark.parametrize("role", ["ACCOUNTADMIN", "SECURITYADMIN", "ORGADMIN"])
 def test_administrators_are_warned(environ, role):
-    found = service.role(probe_of(role=role), find_profile("prod", environ=environ))
+    found = server.role(probe_of(role=role), find_profile("prod", environ=environ))
 
-    assert found.mark is Mark.WARNING
+    assert found.mark is FindingLevel.WARNING
     assert "loadgen grants" in str(found.remedy)
 
 
 def test_other_roles_and_the_embedded_server_s_only_one_are_fine(environ):
     embedded = find_profile("embedded", environ={"LOADGEN_EMBEDDED_ADDRESS": "127.0.0.1:1"})
 
-    assert service.role(probe_of(role="LOADGEN_RUN"), find_profile("prod", environ=environ)).mark is Mark.OK
-    assert service.role(probe_of(role="ACCOUNTADMIN"), embedded).mark is Mark.OK
+    assert server.role(probe_of(role="LOADGEN_RUN"), find_profile("prod", environ=environ)).mark is FindingLevel.OK
+    assert server.role(probe_of(role="ACCOUNTADMIN"), embedded).mark is FindingLevel.OK
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_other_roles_and_the_embedded_server_s_only_one_are_fine(environ):
     ],
 )
 def test_regions_without_hybrid_tables_are_known(region, here, mark):
-    found = service.hybrid_tables(region, is_embedded=False, hybrid_here=here)
+    found = server.hybrid_tables(region, is_embedded=False, hybrid_here=here)
 
     assert found.mark == mark
     assert mark == "ok" or "control: {connection: embedded}" in str(found.remedy)
@@ -170,11 +170,11 @@ def test_regions_without_hybrid_tables_are_known(region, here, mark):
 
 def test_the_clock_offset_is_that_of_the_quickest_reading():
     readings = [
-        service.Reading(before=NOON, server=NOON + timedelta(seconds=9.9), trip_s=3.0),
-        service.Reading(before=NOON, server=NOON + timedelta(seconds=5.1), trip_s=0.2),
+        server.ClockReading(before=NOON, server=NOON + timedelta(seconds=9.9), trip_s=3.0),
+        server.ClockReading(before=NOON, server=NOON + timedelta(seconds=5.1), trip_s=0.2),
     ]
 
-    found = service.offset(readings)
+    found = server.offset(readings)
 
     assert found.seconds == pytest.approx(5.0)
     assert found.error_s == pytest.approx(0.1)
@@ -182,26 +182,29 @@ def test_the_clock_offset_is_that_of_the_quickest_reading():
 
 @pytest.mark.parametrize(("seconds", "error_s", "mark"), [(1.9, 0.0, "ok"), (-600, 0.1, "warning"), (5, 4, "ok")])
 def test_an_offset_is_told_only_as_far_as_it_is_certain(seconds, error_s, mark):
-    assert service.clock_offset(service.Offset(seconds=seconds, error_s=error_s)).mark == mark
+    assert server.clock_offset(server.ClockOffset(seconds=seconds, error_s=error_s)).mark == mark
 
 
 # --- the control plane -----------------------------------------------------------------------------------------------
 
 
 def test_what_is_not_there_is_named():
-    found = control_plane.ground(Ground(warehouse=False, database=True, schema=False), ControlPlace())
+    found = control_plane.ground(Prerequisites(warehouse=False, database=True, schema=False), ControlPlaneLocation())
 
-    assert found.mark is Mark.FAILED
+    assert found.mark is FindingLevel.FAILED
     assert found.said.endswith('warehouse "LOADGEN_CONTROL_WH", schema "LOADGEN"."CONTROL"')
-    assert control_plane.ground(Ground(warehouse=True, database=True, schema=True), ControlPlace()).mark is Mark.OK
+    assert (
+        control_plane.ground(Prerequisites(warehouse=True, database=True, schema=True), ControlPlaneLocation()).mark
+        is FindingLevel.OK
+    )
 
 
 def test_tables_that_are_missing_stop_a_run_on_an_account():
-    none, all_there = State(schema_exists=True, applied=()), State(schema_exists=True, applied=(1, 2))
+    none, all_there = SchemaState(schema_exists=True, applied=()), SchemaState(schema_exists=True, applied=(1, 2))
 
-    assert control_plane.tables(none, is_embedded=False).mark is Mark.FAILED
-    assert control_plane.tables(none, is_embedded=True).mark is Mark.WARNING
-    assert control_plane.tables(all_there, is_embedded=False).mark is Mark.OK
+    assert control_plane.tables(none, is_embedded=False).mark is FindingLevel.FAILED
+    assert control_plane.tables(none, is_embedded=True).mark is FindingLevel.WARNING
+    assert control_plane.tables(all_there, is_embedded=False).mark is FindingLevel.OK
     assert (control_plane.hybrid_count(none), control_plane.hybrid_count(all_there)) == (0, 9)
 
 
@@ -215,7 +218,7 @@ ROW = {
 
 
 def marks(row: dict[str, object], **more) -> list[str]:
-    found = warehouse.Warehouse.from_row({**ROW, **row}, 8)
+    found = warehouse.WarehouseDescription.from_row({**ROW, **row}, 8)
     options = {"is_embedded": False, "connections": 8, **more}
     return [str(each.mark) for each in warehouse.judge(found, **options)]
 
@@ -242,7 +245,7 @@ def test_the_embedded_server_s_defaults_are_no_concern():
 
 
 def test_the_warehouse_is_described():
-    (found,) = warehouse.judge(warehouse.Warehouse.from_row(ROW, 8), is_embedded=False, connections=17)
+    (found,) = warehouse.judge(warehouse.WarehouseDescription.from_row(ROW, 8), is_embedded=False, connections=17)
 
     assert found.said == '"BENCH_WH": Medium, generation 2, 2 clusters, suspends after 60 s, started'
     assert found.details == (
@@ -262,18 +265,18 @@ def test_the_warehouse_is_described():
     ],
 )
 def test_only_harmless_names_become_part_of_a_literal(name, sql):
-    assert warehouse.pattern(Ident(name)) == sql
+    assert warehouse.pattern(Identifier(name)) == sql
 
 
 def test_the_cost_counts_every_cluster_for_as_long_as_the_run_can_last():
     planned = plan(scenario("load: {warmup: 0s, duration: 58m}\ntiming: {drain: 2m}\n"), cores=2).cost
-    found = warehouse.Warehouse.from_row(ROW, 8)
+    found = warehouse.WarehouseDescription.from_row(ROW, 8)
 
     told = warehouse.cost(planned, found, None)
 
-    assert told.mark is Mark.OK
+    assert told.mark is FindingLevel.OK
     assert told.said.startswith("at most 9.00 credits: 8.00 for Medium, 2 clusters, and 1.00 for the control warehouse")
-    assert warehouse.cost(planned, found, 8.9).mark is Mark.WARNING
+    assert warehouse.cost(planned, found, 8.9).mark is FindingLevel.WARNING
     assert "X-Small 1.00, Small 2.00" in warehouse.cost(planned, None, None).said
     assert warehouse.cost(None, None, None).said.startswith("none")
 
@@ -281,17 +284,17 @@ def test_the_cost_counts_every_cluster_for_as_long_as_the_run_can_last():
 # --- how checks are run ----------------------------------------------------------------------------------------------
 
 
-def check(name: str, look, *needs: str, **more) -> Check:
-    return Check(section="s", name=name, look=lambda _: look(), needs=needs, **more)
+def check(name: str, look, *needs: str, **more) -> DoctorCheck:
+    return DoctorCheck(section="s", name=name, look=lambda _: look(), needs=needs, **more)
 
 
-def new_lane() -> Lane[Sessions]:
-    subject = Subject(connection=None, place=ControlPlace())
-    return Lane(lambda: Sessions(subject, Facts()), name="test")
+def new_lane() -> BoundedExecutor[DoctorSessions]:
+    subject = DoctorTarget(connection=None, place=ControlPlaneLocation())
+    return BoundedExecutor(lambda: DoctorSessions(subject, KnownFacts()), name="test")
 
 
-def run(*checks: Check) -> list[Examined]:
-    return list(examine(checks, new_lane(), limit_s=PATIENCE_S))
+def run(*checks: DoctorCheck) -> list[CheckedFinding]:
+    return list(run_checks(checks, new_lane(), limit_s=PATIENCE_S))
 
 
 def test_what_rests_on_a_failed_check_is_skipped_with_the_reason():
@@ -314,8 +317,8 @@ def test_what_rests_on_a_failed_check_is_skipped_with_the_reason():
 def test_a_check_that_never_ends_is_given_up_and_the_next_one_runs():
     never, lane = threading.Event(), new_lane()
 
-    (first,) = examine([check("a", lambda: never.wait() and [])], lane, limit_s=0.2)
-    (second,) = examine([check("b", lambda: [ok("fine")])], lane, limit_s=PATIENCE_S)
+    (first,) = run_checks([check("a", lambda: never.wait() and [])], lane, limit_s=0.2)
+    (second,) = run_checks([check("b", lambda: [ok("fine")])], lane, limit_s=PATIENCE_S)
     never.set()
 
     assert (first.finding.mark, second.finding.mark) == ("failed", "ok")
@@ -344,10 +347,10 @@ class Owned:
 
 def test_a_thread_left_behind_keeps_its_belongings_to_itself_and_closes_them_in_the_end():
     going_on = threading.Event()
-    lane = Lane(Owned, name="test")
+    lane = BoundedExecutor(Owned, name="test")
 
     first = lane.do(lambda owned: owned, limit_s=PATIENCE_S)
-    with pytest.raises(TookTooLong):
+    with pytest.raises(CheckTimeout):
         lane.do(lambda _: going_on.wait(), limit_s=0.05)
     second = lane.do(lambda owned: owned, limit_s=PATIENCE_S)
 
@@ -362,7 +365,7 @@ def test_a_thread_left_behind_keeps_its_belongings_to_itself_and_closes_them_in_
 
 
 def test_an_own_timeout_of_a_look_is_no_time_out_of_the_lane():
-    lane = Lane(Owned, name="test")
+    lane = BoundedExecutor(Owned, name="test")
 
     with pytest.raises(TimeoutError, match="mine"):
         lane.do(lambda _: Mock(side_effect=TimeoutError("mine"))(), limit_s=PATIENCE_S)
@@ -378,6 +381,6 @@ def test_an_own_timeout_of_a_look_is_no_time_out_of_the_lane():
     ],
 )
 def test_the_exit_code_is_2_for_a_configuration_3_for_the_rest_0_without_failures(findings, code):
-    examined = [Examined(check=check("a", list, exit_code=own), finding=finding) for finding, own in findings]
+    examined = [CheckedFinding(check=check("a", list, exit_code=own), finding=finding) for finding, own in findings]
 
     assert exit_code(examined) == code

@@ -1,8 +1,12 @@
-"""Lightening the driver: tested versions only, while its names are what they were, unless it is switched off."""
+"""Lightening the driver: tested versions only, while its names are what they were, unless it is switched off; and the
+program that it would run at every login."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 import sys
 from contextvars import ContextVar
 from types import ModuleType
@@ -12,7 +16,7 @@ import pytest
 
 from loadgen.report.likeness import differences
 from loadgen.snowflake import driver
-from orchestrator.results import driver_lightened
+from orchestrator.run_result import driver_lightened
 from tests.unit.test_compare_settings import SETTING
 from tests.unit.test_worker_rows import Measuring
 
@@ -33,12 +37,12 @@ def internals(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
 def test_a_tested_driver_is_lightened_and_says_so(internals: tuple[Any, Any]) -> None:
     calls, events = internals
 
-    assert not driver.is_lightened()
-    assert driver.lighten({})
-    assert driver.is_lightened()
+    assert not driver.telemetry_hooks_disabled()
+    assert driver.disable_telemetry_hooks({})
+    assert driver.telemetry_hooks_disabled()
     assert calls._TRACKING.get() is False
     assert events._sf_core_level_to_python(5) is None
-    assert driver.lighten({})  # again
+    assert driver.disable_telemetry_hooks({})  # again
 
 
 @pytest.mark.parametrize("version", ["5.3.0", "5.20.0", "4.8.1", "6.0.0"])
@@ -47,13 +51,13 @@ def test_a_version_that_was_not_tested_is_left_as_it_is(
 ) -> None:
     monkeypatch.setattr(driver, "version", lambda: version)
 
-    assert not driver.lighten({})
+    assert not driver.disable_telemetry_hooks({})
     assert internals[0]._TRACKING.get() is True
 
 
 @pytest.mark.parametrize("value", ["0", "false", "NO", "off"])
 def test_it_can_be_switched_off(internals: tuple[Any, Any], value: str) -> None:
-    assert not driver.lighten({"LOADGEN_DRIVER_LIGHTEN": value})
+    assert not driver.disable_telemetry_hooks({"LOADGEN_DRIVER_LIGHTEN": value})
     assert internals[0]._TRACKING.get() is True
 
 
@@ -71,14 +75,14 @@ def test_names_that_are_something_else_by_now_are_left_alone(
 ) -> None:
     setattr(internals[module], name, value)
 
-    assert not driver.lighten({})
+    assert not driver.disable_telemetry_hooks({})
     assert getattr(internals[module], name) is value
 
 
 def test_workers_tell_and_the_run_says_what_they_have_in_common() -> None:
     measuring = Measuring()
     row = measuring.result()
-    assert json.loads(row.summary)["driver_lightened"] is driver.is_lightened()
+    assert json.loads(row.summary)["driver_lightened"] is driver.telemetry_hooks_disabled()
 
     def rows(*told: object) -> list[Any]:
         return [type(row)(**{**_fields(row), "summary": json.dumps({"driver_lightened": one})}) for one in told]
@@ -105,3 +109,17 @@ def test_runs_with_and_without_it_are_not_compared() -> None:
     assert not differences(setting(), setting(driver_lightened=True))  # older runs do not say so
     (found,) = differences(setting(), setting(driver_lightened=False))
     assert (found.key, found.forbids) == ("environment.driver_lightened", True)
+
+
+def test_programs_are_found_as_before_but_for_lsb_release() -> None:
+    before = driver.user_environment(os.environ)["PATH"]
+    environ = {"PATH": before}
+
+    driver.spare_lsb_release(environ)
+    driver.spare_lsb_release(environ)
+
+    assert environ["PATH"].endswith(f"{os.pathsep}{before}")
+    assert environ["PATH"].count("programs") == before.count("programs") + 1
+    assert subprocess.run(["lsb_release", "-a"], env=environ, capture_output=True).returncode == 1
+    assert shutil.which("sh", path=environ["PATH"]) == shutil.which("sh", path=before)
+    assert driver.user_environment(environ) == {"PATH": before}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadgen.embedded.faults import KINDS, RULES_MAX, FaultInvalid, FaultRules
+from loadgen.embedded.fault_injection import KINDS, RULES_MAX, FaultRules, InvalidFaultRule
 
 
 def rules_with(*posted: object, seed: int = 1) -> FaultRules:
@@ -156,7 +156,7 @@ def test_every_kind_can_be_posted(kind):
 def test_a_bad_rule_says_what_is_wrong_and_changes_nothing(posted, says):
     rules = FaultRules(1)
 
-    with pytest.raises(FaultInvalid) as caught:
+    with pytest.raises(InvalidFaultRule) as caught:
         rules.add([{"match": "x", "kind": "reset"}, posted])
 
     assert says in str(caught.value)
@@ -165,7 +165,7 @@ def test_a_bad_rule_says_what_is_wrong_and_changes_nothing(posted, says):
 
 
 def test_all_problems_of_a_rule_are_named_at_once():
-    with pytest.raises(FaultInvalid) as caught:
+    with pytest.raises(InvalidFaultRule) as caught:
         FaultRules(1).add({"kind": "latency", "count": -1, "probability": 7})
 
     assert str(caught.value).count(";") == 3
@@ -175,7 +175,7 @@ def test_the_number_of_rules_is_limited():
     rules = FaultRules(1)
     rules.add([{"match": "x", "kind": "reset"}] * RULES_MAX)
 
-    with pytest.raises(FaultInvalid, match="at most 1000"):
+    with pytest.raises(InvalidFaultRule, match="at most 1000"):
         rules.add({"match": "x", "kind": "reset"})
 
 

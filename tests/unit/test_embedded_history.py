@@ -9,12 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.embedded import history as history_module
-from loadgen.embedded.history import COLUMNS, RESULT_LIMIT_MAX, Context, History, Statement
+from loadgen.embedded import statement_history as history_module
+from loadgen.embedded.statement_history import (
+    COLUMNS,
+    RESULT_LIMIT_MAX,
+    StatementContext,
+    StatementHistory,
+    StatementRecord,
+)
 
 START_MS = 1_790_000_000_000.0
 NAMES = [name for name, _ in COLUMNS]
-BENCH = Context(42, "LOADER", "R", "BENCH", "PUBLIC", "WH", "X-Small", "STANDARD", "bench")
+BENCH = StatementContext(42, "LOADER", "R", "BENCH", "PUBLIC", "WH", "X-Small", "STANDARD", "bench")
 
 
 class Stand:
@@ -22,12 +28,14 @@ class Stand:
 
     def __init__(self, **limits: int) -> None:
         self.now_ms = START_MS
-        self.history = History(now_ms=lambda: self.now_ms, **limits)
+        self.history = StatementHistory(now_ms=lambda: self.now_ms, **limits)
 
-    def begin(self, sql_text: str = "SELECT 1", context: Context = BENCH) -> Statement:
+    def begin(self, sql_text: str = "SELECT 1", context: StatementContext = BENCH) -> StatementRecord:
         return self.history.begin(context, sql_text, self.now_ms)
 
-    def execute(self, sql_text: str = "SELECT 1", context: Context = BENCH, *, ms: float = 10.0, **facts: Any) -> str:
+    def execute(
+        self, sql_text: str = "SELECT 1", context: StatementContext = BENCH, *, ms: float = 10.0, **facts: Any
+    ) -> str:
         statement = self.begin(sql_text, context)
         statement.query_type = "SELECT"
         for name, value in facts.items():
@@ -322,7 +330,7 @@ EDGES = st.one_of(st.none(), st.integers(-2, 30).map(lambda ms: START_MS + ms))
 def test_query_history_selects_as_a_plain_list_would(executed, start_ms, end_ms, limit, session_id, user, warehouse):
     stand, model = Stand(records_max=7), []
     for session, name, on_warehouse, hidden, ms in executed:
-        context = Context(session, name, warehouse=on_warehouse)
+        context = StatementContext(session, name, warehouse=on_warehouse)
         query_id = stand.execute(context=context, ms=ms, hybrid_only=hidden)
         model.append((stand.now_ms, query_id, context, hidden))
 

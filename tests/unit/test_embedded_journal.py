@@ -3,22 +3,24 @@
 import json
 from typing import Any
 
-from loadgen.embedded.journal import Entry, Journal
+from loadgen.embedded.request_log import RequestLog, RequestLogEntry
 
 QUERY = "/queries/v1/query-request"
 
 
-def a_journal() -> Journal:
-    journal = Journal()
-    journal.append(Entry(100.0, "POST", "/session/v1/login-request"))
-    journal.append(Entry(200.0, "POST", QUERY, 7, "r1", "q1", "SELECT * FROM Orders", 2, 200, "ok", 1.23456, 0))
+def a_journal() -> RequestLog:
+    journal = RequestLog()
+    journal.append(RequestLogEntry(100.0, "POST", "/session/v1/login-request"))
     journal.append(
-        Entry(300.0, "POST", QUERY, 7, "r1", "q1", "UPDATE T SET A = 1", 0, 503, "fault http_status", 0.5, 1)
+        RequestLogEntry(200.0, "POST", QUERY, 7, "r1", "q1", "SELECT * FROM Orders", 2, 200, "ok", 1.23456, 0)
+    )
+    journal.append(
+        RequestLogEntry(300.0, "POST", QUERY, 7, "r1", "q1", "UPDATE T SET A = 1", 0, 503, "fault http_status", 0.5, 1)
     )
     return journal
 
 
-def read(journal: Journal, **filters: Any) -> list[dict[str, Any]]:
+def read(journal: RequestLog, **filters: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in journal.lines(**filters)]
 
 
@@ -45,9 +47,9 @@ def test_entries_are_filtered_by_time_path_and_sql():
 
 
 def test_the_oldest_entry_makes_room_for_the_newest():
-    journal = Journal(entries_max=3)
+    journal = RequestLog(entries_max=3)
     for index in range(5):
-        journal.append(Entry(float(index), "GET", "/"))
+        journal.append(RequestLogEntry(float(index), "GET", "/"))
 
     assert len(journal) == 3
     assert [line["at_ms"] for line in read(journal)] == [2, 3, 4]
@@ -56,8 +58,8 @@ def test_the_oldest_entry_makes_room_for_the_newest():
 
 
 def test_long_sql_is_cut():
-    journal = Journal()
-    journal.append(Entry(1.0, "POST", QUERY, sql_text="x" * 5_000))
+    journal = RequestLog()
+    journal.append(RequestLogEntry(1.0, "POST", QUERY, sql_text="x" * 5_000))
 
     assert read(journal)[0]["sql_text"] == "x" * 1_000
 
@@ -67,13 +69,13 @@ def test_requests_that_arrive_while_it_is_read_do_not_disturb():
     lines = journal.lines()
     next(lines)
 
-    journal.append(Entry(400.0, "GET", "/"))
+    journal.append(RequestLogEntry(400.0, "GET", "/"))
 
     assert [json.loads(line)["at_ms"] for line in lines] == [200, 300]
 
 
 def test_half_a_surrogate_pair_is_written():
-    journal = Journal()
-    journal.append(Entry(1.0, "POST", QUERY, sql_text="\udcff"))
+    journal = RequestLog()
+    journal.append(RequestLogEntry(1.0, "POST", QUERY, sql_text="\udcff"))
 
     assert read(journal)[0]["sql_text"] == "\udcff"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadgen.embedded import service_time
-from loadgen.embedded.service_time import Alarm, ServiceTime, ServiceTimeSpec, parse_service_time
+from loadgen.embedded.service_time import ServiceTimeSampler, ServiceTimeSpec, WakeupTimer, parse_service_time
 from tests.processes import PATIENCE_S
 
 SAMPLES = 20_000
@@ -101,7 +101,7 @@ def test_sleepers_wake_in_the_order_of_their_deadlines_and_never_early():
     delays_ms = [7.0, 2.5, 4.1, 0.3, 4.1, -5.0, 1.2]
 
     async def scenario():
-        alarm, woken, early = Alarm(time.monotonic), [], []
+        alarm, woken, early = WakeupTimer(time.monotonic), [], []
         base_s = time.monotonic()
 
         async def sleep(index, delay_ms):
@@ -121,7 +121,7 @@ def test_sleepers_wake_in_the_order_of_their_deadlines_and_never_early():
 @pytest.mark.usefixtures("any_timer")
 def test_an_earlier_sleeper_does_not_wait_for_one_that_came_before_it():
     async def scenario():
-        alarm = Alarm(time.monotonic)
+        alarm = WakeupTimer(time.monotonic)
         late = alarm.sleep_until(time.monotonic() + 3600)
         await asyncio.wait_for(alarm.sleep_until(time.monotonic() + 0.001), PATIENCE_S)
         assert not late.done()
@@ -133,7 +133,7 @@ def test_an_earlier_sleeper_does_not_wait_for_one_that_came_before_it():
 @pytest.mark.usefixtures("any_timer")
 def test_a_cancelled_sleeper_does_not_hold_up_the_others():
     async def scenario():
-        alarm = Alarm(time.monotonic)
+        alarm = WakeupTimer(time.monotonic)
         cancelled = alarm.sleep_until(time.monotonic() + 0.001)
         other = alarm.sleep_until(time.monotonic() + 0.002)
         cancelled.cancel()
@@ -146,7 +146,7 @@ def test_a_cancelled_sleeper_does_not_hold_up_the_others():
 
 def test_cancelled_sleepers_with_far_deadlines_do_not_pile_up():
     async def scenario():
-        alarm = Alarm(time.monotonic)
+        alarm = WakeupTimer(time.monotonic)
         for _ in range(20_000):
             alarm.sleep_until(time.monotonic() + 3600).cancel()
         left = len(alarm._sleepers)
@@ -158,7 +158,7 @@ def test_cancelled_sleepers_with_far_deadlines_do_not_pile_up():
 
 def test_closing_ends_whoever_still_sleeps():
     async def scenario():
-        alarm = Alarm(time.monotonic)
+        alarm = WakeupTimer(time.monotonic)
         sleeper = alarm.sleep_until(time.monotonic() + 3600)
         alarm.close()
         with pytest.raises(asyncio.CancelledError):
@@ -170,5 +170,5 @@ def test_closing_ends_whoever_still_sleeps():
 def draw(text: str, *, seed: int, count: int = 100) -> list[float]:
     spec = parse_service_time(text)
     assert spec is not None
-    service = ServiceTime(spec, seed)
+    service = ServiceTimeSampler(spec, seed)
     return [service.sample_s() for _ in range(count)]

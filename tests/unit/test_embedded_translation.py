@@ -9,29 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.embedded import binding, dialect, names
-from loadgen.embedded.catalog import Catalog, Column, Database, Schema, Table
-from loadgen.embedded.commands.show import like
-from loadgen.embedded.cursor import Cursor, single_words
-from loadgen.embedded.emit import Binds
-from loadgen.embedded.failure import SqlError
-from loadgen.embedded.parameters import checked
-from loadgen.embedded.plan import Plan, Planner
-from loadgen.embedded.types import NUMBER, TEXT, declared, described, pretty_json, seconds_text, shortener
+from loadgen.embedded import postgres_names
+from loadgen.embedded.catalog import Catalog, CatalogColumn, CatalogDatabase, CatalogSchema, CatalogTable
+from loadgen.embedded.like_pattern import like
+from loadgen.embedded.session_parameters import checked
+from loadgen.embedded.sql_errors import SqlError
+from loadgen.embedded.sql_types import NUMBER, TEXT, declared, described, seconds_text, shortener
+from loadgen.embedded.translate import bind_values, dialect
+from loadgen.embedded.translate.emitter import BindTypes
+from loadgen.embedded.translate.planner import Planner, StatementPlan
+from loadgen.embedded.translate.token_reader import TokenReader, split_compound_tokens
 
 
 def catalog() -> Catalog:
-    columns = (Column(name="ID", type=NUMBER), Column(name="NAME", type=TEXT))
+    columns = (CatalogColumn(name="ID", type=NUMBER), CatalogColumn(name="NAME", type=TEXT))
     tables = {
-        "H": Table(database="DB", schema="S", name="H", hybrid=True, columns=columns),
-        "T": Table(database="DB", schema="S", name="T", columns=columns),
+        "H": CatalogTable(database="DB", schema="S", name="H", hybrid=True, columns=columns),
+        "T": CatalogTable(database="DB", schema="S", name="T", columns=columns),
     }
     found = Catalog()
-    found.databases["DB"] = Database("DB", schemas={"S": Schema("DB", "S", tables=tables)})
+    found.databases["DB"] = CatalogDatabase("DB", schemas={"S": CatalogSchema("DB", "S", tables=tables)})
     return found
 
 
-def plan(text: str, *types: str, arrays: bool = False) -> Plan:
+def plan(text: str, *types: str, arrays: bool = False) -> StatementPlan:
     return Planner(catalog()).plan(text, dialect.tokens_of(text), "DB", "S", types, arrays)
 
 
@@ -42,7 +43,7 @@ def test_identifiers_are_upper_cased_and_quoted_and_tables_are_qualified():
 
 def test_a_name_in_lower_case_never_means_one_of_postgresqls_own():
     assert plan('select "ctid", h."row_to_json" from h').sql.startswith('SELECT "ctid~", "H"."row_to_json~" FROM')
-    assert names.full(names.stored("ctid")) == "ctid"
+    assert postgres_names.full(postgres_names.stored("ctid")) == "ctid"
 
 
 def test_binds_are_numbered_by_their_place_in_the_text_not_by_the_order_of_emission():
@@ -79,7 +80,7 @@ def test_any_text_is_translated_or_refused_as_snowflake_would(text: str):
 
 @given(st.text(st.characters(exclude_characters="\0"), max_size=80))
 def test_any_string_literal_survives_as_one_literal(text: str):
-    quoted = names.literal(text)
+    quoted = postgres_names.literal(text)
 
     assert quoted[0] == quoted[-1] == "'"
     assert quoted[1:-1].replace("''", "").count("'") == 0
@@ -147,7 +148,7 @@ def test_unnamed_columns_are_called_by_their_text(text: str, expected: list[str]
 
 def test_a_cursor_reads_words_names_and_properties():
     text = 'ALTER TABLE a."b c" ADD PRIMARY KEY (x)'
-    cursor = Cursor(text, single_words(text, dialect.tokens_of(text)))
+    cursor = TokenReader(text, split_compound_tokens(text, dialect.tokens_of(text)))
 
     cursor.expect("ALTER", "TABLE")
 
@@ -160,9 +161,9 @@ def test_a_cursor_reads_words_names_and_properties():
 def test_long_names_are_stored_short_and_come_back_whole():
     name = "N" * 255
 
-    assert len(names.stored(name)) <= names.POSTGRES_NAME_BYTES
-    assert names.full(names.stored(name)) == name
-    assert names.stored("N" * 254) != names.stored(name)
+    assert len(postgres_names.stored(name)) <= postgres_names.POSTGRES_NAME_BYTES
+    assert postgres_names.full(postgres_names.stored(name)) == name
+    assert postgres_names.stored("N" * 254) != postgres_names.stored(name)
 
 
 def test_types_are_declared_and_described_as_snowflake_does():
@@ -173,11 +174,6 @@ def test_types_are_declared_and_described_as_snowflake_does():
         declared("NUMBER", [39])
     with pytest.raises(SqlError):
         declared("VECTOR", [])
-
-
-def test_json_is_written_with_sorted_keys_and_untouched_numbers():
-    assert pretty_json('{"b": 1.50, "a": [1e3, "x"]}') == '{\n  "a": [\n    1e3,\n    "x"\n  ],\n  "b": 1.50\n}'
-    assert pretty_json("[]") == "[]"
 
 
 @given(st.integers(min_value=-(10**17), max_value=10**17))
@@ -196,13 +192,13 @@ def test_binds_of_every_type_become_what_postgresql_reads():
         "2": {"type": "TIMESTAMP_NTZ", "value": ["-1000000", "1700000000123456000"]},
         "3": {"type": "TIMESTAMP_TZ", "value": ["0 1500", "0 1380"]},
     }
-    types, arrays = binding.signature(columns)
-    binds = Binds(types, {}, arrays)
+    types, arrays = bind_values.signature(columns)
+    binds = BindTypes(types, {}, arrays)
 
     assert arrays
-    assert binding.value(columns, binds, 1) == ["1970-01-01", None]
-    assert binding.value(columns, binds, 2) == ["1969-12-31 23:59:59.999000", "2023-11-14 22:13:20.123456"]
-    assert binding.value(columns, binds, 3) == [
+    assert bind_values.value(columns, binds, 1) == ["1970-01-01", None]
+    assert bind_values.value(columns, binds, 2) == ["1969-12-31 23:59:59.999000", "2023-11-14 22:13:20.123456"]
+    assert bind_values.value(columns, binds, 3) == [
         "1970-01-01 01:00:00.000000 +01:00",
         "1969-12-31 23:00:00.000000 -01:00",
     ]
@@ -210,7 +206,7 @@ def test_binds_of_every_type_become_what_postgresql_reads():
 
 def test_a_gap_in_the_binds_is_refused():
     with pytest.raises(SqlError):
-        binding.signature({"1": {"type": "TEXT", "value": "a"}, "3": {"type": "TEXT", "value": "b"}})
+        bind_values.signature({"1": {"type": "TEXT", "value": "a"}, "3": {"type": "TEXT", "value": "b"}})
 
 
 @pytest.mark.parametrize(

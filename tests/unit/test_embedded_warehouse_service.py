@@ -10,12 +10,12 @@ import pytest
 
 from loadgen.embedded.warehouse import (
     CONTROL_WAREHOUSE,
-    Ticket,
-    Warehouse,
+    VirtualWarehouse,
+    VirtualWarehouses,
     WarehouseDropped,
     WarehouseModel,
-    Warehouses,
     WarehouseSettings,
+    WarehouseSlot,
     WarehouseSuspended,
     shortest_s,
     size_name,
@@ -31,7 +31,13 @@ def a_late_timer(seed: int, lateness_ms_max: float) -> Callable[[], float]:
 
 
 async def drive(
-    warehouse: Warehouse, *, clients: int, service_s: float, execute_s: float, seconds: float, think_s: float = 0.001
+    warehouse: VirtualWarehouse,
+    *,
+    clients: int,
+    service_s: float,
+    execute_s: float,
+    seconds: float,
+    think_s: float = 0.001,
 ) -> tuple[int, list[float]]:
     """Closed-loop clients; returns how many statements ended and how long each took once it had its slot."""
     loop = asyncio.get_running_loop()
@@ -40,7 +46,7 @@ async def drive(
     async def client():
         while loop.time() < end_s:
             began_s = loop.time()
-            ticket: Ticket = warehouse.try_admit() or await warehouse.admit()
+            ticket: WarehouseSlot = warehouse.try_admit() or await warehouse.admit()
             assert warehouse.running <= warehouse.limit
             if execute_s:
                 await asyncio.sleep(execute_s)
@@ -217,7 +223,7 @@ def test_warehouses_are_kept_by_name():
         loop = asyncio.get_running_loop()
         sleeper = LoopSleeper(loop)
         default = WarehouseModel(slots=1)
-        warehouses = Warehouses(monotonic_s=loop.time, now_ms=lambda: 0.0, sleeper=sleeper, default=default)
+        warehouses = VirtualWarehouses(monotonic_s=loop.time, now_ms=lambda: 0.0, sleeper=sleeper, default=default)
         second = warehouses.add(WarehouseSettings(name="B"))
         first = warehouses.add(WarehouseSettings(name="A"), suspended=True)
         assert list(warehouses) == [first, second]
@@ -245,7 +251,7 @@ def test_the_server_s_options_are_the_model_of_every_warehouse_but_the_control_p
     async def scenario():
         loop = asyncio.get_running_loop()
         default = WarehouseModel.of(2, "20ms")
-        warehouses = Warehouses(
+        warehouses = VirtualWarehouses(
             monotonic_s=loop.time, now_ms=lambda: 0.0, sleeper=LoopSleeper(loop), default=default, seed=7
         )
         one = warehouses.add(WarehouseSettings(name="A"))

@@ -10,9 +10,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from loadgen.cli import enrich as command
-from loadgen.cli.amended_files import rewrite_files
+from loadgen.cli.amended_files import rewrite_reports
 from loadgen.cli.main import main
-from loadgen.control.query_executions import PARTS, Ledger, Part, ServerTimes, TallyRow, Undecided
+from loadgen.control.tables.query_executions import (
+    SERVER_TIME_KINDS,
+    EnrichmentCount,
+    PendingExecution,
+    ServerTimeBreakdown,
+    ServerTimes,
+    ServerTimeStats,
+)
 from loadgen.model.enrichment import RowEnrichment as Row
 from loadgen.model.enrichment import RunEnrichment as Run
 from loadgen.report.enrichment import (
@@ -23,20 +30,20 @@ from loadgen.report.enrichment import (
     status_of,
     with_enrichment,
 )
+from loadgen.scenario.model import EnrichmentMode, Scenario
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.scenario import Enrichment, Scenario
-from orchestrator.enrichment import (
-    LATENCY_S,
-    REACH,
+from orchestrator.enrichment_rules import (
+    CLOCK_SKEW,
+    HISTORY_LATENCY_S,
+    HISTORY_REACH,
     ROWS_MAX,
-    SKEW,
     HistoryPage,
-    Slice,
-    aim_at,
-    decide,
-    may_still_come,
-    search,
-    span_of,
+    HistorySlice,
+    count_not_due,
+    decide_enrichment,
+    enrichment_scope,
+    history_span,
+    search_history,
 )
 from tests.unit.report_builders import record
 
@@ -73,10 +80,10 @@ def scenario() -> Scenario:
 
 def logged(
     name: str = "q", *, ago_s: float = 10.0, duration_ms: float = 1_000.0, status: Row = Row.PENDING
-) -> Undecided:
+) -> PendingExecution:
     """Ended so long ago."""
     ended = NOW - timedelta(seconds=ago_s)
-    return Undecided(
+    return PendingExecution(
         execution_id=f"e-{name}",
         query_id=name,
         statement_name="s",
@@ -86,9 +93,10 @@ def logged(
     )
 
 
-def counted(*rows: tuple[str, Row, int], identified: bool = True) -> list[TallyRow]:
+def counted(*rows: tuple[str, Row, int], identified: bool = True) -> list[EnrichmentCount]:
     return [
-        TallyRow(statement_name=name, identified=identified, status=status, count=count) for name, status, count in rows
+        EnrichmentCount(statement_name=name, identified=identified, status=status, count=count)
+        for name, status, count in rows
     ]
 
 
@@ -96,7 +104,7 @@ def counted(*rows: tuple[str, Row, int], identified: bool = True) -> list[TallyR
 
 
 def test_statements_on_hybrid_tables_alone_are_left_out_unless_the_scenario_insists(scenario):
-    auto, on = aim_at(scenario, Enrichment.AUTO), aim_at(scenario, Enrichment.ON)
+    auto, on = enrichment_scope(scenario, EnrichmentMode.AUTO), enrichment_scope(scenario, EnrichmentMode.ON)
 
     assert auto.hybrid == on.hybrid == {"hybrid_read", "hybrid_quoted"}
     assert auto.skipped == {"hybrid_read", "hybrid_quoted", "pair"}
@@ -109,37 +117,37 @@ def test_statements_on_hybrid_tables_alone_are_left_out_unless_the_scenario_insi
 def test_the_span_holds_every_end_and_what_clocks_may_differ_by():
     rows = [logged("a", ago_s=600), logged("b", ago_s=300, duration_ms=5_000)]
 
-    span = span_of(rows, NOW)
+    span = history_span(rows, NOW)
 
     assert span is not None
-    assert span.start == (rows[0].start_time - SKEW).replace(tzinfo=UTC)
-    assert span.end == (NOW - timedelta(seconds=300) + SKEW).replace(tzinfo=UTC)
+    assert span.start == (rows[0].start_time - CLOCK_SKEW).replace(tzinfo=UTC)
+    assert span.end == (NOW - timedelta(seconds=300) + CLOCK_SKEW).replace(tzinfo=UTC)
 
 
 def test_the_span_ends_now_and_begins_where_the_history_does():
-    span = span_of([logged("a", ago_s=8 * 86_400), logged("b", ago_s=0)], NOW)
+    span = history_span([logged("a", ago_s=8 * 86_400), logged("b", ago_s=0)], NOW)
 
     assert span is not None
-    assert (span.start, span.end) == ((NOW - REACH).replace(tzinfo=UTC), NOW.replace(tzinfo=UTC))
-    assert span_of([logged(ago_s=8 * 86_400)], NOW) is None
-    assert span_of([], NOW) is None
+    assert (span.start, span.end) == ((NOW - HISTORY_REACH).replace(tzinfo=UTC), NOW.replace(tzinfo=UTC))
+    assert history_span([logged(ago_s=8 * 86_400)], NOW) is None
+    assert history_span([], NOW) is None
 
 
 class Served:
     """A history with so many statements, evenly spread, that shows the newest ROWS_MAX of a slice."""
 
-    def __init__(self, count: int, span: Slice) -> None:
+    def __init__(self, count: int, span: HistorySlice) -> None:
         width_ms = (span.end_ms - span.start_ms) / count
         self.ends_ms = {f"q{number}": span.start_ms + number * width_ms for number in range(count)}
-        self.reads: list[Slice] = []
+        self.reads: list[HistorySlice] = []
 
-    def read(self, part: Slice) -> HistoryPage:
+    def read(self, part: HistorySlice) -> HistoryPage:
         self.reads.append(part)
         inside = [query_id for query_id, end_ms in self.ends_ms.items() if part.start_ms <= end_ms <= part.end_ms]
         return HistoryPage(found=dict.fromkeys(inside[-ROWS_MAX:], TIMES), seen=min(len(inside), ROWS_MAX))
 
 
-SPAN = Slice(start_ms=1_000, end_ms=61_000)
+SPAN = HistorySlice(start_ms=1_000, end_ms=61_000)
 
 
 def never() -> bool:
@@ -154,7 +162,7 @@ def after(looks: int) -> Callable[[], bool]:
 def test_full_slices_are_halved_until_everything_was_seen():
     history = Served(35_000, SPAN)
 
-    found, complete = search(frozenset([*history.ends_ms, "unknown"]), SPAN, history.read, never)
+    found, complete = search_history(frozenset([*history.ends_ms, "unknown"]), SPAN, history.read, never)
 
     assert complete
     assert found.keys() == history.ends_ms.keys()
@@ -166,16 +174,16 @@ def test_full_slices_are_halved_until_everything_was_seen():
 def test_only_what_is_wanted_is_kept_and_nothing_is_read_once_it_is_found():
     history = Served(35_000, SPAN)
 
-    found, complete = search(frozenset({"q34999"}), SPAN, history.read, never)
+    found, complete = search_history(frozenset({"q34999"}), SPAN, history.read, never)
 
     assert (list(found), complete, len(history.reads)) == (["q34999"], True, 1)
 
 
 def test_a_millisecond_that_is_full_leaves_the_answer_open():
-    crowded = Slice(start_ms=5_000, end_ms=5_001)
+    crowded = HistorySlice(start_ms=5_000, end_ms=5_001)
     history = Served(10_001, crowded)
 
-    found, complete = search(frozenset({"q0", "q9000"}), crowded, history.read, never)
+    found, complete = search_history(frozenset({"q0", "q9000"}), crowded, history.read, never)
 
     assert (list(found), complete) == (["q9000"], False)
 
@@ -183,17 +191,17 @@ def test_a_millisecond_that_is_full_leaves_the_answer_open():
 def test_a_search_that_runs_out_of_time_gives_what_it_has():
     history = Served(35_000, SPAN)
 
-    found, complete = search(frozenset(history.ends_ms), SPAN, history.read, after(3))
+    found, complete = search_history(frozenset(history.ends_ms), SPAN, history.read, after(3))
 
     assert not complete
     assert len(history.reads) == 3
     assert 0 < len(found) < 35_000
-    assert search(frozenset({"a"}), None, history.read, never) == ({}, True)
+    assert search_history(frozenset({"a"}), None, history.read, never) == ({}, True)
 
 
 @pytest.mark.parametrize(("start_ms", "end_ms"), [(0, 2), (0, 3), (10, 1_000_001)])
 def test_halves_cover_the_whole_and_end(start_ms, end_ms):
-    whole = Slice(start_ms=start_ms, end_ms=end_ms)
+    whole = HistorySlice(start_ms=start_ms, end_ms=end_ms)
     newer, older = whole.halves()
 
     assert (older.start_ms, older.end_ms, newer.end_ms) == (start_ms, newer.start_ms, end_ms)
@@ -206,15 +214,15 @@ def test_halves_cover_the_whole_and_end(start_ms, end_ms):
 # --- what becomes of it ----------------------------------------------------------------------------------------------
 
 
-def decided(row: Undecided, *, found: ServerTimes | None = None, complete: bool = True) -> Row:
+def decided(row: PendingExecution, *, found: ServerTimes | None = None, complete: bool = True) -> Row:
     """The status after a look."""
     history = {} if found is None else {row.query_id: found}
-    changes = decide([row], history, NOW, LATENCY_S, complete=complete)
+    changes = decide_enrichment([row], history, NOW, HISTORY_LATENCY_S, complete=complete)
     return changes[0].status if changes else row.status
 
 
 def test_what_is_found_is_enriched_with_its_times():
-    (change,) = decide([logged("a")], {"a": TIMES, "other": TIMES}, NOW, LATENCY_S, complete=False)
+    (change,) = decide_enrichment([logged("a")], {"a": TIMES, "other": TIMES}, NOW, HISTORY_LATENCY_S, complete=False)
 
     assert (change.execution_id, change.status, change.times) == ("e-a", Row.ENRICHED, TIMES)
     assert decided(logged(status=Row.NOT_FOUND, ago_s=900), found=TIMES) is Row.ENRICHED
@@ -224,9 +232,9 @@ def test_what_is_found_is_enriched_with_its_times():
 @pytest.mark.parametrize(
     ("ago_s", "complete", "status"),
     [
-        (LATENCY_S - 1, True, Row.PENDING),
-        (LATENCY_S, True, Row.NOT_FOUND),
-        (LATENCY_S, False, Row.PENDING),
+        (HISTORY_LATENCY_S - 1, True, Row.PENDING),
+        (HISTORY_LATENCY_S, True, Row.NOT_FOUND),
+        (HISTORY_LATENCY_S, False, Row.PENDING),
         (6 * 86_400, True, Row.NOT_FOUND),
         (8 * 86_400, True, Row.SKIPPED),
     ],
@@ -242,9 +250,9 @@ def test_a_second_look_that_finds_nothing_new_changes_nothing():
         logged("c", ago_s=8 * 86_400, status=Row.SKIPPED),
     ]
 
-    assert decide(rows, {}, NOW, LATENCY_S, complete=True) == ()
-    assert may_still_come(rows, {}, NOW, LATENCY_S) == 1
-    assert may_still_come(rows, {"b": TIMES}, NOW, LATENCY_S) == 0
+    assert decide_enrichment(rows, {}, NOW, HISTORY_LATENCY_S, complete=True) == ()
+    assert count_not_due(rows, {}, NOW, HISTORY_LATENCY_S) == 1
+    assert count_not_due(rows, {"b": TIMES}, NOW, HISTORY_LATENCY_S) == 0
 
 
 # --- what is said of it ----------------------------------------------------------------------------------------------
@@ -282,9 +290,11 @@ def test_every_statement_that_is_not_enriched_has_a_reason_that_counts_it():
     assert reasons_of([], transactions=frozenset(), hybrid=frozenset()) == ("the query log kept no statement",)
 
 
-def ledger(samples: int) -> Ledger:
-    return Ledger(
-        samples=samples, overhead_ms=1.23, parts=dict.fromkeys(PARTS, Part(mean_ms=3.0, p50_ms=2.0, p95_ms=9.0))
+def ledger(samples: int) -> ServerTimeBreakdown:
+    return ServerTimeBreakdown(
+        samples=samples,
+        overhead_ms=1.23,
+        parts=dict.fromkeys(SERVER_TIME_KINDS, ServerTimeStats(mean_ms=3.0, p50_ms=2.0, p95_ms=9.0)),
     )
 
 
@@ -304,7 +314,7 @@ def test_the_document_has_counts_that_add_up_coverage_reason_and_ledger():
     parts = ("enriched", "not_found", "pending", "skipped", "failed")
     assert sum(document[name] for name in parts) == document["total"]
     assert document["reason"] == "10 are\x1b[2J not in the history"
-    assert document["ledger_ms"] == {part: {"mean": 3.0, "p50": 2.0, "p95": 9.0} for part in PARTS}
+    assert document["ledger_ms"] == {part: {"mean": 3.0, "p50": 2.0, "p95": 9.0} for part in SERVER_TIME_KINDS}
     assert (document["ledger_samples"], RESULT.overhead_ms) == (30, 1.23)
     json.dumps(document, allow_nan=False)
 
@@ -336,7 +346,7 @@ def test_a_damaged_summary_in_the_folder_is_written_again_from_the_stored_one(tm
     without = {key: part for key, part in stored.summary.items() if key != "totals"}
     (tmp_path / "summary.json").write_text(json.dumps(without) if damage == "without totals" else damage)
 
-    assert rewrite_files(tmp_path, stored, lambda summary: with_enrichment(summary, RESULT))
+    assert rewrite_reports(tmp_path, stored, lambda summary: with_enrichment(summary, RESULT))
 
     written = json.loads((tmp_path / "summary.json").read_text())
     assert written == json.loads(json.dumps(with_enrichment(stored.summary, RESULT)))
@@ -348,8 +358,8 @@ def test_a_summary_with_more_in_it_than_the_stored_one_keeps_it_and_no_folder_is
     told = {**stored.summary, "verdict": "failed", "baseline": {"verdict": "worse"}}
     (tmp_path / "summary.json").write_text(json.dumps(told))
 
-    assert rewrite_files(tmp_path, stored, lambda summary: with_enrichment(summary, RESULT))
-    assert not rewrite_files(tmp_path / "nowhere", stored, lambda summary: with_enrichment(summary, RESULT))
+    assert rewrite_reports(tmp_path, stored, lambda summary: with_enrichment(summary, RESULT))
+    assert not rewrite_reports(tmp_path / "nowhere", stored, lambda summary: with_enrichment(summary, RESULT))
 
     written = json.loads((tmp_path / "summary.json").read_text())
     assert (written["verdict"], written["baseline"]) == ("failed", {"verdict": "worse"})

@@ -13,7 +13,7 @@ from loadgen.log import Secret
 from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake.diagnosis import diagnose
 from loadgen.snowflake.failure import TEXT_MAX, NotRetried, causes, classify, describe
-from loadgen.snowflake.lookup import find_profile
+from loadgen.snowflake.profile_lookup import find_profile
 
 QUERY_ID = "01b2-0000"
 FLAGS = ("retryable", "unknown_outcome", "duplicate_key", "lock_conflict", "session_lost", "cancelled")

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from loadgen.metrics.tally import StatementTally
-from loadgen.rules.find_max import Confidence, Search, Stage
-from loadgen.rules.find_max_step import EXTEND_MAX, FindMax, Outcome, Step
-from loadgen.scenario.scenario import Threshold
-from loadgen.scenario.threshold import parse_check
-from orchestrator.find_max_observation import observe
+from loadgen.model.threshold import parse_threshold
+from loadgen.rules.find_max import FindMaxSearch, SearchConfidence, SearchStage
+from loadgen.rules.find_max_step import EXTEND_MAX, FindMaxSettings, JudgedStep, StepOutcome
+from loadgen.scenario.model import Threshold
+from orchestrator.find_max_observation import observe_step
 from tests.unit.orchestrator_builders import tally, window
 
-CONFIG = FindMax(start=5, increment=10, step_s=30.0, maximum=100)
+CONFIG = FindMaxSettings(start=5, increment=10, step_s=30.0, maximum=100)
 
 
 # --- steps by hand ---------------------------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ def times(*, p95_ms: float = 20.0, count: int = 5_000, failed: int = 0) -> State
 
 
 def step(
-    search: Search,
+    search: FindMaxSearch,
     seconds: float = 30.0,
     *,
     qps: float = 100.0,
@@ -35,25 +35,25 @@ def step(
     queue_seen: bool = False,
     client_limit: str | None = None,
     **made: float,
-) -> Step | None:
+) -> JudgedStep | None:
     assert search.target is not None
     found = times(**made) if shown is None else shown  # type: ignore[arg-type]
     own = window({"s": found}, seconds=seconds)
-    observation, _ = observe(search.target, [[own]], thresholds, queue_seen=queue_seen, client_limit=client_limit)
+    observation, _ = observe_step(search.target, [[own]], thresholds, queue_seen=queue_seen, client_limit=client_limit)
     return search.judge(replace(observation, qps=qps))
 
 
-def took(search: Search, **shown: float) -> Search:
+def took(search: FindMaxSearch, **shown: float) -> FindMaxSearch:
     judged = step(search, **shown)  # type: ignore[arg-type]
     assert judged is not None
     return search.after(judged)
 
 
-def fails(search: Search) -> Search:
+def fails(search: FindMaxSearch) -> FindMaxSearch:
     return took(search, p95_ms=99.0)
 
 
-def limited(search: Search) -> Search:
+def limited(search: FindMaxSearch) -> FindMaxSearch:
     judged = step(search, client_limit="a worker used 95 % of its core")
     assert judged is not None
     return search.after(judged)
@@ -66,41 +66,61 @@ STRADDLING = tally((20.0,) * 90 + (30.0,) * 10)
 @pytest.mark.parametrize(
     ("shown", "outcome"),
     [
-        ({}, Outcome.STABLE),
-        ({"queue_seen": True}, Outcome.QUEUE_DETECTED),
-        ({"failed": 51}, Outcome.ERROR_THRESHOLD),  # a little over 1 %
-        ({"failed": 50}, Outcome.STABLE),
-        ({"count": 0}, Outcome.ERROR_THRESHOLD),  # nothing ended: that is not "no errors"
-        ({"p95_ms": 30.0}, Outcome.DEGRADED),
-        ({"p95_ms": 23.0}, Outcome.STABLE),
-        ({"qps": 94.0}, Outcome.DEGRADED),
-        ({"qps": 95.5}, Outcome.STABLE),
-        ({"queue_seen": True, "failed": 5_000, "p95_ms": 90.0}, Outcome.QUEUE_DETECTED),  # the first reason counts
-        ({"failed": 5_000, "p95_ms": 90.0}, Outcome.ERROR_THRESHOLD),
-        ({"client_limit": "busy", "queue_seen": True, "failed": 5_000, "p95_ms": 90.0}, Outcome.CLIENT_LIMIT),
+        ({}, StepOutcome.STABLE),
+        ({"queue_seen": True}, StepOutcome.QUEUE_DETECTED),
+        ({"failed": 51}, StepOutcome.ERROR_THRESHOLD),  # a little over 1 %
+        ({"failed": 50}, StepOutcome.STABLE),
+        ({"count": 0}, StepOutcome.ERROR_THRESHOLD),  # nothing ended: that is not "no errors"
+        ({"p95_ms": 30.0}, StepOutcome.DEGRADED),
+        ({"p95_ms": 23.0}, StepOutcome.STABLE),
+        ({"qps": 94.0}, StepOutcome.DEGRADED),
+        ({"qps": 95.5}, StepOutcome.STABLE),
+        ({"queue_seen": True, "failed": 5_000, "p95_ms": 90.0}, StepOutcome.QUEUE_DETECTED),  # the first reason counts
+        ({"failed": 5_000, "p95_ms": 90.0}, StepOutcome.ERROR_THRESHOLD),
+        ({"client_limit": "busy", "queue_seen": True, "failed": 5_000, "p95_ms": 90.0}, StepOutcome.CLIENT_LIMIT),
     ],
 )
-def test_a_step_fails_by_the_first_reason(shown: dict[str, float], outcome: Outcome) -> None:
-    second = took(Search(config=CONFIG))
+def test_a_step_fails_by_the_first_reason(shown: dict[str, float], outcome: StepOutcome) -> None:
+    second = took(FindMaxSearch(config=CONFIG))
     judged = step(second, **shown)  # type: ignore[arg-type]
     assert judged is not None
     assert judged.outcome is outcome
-    assert judged.held == (outcome is Outcome.STABLE)
-    assert judged.failed == (outcome not in (Outcome.STABLE, Outcome.CLIENT_LIMIT))
+    assert judged.held == (outcome is StepOutcome.STABLE)
+    assert judged.failed == (outcome not in (StepOutcome.STABLE, StepOutcome.CLIENT_LIMIT))
     assert judged.reason
 
 
 def test_a_threshold_that_is_not_met_fails_the_step_before_latency_is_compared() -> None:
-    limits = (Threshold(check=parse_check("p95 < 21ms")),)
-    judged = step(took(Search(config=CONFIG)), p95_ms=50.0, thresholds=limits)
+    limits = (Threshold(check=parse_threshold("p95 < 21ms")),)
+    judged = step(took(FindMaxSearch(config=CONFIG)), p95_ms=50.0, thresholds=limits)
     assert judged is not None
-    assert judged.outcome is Outcome.SLO_FAILED
+    assert judged.outcome is StepOutcome.SLO_FAILED
     assert "p95 < 21ms" in judged.reason
 
 
+def test_too_few_samples_for_a_threshold_fail_no_step() -> None:
+    """It goes on for more of them; in the end the thresholds of the run are undecided, and its result INVALID."""
+    limits = (Threshold(check=parse_threshold("p99 < 21ms")),)
+    few = tally((20.0,) * 49 + (22.0,))
+
+    assert step(FindMaxSearch(config=CONFIG), shown=few, thresholds=limits) is None
+    judged = step(FindMaxSearch(config=CONFIG), seconds=90.0, shown=few, thresholds=limits)
+
+    assert judged is not None
+    assert (judged.outcome, judged.low_confidence) == (StepOutcome.STABLE, True)
+
+
+def test_too_few_samples_that_all_miss_a_threshold_fail_the_step() -> None:
+    limits = (Threshold(check=parse_threshold("p99 < 21ms")),)
+    judged = step(FindMaxSearch(config=CONFIG), seconds=90.0, shown=tally((22.0,) * 50), thresholds=limits)
+
+    assert judged is not None
+    assert judged.outcome is StepOutcome.SLO_FAILED
+
+
 def test_a_queue_ends_a_step_at_once_but_not_when_it_was_not_asked_for() -> None:
-    assert step(Search(config=CONFIG), seconds=0.5, queue_seen=True) is not None
-    unasked = Search(config=replace(CONFIG, stop_on_queue=False))
+    assert step(FindMaxSearch(config=CONFIG), seconds=0.5, queue_seen=True) is not None
+    unasked = FindMaxSearch(config=replace(CONFIG, stop_on_queue=False))
     assert step(unasked, seconds=0.5, queue_seen=True) is None
     judged = step(unasked, queue_seen=True)
     assert judged is not None
@@ -108,31 +128,31 @@ def test_a_queue_ends_a_step_at_once_but_not_when_it_was_not_asked_for() -> None
 
 
 def test_nothing_is_judged_before_the_step_has_lasted() -> None:
-    assert step(Search(config=CONFIG), seconds=29.9, failed=5_000) is None
-    assert step(Search(config=CONFIG), seconds=29.9, client_limit="busy") is None
+    assert step(FindMaxSearch(config=CONFIG), seconds=29.9, failed=5_000) is None
+    assert step(FindMaxSearch(config=CONFIG), seconds=29.9, client_limit="busy") is None
 
 
 def test_what_straddles_the_limit_gets_more_time_and_is_marked_when_that_did_not_help() -> None:
-    second = took(Search(config=CONFIG))
+    second = took(FindMaxSearch(config=CONFIG))
     for seconds in (30.0, 60.0, 89.0):
         assert step(second, seconds, shown=STRADDLING) is None
     judged = step(second, EXTEND_MAX * 30.0, shown=STRADDLING)
     assert judged is not None
     assert judged.low_confidence
-    assert judged.outcome is Outcome.DEGRADED
+    assert judged.outcome is StepOutcome.DEGRADED
 
 
 def test_too_few_samples_for_p95_are_no_proof_that_it_held() -> None:
-    second = took(Search(config=CONFIG))
+    second = took(FindMaxSearch(config=CONFIG))
     assert step(second, count=10) is None
     judged = step(second, EXTEND_MAX * 30.0, count=10)
     assert judged is not None
-    assert (judged.outcome, judged.low_confidence) == (Outcome.STABLE, True)
+    assert (judged.outcome, judged.low_confidence) == (StepOutcome.STABLE, True)
 
 
 def test_the_bounds_of_all_steps_of_a_level_together_decide_whether_a_step_is_sure() -> None:
     """What one step alone leaves open is decided with the step before it."""
-    search = took(Search(config=CONFIG))
+    search = took(FindMaxSearch(config=CONFIG))
     first = step(search, EXTEND_MAX * 30.0, shown=STRADDLING)
     assert first is not None
     repeated = replace(search.after(first), stopped=None)
@@ -140,27 +160,27 @@ def test_the_bounds_of_all_steps_of_a_level_together_decide_whether_a_step_is_su
         repeated = took(repeated)
     judged = step(repeated, shown=tally((20.0,) * 700 + (30.0,) * 300))
     assert judged is not None
-    assert (judged.outcome, judged.low_confidence) == (Outcome.DEGRADED, False)
+    assert (judged.outcome, judged.low_confidence) == (StepOutcome.DEGRADED, False)
 
 
 def test_a_disturbed_step_does_not_decide_the_next_one_of_its_level() -> None:
-    search = fails(took(Search(config=CONFIG)))
+    search = fails(took(FindMaxSearch(config=CONFIG)))
     search = took(search)  # the best level, confirmed
-    assert search.stage is Stage.VERIFY
+    assert search.stage is SearchStage.VERIFY
     judged = step(search)
     assert judged is not None
     assert judged.held
 
 
 def test_more_connections_without_more_throughput_are_a_plateau() -> None:
-    search = took(took(Search(config=CONFIG), qps=100), qps=101, p95_ms=20.5)
+    search = took(took(FindMaxSearch(config=CONFIG), qps=100), qps=101, p95_ms=20.5)
     judged = step(search, qps=101.5, p95_ms=21.0)
     assert judged is not None
-    assert judged.outcome is Outcome.PLATEAU
+    assert judged.outcome is StepOutcome.PLATEAU
 
 
 def test_small_increments_are_no_plateau_as_long_as_throughput_grows_with_them() -> None:
-    search = Search(config=FindMax(start=200, increment=1, maximum=300))
+    search = FindMaxSearch(config=FindMaxSettings(start=200, increment=1, maximum=300))
     search = took(took(search, qps=200), qps=201, p95_ms=20.1)
     judged = step(search, qps=202, p95_ms=20.8)
     assert judged is not None
@@ -168,71 +188,71 @@ def test_small_increments_are_no_plateau_as_long_as_throughput_grows_with_them()
 
 
 def test_a_slow_decline_is_seen_because_the_best_step_is_the_measure() -> None:
-    search = took(took(took(Search(config=CONFIG), qps=100), qps=104, p95_ms=19), qps=101, p95_ms=18)
+    search = took(took(took(FindMaxSearch(config=CONFIG), qps=100), qps=104, p95_ms=19), qps=101, p95_ms=18)
     judged = step(search, qps=98, p95_ms=17)
     assert judged is not None
-    assert judged.outcome is Outcome.DEGRADED
+    assert judged.outcome is StepOutcome.DEGRADED
 
 
 def test_a_first_step_that_was_disturbed_is_no_baseline() -> None:
-    search = took(took(Search(config=CONFIG), p95_ms=40.0), p95_ms=20.0, qps=300.0)
+    search = took(took(FindMaxSearch(config=CONFIG), p95_ms=40.0), p95_ms=20.0, qps=300.0)
     assert search.baseline_p95_ms == pytest.approx(20.0, rel=0.02)
     judged = step(search, p95_ms=30.0, qps=400.0)
     assert judged is not None
-    assert judged.outcome is Outcome.DEGRADED
+    assert judged.outcome is StepOutcome.DEGRADED
 
 
 # --- where it goes ---------------------------------------------------------------------------------------------------
 
 
 def test_a_first_step_that_fails_twice_leaves_nothing() -> None:
-    search = took(Search(config=CONFIG), failed=5_000)
-    assert (search.stage, search.target) == (Stage.VERIFY, 5)
+    search = took(FindMaxSearch(config=CONFIG), failed=5_000)
+    assert (search.stage, search.target) == (SearchStage.VERIFY, 5)
     search = took(search, failed=5_000)
     answer = search.answer()
-    assert (search.stage, search.target, answer.best) == (Stage.DONE, None, None)
+    assert (search.stage, search.target, answer.best) == (SearchStage.DONE, None, None)
     assert "not even 5 connections held: 50.00 % of statements failed" in answer.reason
 
 
 def test_the_maximum_is_confirmed_and_a_lower_bound() -> None:
-    search = Search(config=FindMax(start=5, increment=10, maximum=20))
+    search = FindMaxSearch(config=FindMaxSettings(start=5, increment=10, maximum=20))
     for qps in (50, 150, 200, 200):
         search = took(search, qps=qps)
     answer = search.answer()
     assert [one.target for one in search.steps] == [5, 15, 20, 20]
     assert answer.best == search.steps[-1]
-    assert (answer.is_true_max, answer.confidence) == (False, Confidence.HIGH)
+    assert (answer.is_true_max, answer.confidence) == (False, SearchConfidence.HIGH)
     assert answer.reason == "20 connections held, and more were not tried"
 
 
 def test_both_ends_are_confirmed_before_the_gap_is_bisected() -> None:
-    search = took(took(took(Search(config=CONFIG), qps=10), qps=20), qps=30)
+    search = took(took(took(FindMaxSearch(config=CONFIG), qps=10), qps=20), qps=30)
     search = fails(search)
-    assert (search.stage, search.target) == (Stage.CONFIRM, 25)
+    assert (search.stage, search.target) == (SearchStage.CONFIRM, 25)
     search = took(search, qps=30)
-    assert (search.stage, search.target) == (Stage.VERIFY, 35)
+    assert (search.stage, search.target) == (SearchStage.VERIFY, 35)
     search = fails(search)
-    assert (search.stage, search.target) == (Stage.REFINE, 30)
+    assert (search.stage, search.target) == (SearchStage.REFINE, 30)
 
 
 def test_a_level_that_was_judged_both_ways_is_measured_until_one_verdict_has_two_votes_more() -> None:
-    search = took(took(took(Search(config=CONFIG), qps=10), qps=20), qps=30)
+    search = took(took(took(FindMaxSearch(config=CONFIG), qps=10), qps=20), qps=30)
     search = fails(fails(search))  # 35, then 25 when it is confirmed
-    assert (search.stage, search.target) == (Stage.REPEAT, 25)
+    assert (search.stage, search.target) == (SearchStage.REPEAT, 25)
     search = fails(search)
-    assert (search.stage, search.target) == (Stage.REPEAT, 25)
+    assert (search.stage, search.target) == (SearchStage.REPEAT, 25)
     search = fails(search)
-    assert (search.stage, search.target) == (Stage.CONFIRM, 15), "25 failed by three to one"
+    assert (search.stage, search.target) == (SearchStage.CONFIRM, 15), "25 failed by three to one"
     search = took(search, qps=20)
-    assert (search.stage, search.target) == (Stage.REFINE, 20)
-    assert search.answer().confidence is Confidence.LOW
+    assert (search.stage, search.target) == (SearchStage.REFINE, 20)
+    assert search.answer().confidence is SearchConfidence.LOW
 
 
 def test_without_refinement_it_ends_when_both_ends_are_confirmed() -> None:
-    search = Search(config=replace(CONFIG, refine=False))
+    search = FindMaxSearch(config=replace(CONFIG, refine=False))
     search = fails(took(fails(took(took(search, qps=10), qps=20)), qps=20))
     answer = search.answer()
-    assert (search.target, answer.is_true_max, answer.confidence) == (None, True, Confidence.HIGH)
+    assert (search.target, answer.is_true_max, answer.confidence) == (None, True, SearchConfidence.HIGH)
     assert answer.best is not None
     assert answer.best.number == 4, "the one that confirmed it"
     assert answer.failed is not None
@@ -243,25 +263,25 @@ def test_without_refinement_it_ends_when_both_ends_are_confirmed() -> None:
 
 
 def test_a_step_that_the_client_limited_is_measured_once_more() -> None:
-    search = limited(took(Search(config=CONFIG), qps=10))
-    assert (search.stage, search.target) == (Stage.REPEAT, 15)
+    search = limited(took(FindMaxSearch(config=CONFIG), qps=10))
+    assert (search.stage, search.target) == (SearchStage.REPEAT, 15)
     search = took(search, qps=20)
-    assert (search.stage, search.target) == (Stage.CLIMB, 25)
+    assert (search.stage, search.target) == (SearchStage.CLIMB, 25)
 
 
 def test_the_search_does_not_go_above_a_level_that_the_client_limits() -> None:
-    search = limited(limited(took(took(Search(config=CONFIG), qps=10), qps=20)))
-    assert (search.stage, search.target) == (Stage.CONFIRM, 15)
+    search = limited(limited(took(took(FindMaxSearch(config=CONFIG), qps=10), qps=20)))
+    assert (search.stage, search.target) == (SearchStage.CONFIRM, 15)
     search = took(search, qps=20)
     answer = search.answer()
     assert search.target is None
     assert answer.best == search.steps[-1]
-    assert (answer.is_true_max, answer.confidence) == (False, Confidence.HIGH)
+    assert (answer.is_true_max, answer.confidence) == (False, SearchConfidence.HIGH)
     assert answer.reason == "at least 15 connections held: limited by the client at 25: a worker used 95 % of its core"
 
 
 def test_a_best_level_that_cannot_be_confirmed_gives_way_to_the_one_below() -> None:
-    search = took(took(took(Search(config=CONFIG), qps=10), qps=20), qps=30)
+    search = took(took(took(FindMaxSearch(config=CONFIG), qps=10), qps=20), qps=30)
     search = limited(limited(fails(search)))
     answer = search.answer()
     assert search.target is None, "15 needs no second step: 25 held once as well"
@@ -272,7 +292,7 @@ def test_a_best_level_that_cannot_be_confirmed_gives_way_to_the_one_below() -> N
 
 
 def test_a_client_that_limits_the_first_level_leaves_no_answer() -> None:
-    search = limited(limited(Search(config=CONFIG)))
+    search = limited(limited(FindMaxSearch(config=CONFIG)))
     answer = search.answer()
     assert (search.target, answer.best) == (None, None)
     assert answer.limited is not None

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from loadgen.metrics.edges import BUCKETS, HIGHEST_NS, LOWEST_NS, buckets_of
+from loadgen.metrics.buckets import BUCKETS, HIGHEST_NS, LOWEST_NS, buckets_of
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.outcome import Outcome as Ended
-from loadgen.metrics.result import WindowResult
 from loadgen.metrics.tally import StatementTally, Times
-from loadgen.rules.find_max import Search
-from loadgen.rules.find_max_step import FindMax, Outcome, Step
-from orchestrator.find_max_observation import observe
+from loadgen.metrics.window import WindowResult
+from loadgen.rules.find_max import FindMaxSearch
+from loadgen.rules.find_max_step import FindMaxSettings, JudgedStep, StepOutcome
+from orchestrator.find_max_observation import observe_step
 from tests.unit.orchestrator_builders import tally, window
 
 MS = 1_000_000
@@ -52,7 +52,7 @@ class Server:
         chances, _ = self.level(connections)
         return float(LOWEST_NS[np.searchsorted(np.cumsum(chances), 0.95)]) / MS
 
-    def truth(self, config: FindMax) -> int:
+    def truth(self, config: FindMaxSettings) -> int:
         """The most connections that hold, with infinitely many samples: no errors, p95 within its limit, and below the
         first level of the climb that brings no more throughput than two steps before."""
         limit_ms = self.p95_ms(config.start) * (1 + config.latency_stability_pct / 100)
@@ -68,17 +68,17 @@ class Server:
 class Trial:
     """One search against a server, with finite samples and noise of its own."""
 
-    def __init__(self, server: Server, config: FindMax, seed: int) -> None:
+    def __init__(self, server: Server, config: FindMaxSettings, seed: int) -> None:
         self.server, self.config = server, config
         self.rng = np.random.default_rng(seed)
 
-    def run(self) -> Search:
-        search = Search(config=self.config)
+    def run(self) -> FindMaxSearch:
+        search = FindMaxSearch(config=self.config)
         while search.target is not None:
             search = search.after(self.step(search, search.target))
         return search
 
-    def step(self, search: Search, target: int) -> Step:
+    def step(self, search: FindMaxSearch, target: int) -> JudgedStep:
         chances, qps = self.server.level(target)
         qps *= float(np.exp(self.server.drift * self.rng.standard_normal()))
         seconds, counts, failed = 0.0, np.zeros(BUCKETS, np.int64), 0
@@ -88,7 +88,7 @@ class Trial:
             wrong = int(self.rng.binomial(tried, self.server.error_rate)) if target >= self.server.errors_from else 0
             counts = counts + self.rng.multinomial(tried - wrong, chances)
             seconds, failed = seconds + more_s, failed + wrong
-            shown, _ = observe(target, [[_window(counts, failed, seconds)]])
+            shown, _ = observe_step(target, [[_window(counts, failed, seconds)]])
             judged = search.judge(shown)
             if judged is not None:
                 return judged
@@ -110,7 +110,7 @@ def _window(counts: np.ndarray, failed: int, seconds: float) -> WindowResult:
     return window({"s": StatementTally(times=made)}, seconds=seconds)
 
 
-QUEUED = {Outcome.DEGRADED, Outcome.PLATEAU}
+QUEUED = {StepOutcome.DEGRADED, StepOutcome.PLATEAU}
 TRIALS = [
     # name, server, outcomes that are right, runs
     ("16 slots of 20 ms", Server(slots=16, service_ms=20.0), QUEUED, 120),
@@ -118,18 +118,18 @@ TRIALS = [
     (
         "errors from 30 connections on",
         Server(slots=100, service_ms=20.0, errors_from=30),
-        {Outcome.ERROR_THRESHOLD},
+        {StepOutcome.ERROR_THRESHOLD},
         120,
     ),
 ]
 
 
 @pytest.mark.parametrize(("name", "server", "right", "runs"), TRIALS, ids=[trial[0] for trial in TRIALS])
-def test_it_finds_what_a_noisy_server_takes(name: str, server: Server, right: set[Outcome], runs: int) -> None:
+def test_it_finds_what_a_noisy_server_takes(name: str, server: Server, right: set[StepOutcome], runs: int) -> None:
     off: list[float] = []  # in increments, 0 when within 10 %
-    outcomes: Counter[Outcome | None] = Counter()
+    outcomes: Counter[StepOutcome | None] = Counter()
     for seed in range(runs):
-        config = FindMax(start=(4, 5, 8)[seed % 3], increment=(4, 5, 10)[seed % 3], step_s=10.0, maximum=150)
+        config = FindMaxSettings(start=(4, 5, 8)[seed % 3], increment=(4, 5, 10)[seed % 3], step_s=10.0, maximum=150)
         truth = server.truth(config)
         answer = Trial(server, config, seed).run().answer()
         found = 0 if answer.best is None else answer.best.target

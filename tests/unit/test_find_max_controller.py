@@ -9,21 +9,27 @@ from typing import Any
 import pytest
 
 from loadgen.cli.run_record import measured_windows
-from loadgen.control.find_max_step_history import StepRecord
-from loadgen.metrics.client_effect import ClientEffect
+from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.metrics.client_resources import ClientResourceUse
 from loadgen.metrics.connections import ConnectionTime
-from loadgen.metrics.result import WindowResult, merge
 from loadgen.metrics.tally import StatementTally
-from loadgen.rules.find_max_step import FindMax
-from loadgen.scenario.scenario import OnWorkerLoss
-from loadgen.worker.rows import stored_window
-from orchestrator.crew import Health, WorkerView
-from orchestrator.find_max import Blind, FindMaxController, NextStep, Order, Over
+from loadgen.metrics.window import WindowResult, merge
+from loadgen.rules.find_max_step import FindMaxSettings
+from loadgen.scenario.model import OnWorkerLoss
+from loadgen.worker.rows import window_row
+from orchestrator.find_max_controller import (
+    FindMaxController,
+    MetricsMissing,
+    SearchDecision,
+    SearchFinished,
+    StartStep,
+)
 from orchestrator.find_max_observation import step_record
+from orchestrator.worker_health import WorkerHealth, WorkerView
 from tests.unit.orchestrator_builders import end, live, tally, view, window
 from tests.unit.worker_builders import ME, SERVER_TIME
 
-CONFIG = FindMax(start=5, increment=10, step_s=10.0, settle_s=2.0, maximum=100, refine=False)
+CONFIG = FindMaxSettings(start=5, increment=10, step_s=10.0, settle_s=2.0, maximum=100, refine=False)
 MISSING_S = 30.0
 CALM = tally((20.0,) * 500)
 UNCLEAR = tally((20.0,) * 45 + (30.0,) * 5)  # the bounds of its p95 are on both sides of the limit
@@ -40,7 +46,7 @@ class Led:
         self.windows: dict[int, list[list[WindowResult]]] = {}
 
     def worker(
-        self, number: int, shown: StatementTally, seconds: float, health: Health = Health.ALIVE, **more: Any
+        self, number: int, shown: StatementTally, seconds: float, health: WorkerHealth = WorkerHealth.ALIVE, **more: Any
     ) -> WorkerView:
         step = self.controller.number
         elapsed_ms, cpu_percent, delivered = (
@@ -50,12 +56,12 @@ class Led:
         )
         own = replace(
             window({"s": shown}, step_id=step, seconds=seconds, window_id=step),
-            client=ClientEffect(elapsed_ms=elapsed_ms, cpu_ms=elapsed_ms * cpu_percent // 100),
+            client=ClientResourceUse(elapsed_ms=elapsed_ms, cpu_ms=elapsed_ms * cpu_percent // 100),
             connections=ConnectionTime(planned_ms=elapsed_ms, delivered_ms=round(elapsed_ms * delivered)),
         )
         return view(health, number=number, live=live(own), **more)
 
-    def look(self, *crew: WorkerView, later_s: float = 1.0) -> Order | None:
+    def look(self, *crew: WorkerView, later_s: float = 1.0) -> SearchDecision | None:
         self.now_s += later_s
         number = self.controller.number
         judged, order = self.controller.look(crew, self.now_s, queue_seen=False)
@@ -65,7 +71,7 @@ class Led:
             self.windows[number] = [list(worker.live.windows) for worker in crew if worker.live is not None]
         return order
 
-    def step(self, shown: StatementTally = CALM, seconds: float = 10.0, **more: Any) -> Order | None:
+    def step(self, shown: StatementTally = CALM, seconds: float = 10.0, **more: Any) -> SearchDecision | None:
         """Ask for the step where nobody did, and judge it."""
         if not self.records:
             self.look(view(number=0), view(number=1))
@@ -87,7 +93,7 @@ def searched() -> Led:
     led = Led()
     for shown in (CALM, BAD, CALM, BAD):
         order = led.step(shown)
-    assert isinstance(order, Over)
+    assert isinstance(order, SearchFinished)
     return led
 
 
@@ -127,7 +133,7 @@ def test_a_report_is_made_of_the_windows_of_the_decisive_step() -> None:
     """Not of another step at the same level with as many samples."""
     led = searched()
     stored = [
-        stored_window(own, replace(ME, worker_id=f"worker-{number}"), epoch=1)
+        window_row(own, replace(ME, worker_id=f"worker-{number}"), epoch=1)
         for step in (1, 2, 3, 4)
         for number, (own,) in enumerate(led.windows[step])
     ]
@@ -175,9 +181,9 @@ def test_a_step_with_a_saturated_client_is_repeated_and_then_bounds_the_search()
     led = Led()
     led.step()
     led.step()
-    assert led.step(BAD, cpu_percent=97) == NextStep(number=4, target=25)
-    assert led.step(BAD, cpu_percent=97) == NextStep(number=5, target=15)
-    assert isinstance(led.step(), Over)
+    assert led.step(BAD, cpu_percent=97) == StartStep(number=4, target=25)
+    assert led.step(BAD, cpu_percent=97) == StartStep(number=5, target=15)
+    assert isinstance(led.step(), SearchFinished)
     found = led.result()
     assert led.outcomes[2:] == [(25, "CLIENT_LIMIT"), (25, "CLIENT_LIMIT"), (15, "STABLE")]
     assert (found["max_concurrency"], found["result"], found["limited_at"]) == (15, "BOUNDED_MAX", 25)
@@ -190,7 +196,7 @@ def test_a_step_with_a_saturated_client_is_repeated_and_then_bounds_the_search()
 def test_a_first_level_that_the_client_limits_makes_the_search_worthless() -> None:
     led = Led()
     led.step(cpu_percent=97)
-    assert isinstance(led.step(cpu_percent=97), Over)
+    assert isinstance(led.step(cpu_percent=97), SearchFinished)
     assert led.result()["max_concurrency"] is None
     assert "the client was the limit at 5 connections" in (led.controller.obstacle or "")
 
@@ -198,7 +204,7 @@ def test_a_first_level_that_the_client_limits_makes_the_search_worthless() -> No
 def test_connections_that_are_not_open_are_load_that_was_not_delivered() -> None:
     led = Led()
     led.step()
-    assert led.step(delivered=0.6) == NextStep(number=3, target=15)
+    assert led.step(delivered=0.6) == StartStep(number=3, target=15)
     assert led.records[-1].outcome == "CLIENT_LIMIT"
     assert "delivered load was 60.0 %" in led.records[-1].reason
 
@@ -223,11 +229,11 @@ def test_a_lost_worker_ends_the_search_with_what_is_known() -> None:
     led = Led(OnWorkerLoss.CONTINUE)
     for _ in range(3):
         led.step()
-    gone = led.worker(1, CALM, 3.0, Health.DEAD, ended=end("worker-1"))
+    gone = led.worker(1, CALM, 3.0, WorkerHealth.DEAD, ended=end("worker-1"))
 
     order = led.look(led.worker(0, CALM, 4.0), gone)
 
-    assert isinstance(order, Over)
+    assert isinstance(order, SearchFinished)
     assert "a worker was lost (worker-1" in order.reason
     found = led.result()
     assert (found["max_concurrency"], found["result"], found["confidence"]) == (15, "BOUNDED_MAX", "low")
@@ -237,9 +243,9 @@ def test_a_lost_worker_ends_the_search_with_what_is_known() -> None:
 
 def test_a_worker_lost_after_the_last_step_changes_nothing() -> None:
     led = searched()
-    gone = led.worker(1, CALM, 3.0, Health.DEAD, ended=end("worker-1"))
+    gone = led.worker(1, CALM, 3.0, WorkerHealth.DEAD, ended=end("worker-1"))
 
-    assert isinstance(led.look(led.worker(0, CALM, 4.0), gone), Over)
+    assert isinstance(led.look(led.worker(0, CALM, 4.0), gone), SearchFinished)
     assert (led.result()["result"], led.result()["confidence"]) == ("TRUE_MAX", "high")
 
 
@@ -252,14 +258,14 @@ def test_a_silent_worker_is_waited_for_where_the_run_may_go_on_without_it(
     led.look(led.worker(0, CALM, 3.0), led.worker(1, CALM, 3.0))
 
     for passed in range(4, 60):
-        silent = led.worker(1, CALM, 3.0, Health.STALE, silent_s=float(passed))
+        silent = led.worker(1, CALM, 3.0, WorkerHealth.STALE, silent_s=float(passed))
         order = led.look(led.worker(0, CALM, float(passed)), silent)
-        assert order is None or (ends and isinstance(order, Blind) and passed > MISSING_S)
+        assert order is None or (ends and isinstance(order, MetricsMissing) and passed > MISSING_S)
         if order is not None:
             return
     assert not ends
-    dead = led.worker(1, CALM, 3.0, Health.DEAD, silent_s=61.0)
-    assert isinstance(led.look(led.worker(0, CALM, 60.0), dead), Over)
+    dead = led.worker(1, CALM, 3.0, WorkerHealth.DEAD, silent_s=61.0)
+    assert isinstance(led.look(led.worker(0, CALM, 60.0), dead), SearchFinished)
     assert led.result()["max_concurrency"] == 5
 
 
@@ -267,9 +273,9 @@ def test_a_silent_worker_is_waited_for_where_the_run_may_go_on_without_it(
 def test_when_nobody_is_heard_any_more_nothing_is_known(on_worker_loss: OnWorkerLoss) -> None:
     led = Led(on_worker_loss)
     led.step()
-    silent = [led.worker(number, CALM, 3.0, Health.STALE, silent_s=40.0) for number in range(2)]
+    silent = [led.worker(number, CALM, 3.0, WorkerHealth.STALE, silent_s=40.0) for number in range(2)]
     led.look(*silent)
-    assert isinstance(led.look(*silent, later_s=MISSING_S + CONFIG.settle_s + 1), Blind)
+    assert isinstance(led.look(*silent, later_s=MISSING_S + CONFIG.settle_s + 1), MetricsMissing)
 
 
 def test_a_worker_that_lives_but_does_not_get_to_its_level_has_not_delivered_it() -> None:
@@ -280,7 +286,7 @@ def test_a_worker_that_lives_but_does_not_get_to_its_level_has_not_delivered_it(
 
     order = led.look(led.worker(0, CALM, 40.0), stuck, later_s=MISSING_S + CONFIG.settle_s + 1)
 
-    assert order == NextStep(number=3, target=15)
+    assert order == StartStep(number=3, target=15)
     assert led.outcomes[-1] == (15, "CLIENT_LIMIT")
     assert "worker-1: the load of the step was not delivered for" in led.records[-1].reason
 

@@ -9,19 +9,19 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.rules.find_max import MARGIN, Confidence, Search, find_max_cap
-from loadgen.rules.find_max_step import FindMax, Outcome, Step
+from loadgen.rules.find_max import VOTE_MARGIN, FindMaxSearch, SearchConfidence, find_max_cap
+from loadgen.rules.find_max_step import FindMaxSettings, JudgedStep, StepOutcome
 from tests.unit.find_max_server import Server, connections
 
 SEEDS = 1_200  # for everything at once
 FEWER = 250  # for each thing alone
 
 
-def drawn(rng: random.Random) -> tuple[FindMax, Server]:
+def drawn(rng: random.Random) -> tuple[FindMaxSettings, Server]:
     """A search, and a server that holds its first two levels."""
     start, increment = rng.randint(1, 12), rng.randint(1, 12)
     slots = rng.randint(start + increment, start + 12 * increment)
-    config = FindMax(
+    config = FindMaxSettings(
         start=start,
         increment=increment,
         maximum=slots + rng.randint(0, 6 * increment),
@@ -32,13 +32,13 @@ def drawn(rng: random.Random) -> tuple[FindMax, Server]:
     return config, Server(slots=slots, shows_queue=rng.choice((0.0, 1.0)))
 
 
-def check(config: FindMax, server: Server, search: Search) -> None:
+def check(config: FindMaxSettings, server: Server, search: FindMaxSearch) -> None:
     """What holds for every search, whatever happens to it."""
     answer, found = search.answer(), connections(search.answer())
     assert len(search.steps) <= find_max_cap(config).steps
     assert all(step.target <= ceiling for step, ceiling in zip(search.steps, ceilings(config, search), strict=True))
     contradictory = [count for count in votes(search).values() if len(count) == 2]
-    if answer.confidence is Confidence.HIGH:
+    if answer.confidence is SearchConfidence.HIGH:
         assert not contradictory
         assert search.stopped is None
         assert not (answer.best and answer.best.low_confidence)
@@ -47,33 +47,33 @@ def check(config: FindMax, server: Server, search: Search) -> None:
         assert server.slots - config.increment <= found <= server.most(config) + config.increment
         assert answer.failed is not None
         decided = [count for level, count in votes(search).items() if len(count) == 2 and level <= answer.failed.target]
-        assert all(abs(count[True] - count[False]) >= MARGIN for count in decided)
+        assert all(abs(count[True] - count[False]) >= VOTE_MARGIN for count in decided)
     elif found is not None:
         assert found <= server.most(config)
 
 
-def votes(search: Search) -> dict[int, Counter[bool]]:
+def votes(search: FindMaxSearch) -> dict[int, Counter[bool]]:
     """By level: how often it held, how often it failed."""
     found: dict[int, Counter[bool]] = {}
     for step in search.steps:
-        if step.outcome is not Outcome.CLIENT_LIMIT:
+        if step.outcome is not StepOutcome.CLIENT_LIMIT:
             found.setdefault(step.target, Counter())[step.held] += 1
     return found
 
 
-def ceilings(config: FindMax, search: Search) -> list[int]:
+def ceilings(config: FindMaxSettings, search: FindMaxSearch) -> list[int]:
     """For each step: the highest level that it may have."""
     found, ceiling = [], config.maximum
-    last: dict[int, Outcome] = {}
+    last: dict[int, StepOutcome] = {}
     for step in search.steps:
         found.append(ceiling)
-        if step.outcome is last.get(step.target) is Outcome.CLIENT_LIMIT:
+        if step.outcome is last.get(step.target) is StepOutcome.CLIENT_LIMIT:
             ceiling = min(ceiling, step.target - 1)
         last[step.target] = step.outcome
     return found
 
 
-def searches(seeds: range, change: str, rate: float = 0.0) -> list[tuple[FindMax, Server, Search]]:
+def searches(seeds: range, change: str, rate: float = 0.0) -> list[tuple[FindMaxSettings, Server, FindMaxSearch]]:
     found = []
     for seed in seeds:
         rng = random.Random(seed)
@@ -94,7 +94,7 @@ def test_without_noise_the_answer_is_exact_to_five_percent() -> None:
         answer, found = search.answer(), connections(search.answer())
         check(config, server, search)
         assert found is not None
-        assert answer.confidence is Confidence.HIGH, search
+        assert answer.confidence is SearchConfidence.HIGH, search
         assert answer.is_true_max == (server.slots < config.maximum)
         assert found <= server.slots
         if config.refine and answer.is_true_max:
@@ -125,7 +125,7 @@ def test_one_disturbed_step_never_moves_the_answer_by_more_than_an_increment() -
     unsure = 0
     for config, server, search in searches(range(FEWER), "disturbed"):
         check(config, server, search)
-        unsure += search.answer().confidence is Confidence.LOW
+        unsure += search.answer().confidence is SearchConfidence.LOW
     assert unsure > FEWER / 4
 
 
@@ -135,7 +135,7 @@ def test_a_lost_worker_ends_the_search_with_a_lower_bound() -> None:
         answer = search.answer()
         if search.stopped is not None:
             assert not answer.is_true_max
-            assert answer.confidence is Confidence.LOW
+            assert answer.confidence is SearchConfidence.LOW
             assert "a worker was lost" in answer.reason
 
 
@@ -153,7 +153,7 @@ def test_everything_at_once() -> None:
         )
         search = server.search(config, seed)
         check(config, server, search)
-        again = Search(config=config, stopped=search.stopped)
+        again = FindMaxSearch(config=config, stopped=search.stopped)
         for step in search.steps:  # a successor decides the same from the stored steps
             assert again.target is None or again.target == step.target or search.stopped is not None
             again = again.after(step)
@@ -162,27 +162,27 @@ def test_everything_at_once() -> None:
 
 def test_a_level_that_is_never_decided_uses_up_the_steps_and_lowers_the_confidence() -> None:
     """Level 8 holds in every second step."""
-    config = FindMax(start=4, increment=4, maximum=64)
+    config = FindMaxSettings(start=4, increment=4, maximum=64)
     calm, flaky = Server(slots=64, noise=0.0), Server(slots=4, noise=0.0)
-    search, rng = Search(config=config), random.Random(1)
+    search, rng = FindMaxSearch(config=config), random.Random(1)
     while search.target is not None:
         visits = sum(step.target == search.target for step in search.steps)
         server = flaky if search.target == 8 and visits % 2 == 0 else calm
         search = search.after(server.step(search, search.target, rng))
     answer = search.answer()
     assert len(search.steps) == find_max_cap(config).steps
-    assert (connections(answer), answer.is_true_max, answer.confidence) == (4, False, Confidence.LOW)
+    assert (connections(answer), answer.is_true_max, answer.confidence) == (4, False, SearchConfidence.LOW)
     assert "have run out" in answer.reason
 
 
-def outcomes(steps: tuple[Step, ...]) -> list[tuple[int, str]]:
+def outcomes(steps: tuple[JudgedStep, ...]) -> list[tuple[int, str]]:
     return [(step.target, step.outcome.value) for step in steps]
 
 
 def test_one_false_failure_is_found_out_and_the_climb_goes_on() -> None:
     """A disturbed step at 8 once made the answer 7 where 16 hold."""
     config, server = (
-        FindMax(start=4, increment=4, maximum=64),
+        FindMaxSettings(start=4, increment=4, maximum=64),
         Server(slots=16, noise=0.0, disturbed=2, shows_queue=1.0),
     )
     search = server.search(config, seed=3)
@@ -195,11 +195,11 @@ def test_one_false_failure_is_found_out_and_the_climb_goes_on() -> None:
         (8, "STABLE"),  # two votes more
     ]
     answer = search.answer()
-    assert (connections(answer), answer.is_true_max, answer.confidence) == (16, True, Confidence.LOW)
+    assert (connections(answer), answer.is_true_max, answer.confidence) == (16, True, SearchConfidence.LOW)
 
 
 def test_the_first_step_may_be_the_disturbed_one() -> None:
-    config, server = FindMax(start=4, increment=4, maximum=64), Server(slots=16, noise=0.0, disturbed=1)
+    config, server = FindMaxSettings(start=4, increment=4, maximum=64), Server(slots=16, noise=0.0, disturbed=1)
     search = server.search(config, seed=3)
     assert connections(search.answer()) in (16, 17, 18, 19)
 
@@ -208,7 +208,7 @@ def test_the_first_step_may_be_the_disturbed_one() -> None:
     ("start", "increment", "maximum", "truth"), [(40, 2, 42, 40), (40, 2, 42, 41), (1, 1, 1, 1), (5, 10, 500, 250)]
 )
 def test_the_cap_is_one_rule_for_the_plan_and_the_search(start: int, increment: int, maximum: int, truth: int) -> None:
-    config = FindMax(start=start, increment=increment, maximum=maximum)
+    config = FindMaxSettings(start=start, increment=increment, maximum=maximum)
     search = Server(slots=truth, noise=0.0, shows_queue=1.0).search(config, seed=1)
     cap = find_max_cap(config)
     clear = len(search.steps)

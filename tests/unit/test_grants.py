@@ -10,17 +10,19 @@ from click.testing import CliRunner
 from sqlglot import exp
 
 from loadgen.cli.grants import grants as command
-from loadgen.control.grants import QUEUE, Target, control_needs, control_statements, grants, script
-from loadgen.control.migrations import migrations
-from loadgen.control.place import ControlPlace
-from loadgen.control.privileges import needs_of
-from loadgen.control.queries import queries, tables
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.setup.grants import QUEUE, GrantTarget, control_needs, control_statements, grants, script
+from loadgen.control.setup.migrations import migrations
+from loadgen.control.setup.privileges import required_privileges
+from loadgen.control.sql import load_queries, query_files
 from loadgen.errors import ConfigurationError
 from loadgen.scenario.read import parse_scenario, read_scenario
-from loadgen.snowflake.ident import BadIdentifier, Ident, QualifiedName
+from loadgen.snowflake.ident import Identifier, InvalidIdentifier, QualifiedName
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").rglob("*.yaml"))
-CONTROL = [query for table in tables() for query in queries(table).values() if not query.sql.startswith("CREATE")]
+CONTROL = [
+    query for table in query_files() for query in load_queries(table).values() if not query.sql.startswith("CREATE")
+]
 WORKLOADS = sorted(
     {
         query.sql
@@ -35,7 +37,7 @@ def needs(sql: str) -> dict[str, str]:
     """{table: privileges}, as short texts."""
     return {
         ".".join(part.name for part in name.parts): " ".join(sorted(privileges))
-        for name, privileges in needs_of(sql).items()
+        for name, privileges in required_privileges(sql).items()
     }
 
 
@@ -134,11 +136,11 @@ def test_who_runs_scenarios_may_not_touch_the_queue():
 
 
 def test_only_the_statements_of_setup_and_deletion_are_left_out():
-    left_out = {query.name for table in tables() for query in queries(table).values()} - {
+    left_out = {query.name for table in query_files() for query in load_queries(table).values()} - {
         query.name for query in control_statements()
     }
 
-    deletions = {query.name for query in queries("prune").values()}
+    deletions = {query.name for query in load_queries("prune").values()}
     assert left_out == {"schema_version.create", "schema_version.record"} | deletions
 
 
@@ -168,10 +170,10 @@ def read(text: str = SCENARIO):
     return parse_scenario(text, source="test", environ={}).scenario
 
 
-def statements(text: str = SCENARIO, place: ControlPlace | None = None, **more) -> list[str]:
+def statements(text: str = SCENARIO, place: ControlPlaneLocation | None = None, **more) -> list[str]:
     scenario = read(text)
-    target = Target(**{name: getattr(scenario.target, name) for name in ("warehouse", "database", "schema")})
-    place = place or ControlPlace.of_scenario(scenario)
+    target = GrantTarget(**{name: getattr(scenario.target, name) for name in ("warehouse", "database", "schema")})
+    place = place or ControlPlaneLocation.of_scenario(scenario)
     return [statement for part in grants(place, scenario, target, **more) for statement in part.statements]
 
 
@@ -213,8 +215,8 @@ def test_the_control_plane_is_granted_table_by_table():
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_every_script_is_valid_and_grants_neither_everything_nor_ownership(path):
     scenario = read_scenario(path, environ={}).scenario
-    target = Target(warehouse="W", database=scenario.target.database or "D", schema=scenario.target.schema or "S")
-    place = ControlPlace.of_scenario(scenario)
+    target = GrantTarget(warehouse="W", database=scenario.target.database or "D", schema=scenario.target.schema or "S")
+    place = ControlPlaneLocation.of_scenario(scenario)
 
     text = script(grants(place, scenario, target, users=["ann", '"bob@example.com"'], admins=["carl"]))
 
@@ -226,18 +228,18 @@ def test_every_script_is_valid_and_grants_neither_everything_nor_ownership(path)
 
 
 def test_no_name_can_become_anything_but_a_name():
-    place = ControlPlace(database='"x""; DROP DATABASE y; --"', schema='"a.b"', warehouse='"w w"')
+    place = ControlPlaneLocation(database='"x""; DROP DATABASE y; --"', schema='"a.b"', warehouse='"w w"')
 
     text = script(grants(place, users=['"o""brien"']))
 
     statements_found = [tree for tree in sqlglot.parse(text, dialect="snowflake") if tree is not None]
     harmless = [
-        tree for tree in sqlglot.parse(script(grants(ControlPlace(), users=["O"])), dialect="snowflake") if tree
+        tree for tree in sqlglot.parse(script(grants(ControlPlaneLocation(), users=["O"])), dialect="snowflake") if tree
     ]
     assert [type(tree) for tree in statements_found] == [type(tree) for tree in harmless]
     assert 'ON SCHEMA "x""; DROP DATABASE y; --"."a.b" TO' in text
-    with pytest.raises(BadIdentifier):
-        grants(ControlPlace(), users=["x; DROP USER y"])
+    with pytest.raises(InvalidIdentifier):
+        grants(ControlPlaneLocation(), users=["x; DROP USER y"])
 
 
 def test_a_control_plane_on_the_embedded_server_needs_no_grants():
@@ -252,9 +254,9 @@ def test_a_control_plane_on_the_embedded_server_needs_no_grants():
 def test_what_cannot_be_known_is_said():
     more = '    - {name: go, kind: write, sql: "CALL P(1)"}\n'
     scenario = read(SCENARIO + more)
-    target = Target(warehouse=None, database="D", schema="S")
+    target = GrantTarget(warehouse=None, database="D", schema="S")
 
-    notes = "\n".join(note for part in grants(ControlPlace(), scenario, target) for note in part.notes)
+    notes = "\n".join(note for part in grants(ControlPlaneLocation(), scenario, target) for note in part.notes)
 
     assert "Statement go calls a procedure" in notes
     assert 'write VIEW: "GEO"."PUBLIC"."REGIONS"' in notes
@@ -266,7 +268,7 @@ def test_a_table_in_no_database_is_an_error():
     scenario = read(SCENARIO.replace("database: bench, ", ""))
 
     with pytest.raises(ConfigurationError, match="is in no database"):
-        grants(ControlPlace(), scenario, Target(warehouse="W", database=None, schema="S"))
+        grants(ControlPlaneLocation(), scenario, GrantTarget(warehouse="W", database=None, schema="S"))
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -321,4 +323,6 @@ def test_the_connection_supplies_the_names_that_a_scenario_leaves_out(home):
 
 
 def test_names_are_compared_as_snowflake_does():
-    assert needs_of('SELECT * FROM t JOIN "T" USING (x)') == {QualifiedName((Ident("T"),)): frozenset({"SELECT"})}
+    assert required_privileges('SELECT * FROM t JOIN "T" USING (x)') == {
+        QualifiedName((Identifier("T"),)): frozenset({"SELECT"})
+    }

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import LoadgenError
-from loadgen.snowflake.ident import BadIdentifier, Ident, QualifiedName
+from loadgen.snowflake.ident import Identifier, InvalidIdentifier, QualifiedName
 
 HOSTILE = [
     "",
@@ -62,15 +62,15 @@ unquoted = st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_$]{0,254}\Z")
     ],
 )
 def test_a_name_is_read_as_snowflake_reads_it(text, name, sql):
-    ident = Ident.parse(text)
+    ident = Identifier.parse(text)
 
     assert (ident.name, ident.sql) == (name, sql)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_names_are_refused_with_a_remedy(text):
-    with pytest.raises(BadIdentifier) as caught:
-        Ident.parse(text)
+    with pytest.raises(InvalidIdentifier) as caught:
+        Identifier.parse(text)
 
     assert caught.value.remedy
     assert caught.value.exit_code == 2
@@ -79,26 +79,26 @@ def test_hostile_names_are_refused_with_a_remedy(text):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_names_are_refused_inside_a_qualified_name_too(text):
-    with pytest.raises(BadIdentifier):
+    with pytest.raises(InvalidIdentifier):
         QualifiedName.parse(f"db.{text}")
 
 
 @given(harmless_text)
 def test_any_text_in_quotes_becomes_one_token_and_comes_back(name):
-    ident = Ident(name)
+    ident = Identifier(name)
 
     assert re.fullmatch(r'"(?:[^"]|"")+"', ident.sql)
-    assert Ident.parse(ident.sql) == ident
+    assert Identifier.parse(ident.sql) == ident
 
 
 @given(unquoted)
 def test_unquoted_input_is_the_same_as_its_upper_case(text):
-    assert Ident.parse(text) == Ident.parse(text.lower()) == Ident(text.upper())
+    assert Identifier.parse(text) == Identifier.parse(text.lower()) == Identifier(text.upper())
 
 
 @given(st.lists(harmless_text, min_size=1, max_size=3))
 def test_a_qualified_name_comes_back_with_the_same_parts(names):
-    qualified = QualifiedName(tuple(Ident(name) for name in names))
+    qualified = QualifiedName(tuple(Identifier(name) for name in names))
 
     assert QualifiedName.parse(qualified.sql) == qualified
 
@@ -121,12 +121,12 @@ def test_dots_inside_quotes_do_not_separate():
 
 @pytest.mark.parametrize("text", ["a.b.c.d", "a..b", ".a", "a.", ".", '"a".'])
 def test_qualified_names_with_empty_or_too_many_parts_are_refused(text):
-    with pytest.raises(BadIdentifier):
+    with pytest.raises(InvalidIdentifier):
         QualifiedName.parse(text)
 
 
 def test_a_short_name_is_completed_from_its_surroundings():
-    db, schema = Ident("DB"), Ident("PUBLIC")
+    db, schema = Identifier("DB"), Identifier("PUBLIC")
 
     assert QualifiedName.parse("t").within(db, schema).sql == '"DB"."PUBLIC"."T"'
     assert QualifiedName.parse("s.t").within(db, schema).sql == '"DB"."S"."T"'

@@ -11,16 +11,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadgen.clock import FakeClock
-from loadgen.control.lease import LeaseKeeper, LeaseTimes, Trust
-from loadgen.control.queries import Query
-from loadgen.control.run_leases import Term
+from loadgen.control.lease import LeaseKeeper, LeaseTimes, LeaseTrust
 from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.sql import NamedQuery
+from loadgen.control.tables.run_leases import Lease
 from loadgen.errors import ConfigurationError, ConnectFailed
 from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake.failure import Failure
 
 TIMES = LeaseTimes()  # 30 s, renewed every 5 s, trusted 5 s less
-TERM = Term(key="run", epoch=3, owner="me")
+TERM = Lease(key="run", epoch=3, owner="me")
 S = 1_000_000_000
 LOST = Failure(category=ErrorCategory.CONNECTION, retryable=True, unknown_outcome=True)
 
@@ -78,7 +78,7 @@ renewals = st.lists(
 def test_trust_ends_before_the_term_does_in_every_interleaving(times, plan, questions, asks_in_between):
     """The server is simulated: it extends a term that has not expired, from the moment the statement arrives."""
     now_s, expires_s = 0.0, times.ttl_s  # the claim was begun and executed at 0
-    trust = Trust(times, 0)
+    trust = LeaseTrust(times, 0)
 
     def check(at_s: float) -> None:
         if trust.holds(round(at_s * S)):
@@ -108,7 +108,7 @@ def test_trust_ends_before_the_term_does_in_every_interleaving(times, plan, ques
 
 @given(lease_times, st.lists(st.tuples(st.sampled_from(["ask", "renewed", "lose"]), seconds), max_size=20))
 def test_trust_once_gone_never_returns(times, steps):
-    trust, now_ns, gone = Trust(times, 0), 0, False
+    trust, now_ns, gone = LeaseTrust(times, 0), 0, False
     for what, passed_s in steps:
         now_ns += round(passed_s * S)
         if what == "renewed":
@@ -123,12 +123,12 @@ def test_trust_once_gone_never_returns(times, steps):
 
 
 def test_trust_lasts_to_the_margin_and_not_a_nanosecond_longer():
-    assert Trust(TIMES, 7).holds(25 * S + 6)
-    assert not Trust(TIMES, 7).holds(25 * S + 7)
+    assert LeaseTrust(TIMES, 7).holds(25 * S + 6)
+    assert not LeaseTrust(TIMES, 7).holds(25 * S + 7)
 
 
 def test_an_answer_that_overtook_a_later_one_shortens_nothing():
-    trust = Trust(TIMES, 0)
+    trust = LeaseTrust(TIMES, 0)
 
     trust.renewed(10 * S)
     trust.renewed(5 * S)
@@ -151,7 +151,7 @@ class Script:
         self.answers.append((seconds, answer))
         return self
 
-    def execute(self, query: Query, *binds: Any) -> int:
+    def execute(self, query: NamedQuery, *binds: Any) -> int:
         self.sent.append(query.name)
         passed_s, answer = self.answers.pop(0)
         self.clock.advance(passed_s)

@@ -10,23 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.connections import (
-    REFUSALS_KEPT,
+    LOGIN_FAILURES_KEPT,
     ConnectionMeter,
     ConnectionTime,
-    Logins,
-    Refusal,
-    Reopened,
+    LoginCounts,
+    LoginFailure,
+    ReconnectReason,
     logins_data,
     read_logins,
     read_time,
     time_data,
 )
-from loadgen.metrics.fields import BadMetrics, Fields
+from loadgen.metrics.json_fields import InvalidMetrics, JsonFields
 from loadgen.units import NS_PER_MS, NS_PER_S
-from loadgen.workload.pacing import Ramp
+from loadgen.workload.ramp import Ramp
 
 MOMENT = datetime(2026, 11, 15, 2, 0, 0)  # noqa: DTZ001 (naive UTC, as everywhere in results)
-NO = Refusal(at=MOMENT, code=390_100, text="Incorrect username or password.")
+NO = LoginFailure(at=MOMENT, code=390_100, text="Incorrect username or password.")
 
 
 class Slots:
@@ -40,7 +40,7 @@ class Slots:
     def began(self, slot: int, at_ms: int, *, again: bool = False) -> None:
         self.meter.login_began(slot, at_ms * NS_PER_MS, again=again)
 
-    def connected(self, slot: int, at_ms: int, why: Reopened | None = None) -> None:
+    def connected(self, slot: int, at_ms: int, why: ReconnectReason | None = None) -> None:
         self.meter.login_succeeded(slot, at_ms * NS_PER_MS, why)
 
     def refused(self, slot: int, at_ms: int) -> None:
@@ -73,7 +73,7 @@ def test_recycling_is_delivered_when_it_works() -> None:
     slots.began(0, 500, again=True)
     assert slots.time(600) == (600, 600, 100)
 
-    slots.connected(0, 700, Reopened.MAX_AGE)
+    slots.connected(0, 700, ReconnectReason.MAX_AGE)
 
     assert slots.time(1_000) == (1_000, 1_000, 200)
 
@@ -85,7 +85,7 @@ def test_a_refused_login_and_the_pause_after_it_are_missing() -> None:
     slots.refused(0, 600)
     slots.waits(0, 800)
     slots.began(0, 850, again=True)
-    slots.connected(0, 900, Reopened.SESSION_LOST)
+    slots.connected(0, 900, ReconnectReason.SESSION_LOST)
 
     assert slots.time(1_000) == (1_000, 650, 50)
 
@@ -119,7 +119,7 @@ def test_waiting_for_a_turn_to_log_in_is_missing() -> None:
     slots.began(0, 100, again=True)  # logging out
     slots.waits(0, 120)
     slots.began(0, 320, again=True)
-    slots.connected(0, 400, Reopened.MAX_AGE)
+    slots.connected(0, 400, ReconnectReason.MAX_AGE)
 
     assert slots.time(1_000) == (1_000, 800, 100)
 
@@ -240,11 +240,11 @@ def test_every_millisecond_of_every_slot_is_accounted_for(moves, low, high, ramp
 def test_logins_are_counted_with_why_and_the_newest_refusals_are_kept() -> None:
     slots = Slots(2)
     for at_ms in range(8):
-        slots.meter.login_refused(0, at_ms, Refusal(at=MOMENT + timedelta(seconds=at_ms), code=at_ms, text="no"))
+        slots.meter.login_refused(0, at_ms, LoginFailure(at=MOMENT + timedelta(seconds=at_ms), code=at_ms, text="no"))
     slots.connected(0, 10)
-    slots.connected(0, 20, Reopened.MAX_AGE)
-    slots.connected(1, 30, Reopened.MAX_AGE)
-    slots.connected(1, 40, Reopened.SESSION_LOST)
+    slots.connected(0, 20, ReconnectReason.MAX_AGE)
+    slots.connected(1, 30, ReconnectReason.MAX_AGE)
+    slots.connected(1, 40, ReconnectReason.SESSION_LOST)
 
     logins = slots.meter.logins
 
@@ -254,23 +254,23 @@ def test_logins_are_counted_with_why_and_the_newest_refusals_are_kept() -> None:
 
 
 refusals = st.builds(
-    Refusal,
+    LoginFailure,
     at=st.integers(0, 10**6).map(lambda ms: MOMENT + timedelta(milliseconds=ms)),
     code=st.none() | st.integers(0, 10**6),
     text=st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=50),
 )
 all_logins = st.builds(
-    Logins,
+    LoginCounts,
     opened=st.integers(0, 10**6),
-    reopened=st.dictionaries(st.sampled_from(Reopened), st.integers(1, 10**6)),
+    reopened=st.dictionaries(st.sampled_from(ReconnectReason), st.integers(1, 10**6)),
     refused=st.integers(0, 10**6),
-    last_refused=st.lists(refusals, max_size=REFUSALS_KEPT).map(tuple),
+    last_refused=st.lists(refusals, max_size=LOGIN_FAILURES_KEPT).map(tuple),
 )
 
 
 @given(all_logins)
 def test_logins_are_read_as_they_were_written(logins) -> None:
-    assert read_logins(Fields(json.loads(json.dumps(logins_data(logins))), "x")) == logins
+    assert read_logins(JsonFields(json.loads(json.dumps(logins_data(logins))), "x")) == logins
 
 
 @given(all_logins, all_logins)
@@ -278,7 +278,7 @@ def test_logins_of_workers_add(left, right) -> None:
     both = left + right
 
     assert (both.opened, both.refused) == (left.opened + right.opened, left.refused + right.refused)
-    assert len(both.last_refused) == min(REFUSALS_KEPT, len(left.last_refused) + len(right.last_refused))
+    assert len(both.last_refused) == min(LOGIN_FAILURES_KEPT, len(left.last_refused) + len(right.last_refused))
     assert list(both.last_refused) == sorted(both.last_refused, key=lambda refusal: refusal.at)
 
 
@@ -293,20 +293,30 @@ def test_logins_of_workers_add(left, right) -> None:
     ],
 )
 def test_connection_time_that_cannot_be_is_refused(wrong) -> None:
-    with pytest.raises(BadMetrics):
-        read_time(Fields(wrong, "x"))
+    with pytest.raises(InvalidMetrics):
+        read_time(JsonFields(wrong, "x"))
 
 
 def test_connection_time_adds_and_is_read_as_it_was_written() -> None:
     time = ConnectionTime(planned_ms=10, delivered_ms=8, logging_in_ms=1)
 
-    assert read_time(Fields(time_data(time), "x")) == time
+    assert read_time(JsonFields(time_data(time), "x")) == time
     assert time + time == ConnectionTime(planned_ms=20, delivered_ms=16, logging_in_ms=2)
+
+
+def test_connection_time_of_a_process_that_was_stopped_is_missing() -> None:
+    time = ConnectionTime(planned_ms=40_000, delivered_ms=39_000, logging_in_ms=400)
+
+    assert time.while_running(0, 10_000) == time
+    assert time.while_running(0, 0) == time
+    stopped = time.while_running(2_500, 10_000)
+    assert stopped == ConnectionTime(planned_ms=40_000, delivered_ms=29_250, logging_in_ms=300)
+    assert time.while_running(10_001, 10_000).delivered_ms == 0
 
 
 @pytest.mark.parametrize("at", ["yesterday", 7, None])
 def test_a_refusal_without_a_moment_is_refused(at) -> None:
-    said = {**logins_data(Logins()), "last_refused": [{"at": at, "code": None, "text": "no"}]}
+    said = {**logins_data(LoginCounts()), "last_refused": [{"at": at, "code": None, "text": "no"}]}
 
-    with pytest.raises(BadMetrics):
-        read_logins(Fields(said, "x"))
+    with pytest.raises(InvalidMetrics):
+        read_logins(JsonFields(said, "x"))

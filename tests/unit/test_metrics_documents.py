@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.client_effect import ClientEffect
-from loadgen.metrics.document import VERSION, dump, histogram_data, read_histogram, read_window, write_window
-from loadgen.metrics.edges import COARSENESSES
-from loadgen.metrics.fields import Fields
+from loadgen.metrics.buckets import COARSENESSES
+from loadgen.metrics.client_resources import ClientResourceUse
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.interval import read_custom_metrics, write_custom_metrics
-from loadgen.metrics.judged import KEY as JUDGED
-from loadgen.metrics.judged import JudgedSecond, judged_data, stored_judged
-from loadgen.metrics.live import LIMIT_BYTES, Live, LiveSecond, read_live, write_live
-from loadgen.metrics.outcome import Failed
+from loadgen.metrics.json_fields import JsonFields
+from loadgen.metrics.live_metrics import LIMIT_BYTES, LiveMetrics, LiveSecond, read_live, write_live
+from loadgen.metrics.outcome import FailedOutcome
 from loadgen.metrics.recorder import Sample
-from loadgen.metrics.result import EVERYTHING
-from loadgen.metrics.windows import WindowState
+from loadgen.metrics.threshold_seconds import KEY as JUDGED
+from loadgen.metrics.threshold_seconds import ThresholdSecond, judged_data, stored_judged
+from loadgen.metrics.window import ALL_STATEMENTS
+from loadgen.metrics.window_codec import VERSION, dump, histogram_data, read_histogram, read_window, write_window
+from loadgen.metrics.window_registry import WindowState
 from loadgen.model.outcome import ErrorCategory
 from loadgen.model.run import Phase
 from tests.unit.metrics_builders import MOMENT, MS, S, histogram, live_of, sample, samples, time_lists, worker
@@ -41,15 +41,15 @@ def test_a_histogram_is_read_as_it_was_written(times, coarseness):
 
     data = json.loads(json.dumps(histogram_data(made)))
 
-    assert read_histogram(Fields(data, "it")) == made
+    assert read_histogram(JsonFields(data, "it")) == made
 
 
 @pytest.mark.parametrize(
     "effect",
     [
         None,
-        ClientEffect(),
-        ClientEffect(
+        ClientResourceUse(),
+        ClientResourceUse(
             elapsed_ms=1_000,
             cpu_ms=412,
             machine_cpu_ms=1_900,
@@ -167,7 +167,7 @@ def test_two_windows_of_twenty_statements_in_an_open_loop_fit_with_every_stateme
     assert [window.counts for window in read.windows] == [window.counts for window in live.windows]
 
 
-def histograms(live: Live) -> list[Histogram]:
+def histograms(live: LiveMetrics) -> list[Histogram]:
     return [
         made
         for window in live.windows
@@ -218,13 +218,15 @@ def test_the_last_seconds_are_the_first_to_say_less():
     gone = read_live(write_live(live, limit_bytes=3_000))
 
     assert (folded.windows, gone.seconds) == (live.windows, ())
-    assert [list(second.statements) for second in folded.seconds] == [[EVERYTHING]] * 10
-    assert folded.seconds[0].statements[EVERYTHING].succeeded == 600 == folded.seconds[0].times[EVERYTHING].count
+    assert [list(second.statements) for second in folded.seconds] == [[ALL_STATEMENTS]] * 10
+    assert (
+        folded.seconds[0].statements[ALL_STATEMENTS].succeeded == 600 == folded.seconds[0].times[ALL_STATEMENTS].count
+    )
 
 
 def test_seconds_of_many_statements_are_told_of_all_together():
     assert len(told(8)[0].statements) == 8
-    assert list(told(9)[0].statements) == [EVERYTHING]
+    assert list(told(9)[0].statements) == [ALL_STATEMENTS]
     assert len(write_live(replace(live_of([]), seconds=told(9)))) < 6_000
 
 
@@ -238,7 +240,7 @@ def test_what_is_folded_names_all_statements_at_once():
 
     read = read_live(write_live(live, limit_bytes=6_000))
 
-    assert [list(window.tally.statements) for window in read.windows] == [[EVERYTHING]] * len(read.windows)
+    assert [list(window.tally.statements) for window in read.windows] == [[ALL_STATEMENTS]] * len(read.windows)
 
 
 def test_a_limit_that_holds_nothing_is_a_bug():
@@ -264,9 +266,9 @@ def test_the_texts_are_ascii_so_that_bytes_are_characters():
 # --- seconds for thresholds over a span ------------------------------------------------------------------------------
 
 
-def judged_second() -> JudgedSecond:
+def judged_second() -> ThresholdSecond:
     interval = worker(busy(3, 100, windows=(3,)), open_loop=True, names=list("abc")).harvest(9 * S)
-    return JudgedSecond.of(interval.tally, {EVERYTHING, "a", "never"}, from_s=-0.4, until_s=0.7)
+    return ThresholdSecond.of(interval.tally, {ALL_STATEMENTS, "a", "never"}, from_s=-0.4, until_s=0.7)
 
 
 def test_seconds_of_thresholds_are_read_as_they_were_written_in_beats_and_snapshots():
@@ -276,10 +278,12 @@ def test_seconds_of_thresholds_are_read_as_they_were_written_in_beats_and_snapsh
 
     (read,) = read_live(write_live(live)).seconds
 
+    drained = replace(second, seconds=0.0, tallies={}, drained={3: second.tallies, 12: {}})
+    assert stored_judged(dump({"version": VERSION, JUDGED: judged_data(drained)})) == drained
     assert read.judged == second == stored_judged(dump({"version": VERSION, JUDGED: judged_data(second)}))
     assert (second.number, second.from_s, second.seconds) == (1, 0.0, 0.7)  # the part that was measured
     assert second.tallies["a"].ended.succeeded == 100
-    assert second.tallies[EVERYTHING].ended.succeeded == 300
+    assert second.tallies[ALL_STATEMENTS].ended.succeeded == 300
     assert stored_judged('{"version": 1}') is None
 
 
@@ -295,7 +299,7 @@ def test_a_beat_with_many_statements_still_has_the_seconds_of_thresholds():
 
 
 def test_a_second_tells_of_statements_that_were_cut_off():
-    late = sample(window=3, service_ns=30 * S, outcome=Failed(ErrorCategory.QUERY_TIMEOUT, 630, "too slow"))
+    late = sample(window=3, service_ns=30 * S, outcome=FailedOutcome(ErrorCategory.QUERY_TIMEOUT, 630, "too slow"))
     interval = worker([sample(window=3), late], names=list("a")).harvest(99 * S)
     second = LiveSecond.of(interval, Phase.MEASUREMENT, ended_at=MOMENT, executing=3)
 

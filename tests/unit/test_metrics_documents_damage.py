@@ -9,25 +9,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.document import WindowRow, histogram_data, read_histogram, read_window, write_window
-from loadgen.metrics.fields import BadMetrics, Fields
 from loadgen.metrics.interval import read_custom_metrics, write_custom_metrics
-from loadgen.metrics.live import LiveSecond, read_live, write_live
-from loadgen.metrics.outcome import Failed, Outcome
+from loadgen.metrics.json_fields import InvalidMetrics, JsonFields
+from loadgen.metrics.live_metrics import LiveSecond, read_live, write_live
+from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import Sample
-from loadgen.metrics.result import WindowResult
+from loadgen.metrics.window import WindowResult
+from loadgen.metrics.window_codec import EncodedWindow, histogram_data, read_histogram, read_window, write_window
 from loadgen.model.outcome import ErrorCategory
 from loadgen.model.run import Phase
 from tests.unit.metrics_builders import MOMENT, MS, S, histogram, live_of, sample, worker
 
 
-def stored() -> tuple[WindowRow, str]:
+def stored() -> tuple[EncodedWindow, str]:
     many = [
         sample(window=2, lag_ns=MS, service_ns=5 * MS),
         sample(window=2, lag_ns=0, service_ns=9 * MS),
         sample(window=2, outcome=Outcome.SKIPPED),
         sample(window=2, statement=1, outcome=Outcome.CANCELLED),
-        sample(window=2, statement=1, outcome=Failed(ErrorCategory.CONNECTION, 7, "reset")),
+        sample(window=2, statement=1, outcome=FailedOutcome(ErrorCategory.CONNECTION, 7, "reset")),
     ]
     harvester = worker(many, open_loop=True)
     second = LiveSecond.of(harvester.harvest(9 * S), Phase.MEASUREMENT, ended_at=MOMENT, executing=3)
@@ -68,7 +68,7 @@ def test_one_changed_value_is_refused_or_changes_nothing_that_is_counted(which, 
     else:
         place[last] = data.draw(junk)
 
-    with contextlib.suppress(BadMetrics):  # anything else would be a bug
+    with contextlib.suppress(InvalidMetrics):  # anything else would be a bug
         if which == "beat":
             written = [window.counts for window in read_live(BEAT).windows]
             assert all(window.counts in written for window in read_live(json.dumps(damaged)).windows)
@@ -83,7 +83,7 @@ def test_one_changed_value_is_refused_or_changes_nothing_that_is_counted(which, 
 )
 def test_any_other_text_is_refused_with_its_place(text):
     for read in (read_live, read_custom_metrics, lambda text: read_window(replace(ROW, counts=text))):
-        with pytest.raises(BadMetrics, match=r"LIVE_METRICS|CUSTOM_METRICS|COUNTS"):
+        with pytest.raises(InvalidMetrics, match=r"LIVE_METRICS|CUSTOM_METRICS|COUNTS"):
             read(text)
 
 
@@ -110,8 +110,8 @@ def test_any_other_text_is_refused_with_its_place(text):
 def test_a_histogram_that_contradicts_itself_is_refused(change, why):
     data = {**histogram_data(histogram([5 * MS, 5 * MS, 9 * MS])), **change}
 
-    with pytest.raises(BadMetrics, match=why):
-        read_histogram(Fields(data, "h"))
+    with pytest.raises(InvalidMetrics, match=why):
+        read_histogram(JsonFields(data, "h"))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_histogram_that_contradicts_itself_is_refused(change, why):
     ],
 )
 def test_the_reason_is_named(text, why):
-    with pytest.raises(BadMetrics, match=why):
+    with pytest.raises(InvalidMetrics, match=why):
         read_live(text)
 
 
@@ -138,7 +138,7 @@ def window_of(many: list[Sample]) -> WindowResult:
 def test_counts_and_buckets_of_different_rows_do_not_go_together():
     other = write_window(window_of([sample(window=2)] * 3))
 
-    with pytest.raises(BadMetrics, match="window 2"):
+    with pytest.raises(InvalidMetrics, match="window 2"):
         read_window(replace(ROW, buckets=other.buckets))
 
 
@@ -178,7 +178,7 @@ def test_a_beat_that_contradicts_itself_is_refused_with_the_reason(way, value, w
     data = json.loads(BEAT)
     set_at(data, way, value)
 
-    with pytest.raises(BadMetrics, match=re.escape(why)):
+    with pytest.raises(InvalidMetrics, match=re.escape(why)):
         read_live(json.dumps(data))
 
 
@@ -186,5 +186,5 @@ def test_the_metrics_of_a_second_that_contradict_themselves_are_refused():
     data = json.loads(write_custom_metrics(worker([sample(window=3)]).harvest(9 * S)))
     data["statements"]["a"]["succeeded"] = 2
 
-    with pytest.raises(BadMetrics, match="other times than were counted"):
+    with pytest.raises(InvalidMetrics, match="other times than were counted"):
         read_custom_metrics(json.dumps(data))

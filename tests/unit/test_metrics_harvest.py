@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from loadgen.metrics.batch import Batch
-from loadgen.metrics.errors import CODES_MAX, EXAMPLE_MAX, NAMED_MAX, ErrorBook, ErrorKey, Errors, by_kind
-from loadgen.metrics.harvester import Harvester
-from loadgen.metrics.interval import Interval, Measured
-from loadgen.metrics.outcome import Failed, Outcome
+from loadgen.metrics.batch import SampleBatch
+from loadgen.metrics.errors import CODES_MAX, EXAMPLE_MAX, NAMED_MAX, ErrorGrouper, ErrorKey, ErrorTally, by_kind
+from loadgen.metrics.interval import Interval, MeasuredCounts
+from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import Recorder, Sample
-from loadgen.metrics.result import window_discrepancy
+from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.metrics.tally import Tally
-from loadgen.metrics.windows import Windows, WindowState
-from loadgen.model.counts import discrepancy
+from loadgen.metrics.window import window_discrepancy
+from loadgen.metrics.window_registry import WindowRegistry, WindowState
+from loadgen.model.counts import Counts, count_discrepancy
 from loadgen.model.outcome import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.workload import StatementKind
@@ -26,7 +26,7 @@ from tests.unit.metrics_builders import MS, failures, histogram, outcomes, sampl
 
 S = 10**9
 NAMES = ["a", "b", "c"]
-REFUSED = Failed(ErrorCategory.SNOWFLAKE_ERROR, 625, "lock not released")
+REFUSED = FailedOutcome(ErrorCategory.SNOWFLAKE_ERROR, 625, "lock not released")
 REFUSED_KEY = ErrorKey(ErrorCategory.SNOWFLAKE_ERROR, 625)
 
 
@@ -34,16 +34,18 @@ def harvested(*batches: list[Sample], open_loop: bool = False) -> Tally:
     """Everything in one tally, whatever its window."""
     total = Tally()
     for batch in batches:
-        for tally in Batch.of(batch, open_loop=open_loop).tallies(NAMES, {}).values():
+        for tally in SampleBatch.of(batch, open_loop=open_loop).tallies(NAMES, {}).values():
             total = total + tally
     return total
 
 
-def started(*, open_loop: bool = False, phase: Phase = Phase.MEASUREMENT) -> tuple[Windows, Harvester, Recorder]:
-    windows = Windows()
+def started(
+    *, open_loop: bool = False, phase: Phase = Phase.MEASUREMENT
+) -> tuple[WindowRegistry, SampleCollector, Recorder]:
+    windows = WindowRegistry()
     windows.open(1, phase=phase, at_ns=0)
     statements = [statement("a"), statement("b", StatementKind.WRITE), statement("c", StatementKind.WRITE)]
-    harvester = Harvester(windows, statements, open_loop=open_loop, started_ns=0)
+    harvester = SampleCollector(windows, statements, open_loop=open_loop, started_ns=0)
     return windows, harvester, harvester.recorder()
 
 
@@ -119,7 +121,7 @@ def test_samples_that_cannot_be_are_bugs_and_are_refused(bad, why):
 
 def test_categories_and_outcomes_have_the_same_names():
     assert [outcome.name for outcome in Outcome if outcome.is_failure] == [category.value for category in ErrorCategory]
-    assert all(Failed(category, None, "").__index__() == Outcome[category.name] for category in ErrorCategory)
+    assert all(FailedOutcome(category, None, "").__index__() == Outcome[category.name] for category in ErrorCategory)
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -127,7 +129,7 @@ def test_categories_and_outcomes_have_the_same_names():
 
 @given(st.lists(st.tuples(st.integers(1, 2), st.sampled_from("abc"), failures), max_size=200))
 def test_errors_are_counted_by_category_code_and_statement_without_growing_for_ever(found):
-    groups = ErrorBook().group(found)
+    groups = ErrorGrouper().group(found)
 
     for window in (1, 2):
         own = Counter(failed.category for at, _, failed in found if at == window)
@@ -146,9 +148,11 @@ def test_errors_are_counted_by_category_code_and_statement_without_growing_for_e
 
 
 def test_codes_beyond_the_limit_are_counted_with_their_category():
-    found = [(1, "a", Failed(ErrorCategory.SNOWFLAKE_ERROR, code, f"error {code}")) for code in range(CODES_MAX + 5)]
+    found = [
+        (1, "a", FailedOutcome(ErrorCategory.SNOWFLAKE_ERROR, code, f"error {code}")) for code in range(CODES_MAX + 5)
+    ]
 
-    errors = ErrorBook().group(found)[1]
+    errors = ErrorGrouper().group(found)[1]
 
     assert len(errors) == CODES_MAX + 1
     assert errors[ErrorKey(ErrorCategory.SNOWFLAKE_ERROR)].count == 5
@@ -156,22 +160,22 @@ def test_codes_beyond_the_limit_are_counted_with_their_category():
 
 def test_groups_beyond_the_limit_are_counted_without_their_statement():
     names = [f"statement {number}" for number in range(NAMED_MAX + 3)]
-    book = ErrorBook()
+    book = ErrorGrouper()
 
     errors = book.group((1, name, REFUSED) for name in names)[1]
 
     assert len(errors) == NAMED_MAX + 1
     assert errors[REFUSED_KEY._replace(statement=names[0])].count == 1
     assert errors[REFUSED_KEY].count == 3
-    assert by_kind(errors) == {REFUSED_KEY: Errors(NAMED_MAX + 3, REFUSED.text)}
+    assert by_kind(errors) == {REFUSED_KEY: ErrorTally(NAMED_MAX + 3, REFUSED.text)}
 
 
 def test_an_error_keeps_the_first_text_without_what_could_harm_a_terminal():
-    book = ErrorBook()
+    book = ErrorGrouper()
     texts = ["lock\x1b[2J not released \ud800", "another text"]
 
     for text in texts:
-        groups = book.group([(1, "a", Failed(ErrorCategory.CONNECTION, 7, text))])
+        groups = book.group([(1, "a", FailedOutcome(ErrorCategory.CONNECTION, 7, text))])
 
     assert groups[1][ErrorKey(ErrorCategory.CONNECTION, 7, "a")].example == r"lock␛[2J not released \ud800"
 
@@ -189,8 +193,8 @@ def test_a_harvest_takes_what_is_there_and_says_what_happened_in_that_second():
     assert (interval.phase, interval.seconds, interval.qps) == (Phase.MEASUREMENT, 2.0, 50.0)
     assert (interval.p50_ms, interval.p95_ms, interval.p99_ms) == (51.0, 96.0, 100.0)  # cut off: at least its time
     assert (interval.avg_ms, interval.min_ms, interval.max_ms) == (51.0, 1.0, 101.0)
-    assert interval.measured == Measured(queries=101, reads=100, writes=1, errors=1)
-    assert interval.tally.errors == {REFUSED_KEY._replace(statement="b"): Errors(1, REFUSED.text)}
+    assert interval.measured == MeasuredCounts(queries=101, reads=100, writes=1, errors=1)
+    assert interval.tally.errors == {REFUSED_KEY._replace(statement="b"): ErrorTally(1, REFUSED.text)}
 
     idle = harvester.harvest(3 * S)
 
@@ -227,9 +231,9 @@ def test_what_began_in_warm_up_never_counts_in_measurement():
 
     interval = harvester.harvest(2 * S)
 
-    assert (warm.qps, warm.measured) == (5.0, Measured())
+    assert (warm.qps, warm.measured) == (5.0, MeasuredCounts())
     assert (interval.phase, interval.qps, interval.max_ms) == (Phase.MEASUREMENT, 2.0, 1.0)
-    assert interval.measured == Measured(queries=2, reads=2)
+    assert interval.measured == MeasuredCounts(queries=2, reads=2)
     assert [result.counts.succeeded for result in harvester.results(2 * S)] == [6, 2]
 
 
@@ -246,6 +250,23 @@ def test_what_ends_after_the_last_window_closed_still_shows():
     assert (interval.qps, interval.max_ms) == (1.0, 1_500.0)
     (result,) = harvester.results(2 * S)
     assert (result.state, result.seconds, result.counts.succeeded) == (WindowState.FINAL, 1.0, 1)
+
+
+def test_what_ends_after_the_last_window_closed_is_known_by_the_second_in_which_it_started():
+    windows, harvester, recorder = started()
+    record(recorder, sample(service_ns=MS))
+    began = [recorder.begin() for _ in range(4)]
+    assert began == [1] * 4
+    harvester.harvest(9 * S)
+    windows.close(at_ns=10 * S)
+    for sent_ns, outcome in ((S, Outcome.SUCCEEDED), (5 * S, Outcome.SUCCEEDED), (5 * S, Outcome.CANCELLED)):
+        recorder.append((0, 1, sent_ns, sent_ns, 15 * S, outcome))
+    recorder.append((0, 1, 0, 0, S, Outcome.SKIPPED))
+
+    harvester.harvest(15 * S)
+
+    found = {second: tally.ended for second, tally in harvester.drained(2 * S, 8).items()}
+    assert found == {1: Counts(succeeded=1), 4: Counts(succeeded=1, cancelled=1), 8: Counts(skipped=1)}
 
 
 def test_a_final_window_stays_in_the_beats_until_it_is_stored():
@@ -292,8 +313,8 @@ class Life(RuleBasedStateMachine):
 
     @initialize(open_loop=st.booleans())
     def begin(self, open_loop):
-        self.windows = Windows()
-        self.harvester = Harvester(self.windows, [statement(n) for n in NAMES], open_loop=open_loop, started_ns=0)
+        self.windows = WindowRegistry()
+        self.harvester = SampleCollector(self.windows, [statement(n) for n in NAMES], open_loop=open_loop, started_ns=0)
         self.recorders = [self.harvester.recorder() for _ in range(3)]
         self.running: dict[int, int] = {}  # client → window
         self.begun: Counter[int] = Counter()
@@ -359,7 +380,7 @@ class Life(RuleBasedStateMachine):
             assert counts.failed == sum(self.seen[window, outcome] for outcome in Outcome if outcome.is_failure)
             assert counts.in_flight == self.begun[window] - sum(self.seen[window, outcome] for outcome in Outcome)
         totals = self.harvester.live(self.now_ns).totals
-        assert discrepancy(totals) is None
+        assert count_discrepancy(totals) is None
         assert totals.scheduled == sum(self.begun.values())
 
     def teardown(self):

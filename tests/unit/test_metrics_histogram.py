@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.edges import (
+from loadgen.metrics.buckets import (
     BUCKETS,
     COARSENESSES,
     EDGES_NS,

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.errors import ErrorKey, Errors
+from loadgen.metrics.errors import ErrorKey, ErrorTally
 from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.result import WindowResult, merge, window_discrepancy
 from loadgen.metrics.tally import StatementTally, Tally, Times
-from loadgen.metrics.windows import WindowState
-from loadgen.model.counts import Counts, discrepancy
+from loadgen.metrics.window import WindowResult, merge, window_discrepancy
+from loadgen.metrics.window_registry import WindowState
+from loadgen.model.counts import Counts, count_discrepancy
 from loadgen.model.outcome import ErrorCategory
 from loadgen.model.run import Phase
 from tests.unit.metrics_builders import MS, histogram
@@ -54,7 +54,7 @@ def window(
         counts=Counts(scheduled=ended if scheduled is None else scheduled, succeeded=len(times_ms), failed=failed),
         tally=Tally(
             statements={"pay": StatementTally(times=outcomes)},
-            errors={ErrorKey(ErrorCategory.CONNECTION, 7): Errors(failed, "reset")} if failed else {},
+            errors={ErrorKey(ErrorCategory.CONNECTION, 7): ErrorTally(failed, "reset")} if failed else {},
         ),
     )
 
@@ -63,7 +63,7 @@ def window(
 def test_counts_that_add_up_still_do_when_added(left, right):
     both = left + right
 
-    assert discrepancy(both) is None
+    assert count_discrepancy(both) is None
     assert both == right + left
     assert both.ended == left.ended + right.ended
     assert both.scheduled == left.scheduled + right.scheduled
@@ -74,15 +74,15 @@ def test_one_number_off_is_always_named(counts, name, by, sign):
     values = {slot: getattr(counts, slot) for slot in Counts.__slots__}
     values[name] += by * sign
 
-    assert discrepancy(Counts(**values)) is not None
+    assert count_discrepancy(Counts(**values)) is not None
 
 
 def test_a_discrepancy_says_what_is_missing():
     assert (
-        discrepancy(Counts(scheduled=10, skipped=1, succeeded=5, failed=1, cancelled=1, in_flight=1))
+        count_discrepancy(Counts(scheduled=10, skipped=1, succeeded=5, failed=1, cancelled=1, in_flight=1))
         == "scheduled 10 is not skipped 1 + succeeded 5 + failed 1 + cancelled 1 + in_flight 1: 1 lost"
     )
-    assert str(discrepancy(Counts(scheduled=1, succeeded=2))).endswith("1 too many")
+    assert str(count_discrepancy(Counts(scheduled=1, succeeded=2))).endswith("1 too many")
 
 
 def test_the_rate_of_errors_is_of_those_that_ended_either_way():
@@ -157,12 +157,12 @@ def test_of_nothing_there_is_no_rate():
 
 
 def test_the_example_of_an_error_is_the_same_in_whatever_order_workers_are_merged():
-    assert Errors(1, "b") + Errors(2, "a") == Errors(2, "a") + Errors(1, "b") == Errors(3, "a")
+    assert ErrorTally(1, "b") + ErrorTally(2, "a") == ErrorTally(2, "a") + ErrorTally(1, "b") == ErrorTally(3, "a")
 
 
 def test_errors_of_workers_are_put_together():
     merged = merge([[window(times_ms=[1], failed=2)], [window(times_ms=[1], failed=3)]])
 
-    assert merged.tally.errors == {ErrorKey(ErrorCategory.CONNECTION, 7): Errors(5, "reset")}
+    assert merged.tally.errors == {ErrorKey(ErrorCategory.CONNECTION, 7): ErrorTally(5, "reset")}
     assert merged.counts.error_rate == pytest.approx(5 / 7)
     assert merged.tally.whole.failures[Outcome.CONNECTION].response.count == 5

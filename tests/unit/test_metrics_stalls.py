@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.metrics.document import read_window, write_window
-from loadgen.metrics.harvester import Harvester
 from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.result import merge
-from loadgen.metrics.stalls import Stalls, run_stalls, stall_warnings, stalls_document
-from loadgen.metrics.windows import Windows
+from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.metrics.stalls import WindowStalls, run_stalls, stall_warnings, stalls_document
+from loadgen.metrics.window import merge
+from loadgen.metrics.window_codec import read_window, write_window
+from loadgen.metrics.window_registry import WindowRegistry
 from loadgen.model.run import Phase
+from loadgen.model.threshold import parse_threshold
 from loadgen.report.verdict import check_threshold
-from loadgen.scenario.threshold import parse_check
 from tests.unit.metrics_builders import MS, statement
 from tests.unit.scenario_builders import problems_of
 
@@ -25,12 +25,15 @@ class Loop:
     """A worker whose clients send statements that take so long; harvested every second, from 0 on."""
 
     def __init__(self, clients: int = 1, names: tuple[str, ...] = ("a",)) -> None:
-        self.windows = Windows()
-        self.harvester = Harvester(self.windows, [statement(name) for name in names], open_loop=False, started_ns=0)
+        self.windows = WindowRegistry()
+        self.harvester = SampleCollector(
+            self.windows, [statement(name) for name in names], open_loop=False, started_ns=0
+        )
         self.recorder = self.harvester.recorder()
         self.free_ns = [0] * clients
         self.flights: list[tuple[int, int, int, Outcome]] = []  # statement, sent, done, outcome
         self.harvested_s = 0
+        self.pauses: list[tuple[int, int]] = []  # not told yet
         self.windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)
 
     def send(
@@ -40,10 +43,21 @@ class Loop:
         self.free_ns[client] = sent_ns + service_ns
         self.flights.append((number, sent_ns, sent_ns + service_ns, ends))
 
-    def until(self, end_s: int) -> Stalls:
+    def pause(self, from_s: float, to_s: float) -> None:
+        """The process does not run: what would end meanwhile ends with the pause."""
+        span = (round(from_s * S), round(to_s * S))
+        self.pauses.append(span)
+        self.flights = [
+            (number, sent_ns, span[1] if span[0] < done_ns < span[1] else done_ns, ends)
+            for number, sent_ns, done_ns, ends in self.flights
+        ]
+        self.free_ns = [span[1] if span[0] < free_ns < span[1] else free_ns for free_ns in self.free_ns]
+
+    def until(self, end_s: int) -> WindowStalls:
         while self.harvested_s < end_s:
             self.harvested_s += 1
-            self._harvest(self.harvested_s * S)
+            if not any(start < self.harvested_s * S < end for start, end in self.pauses):
+                self._harvest(self.harvested_s * S)
         found = self.harvester.stalls(1, 0)
         assert found is not None
         return found
@@ -54,7 +68,9 @@ class Loop:
             self.recorder.append((number, 1, sent_ns, sent_ns, done_ns, ends))
         self.flights = [one for one in self.flights if one[2] > now_ns]
         flying = [(number, 1, sent_ns, sent_ns) for number, sent_ns, _, _ in self.flights if sent_ns <= now_ns]
-        self.harvester.harvest(now_ns, flying)
+        told = [span for span in self.pauses if span[1] <= now_ns]
+        self.pauses = [span for span in self.pauses if span[1] > now_ns]
+        self.harvester.harvest(now_ns, flying, told)
 
 
 def busy(loop: Loop, until_s: float, service_ns: int) -> None:
@@ -72,6 +88,38 @@ def test_a_stall_is_as_long_as_what_froze_the_server():
     assert loop.until(20).stalled == ((5_001, 20_000),)  # while it goes on
     busy(loop, 32.0, 50 * MS)
     assert loop.until(31).stalled == ((5_001, 28_000),)
+
+
+@pytest.mark.parametrize("service_ms", [50, 400, 2_500])
+def test_a_worker_that_was_paused_is_no_server_that_stalled(service_ms: int) -> None:
+    loop = Loop(clients=4)
+    busy(loop, 35.0, service_ms * MS)
+    loop.pause(35.2, 65.5)
+    busy(loop, 80.0, service_ms * MS)
+
+    found = loop.until(78)
+
+    assert found.stalled == ()
+    assert found.idle == ((35_200, 65_500),)
+
+
+def test_a_stall_around_a_pause_is_as_long_as_the_worker_could_see_it() -> None:
+    loop = Loop(clients=4)
+    busy(loop, 5.0, 50 * MS)
+    for client in range(4):
+        loop.send(client, 20 * S)
+    loop.pause(8.0, 16.0)
+    busy(loop, 30.0, 50 * MS)
+
+    assert loop.until(28).stalled == ((5_001, 8_000), (16_000, 25_000))
+
+
+def test_a_pause_of_one_worker_does_not_hide_a_stall_that_another_saw() -> None:
+    stalled = WindowStalls(from_ms=0, until_ms=20_000, stalled=((5_000, 15_000),))
+    paused = WindowStalls(from_ms=0, until_ms=20_000, stalled=((5_000, 8_000),), idle=((8_000, 15_000),))
+
+    assert run_stalls([[stalled], [paused]]) == ((5_000, 15_000),)
+    assert run_stalls([[paused], [paused]]) == ((5_000, 8_000),)
 
 
 def test_a_stall_counts_from_the_last_answer_of_a_server_that_has_others_in_flight():
@@ -176,18 +224,74 @@ def test_each_statement_is_held_against_its_own_median():
     assert loop.until(20).stalled == ((10_001, 20_000),)  # the last answer came at 10 s
 
 
-def test_a_stall_belongs_to_the_window_in_which_it_was():
-    loop = Loop()
-    busy(loop, 2.0, 50 * MS)
-    loop.send(0, 20 * S)
+def test_a_stall_goes_on_behind_its_window_until_a_statement_is_answered():
+    loop = Loop(clients=8)
+    busy(loop, 7.0, 50 * MS)
+    for client in range(8):
+        loop.send(client, (20 + client) * S)
     loop.until(10)
     loop.windows.close(at_ns=10 * S)
 
-    assert loop.until(15).stalled == ((2_001, 10_000),)
+    assert loop.until(15).stalled == ((7_001, 15_000),)
+    found = loop.until(40)
+    assert found.stalled == ((7_001, 27_000),)
+    assert (found.from_ms, found.until_ms) == (0, 10_000)
+    assert run_stalls([[found]]) == ((7_001, 27_000),)
 
 
-def stalls(*stalled: tuple[int, int], idle: tuple[tuple[int, int], ...] = (), until_ms: int = 60_000) -> Stalls:
-    return Stalls(from_ms=0, until_ms=until_ms, stalled=stalled, idle=idle)
+def test_a_stall_that_is_overdue_only_behind_its_window_began_in_it():
+    loop = Loop(clients=2)
+    busy(loop, 9.5, 50 * MS)
+    loop.send(0, 7 * S)
+    loop.send(1, 7 * S)
+    loop.until(10)
+    loop.windows.close(at_ns=10 * S)
+
+    assert loop.until(20).stalled == ((9_501, 16_500),)
+
+
+def test_statements_that_are_never_answered_stall_the_server_until_they_are_cut_off():
+    loop = Loop(clients=2)
+    busy(loop, 7.0, 50 * MS)
+    loop.send(0, 20 * S, ends=Outcome.CANCELLED)
+    loop.send(1, 20 * S, ends=Outcome.CANCELLED)
+    loop.until(10)
+    loop.windows.close(at_ns=10 * S)
+
+    assert loop.until(30).stalled == ((7_001, 27_000),)
+
+
+def test_the_slowest_statement_of_the_drain_is_no_stall():
+    loop = Loop(clients=2)
+    busy(loop, 7.0, 50 * MS)
+    loop.send(0, 20 * S)
+    while loop.free_ns[1] < 10 * S:
+        loop.send(1, 50 * MS)
+    loop.until(10)
+    loop.windows.close(at_ns=10 * S)
+
+    assert loop.until(30).stalled == ()
+
+
+def test_a_stall_that_began_before_its_window_counts_from_its_beginning():
+    loop = Loop(clients=2)
+    busy(loop, 5.0, 50 * MS)
+    loop.send(0, 10 * S)
+    loop.send(1, 10 * S)
+    loop.until(8)
+    loop.windows.open(2, phase=Phase.MEASUREMENT, at_ns=8 * S)
+    loop.until(16)
+
+    found = loop.harvester.stalls(2, 8 * S)
+
+    assert found is not None
+    assert (found.from_ms, found.stalled) == (0, ((-2_999, 7_000),))
+    (result,) = (one for one in loop.harvester.results(16 * S) if one.window_id == 2)
+    assert read_window(write_window(replace(result, stalls=found))).stalls == found
+
+
+def stalls(*stalled: tuple[int, int], idle: tuple[tuple[int, int], ...] = (), until_ms: int = 60_000) -> WindowStalls:
+    return WindowStalls(from_ms=0, until_ms=until_ms, stalled=stalled, idle=idle)
 
 
 @pytest.mark.parametrize(
@@ -200,6 +304,10 @@ def stalls(*stalled: tuple[int, int], idle: tuple[tuple[int, int], ...] = (), un
         ([[stalls((5_000, 20_000))], [stalls(until_ms=10_000)]], ((10_000, 20_000),)),  # it had left
         ([[stalls((5_000, 20_000))], [None]], ((5_000, 20_000),)),  # of an older version
         ([[stalls((5_000, 5_050))]], ()),
+        ([[stalls((50_000, 80_000))], [stalls((50_000, 79_000))]], ((50_000, 79_000),)),  # behind the windows as well
+        ([[stalls((50_000, 80_000))], [stalls((50_000, 62_000))]], ((50_000, 62_000),)),  # the other one was answered
+        ([[stalls((50_000, 80_000))], [stalls()]], ()),
+        ([[stalls((-9_000, 4_000))], [stalls((-8_000, 5_000))]], ((-8_000, 4_000),)),
         ([[stalls(until_ms=0)], [stalls((5_000, 20_000))]], ((5_000, 20_000),)),  # it has just opened its window
         ([[None], []], None),
     ],
@@ -220,8 +328,8 @@ def test_stalls_are_stored_with_the_window_merged_and_judged():
 
     assert stored.stalls == found
     assert run.longest_stall_ms == 7_999.0
-    assert not check_threshold(parse_check("longest_stall < 5s"), run).passed
-    assert check_threshold(parse_check("longest_stall <= 8s"), run).passed
+    assert not check_threshold(parse_threshold("longest_stall < 5s"), run).passed
+    assert check_threshold(parse_threshold("longest_stall <= 8s"), run).passed
     assert stalls_document(run.stalls) == {
         "count": 1, "longest_ms": 7_999.0, "total_ms": 7_999.0, "spans_s": [[2.001, 10.0]],
     }  # fmt: skip

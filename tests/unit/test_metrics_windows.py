@@ -5,24 +5,24 @@ from collections.abc import Callable
 
 import pytest
 
-from loadgen.metrics.harvester import Harvester
 from loadgen.metrics.outcome import Outcome
 from loadgen.metrics.recorder import Recorder
-from loadgen.metrics.result import window_discrepancy
-from loadgen.metrics.windows import Windows, WindowState
+from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.metrics.window import window_discrepancy
+from loadgen.metrics.window_registry import WindowRegistry, WindowState
 from loadgen.model.run import Phase
 from tests.unit.metrics_builders import sample, statement
 
 S = 10**9
 
 
-def opened(window_id: int = 1) -> Windows:
-    windows = Windows()
+def opened(window_id: int = 1) -> WindowRegistry:
+    windows = WindowRegistry()
     windows.open(window_id, phase=Phase.MEASUREMENT, at_ns=0)
     return windows
 
 
-def states(windows: Windows) -> dict[int, WindowState]:
+def states(windows: WindowRegistry) -> dict[int, WindowState]:
     return {window.window_id: window.state for window in windows.held()}
 
 
@@ -39,7 +39,7 @@ def test_a_window_closes_when_the_next_one_opens():
 
 
 def test_nothing_begins_while_no_window_is_open():
-    windows = Windows()
+    windows = WindowRegistry()
     recorder = Recorder(windows)
     assert recorder.begin() is None
 
@@ -75,7 +75,7 @@ def test_steps_that_would_lose_or_repeat_something_are_refused():
 
 def test_a_window_is_final_when_its_last_statement_has_ended_and_not_before():
     windows = opened()
-    harvester = Harvester(windows, [statement("a")], open_loop=False, started_ns=0)
+    harvester = SampleCollector(windows, [statement("a")], open_loop=False, started_ns=0)
     first, second = harvester.recorder(), harvester.recorder()
     assert (first.begin(), second.begin()) == (1, 1)
     first.append(sample())
@@ -90,7 +90,7 @@ def test_a_window_is_final_when_its_last_statement_has_ended_and_not_before():
     assert states(windows) == {1: WindowState.FINAL, 2: WindowState.OPEN}
 
 
-class Watched(Windows):
+class Watched(WindowRegistry):
     """Lets another thread act at the worst moment: just after a client has looked which window is open."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ def nothing() -> None:
 def test_a_statement_is_never_counted_in_a_window_that_closed_while_it_began(looks_before, next_window):
     windows = Watched()
     windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)
-    harvester = Harvester(windows, [statement("a")], open_loop=False, started_ns=0)
+    harvester = SampleCollector(windows, [statement("a")], open_loop=False, started_ns=0)
     recorder = harvester.recorder()
 
     def switch() -> None:
@@ -143,7 +143,7 @@ def test_a_statement_is_never_counted_in_a_window_that_closed_while_it_began(loo
 
 def test_clients_in_threads_and_a_harvester_lose_nothing_and_add_nothing():
     windows, each, clients = opened(), 3_000, 4
-    harvester = Harvester(windows, [statement("a")], open_loop=False, started_ns=0)
+    harvester = SampleCollector(windows, [statement("a")], open_loop=False, started_ns=0)
     done: list[int] = []
 
     def client(recorder: Recorder) -> None:

@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from loadgen.model.event import (
     AHEAD_MAX_MS,
-    EVERYBODY,
+    ALL_WORKERS,
     WHY_MAX,
-    Address,
+    EventScope,
     EventType,
-    Planned,
-    Scope,
+    PlannedCommand,
+    Recipient,
     SetPhase,
     SetRunTarget,
     SetWorkerTarget,
     Start,
     Stop,
-    Unknown,
-    decode,
-    encode,
+    UnknownCommand,
+    decode_command,
+    encode_command,
 )
 from loadgen.model.run import Phase
 
@@ -34,7 +34,7 @@ maybe_text = st.none() | texts
 
 leads = st.none() | st.integers(0, AHEAD_MAX_MS - 1)
 planned = st.builds(
-    Planned,
+    PlannedCommand,
     at_ms=st.integers(0, AHEAD_MAX_MS - 1),
     command=st.builds(SetPhase, phase=st.sampled_from(Phase), step_id=maybe_step, duration_ms=st.none() | spans)
     | st.builds(SetRunTarget, total_connections=counts, ramp_s=spans),
@@ -62,9 +62,9 @@ commands = st.one_of(
     ),
 )
 addresses = st.one_of(
-    st.just(EVERYBODY),
-    st.builds(Address, scope=st.just(Scope.WORKER), worker_id=texts),
-    st.builds(Address, scope=st.just(Scope.WORKER_GROUP), worker_group_id=counts),
+    st.just(ALL_WORKERS),
+    st.builds(Recipient, scope=st.just(EventScope.WORKER), worker_id=texts),
+    st.builds(Recipient, scope=st.just(EventScope.WORKER_GROUP), worker_group_id=counts),
 )
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
@@ -92,19 +92,19 @@ KEYS = [
 
 @given(commands, addresses)
 def test_what_is_written_is_read(command, address):
-    kind, data = encode(command, address)
+    kind, data = encode_command(command, address)
 
-    assert decode(kind, data) == (command, address)
+    assert decode_command(kind, data) == (command, address)
     assert data.isascii()
     assert None not in json.loads(data).values()
 
 
 @given(for_all)
 def test_a_target_for_the_whole_run_is_read_as_it_was_written(command):
-    kind, data = encode(command)
+    kind, data = encode_command(command)
 
     assert kind is EventType.SET_WORKER_TARGET
-    assert decode(kind, data) == (command, EVERYBODY)
+    assert decode_command(kind, data) == (command, ALL_WORKERS)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 100))
@@ -127,28 +127,28 @@ def test_the_shares_of_a_target_add_up(total, workers):
 @example("STOP", '{"scope":' + "{" * 5_000)
 @example("START", '{"expected_workers": 1e999}')
 def test_no_text_stops_a_worker_from_seeing_the_next_event(event_type, data):
-    command, address = decode(event_type, data)
+    command, address = decode_command(event_type, data)
 
-    assert isinstance(command, Unknown) or event_type in EventType.__members__
-    assert isinstance(address, Address)
+    assert isinstance(command, UnknownCommand) or event_type in EventType.__members__
+    assert isinstance(address, Recipient)
 
 
 @given(st.sampled_from(EventType), st.dictionaries(st.sampled_from(KEYS), json_values))
 def test_no_value_of_a_known_key_does_either(event_type, data):
-    command, address = decode(event_type, json.dumps(data))
+    command, address = decode_command(event_type, json.dumps(data))
 
-    if isinstance(command, Unknown):
-        assert (command.event_type, address) == (event_type, EVERYBODY)
+    if isinstance(command, UnknownCommand):
+        assert (command.event_type, address) == (event_type, ALL_WORKERS)
         assert len(command.why) <= WHY_MAX
     else:
-        assert decode(*encode(command, address)) == (command, address)
+        assert decode_command(*encode_command(command, address)) == (command, address)
 
 
 @given(commands, addresses, st.dictionaries(st.text(max_size=5).map(lambda name: f"new_{name}"), json_values))
 def test_what_a_later_version_adds_is_passed_over(command, address, more):
-    kind, data = encode(command, address)
+    kind, data = encode_command(command, address)
 
-    assert decode(kind, json.dumps({**more, **json.loads(data)})) == (command, address)
+    assert decode_command(kind, json.dumps({**more, **json.loads(data)})) == (command, address)
 
 
 @pytest.mark.parametrize(
@@ -185,30 +185,30 @@ def test_what_a_later_version_adds_is_passed_over(command, address, more):
     ],
 )
 def test_what_makes_no_sense_is_unknown_and_says_why(event_type, data, why):
-    command, address = decode(event_type, data)
+    command, address = decode_command(event_type, data)
 
-    assert isinstance(command, Unknown)
+    assert isinstance(command, UnknownCommand)
     assert command.event_type == event_type
     assert why in command.why
-    assert address == EVERYBODY
+    assert address == ALL_WORKERS
 
 
 def test_the_reason_of_an_unknown_event_is_short_and_safe_to_print():
-    command, _ = decode("SET_PHASE", json.dumps({"phase": "\x1b[2J" + "x" * 1_000_000}))
+    command, _ = decode_command("SET_PHASE", json.dumps({"phase": "\x1b[2J" + "x" * 1_000_000}))
 
-    assert isinstance(command, Unknown)
+    assert isinstance(command, UnknownCommand)
     assert len(command.why) <= WHY_MAX
     assert command.why.isprintable()
 
 
 def test_without_a_scope_a_command_is_for_everybody():
-    assert decode("STOP", '{"reason": "done"}') == (Stop(reason="done", drain_timeout_s=120.0), EVERYBODY)
+    assert decode_command("STOP", '{"reason": "done"}') == (Stop(reason="done", drain_timeout_s=120.0), ALL_WORKERS)
 
 
 @pytest.mark.parametrize("seconds", [float("inf"), float("-inf"), float("nan")])
 def test_a_command_that_nobody_could_read_is_not_written(seconds):
     with pytest.raises(ValueError):
-        encode(Stop(reason="", drain_timeout_s=seconds))
+        encode_command(Stop(reason="", drain_timeout_s=seconds))
 
 
 @given(addresses, texts, counts)
@@ -216,12 +216,12 @@ def test_an_address_means_exactly_those_it_names(address, worker_id, group):
     included = address.includes(worker_id, group)
 
     match address.scope:
-        case Scope.RUN:
+        case EventScope.RUN:
             assert included
-        case Scope.WORKER:
+        case EventScope.WORKER:
             assert included is (worker_id == address.worker_id)
             assert address.includes(address.worker_id, group)
-        case Scope.WORKER_GROUP:
+        case EventScope.WORKER_GROUP:
             assert included is (group == address.worker_group_id)
             assert address.includes(worker_id, address.worker_group_id)
 

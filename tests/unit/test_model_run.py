@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.control.queries import queries
-from loadgen.model.run import PHASES, STEPS, BadStep, Phase, RunStatus, advance
+from loadgen.control.sql import load_queries
+from loadgen.model.run import PHASES, RUN_TRANSITIONS, InvalidTransition, Phase, RunStatus, check_transition
 
 # As the design draws it, written down a second time.
 ALLOWED = {
@@ -35,14 +35,14 @@ def is_allowed(status: RunStatus, phase: Phase, to: RunStatus, to_phase: Phase) 
 def test_every_step_is_either_in_the_design_or_refused(status):
     for phase, to, to_phase in product(Phase, RunStatus, Phase):
         if is_allowed(status, phase, to, to_phase):
-            advance(status, phase, to, to_phase)
+            check_transition(status, phase, to, to_phase)
         else:
-            with pytest.raises(BadStep):
-                advance(status, phase, to, to_phase)
+            with pytest.raises(InvalidTransition):
+                check_transition(status, phase, to, to_phase)
 
 
 def test_every_status_has_its_steps_and_terminal_means_none():
-    assert set(STEPS) == set(RunStatus)
+    assert set(RUN_TRANSITIONS) == set(RunStatus)
     assert {status for status in RunStatus if status.is_terminal} == TERMINAL
     assert [phase.value for phase in PHASES] == ORDER
 
@@ -53,8 +53,8 @@ def test_whatever_is_tried_a_life_goes_forward_and_ends_once(wanted, phases):
     lived = [status]
     for to, to_phase in zip(wanted, phases, strict=False):
         try:
-            advance(status, phase, to, to_phase)
-        except BadStep:
+            check_transition(status, phase, to, to_phase)
+        except InvalidTransition:
             continue
         assert not status.is_terminal
         assert PHASES.index(to_phase) >= PHASES.index(phase)
@@ -67,25 +67,25 @@ def test_whatever_is_tried_a_life_goes_forward_and_ends_once(wanted, phases):
 
 @pytest.mark.parametrize("status", [status for status in RunStatus if status not in TERMINAL])
 def test_every_state_that_is_not_terminal_can_fail(status):
-    advance(status, Phase.PREPARING, RunStatus.FAILED, Phase.PREPARING)
+    check_transition(status, Phase.PREPARING, RunStatus.FAILED, Phase.PREPARING)
 
 
 def test_a_refused_step_says_from_where_to_where():
-    with pytest.raises(BadStep, match="COMPLETED cannot become RUNNING"):
-        advance(RunStatus.COMPLETED, Phase.PROCESSING, RunStatus.RUNNING, Phase.PROCESSING)
-    with pytest.raises(BadStep, match="COOLDOWN cannot go back to WARMUP"):
-        advance(RunStatus.RUNNING, Phase.COOLDOWN, RunStatus.RUNNING, Phase.WARMUP)
+    with pytest.raises(InvalidTransition, match="COMPLETED cannot become RUNNING"):
+        check_transition(RunStatus.COMPLETED, Phase.PROCESSING, RunStatus.RUNNING, Phase.PROCESSING)
+    with pytest.raises(InvalidTransition, match="COOLDOWN cannot go back to WARMUP"):
+        check_transition(RunStatus.RUNNING, Phase.COOLDOWN, RunStatus.RUNNING, Phase.WARMUP)
 
 
 # --- the tables say the same -----------------------------------------------------------------------------------------
 
 
 def test_a_user_may_cancel_exactly_where_the_life_of_a_run_allows_it():
-    sql = queries("run_status")["cancel"].sql
+    sql = load_queries("run_status")["cancel"].sql
 
     cancellable = set(re.findall(r"STATUS = '(\w+)'", sql.split("WHERE")[1]))
 
-    assert cancellable == {status.value for status, steps in STEPS.items() if RunStatus.CANCELLING in steps}
+    assert cancellable == {status.value for status, steps in RUN_TRANSITIONS.items() if RunStatus.CANCELLING in steps}
 
 
 def test_the_tables_name_the_same_states_and_have_room_for_them():

@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from loadgen.model.run import STEPS, Phase, RunStatus, advance
-from loadgen.scenario.scenario import OnWorkerLoss
-from orchestrator.course import (
-    CLOSING_S,
-    STORING_S,
+from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus, check_transition
+from loadgen.scenario.model import OnWorkerLoss
+from orchestrator.lifecycle import (
+    STOP_DELAY_S,
+    STORE_TIMEOUT_S,
     Action,
-    Course,
-    Ending,
-    EndWorkers,
-    Finish,
-    SayStart,
-    SayStop,
-    Step,
-    View,
+    FinishRun,
+    LifecycleState,
+    MoveRun,
+    PublishStart,
+    PublishStop,
+    RunEnding,
+    RunObservation,
+    TerminateWorkers,
     decide,
 )
-from orchestrator.crew import WorkerView
+from orchestrator.worker_health import WorkerView
 from tests.unit.course_builders import (
     CONNECTING,
     DONE,
@@ -47,45 +47,45 @@ from tests.unit.course_builders import (
 from tests.unit.orchestrator_builders import end, view
 
 CONTINUE = replace(RULES, on_worker_loss=OnWorkerLoss.CONTINUE)
-ENDS_S = 70.0 + CLOSING_S
+ENDS_S = 70.0 + STOP_DELAY_S
 KILLED_AT_THE_END = view(H.DEAD, W.DRAINING, ended=end())
-TOO_EXPENSIVE = Ending(status=R.FAILED, reason="too expensive", stop="guardrail", drain_s=20.0)
-CANCEL = Step(R.CANCELLING, P.MEASUREMENT, "stopped by the user")
-BY_USER = Ending(status=R.CANCELLED, reason="stopped by the user", stop="cancelled", drain_s=20.0)
+TOO_EXPENSIVE = RunEnding(status=R.FAILED, reason="too expensive", stop="guardrail", drain_s=20.0)
+CANCEL = MoveRun(R.CANCELLING, P.MEASUREMENT, "stopped by the user")
+BY_USER = RunEnding(status=R.CANCELLED, reason="stopped by the user", stop="cancelled", drain_s=20.0)
 
 
-def course(status: RunStatus, **more: Any) -> Course:
-    return Course(since_s=0.0, seen=status, **more)
+def course(status: RunStatus, **more: Any) -> LifecycleState:
+    return LifecycleState(since_s=0.0, seen=status, **more)
 
 
 def look(
     status: RunStatus, *crew: WorkerView, now_s: float = 1.0, phase: Phase = Phase.MEASUREMENT, **more: Any
-) -> View:
-    return View(now_s=now_s, status=status, phase=phase, reason=None, crew=crew, **more)
+) -> RunObservation:
+    return RunObservation(now_s=now_s, status=status, phase=phase, reason=None, crew=crew, **more)
 
 
-def failure(reason: str) -> Ending:
-    return Ending(status=R.FAILED, reason=reason, stop="worker_failure", drain_s=20.0)
+def failure(reason: str) -> RunEnding:
+    return RunEnding(status=R.FAILED, reason=reason, stop="worker_failure", drain_s=20.0)
 
 
-def stopped(ending: Ending, phase: Phase = Phase.COOLDOWN) -> tuple[Action, ...]:
-    return Step(R.STOPPING, phase, ending.reason), SayStop(ending)
+def stopped(ending: RunEnding, phase: Phase = Phase.COOLDOWN) -> tuple[Action, ...]:
+    return MoveRun(R.STOPPING, phase, ending.reason), PublishStop(ending)
 
 
-BEGIN = Step(R.RUNNING, P.WARMUP)
-START = (SayStart(), BEGIN)
+BEGIN = MoveRun(R.RUNNING, P.WARMUP)
+START = (PublishStart(), BEGIN)
 SAID = course(R.RUNNING, start_said=True)
 PREPARING: dict[str, Any] = {"phase": P.PREPARING}
 RUN: dict[str, Any] = {"zero_s": 0.0}
 WARM: dict[str, Any] = {"zero_s": 0.0, "phase": P.WARMUP}
-ROWS: list[tuple[str, Course, View, tuple[Action, ...]]] = [
+ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
     # --- before
     ("prepared", course(R.PREPARED), look(R.PREPARED, **PREPARING), ()),
     (
         "prepared, interrupted",
         course(R.PREPARED),
         look(R.PREPARED, interrupts=1, **PREPARING),
-        (Step(R.CANCELLING, P.PREPARING, "stopped by the user"),),
+        (MoveRun(R.CANCELLING, P.PREPARING, "stopped by the user"),),
     ),
     # --- starting
     ("nobody there yet", course(R.STARTING), look(R.STARTING, MISSING, **PREPARING), ()),
@@ -146,11 +146,11 @@ ROWS: list[tuple[str, Course, View, tuple[Action, ...]]] = [
         "starting, interrupted",
         course(R.STARTING),
         look(R.STARTING, WAITING, interrupts=1, **PREPARING),
-        (Step(R.CANCELLING, P.PREPARING, "stopped by the user"),),
+        (MoveRun(R.CANCELLING, P.PREPARING, "stopped by the user"),),
     ),
     # --- running
     ("warm-up", SAID, look(R.RUNNING, RUNNING, now_s=9.9, **WARM), ()),
-    ("warm-up is over", SAID, look(R.RUNNING, RUNNING, now_s=10.0, **WARM), (Step(R.RUNNING, P.MEASUREMENT),)),
+    ("warm-up is over", SAID, look(R.RUNNING, RUNNING, now_s=10.0, **WARM), (MoveRun(R.RUNNING, P.MEASUREMENT),)),
     ("measuring", SAID, look(R.RUNNING, RUNNING, now_s=30.0, **RUN), ()),
     ("before its zero", SAID, look(R.RUNNING, WAITING, now_s=-2.0, **WARM), ()),
     ("stale is not dead", SAID, look(R.RUNNING, STALE, RUNNING, now_s=30.0, **RUN), ()),
@@ -189,61 +189,61 @@ ROWS: list[tuple[str, Course, View, tuple[Action, ...]]] = [
         "STOP was not said",
         course(R.STOPPING, ending=DONE_BY_PLAN),
         look(R.STOPPING, DRAINING),
-        (SayStop(DONE_BY_PLAN),),
+        (PublishStop(DONE_BY_PLAN),),
     ),
     (
         "all over",
         course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
         look(R.STOPPING, DONE, KILLED_AT_THE_END),
-        (Finish(DONE_BY_PLAN),),
+        (FinishRun(DONE_BY_PLAN),),
     ),
     (
         "all over, and one had been lost before it heard of the end",
         course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
         look(R.STOPPING, DONE, SILENT),
-        (Finish(failure("worker-0 has been silent for 61 s")),),
+        (FinishRun(failure("worker-0 has been silent for 61 s")),),
     ),
     (
         "all over before STOP was said",
         course(R.STOPPING, ending=DONE_BY_PLAN),
         look(R.STOPPING, DONE),
-        (SayStop(DONE_BY_PLAN), Finish(DONE_BY_PLAN)),
+        (PublishStop(DONE_BY_PLAN), FinishRun(DONE_BY_PLAN)),
     ),
     (
         "drained for too long",
         course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
         look(R.STOPPING, DONE, DRAINING, now_s=125.1),
-        (EndWorkers(hard=False),),
+        (TerminateWorkers(hard=False),),
     ),
     (
         "drained, and stores what it measured",
         course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
-        look(R.STOPPING, DONE, STORING, now_s=125.0 + STORING_S),
+        look(R.STOPPING, DONE, STORING, now_s=125.0 + STORE_TIMEOUT_S),
         (),
     ),
     (
         "one stores, and another has not drained",
         course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
         look(R.STOPPING, STORING, DRAINING, now_s=125.1),
-        (EndWorkers(hard=False),),
+        (TerminateWorkers(hard=False),),
     ),
     (
         "stores for longer than it would itself",
         course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
-        look(R.STOPPING, STORING, now_s=125.1 + STORING_S),
-        (EndWorkers(hard=False),),
+        look(R.STOPPING, STORING, now_s=125.1 + STORE_TIMEOUT_S),
+        (TerminateWorkers(hard=False),),
     ),
     (
         "stores while a user waits: it may spool what is left",
         course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True, asked_s=0.0),
         look(R.STOPPING, STORING, now_s=25.1, interrupts=1),
-        (EndWorkers(hard=False),),
+        (TerminateWorkers(hard=False),),
     ),
     (
         "asked to end a moment ago: once more, for those who took it for the first word of it",
         course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True, ended=1, ended_s=126.0),
         look(R.STOPPING, DRAINING, now_s=126.2),
-        (EndWorkers(hard=False),),
+        (TerminateWorkers(hard=False),),
     ),
     (
         "asked twice a moment ago",
@@ -255,13 +255,13 @@ ROWS: list[tuple[str, Course, View, tuple[Action, ...]]] = [
         "did not end when asked",
         course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True, ended=2, ended_s=126.0),
         look(R.STOPPING, DRAINING, now_s=128.1),
-        (EndWorkers(hard=True),),
+        (TerminateWorkers(hard=True),),
     ),
     (
         "cannot be ended from here",
         course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True, ended=3, ended_s=130.0),
         look(R.STOPPING, DRAINING, now_s=132.1),
-        (Finish(DONE_BY_PLAN),),
+        (FinishRun(DONE_BY_PLAN),),
     ),
     (
         "one interrupt while it drains anyway",
@@ -273,47 +273,47 @@ ROWS: list[tuple[str, Course, View, tuple[Action, ...]]] = [
         "two interrupts end it now",
         course(R.STOPPING, ending=DONE_BY_PLAN, stop_said=True),
         look(R.STOPPING, DRAINING, interrupts=2),
-        (EndWorkers(hard=False),),
+        (TerminateWorkers(hard=False),),
     ),
     # --- cancelling
     (
         "a user's wish is announced",
         course(R.CANCELLING),
         look(R.CANCELLING, RUNNING),
-        (SayStop(BY_USER),),
+        (PublishStop(BY_USER),),
     ),
-    ("cancelled, all over", course(R.CANCELLING, stop_said=True), look(R.CANCELLING, DONE), (Finish(BY_USER),)),
+    ("cancelled, all over", course(R.CANCELLING, stop_said=True), look(R.CANCELLING, DONE), (FinishRun(BY_USER),)),
     (
         "cancelled just when the plan was done: the user was first",
         course(R.CANCELLING, ending=DONE_BY_PLAN),
         look(R.CANCELLING, DONE),
-        (SayStop(BY_USER), Finish(BY_USER)),
+        (PublishStop(BY_USER), FinishRun(BY_USER)),
     ),
     (
         "cancelled just when a worker was lost: that is still a failure",
         course(R.CANCELLING, ending=failure("x"), stop_said=True),
         look(R.CANCELLING, KILLED),
-        (Finish(failure("x")),),
+        (FinishRun(failure("x")),),
     ),
     (
         "cancelled, drained for too long",
         course(R.CANCELLING, stop_said=True),
         look(R.CANCELLING, DRAINING, now_s=25.1),
-        (EndWorkers(hard=False),),
+        (TerminateWorkers(hard=False),),
     ),
 ]
 
 
 @pytest.mark.parametrize(("what", "before", "seen", "actions"), ROWS, ids=[row[0] for row in ROWS])
-def test_rows(what: str, before: Course, seen: View, actions: tuple[Action, ...]) -> None:
+def test_rows(what: str, before: LifecycleState, seen: RunObservation, actions: tuple[Action, ...]) -> None:
     after, decided = decide(before, seen, RULES)
     assert decided == actions
     assert after.seen is seen.status
     for action in decided:  # every step is one that a run may take
-        if isinstance(action, Step):
-            advance(seen.status, seen.phase, action.to, action.to_phase)
-        if isinstance(action, Finish):
-            assert action.ending.status in STEPS[seen.status]
+        if isinstance(action, MoveRun):
+            check_transition(seen.status, seen.phase, action.to, action.to_phase)
+        if isinstance(action, FinishRun):
+            assert action.ending.status in RUN_TRANSITIONS[seen.status]
 
 
 @pytest.mark.parametrize("status", [R.COMPLETED, R.CANCELLED, R.FAILED])
@@ -324,12 +324,14 @@ def test_a_finished_run_is_left_alone(status: RunStatus, crew: tuple[WorkerView,
 
 
 @pytest.mark.parametrize(("what", "before", "seen", "actions"), ROWS, ids=[row[0] for row in ROWS])
-def test_decided_twice_is_harmless(what: str, before: Course, seen: View, actions: tuple[Action, ...]) -> None:
+def test_decided_twice_is_harmless(
+    what: str, before: LifecycleState, seen: RunObservation, actions: tuple[Action, ...]
+) -> None:
     """Nothing could be carried out: the next look decides the same again, but for asking workers to end."""
     after, _ = decide(before, seen, RULES)
     _, again = decide(after, replace(seen, now_s=seen.now_s), RULES)
-    assert tuple(action for action in again if not isinstance(action, EndWorkers)) == tuple(
-        action for action in actions if not isinstance(action, EndWorkers)
+    assert tuple(action for action in again if not isinstance(action, TerminateWorkers)) == tuple(
+        action for action in actions if not isinstance(action, TerminateWorkers)
     )
 
 
@@ -337,13 +339,13 @@ def test_a_lost_worker_may_be_missed_when_the_scenario_says_so_but_not_all_of_th
     one = look(R.RUNNING, RUNNING, KILLED, now_s=30.0, zero_s=0.0)
     assert decide(SAID, one, CONTINUE)[1] == ()
     all_of_them = look(R.RUNNING, KILLED, SILENT, now_s=30.0, zero_s=0.0)
-    assert decide(SAID, all_of_them, CONTINUE)[1][0] == Step(
+    assert decide(SAID, all_of_them, CONTINUE)[1][0] == MoveRun(
         R.STOPPING, P.COOLDOWN, "worker-0 was killed by signal 9; worker-0 has been silent for 61 s"
     )
 
 
 def test_a_deadline_counts_from_the_moment_the_status_was_seen() -> None:
-    before = Course(since_s=0.0, seen=R.RUNNING, ending=DONE_BY_PLAN, stop_said=True)
+    before = LifecycleState(since_s=0.0, seen=R.RUNNING, ending=DONE_BY_PLAN, stop_said=True)
     after, actions = decide(before, look(R.STOPPING, DRAINING, now_s=500.0), RULES)
     assert actions == ()
     assert after.since_s == 500.0
@@ -352,7 +354,7 @@ def test_a_deadline_counts_from_the_moment_the_status_was_seen() -> None:
 def test_a_run_that_somebody_else_was_stopping_fails_and_says_why() -> None:
     seen = replace(look(R.STOPPING, DONE), reason="the plan is done")
     _, actions = decide(course(R.STOPPING), seen, RULES)
-    assert isinstance(actions[-1], Finish)
+    assert isinstance(actions[-1], FinishRun)
     assert actions[-1].ending.status is R.FAILED
     assert actions[-1].ending.reason == "its leader was lost while it was stopping (the plan is done)"
 
@@ -360,7 +362,7 @@ def test_a_run_that_somebody_else_was_stopping_fails_and_says_why() -> None:
 def test_the_reason_of_a_user_is_kept() -> None:
     seen = replace(look(R.CANCELLING, DONE), reason="make room for the release")
     _, actions = decide(course(R.CANCELLING), seen, RULES)
-    assert isinstance(actions[-1], Finish)
+    assert isinstance(actions[-1], FinishRun)
     assert actions[-1].ending.reason == "make room for the release"
 
 
@@ -370,6 +372,6 @@ def test_between_asking_and_ending_there_is_always_time_for_last_words() -> None
     for tick in range(10):
         now, actions = decide(now, look(R.CANCELLING, DRAINING, now_s=15.0 + tick, interrupts=2), RULES)
         ticks += [(tick, action) for action in actions]
-    soft, hard = EndWorkers(hard=False), EndWorkers(hard=True)
+    soft, hard = TerminateWorkers(hard=False), TerminateWorkers(hard=True)
     assert ticks[:3] == [(0, soft), (1, soft), (4, hard)]
-    assert ticks[3] == (7, Finish(BY_USER))
+    assert ticks[3] == (7, FinishRun(BY_USER))

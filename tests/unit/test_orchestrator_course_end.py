@@ -5,21 +5,21 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.model.run import STEPS, advance
-from orchestrator.course import (
+from loadgen.model.run import RUN_TRANSITIONS, check_transition
+from orchestrator.lifecycle import (
     Action,
-    Course,
-    Ending,
-    EndWorkers,
-    Finish,
-    SayStart,
-    SayStop,
-    Step,
-    View,
-    carried_out,
+    FinishRun,
+    LifecycleState,
+    MoveRun,
+    PublishStart,
+    PublishStop,
+    RunEnding,
+    RunObservation,
+    TerminateWorkers,
+    after_action,
     decide,
 )
-from orchestrator.crew import WorkerView
+from orchestrator.worker_health import WorkerView
 from tests.unit.course_builders import (
     CONNECTING,
     DONE,
@@ -45,18 +45,18 @@ class World:
     def __init__(self, workers: int) -> None:
         self.now_s, self.status, self.phase = 0.0, R.STARTING, P.PREPARING
         self.reason: str | None = None
-        self.course = Course(since_s=0.0, seen=R.PREPARED)
+        self.course = LifecycleState(since_s=0.0, seen=R.PREPARED)
         self.crew = [MISSING] * workers
         self.zero_s: float | None = None
         self.interrupts = 0
-        self.wish: Ending | None = None
-        self.ending: Ending | None = None
+        self.wish: RunEnding | None = None
+        self.ending: RunEnding | None = None
         self.stops = 0
 
     def tick(self, *, fails_at: int | None) -> None:
         """One look; the action with this number, and those after it, fail."""
         self.now_s += 1.0
-        seen = View(
+        seen = RunObservation(
             now_s=self.now_s,
             status=self.status,
             phase=self.phase,
@@ -71,20 +71,20 @@ class World:
             if number == fails_at:
                 return
             self.apply(action)
-            self.course = carried_out(self.course, action)
+            self.course = after_action(self.course, action)
 
     def apply(self, action: Action) -> None:
-        if isinstance(action, SayStart):
+        if isinstance(action, PublishStart):
             assert self.zero_s is None, "START is said once"
             self.zero_s = self.now_s + 3.0
-        elif isinstance(action, Step):
-            advance(self.status, self.phase, action.to, action.to_phase)
+        elif isinstance(action, MoveRun):
+            check_transition(self.status, self.phase, action.to, action.to_phase)
             self.status, self.phase = action.to, action.to_phase
-        elif isinstance(action, SayStop):
+        elif isinstance(action, PublishStop):
             self.stops += 1
-        elif isinstance(action, EndWorkers) and action.hard:
+        elif isinstance(action, TerminateWorkers) and action.hard:
             self.crew = [worker if worker.is_over else KILLED for worker in self.crew]
-        elif isinstance(action, Finish):
+        elif isinstance(action, FinishRun):
             self.ending = action.ending
 
 
@@ -105,7 +105,7 @@ def happen(world: World, what: str) -> None:
         world.interrupts += 1
     elif what == "wish":
         world.wish = WISH
-    elif what == "cancel" and R.CANCELLING in STEPS[world.status]:
+    elif what == "cancel" and R.CANCELLING in RUN_TRANSITIONS[world.status]:
         world.status, world.reason = R.CANCELLING, "loadgen stop"
 
 
@@ -129,7 +129,7 @@ def test_every_run_comes_to_an_end(happenings: list[tuple[WorkerView, int, int |
             break
         world.tick(fails_at=None)
     assert world.ending is not None, (world.status, world.course)
-    assert world.ending.status in STEPS[world.status], "it could not be ended so"
+    assert world.ending.status in RUN_TRANSITIONS[world.status], "it could not be ended so"
     assert world.ending.reason
     assert world.stops >= 1
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.control.worker_heartbeats import WorkerRow
+from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
-from orchestrator.crew import Health, Liveness, Succession, WorkerView, view_crew
-from orchestrator.spawn.spawner import WorkerEnd
+from orchestrator.spawn.spawner import ProcessEnd
+from orchestrator.worker_health import LivenessTracker, ReplacementTracker, WorkerHealth, WorkerView, assess_workers
 from tests.unit.orchestrator_builders import end, live_text, row, view, window
 
 STALE_S, DEAD_S, GAP_S = 30.0, 60.0, 2.0
@@ -20,17 +20,17 @@ S = WorkerStatus
 
 
 def crew_of(
-    *rows: WorkerRow, ends: tuple[WorkerEnd, ...] = (), silent_s: dict[str, float] | None = None, expected: int = 1
+    *rows: HeartbeatRow, ends: tuple[ProcessEnd, ...] = (), silent_s: dict[str, float] | None = None, expected: int = 1
 ) -> tuple[WorkerView, ...]:
     names = [f"worker-{number}" for number in range(expected)]
-    return view_crew(names, rows, ends, silent_s or {}, stale_s=STALE_S, dead_s=DEAD_S)
+    return assess_workers(names, rows, ends, silent_s or {}, stale_s=STALE_S, dead_s=DEAD_S)
 
 
 # --- silence ---------------------------------------------------------------------------------------------------------
 
 
 def test_silence_is_counted_in_seconds_that_were_looked_at() -> None:
-    liveness = Liveness(longest_gap_s=GAP_S)
+    liveness = LivenessTracker(longest_gap_s=GAP_S)
     beats = [row(count=7)]
     assert liveness.observe(beats, 100.0) == {"worker-0": 0.0}
     assert liveness.observe(beats, 101.0) == {"worker-0": 1.0}
@@ -41,25 +41,25 @@ def test_silence_is_counted_in_seconds_that_were_looked_at() -> None:
 @pytest.mark.parametrize("away_s", [59.0, 61.0, 3_600.0, 1e6])
 def test_neither_an_outage_nor_a_pause_of_ours_kills_anybody(away_s: float) -> None:
     """While nothing could be seen, a worker may have beaten all the time; its count has only not been read."""
-    liveness = Liveness(longest_gap_s=GAP_S)
+    liveness = LivenessTracker(longest_gap_s=GAP_S)
     liveness.observe([row(count=7)], 0.0)
     silent_s = liveness.observe([row(count=7)], away_s)
     assert silent_s["worker-0"] <= GAP_S
     (worker,) = crew_of(row(count=7), silent_s=dict(silent_s))
-    assert worker.health is Health.ALIVE
+    assert worker.health is WorkerHealth.ALIVE
 
 
 def test_a_worker_that_is_silent_while_we_look_becomes_stale_and_then_dead() -> None:
-    liveness = Liveness(longest_gap_s=GAP_S)
+    liveness = LivenessTracker(longest_gap_s=GAP_S)
     seen = []
     for second in range(63):
         silent_s = liveness.observe([row(count=7)], float(second))
         seen.append(crew_of(row(count=7), silent_s=dict(silent_s))[0].health)
-    assert seen == [Health.ALIVE] * 31 + [Health.STALE] * 30 + [Health.DEAD] * 2
+    assert seen == [WorkerHealth.ALIVE] * 31 + [WorkerHealth.STALE] * 30 + [WorkerHealth.DEAD] * 2
 
 
 def test_a_replacement_that_begins_to_count_again_is_alive() -> None:
-    liveness = Liveness(longest_gap_s=GAP_S)
+    liveness = LivenessTracker(longest_gap_s=GAP_S)
     for second in range(59):
         liveness.observe([row(count=7)], float(second))
     assert liveness.observe([row(count=1)], 60.0) == {"worker-0": 0.0}
@@ -67,7 +67,7 @@ def test_a_replacement_that_begins_to_count_again_is_alive() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.booleans()), max_size=50))
 def test_silence_never_exceeds_the_looks_since_the_last_beat(looks: list[tuple[float, bool]]) -> None:
-    liveness, now_s, count, quiet_looks = Liveness(longest_gap_s=GAP_S), 0.0, 1, 0
+    liveness, now_s, count, quiet_looks = LivenessTracker(longest_gap_s=GAP_S), 0.0, 1, 0
     liveness.observe([row(count=count)], now_s)
     for gap_s, beaten in looks:
         now_s, count = now_s + gap_s, count + beaten
@@ -78,7 +78,7 @@ def test_silence_never_exceeds_the_looks_since_the_last_beat(looks: list[tuple[f
 # --- replacements ----------------------------------------------------------------------------------------------------
 
 
-def row_of(pid: int, count: int, phase: Phase | None, worker_id: str = "worker-0") -> WorkerRow:
+def row_of(pid: int, count: int, phase: Phase | None, worker_id: str = "worker-0") -> HeartbeatRow:
     there = row(worker_id, count=count)
     return replace(there, identity=replace(there.identity, pid=pid), beat=replace(there.beat, phase=phase))
 
@@ -92,8 +92,10 @@ def row_of(pid: int, count: int, phase: Phase | None, worker_id: str = "worker-0
         (row_of(7, 5, Phase.WARMUP), row_of(8, 1, None), False),
     ],
 )
-def test_who_is_replaced_while_the_run_is_measured_is_told(before: WorkerRow, after: WorkerRow, replaced: bool) -> None:
-    succession = Succession()
+def test_who_is_replaced_while_the_run_is_measured_is_told(
+    before: HeartbeatRow, after: HeartbeatRow, replaced: bool
+) -> None:
+    succession = ReplacementTracker()
     for rows in ([before], [before], [after], [after]):
         succession.observe(rows)
     told = [f"worker-0 was replaced: what process {before.identity.pid} on h measured last is not counted"]
@@ -101,7 +103,7 @@ def test_who_is_replaced_while_the_run_is_measured_is_told(before: WorkerRow, af
 
 
 def test_who_died_in_the_warmup_and_is_replaced_in_the_measurement_was_missing_too() -> None:
-    succession = Succession()
+    succession = ReplacementTracker()
     succession.observe([row_of(7, 5, Phase.WARMUP), row_of(9, 5, Phase.WARMUP, "worker-1")])
     succession.observe([row_of(7, 5, Phase.WARMUP), row_of(9, 8, Phase.MEASUREMENT, "worker-1")])
     succession.observe([row_of(8, 1, None), row_of(9, 9, Phase.MEASUREMENT, "worker-1")])
@@ -114,24 +116,24 @@ def test_who_died_in_the_warmup_and_is_replaced_in_the_measurement_was_missing_t
 @pytest.mark.parametrize(
     ("status", "ended", "silent_s", "health", "ready", "over"),
     [
-        (None, False, 0.0, Health.MISSING, False, False),
-        (None, True, 0.0, Health.DEAD, False, True),
-        (S.STARTING, False, 0.0, Health.ALIVE, False, False),
-        (S.WAITING, False, 0.0, Health.ALIVE, True, False),
-        (S.WAITING, False, 31.0, Health.STALE, True, False),
-        (S.WAITING, False, 61.0, Health.DEAD, False, True),
-        (S.WAITING, True, 0.0, Health.DEAD, False, True),
-        (S.RUNNING, False, 0.0, Health.ALIVE, True, False),
-        (S.RUNNING, True, 0.0, Health.DEAD, False, True),
-        (S.DRAINING, False, 0.0, Health.ALIVE, False, False),
-        (S.DRAINING, False, 61.0, Health.DEAD, False, True),
-        (S.COMPLETED, False, 999.0, Health.DONE, False, True),  # whoever is done need not beat
-        (S.COMPLETED, True, 0.0, Health.DONE, False, True),
-        (S.DEAD, False, 0.0, Health.DEAD, False, True),
+        (None, False, 0.0, WorkerHealth.MISSING, False, False),
+        (None, True, 0.0, WorkerHealth.DEAD, False, True),
+        (S.STARTING, False, 0.0, WorkerHealth.ALIVE, False, False),
+        (S.WAITING, False, 0.0, WorkerHealth.ALIVE, True, False),
+        (S.WAITING, False, 31.0, WorkerHealth.STALE, True, False),
+        (S.WAITING, False, 61.0, WorkerHealth.DEAD, False, True),
+        (S.WAITING, True, 0.0, WorkerHealth.DEAD, False, True),
+        (S.RUNNING, False, 0.0, WorkerHealth.ALIVE, True, False),
+        (S.RUNNING, True, 0.0, WorkerHealth.DEAD, False, True),
+        (S.DRAINING, False, 0.0, WorkerHealth.ALIVE, False, False),
+        (S.DRAINING, False, 61.0, WorkerHealth.DEAD, False, True),
+        (S.COMPLETED, False, 999.0, WorkerHealth.DONE, False, True),  # whoever is done need not beat
+        (S.COMPLETED, True, 0.0, WorkerHealth.DONE, False, True),
+        (S.DEAD, False, 0.0, WorkerHealth.DEAD, False, True),
     ],
 )
 def test_health(
-    status: WorkerStatus | None, ended: bool, silent_s: float, health: Health, ready: bool, over: bool
+    status: WorkerStatus | None, ended: bool, silent_s: float, health: WorkerHealth, ready: bool, over: bool
 ) -> None:
     rows = () if status is None else (row(status=status),)
     (worker,) = crew_of(*rows, ends=(end(),) if ended else (), silent_s={"worker-0": silent_s})
@@ -141,9 +143,9 @@ def test_health(
 def test_all_expected_workers_are_there_in_order_and_strangers_are_not() -> None:
     crew = crew_of(row("worker-2"), row("worker-7"), row("worker-0"), expected=3)
     assert [(worker.worker_id, worker.health) for worker in crew] == [
-        ("worker-0", Health.ALIVE),
-        ("worker-1", Health.MISSING),
-        ("worker-2", Health.ALIVE),
+        ("worker-0", WorkerHealth.ALIVE),
+        ("worker-1", WorkerHealth.MISSING),
+        ("worker-2", WorkerHealth.ALIVE),
     ]
 
 
@@ -153,40 +155,44 @@ def test_all_expected_workers_are_there_in_order_and_strangers_are_not() -> None
 @pytest.mark.parametrize(
     ("worker", "sentence"),
     [
-        (view(Health.MISSING, None), "worker-0 never registered"),
-        (view(Health.DEAD, ended=end()), "worker-0 was killed by signal 9"),
-        (view(Health.DEAD, ended=end(), last_error="division by zero"), "worker-0 was killed by signal 9"),
-        (view(Health.DEAD, ended=end("worker-0", 4, "a", "b")), "worker-0 exited with code 4: b"),
+        (view(WorkerHealth.MISSING, None), "worker-0 never registered"),
+        (view(WorkerHealth.DEAD, ended=end()), "worker-0 was killed by signal 9"),
+        (view(WorkerHealth.DEAD, ended=end(), last_error="division by zero"), "worker-0 was killed by signal 9"),
+        (view(WorkerHealth.DEAD, ended=end("worker-0", 4, "a", "b")), "worker-0 exited with code 4: b"),
         (
-            view(Health.DEAD, S.DEAD, ended=end("worker-0", 1, "tail"), last_error="no table ORDERS"),
+            view(WorkerHealth.DEAD, S.DEAD, ended=end("worker-0", 1, "tail"), last_error="no table ORDERS"),
             "worker-0 exited with code 1: no table ORDERS",
         ),
         (
             view(
-                Health.DEAD,
+                WorkerHealth.DEAD,
                 ended=end("worker-0", 2, "error: worker-0: no answer", "hint: Check it", "kept"),
                 last_error="x",
             ),
             "worker-0 exited with code 2: no answer",
         ),
         (
-            view(Health.DEAD, S.DEAD, ended=end("worker-0", 2, "error: worker-0: first"), last_error="in the end"),
+            view(
+                WorkerHealth.DEAD, S.DEAD, ended=end("worker-0", 2, "error: worker-0: first"), last_error="in the end"
+            ),
             "worker-0 exited with code 2: in the end",
         ),
         (
-            view(Health.DEAD, ended=end("worker-0", 4, "a line"), last_error="login"),
+            view(WorkerHealth.DEAD, ended=end("worker-0", 4, "a line"), last_error="login"),
             "worker-0 exited with code 4: login",
         ),
-        (view(Health.DEAD, ended=end("worker-0", -9, "event command=x")), "worker-0 was killed by signal 9"),
+        (view(WorkerHealth.DEAD, ended=end("worker-0", -9, "event command=x")), "worker-0 was killed by signal 9"),
         (
-            view(Health.DEAD, ended=end("worker-0", -11, "Fatal Python error: Segmentation fault", "", "Thread 1:")),
+            view(
+                WorkerHealth.DEAD, ended=end("worker-0", -11, "Fatal Python error: Segmentation fault", "", "Thread 1:")
+            ),
             "worker-0 was killed by signal 11: Fatal Python error: Segmentation fault",
         ),
-        (view(Health.DEAD, S.DEAD, last_error="no table ORDERS"), "worker-0 ended: no table ORDERS"),
-        (view(Health.DEAD, S.DEAD), "worker-0 ended: it did not say why"),
-        (view(Health.DEAD, silent_s=61.4), "worker-0 has been silent for 61 s"),
-        (view(Health.ALIVE, S.STARTING), "worker-0 is STARTING"),
-        (view(Health.ALIVE, S.STARTING, last_error="login refused"), "worker-0 is STARTING: login refused"),
+        (view(WorkerHealth.DEAD, S.DEAD, last_error="no table ORDERS"), "worker-0 ended: no table ORDERS"),
+        (view(WorkerHealth.DEAD, S.DEAD), "worker-0 ended: it did not say why"),
+        (view(WorkerHealth.DEAD, silent_s=61.4), "worker-0 has been silent for 61 s"),
+        (view(WorkerHealth.ALIVE, S.STARTING), "worker-0 is STARTING"),
+        (view(WorkerHealth.ALIVE, S.STARTING, last_error="login refused"), "worker-0 is STARTING: login refused"),
     ],
 )
 def test_what_became_of_it(worker: WorkerView, sentence: str) -> None:
@@ -206,4 +212,4 @@ def test_a_beat_is_read() -> None:
 def test_a_beat_that_cannot_be_read_is_as_none_and_never_zero(text: str) -> None:
     (worker,) = crew_of(row(live_metrics=text))
     assert worker.live is None
-    assert worker.health is Health.ALIVE
+    assert worker.health is WorkerHealth.ALIVE

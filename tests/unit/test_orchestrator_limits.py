@@ -9,40 +9,40 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.judged import JudgedSecond
-from loadgen.metrics.live import LiveSecond
-from loadgen.metrics.result import EVERYTHING
+from loadgen.metrics.live_metrics import LiveSecond
 from loadgen.metrics.tally import StatementTally, Tally
-from loadgen.metrics.windows import WindowState
+from loadgen.metrics.threshold_seconds import ThresholdSecond
+from loadgen.metrics.window import ALL_STATEMENTS
+from loadgen.metrics.window_registry import WindowState
 from loadgen.model.run import Phase, RunStatus
+from loadgen.model.threshold import parse_threshold
 from loadgen.model.worker import WorkerStatus
-from loadgen.scenario.scenario import GuardrailAction, Guardrails, Threshold, Timing
-from loadgen.scenario.threshold import parse_check
-from orchestrator.course import Ending
-from orchestrator.crew import Health, WorkerView
-from orchestrator.limits import BREACHES, UNSEEN_MAX_S, Limits
-from orchestrator.meter import Meter
-from orchestrator.progress import Progress
-from orchestrator.sliding import RunSeconds
+from loadgen.scenario.model import GuardrailAction, GuardrailSettings, Threshold, TimingSettings
+from orchestrator.aggregation import RunAggregator
+from orchestrator.credits import CreditMeter
+from orchestrator.guardrails import CONSECUTIVE_BREACHES, WAREHOUSE_UNSEEN_MAX_S, LimitMonitor
+from orchestrator.lifecycle import RunEnding
+from orchestrator.run_seconds import RunSeconds
+from orchestrator.worker_health import WorkerHealth, WorkerView
 from tests.unit.orchestrator_builders import end, live, tally, view, window
 
 FAST, SLOW = (10.0,) * 50, (90.0,) * 50  # a second of statements
 
 
-def limits(*thresholds: Threshold, **guardrails: Any) -> tuple[Limits, Progress]:
-    progress = Progress(thresholds)
-    return Limits(thresholds, Guardrails(**guardrails), Timing(), progress), progress
+def limits(*thresholds: Threshold, **guardrails: Any) -> tuple[LimitMonitor, RunAggregator]:
+    progress = RunAggregator(thresholds)
+    return LimitMonitor(thresholds, GuardrailSettings(**guardrails), TimingSettings(), progress), progress
 
 
 def threshold(text: str, **more: Any) -> Threshold:
-    return Threshold(check=parse_check(text), **more)
+    return Threshold(check=parse_threshold(text), **more)
 
 
 def told(number: int, statements: Mapping[str, StatementTally], length_s: float = 1.0) -> LiveSecond:
     """What a beat says of a second, for thresholds over a span."""
     counted = Tally(statements=statements)
-    names = {EVERYTHING, *statements}
-    judged = JudgedSecond.of(counted, names, from_s=number - length_s, until_s=float(number))
+    names = {ALL_STATEMENTS, *statements}
+    judged = ThresholdSecond.of(counted, names, from_s=number - length_s, until_s=float(number))
     return LiveSecond(
         ended_at=datetime.fromisoformat("2026-11-17T02:00:00"),
         seconds=length_s,
@@ -60,7 +60,9 @@ def second(number: int, ms: Sequence[float], last: Sequence[float] = (), *, name
     return view(live=replace(now, seconds=(told(number, {name: tally(tuple(last))}),)), **said)
 
 
-def led(thresholds: Sequence[Threshold], seconds: Sequence[tuple[float, ...]], **more: Any) -> tuple[Limits, list[int]]:
+def led(
+    thresholds: Sequence[Threshold], seconds: Sequence[tuple[float, ...]], **more: Any
+) -> tuple[LimitMonitor, list[int]]:
     """Look after every second of a run; the seconds at which it would have been ended."""
     watching, progress = limits(*thresholds, **more)
     so_far: tuple[float, ...] = ()
@@ -86,7 +88,7 @@ def test_a_sliding_threshold_sees_only_its_span_and_remembers_the_worst():
     watching, ended = led([threshold("p50 < 50ms", window_s=3.0, abort=True)], calm + [SLOW] * 2 + calm)
 
     assert ended == [12, 13]  # two of the three seconds before were slow
-    (checked,) = watching.final(Progress([]).merged)
+    (checked,) = watching.final(RunAggregator([]).merged)
     assert not checked.passed
     assert checked.value == pytest.approx(90.0, rel=0.02)
 
@@ -104,6 +106,32 @@ def test_a_span_in_which_nothing_ended_fails():
     _, ended = led([threshold("qps > 10", window_s=2.0, abort=True)], [FAST] * 4 + [()] * 2)
 
     assert ended == [6]
+
+
+def test_a_span_with_too_few_samples_ends_no_run_and_is_undecided_at_the_end():
+    few = (10.0, 20.0, 90.0)
+    watching, ended = led([threshold("p99 < 50ms", window_s=2.0, abort=True)], [few] * 10)
+
+    assert not ended
+    (checked,) = watching.now()
+    assert (checked.passed, checked.undecided, checked.value) == (False, True, None)
+    expected = "too few samples for p99 of all statements: 6, at least 100 are needed to decide p99 < 50ms"
+    assert checked.too_few == f"{expected}, in each span of 2 s"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "passed", "too_few"),
+    [
+        ([FAST] * 4 + [(10.0, 90.0)] * 2, False, True),  # the last span may have failed
+        ([(10.0, 90.0)] * 2 + [SLOW] * 4, False, False),  # one certainly has
+        ([FAST] * 4 + [(10.0, 20.0)] * 2, True, False),  # every sample of every span is below
+    ],
+)
+def test_the_worst_span_is_one_that_failed_before_one_that_is_undecided(seconds, passed, too_few):
+    watching, _ = led([threshold("p99 < 50ms", window_s=2.0)], seconds)
+
+    (checked,) = watching.now()
+    assert (checked.passed, bool(checked.too_few)) == (passed, too_few)
 
 
 def test_before_its_time_nothing_is_judged():
@@ -134,7 +162,7 @@ def test_a_threshold_of_one_statement_slides_too():
 @pytest.mark.parametrize("text", ["slow.p95 < 1s", "slow.error_rate < 1%", "slow.qps > 1"])
 def test_a_statement_that_a_beat_had_no_room_for_aborts_nothing(text):
     watching, progress = limits(threshold(text, abort=True))
-    crew = [view(live=live(window({EVERYTHING: tally()}, seconds=20.0, state=WindowState.OPEN)))]
+    crew = [view(live=live(window({ALL_STATEMENTS: tally()}, seconds=20.0, state=WindowState.OPEN)))]
     progress.note(crew)
 
     assert watching.look(crew, 20.0) is None
@@ -151,7 +179,7 @@ def test_a_lower_bound_that_decides_nothing_aborts_nothing():
 
 
 def test_stored_windows_are_remembered():
-    progress = Progress([])
+    progress = RunAggregator([])
     progress.note([view(live=live(window(window_id=1, step_id=1), window(window_id=2, step_id=2, seconds=5.0)))])
     progress.note([view(live=live(window(window_id=2, step_id=2, seconds=6.0)))])  # the first was stored meanwhile
 
@@ -161,7 +189,7 @@ def test_stored_windows_are_remembered():
 
 
 def test_warm_up_is_not_measured():
-    progress = Progress([])
+    progress = RunAggregator([])
     progress.note([view(live=live(window(phase=Phase.WARMUP)))])
 
     assert progress.merged.counts.succeeded == 0
@@ -170,7 +198,7 @@ def test_warm_up_is_not_measured():
 # --- guardrails ------------------------------------------------------------------------------------------------------
 
 
-def looks(watching: Limits, times: int, crew: list[WorkerView]) -> list[Ending | None]:
+def looks(watching: LimitMonitor, times: int, crew: list[WorkerView]) -> list[RunEnding | None]:
     return [watching.look(crew, 1.0) for _ in range(times)]
 
 
@@ -186,11 +214,11 @@ def test_a_guardrail_of_the_client_ends_the_run_or_warns(said, reason):
     aborting, _ = limits(action=GuardrailAction.ABORT)
     warning, _ = limits(action=GuardrailAction.WARN)
 
-    *before, last = looks(aborting, BREACHES, crew)
-    assert before == [None] * (BREACHES - 1)
+    *before, last = looks(aborting, CONSECUTIVE_BREACHES, crew)
+    assert before == [None] * (CONSECUTIVE_BREACHES - 1)
     assert last is not None
     assert (last.status, last.reason, last.stop) == (RunStatus.FAILED, reason, "guardrail")
-    assert looks(warning, 2 * BREACHES, crew) == [None] * 2 * BREACHES
+    assert looks(warning, 2 * CONSECUTIVE_BREACHES, crew) == [None] * 2 * CONSECUTIVE_BREACHES
     assert warning.warnings.count(reason) == 1
 
 
@@ -198,24 +226,26 @@ def test_a_guardrail_forgives_a_busy_second():
     watching, _ = limits(action=GuardrailAction.ABORT)
 
     for _ in range(3):
-        assert looks(watching, BREACHES - 1, [view(cpu_percent=99.0)]) == [None] * (BREACHES - 1)
+        assert looks(watching, CONSECUTIVE_BREACHES - 1, [view(cpu_percent=99.0)]) == [None] * (
+            CONSECUTIVE_BREACHES - 1
+        )
         assert looks(watching, 1, [view(cpu_percent=1.0)]) == [None]
 
 
 def test_a_worker_that_is_rather_busy_is_worth_a_warning():
     watching, _ = limits(action=GuardrailAction.ABORT)
 
-    assert looks(watching, BREACHES, [view(cpu_percent=61.0)]) == [None] * BREACHES
+    assert looks(watching, CONSECUTIVE_BREACHES, [view(cpu_percent=61.0)]) == [None] * CONSECUTIVE_BREACHES
     assert watching.warnings == ["worker-0 uses more than 60 % of its core: more workers would be safer"]
 
 
 @pytest.mark.parametrize(
-    "gone", [view(Health.DONE, WorkerStatus.COMPLETED, cpu_percent=99.0), view(ended=end(), cpu_percent=99.0)]
+    "gone", [view(WorkerHealth.DONE, WorkerStatus.COMPLETED, cpu_percent=99.0), view(ended=end(), cpu_percent=99.0)]
 )
 def test_a_worker_that_has_ended_is_not_busy(gone):
     watching, _ = limits(action=GuardrailAction.ABORT)
 
-    assert looks(watching, 2 * BREACHES, [gone]) == [None] * 2 * BREACHES
+    assert looks(watching, 2 * CONSECUTIVE_BREACHES, [gone]) == [None] * 2 * CONSECUTIVE_BREACHES
     assert watching.warnings == []
 
 
@@ -224,19 +254,19 @@ def test_the_cost_ends_the_run_whatever_the_client_may_do(action):
     watching, _ = limits(action=action, max_credits=0.5)
     unlimited, _ = limits(action=action)
 
-    assert watching.cost(0.49, UNSEEN_MAX_S) is None
+    assert watching.cost(0.49, WAREHOUSE_UNSEEN_MAX_S) is None
     ending = watching.cost(0.5, 0.0)
     assert ending is not None
     assert (ending.status, ending.stop) == (RunStatus.FAILED, "guardrail")
     assert ending.reason == "the warehouse has cost 0.5 credits or more, which is guardrails.max_credits"
-    blind = watching.cost(0.0, UNSEEN_MAX_S + 1)
+    blind = watching.cost(0.0, WAREHOUSE_UNSEEN_MAX_S + 1)
     assert blind is not None
     assert "could not be looked at for 61 s" in blind.reason
     assert unlimited.cost(1e9, 1e9) is None
 
 
 def test_the_meter_counts_clusters_by_size_and_time():
-    meter, second_ns = Meter(), 10**9
+    meter, second_ns = CreditMeter(), 10**9
     meter.look("Medium", 2, 0)
     assert meter.credits == 0.0
     meter.look("X-Small", 1, 1_800 * second_ns)
@@ -246,7 +276,7 @@ def test_the_meter_counts_clusters_by_size_and_time():
     assert meter.credits == pytest.approx(2 * 4 / 2 + 1)
     assert meter.until(9_000 * second_ns) == meter.credits
     assert meter.until(12_600 * second_ns) == pytest.approx(meter.credits + 1)  # as when it was last seen
-    assert Meter().until(12_600 * second_ns) == 0.0
+    assert CreditMeter().until(12_600 * second_ns) == 0.0
 
 
 # --- stages ----------------------------------------------------------------------------------------------------------
@@ -254,8 +284,8 @@ def test_the_meter_counts_clusters_by_size_and_time():
 
 def test_a_threshold_of_a_stage_sees_its_windows_only():
     thresholds = [threshold("calm.p95 < 50ms"), threshold("peak.p95 < 50ms", abort=True), threshold("p95 < 1s")]
-    progress = Progress(thresholds, {"calm": 1, "peak": 2})
-    watching = Limits(thresholds, Guardrails(), Timing(), progress)
+    progress = RunAggregator(thresholds, {"calm": 1, "peak": 2})
+    watching = LimitMonitor(thresholds, GuardrailSettings(), TimingSettings(), progress)
     calm = window({"s": tally(FAST)}, window_id=1, step_id=1)
     crew = [view(live=live(calm))]
     progress.note(crew)

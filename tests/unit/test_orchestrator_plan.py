@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.control.run_control_events import NewEvent
-from loadgen.model.event import Planned, SetPhase, SetRunTarget, Start
+from loadgen.control.tables.run_control_events import NewEvent
+from loadgen.model.event import PlannedCommand, SetPhase, SetRunTarget, Start
 from loadgen.model.run import Phase
-from loadgen.rules.find_max_step import FindMax
-from loadgen.scenario.scenario import Arrival, Load, LoadMode, Stage, Timing
-from orchestrator.commands import LATENCY_MAX_S, lead_ms, start_event, step_event
+from loadgen.rules.find_max_step import FindMaxSettings
+from loadgen.scenario.model import ArrivalProcess, Load, LoadMode, LoadStage, TimingSettings
+from orchestrator.announcements import LATENCY_MAX_S, lead_ms, start_event, step_event
 from orchestrator.plan import RunPlan, plan_run, planned_arrivals, planned_connection_ms
 
 
-def staged(*stages: Stage, warmup_s: float = 10.0, ramp_s: float = 0.0) -> Load:
+def staged(*stages: LoadStage, warmup_s: float = 10.0, ramp_s: float = 0.0) -> Load:
     return Load(
         connections=max(stage.connections or 1 for stage in stages),
         warmup_s=warmup_s,
@@ -25,8 +25,8 @@ def staged(*stages: Stage, warmup_s: float = 10.0, ramp_s: float = 0.0) -> Load:
     )
 
 
-def up(connections: int, duration_s: float = 30.0, ramp_s: float = 0.0) -> Stage:
-    return Stage(duration_s=duration_s, connections=connections, ramp_s=ramp_s)
+def up(connections: int, duration_s: float = 30.0, ramp_s: float = 0.0) -> LoadStage:
+    return LoadStage(duration_s=duration_s, connections=connections, ramp_s=ramp_s)
 
 
 def windows(plan: RunPlan) -> list[tuple[int | None, float, float]]:
@@ -97,7 +97,7 @@ PLANS = [
     ),
     (
         "find_max ends when it knows",
-        Load(mode=LoadMode.FIND_MAX, connections=500, duration_s=None, find_max=FindMax()),
+        Load(mode=LoadMode.FIND_MAX, connections=500, duration_s=None, find_max=FindMaxSettings()),
         [],
         [],
         None,
@@ -163,7 +163,7 @@ def test_start_carries_the_plan_in_the_order_of_time_and_a_target_before_the_win
 @pytest.mark.parametrize("warmup_s", [0.0, 5.0])
 def test_the_steps_of_a_search_follow_its_start(warmup_s: float) -> None:
     plan = plan_run(
-        Load(mode=LoadMode.FIND_MAX, connections=500, duration_s=None, find_max=FindMax(), warmup_s=warmup_s)
+        Load(mode=LoadMode.FIND_MAX, connections=500, duration_s=None, find_max=FindMaxSettings(), warmup_s=warmup_s)
     )
     warm = [(0, SetPhase(phase=Phase.WARMUP))] if warmup_s else []
     measured = (round(warmup_s * 1000), SetPhase(phase=Phase.MEASUREMENT))
@@ -179,7 +179,7 @@ def test_an_event_is_as_large_for_a_hundred_workers_as_for_one() -> None:
     assert isinstance(many, Start)
     assert one.plan == many.plan
     assert (one.expected_workers, many.expected_workers) == (1, 100)
-    assert all(isinstance(part, Planned) for part in many.plan)
+    assert all(isinstance(part, PlannedCommand) for part in many.plan)
 
 
 LEADS = [
@@ -197,7 +197,7 @@ LEADS = [
 def test_the_lead_covers_the_poll_and_the_slowness_of_the_control_plane(
     announce_s: float, poll_s: float, latency_s: float, expected: int
 ) -> None:
-    timing = Timing(announce_s=announce_s, status_poll_s=poll_s)
+    timing = TimingSettings(announce_s=announce_s, status_poll_s=poll_s)
     assert lead_ms(timing, latency_s) == expected
     assert expected >= 1000 * (announce_s + poll_s + 2 * min(latency_s, LATENCY_MAX_S))
 
@@ -231,7 +231,7 @@ def test_the_plan_of_a_run_that_was_aborted_ends_there() -> None:
     assert connection_ms(load, 2, until_s=1_000.0) == connection_ms(load, 2)
 
 
-RATES = Load(mode=LoadMode.RATE, connections=8, rate_per_second=50.0, arrival=Arrival.UNIFORM)
+RATES = Load(mode=LoadMode.RATE, connections=8, rate_per_second=50.0, arrival=ArrivalProcess.UNIFORM)
 
 
 def arrivals(workers: int, until_s: float | None = None) -> list[int]:

@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.worker_metrics_snapshots import Snapshot
-from loadgen.metrics.document import VERSION, dump
-from loadgen.metrics.judged import KEY as JUDGED
-from loadgen.metrics.judged import judged_data
-from loadgen.metrics.live import Live, LiveSecond
-from loadgen.metrics.windows import WindowState
-from loadgen.scenario.scenario import Threshold
-from orchestrator.course import Ending
-from orchestrator.crew import Health
+from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
+from loadgen.metrics.live_metrics import LiveMetrics, LiveSecond
+from loadgen.metrics.tally import Tally
+from loadgen.metrics.threshold_seconds import KEY as JUDGED
+from loadgen.metrics.threshold_seconds import ThresholdSecond, judged_data
+from loadgen.metrics.window import ALL_STATEMENTS
+from loadgen.metrics.window_codec import VERSION, dump
+from loadgen.metrics.window_registry import WindowState
+from loadgen.scenario.model import Threshold
+from orchestrator.lifecycle import RunEnding
+from orchestrator.worker_health import WorkerHealth
 from tests.unit.orchestrator_builders import live, merged, tally, view, window
 from tests.unit.test_orchestrator_limits import FAST, SLOW, limits, threshold, told
 
@@ -28,14 +30,14 @@ class Fleet:
         self.limits, self.progress = limits(*thresholds)
         self.names = [f"worker-{number}" for number in range(workers)]
         self.seconds: dict[str, list[LiveSecond]] = {name: [] for name in self.names}
-        self.heard: dict[str, Live] = {name: live() for name in self.names}
+        self.heard: dict[str, LiveMetrics] = {name: live() for name in self.names}
 
     def measure(self, ms: Sequence[float], length_s: float = 1.0) -> None:
         for own in self.seconds.values():
             number = round(sum(one.seconds for one in own) + length_s)
             own.append(told(number, {"s": tally(tuple(ms))}, length_s))
 
-    def tick(self, silent: Sequence[str] = (), lost: Sequence[str] = ()) -> Ending | None:
+    def tick(self, silent: Sequence[str] = (), lost: Sequence[str] = ()) -> RunEnding | None:
         """One look: beats carry the last ten seconds, those of silent workers none."""
         for name in set(self.names) - set(silent):
             known = self.seconds[name]
@@ -43,7 +45,7 @@ class Fleet:
             whole = window({"s": tally(tuple(ms) * len(known))}, seconds=float(len(known)), state=WindowState.OPEN)
             self.heard[name] = replace(live(whole), seconds=tuple(known[-10:]))
         crew = [
-            view(Health.DEAD if name in lost else Health.ALIVE, number=number, live=self.heard[name])
+            view(WorkerHealth.DEAD if name in lost else WorkerHealth.ALIVE, number=number, live=self.heard[name])
             for number, name in enumerate(self.names)
         ]
         self.progress.note(crew)
@@ -61,9 +63,9 @@ class Fleet:
         )
 
 
-def snapshot(worker_id: str, custom: str) -> Snapshot:
-    columns: dict[str, Any] = dict.fromkeys(Snapshot.__slots__)
-    return Snapshot(**{**columns, "snapshot_id": "s", "worker_id": worker_id, "custom_metrics": custom})
+def snapshot(worker_id: str, custom: str) -> MetricsSnapshot:
+    columns: dict[str, Any] = dict.fromkeys(MetricsSnapshot.__slots__)
+    return MetricsSnapshot(**{**columns, "snapshot_id": "s", "worker_id": worker_id, "custom_metrics": custom})
 
 
 def test_a_worker_whose_beats_hang_lowers_no_rate():
@@ -147,3 +149,43 @@ def test_a_second_that_took_longer_is_divided_by_its_length():
 
     (checked,) = fleet.limits.final(fleet.progress.merged)
     assert checked.value == pytest.approx(100.0)
+
+
+def drained(until_s: float, **seconds: tuple[float, ...]) -> ThresholdSecond:
+    """What ended in an interval of the drain, by the second in which it started: second_3=(…)."""
+    tallies = {int(name.removeprefix("second_")): Tally(statements={"s": tally(ms)}) for name, ms in seconds.items()}
+    return ThresholdSecond.of_drain(tallies, {ALL_STATEMENTS}, until_s=until_s)
+
+
+def test_statements_that_end_in_the_drain_count_in_the_second_in_which_they_started():
+    fleet = Fleet(threshold("p95 < 50ms", window_s=5.0), threshold("qps < 101", window_s=5.0))
+    for _ in range(20):
+        fleet.measure((10.0,) * 50)
+        fleet.tick()
+    whole = merged({"s": tally((10.0,) * 2_000)}, seconds=20.0)
+    assert [one.passed for one in fleet.limits.final(whole)] == [True, True]
+
+    slow = drained(32.0, second_16=(12_000.0,) * 20, second_17=(12_000.0,) * 20, second_20=(12_000.0,) * 5)
+    for worker_id in fleet.names:  # by a beat, and by a snapshot: counted once
+        fleet.progress.seconds.add(worker_id, slow)
+        fleet.progress.seconds.add_stored([snapshot(worker_id, dump({"version": VERSION, JUDGED: judged_data(slow)}))])
+
+    late, rate = fleet.limits.complete(whole)
+
+    assert not late.passed
+    assert late.value == pytest.approx(12_000.0, rel=0.02)
+    assert rate.passed  # a rate is one of what ended
+    spans = [fleet.progress.seconds.span(5.0, None, until=number) for number in (15, 20)]
+    assert [span and span.counts.succeeded for span in spans] == [2 * 5 * 50, 2 * (5 * 50 + 45)]
+
+
+def test_what_started_before_the_seconds_that_are_kept_is_not_lost():
+    fleet = Fleet(threshold("max < 50ms", window_s=2.0), workers=1)
+    for _ in range(400):
+        fleet.measure((10.0,))
+        fleet.tick()
+    fleet.progress.seconds.add("worker-0", drained(410.0, second_1=(400_000.0,)))
+
+    (checked,) = fleet.limits.complete(merged({"s": tally((10.0,) * 400)}, seconds=400.0))
+
+    assert not checked.passed

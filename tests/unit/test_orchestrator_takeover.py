@@ -9,16 +9,16 @@ import pytest
 
 from loadgen.clock import FakeClock
 from loadgen.control.session import ControlSession
-from loadgen.control.warehouse_poll_snapshots import WarehousePoll
-from loadgen.scenario.scenario import Guardrails, Timing
-from loadgen.snowflake.profile import Profile
-from orchestrator.limits import Limits
-from orchestrator.progress import Progress
-from orchestrator.warehouse import WarehouseWatch
+from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
+from loadgen.scenario.model import GuardrailSettings, TimingSettings
+from loadgen.snowflake.profile import ConnectionProfile
+from orchestrator.aggregation import RunAggregator
+from orchestrator.guardrails import LimitMonitor
+from orchestrator.warehouse import WarehousePoller
 
 
 def test_steps_of_a_search_that_another_leader_judged_are_named() -> None:
-    limits = Limits((), Guardrails(), Timing(), Progress(()))
+    limits = LimitMonitor((), GuardrailSettings(), TimingSettings(), RunAggregator(()))
 
     limits.go_on((7,))
 
@@ -41,8 +41,8 @@ def test_what_the_warehouse_has_cost_so_far_is_known_from_the_looks_at_it() -> N
         )
         for ago_s, clusters in ((3_600, 2), (1_800, 1), (0, 1))
     ]
-    profile, session = cast(Profile, None), cast(ControlSession, None)  # it looks at nothing here
-    watch = WarehouseWatch(profile, "WH", "run", session, clock=clock, period_s=5.0, environ={})
+    profile, session = cast(ConnectionProfile, None), cast(ControlSession, None)  # it looks at nothing here
+    watch = WarehousePoller(profile, "WH", "run", session, clock=clock, period_s=5.0, environ={})
 
     watch.go_on(polls)
 

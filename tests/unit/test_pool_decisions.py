@@ -7,15 +7,23 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.run_claims import Claim, Wanted
+from loadgen.control.tables.run_queue_claims import ClaimedRun, QueueClaim
 from loadgen.errors import UsageError
-from loadgen.model.queue import AttemptStatus, Judgement, QueueStatus, judge, retry_pause_s
-from orchestrator.pool.attempt import BadRow, start_run
-from orchestrator.pool.decisions import MISSES_MAX, Decision, PoolRules, RunnerView, decide, start_pause_s
-from orchestrator.pool.outcome import Outcome, judge_attempt
+from loadgen.model.queue import AttemptStatus, ExitCodeMeaning, QueueStatus, exit_code_meaning, retry_pause_s
+from orchestrator.nightly.attempt import InvalidQueueRow, start_attempt
+from orchestrator.nightly.attempt_outcome import AttemptOutcome, judge_attempt
+from orchestrator.nightly.pool_size import (
+    MISSES_MAX,
+    PoolDecision,
+    PoolRules,
+    RunnerView,
+    decide_pool_size,
+    leaving_text,
+    start_pause_s,
+)
 
 RULES = PoolRules(min_runners=1, max_runners=4, scale_up_at=5, idle_s=300.0, max_age_s=3600.0, max_runs=1000)
-NOTHING = Decision()
+NOTHING = PoolDecision()
 
 
 def runner(name: str = "a", **more: Any) -> RunnerView:
@@ -31,7 +39,7 @@ def runners(count: int, **more: Any) -> list[RunnerView]:
 
 
 def test_a_pool_begins_with_the_minimum():
-    assert decide(PoolRules(min_runners=3, max_runners=4), None, []) == Decision(start=3)
+    assert decide_pool_size(PoolRules(min_runners=3, max_runners=4), None, []) == PoolDecision(start=3)
 
 
 @pytest.mark.parametrize(
@@ -40,31 +48,33 @@ def test_a_pool_begins_with_the_minimum():
     ids=["few", "enough", "many: one at a time", "up to the maximum", "no more", "nobody has looked", "nothing"],
 )
 def test_it_grows_by_one_for_each_look_that_finds_enough(depth, there, starts):
-    assert decide(RULES, depth, runners(there)) == Decision(start=starts)
+    assert decide_pool_size(RULES, depth, runners(there)) == PoolDecision(start=starts)
 
 
 def test_a_pool_that_may_be_empty_begins_with_the_first_run():
     rules = PoolRules(min_runners=0, max_runners=2)
 
-    assert [decide(rules, depth, []).start for depth in (None, 0, 1)] == [0, 0, 1]
-    assert decide(rules, 1, runners(1)) == NOTHING
-    assert decide(rules, 0, runners(1, idle_s=300.0)) == Decision(drain=("r0",))
+    assert [decide_pool_size(rules, depth, []).start for depth in (None, 0, 1)] == [0, 0, 1]
+    assert decide_pool_size(rules, 1, runners(1)) == NOTHING
+    assert decide_pool_size(rules, 0, runners(1, idle_s=300.0)) == PoolDecision(drain=("r0",))
 
 
 def test_the_dead_are_replaced_up_to_the_minimum():
-    assert decide(PoolRules(min_runners=3, max_runners=4), None, runners(2)) == Decision(start=1)
+    assert decide_pool_size(PoolRules(min_runners=3, max_runners=4), None, runners(2)) == PoolDecision(start=1)
 
 
 def test_one_that_does_not_answer_is_killed_and_replaced():
     silent = [runner("silent", misses=MISSES_MAX), runner("slow", misses=MISSES_MAX - 1)]
 
-    assert decide(PoolRules(min_runners=2, max_runners=2), None, silent) == Decision(start=1, kill=("silent",))
+    assert decide_pool_size(PoolRules(min_runners=2, max_runners=2), None, silent) == PoolDecision(
+        start=1, kill=("silent",)
+    )
 
 
 def test_it_shrinks_by_the_one_that_has_been_idle_longest():
     idle = [runner("a", idle_s=300.0), runner("b", idle_s=400.0), runner("busy")]
 
-    assert decide(RULES, 0, idle) == Decision(drain=("b",))
+    assert decide_pool_size(RULES, 0, idle) == PoolDecision(drain=("b",))
 
 
 @pytest.mark.parametrize(
@@ -79,47 +89,47 @@ def test_it_shrinks_by_the_one_that_has_been_idle_longest():
     ids=["something waits", "nobody has looked", "not for long", "the minimum", "all are at work"],
 )
 def test_it_does_not_shrink(depth, there):
-    assert decide(RULES, depth, there) == NOTHING
+    assert decide_pool_size(RULES, depth, there) == NOTHING
 
 
 def test_one_that_drains_is_no_help_but_still_needs_the_machine():
     draining = runner("old", draining=True)
 
-    assert decide(PoolRules(min_runners=1, max_runners=1), 9, [draining]) == NOTHING
-    assert decide(PoolRules(min_runners=1, max_runners=2), None, [draining]) == Decision(start=1)
-    assert decide(PoolRules(min_runners=1, max_runners=2), 9, [draining, runner()]) == NOTHING
+    assert decide_pool_size(PoolRules(min_runners=1, max_runners=1), 9, [draining]) == NOTHING
+    assert decide_pool_size(PoolRules(min_runners=1, max_runners=2), None, [draining]) == PoolDecision(start=1)
+    assert decide_pool_size(PoolRules(min_runners=1, max_runners=2), 9, [draining, runner()]) == NOTHING
 
 
 @pytest.mark.parametrize("over", [{"age_s": 3600.0}, {"runs": 1000}], ids=["age", "runs"])
 def test_one_that_is_over_its_time_is_recycled_and_replaced(over):
-    assert decide(RULES, None, [runner("old", **over)]) == Decision(start=1, recycle=("old",))
+    assert decide_pool_size(RULES, None, [runner("old", **over)]) == PoolDecision(start=1, recycle=("old",))
 
 
 def test_runners_are_recycled_one_after_the_other():
     old = [runner("a", age_s=3700.0), runner("b", age_s=3800.0)]
     rules = PoolRules(min_runners=2, max_runners=3)
 
-    assert decide(rules, None, old) == Decision(start=1, recycle=("b",))
-    assert decide(rules, None, [old[0], runner("b", age_s=3801.0, draining=True), runner("c")]) == NOTHING
+    assert decide_pool_size(rules, None, old) == PoolDecision(start=1, recycle=("b",))
+    assert decide_pool_size(rules, None, [old[0], runner("b", age_s=3801.0, draining=True), runner("c")]) == NOTHING
 
 
 def test_a_recycled_runner_is_replaced_also_above_the_minimum():
     rules, depth = PoolRules(min_runners=1, max_runners=2), 1
     old, other = runner("old", age_s=3700.0), runner("other")
 
-    first = decide(rules, depth, [old, other])
-    while_it_drains = decide(rules, depth, [runner("old", age_s=3701.0, draining=True), other], first.size)
-    after_it_ended = decide(rules, depth, [other], while_it_drains.size)
+    first = decide_pool_size(rules, depth, [old, other])
+    while_it_drains = decide_pool_size(rules, depth, [runner("old", age_s=3701.0, draining=True), other], first.size)
+    after_it_ended = decide_pool_size(rules, depth, [other], while_it_drains.size)
 
-    assert (first, while_it_drains, after_it_ended) == (Decision(recycle=("old",)), NOTHING, Decision(start=1))
+    assert (first, while_it_drains, after_it_ended) == (PoolDecision(recycle=("old",)), NOTHING, PoolDecision(start=1))
 
 
 def test_a_pool_that_shrank_does_not_grow_back():
     rules = PoolRules(min_runners=1, max_runners=3)
-    shrunk = decide(rules, 0, runners(2, idle_s=999.0), 2)
+    shrunk = decide_pool_size(rules, 0, runners(2, idle_s=999.0), 2)
 
     assert len(shrunk.drain) == 1
-    assert decide(rules, None, [runner("r0", idle_s=1.0)], shrunk.size) == NOTHING
+    assert decide_pool_size(rules, None, [runner("r0", idle_s=1.0)], shrunk.size) == NOTHING
 
 
 def test_starts_that_fail_are_tried_less_and_less_often():
@@ -138,24 +148,24 @@ def test_rules_that_cannot_be_kept_are_refused(wrong):
 # --- ends ------------------------------------------------------------------------------------------------------------
 
 
-def judged(code: int, *, cancelled: bool = False, interrupted: bool = False) -> Outcome:
+def judged(code: int, *, cancelled: bool = False, interrupted: bool = False) -> AttemptOutcome:
     return judge_attempt(code, attempts=1, cancelled=cancelled, interrupted=interrupted, chance=1.0)
 
 
 @pytest.mark.parametrize("code", [0, 5, 10, 11])
 def test_a_verdict_is_a_result_whoever_wanted_its_end(code):
-    done = Outcome(attempt=AttemptStatus.COMPLETED, final=QueueStatus.COMPLETED)
+    done = AttemptOutcome(attempt=AttemptStatus.COMPLETED, final=QueueStatus.COMPLETED)
 
     assert judged(code) == judged(code, cancelled=True) == judged(code, interrupted=True) == done
 
 
 def test_what_is_configured_wrong_is_not_tried_again():
-    assert judged(2) == Outcome(attempt=AttemptStatus.FAILED, final=QueueStatus.FAILED)
+    assert judged(2) == AttemptOutcome(attempt=AttemptStatus.FAILED, final=QueueStatus.FAILED)
 
 
 @pytest.mark.parametrize("code", [1, 3, 4, 137, 139, -9])
 def test_every_other_failure_is_tried_again(code):
-    assert judged(code) == Outcome(attempt=AttemptStatus.FAILED, final=None, pause_s=1.0)
+    assert judged(code) == AttemptOutcome(attempt=AttemptStatus.FAILED, final=None, pause_s=1.0)
 
 
 def test_a_busy_warehouse_costs_no_attempt():
@@ -167,8 +177,8 @@ def test_a_busy_warehouse_costs_no_attempt():
 
 @pytest.mark.parametrize("code", [130, 143])
 def test_a_run_that_was_stopped_was_stopped_by_its_runner_or_by_somebody(code):
-    assert judged(code) == Outcome(attempt=AttemptStatus.CANCELLED, final=QueueStatus.CANCELLED)
-    assert judged(code, interrupted=True) == Outcome(attempt=AttemptStatus.INTERRUPTED, final=None, counts=False)
+    assert judged(code) == AttemptOutcome(attempt=AttemptStatus.CANCELLED, final=QueueStatus.CANCELLED)
+    assert judged(code, interrupted=True) == AttemptOutcome(attempt=AttemptStatus.INTERRUPTED, final=None, counts=False)
 
 
 @pytest.mark.parametrize("code", [1, 2, 75, 143])
@@ -182,13 +192,31 @@ def test_pauses_double_up_to_a_minute_and_are_spread():
 
 
 def test_exit_codes_nobody_knows_are_tried_again():
-    assert judge(99) is Judgement.RETRY
+    assert exit_code_meaning(99) is ExitCodeMeaning.RETRY
 
 
 @pytest.mark.parametrize("name", ["/etc/x", "../x.csv", "a/../../x", ""])
 def test_a_value_file_never_lies_elsewhere(tmp_path: Path, name):
-    wanted = Wanted(name="n", scenario="s", files={name: "k"}, connection=None, attempts=1)
+    wanted = ClaimedRun(name="n", scenario="s", files={name: "k"}, connection=None, attempts=1)
 
-    with pytest.raises(BadRow):
-        start_run(Claim(queue_id="q", epoch=1, owner="o"), wanted, tmp_path, program=["false"])
+    with pytest.raises(InvalidQueueRow):
+        start_attempt(QueueClaim(queue_id="q", epoch=1, owner="o"), wanted, tmp_path, program=["false"])
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+# --- the end of a pool -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("signals", "runs", "text"),
+    [
+        (1, 0, "stopping: no run is under way"),
+        (2, 0, "stopping: no run is under way"),
+        (1, 1, "1 run under way finishes first, within 300 s; press Ctrl-C again to queue it again"),
+        (1, 2, "2 runs under way finish first, within 300 s; press Ctrl-C again to queue them again"),
+        (2, 1, "1 run under way is ended and queued again; press Ctrl-C again to end at once"),
+        (2, 2, "2 runs under way are ended and queued again; press Ctrl-C again to end at once"),
+    ],
+)
+def test_a_pool_that_ends_says_what_it_waits_for(signals, runs, text):
+    assert leaving_text(signals, runs, 300.0).endswith(text)

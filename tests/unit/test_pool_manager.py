@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.cli.allowed import Allowed
+from loadgen.cli.allowed import HostPermissions
 from loadgen.cli.pool import runner as pool_runner
-from loadgen.cli.pool_job import runner_words
+from loadgen.cli.pool_job import runner_command
 from loadgen.clock import FakeClock
-from loadgen.control.run_claims import Claim, Wanted
-from loadgen.model.queue import Judging
-from orchestrator.pool import leash
-from orchestrator.pool.attempt import LOADGEN, RunProcess, start_run
-from orchestrator.pool.attend import attend
-from orchestrator.pool.child import RunnerChild
-from orchestrator.pool.decisions import MISSES_MAX, PING_S, PING_TIMEOUT_S, PoolRules
-from orchestrator.pool.manager import FAILURES_MAX, PoolFailed, PoolManager
-from orchestrator.pool.runner import RunnerState
+from loadgen.control.tables.run_queue_claims import ClaimedRun, QueueClaim
+from loadgen.model.queue import BaselineCheck
+from orchestrator.nightly import process_guard
+from orchestrator.nightly.attempt import LOADGEN_COMMAND, RunProcess, start_attempt
+from orchestrator.nightly.pool import FAILURES_MAX, PoolFailed, PoolManager
+from orchestrator.nightly.pool_size import MISSES_MAX, PING_S, PING_TIMEOUT_S, PoolRules
+from orchestrator.nightly.runner import RunnerState
+from orchestrator.nightly.runner_process import RunnerProcess
+from orchestrator.nightly.runner_protocol import serve_manager
 from tests.processes import PATIENCE_S, alive, wait_until
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
@@ -35,12 +35,12 @@ ANSWERS = [
     *PYTHON,
     f"import sys\nfor line in sys.stdin: print({STATE!r} if line == 'ping\\n' else 'what?', flush=True)",
 ]
-CLAIM = Claim(queue_id="q", epoch=1, owner="o")
+CLAIM = QueueClaim(queue_id="q", epoch=1, owner="o")
 
 
 @pytest.fixture
-def children(clock: FakeClock) -> Iterator[list[RunnerChild]]:
-    made: list[RunnerChild] = []
+def children(clock: FakeClock) -> Iterator[list[RunnerProcess]]:
+    made: list[RunnerProcess] = []
     yield made
     for child in made:
         child.close()
@@ -50,7 +50,7 @@ def children(clock: FakeClock) -> Iterator[list[RunnerChild]]:
 
 
 def test_a_runner_that_answers_tells_its_state(clock, children):
-    child = RunnerChild("a", ANSWERS, os.environ, clock)
+    child = RunnerProcess("a", ANSWERS, os.environ, clock)
     children.append(child)
 
     def answered() -> bool:
@@ -64,7 +64,7 @@ def test_a_runner_that_answers_tells_its_state(clock, children):
 
 
 def test_pings_that_are_not_answered_are_missed_one_by_one(clock, children):
-    child = RunnerChild("a", SILENT, os.environ, clock)
+    child = RunnerProcess("a", SILENT, os.environ, clock)
     children.append(child)
     misses = []
 
@@ -80,7 +80,7 @@ def test_pings_that_are_not_answered_are_missed_one_by_one(clock, children):
 
 
 def test_one_that_was_told_to_drain_counts_as_draining_before_it_says_so(clock, children):
-    child = RunnerChild("a", SILENT, os.environ, clock)
+    child = RunnerProcess("a", SILENT, os.environ, clock)
     children.append(child)
 
     child.drain()
@@ -92,8 +92,8 @@ def test_one_that_was_told_to_drain_counts_as_draining_before_it_says_so(clock, 
 
 
 def test_runners_that_end_before_they_begin_are_started_less_often_and_then_no_more(clock, children):
-    def start(name: str) -> RunnerChild:
-        child = RunnerChild(name, [*PYTHON, "import sys; sys.exit(3)"], os.environ, clock)
+    def start(name: str) -> RunnerProcess:
+        child = RunnerProcess(name, [*PYTHON, "import sys; sys.exit(3)"], os.environ, clock)
         children.append(child)
         return child
 
@@ -113,8 +113,8 @@ def test_runners_that_end_before_they_begin_are_started_less_often_and_then_no_m
 
 
 def test_a_runner_that_does_not_answer_is_killed_and_another_takes_its_place(clock, children):
-    def start(name: str) -> RunnerChild:
-        child = RunnerChild(name, SILENT, os.environ, clock)
+    def start(name: str) -> RunnerProcess:
+        child = RunnerProcess(name, SILENT, os.environ, clock)
         children.append(child)
         return child
 
@@ -143,21 +143,21 @@ def test_a_runner_understands_what_its_pool_passes_on(share):
         "program": None,
     }
 
-    allowed = Allowed(variables=frozenset({"HOOK"}), connections=frozenset({"prod", "embedded"}))
-    words = runner_words({**given, "share_warehouse": share}, allowed)
-    context = pool_runner.make_context("runner", words[len(LOADGEN) + 2 :])
+    allowed = HostPermissions(variables=frozenset({"HOOK"}), connections=frozenset({"prod", "embedded"}))
+    words = runner_command({**given, "share_warehouse": share}, allowed)
+    context = pool_runner.make_context("runner", words[len(LOADGEN_COMMAND) + 2 :])
 
     assert {name: context.params[name] for name in given} == given
     assert context.params["share_warehouse"] is share
-    assert Allowed.of_options(context.params) == allowed
+    assert HostPermissions.of_options(context.params) == allowed
 
 
 # --- runs behind a leash ---------------------------------------------------------------------------------------------
 
 
 def started(folder: Path, code: str, *, stop_s: float = PATIENCE_S) -> RunProcess:
-    wanted = Wanted(name="n", scenario="text", files={"a/b.csv": "k\r\n"}, connection="prod", attempts=1)
-    return start_run(CLAIM, wanted, folder, ["--share-warehouse"], program=[*PYTHON, code], stop_s=stop_s)
+    wanted = ClaimedRun(name="n", scenario="text", files={"a/b.csv": "k\r\n"}, connection="prod", attempts=1)
+    return start_attempt(CLAIM, wanted, folder, ["--share-warehouse"], program=[*PYTHON, code], stop_s=stop_s)
 
 
 def ended(process: RunProcess) -> None:
@@ -208,12 +208,12 @@ def test_why_a_run_failed_is_told_in_its_own_words(tmp_path, code, reason):
 
 @pytest.mark.parametrize("name", ["scenario.yaml", "./scenario.yaml", "stdout", "out/x.csv", "in/x.csv"])
 def test_whatever_a_value_file_is_called_nothing_is_overwritten(tmp_path, name):
-    wanted = Wanted(name="n", scenario="text", files={name: "values"}, connection=None, attempts=1)
+    wanted = ClaimedRun(name="n", scenario="text", files={name: "values"}, connection=None, attempts=1)
     code = (
         f"import json, os, sys; f = sys.argv[2]; v = os.path.join(os.path.dirname(f), {name!r})\n"
         "print(json.dumps({'exit_reason': open(f).read() + ' ' + open(v).read()})); sys.exit(10)"
     )
-    process = start_run(CLAIM, wanted, tmp_path, program=[*PYTHON, code])
+    process = start_attempt(CLAIM, wanted, tmp_path, program=[*PYTHON, code])
     ended(process)
     result = process.result()
     process.close()
@@ -228,9 +228,9 @@ def test_when_a_second_run_was_to_confirm_the_files_of_both_are_kept_and_the_one
         "for n in ('run-2', 'run-1'): os.mkdir(o + '/' + n)\n"
         'print(\'{"run_id": "run-2", "exit_reason": "worse"}\'); sys.exit(11)'
     )
-    judging = Judging(baseline="trend", confirm=True)
-    wanted = Wanted(name="n", scenario="text", files={}, connection=None, attempts=1, judging=judging)
-    process = start_run(CLAIM, wanted, tmp_path, program=[*PYTHON, code])
+    judging = BaselineCheck(baseline="trend", confirm=True)
+    wanted = ClaimedRun(name="n", scenario="text", files={}, connection=None, attempts=1, judging=judging)
+    process = start_attempt(CLAIM, wanted, tmp_path, program=[*PYTHON, code])
     ended(process)
     result = process.result()
     process.close()
@@ -273,6 +273,23 @@ def test_a_run_is_asked_to_end_and_then_ended(tmp_path, handler, stop_s, code):
     process.close()
 
 
+def test_a_run_that_is_hurried_gets_a_second_signal(tmp_path):
+    """The first makes a run drain, which may take a while; the second cancels its statements."""
+    waits_for_both = (
+        "signal.signal(signal.SIGTERM, lambda *_: None); signal.signal(signal.SIGINT, lambda *_: sys.exit(130))"
+    )
+    process = started(tmp_path, WAITS.format(waits_for_both).replace("signal.pause()", "while True: signal.pause()"))
+    wait_until(lambda: list(tmp_path.rglob("ready")), "it is ready")
+
+    process.stop()
+    process.hurry()
+    process.hurry()
+    ended(process)
+
+    assert process.result().exit_code == 130
+    process.close()
+
+
 def test_the_grace_of_a_run_passes_however_often_it_is_asked_to_end(tmp_path):
     ignores = WAITS.format("signal.signal(signal.SIGTERM, signal.SIG_IGN)")
     process = started(tmp_path, ignores, stop_s=0.2)
@@ -294,7 +311,8 @@ def test_a_run_ends_when_its_runner_is_killed(tmp_path):
     run = f"import os, signal\nopen({str(marks)!r}, 'w').write(str(os.getpid()) + chr(10))\nsignal.pause()"
     runner = (
         "import subprocess, sys, signal\n"
-        f"p = subprocess.Popen([sys.executable, '-I', '-S', {leash.__file__!r}, '5', sys.executable, '-c', {run!r}],"
+        f"p = subprocess.Popen([sys.executable, '-I', '-S', {process_guard.__file__!r}, '5', sys.executable,"
+        f" '-c', {run!r}],"
         " stdin=subprocess.PIPE, process_group=0)\nsignal.pause()"
     )
     killed = subprocess.Popen([*PYTHON, runner])
@@ -322,6 +340,9 @@ class Heard:
         if len(self.graces) == self._enough:
             self.done.set()
 
+    def hurry(self) -> None:
+        self.leave(0.0)
+
     def guard(self) -> None:
         self.guards += 1
 
@@ -344,7 +365,7 @@ def test_a_runner_leaves_when_it_is_told(said, received, graces):
     if not said:
         os.close(writing)
 
-    attend(heard, received, grace_s=9.0, reading=reading)  # type: ignore[arg-type]
+    serve_manager(heard, received, grace_s=9.0, reading=reading)  # type: ignore[arg-type]
 
     assert heard.graces == graces
     os.close(reading)
@@ -356,7 +377,10 @@ def test_a_ping_is_answered_with_the_state_and_pieces_of_lines_are_put_together(
     (reading, to_runner), (from_runner, writing) = os.pipe(), os.pipe()
     heard = Heard(1)
     thread = threading.Thread(
-        target=attend, args=(heard, []), kwargs={"grace_s": 1.0, "reading": reading, "writing": writing}, name="attend"
+        target=serve_manager,
+        args=(heard, []),
+        kwargs={"grace_s": 1.0, "reading": reading, "writing": writing},
+        name="attend",
     )
     thread.start()
     os.write(to_runner, b"pi")

@@ -12,10 +12,10 @@ import pytest
 
 from loadgen.cli.duration import duration_s
 from loadgen.cli.pool import run as pool_run
-from orchestrator.pool.attempt import STOP_S
-from orchestrator.pool.child import RunnerChild
-from orchestrator.pool.decisions import PoolRules
-from orchestrator.pool.manager import LEAVE_MARGIN_S, PoolManager
+from orchestrator.nightly.attempt import STOP_S
+from orchestrator.nightly.pool import LEAVE_MARGIN_S, PoolManager
+from orchestrator.nightly.pool_size import PoolRules
+from orchestrator.nightly.runner_process import RunnerProcess
 from tests.processes import ROOT, wait_until
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
@@ -23,8 +23,8 @@ SILENT = [*PYTHON, "import sys; sys.stdin.read()"]
 
 
 @pytest.fixture
-def children() -> Iterator[list[RunnerChild]]:
-    made: list[RunnerChild] = []
+def children() -> Iterator[list[RunnerProcess]]:
+    made: list[RunnerProcess] = []
     yield made
     for child in made:
         child.close()
@@ -33,10 +33,10 @@ def children() -> Iterator[list[RunnerChild]]:
 def test_a_start_that_fails_ends_no_pool_and_is_tried_less_and_less_often(clock, children):
     left, told = [OSError(11, "Resource temporarily unavailable")] * 20, list[str]()
 
-    def start(name: str) -> RunnerChild:
+    def start(name: str) -> RunnerProcess:
         if left:
             raise left.pop()
-        child = RunnerChild(name, SILENT, os.environ, clock)
+        child = RunnerProcess(name, SILENT, os.environ, clock)
         children.append(child)
         return child
 
@@ -59,8 +59,8 @@ def test_events_of_a_runner_are_told_with_its_name(clock, children):
     says = [*PYTHON, """print('{"told": "claimed orders-1"}', flush=True); import sys; sys.stdin.read()"""]
     told: list[str] = []
 
-    def start(name: str) -> RunnerChild:
-        child = RunnerChild(name, says, os.environ, clock)
+    def start(name: str) -> RunnerProcess:
+        child = RunnerProcess(name, says, os.environ, clock)
         children.append(child)
         return child
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.prepare_display import LINE_S, Lines, line
+from loadgen.cli.prepare_progress import LINE_S, ProgressLines, progress_line
 from loadgen.clock import FakeClock
-from loadgen.prepare.prepare import Progress, Step
+from loadgen.prepare.prepare import PreparationProgress, PreparationStep
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
@@ -108,18 +108,18 @@ def test_looking_for_the_command_imports_nothing_heavy():
 # --- lines -----------------------------------------------------------------------------------------------------------
 
 
-def filling(rows: int, table: str = "T") -> Progress:
-    return Progress(step=Step.FILLING, table=table, rows_there=rows, rows=1_000_000)
+def filling(rows: int, table: str = "T") -> PreparationProgress:
+    return PreparationProgress(step=PreparationStep.FILLING, table=table, rows_there=rows, rows=1_000_000)
 
 
 def test_a_line_says_how_far_it_is_and_how_long_it_takes():
-    assert line(filling(0), 0, 0.0) == "T: 0 of 1,000,000 rows"
-    assert line(filling(250_000), 50_000, 5.0) == "T: 250,000 of 1,000,000 rows, 10,000 rows/s, 75 s left"
+    assert progress_line(filling(0), 0, 0.0) == "T: 0 of 1,000,000 rows"
+    assert progress_line(filling(250_000), 50_000, 5.0) == "T: 250,000 of 1,000,000 rows, 10,000 rows/s, 75 s left"
 
 
 def test_lines_come_at_once_for_each_table_and_then_every_ten_seconds(capsys):
     clock = FakeClock()
-    lines = Lines(clock)
+    lines = ProgressLines(clock)
 
     for _ in range(25):
         lines.show(filling(round(clock.monotonic_ns() / 1e9 * 1000)))

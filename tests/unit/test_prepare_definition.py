@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from loadgen.errors import RunFailed
-from loadgen.prepare.definition import Definition, Marker, differences, is_ours, shown
 from loadgen.prepare.statements import count_rows, create_table
-from loadgen.prepare.survey import Tally, beginning
-from loadgen.snowflake.ident import Ident, QualifiedName
+from loadgen.prepare.table_definition import TableDefinition, TableMarker, differences, is_ours, shown
+from loadgen.prepare.table_survey import RowCounts, beginning
+from loadgen.snowflake.ident import Identifier, QualifiedName
 from tests.unit.scenario_builders import only_table
 
 TABLE = """
@@ -21,7 +21,7 @@ TABLE = """
 """
 
 
-def definition_of(table: str = TABLE, *, name: str = "T", seed: int = 1) -> Definition:
+def definition_of(table: str = TABLE, *, name: str = "T", seed: int = 1) -> TableDefinition:
     text = (
         f"version: 1\nname: x\nseed: {seed}\nprepare:\n  tables:\n    - name: {name}{table}"
         "workload: {statements: [{name: s, sql: SELECT 1}]}\n"
@@ -32,7 +32,7 @@ def definition_of(table: str = TABLE, *, name: str = "T", seed: int = 1) -> Defi
 def test_a_marker_is_read_back():
     marker = definition_of().marker
 
-    assert Marker.parse(marker.text) == marker
+    assert TableMarker.parse(marker.text) == marker
     assert marker.text.startswith("loadgen:prepare:1:")
     assert len(marker.text) < 120
 
@@ -45,8 +45,10 @@ def test_a_comment_without_the_marker_is_not_ours(comment):
 @pytest.mark.parametrize("comment", ["loadgen:prepare:2:x:y", "loadgen:prepare:1:only"])
 def test_a_marker_of_another_version_is_ours_and_differs(comment):
     assert is_ours(comment)
-    assert Marker.parse(comment) is None
-    assert differences(Marker.parse(comment), definition_of().marker) == ["it was made by another version of loadgen"]
+    assert TableMarker.parse(comment) is None
+    assert differences(TableMarker.parse(comment), definition_of().marker) == [
+        "it was made by another version of loadgen"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -97,14 +99,14 @@ def test_names_are_quoted_and_shown_plainly_where_they_can_be():
     definition = definition_of(name="""'"a "" ; --".t'""")
 
     assert '"a "" ; --"."T"' in create_table(definition)
-    assert shown(QualifiedName((Ident("D"), Ident("a b"), Ident("T")))) == 'D."a b".T'
+    assert shown(QualifiedName((Identifier("D"), Identifier("a b"), Identifier("T")))) == 'D."a b".T'
 
 
 # --- counting --------------------------------------------------------------------------------------------------------
 
 
-def tally(rows: int, different: int | None = None, first: int | None = None, last: int | None = None) -> Tally:
-    return Tally(rows=rows, different=rows if different is None else different, first=first, last=last)
+def tally(rows: int, different: int | None = None, first: int | None = None, last: int | None = None) -> RowCounts:
+    return RowCounts(rows=rows, different=rows if different is None else different, first=first, last=last)
 
 
 def test_only_the_prepared_rows_of_a_sequence_count():

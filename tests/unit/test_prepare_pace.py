@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from loadgen.prepare.pace import ROWS_MAX, ROWS_MIN, TARGET_S, Pace
+from loadgen.prepare.pace import ROWS_MAX, ROWS_MIN, TARGET_S, BatchSize
 
 
-def settled(rows_per_second: float, rows_max: int = ROWS_MAX) -> Pace:
-    pace = Pace.up_to(rows_max)
+def settled(rows_per_second: float, rows_max: int = ROWS_MAX) -> BatchSize:
+    pace = BatchSize.up_to(rows_max)
     for _ in range(20):
         pace = pace.after(pace.rows, pace.rows / rows_per_second)
     return pace
@@ -27,9 +27,9 @@ def test_a_slow_server_gets_no_fewer_than_the_fewest():
 
 
 def test_one_quick_answer_does_not_make_the_next_statement_huge():
-    assert Pace().after(1_000, 0.000001).rows == 4 * Pace().rows
+    assert BatchSize().after(1_000, 0.000001).rows == 4 * BatchSize().rows
 
 
 def test_after_a_failure_less_is_tried():
-    assert Pace(rows=40_000).slower().rows == 10_000
-    assert Pace(rows=ROWS_MIN).slower().rows == ROWS_MIN
+    assert BatchSize(rows=40_000).slower().rows == 10_000
+    assert BatchSize(rows=ROWS_MIN).slower().rows == ROWS_MIN

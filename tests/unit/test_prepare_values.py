@@ -21,16 +21,24 @@ from loadgen.model.workload import (
     Uuid,
     Zipfian,
 )
-from loadgen.prepare.definition import Definition
 from loadgen.prepare.rows import BOUND_VALUES_MAX, BoundRows, rows_per_statement_max
-from loadgen.prepare.sqlvalue import SIZE_MAX, TOO_SHORT, Draws, _chance_of_fewer, _digests_for, literal, sql_value
+from loadgen.prepare.sql_values import (
+    SIZE_MAX,
+    TOO_SHORT,
+    SqlRandom,
+    _chance_of_fewer,
+    _digests_for,
+    literal,
+    sql_value,
+)
+from loadgen.prepare.table_definition import TableDefinition
 from tests.unit.scenario_builders import only_table
 
-DRAWS = Draws(seed=7, table=5, column=2)
+DRAWS = SqlRandom(seed=7, table=5, column=2)
 EARLY, LATE = datetime(2026, 1, 1), datetime(2026, 1, 2)  # noqa: DTZ001  naive, as all moments of scenarios
 
 
-def definition_of(columns: str, *, kind: str = "hybrid", rows: int = 1000, name: str = "T") -> Definition:
+def definition_of(columns: str, *, kind: str = "hybrid", rows: int = 1000, name: str = "T") -> TableDefinition:
     table = f"{{name: {name}, type: {kind}, rows: {rows}, columns: [{columns}]}}"
     text = (
         f"version: 1\nname: x\nprepare: {{tables: [{table}]}}\nworkload: {{statements: [{{name: s, sql: SELECT 1}}]}}\n"
@@ -103,7 +111,7 @@ def test_what_has_no_faithful_sql_form_is_made_here(parameter: Parameter):
 
 
 def test_columns_and_draws_share_no_random_numbers():
-    other = Draws(seed=7, table=5, column=3)
+    other = SqlRandom(seed=7, table=5, column=3)
 
     assert len({DRAWS.message("0"), DRAWS.message("1"), other.message("0")}) == 3
     assert sql_value(Uuid(), DRAWS) != sql_value(Uuid(), other)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ConfigurationError
-from loadgen.snowflake.configfile import config_folder
-from loadgen.snowflake.lookup import find_profile
+from loadgen.snowflake.config_files import config_folder
+from loadgen.snowflake.profile_lookup import find_profile
 from tests.unit.profile_builders import PASSWORD, Home, section
 
 # --- which connection ------------------------------------------------------------------------------------------------
@@ -73,6 +73,17 @@ def test_no_connection_at_all_says_how_to_choose_one(home):
 
     assert "no connection was chosen" in str(caught.value)
     assert "-c" in caught.value.remedy
+
+
+def test_without_a_default_the_hint_names_the_embedded_server_too(home):
+    """The runs of the examples are there, and a file of connections does not change that."""
+    home.write("connections.toml", section("prod"))
+
+    with pytest.raises(ConfigurationError) as caught:
+        home.find()
+
+    assert "no connection was chosen" in str(caught.value)
+    assert "-c embedded" in caught.value.remedy
 
 
 # --- which value -----------------------------------------------------------------------------------------------------

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.connections import ConnectionTime
-from loadgen.metrics.result import WindowResult
-from loadgen.metrics.stalls import Stalls
+from loadgen.metrics.stalls import WindowStalls
+from loadgen.metrics.tally import StatementTally
+from loadgen.metrics.window import WindowResult
+from loadgen.model.threshold import parse_threshold
 from loadgen.report.delivered import (
     Delivered,
     Key,
@@ -21,8 +23,9 @@ from loadgen.report.delivered import (
     shortfalls,
 )
 from loadgen.report.verdict import check_threshold
-from loadgen.scenario.threshold import parse_check
-from orchestrator.results import delivered_steps
+from loadgen.scenario.read import parse_scenario
+from orchestrator.plan import plan_run
+from orchestrator.run_result import MeasuredWindows, delivered_load, delivered_steps
 from tests.unit.orchestrator_builders import merged, tally, window
 
 
@@ -181,7 +184,7 @@ def test_a_window_without_connection_time_has_delivered_nothing() -> None:
 
 
 def stepped(planned_ms: int, delivered_ms: int, *, opened_ms: int, step_id: int = 1) -> WindowResult:
-    stalls = Stalls(from_ms=opened_ms, until_ms=opened_ms + 10_000)
+    stalls = WindowStalls(from_ms=opened_ms, until_ms=opened_ms + 10_000)
     return replace(measured(planned_ms, delivered_ms, step_id=step_id), stalls=stalls, seconds=10.0)
 
 
@@ -243,35 +246,88 @@ def test_arrivals_that_nobody_sent_are_missing_and_those_that_found_all_busy_are
 
     assert delivered_arrivals({"w": [skipped]}, {("w", None): 100})["w", None] == Portion(planned=100, missing=10)
     assert delivered_arrivals({"w": [overloaded]}, {("w", None): 110})["w", None] == Portion(
-        planned=110, missing=13, overload=7
+        planned=110, missing=13, overload=7, unjudged=7
     )
 
 
-def test_overload_is_for_thresholds_to_judge_and_without_one_it_is_invalid() -> None:
-    portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, overload=11)}
+STAGES_OF_RATE = """
+version: 1
+name: overloaded
+connection: embedded
+target: {database: BENCH, schema: PUBLIC}
+workload: {statements: [{name: pay, sql: SELECT 1}, {name: look, sql: SELECT 2}]}
+load:
+  mode: rate
+  max_connections: 2
+  warmup: 0s
+  stages: [{duration: 10s, rate: 10/s}, {duration: 10s, rate: 10/s, name: peak}]
+"""
 
-    assert shortfalls(Delivered(portions=portions, open_loop=True, overload_is_judged=True)) == []
-    (said,) = shortfalls(Delivered(portions=portions, open_loop=True))
+
+@pytest.mark.parametrize(
+    ("thresholds", "unjudged"),
+    [
+        ("[]", [30, 40]),
+        ("[error_rate < 1%]", [30, 40]),  # an arrival that was not sent is no error
+        ("[errors < 1, qps > 1, lag_p99 < 1s, service_p95 < 1s, longest_stall < 1s, min < 1s]", [30, 40]),
+        ("[pay.p50 > 1ms]", [30, 40]),  # sets no limit
+        ("[max < 1h]", [0, 0]),
+        ("[p95 <= 200ms]", [0, 0]),
+        ("[avg < 1s]", [0, 0]),
+        ("[stage 1.p95 < 200ms]", [0, 40]),  # the overload of another stage
+        ("[stage 1.p95 < 200ms, peak.p50 < 1s]", [0, 0]),
+        ("[pay.p95 < 200ms]", [20, 20]),  # says nothing of `look`
+        ("[pay.p95 < 200ms, look.p99 < 1s]", [0, 0]),
+        ("[{check: p95 < 200ms, window: 5s}]", [0, 0]),
+        ("[{check: p95 < 200ms, window: 5s, after: 10s}]", [30, 40]),  # not from the beginning
+    ],
+)
+def test_only_limits_of_response_times_judge_the_arrivals_that_they_are_about(thresholds, unjudged) -> None:
+    scenario = parse_scenario(STAGES_OF_RATE + f"thresholds: {thresholds}", source="s", environ={}).scenario
+    windows = tuple(
+        replace(window({"pay": unsent(10 * number), "look": unsent(20)}), step_id=number, window_id=number)
+        for number in (1, 2)
+    )
+
+    delivered = delivered_load(
+        scenario, plan_run(scenario.load), MeasuredWindows(windows={"worker-0": windows}, gaps=()), until_s=None
+    )
+
+    assert [one.overload for one in delivered.windows.values()] == [30, 40]
+    assert [one.unjudged for one in delivered.windows.values()] == unjudged
+    assert any("no threshold limits" in reason for reason in shortfalls(delivered)) == any(unjudged)
+
+
+def unsent(count: int) -> StatementTally:
+    return tally((1.0,) * (50 - count), skipped=count, unsent_ms=(50.0,) * count)
+
+
+def test_overload_is_for_thresholds_to_judge_and_without_one_it_is_invalid() -> None:
+    judged: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, overload=11)}
+    unjudged: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, overload=11, unjudged=11)}
+
+    assert shortfalls(Delivered(portions=judged, open_loop=True)) == []
+    (said,) = shortfalls(Delivered(portions=unjudged, open_loop=True))
     assert said.startswith("11 of 1,000 arrivals were not sent, because every connection was executing")
     assert said.endswith("raise max_connections")
-    little: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, overload=10)}
+    little: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, overload=10, unjudged=10)}
     assert shortfalls(Delivered(portions=little, open_loop=True)) == []
 
 
 def test_what_waited_for_a_connection_in_vain_took_at_least_as_long_as_it_waited() -> None:
     found = merged({"s": tally((1.0,) * 90, skipped=10, unsent_ms=(500.0,) * 10)})
 
-    assert check_threshold(parse_check("p50 < 50ms"), found).passed
-    late = check_threshold(parse_check("p95 < 1s"), found)
+    assert check_threshold(parse_threshold("p50 < 50ms"), found).passed
+    late = check_threshold(parse_threshold("p95 < 1s"), found)
     assert not late.passed, "at least half a second, and nobody knows how much more"
     assert late.value == pytest.approx(500.0, rel=0.02)
-    assert check_threshold(parse_check("p95 > 400ms"), found).passed
+    assert check_threshold(parse_threshold("p95 > 400ms"), found).passed
 
 
 def test_missing_arrivals_are_named() -> None:
     portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, missing=60)}
 
-    assert shortfalls(Delivered(portions=portions, open_loop=True, overload_is_judged=True)) == [
+    assert shortfalls(Delivered(portions=portions, open_loop=True)) == [
         "delivered load was 94.0 % (940 of 1,000 arrivals) of the plan",
         "worker-0 delivered 94.0 % (940 of 1,000 arrivals) of its part",
     ]

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from loadgen.cli.run_record import events_of
-from loadgen.control.find_max_step_history import StepRecord
-from loadgen.control.run_control_events import PastEvent
+from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables.run_control_events import PastEvent
 from loadgen.model.event import (
-    EVERYBODY,
-    Address,
+    ALL_WORKERS,
     Command,
-    Planned,
-    Scope,
+    EventScope,
+    PlannedCommand,
+    Recipient,
     SetPhase,
     SetRunTarget,
     SetWorkerTarget,
@@ -23,14 +23,14 @@ from loadgen.model.event import (
     Stop,
 )
 from loadgen.model.run import Phase
-from loadgen.report.record import EventKind, RunEvent
-from loadgen.scenario.scenario import Stage
-from orchestrator.results import Gathered, stage_results, stage_starts
+from loadgen.results.records import EventKind, RunEvent
+from loadgen.scenario.model import LoadStage
+from orchestrator.run_result import MeasuredWindows, stage_results, stage_starts
 from tests.unit.orchestrator_builders import tally, window
 from tests.unit.report_builders import START
 
 
-def said(at_s: float, command: Command, address: Address = EVERYBODY) -> PastEvent:
+def said(at_s: float, command: Command, address: Recipient = ALL_WORKERS) -> PastEvent:
     return PastEvent(command=command, address=address, created_at=START + timedelta(seconds=at_s))
 
 
@@ -40,7 +40,7 @@ def moment(at_s: float) -> str:
 
 def target(at_s: float, worker: int, connections: int) -> PastEvent:
     command = SetWorkerTarget(target_connections=connections, effective_at=moment(at_s))
-    return said(0.0, command, Address(scope=Scope.WORKER, worker_id=f"worker-{worker}"))
+    return said(0.0, command, Recipient(scope=EventScope.WORKER, worker_id=f"worker-{worker}"))
 
 
 def stage(at_s: float, number: int | None) -> PastEvent:
@@ -88,10 +88,10 @@ def test_start_stop_and_levels_are_events_in_the_order_of_time() -> None:
 
 
 PLAN = (
-    Planned(at_ms=0, command=SetPhase(phase=Phase.WARMUP)),
-    Planned(at_ms=4_000, command=SetPhase(phase=Phase.MEASUREMENT, step_id=1, duration_ms=8_000.0)),
-    Planned(at_ms=12_000, command=SetRunTarget(total_connections=32)),
-    Planned(at_ms=12_000, command=SetPhase(phase=Phase.MEASUREMENT, step_id=2, duration_ms=12_000.0)),
+    PlannedCommand(at_ms=0, command=SetPhase(phase=Phase.WARMUP)),
+    PlannedCommand(at_ms=4_000, command=SetPhase(phase=Phase.MEASUREMENT, step_id=1, duration_ms=8_000.0)),
+    PlannedCommand(at_ms=12_000, command=SetRunTarget(total_connections=32)),
+    PlannedCommand(at_ms=12_000, command=SetPhase(phase=Phase.MEASUREMENT, step_id=2, duration_ms=12_000.0)),
 )
 
 
@@ -150,11 +150,11 @@ def test_stages_are_merged_over_workers_each_with_its_own_windows() -> None:
             for number, count in enumerate(counts, start=1)
         )
 
-    gathered = Gathered(windows={"worker-0": windows(100, 300), "worker-1": windows(100, 500)}, gaps=())
+    gathered = MeasuredWindows(windows={"worker-0": windows(100, 300), "worker-1": windows(100, 500)}, gaps=())
     levels = (
-        Stage(duration_s=4.0, connections=8),
-        Stage(duration_s=4.0, connections=32),
-        Stage(duration_s=4.0, connections=4),
+        LoadStage(duration_s=4.0, connections=8),
+        LoadStage(duration_s=4.0, connections=32),
+        LoadStage(duration_s=4.0, connections=4),
     )
     starts_s = stage_starts([stage(4.0, 1), stage(8.25, 2), stage(12.0, 3), stage(3.0, None)], START)
     first, second = stage_results(levels, gathered, starts_s)  # the third was announced, and never measured
@@ -164,8 +164,8 @@ def test_stages_are_merged_over_workers_each_with_its_own_windows() -> None:
 
 
 def test_a_stage_that_was_never_announced_is_none() -> None:
-    gathered = Gathered(windows={"worker-0": (window(step_id=1),)}, gaps=())
-    assert stage_results((Stage(duration_s=4.0, connections=8),), gathered, {}) == ()
+    gathered = MeasuredWindows(windows={"worker-0": (window(step_id=1),)}, gaps=())
+    assert stage_results((LoadStage(duration_s=4.0, connections=8),), gathered, {}) == ()
 
 
 def test_a_step_that_the_client_limited_is_neither_held_nor_broken():

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.log import printable
-from loadgen.report import figures
-from loadgen.report.html import report_html
+from loadgen.report import formatting
 from loadgen.report.html_spread import RANGES_MAX, range_counts, range_edges_ms
-from loadgen.report.record import Step
+from loadgen.report.run_page import report_html
 from loadgen.report.verdict import Checked
-from loadgen.scenario.scenario import Load, LoadMode
+from loadgen.results.records import FindMaxStepResult
+from loadgen.scenario.model import Load, LoadMode
 from tests.unit.metrics_builders import histogram
 from tests.unit.report_builders import HOSTILE_NAME, HOSTILE_TEXT, full, hostile, page, record, scenario, timeline
 
@@ -52,8 +52,8 @@ def test_every_number_is_that_of_the_summary_to_the_last_digit() -> None:
 def test_a_number_reads_as_it_does_in_every_other_file() -> None:
     run = record()
     read = page(run).data
-    assert (run.summary["latency_ms"]["p95"], figures.ms(run.summary["latency_ms"]["p95"])) in read
-    assert (run.summary["totals"]["qps"], figures.rate(run.summary["totals"]["qps"])) in read
+    assert (run.summary["latency_ms"]["p95"], formatting.ms(run.summary["latency_ms"]["p95"])) in read
+    assert (run.summary["totals"]["qps"], formatting.rate(run.summary["totals"]["qps"])) in read
 
 
 def test_whole_numbers_are_the_same_whether_a_table_returned_them_as_such() -> None:
@@ -87,7 +87,7 @@ def test_a_percentile_lies_between_its_bounds() -> None:
     assert bounds.low_ns is not None
     assert bounds.high_ns is not None
     assert bounds.low_ns / 1e6 < run.summary["latency_ms"]["p95"] < bounds.high_ns / 1e6
-    assert f"{figures.ms(bounds.low_ns / 1e6)} … {figures.ms(bounds.high_ns / 1e6)}" in page(run).words
+    assert f"{formatting.ms(bounds.low_ns / 1e6)} … {formatting.ms(bounds.high_ns / 1e6)}" in page(run).words
 
 
 def test_what_is_missing_is_said_and_not_drawn() -> None:
@@ -121,7 +121,7 @@ def test_the_servers_times_are_shown_with_their_coverage() -> None:
 
 def test_a_search_shows_its_answer_and_every_step() -> None:
     steps = tuple(
-        Step(number=number, target=4 * number, succeeded=100, failed=0, qps=100.0 * number,
+        FindMaxStepResult(number=number, target=4 * number, succeeded=100, failed=0, qps=100.0 * number,
              latency_ms={"p50": 5.0, "p95": 9.0, "p99": None},
              error_rate=0.0, queue_seen=False, reason="why",
              outcome="STABLE" if number < 3 else "DEGRADED")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.report import figures
+from loadgen.report import formatting
 from loadgen.report.markdown import report_markdown
 from loadgen.report.verdict import Checked
 from tests.unit.report_builders import hostile, record, stages
@@ -17,7 +17,7 @@ def test_verdict_thresholds_totals_and_times_are_there() -> None:
     assert text.startswith("## ✅ `orders-mix`: PASSED\n")
     assert "| ✅ met | `p95 < 50ms` | 29.12 ms |" in text
     assert "| **400.0** | 4,004 | 4,000 | 4 | 0 | 0 | 0.10 % |" in text
-    assert " | ".join(figures.time_of(latency, name) for name in figures.TIMES) in text
+    assert " | ".join(formatting.time_of(latency, name) for name in formatting.TIMES) in text
     assert "| `look` | 2,000 | 2 | 200.0 |" in text
 
 

@@ -8,27 +8,27 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.test_results import ResultRow
-from loadgen.metrics.interval import Measured
-from loadgen.model.sessions import SessionCounts
-from loadgen.report.html import report_html
+from loadgen.control.tables.test_results import ResultRow
+from loadgen.metrics.interval import MeasuredCounts
+from loadgen.model.sessions import UserSessionCounts
 from loadgen.report.markdown import report_markdown
+from loadgen.report.run_page import report_html
 from loadgen.report.summary import in_order
 from loadgen.report.text import summary_text
-from loadgen.scenario.scenario import Affinity, Sessions
+from loadgen.scenario.model import SessionAffinity, UserSessionSettings
 from loadgen.worker.rows import result_row
-from orchestrator.results import session_counts
+from orchestrator.run_result import session_counts
 from tests.unit.report_builders import record, scenario
 from tests.unit.worker_builders import ME
 
-COUNTS = SessionCounts(created=1_234, expired=34)
+COUNTS = UserSessionCounts(created=1_234, expired=34)
 MOMENT = datetime(2026, 11, 15, 2)  # noqa: DTZ001  as the tables have it
 
 
-def row(sessions: SessionCounts | None) -> ResultRow:
+def row(sessions: UserSessionCounts | None) -> ResultRow:
     return result_row(
         [],
-        Measured(),
+        MeasuredCounts(),
         ME,
         sessions=sessions,
         test_id="t",
@@ -39,9 +39,9 @@ def row(sessions: SessionCounts | None) -> ResultRow:
 
 
 def test_counts_of_all_workers_are_added() -> None:
-    told = [row(SessionCounts(created=5, expired=2)), row(SessionCounts(created=7)), row(None)]
+    told = [row(UserSessionCounts(created=5, expired=2)), row(UserSessionCounts(created=7)), row(None)]
 
-    assert session_counts(told) == SessionCounts(created=12, expired=2)
+    assert session_counts(told) == UserSessionCounts(created=12, expired=2)
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,15 @@ def test_counts_of_all_workers_are_added() -> None:
 def test_what_does_not_add_up_is_not_counted(said: str) -> None:
     broken = ResultRow(**{**{name: getattr(row(None), name) for name in ResultRow.__slots__}, "summary": said})
 
-    assert session_counts([broken, row(SessionCounts(created=1))]) == SessionCounts(created=1)
+    assert session_counts([broken, row(UserSessionCounts(created=1))]) == UserSessionCounts(created=1)
 
 
 def shown(**facts: Any) -> tuple[str, str, str]:
     run = record(
         facts=facts,
-        scenario=scenario(sessions=Sessions(count=2_000, affinity=Affinity.STRICT, metadata={"team": "<b>"})),
+        scenario=scenario(
+            sessions=UserSessionSettings(count=2_000, affinity=SessionAffinity.STRICT, metadata={"team": "<b>"})
+        ),
     )
     return summary_text(run.summary), report_markdown(run), report_html(run)
 

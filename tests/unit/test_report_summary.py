@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.connections import Logins
+from loadgen.metrics.connections import LoginCounts
 from loadgen.model.workload import StatementKind
 from loadgen.report.client_health import ClientHealth
 from loadgen.report.delivered import Delivered, Portion
@@ -113,6 +113,7 @@ SCHEMA: dict[str, Any] = {
         "wakeup_mean_ms": float,
         "wakeup_p99_ms": float,
         "gap_percent": float,
+        "paused_percent": float,
         "others_cores": float,
         "overhead_ms": type(None),
         "saturated": bool,
@@ -141,7 +142,12 @@ def facts(**more: Any) -> RunFacts:
         "invalid": (),
         "checked": (Checked(check="p95 < 50ms", value=19.5, passed=True),),
         "client": ClientHealth(
-            cpu_percent_of_core=12.5, wakeup_mean_ms=0.1, wakeup_p99_ms=0.25, gap_percent=0.0, others_cores=0.5
+            cpu_percent_of_core=12.5,
+            wakeup_mean_ms=0.1,
+            wakeup_p99_ms=0.25,
+            gap_percent=0.0,
+            paused_percent=0.0,
+            others_cores=0.5,
         ),
         "workers": (
             WorkerResult(
@@ -158,7 +164,7 @@ def facts(**more: Any) -> RunFacts:
         "stages": stages(),
         "delivered": Delivered(portions={("worker-0", 1): Portion(planned=10_000, missing=7)}),
         "logins": {
-            **Logins(opened=8, refused=1).counts(),
+            **LoginCounts(opened=8, refused=1).counts(),
             "last_refused": [
                 {"worker_id": "worker-0", "at": "2026-11-15T02:00:07.000Z", "second": 7, "code": 390_144, "text": "no"}
             ],

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from loadgen.report.svg import (
     Axis,
-    Band,
     Chart,
-    Dot,
-    Limit,
-    Line,
-    Mark,
+    ChartBand,
+    ChartDot,
+    ChartLimit,
+    ChartLine,
+    ChartMarker,
     clock,
     lanes_for,
     linear_axis,
@@ -37,7 +37,7 @@ def chart(**more: object) -> Chart:
         "description": "it rose",
         "x": time_axis(10.0),
         "y": linear_axis(100.0),
-        "lines": (Line(name="done", css="s1", points=((0.0, 0.0), (5.0, 50.0), (10.0, 100.0))),),
+        "lines": (ChartLine(name="done", css="s1", points=((0.0, 0.0), (5.0, 50.0), (10.0, 100.0))),),
     }
     return Chart(**(known | more))  # type: ignore[arg-type]
 
@@ -65,20 +65,20 @@ def test_a_line_is_where_its_values_are() -> None:
 
 def test_what_is_not_known_is_a_gap_and_not_a_zero() -> None:
     points = ((0.0, 1.0), (1.0, 2.0), (2.0, None), (3.0, 4.0), (4.0, 5.0), (5.0, None), (6.0, 7.0))
-    picture = drawn(lines=(Line(name="a", css="s1", points=points),))
+    picture = drawn(lines=(ChartLine(name="a", css="s1", points=points),))
     assert len([path for path in picture.iter("path") if path.get("class") == "line s1"]) == 2
     assert len(list(picture.iter("circle"))) == 1  # a single value between two gaps still shows
 
 
 def test_names_of_lines_do_not_lie_on_each_other() -> None:
-    lines = tuple(Line(name=name, css="s1", points=((0.0, 50.0), (10.0, 50.0))) for name in ("a", "b", "c", "d"))
+    lines = tuple(ChartLine(name=name, css="s1", points=((0.0, 50.0), (10.0, 50.0))) for name in ("a", "b", "c", "d"))
     names = [text for text in drawn(lines=lines).iter("text") if "name" in (text.get("class") or "")]
     heights = sorted(float(name.get("y") or 0) for name in names)
     assert all(below - above >= 13 for above, below in pairwise(heights))
 
 
 def test_a_limit_is_a_line_at_its_value_with_its_words() -> None:
-    picture = drawn(limits=(Limit(value=50.0, label="p95 &lt; 50ms", css="missed"),))
+    picture = drawn(limits=(ChartLimit(value=50.0, label="p95 &lt; 50ms", css="missed"),))
     (line,) = [line for line in picture.iter("line") if line.get("class") == "limit missed"]
     assert float(line.get("y1") or 0) == float(line.get("y2") or 0) == chart().py(50.0)
     (label,) = [text for text in picture.iter("text") if text.text == "p95 < 50ms"]
@@ -86,14 +86,14 @@ def test_a_limit_is_a_line_at_its_value_with_its_words() -> None:
 
 
 def test_a_limit_beyond_the_axis_is_told_and_not_drawn() -> None:
-    picture = drawn(limits=(Limit(value=5_000.0, label="far"), Limit(value=6_000.0, label="further")))
+    picture = drawn(limits=(ChartLimit(value=5_000.0, label="far"), ChartLimit(value=6_000.0, label="further")))
     assert not [line for line in picture.iter("line") if "limit" in (line.get("class") or "")]
     labels = [text for text in picture.iter("text") if (text.text or "").startswith("↑ ")]
     assert [label.text for label in labels] == ["↑ far", "↑ further"]
     assert float(labels[1].get("y") or 0) - float(labels[0].get("y") or 0) >= 13
 
 
-def labels_of(marks: tuple[Mark, ...], lanes: int) -> list[tuple[str | None, float, float]]:
+def labels_of(marks: tuple[ChartMarker, ...], lanes: int) -> list[tuple[str | None, float, float]]:
     picture = drawn(marks=marks, lanes=lanes)
     return [
         (text.text, float(text.get("x") or 0), float(text.get("y") or 0))
@@ -103,7 +103,7 @@ def labels_of(marks: tuple[Mark, ...], lanes: int) -> list[tuple[str | None, flo
 
 
 def test_labels_of_marks_do_not_lie_on_each_other_and_every_mark_says_what_it_is() -> None:
-    marks = tuple(Mark(at=at, label=f"event {at}", title=f"told {at}") for at in (1.0, 1.1, 1.2, 1.3, 6.0))
+    marks = tuple(ChartMarker(at=at, label=f"event {at}", title=f"told {at}") for at in (1.0, 1.1, 1.2, 1.3, 6.0))
     assert lanes_for(marks, time_axis(10.0), 960, most=3) == 3
     assert lanes_for(marks[-1:], time_axis(10.0), 960, most=3) == 1
     labels = labels_of(marks, lanes=3)
@@ -114,8 +114,8 @@ def test_labels_of_marks_do_not_lie_on_each_other_and_every_mark_says_what_it_is
 
 
 def test_colour_is_not_the_only_difference_between_held_and_not() -> None:
-    dots = (Dot(x=1.0, y=1.0, css="s3", label="held"), Dot(x=2.0, y=2.0, css="s2", label="not", cross=True))
-    picture = drawn(lines=(), dots=dots, bands=(Band(start=0.0, end=2.0, label="warm-up", css="warmup"),))
+    dots = (ChartDot(x=1.0, y=1.0, css="s3", label="held"), ChartDot(x=2.0, y=2.0, css="s2", label="not", cross=True))
+    picture = drawn(lines=(), dots=dots, bands=(ChartBand(start=0.0, end=2.0, label="warm-up", css="warmup"),))
     assert [dot.get("class") for dot in picture.iter("circle")] == ["dot s3"]
     assert [cross.get("class") for cross in picture.iter("path")] == ["cross s2"]
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from loadgen.metrics.connections import Logins, Reopened
+from loadgen.metrics.connections import LoginCounts, ReconnectReason
 from loadgen.report.client_health import ClientHealth
 from loadgen.report.delivered import Delivered, Key, Portion
 from loadgen.report.summary import RunFacts, summarize
-from loadgen.report.text import STATEMENTS_MAX, Line, columns, summary_lines, summary_text, wrapped
+from loadgen.report.text import STATEMENTS_MAX, TextLine, columns, summary_lines, summary_text, wrapped
 from loadgen.report.verdict import Checked
 from tests.unit.metrics_builders import statement
 from tests.unit.orchestrator_builders import merged, tally
@@ -95,8 +95,8 @@ def test_a_summary_of_an_earlier_version_has_neither_stages_nor_statements_of_er
 def test_delivered_load_and_logins_are_told_where_there_is_something_to_tell() -> None:
     portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=10_000, missing=15)}
     refusal = {"worker_id": "worker-0", "at": "…", "second": 12.5, "code": 390_144, "text": f"no {HOSTILE}"}
-    quiet = {**Logins(opened=8).counts(), "last_refused": []}
-    logins = Logins(opened=20, reopened={Reopened.MAX_AGE: 10, Reopened.SESSION_LOST: 2}, refused=3)
+    quiet = {**LoginCounts(opened=8).counts(), "last_refused": []}
+    logins = LoginCounts(opened=20, reopened={ReconnectReason.MAX_AGE: 10, ReconnectReason.SESSION_LOST: 2}, refused=3)
     busy = {**logins.counts(), "last_refused": [refusal]}
 
     said = text(delivered=Delivered(portions=portions), logins=quiet).splitlines()
@@ -123,6 +123,16 @@ def test_what_was_noticed_of_the_whole_run_is_told_after_the_verdict() -> None:
     assert said[1] == "  warning: the warehouse was shared"
     assert said[2].startswith("  warning: ")
     assert "\x1b" not in said[2]
+
+
+def test_a_threshold_with_too_few_samples_is_neither_met_nor_missed() -> None:
+    few = Checked(check="p99 < 50ms", value=None, passed=False, undecided=True, too_few="too few samples for p99 …")
+    at_most = Checked(check="p999 < 1s", value=40.0, passed=True, at_most=True)
+
+    lines = text(checked=(few, at_most), invalid=(few.too_few,))
+
+    assert "?    p99 < 50ms: too few samples" in lines
+    assert "ok   p999 < 1s: measured ≤ 40.00 ms" in lines
 
 
 def test_thresholds_are_in_the_unit_of_their_limit() -> None:
@@ -309,14 +319,14 @@ def test_a_narrow_terminal_keeps_the_columns_that_matter() -> None:
 
 
 def test_a_line_is_cut_between_words_and_goes_on_below_its_text() -> None:
-    line = Line("  invalid: one two three four", "invalid:", "yellow", indent=11)
+    line = TextLine("  invalid: one two three four", "invalid:", "yellow", indent=11)
 
     assert [(piece.text, piece.mark) for piece in wrapped(line, 18)] == [
         ("  invalid: one two", "invalid:"),
         ("           three", ""),
         ("           four", ""),
     ]
-    assert [piece.text for piece in wrapped(Line("files: /a/path/that/is/longer", indent=8), 20)] == [
+    assert [piece.text for piece in wrapped(TextLine("files: /a/path/that/is/longer", indent=8), 20)] == [
         "files:",
         "        /a/path/that/is/longer",
     ]

@@ -9,16 +9,16 @@ from datetime import timedelta
 import click
 import pytest
 
-from loadgen.cli.run_job import Now
-from loadgen.cli.run_lines import RunLines, line_of
-from loadgen.cli.run_screen import RunDisplay, look_of
+from loadgen.cli.run_job import JobStatus
+from loadgen.cli.run_lines import RunLines, status_line
+from loadgen.cli.run_screen import RunDisplay, display_snapshot
 from loadgen.clock import FakeClock
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
-from loadgen.tui.look import WorkerState
-from loadgen.tui.view import Filling, LogLine
-from orchestrator.crew import Health
-from orchestrator.tick import Tick
+from loadgen.tui.screen_state import LogEntry, TableProgress
+from loadgen.tui.snapshot import WorkerDisplayState
+from orchestrator.run_snapshot import RunSnapshot
+from orchestrator.worker_health import WorkerHealth
 from tests.unit.orchestrator_builders import view
 from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, MOMENT, NOW_S, STALE, WARMUP, run_row, scenario
 
@@ -31,21 +31,33 @@ def clock() -> FakeClock:
 
 
 def test_a_line_has_everything_in_one_order():
-    assert line_of(MEASUREMENT, NOW_S) == (
+    assert status_line(MEASUREMENT, NOW_S) == (
         "20261115-0200-nightly-7f3a RUNNING MEASUREMENT 01:42 of 05:00, 4 of 4 workers, 64 of 64 connections, "
         "812/s of 800/s, p50 41.2 p95 77.4 p99 121 ms, 17 of 82017 failed (0.021 %), client CPU 14 %"
     )
-    assert "no news for 12 s" in line_of(STALE, NOW_S)
-    assert "step 5: 35 connections" in line_of(FIND_MAX, NOW_S)
+    assert "no news for 12 s" in status_line(STALE, NOW_S)
+    assert "step 5: 35 connections" in status_line(FIND_MAX, NOW_S)
+
+
+def test_a_line_without_a_rate_says_none():
+    assert MEASUREMENT.recent is not None
+    line = status_line(replace(MEASUREMENT, recent=replace(MEASUREMENT.recent, qps=None)), NOW_S)
+
+    assert "64 of 64 connections, p50 41.2 " in line
+    assert "/s" not in line
 
 
 def test_before_the_run_a_line_says_what_is_done():
     preparing = replace(
-        WARMUP, status="", run_id=None, doing="preparing tables", filling=Filling(table="T", rows_there=5, rows=5_000)
+        WARMUP,
+        status="",
+        run_id=None,
+        doing="preparing tables",
+        filling=TableProgress(table="T", rows_there=5, rows=5_000),
     )
 
-    assert line_of(preparing, NOW_S) == "preparing tables: T 5 of 5,000 rows"
-    assert line_of(replace(preparing, filling=None, doing="starting workers", run_id="r"), NOW_S) == (
+    assert status_line(preparing, NOW_S) == "preparing tables: T 5 of 5,000 rows"
+    assert status_line(replace(preparing, filling=None, doing="starting workers", run_id="r"), NOW_S) == (
         "starting workers of run r"
     )
 
@@ -70,8 +82,8 @@ def test_a_change_of_phase_and_each_event_is_told_at_once_and_once(clock, capsys
     lines = RunLines(clock, quiet=False)
     lines.show(replace(WARMUP, log=()))
     capsys.readouterr()
-    died = LogLine(moment=MOMENT + timedelta(seconds=9), text="worker-3 was killed by signal 9", bad=True)
-    state = LogLine(moment=MOMENT, text="RUNNING MEASUREMENT")
+    died = LogEntry(moment=MOMENT + timedelta(seconds=9), text="worker-3 was killed by signal 9", bad=True)
+    state = LogEntry(moment=MOMENT, text="RUNNING MEASUREMENT")
 
     for _ in range(3):
         lines.show(replace(MEASUREMENT, log=(state, died)))
@@ -120,15 +132,15 @@ def test_a_reader_that_left_is_no_reason_to_end_the_run(clock, monkeypatch):
 def test_a_phase_without_an_end_counts_up():
     cooling = replace(MEASUREMENT, status="STOPPING", phase=Phase.COOLDOWN, since_s=NOW_S - 3, until_s=None)
 
-    assert "STOPPING COOLDOWN 00:03, " in line_of(cooling, NOW_S)
+    assert "STOPPING COOLDOWN 00:03, " in status_line(cooling, NOW_S)
 
 
 def test_the_last_line_of_a_run_is_its_verdict(clock, capsys):
     display = RunDisplay(scenario(), clock, quiet=False)
-    display.show(Now(doing="connecting"))
-    display.show(Now(doing="starting workers", run_id="r1"))
-    tick = Tick(run=run_row(run_id="r1"), crew=(view(),), elapsed_s=12.0, ends_s=70.0, measures_s=10.0)
-    display.show(Now(doing="RUNNING", run_id="r1", tick=tick))
+    display.show(JobStatus(doing="connecting"))
+    display.show(JobStatus(doing="starting workers", run_id="r1"))
+    tick = RunSnapshot(run=run_row(run_id="r1"), crew=(view(),), elapsed_s=12.0, ends_s=70.0, measures_s=10.0)
+    display.show(JobStatus(doing="RUNNING", run_id="r1", tick=tick))
     display.say("stopping")
     display.close()
     display.verdict({"run_id": "r1", "verdict": "failed", "exit_code": 10, "exit_reason": "not met: p95 < 1ms"})
@@ -146,18 +158,18 @@ def test_the_last_line_of_a_run_is_its_verdict(clock, capsys):
 @pytest.mark.parametrize(
     ("health", "status", "state"),
     [
-        (Health.ALIVE, WorkerStatus.STARTING, WorkerState.STARTING),
-        (Health.ALIVE, WorkerStatus.DRAINING, WorkerState.DRAINING),
-        (Health.STALE, WorkerStatus.RUNNING, WorkerState.STALE),
-        (Health.DEAD, WorkerStatus.RUNNING, WorkerState.DEAD),
-        (Health.DONE, WorkerStatus.COMPLETED, WorkerState.DONE),
-        (Health.MISSING, None, WorkerState.MISSING),
+        (WorkerHealth.ALIVE, WorkerStatus.STARTING, WorkerDisplayState.STARTING),
+        (WorkerHealth.ALIVE, WorkerStatus.DRAINING, WorkerDisplayState.DRAINING),
+        (WorkerHealth.STALE, WorkerStatus.RUNNING, WorkerDisplayState.STALE),
+        (WorkerHealth.DEAD, WorkerStatus.RUNNING, WorkerDisplayState.DEAD),
+        (WorkerHealth.DONE, WorkerStatus.COMPLETED, WorkerDisplayState.DONE),
+        (WorkerHealth.MISSING, None, WorkerDisplayState.MISSING),
     ],
 )
 def test_what_a_leader_thinks_of_a_worker_comes_before_what_it_said(health, status, state):
-    tick = Tick(run=run_row(), crew=(view(health, status),), elapsed_s=None, ends_s=None, measures_s=0.0)
+    tick = RunSnapshot(run=run_row(), crew=(view(health, status),), elapsed_s=None, ends_s=None, measures_s=0.0)
 
-    (worker,) = look_of(tick, 1.0, MOMENT).workers
+    (worker,) = display_snapshot(tick, 1.0, MOMENT).workers
 
     assert worker.state is state
-    assert bool(worker.why) == (state is WorkerState.DEAD)
+    assert bool(worker.why) == (state is WorkerDisplayState.DEAD)

@@ -12,12 +12,12 @@ import pytest
 
 from loadgen.cli import run_view, runs
 from loadgen.cli.main import cli, main
-from loadgen.cli.run_view import Look, as_json, as_lines, outcome
-from loadgen.cli.stop import Asked, _as_json, _as_text
-from loadgen.cli.who import who
-from loadgen.control.run_leases import Holder
-from loadgen.control.run_status import Run, RunFigures
-from loadgen.control.test_logs import LogRow
+from loadgen.cli.run_view import RunDetails, as_json, as_lines, outcome
+from loadgen.cli.stop import StopRequest, _as_json, _as_text
+from loadgen.cli.who import user_and_host
+from loadgen.control.tables.run_leases import LeaseHolder
+from loadgen.control.tables.run_status import Run, RunFigures
+from loadgen.control.tables.test_logs import LogRow
 from loadgen.model.run import RunStatus
 from tests.processes import ROOT
 from tests.unit.run_builders import RUN, T0, WORKER
@@ -25,8 +25,8 @@ from tests.unit.run_builders import RUN, T0, WORKER
 ENDED = replace(
     RUN, status=RunStatus.FAILED, end_time=T0 + timedelta(seconds=75), reason="a\x1b[31m reason", verdict="error"
 )
-HOLDER = Holder(epoch=1, owner="build-7:4711:abc", remaining_ms=20_000)
-LOOK = Look(run=RUN, holder=HOLDER, workers=(WORKER,), now=T0 + timedelta(seconds=65))
+HOLDER = LeaseHolder(epoch=1, owner="build-7:4711:abc", remaining_ms=20_000)
+LOOK = RunDetails(run=RUN, holder=HOLDER, workers=(WORKER,), now=T0 + timedelta(seconds=65))
 QUICKSTART = str(ROOT / "examples" / "quickstart.yaml")
 COMMANDS = [["status"], ["stop"], *(["runs", name] for name in ("list", "show", "logs", "recover", "prune"))]
 
@@ -110,7 +110,7 @@ def test_wrong_usage_is_exit_code_2_in_text_and_json(words, capsys):
 # --- what is shown ---------------------------------------------------------------------------------------------------
 
 
-def as_text(seen: Look, width: int | None = None) -> str:
+def as_text(seen: RunDetails, width: int | None = None) -> str:
     return "\n".join(line.text for line in as_lines(seen, width, result=True))
 
 
@@ -240,19 +240,19 @@ def test_a_line_of_the_log_is_safe_to_print():
     ("asked", "said"),
     [
         (
-            Asked(run=replace(RUN, status=RunStatus.CANCELLING, reason="by me"), by_us=True, holder=HOLDER),
+            StopRequest(run=replace(RUN, status=RunStatus.CANCELLING, reason="by me"), by_us=True, holder=HOLDER),
             f"run {RUN.run_id} was asked to end: CANCELLING, by me\nits `loadgen run` ends with exit code 130",
         ),
         (
-            Asked(run=replace(RUN, status=RunStatus.CANCELLING, reason="by her"), by_us=False, holder=HOLDER),
+            StopRequest(run=replace(RUN, status=RunStatus.CANCELLING, reason="by her"), by_us=False, holder=HOLDER),
             f"run {RUN.run_id} is ending already: CANCELLING, by her\nits `loadgen run` ends with exit code 130",
         ),
         (
-            Asked(run=replace(RUN, status=RunStatus.CANCELLING, reason="by me"), by_us=True, holder=None),
+            StopRequest(run=replace(RUN, status=RunStatus.CANCELLING, reason="by me"), by_us=True, holder=None),
             f"run {RUN.run_id} was asked to end: CANCELLING, by me\n"
             "nobody leads it: its workers end by themselves, then `loadgen runs recover` ends the run",
         ),
-        (Asked(run=ENDED, by_us=False, holder=None), f"nothing to stop: run {RUN.run_id} is FAILED"),
+        (StopRequest(run=ENDED, by_us=False, holder=None), f"nothing to stop: run {RUN.run_id} is FAILED"),
     ],
     ids=["asked", "ending", "not led", "ended"],
 )
@@ -262,7 +262,7 @@ def test_what_stop_says(asked, said):
 
 
 def test_who_has_a_name_and_a_machine():
-    name, _, machine = who().partition(" on ")
+    name, _, machine = user_and_host().partition(" on ")
 
     assert name
     assert machine

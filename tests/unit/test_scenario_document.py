@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from loadgen.scenario.document import BYTES_MAX, compose, read_text
-from loadgen.scenario.problem import Mark, Problem, ScenarioProblems
+from loadgen.scenario.problem import Problem, ScenarioProblems, SourcePosition
 from loadgen.scenario.read import read_scenario
 from loadgen.scenario.scalar import resolve
 
@@ -30,8 +30,8 @@ def test_every_value_and_every_key_knows_its_place():
 
     assert duration is not None
     assert connections is not None
-    assert (duration.mark, duration.node.mark) == (Mark(3, 8), Mark(3, 18))
-    assert (connections.mark, connections.node.mark) == (Mark(5, 3), Mark(5, 18))
+    assert (duration.mark, duration.node.mark) == (SourcePosition(3, 8), SourcePosition(3, 18))
+    assert (connections.mark, connections.node.mark) == (SourcePosition(5, 3), SourcePosition(5, 18))
     assert connections.node.value == 8
 
 
@@ -122,8 +122,17 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path):
     assert "is not UTF-8 text: line 2 has the byte 0xe9" in str(latin)
     assert isinstance(missing, Problem)
     assert "No such file" in str(missing)
+    assert "Is a directory; name a scenario in it" in str(read_text(tmp_path))
     assert isinstance(read_text(tmp_path), Problem)
     assert read_text(tmp_path / "bom.yaml") == "version: 1\n"
+
+
+def test_the_hint_of_a_file_that_cannot_be_read_names_no_lines(tmp_path):
+    with pytest.raises(ScenarioProblems) as missing:
+        read_scenario(tmp_path / "none.yaml", environ={})
+
+    assert str(missing.value) == f"{tmp_path}/none.yaml cannot be read: No such file or directory"
+    assert missing.value.remedy == "`loadgen init` writes a scenario to start from."
 
 
 @pytest.mark.parametrize(

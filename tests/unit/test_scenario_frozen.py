@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import ConfigurationError
-from loadgen.model.split import share
-from loadgen.scenario.codec import BadConfig
+from loadgen.model.split import worker_share
+from loadgen.scenario.codec import InvalidStoredScenario
 from loadgen.scenario.frozen import FROZEN_VERSION, freeze, frozen_config, secrets_in, template_id, thaw
+from loadgen.scenario.model import WorkerProfile
 from loadgen.scenario.problem import ScenarioProblems
-from loadgen.scenario.read import parse_scenario, settled_text
-from loadgen.scenario.scenario import Profile
+from loadgen.scenario.read import parse_scenario, portable_text
 from loadgen.scenario.workers import with_workers, workers_of
 from loadgen.workload import split
 from tests.unit.test_scenario_fuzz import ENVIRON, RELAXED, damaged, scenario_data
@@ -207,7 +207,7 @@ ODD = "a: b # c\n\"'{[\\ ${no} $${no} \x7f\x9f\u2028 😀"
 
 def test_a_scenario_means_the_same_on_a_machine_with_other_variables():
     loaded = parse_scenario(ELSEWHERE, source="f.yaml", environ=HERE | {"ODD": ODD})
-    text = settled_text(loaded)
+    text = portable_text(loaded)
 
     for secret in ("s3cret-s3cret", "s3cret-hook"):
         assert secret not in text
@@ -228,7 +228,7 @@ def test_a_scenario_means_the_same_on_a_machine_with_other_variables():
 def test_a_scenario_without_variables_is_kept_as_it_was_written():
     text = TEXT.replace("${WHO}", "me").replace("${WH}", "W").replace("${PIN}", "p").replace("${N}", "8")
 
-    assert settled_text(parse_scenario(text, source="f.yaml", environ={})) == text
+    assert portable_text(parse_scenario(text, source="f.yaml", environ={})) == text
 
 
 @settings(RELAXED, max_examples=60)
@@ -239,7 +239,7 @@ def test_whatever_a_scenario_says_it_says_elsewhere(data):
     except ScenarioProblems:
         return
 
-    assert parse_scenario(settled_text(loaded), source="g.yaml", environ={}).scenario == loaded.scenario
+    assert parse_scenario(portable_text(loaded), source="g.yaml", environ={}).scenario == loaded.scenario
 
 
 def test_a_default_that_was_used_is_stored_as_the_value():
@@ -261,7 +261,7 @@ def test_the_template_id_ignores_what_names_a_scenario_and_nothing_else():
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "{", "{}", '{"frozen_version": 2}', "[" * 100_000])
 def test_what_is_no_stored_scenario_is_refused(text):
-    with pytest.raises(BadConfig):
+    with pytest.raises(InvalidStoredScenario):
         thaw(text, {})
 
 
@@ -288,12 +288,12 @@ def test_workers_are_settled_before_freezing():
     assert with_workers(scenario, cores=64).load.workers == 3
     assert workers_of(dataclasses.replace(scenario.load, connections=1), cores=8) == 1
     assert workers_of(dataclasses.replace(scenario.load, per_worker_connections=15), cores=8) == 4
-    assert workers_of(dataclasses.replace(scenario.load, profile=Profile.PROCESS, connections=7), cores=2) == 7
+    assert workers_of(dataclasses.replace(scenario.load, profile=WorkerProfile.PROCESS, connections=7), cores=2) == 7
 
 
 @given(st.integers(0, 10_000), st.integers(1, 100))
 def test_the_plan_splits_as_the_workload_does(total, workers):
-    assert tuple(share(total, worker, workers) for worker in range(workers)) == split.shares(total, workers)
+    assert tuple(worker_share(total, worker, workers) for worker in range(workers)) == split.shares(total, workers)
 
 
 def test_reading_a_stored_scenario_needs_no_yaml_reader():

@@ -14,17 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import RunFailed
-from loadgen.model.workload import Place
+from loadgen.model.workload import ClientPosition
 from loadgen.scenario.frozen import freeze, template_id, thaw
+from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.scenario.plan import plan
 from loadgen.scenario.plan_text import plan_data, plan_text
 from loadgen.scenario.problem import Problem, ScenarioProblems
-from loadgen.scenario.read import Loaded, parse_scenario
-from loadgen.scenario.scenario import LoadMode, Scenario
+from loadgen.scenario.read import LoadedScenario, parse_scenario
 from loadgen.scenario.workers import with_workers
 from loadgen.workload.arrivals import window_schedules
-from loadgen.workload.draw import Drawer
-from loadgen.workload.memory import Memory
+from loadgen.workload.draw import StatementStream
+from loadgen.workload.memory import RememberedValues
 from loadgen.workload.pools import Pool
 from loadgen.workload.split import places
 
@@ -203,7 +203,7 @@ def check_problems(problems: tuple[Problem, ...]) -> None:
     assert all(str(problem).startswith("fuzz.yaml") and problem.what for problem in problems)
 
 
-def read(text: str) -> Loaded | None:
+def read(text: str) -> LoadedScenario | None:
     """The scenario, or None when it has problems, all of which can be told."""
     try:
         loaded = parse_scenario(text, source="fuzz.yaml", environ=ENVIRON)
@@ -226,25 +226,25 @@ def check_draws(scenario: Scenario) -> None:
     pools = {pool.name: Pool(pool.name, (1, 2, 3)) for pool in scenario.pools}
     for worker in {0, workers - 1}:
         for place in places(worker, workers, load.connections)[-1:] if scenario.sessions.count else ():
-            memory = Memory(scenario.workload, place, pools, users=3)
+            memory = RememberedValues(scenario.workload, place, pools, users=3)
             assert 0 <= memory.user(5) < 3
             with contextlib.suppress(RunFailed):
                 memory.values(2, 1)
         if load.mode is LoadMode.RATE:
-            place = Place(worker=worker, workers=workers)
-            drawer = Drawer(scenario.workload, place, pools, open_loop=True)
+            place = ClientPosition(worker=worker, workers=workers)
+            drawer = StatementStream(scenario.workload, place, pools, open_loop=True)
             schedules = window_schedules(load, worker=worker, workers=workers, seed=scenario.workload.seed)
             for schedule in (schedule for schedule in schedules if schedule.end > schedule.first):
                 assert 0.0 <= schedule.due_s(schedule.end - 1) <= schedule.duration_s
                 draw(drawer, schedule.end - 1)
             continue
         for place in places(worker, workers, load.connections)[-1:]:
-            drawer = Drawer(scenario.workload, place, pools)
+            drawer = StatementStream(scenario.workload, place, pools)
             for k in range(4):
                 draw(drawer, k)
 
 
-def draw(drawer: Drawer, k: int) -> None:
+def draw(drawer: StatementStream, k: int) -> None:
     with contextlib.suppress(RunFailed):  # a sharded sequence may have given all its keys
         drawer.draw(k)
 

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from loadgen.rules.find_max import find_max_cap
-from loadgen.rules.find_max_step import FindMax
+from loadgen.rules.find_max_step import FindMaxSettings
 from loadgen.scenario.frozen import freeze, thaw
-from loadgen.scenario.plan import Plan, plan
+from loadgen.scenario.plan import ScenarioPlan, plan
 from loadgen.scenario.plan_text import plan_data, plan_text
 from loadgen.scenario.read import parse_scenario
 from loadgen.workload.arrivals import window_schedules
@@ -70,7 +70,7 @@ Every value and where it comes from
 """  # noqa: E501 - a line of output is as long as it is
 
 
-def made(text=TEXT, overrides=(), cores=2) -> Plan:
+def made(text=TEXT, overrides=(), cores=2) -> ScenarioPlan:
     return plan(
         parse_scenario(text, source="f.yaml", overrides=overrides, environ={"WHERE": "prod", "UNUSED": "1"}),
         cores=cores,
@@ -161,12 +161,12 @@ def test_a_search_has_a_cap_on_steps_and_time():
 @pytest.mark.parametrize(
     ("config", "levels", "clear", "repeats"),
     [
-        (FindMax(start=4, increment=4, maximum=12, refine=False), (4, 8, 12), 3 + 2, 6),
-        (FindMax(start=4, increment=4, maximum=12), (4, 8, 12), 3 + 2 + 2, 6),
-        (FindMax(start=5, maximum=5), (5,), 1 + 2, 6),
-        (FindMax(start=5, increment=10, maximum=20), (5, 15, 20), 3 + 2 + 4, 6),
-        (FindMax(start=40, increment=2, maximum=42), (40, 42), 2 + 2 + 1, 6),
-        (FindMax(start=1, increment=1, maximum=8), (1, 2, 3, 4, 5, 6, 7, 8), 8 + 2, 8),
+        (FindMaxSettings(start=4, increment=4, maximum=12, refine=False), (4, 8, 12), 3 + 2, 6),
+        (FindMaxSettings(start=4, increment=4, maximum=12), (4, 8, 12), 3 + 2 + 2, 6),
+        (FindMaxSettings(start=5, maximum=5), (5,), 1 + 2, 6),
+        (FindMaxSettings(start=5, increment=10, maximum=20), (5, 15, 20), 3 + 2 + 4, 6),
+        (FindMaxSettings(start=40, increment=2, maximum=42), (40, 42), 2 + 2 + 1, 6),
+        (FindMaxSettings(start=1, increment=1, maximum=8), (1, 2, 3, 4, 5, 6, 7, 8), 8 + 2, 8),
     ],
 )
 def test_the_cap_counts_climbing_confirming_bisecting_and_repeats(config, levels, clear, repeats):
@@ -188,6 +188,7 @@ def test_the_plan_is_data_too():
         ("[]", "concurrency", ["error_rate < 5%"]),
         ("[p95 < 1s, a.errors == 0]", "rate, rate: 10/s", ["p95 < 1s", "a.errors == 0", "error_rate < 5%"]),
         ("[error_rate <= 100%]", "concurrency", ["error_rate <= 100%"]),
+        ("[error_rate < 5%]", "concurrency", ["error_rate < 5%"]),
         ("[errors < 10]", "concurrency", ["errors < 10"]),
         ("[]", "find_max", []),
     ],
@@ -198,7 +199,7 @@ def test_errors_of_all_statements_are_judged_by_default(thresholds, mode, judged
 
     assert [one.check.text for one in scenario.judged_thresholds] == judged
     said = [line for line in made(text).summary if "default error_rate" in line]
-    assert bool(said) == ("error_rate < 5%" in judged)
+    assert bool(said) == ("error_rate < 5%" in judged and "error_rate" not in thresholds)
     assert thaw(freeze(scenario), {}).judged_thresholds == scenario.judged_thresholds
 
 

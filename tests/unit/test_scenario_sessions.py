@@ -7,9 +7,9 @@ import pytest
 from loadgen.errors import ScenarioInvalid
 from loadgen.model.workload import Remembered, Uniform
 from loadgen.scenario.frozen import freeze, frozen_config, template_id, thaw
+from loadgen.scenario.model import SessionAffinity, UserSessionSettings
 from loadgen.scenario.plan import plan
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.scenario import Affinity, Sessions
 from loadgen.scenario.workers import with_workers
 from tests.unit.scenario_builders import problems, read
 
@@ -39,8 +39,8 @@ def test_sessions_and_their_statements_are_read():
 
     scenario = read(text(section))
 
-    assert scenario.sessions == Sessions(
-        count=1_000, affinity=Affinity.STRICT, ttl_s=600.0, max=2_000, metadata={"team": "checkout"}
+    assert scenario.sessions == UserSessionSettings(
+        count=1_000, affinity=SessionAffinity.STRICT, ttl_s=600.0, max=2_000, metadata={"team": "checkout"}
     )
     assert [statement.session for statement in scenario.workload.statements] == [True, True]
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.embedded.service_time import parse_service_time
-from loadgen.scenario.name import canonical, is_name, is_qualified_name
+from loadgen.identifiers import canonical, is_name, is_qualified_name
+from loadgen.model.sql_text import preparation_refusal, shape_of, workload_refusal
 from loadgen.scenario.service_time import check_service_time
-from loadgen.scenario.sql import preparation_refusal, refusal, shape_of
-from loadgen.snowflake.ident import BadIdentifier, Ident, QualifiedName
+from loadgen.snowflake.ident import Identifier, InvalidIdentifier, QualifiedName
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from loadgen.snowflake.ident import BadIdentifier, Ident, QualifiedName
 )
 def test_binds_are_counted_outside_of_texts_names_and_comments(sql, binds):
     assert shape_of(sql).binds == binds
-    assert refusal(shape_of(sql)) is None
+    assert workload_refusal(shape_of(sql)) is None
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_verb_is_the_first_word(sql, verb):
     ],
 )
 def test_what_is_no_statement_of_a_workload_is_refused(sql, words):
-    wrong = refusal(shape_of(sql))
+    wrong = workload_refusal(shape_of(sql))
 
     assert wrong is not None
     assert words in wrong[0]
@@ -92,7 +92,7 @@ def test_what_is_no_statement_of_a_workload_is_refused(sql, words):
     "sql", ["INSERT INTO T VALUES (1)", "MERGE INTO T USING S ON 1=1", "CALL P(?)", "delete from t"]
 )
 def test_statements_that_read_or_write_are_taken(sql):
-    assert refusal(shape_of(sql)) is None
+    assert workload_refusal(shape_of(sql)) is None
 
 
 def test_preparation_may_define_but_not_change_the_session():
@@ -103,10 +103,10 @@ def test_preparation_may_define_but_not_change_the_session():
 
 @given(st.text(st.sampled_from(list("aZ_$9 \"'.;-\n\0é"))) | st.text(max_size=300))
 def test_a_name_is_what_the_connections_take_for_one(text):
-    for accepted, parse in ((is_name(text), Ident.parse), (is_qualified_name(text), QualifiedName.parse)):
+    for accepted, parse in ((is_name(text), Identifier.parse), (is_qualified_name(text), QualifiedName.parse)):
         try:
             sql = parse(text).sql
-        except BadIdentifier:
+        except InvalidIdentifier:
             assert not accepted
         else:
             assert accepted

@@ -6,6 +6,7 @@ from datetime import datetime
 
 import pytest
 
+from loadgen.model.threshold import Operator, ThresholdMetric, parse_threshold
 from loadgen.model.workload import (
     Choice,
     Hotspot,
@@ -29,21 +30,20 @@ from loadgen.model.workload import (
     Uuid,
     Zipfian,
 )
-from loadgen.rules.find_max_step import FindMax
-from loadgen.scenario.scenario import (
-    Column,
-    Control,
-    Embedded,
-    Enrichment,
+from loadgen.rules.find_max_step import FindMaxSettings
+from loadgen.scenario.model import (
+    ColumnSpec,
+    ControlPlaneSettings,
+    EmbeddedSettings,
+    EnrichmentMode,
     FilePool,
     Load,
     LoadMode,
+    LoadStage,
     QueryPool,
-    Stage,
-    Table,
+    TableSpec,
     TableType,
 )
-from loadgen.scenario.threshold import Metric, Operator, parse_check
 from tests.unit.scenario_builders import MINIMAL, read
 
 EVERY_GENERATOR = """\
@@ -189,22 +189,22 @@ def test_sections_become_typed_values():
     )
 
     assert scenario.prepare.tables == (
-        Table(
+        TableSpec(
             name="T",
             type=TableType.HYBRID,
             rows=100_000,
-            columns=(Column(name="ID", type="INT", primary_key=True, generate=Sequence()),),
+            columns=(ColumnSpec(name="ID", type="INT", primary_key=True, generate=Sequence()),),
             indexes=(("ID",),),
         ),
     )
     assert scenario.load == Load(
         connections=64,
         duration_s=180.0,
-        stages=(Stage(duration_s=60.0, connections=16), Stage(duration_s=120.0, connections=64, ramp_s=10.0)),
+        stages=(LoadStage(duration_s=60.0, connections=16), LoadStage(duration_s=120.0, connections=64, ramp_s=10.0)),
     )
-    assert scenario.enrichment is Enrichment.OFF
-    assert scenario.control == Control(connection="embedded")
-    assert scenario.embedded == Embedded(slots=4)
+    assert scenario.enrichment is EnrichmentMode.OFF
+    assert scenario.control == ControlPlaneSettings(connection="embedded")
+    assert scenario.embedded == EmbeddedSettings(slots=4)
 
 
 def test_writing_every_default_out_changes_nothing():
@@ -216,9 +216,9 @@ def test_each_mode_has_its_ceiling_and_levels():
     search = read(MINIMAL + "load: {mode: find_max, find_max: {maximum: 40, step: 5s}}\n").load
 
     assert (rate.connections, rate.rate_per_second) == (12, 1.5)
-    assert rate.levels == (Stage(duration_s=10.0, rate_per_second=1.5),)
+    assert rate.levels == (LoadStage(duration_s=10.0, rate_per_second=1.5),)
     assert (search.mode, search.connections, search.duration_s) == (LoadMode.FIND_MAX, 40, None)
-    assert search.find_max == FindMax(maximum=40, step_s=5.0)
+    assert search.find_max == FindMaxSettings(maximum=40, step_s=5.0)
     assert search.levels == ()
 
 
@@ -249,22 +249,22 @@ def test_the_kind_of_a_statement_is_read_from_its_sql():
 @pytest.mark.parametrize(
     ("text", "statement", "metric", "operator", "limit"),
     [
-        ("p95 < 50ms", None, Metric.P95, Operator.LT, 50.0),
-        ("p999<=1.5s", None, Metric.P999, Operator.LE, 1500.0),
-        ("pay.p99 > 100us", "pay", Metric.P99, Operator.GT, 0.1),
-        ("a.b.c.max >= 1m", "a.b.c", Metric.MAX, Operator.GE, 60_000.0),
-        ("</script><b>x.p50 < 1ms", "</script><b>x", Metric.P50, Operator.LT, 1.0),
-        ("error_rate < 0.5%", None, Metric.ERROR_RATE, Operator.LT, 0.005),
-        ("qps > 1.5k", None, Metric.QPS, Operator.GT, 1500.0),
-        ("qps > 90/m", None, Metric.QPS, Operator.GT, 1.5),
-        ("errors == 0", None, Metric.ERRORS, Operator.EQ, 0.0),
-        ("queries >= 10k", None, Metric.QUERIES, Operator.GE, 10_000.0),
-        ("lag_p99 < 5ms", None, Metric.LAG_P99, Operator.LT, 5.0),
-        ("service_p95 < 5ms", None, Metric.SERVICE_P95, Operator.LT, 5.0),
+        ("p95 < 50ms", None, ThresholdMetric.P95, Operator.LT, 50.0),
+        ("p999<=1.5s", None, ThresholdMetric.P999, Operator.LE, 1500.0),
+        ("pay.p99 > 100us", "pay", ThresholdMetric.P99, Operator.GT, 0.1),
+        ("a.b.c.max >= 1m", "a.b.c", ThresholdMetric.MAX, Operator.GE, 60_000.0),
+        ("</script><b>x.p50 < 1ms", "</script><b>x", ThresholdMetric.P50, Operator.LT, 1.0),
+        ("error_rate < 0.5%", None, ThresholdMetric.ERROR_RATE, Operator.LT, 0.005),
+        ("qps > 1.5k", None, ThresholdMetric.QPS, Operator.GT, 1500.0),
+        ("qps > 90/m", None, ThresholdMetric.QPS, Operator.GT, 1.5),
+        ("errors == 0", None, ThresholdMetric.ERRORS, Operator.EQ, 0.0),
+        ("queries >= 10k", None, ThresholdMetric.QUERIES, Operator.GE, 10_000.0),
+        ("lag_p99 < 5ms", None, ThresholdMetric.LAG_P99, Operator.LT, 5.0),
+        ("service_p95 < 5ms", None, ThresholdMetric.SERVICE_P95, Operator.LT, 5.0),
     ],
 )
 def test_thresholds_are_read(text, statement, metric, operator, limit):
-    check = parse_check(text)
+    check = parse_threshold(text)
 
     assert (check.statement, check.metric, check.operator, check.limit) == (statement, metric, operator, limit)
     assert check.text == text
@@ -279,4 +279,4 @@ def test_thresholds_are_read(text, statement, metric, operator, limit):
 )
 def test_what_is_no_threshold_is_refused(text):
     with pytest.raises(ValueError):
-        parse_check(text)
+        parse_threshold(text)

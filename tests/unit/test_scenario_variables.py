@@ -16,7 +16,7 @@ from loadgen.scenario.plan import plan
 from loadgen.scenario.plan_text import plan_text
 from loadgen.scenario.problem import ScenarioProblems
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.template import FromEnvironment
+from loadgen.scenario.template import EnvironmentText
 from tests.unit.scenario_builders import MINIMAL, problems, read
 
 # --- variables of the environment ------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_a_variable_with_a_secret_name_is_masked_in_logs():
 
 
 def test_texts_of_the_environment_are_texts_wherever_they_go():
-    text = FromEnvironment("value", "${NAME}", "v")
+    text = EnvironmentText("value", "${NAME}", "v")
 
     for same in (text, copy.deepcopy(text), pickle.loads(pickle.dumps(text))):
         assert same == "value"

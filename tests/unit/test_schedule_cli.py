@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.schedule_print import LIMIT_S, crontab, program, systemd_units
+from loadgen.cli.schedule_units import LIMIT_S, crontab, program, systemd_units
 from loadgen.cli.schedule_view import (
     as_json,
     as_text,
@@ -23,15 +23,15 @@ from loadgen.cli.schedule_view import (
     ticked_as_text,
     upcoming_text,
 )
-from loadgen.control.schedule_fires import FireRow
-from loadgen.control.schedules import ScheduleRow
+from loadgen.control.tables.schedule_fires import FireRow
+from loadgen.control.tables.schedules import ScheduleRow
 from loadgen.model.cron import parse_cron
-from loadgen.model.queue import Judging, QueueStatus
+from loadgen.model.queue import BaselineCheck, QueueStatus
 from loadgen.model.schedule import FireOutcome
-from orchestrator.scheduler import Complaint, Fired, Ticked
+from orchestrator.nightly.scheduler import FireResult, ScheduleFailure, SchedulerPass
 
 NOW = datetime(2026, 11, 16, 6, 0, tzinfo=UTC)
-JUDGING = Judging(baseline="trend", confirm=True)
+JUDGING = BaselineCheck(baseline="trend", confirm=True)
 NIGHTLY = ScheduleRow(
     schedule_id="4711",
     name="nightly",
@@ -90,7 +90,7 @@ ADD = ["schedule", "add", "nightly", "examples/quickstart.yaml", "--cron", "0 2 
         ([*ADD, "--max-catchup", "501"], "--max-catchup", "--help"),
         ([*ADD, "--max-catchup", "3"], "--overlap skip lets one through", "--overlap queue"),
         ([*ADD, "--max-catchup", "-1"], "--max-catchup", "--help"),
-        (["schedule", "add", "nightly", "nowhere.yaml", "--cron", "0 2 * * *"], "nowhere.yaml", "loadgen validate"),
+        (["schedule", "add", "nightly", "nowhere.yaml", "--cron", "0 2 * * *"], "nowhere.yaml", "loadgen init"),
         (["schedule", "add", "nightly", "examples/quickstart.yaml"], "--cron", "--help"),
         (["schedule", "next", "-n", "0"], "-n", "--help"),
         (["schedule", "print"], "what shall be printed", "--cron or --systemd"),
@@ -177,7 +177,7 @@ def test_a_schedule_is_shown_with_what_became_of_its_fires():
     assert queued == "2026-11-16 01:00:00 QUEUED orders-7f3a COMPLETED 10 20261116-0130-orders-7f3a"
     assert skipped == "2026-11-15 01:00:00 SKIPPED - - - -"
     assert as_text(NIGHTLY, JUDGING, (), NOW).endswith("it has not come due yet")
-    assert "it will not fire" in as_text(BAD, Judging(), (), NOW)
+    assert "it will not fire" in as_text(BAD, BaselineCheck(), (), NOW)
 
 
 def test_json_says_the_same():
@@ -209,10 +209,10 @@ def test_next_fires_are_in_the_zone_and_in_utc():
 
 
 def test_what_a_tick_did_is_told():
-    done = Ticked(
+    done = SchedulerPass(
         schedules=2,
-        fired=(Fired(schedule="nightly", at=NOW, outcome=FireOutcome.QUEUED, queue_id="orders-7f3a"),),
-        complaints=(Complaint(schedule="bad", reason="no", is_new=True),),
+        fired=(FireResult(schedule="nightly", at=NOW, outcome=FireOutcome.QUEUED, queue_id="orders-7f3a"),),
+        complaints=(ScheduleFailure(schedule="bad", reason="no", is_new=True),),
         more=True,
     )
 
@@ -220,6 +220,6 @@ def test_what_a_tick_did_is_told():
         "2026-11-16 06:00:00 UTC  QUEUED   nightly  orders-7f3a",
         "more is due than one tick may do: tick again",
     ]
-    assert ticked_as_text(Ticked(schedules=2)) == "nothing is due (2 schedules)"
+    assert ticked_as_text(SchedulerPass(schedules=2)) == "nothing is due (2 schedules)"
     assert ticked_as_json(done)["complaints"] == [{"schedule": "bad", "reason": "no"}]
     assert ticked_as_json(done)["fired"][0]["fire_at"] == "2026-11-16T06:00:00Z"

@@ -20,15 +20,15 @@ from loadgen.model.schedule import (
     GRACE,
     MAX_CATCHUP,
     MISSED_RECORDED_MAX,
-    Fire,
     FireOutcome,
     Overlap,
     Schedule,
-    due,
+    ScheduleFire,
+    due_fires,
     fire_key,
 )
 from loadgen.snowflake.failure import Failure
-from orchestrator.scheduler import Ticked, keep_ticking, tick
+from orchestrator.nightly.scheduler import SchedulerPass, fire_due_schedules, run_scheduler
 from tests.control_plane import patience
 from tests.unit.schedule_tables import NEW_YEAR, ZONES, Died, Row, Tables, Wire, at
 
@@ -42,17 +42,17 @@ def schedule(expression: str = "0 2 * * *", *, settled: str, catchup: int = 1, o
     return Schedule(cron=parse_cron(expression), max_catchup=catchup, overlap=Overlap(overlap), settled=at(settled))
 
 
-def outcomes(fires: tuple[Fire, ...]) -> list[str]:
+def outcomes(fires: tuple[ScheduleFire, ...]) -> list[str]:
     return [f"{fire.at:%d %H:%M} {fire.outcome}" for fire in fires]
 
 
 def test_a_fire_on_time_needs_no_catching_up():
     nightly = schedule(settled="2026-05-01 02:00", catchup=0)
 
-    assert due(nightly, at("2026-05-02 01:59:59"), busy=False) == ()
-    assert outcomes(due(nightly, at("2026-05-02 02:00:00"), busy=False)) == ["02 02:00 DUE"]
-    assert outcomes(due(nightly, at("2026-05-02 02:01:59"), busy=False)) == ["02 02:00 DUE"]
-    assert outcomes(due(nightly, at("2026-05-02 02:02:00"), busy=False)) == ["02 02:00 MISSED"]
+    assert due_fires(nightly, at("2026-05-02 01:59:59"), busy=False) == ()
+    assert outcomes(due_fires(nightly, at("2026-05-02 02:00:00"), busy=False)) == ["02 02:00 DUE"]
+    assert outcomes(due_fires(nightly, at("2026-05-02 02:01:59"), busy=False)) == ["02 02:00 DUE"]
+    assert outcomes(due_fires(nightly, at("2026-05-02 02:02:00"), busy=False)) == ["02 02:00 MISSED"]
 
 
 @pytest.mark.parametrize(
@@ -66,20 +66,20 @@ def test_a_fire_on_time_needs_no_catching_up():
 def test_missed_fires_are_caught_up_with_from_the_newest(catchup, expected):
     nightly = schedule(settled="2026-05-01 02:00", catchup=catchup)
 
-    assert outcomes(due(nightly, at("2026-05-05 02:00:30"), busy=False)) == expected
+    assert outcomes(due_fires(nightly, at("2026-05-05 02:00:30"), busy=False)) == expected
 
 
 def test_while_a_run_has_not_ended_fires_are_skipped():
     nightly = schedule(settled="2026-05-01 02:00", overlap="skip")
 
-    assert outcomes(due(nightly, at("2026-05-02 02:00"), busy=True)) == ["02 02:00 SKIPPED"]
-    assert outcomes(due(nightly, at("2026-05-03 02:00"), busy=False)) == ["03 02:00 DUE", "02 02:00 SKIPPED"]
+    assert outcomes(due_fires(nightly, at("2026-05-02 02:00"), busy=True)) == ["02 02:00 SKIPPED"]
+    assert outcomes(due_fires(nightly, at("2026-05-03 02:00"), busy=False)) == ["03 02:00 DUE", "02 02:00 SKIPPED"]
 
 
 def test_a_long_absence_is_settled_at_once():
     every_second = schedule("* * * * * *", settled="2025-05-01 00:00", catchup=MAX_CATCHUP)
 
-    fires = due(every_second, at("2026-05-01 00:00"), busy=False)
+    fires = due_fires(every_second, at("2026-05-01 00:00"), busy=False)
 
     counts = {outcome: sum(fire.outcome is outcome for fire in fires) for outcome in FireOutcome}
     assert counts[FireOutcome.DUE] == GRACE.total_seconds() + MAX_CATCHUP
@@ -140,7 +140,7 @@ def test_a_year_with_downtime_and_clocks_that_jump_is_as_the_policy_says(express
 
     for now in ticks:
         tables.now = naive(now)
-        tick(Wire(tables).session, patience())
+        fire_due_schedules(Wire(tables).session, patience())
 
     assert tables.runs("a") == sorted(map(naive, plain_model(fires, ticks, max_catchup)))
     assert {entry.outcome for entry in tables.fires.values()} <= {"QUEUED", "MISSED"}
@@ -166,7 +166,7 @@ def tick_or_die(tables: Tables, *, dies_at: int | None, other_at: int | None = N
             raise Died
 
     try:
-        tick(Wire(tables, before).session, patience())
+        fire_due_schedules(Wire(tables, before).session, patience())
     except Died:
         return False
     return True
@@ -234,7 +234,7 @@ def nightly_tables(overlap: str = "skip", **more: Row) -> Tables:
 def test_a_bad_schedule_says_why_and_stops_no_other(bad):
     tables = nightly_tables(**{"0": bad})  # it comes first
 
-    done = tick(Wire(tables).session, patience())
+    done = fire_due_schedules(Wire(tables).session, patience())
 
     assert [fired.schedule for fired in done.fired] == ["name of a"]
     # A row that cannot be read at all is known by its id.
@@ -251,7 +251,7 @@ def test_when_the_control_plane_is_away_no_schedule_is_blamed():
             raise away
 
     with pytest.raises(ControlFailed):
-        tick(Wire(tables, before).session, patience())
+        fire_due_schedules(Wire(tables, before).session, patience())
     assert tables.schedules["a"].reason is None
 
 
@@ -260,8 +260,8 @@ def test_a_tick_does_so_much_and_the_next_goes_on():
     rows = {f"{number:03}": Row("0 2 * * *", "UTC", 2, "queue", then) for number in range(250)}
     tables = Tables(datetime(2026, 5, 3, 2), rows)  # noqa: DTZ001
 
-    first = tick(Wire(tables).session, patience(), fires_max=300)
-    second = tick(Wire(tables).session, patience(), fires_max=300)
+    first = fire_due_schedules(Wire(tables).session, patience(), fires_max=300)
+    second = fire_due_schedules(Wire(tables).session, patience(), fires_max=300)
 
     assert (len(first.fired), first.more) == (300, True)
     assert (len(second.fired), second.more) == (250 * 3 - 300 - 150, True)
@@ -279,7 +279,7 @@ def test_a_loop_ticks_until_it_is_told_to_stop_whatever_happens():
         if clock.now_ns > 12e9:
             stop.set()
 
-    keep_ticking(Wire(tables, before).session, stop, clock=clock)
+    run_scheduler(Wire(tables, before).session, stop, clock=clock)
 
     assert sorted(set(moments)) == [0, 5, 10, 15]
     assert len(tables.queue) == 1
@@ -289,7 +289,7 @@ def test_a_catchup_without_end_is_cut_off():
     long_ago = datetime(1971, 1, 1)  # noqa: DTZ001
     tables = Tables(naive(NEW_YEAR), {"a": Row("* * * * *", "UTC", 10**30, "queue", long_ago)})
 
-    done = tick(Wire(tables).session, patience())
+    done = fire_due_schedules(Wire(tables).session, patience())
 
     assert len([fired for fired in done.fired if fired.queue_id]) <= MAX_CATCHUP + 3
     assert tables.schedules["a"].last_fire_at == naive(NEW_YEAR)
@@ -306,7 +306,7 @@ def test_a_statement_that_always_fails_for_one_schedule_keeps_no_other_from_firi
                 raise timeout
             return super()._schedules_wanted(schedule_id)
 
-    done = tick(Slow(tables).session, patience())
+    done = fire_due_schedules(Slow(tables).session, patience())
 
     assert [fired.schedule for fired in done.fired] == ["name of a"]
     assert [(one.schedule, one.reason) for one in done.complaints] == [("name of 0", "timeout")]
@@ -317,7 +317,7 @@ def test_nothing_is_done_where_nothing_is_due():
     tables = Tables(naive(NEW_YEAR), {"a": Row("0 2 * * *", "UTC", 1, "skip", naive(NEW_YEAR))})
     wire = Wire(tables)
 
-    assert tick(wire.session, patience()) == Ticked(schedules=1)
+    assert fire_due_schedules(wire.session, patience()) == SchedulerPass(schedules=1)
     assert wire.statements == 4
 
 
@@ -326,8 +326,8 @@ def test_what_is_settled_is_not_looked_at_again():
     tables.schedules["a"].max_catchup = 2
     tables.now += timedelta(days=5)
 
-    tick(Wire(tables).session, patience())
+    fire_due_schedules(Wire(tables).session, patience())
     wire = Wire(tables)
 
-    assert tick(wire.session, patience()) == Ticked(schedules=1)
+    assert fire_due_schedules(wire.session, patience()) == SchedulerPass(schedules=1)
     assert wire.statements == 4

@@ -4,22 +4,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from loadgen.model.sessions import SessionCounts
-from loadgen.workload.session_book import Session, SessionBook
+from loadgen.model.sessions import UserSessionCounts
+from loadgen.workload.users import UserSession, UserSessionTable
 
 TTL_NS = 100
 USERS = 3
 
 
-def made(user: int, incarnation: int) -> Session:
-    return Session(user=user, incarnation=incarnation, values=(f"{user}.{incarnation}",), tag="")
+def made(user: int, incarnation: int) -> UserSession:
+    return UserSession(user=user, incarnation=incarnation, values=(f"{user}.{incarnation}",), tag="")
 
 
-def book() -> SessionBook:
-    return SessionBook(USERS, TTL_NS, made)
+def book() -> UserSessionTable:
+    return UserSessionTable(USERS, TTL_NS, made)
 
 
-def use(book: SessionBook, user: int, now_ns: int, lasting_ns: int = 0) -> Session:
+def use(book: UserSessionTable, user: int, now_ns: int, lasting_ns: int = 0) -> UserSession:
     """A statement of this user."""
     session = book.prepare(user, now_ns)
     assert book.begin(session, now_ns)
@@ -27,7 +27,7 @@ def use(book: SessionBook, user: int, now_ns: int, lasting_ns: int = 0) -> Sessi
     return session
 
 
-def figures(book: SessionBook) -> tuple[int, int, int]:
+def figures(book: UserSessionTable) -> tuple[int, int, int]:
     counts = book.counts
     return counts.created, counts.expired, counts.current
 
@@ -122,7 +122,7 @@ def test_with_its_connection_every_session_is_lost():
 
 
 def test_counts_of_books_add_up():
-    whole = SessionCounts(created=5, expired=2) + SessionCounts(created=1)
+    whole = UserSessionCounts(created=5, expired=2) + UserSessionCounts(created=1)
 
     assert whole.document() == {"created": 6, "expired": 2, "current": 4}
 
@@ -135,8 +135,8 @@ class Machine(RuleBasedStateMachine):
         self.book, self.now_ns, self.created, self.expired = book(), 0, 0, 0
         self.used_ns: dict[int, int] = {}  # by user
         self.incarnation = dict.fromkeys(range(USERS), -1)
-        self.drawn: Session | None = None
-        self.busy: Session | None = None
+        self.drawn: UserSession | None = None
+        self.busy: UserSession | None = None
 
     def _pass(self) -> None:
         """What the model expires when somebody looks."""

@@ -7,13 +7,13 @@ from types import MappingProxyType
 import pytest
 
 from loadgen.log import Secret
-from loadgen.snowflake import driver, keys
-from loadgen.snowflake.driver import prepare_environment, quieten
+from loadgen.snowflake import connection_options, driver
+from loadgen.snowflake.driver import limit_driver_logging, prepare_environment, user_environment
 from loadgen.snowflake.failure import NotRetried
-from loadgen.snowflake.profile import Field, Profile, Value
+from loadgen.snowflake.profile import ConnectionProfile, ProfileField, Value
 from loadgen.snowflake.settings import (
     QUERY_TAG_MAX,
-    Settings,
+    ConnectionSettings,
     control_settings,
     load_settings,
     probe_settings,
@@ -23,20 +23,20 @@ from loadgen.snowflake.settings import (
 MAJORS = pytest.mark.parametrize("major", [4, 5])
 
 
-def profile(session_parameters: dict[str, Value] | None = None, **values: Value) -> Profile:
+def profile(session_parameters: dict[str, Value] | None = None, **values: Value) -> ConnectionProfile:
     fields: dict[str, Value] = {"account": "acct", "user": "ann", "password": Secret("planted-Passw0rd-7193")}
-    return Profile(
+    return ConnectionProfile(
         name="dev",
-        fields=MappingProxyType({key: Field(value, "test") for key, value in (fields | values).items()}),
+        fields=MappingProxyType({key: ProfileField(value, "test") for key, value in (fields | values).items()}),
         session_parameters=MappingProxyType(session_parameters or {}),
     )
 
 
-def load(major: int, **options) -> Settings:
+def load(major: int, **options) -> ConnectionSettings:
     return load_settings(profile(), major=major, **{"statement_limit_s": 30, "tag": "t", **options})
 
 
-def every_kind(major: int, of: Profile) -> list[Settings]:
+def every_kind(major: int, of: ConnectionProfile) -> list[ConnectionSettings]:
     return [
         load_settings(of, major=major, statement_limit_s=30, tag="t"),
         control_settings(of, major=major, tag="t"),
@@ -76,7 +76,7 @@ def test_no_secret_is_among_the_settings(major):
     guarded = profile(token=Secret("planted-token-1"), proxy_password=Secret("planted-proxy"), proxy=Secret("planted"))
 
     for settings in every_kind(major, guarded):
-        assert keys.SECRET.isdisjoint(settings.arguments)
+        assert connection_options.SECRET.isdisjoint(settings.arguments)
         assert not any(isinstance(value, Secret) for value in settings.arguments.values())
         assert "planted" not in repr(settings)
 
@@ -260,13 +260,13 @@ def test_the_installed_driver_knows_every_option_that_is_set_or_passed():
     major = driver.major()
     set_by_us = {key for settings in every_kind(major, profile(host="127.0.0.1")) for key in settings.arguments}
 
-    assert set_by_us | keys.PASSED[major] <= known_to_the_driver()
+    assert set_by_us | connection_options.PASSED[major] <= known_to_the_driver()
 
 
 def test_every_option_of_the_installed_driver_has_a_place():
     second_spelling_of_the_host = {"ssl", "server_url"}  # warned about as unknown, and not used
 
-    assert known_to_the_driver() - keys.KNOWN == second_spelling_of_the_host & known_to_the_driver()
+    assert known_to_the_driver() - connection_options.KNOWN == second_spelling_of_the_host & known_to_the_driver()
 
 
 # --- the door to the driver ------------------------------------------------------------------------------------------
@@ -282,15 +282,16 @@ def test_a_proxy_in_the_environment_does_not_catch_this_machine():
 
 
 def test_without_a_proxy_the_environment_is_left_alone():
-    environ = {"SNOWFLAKE_DISABLE_PLATFORM_DETECTION": "false"}
+    environ = {"SNOWFLAKE_DISABLE_PLATFORM_DETECTION": "false", "PATH": "/usr/bin"}
+    before = dict(environ)
 
     prepare_environment(environ)
 
-    assert environ == {"SNOWFLAKE_DISABLE_PLATFORM_DETECTION": "false"}
+    assert user_environment(environ) == before
 
 
 def test_the_driver_logs_neither_statements_nor_binds_whatever_the_level():
-    quieten()
+    limit_driver_logging()
 
     for name in ("snowflake.connector", "snowflake.connector.cursor", "snowflake.connector._core.x"):
         assert not logging.getLogger(name).isEnabledFor(logging.INFO)

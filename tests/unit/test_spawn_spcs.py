@@ -10,16 +10,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from loadgen.control.place import ControlPlace
+from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed
 from loadgen.errors import ConfigurationError, PrivilegeMissing, RunFailed
 from loadgen.model.outcome import ErrorCategory
+from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario, read_scenario
-from loadgen.scenario.scenario import Scenario
 from loadgen.snowflake.failure import Failure
-from loadgen.snowflake.ident import Ident
+from loadgen.snowflake.ident import Identifier
 from orchestrator.spawn.spcs import refusal
-from orchestrator.spawn.spcs_job import Job, check_containers, job_name, quoted, read_containers
+from orchestrator.spawn.spcs_service import SpcsJob, job_name, quoted, read_containers, require_spcs_settings
 
 RUN_ID = "20261115-0200-orders-7f3a9c"
 MINIMAL = """
@@ -66,7 +66,7 @@ def scenario(folder: Path, text: str = MINIMAL, *overrides: str) -> Scenario:
     return read_scenario(file, overrides=overrides, environ={}).scenario
 
 
-def job(**more: Any) -> Job:
+def job(**more: Any) -> SpcsJob:
     fields: dict[str, Any] = {
         "name": "LOADGEN_R1",
         "compute_pool": "BENCH_POOL",
@@ -74,10 +74,10 @@ def job(**more: Any) -> Job:
         "warehouse": '"BENCH_WH"',
         "environment": {"LOADGEN_RUN_ID": "r1"},
     }
-    return Job(**(fields | more))
+    return SpcsJob(**(fields | more))
 
 
-def container_of(made: Job) -> Any:
+def container_of(made: SpcsJob) -> Any:
     """The only container, as Snowflake reads it between the dollar signs."""
     before, specification, after = made.execute(1).split("$$")
     assert before.endswith("FROM SPECIFICATION ")
@@ -112,7 +112,7 @@ def test_one_statement_starts_all_replicas():
 def test_a_job_is_named_after_its_run_without_quotes(run_id):
     name = job_name(run_id)
 
-    assert Ident.parse(name).name == name
+    assert Identifier.parse(name).name == name
     assert len(name) <= 44
     assert job_name(RUN_ID) == "LOADGEN_20261115_0200_ORDERS_7F3A9C"
 
@@ -131,7 +131,7 @@ def test_any_text_stays_one_value(text):
 def test_workers_are_told_everything_but_secrets_and_names_that_only_this_machine_knows(tmp_path, environ):
     told = {"LOADGEN_CONNECTION": "prod", "LOADGEN_CONTROL_DATABASE": "LOADGEN", "LOADGEN_PIN": "none"}
 
-    made = Job.of_scenario(scenario(tmp_path), RUN_ID, told, environ)
+    made = SpcsJob.of_scenario(scenario(tmp_path), RUN_ID, told, environ)
 
     assert made.environment == {
         "LOADGEN_RUN_ID": RUN_ID,
@@ -144,7 +144,7 @@ def test_workers_are_told_everything_but_secrets_and_names_that_only_this_machin
     assert made.warehouse == '"MY_WH"'  # the connection's, which a container does not know
     assert "hunter22" not in made.execute(2)
     target = scenario(tmp_path, MINIMAL, "target.warehouse=BENCH_WH", "connection=embedded")
-    local = Job.of_scenario(target, RUN_ID, {"LOADGEN_CONNECTION": "embedded"}, environ)
+    local = SpcsJob.of_scenario(target, RUN_ID, {"LOADGEN_CONNECTION": "embedded"}, environ)
     assert local.environment["LOADGEN_CONNECTION"] == "embedded"
     assert local.warehouse == '"BENCH_WH"'
 
@@ -175,7 +175,7 @@ def test_what_a_container_cannot_reach_is_refused(tmp_path, environ, overrides, 
     asked = scenario(tmp_path, MINIMAL, *overrides)
 
     with pytest.raises(ConfigurationError) as refused:
-        check_containers(asked, ControlPlace.of_scenario(asked), environ)
+        require_spcs_settings(asked, ControlPlaneLocation.of_scenario(asked), environ)
 
     assert said in str(refused.value)
     assert hint in refused.value.remedy
@@ -186,18 +186,18 @@ def test_a_container_cannot_know_a_secret(tmp_path, environ):
     asked = parse_scenario(text, source="x", environ={"A_TOKEN": "s3cret-s3cret", "PLAIN": "x"}).scenario
 
     with pytest.raises(ConfigurationError, match=r"the scenario uses \$\{A_TOKEN\}: secrets are not stored") as refused:
-        check_containers(asked, ControlPlace.of_scenario(asked), environ)
+        require_spcs_settings(asked, ControlPlaneLocation.of_scenario(asked), environ)
 
     assert "spawner kind local" in refused.value.remedy
     plain = parse_scenario(text.replace("A_TOKEN", "PLAIN"), source="x", environ={"PLAIN": "x"}).scenario
-    check_containers(plain, ControlPlace.of_scenario(plain), environ)
+    require_spcs_settings(plain, ControlPlaneLocation.of_scenario(plain), environ)
 
 
 @pytest.mark.parametrize("overrides", [(), ("connection=embedded",), ("control.connection=role",)])
 def test_what_it_can_reach_is_not(tmp_path, environ, overrides):
     asked = scenario(tmp_path, MINIMAL, *overrides)
 
-    check_containers(asked, ControlPlace.of_scenario(asked), environ)
+    require_spcs_settings(asked, ControlPlaneLocation.of_scenario(asked), environ)
 
 
 # --- refused by the server -------------------------------------------------------------------------------------------

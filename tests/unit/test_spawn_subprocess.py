@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from loadgen.cli.prune import Pruned
+from loadgen.cli.prune import PruneResult
 from loadgen.cli.prune import _as_json as pruned_json
 from loadgen.cli.prune import _as_text as pruned_text
-from loadgen.control.prune import Found
+from loadgen.control.tables.prune import PruneCandidates
 from loadgen.worker import main as worker_main
-from orchestrator.pool.attempt_folders import AttemptFolder
+from orchestrator.nightly.attempt_folders import AttemptFolder
 from orchestrator.spawn import subprocess as programs
 from orchestrator.spawn.external import ExternalSpawner, worker_command
 from orchestrator.spawn.spawner import WorkerOrder, last_lines
@@ -126,7 +126,7 @@ def test_workers_are_asked_to_end_or_ended_with_their_whole_group(tmp_path, hard
 
 
 def test_worker_and_spawner_mean_the_same_variable():
-    assert programs.PARENT_VARIABLE == worker_main.PARENT_VARIABLE
+    assert programs.PARENT_FD_VARIABLE == worker_main.PARENT_VARIABLE
 
 
 def project_path() -> dict[str, Any]:
@@ -135,9 +135,9 @@ def project_path() -> dict[str, Any]:
 
 def test_a_folder_that_prune_could_not_delete_is_told():
     stuck = AttemptFolder(path=Path("runs/.queue/orders-1.1"), queue_id="orders-1")
-    found = Found(before=datetime(2026, 11, 15), runs=(), queued=())  # noqa: DTZ001 (as the tables have it: naive UTC)
+    found = PruneCandidates(before=datetime(2026, 11, 15), runs=(), queued=())  # noqa: DTZ001 (as the tables have it: naive UTC)
 
-    pruned = Pruned(found=found, folders=(), stuck=(stuck,), deleted={}, dry_run=False)
+    pruned = PruneResult(found=found, folders=(), stuck=(stuck,), deleted={}, dry_run=False)
 
     assert pruned_text(pruned) == "nothing else is that old"
     assert pruned_json(pruned)["stuck"] == ["runs/.queue/orders-1.1"]

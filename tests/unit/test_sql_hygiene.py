@@ -14,7 +14,7 @@ import pytest
 import sqlglot
 from sqlglot import exp
 
-from loadgen.control.queries import Query
+from loadgen.control.sql import NamedQuery
 from tests.unit.sql_texts import MIGRATIONS, PRUNING, QUERIES, TABLES
 
 STATEMENTS = [*QUERIES, *MIGRATIONS]
@@ -25,7 +25,7 @@ each_change = pytest.mark.parametrize("query", CHANGES, ids=lambda query: query.
 
 
 @cache
-def parsed(query: Query) -> Any:
+def parsed(query: NamedQuery) -> Any:
     """The statement as sqlglot reads it; it does not know hybrid tables, nor indexes inside of CREATE."""
     text = query.sql.replace("CREATE HYBRID TABLE", "CREATE TABLE")
     text = re.sub(r",\s*INDEX \w+ \([\w, ]+\)", "", text)

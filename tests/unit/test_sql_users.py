@@ -23,7 +23,7 @@ def used_queries(path: Path) -> Iterator[str]:
         and isinstance(node.targets[0], ast.Name)
         and isinstance(node.value, ast.Call)
         and isinstance(node.value.func, ast.Name)
-        and node.value.func.id == "queries"
+        and node.value.func.id == "load_queries"
         and isinstance(node.value.args[0], ast.Constant)
     }
     for node in ast.walk(tree):
@@ -58,21 +58,21 @@ SQL = re.compile(
     r"\s*(SELECT|INSERT|UPDATE|DELETE|MERGE|CREATE|ALTER|DROP|USE|BEGIN|COMMIT|TRUNCATE|SHOW|CALL|COPY|GRANT)\s[^a-z]"
 )
 # Making databases, schemas, warehouses and grants: names cannot be bound, so these statements are put together.
-SETS_UP = {"migrations.py", "ground.py", "setup.py", "grants.py", "privileges.py"}
+SETS_UP = {"migrations.py", "prerequisites.py", "installer.py", "grants.py", "privileges.py"}
 TOUCHES_ROWS = re.compile(
     r"\s*(SELECT\s.*\sFROM|INSERT\s+INTO|UPDATE\s+\w+\s+SET|DELETE\s+FROM|MERGE\s+INTO)\s", re.DOTALL
 )
 
 
 def test_every_query_is_used_by_exactly_one_module():
-    modules = [path for path in CONTROL.glob("*.py") if path.stem != "prune"]
+    modules = [path for path in CONTROL.rglob("*.py") if path.stem != "prune"]
     users = Counter(name for path in modules for name in set(used_queries(path)))
 
     assert users == Counter({query.name: 1 for query in QUERIES if not query.name.startswith(PRUNING)})
 
 
 def test_modules_of_the_control_plane_have_no_sql_of_their_own():
-    found = [(path.name, text) for path in CONTROL.glob("*.py") for text in texts(path) if SQL.match(text)]
+    found = [(path.name, text) for path in CONTROL.rglob("*.py") for text in texts(path) if SQL.match(text)]
 
     assert [text for name, text in found if name not in SETS_UP or TOUCHES_ROWS.match(text)] == []
     assert found, "the search finds nothing at all"

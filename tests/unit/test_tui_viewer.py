@@ -6,24 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.control.find_max_step_history import StepRecord
-from loadgen.metrics.connections import Logins, Refusal
-from loadgen.metrics.interval import Measured
+from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.metrics.connections import LoginCounts, LoginFailure
+from loadgen.metrics.interval import MeasuredCounts
 from loadgen.model.run import Phase, RunStatus
-from loadgen.rules.find_max_step import FindMax
-from loadgen.scenario.scenario import Arrival, LoadMode, Stage
-from loadgen.tui.look import WorkerState
-from loadgen.tui.news import news
-from loadgen.tui.viewer import Viewer
+from loadgen.rules.find_max_step import FindMaxSettings
+from loadgen.scenario.model import ArrivalProcess, LoadMode, LoadStage
+from loadgen.tui.event_log import new_log_entries
+from loadgen.tui.presenter import ScreenPresenter
+from loadgen.tui.snapshot import WorkerDisplayState
 from loadgen.tui.words import clock, count, measured, ms, one_line, percent, rate, short, short_worker, time_of
 from tests.unit.orchestrator_builders import tally, window
-from tests.unit.tui_builders import MOMENT, look, quantile_of, run_row, scenario, worker
+from tests.unit.tui_builders import MOMENT, look, quantile_of, run_row, scenario, second, worker
 
 # --- viewer ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_countdown_is_of_the_local_clock_and_never_jumps_forth():
-    viewer = Viewer(scenario())
+    viewer = ScreenPresenter(scenario())
     plan = {"measures_s": 10.0, "ends_s": 70.0}
 
     first = viewer.look(look(100.0, elapsed_s=20.0, **plan))
@@ -34,7 +34,7 @@ def test_a_countdown_is_of_the_local_clock_and_never_jumps_forth():
 
 
 def test_warm_up_lasts_until_the_measurement_and_a_search_has_no_end():
-    viewer = Viewer(scenario(mode=LoadMode.FIND_MAX, duration_s=None, find_max=FindMax()))
+    viewer = ScreenPresenter(scenario(mode=LoadMode.FIND_MAX, duration_s=None, find_max=FindMaxSettings()))
 
     warm = viewer.look(look(5.0, run=run_row(phase=Phase.WARMUP), elapsed_s=5.0, measures_s=10.0))
     measuring = viewer.look(look(15.0, elapsed_s=15.0, measures_s=10.0))
@@ -45,7 +45,7 @@ def test_warm_up_lasts_until_the_measurement_and_a_search_has_no_end():
 
 
 def test_what_was_seen_stays_while_the_report_is_written():
-    viewer = Viewer(scenario())
+    viewer = ScreenPresenter(scenario())
     assert viewer.doing("connecting", 1.0).status == ""
     last = viewer.look(look(20.0, worker(0), elapsed_s=20.0))
 
@@ -55,18 +55,35 @@ def test_what_was_seen_stays_while_the_report_is_written():
     assert (after.status, after.workers, after.errors) == (last.status, last.workers, last.errors)
 
 
+@pytest.mark.parametrize("status", [RunStatus.STOPPING, RunStatus.CANCELLING])
+def test_a_run_that_drains_has_no_rate_though_its_last_times_stay(status):
+    """A worker that was stopped says nothing new: its last second is not the present one."""
+    viewer = ScreenPresenter(scenario())
+    telling = worker(0, elapsed_s=2.0, seconds=(second(1.0, 5.0, 5.0), second(2.0, 5.0, 5.0)))
+
+    measured = viewer.look(look(2.0, telling, elapsed_s=2.0))
+    drains = viewer.look(look(3.0, telling, elapsed_s=3.0, run=run_row(status)))
+    after = viewer.doing("writing the report", 4.0)
+
+    assert measured.recent is not None
+    assert measured.recent.qps == 2.0
+    for view in (drains, after):
+        assert view.recent is not None
+        assert (view.recent.qps, view.recent.p95) == (None, measured.recent.p95)
+
+
 def test_the_planned_rate_follows_warm_up_stages_and_ramps():
     load = scenario(
         mode=LoadMode.RATE,
-        arrival=Arrival.POISSON,
+        arrival=ArrivalProcess.POISSON,
         warmup_s=10.0,
         duration_s=40.0,
         stages=(
-            Stage(duration_s=20.0, rate_per_second=100.0),
-            Stage(duration_s=20.0, rate_per_second=300.0, ramp_s=10.0),
+            LoadStage(duration_s=20.0, rate_per_second=100.0),
+            LoadStage(duration_s=20.0, rate_per_second=300.0, ramp_s=10.0),
         ),
     )
-    viewer = Viewer(load)
+    viewer = ScreenPresenter(load)
 
     rates = [
         viewer.look(look(at_s, elapsed_s=at_s, measures_s=10.0, ends_s=50.0)).offered.rate_per_s
@@ -78,19 +95,19 @@ def test_the_planned_rate_follows_warm_up_stages_and_ramps():
 
 def test_connections_are_those_of_living_workers_and_what_the_dead_should_have_is_missing():
     alive = worker(0, target_connections=8, open_connections=6, active_connections=5)
-    dead = worker(1, state=WorkerState.DEAD, target_connections=8, open_connections=8, active_connections=8)
+    dead = worker(1, state=WorkerDisplayState.DEAD, target_connections=8, open_connections=8, active_connections=8)
 
-    offered = Viewer(scenario()).look(look(1.0, alive, dead)).offered
+    offered = ScreenPresenter(scenario()).look(look(1.0, alive, dead)).offered
 
     assert (offered.target, offered.open, offered.busy, offered.rate_per_s) == (16, 6, 5, None)
 
 
 def test_the_mean_is_told_once_every_living_worker_has_begun():
     begun = window({"s": tally()}, seconds=4.0)
-    viewer = Viewer(scenario())
+    viewer = ScreenPresenter(scenario())
 
     first = viewer.look(look(1.0, worker(0, begun), worker(1)))
-    then = viewer.look(look(2.0, worker(0, begun), worker(1, state=WorkerState.DEAD)))
+    then = viewer.look(look(2.0, worker(0, begun), worker(1, state=WorkerDisplayState.DEAD)))
 
     assert first.window is not None
     assert then.window is not None
@@ -100,22 +117,24 @@ def test_the_mean_is_told_once_every_living_worker_has_begun():
 def test_statements_stand_in_the_order_of_their_weights():
     measured = window({"rare": tally((1.0,) * 90), "s": tally((1.0,) * 10)})
 
-    view = Viewer(scenario()).look(look(1.0, worker(0, measured)))
+    view = ScreenPresenter(scenario()).look(look(1.0, worker(0, measured)))
 
     assert view.window is not None
     assert [line.name for line in view.window.statements] == ["s", "rare"]
 
 
 def test_totals_are_of_the_whole_measurement_also_when_windows_were_stored():
-    view = Viewer(scenario()).look(look(1.0, worker(0, measured=Measured(queries=50, reads=50, errors=2))))
+    view = ScreenPresenter(scenario()).look(
+        look(1.0, worker(0, measured=MeasuredCounts(queries=50, reads=50, errors=2)))
+    )
 
     assert (view.tried, view.failed) == (50, 2)
 
 
 def test_a_search_shows_its_state_and_what_comes_next():
     state = '{"step": 3, "target": 25, "best": 15, "failed": null, "next": "climb", "reason": "held"}'
-    find = FindMax(start=5, increment=10, maximum=30)
-    viewer = Viewer(scenario(mode=LoadMode.FIND_MAX, duration_s=None, find_max=find))
+    find = FindMaxSettings(start=5, increment=10, maximum=30)
+    viewer = ScreenPresenter(scenario(mode=LoadMode.FIND_MAX, duration_s=None, find_max=find))
 
     ladder = viewer.look(look(1.0, run=run_row(find_max_state=state), steps=(step(1, 5), step(2, 15)))).ladder
 
@@ -127,7 +146,7 @@ def test_a_search_shows_its_state_and_what_comes_next():
 
 @pytest.mark.parametrize("state", [None, "", "[1]", "{", '{"step": "many", "target": true}'])
 def test_a_state_of_the_search_that_cannot_be_read_is_no_obstacle(state):
-    viewer = Viewer(scenario(mode=LoadMode.FIND_MAX, duration_s=None, find_max=FindMax()))
+    viewer = ScreenPresenter(scenario(mode=LoadMode.FIND_MAX, duration_s=None, find_max=FindMaxSettings()))
 
     ladder = viewer.look(look(1.0, run=run_row(find_max_state=state))).ladder
 
@@ -145,7 +164,7 @@ def step(number: int, target: int, outcome: str = "STABLE") -> StepRecord:
 
 
 def texts(before, now):
-    return [line.text for line in news(before, now)]
+    return [line.text for line in new_log_entries(before, now)]
 
 
 def test_a_change_is_told_once():
@@ -164,8 +183,8 @@ def test_a_change_is_told_once():
 
 def test_workers_that_changed_alike_share_a_line():
     before = look(1.0, *(worker(number) for number in range(5)))
-    stale = look(2.0, *(replace(one, state=WorkerState.STALE) for one in before.workers))
-    dead = look(3.0, *(replace(one, state=WorkerState.DEAD, why="it was\nkilled") for one in before.workers))
+    stale = look(2.0, *(replace(one, state=WorkerDisplayState.STALE) for one in before.workers))
+    dead = look(3.0, *(replace(one, state=WorkerDisplayState.DEAD, why="it was\nkilled") for one in before.workers))
 
     assert texts(before, stale) == ["worker-0 is stale (and 4 more)"]
     assert texts(stale, before) == ["worker-0 is back (and 4 more)"]
@@ -174,8 +193,8 @@ def test_workers_that_changed_alike_share_a_line():
 
 def test_refused_logins_are_told_when_there_are_twice_as_many():
     def after(refused: int, *, text: str = "the token has\nexpired"):
-        refusal = Refusal(at=MOMENT, code=390_144, text=text)
-        logins = Logins(refused=refused, last_refused=(refusal,) if refused else ())
+        refusal = LoginFailure(at=MOMENT, code=390_144, text=text)
+        logins = LoginCounts(refused=refused, last_refused=(refusal,) if refused else ())
         one = worker(0)
         assert one.live is not None
         return look(1.0, replace(one, live=replace(one.live, logins=logins)), worker(1))
@@ -184,7 +203,7 @@ def test_refused_logins_are_told_when_there_are_twice_as_many():
     assert texts(after(0), after(1)) == ["1 login refused, the last of worker-0: 390144: the token has␊expired"]
     assert texts(after(2), after(3)) == []
     assert texts(after(3), after(9)) == ["9 logins refused, the last of worker-0: 390144: the token has␊expired"]
-    assert all(line.bad for line in news(after(0), after(1)))
+    assert all(line.bad for line in new_log_entries(after(0), after(1)))
 
 
 # --- words -----------------------------------------------------------------------------------------------------------

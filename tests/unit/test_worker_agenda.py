@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.control.run_control_events import Event
-from loadgen.model.event import Address, Command, Scope, SetPhase, SetWorkerTarget, Start, Stop, Unknown
+from loadgen.control.tables.run_control_events import Event
+from loadgen.model.event import Command, EventScope, Recipient, SetPhase, SetWorkerTarget, Start, Stop, UnknownCommand
 from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS, NS_PER_S
-from loadgen.worker.agenda import Agenda, Due
+from loadgen.worker.commands import CommandQueue, DueCommand
 from tests.unit.worker_builders import (
     STOP,
     agenda,
@@ -47,27 +47,27 @@ class History:
 
 
 MINE = [
-    Address(),
-    Address(scope=Scope.WORKER, worker_id="worker-0"),
-    Address(scope=Scope.WORKER_GROUP, worker_group_id=0),
+    Recipient(),
+    Recipient(scope=EventScope.WORKER, worker_id="worker-0"),
+    Recipient(scope=EventScope.WORKER_GROUP, worker_group_id=0),
 ]
 OTHERS = [
-    Address(scope=Scope.WORKER, worker_id="worker-1"),
-    Address(scope=Scope.WORKER_GROUP, worker_group_id=1),
-    Address(scope=Scope.WORKER),
-    Address(scope=Scope.WORKER_GROUP),
+    Recipient(scope=EventScope.WORKER, worker_id="worker-1"),
+    Recipient(scope=EventScope.WORKER_GROUP, worker_group_id=1),
+    Recipient(scope=EventScope.WORKER),
+    Recipient(scope=EventScope.WORKER_GROUP),
 ]
 commands = st.one_of(
     st.integers(0, 9).map(target),
     st.integers(1, 4).map(measure),
     st.sampled_from([SetPhase(phase=phase) for phase in Phase]),
     st.just(Start(expected_workers=1)),
-    st.just(Unknown(event_type="DANCE", why="no such thing")),
+    st.just(UnknownCommand(event_type="DANCE", why="no such thing")),
 )
 
 
 @st.composite
-def histories(draw: st.DrawFn, *, addresses: st.SearchStrategy[Address]) -> History:
+def histories(draw: st.DrawFn, *, addresses: st.SearchStrategy[Recipient]) -> History:
     events, moments, epoch = [], [], 1
     for number in range(1, draw(st.integers(1, 12)) + 1):
         epoch += draw(st.booleans())
@@ -91,7 +91,7 @@ def scripts(*kinds: str) -> st.SearchStrategy[list[tuple[str, int, int, bool]]]:
 actions = scripts("read", "reread", "poll", "lose")
 
 
-def play(of: Agenda, history: History, script: list[tuple[str, int, int, bool]]) -> list[Due]:
+def play(of: CommandQueue, history: History, script: list[tuple[str, int, int, bool]]) -> list[DueCommand]:
     """Let a worker live through it. What it took out, in order."""
     now_ms, taken, lost = 0, [], set()
     written = {one.sequence_id: (one, at_ms) for one, at_ms in zip(history.events, history.at_ms, strict=True)}
@@ -273,7 +273,7 @@ def test_stop_clears_the_agenda_and_a_second_one_may_hurry_the_first():
 def test_events_that_are_not_understood_are_told_once_and_block_nothing():
     mine = agenda()
 
-    odd = event(1, Unknown(event_type="DANCE" * 99, why="w" * 999))
+    odd = event(1, UnknownCommand(event_type="DANCE" * 99, why="w" * 999))
     said = mine.receive(odd, 0)
 
     assert said is not None

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.control.run_control_events import Event
-from loadgen.control.run_status import Target
-from loadgen.model.event import Address, Planned, Scope, SetPhase, SetRunTarget, SetWorkerTarget, Start
+from loadgen.control.tables.run_control_events import Event
+from loadgen.control.tables.run_status import ConnectionTarget
+from loadgen.model.event import EventScope, PlannedCommand, Recipient, SetPhase, SetRunTarget, SetWorkerTarget, Start
 from loadgen.model.run import Phase
-from loadgen.model.split import share
+from loadgen.model.split import worker_share
 from loadgen.units import NS_PER_MS
-from loadgen.worker.agenda import Agenda, Due
+from loadgen.worker.commands import CommandQueue, DueCommand
 from tests.unit.worker_builders import (
     MEASUREMENT,
     STOP,
@@ -33,27 +33,27 @@ from tests.unit.worker_builders import (
 WORKERS = 3
 
 
-def warm_up(at_ms: int = 0) -> Planned:
-    return Planned(at_ms=at_ms, command=SetPhase(phase=Phase.WARMUP))
+def warm_up(at_ms: int = 0) -> PlannedCommand:
+    return PlannedCommand(at_ms=at_ms, command=SetPhase(phase=Phase.WARMUP))
 
 
-def stage(at_ms: int, number: int) -> Planned:
-    return Planned(at_ms=at_ms, command=measure(number, duration_ms=1_000.0))
+def stage(at_ms: int, number: int) -> PlannedCommand:
+    return PlannedCommand(at_ms=at_ms, command=measure(number, duration_ms=1_000.0))
 
 
-def total(at_ms: int, number: int) -> Planned:
-    return Planned(at_ms=at_ms, command=SetRunTarget(total_connections=number))
+def total(at_ms: int, number: int) -> PlannedCommand:
+    return PlannedCommand(at_ms=at_ms, command=SetRunTarget(total_connections=number))
 
 
-def start(*plan: Planned) -> Start:
+def start(*plan: PlannedCommand) -> Start:
     return Start(expected_workers=WORKERS, lead_ms=3_000, plan=plan)
 
 
-def due(of: Agenda, now_ms: int) -> list[Due]:
+def due(of: CommandQueue, now_ms: int) -> list[DueCommand]:
     return of.take_due(now_ms * NS_PER_MS)
 
 
-def told(taken: list[Due]) -> list[tuple[int, object]]:
+def told(taken: list[DueCommand]) -> list[tuple[int, object]]:
     """When each was meant for, in ms, and what it is: a phase with its step, or a number of connections."""
     return [
         (
@@ -66,20 +66,20 @@ def told(taken: list[Due]) -> list[tuple[int, object]]:
     ]
 
 
-def as_planned(plan: tuple[Planned, ...], zero_ms: int, worker: int) -> list[tuple[int, object]]:
+def as_planned(plan: tuple[PlannedCommand, ...], zero_ms: int, worker: int) -> list[tuple[int, object]]:
     return [
         (
             zero_ms + part.at_ms,
             (part.command.phase, part.command.step_id)
             if isinstance(part.command, SetPhase)
-            else share(part.command.total_connections, worker, WORKERS),
+            else worker_share(part.command.total_connections, worker, WORKERS),
         )
         for part in plan
     ]
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> tuple[Planned, ...]:
+def plans(draw: st.DrawFn) -> tuple[PlannedCommand, ...]:
     """Warm-up, then stages, each of which may begin with a target."""
     parts, at_ms = [warm_up()], draw(st.integers(0, 5_000))
     for number in range(1, draw(st.integers(1, 5)) + 1):
@@ -208,12 +208,12 @@ def test_every_worker_takes_its_share_and_shares_add_up(number):
 
 
 def test_targets_for_one_worker_and_for_a_group_are_still_obeyed():
-    assert shares(event(1, target(7), to=Address(scope=Scope.WORKER, worker_id="worker-1"))) == [7]
-    assert shares(event(1, target(7), to=Address(scope=Scope.WORKER_GROUP, worker_group_id=2))) == [7]
+    assert shares(event(1, target(7), to=Recipient(scope=EventScope.WORKER, worker_id="worker-1"))) == [7]
+    assert shares(event(1, target(7), to=Recipient(scope=EventScope.WORKER_GROUP, worker_group_id=2))) == [7]
     assert shares(event(1, target(7))) == [7, 7, 7]
 
 
-def reconciled(targets: dict[str, Target], worker: int = 0) -> list[int]:
+def reconciled(targets: dict[str, ConnectionTarget], worker: int = 0) -> list[int]:
     mine = agenda(worker_id=f"worker-{worker}", group=worker, workers=WORKERS, patience_s=0.0)
     mine.reconcile(poll(targets=targets), 0)
     return connections(due(mine, LAST_MS))
@@ -244,10 +244,10 @@ def test_a_target_of_the_run_that_was_read_as_an_event_is_no_news():
 def test_a_plan_begins_at_the_moment_of_start_and_the_warm_up_is_as_long_as_planned():
     worker = Stage()
     plan = (
-        Planned(at_ms=0, command=SetPhase(phase=WARMUP)),
-        Planned(at_ms=1_000, command=phase(MEASUREMENT, 5, 1)),
-        Planned(at_ms=6_000, command=SetRunTarget(total_connections=7)),
-        Planned(at_ms=6_000, command=phase(MEASUREMENT, 5, 2)),
+        PlannedCommand(at_ms=0, command=SetPhase(phase=WARMUP)),
+        PlannedCommand(at_ms=1_000, command=phase(MEASUREMENT, 5, 1)),
+        PlannedCommand(at_ms=6_000, command=SetRunTarget(total_connections=7)),
+        PlannedCommand(at_ms=6_000, command=phase(MEASUREMENT, 5, 2)),
     )
     worker.say(Start(expected_workers=1, lead_ms=3_000, plan=plan), at_s=3)
 
@@ -268,8 +268,8 @@ def test_a_plan_begins_at_the_moment_of_start_and_the_warm_up_is_as_long_as_plan
 def test_a_worker_that_reads_start_after_its_zero_joins_what_is_left():
     worker = Stage()
     plan = (
-        Planned(at_ms=0, command=SetPhase(phase=WARMUP)),
-        Planned(at_ms=10_000, command=phase(MEASUREMENT, 60)),
+        PlannedCommand(at_ms=0, command=SetPhase(phase=WARMUP)),
+        PlannedCommand(at_ms=10_000, command=phase(MEASUREMENT, 60)),
     )
     worker.clock.advance(25)
     worker.say(Start(expected_workers=1, lead_ms=3_000, plan=plan), at_s=3)

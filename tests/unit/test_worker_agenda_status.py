@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.control.run_status import Target
+from loadgen.control.tables.run_status import ConnectionTarget
 from loadgen.model.event import SetPhase, Start
 from loadgen.model.run import Phase, RunStatus
 from loadgen.units import NS_PER_MS, NS_PER_S
-from loadgen.worker.agenda import Agenda
+from loadgen.worker.commands import CommandQueue
 from tests.unit.worker_builders import (
     STOP,
     agenda,
@@ -27,7 +27,7 @@ from tests.unit.worker_builders import (
 PATIENCE_S = 5.0
 
 
-def repeat(of: Agenda, seen: object, *, seconds: float = PATIENCE_S, from_ns: int = 0) -> list[str]:
+def repeat(of: CommandQueue, seen: object, *, seconds: float = PATIENCE_S, from_ns: int = 0) -> list[str]:
     """The same poll, every second, for as long as it takes to be believed."""
     moments_ns = [from_ns + second * NS_PER_S for second in range(round(seconds) + 1)]
     return [said for said in (of.reconcile(seen, moment_ns) for moment_ns in moments_ns) if said]  # type: ignore[arg-type]
@@ -121,7 +121,7 @@ def test_a_target_of_run_status_takes_effect_when_its_event_would_have(offset_ms
 @pytest.mark.parametrize("written", ["soon", "2026-13-45T99:00:00", ""])
 def test_a_moment_that_cannot_be_read_is_now(written):
     mine = agenda()
-    entry = Target(target_connections=3, sequence_id=1, effective_at=written)
+    entry = ConnectionTarget(target_connections=3, sequence_id=1, effective_at=written)
 
     repeat(mine, poll(targets={"worker-0": entry}))
 

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.worker.arguments import RUN_ID_MAX, WORKER_ID_MAX, WORKERS_MAX, BadArguments, WorkerArguments, labels_of
+from loadgen.worker.arguments import (
+    RUN_ID_MAX,
+    WORKER_ID_MAX,
+    WORKERS_MAX,
+    InvalidWorkerArguments,
+    WorkerArguments,
+    labels_of,
+)
 
 SPCS = {"LOADGEN_RUN_ID": "20261115-0200-orders-7f3a", "SNOWFLAKE_JOB_INDEX": "3", "SNOWFLAKE_JOBS_COUNT": "8"}
 
@@ -58,7 +65,7 @@ def test_what_is_missing_is_named(missing):
         "SNOWFLAKE_JOBS_COUNT": "--worker-group-count",
     }[missing]
 
-    with pytest.raises(BadArguments, match=option) as caught:
+    with pytest.raises(InvalidWorkerArguments, match=option) as caught:
         of(None, None, None, None, environ)
 
     assert caught.value.exit_code == 1
@@ -66,14 +73,14 @@ def test_what_is_missing_is_named(missing):
 
 
 def test_everything_that_is_missing_is_named_at_once():
-    with pytest.raises(BadArguments, match="--run-id, --worker-group-id, --worker-group-count"):
+    with pytest.raises(InvalidWorkerArguments, match="--run-id, --worker-group-id, --worker-group-count"):
         of(None, None, None, None)
 
 
 @pytest.mark.parametrize("text", ["", " 3", "3 ", "-1", "+1", "1e3", "0x3", "٣", "3\n", "1" * 10, "None"])
 @pytest.mark.parametrize("name", ["SNOWFLAKE_JOB_INDEX", "SNOWFLAKE_JOBS_COUNT"])
 def test_a_number_in_the_environment_is_digits_and_nothing_else(name, text):
-    with pytest.raises(BadArguments, match=name):
+    with pytest.raises(InvalidWorkerArguments, match=name):
         of(None, None, None, None, {**SPCS, name: text})
 
 
@@ -107,18 +114,18 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE)
 def test_an_id_is_a_name_and_nothing_else(text):
     for arguments in ((text, "w"), ("r", text)):
-        with pytest.raises(BadArguments) as caught:
+        with pytest.raises(InvalidWorkerArguments) as caught:
             of(*arguments)
         assert "\n" not in str(caught.value)
         assert "\x00" not in str(caught.value)
-    with pytest.raises(BadArguments):
+    with pytest.raises(InvalidWorkerArguments):
         of(None, None, None, None, {**SPCS, "LOADGEN_RUN_ID": text})
 
 
 def test_an_empty_id_is_not_silently_replaced():
-    with pytest.raises(BadArguments, match="run-id"):
+    with pytest.raises(InvalidWorkerArguments, match="run-id"):
         of("", None, None, None, SPCS)
-    with pytest.raises(BadArguments, match="worker-id"):
+    with pytest.raises(InvalidWorkerArguments, match="worker-id"):
         of(None, "", None, None, SPCS)
 
 
@@ -127,7 +134,7 @@ def test_an_id_has_a_longest_length(name, longest):
     assert getattr(of(**{name: "x" * longest}), name) == "x" * longest
     for length in (longest + 1, 10_000_000):
         fields: dict[str, Any] = {name: "x" * length}
-        with pytest.raises(BadArguments, match=str(longest)) as caught:
+        with pytest.raises(InvalidWorkerArguments, match=str(longest)) as caught:
             of(**fields)
         assert len(str(caught.value)) < 400
 
@@ -137,7 +144,7 @@ def test_a_worker_is_one_of_those_there_are(group, count):
     if 1 <= count <= WORKERS_MAX and 0 <= group < count:
         assert of(group=group, count=count).worker_group_id == group
     else:
-        with pytest.raises(BadArguments, match="worker-group"):
+        with pytest.raises(InvalidWorkerArguments, match="worker-group"):
             of(group=group, count=count)
 
 

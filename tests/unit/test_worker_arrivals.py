@@ -5,23 +5,23 @@ import threading
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.scenario.model import ArrivalProcess
 from loadgen.scenario.rates import RateStage
-from loadgen.scenario.scenario import Arrival
 from loadgen.units import NS_PER_S
-from loadgen.worker.arrivals import Arrivals
-from loadgen.workload.arrivals import Schedule
+from loadgen.worker.arrival_queue import ArrivalQueue
+from loadgen.workload.arrivals import ArrivalSchedule
 
 OPENED_NS = 50 * NS_PER_S
 
 
 def schedule(
-    rate: float = 10.0, duration_s: float = 10.0, *, arrival: Arrival = Arrival.UNIFORM, before: int = 0
-) -> Schedule:
+    rate: float = 10.0, duration_s: float = 10.0, *, arrival: ArrivalProcess = ArrivalProcess.UNIFORM, before: int = 0
+) -> ArrivalSchedule:
     stage = RateStage(duration_s=duration_s, rate_per_second=rate)
-    return Schedule([stage], arrival=arrival, worker=0, workers=1, seed=3, planned_before=before)
+    return ArrivalSchedule([stage], arrival=arrival, worker=0, workers=1, seed=3, planned_before=before)
 
 
-def taken_by(arrivals: Arrivals, most: int = 10**9) -> list[int]:
+def taken_by(arrivals: ArrivalQueue, most: int = 10**9) -> list[int]:
     taken: list[int] = []
     while len(taken) < most and (number := arrivals.take()) is not None:
         taken.append(number)
@@ -33,13 +33,13 @@ def second(value: float) -> int:
 
 
 schedules = st.builds(
-    schedule, st.floats(0, 40), st.floats(0, 8), arrival=st.sampled_from(Arrival), before=st.integers(0, 5)
+    schedule, st.floats(0, 40), st.floats(0, 8), arrival=st.sampled_from(ArrivalProcess), before=st.integers(0, 5)
 )
 
 
 @given(schedules)
 def test_every_arrival_of_the_window_is_dealt_once_in_order(planned):
-    arrivals = Arrivals(4, planned, OPENED_NS)
+    arrivals = ArrivalQueue(4, planned, OPENED_NS)
 
     taken = taken_by(arrivals)
 
@@ -53,7 +53,7 @@ def test_every_arrival_of_the_window_is_dealt_once_in_order(planned):
 
 @given(schedules, st.integers(0, 100), st.floats(0, 12))
 def test_what_is_left_at_the_close_is_what_was_due_and_nobody_took(planned, clients, closes_s):
-    arrivals = Arrivals(4, planned, OPENED_NS)
+    arrivals = ArrivalQueue(4, planned, OPENED_NS)
     taken = taken_by(arrivals, clients)
     due = {n for n in range(planned.first, planned.end) if arrivals.due_ns(n) <= second(closes_s)}
 
@@ -68,14 +68,14 @@ def test_what_is_left_at_the_close_is_what_was_due_and_nobody_took(planned, clie
 def test_a_window_that_closed_in_time_leaves_everything_that_was_not_taken():
     """Also arrivals that are due at its very end: as many are accounted for as were planned."""
     planned = schedule(rate=1 / 3, duration_s=10.0)
-    arrivals = Arrivals(4, planned, OPENED_NS)
+    arrivals = ArrivalQueue(4, planned, OPENED_NS)
 
     assert list(arrivals.close(second(10.0))) == list(range(planned.first, planned.end)) == [0, 1, 2]
 
 
 def test_nothing_is_dealt_that_is_due_after_the_announced_end():
     planned = schedule(rate=10.0, duration_s=10.0)
-    arrivals = Arrivals(4, planned, OPENED_NS, until_ns=second(2.55))
+    arrivals = ArrivalQueue(4, planned, OPENED_NS, until_ns=second(2.55))
 
     assert taken_by(arrivals) == list(range(26))
     assert list(arrivals.close(second(2.6))) == []
@@ -83,7 +83,7 @@ def test_nothing_is_dealt_that_is_due_after_the_announced_end():
 
 @given(schedules, st.floats(0, 9), st.floats(0, 9))
 def test_who_joins_late_gets_what_is_due_from_then_on(planned, since_s, until_s):
-    arrivals = Arrivals(4, planned, OPENED_NS, since_ns=second(since_s), until_ns=second(until_s))
+    arrivals = ArrivalQueue(4, planned, OPENED_NS, since_ns=second(since_s), until_ns=second(until_s))
     everything = range(planned.first, planned.end)
 
     wanted = [
@@ -99,19 +99,19 @@ def test_who_joins_late_gets_what_is_due_from_then_on(planned, since_s, until_s)
 def test_one_who_joined_before_the_window_opened_gets_all_of_it():
     planned = schedule()
 
-    assert len(taken_by(Arrivals(4, planned, OPENED_NS, since_ns=OPENED_NS - 5))) == planned.end
+    assert len(taken_by(ArrivalQueue(4, planned, OPENED_NS, since_ns=OPENED_NS - 5))) == planned.end
 
 
 def test_an_empty_window_has_nothing_to_deal():
-    arrivals = Arrivals(4, schedule(rate=0.0), OPENED_NS, since_ns=second(1), until_ns=second(2))
+    arrivals = ArrivalQueue(4, schedule(rate=0.0), OPENED_NS, since_ns=second(1), until_ns=second(2))
 
     assert arrivals.take() is None
     assert list(arrivals.close(second(3))) == []
 
 
 def test_closing_needs_no_time_for_what_was_not_due():
-    planned = schedule(rate=100_000.0, duration_s=9_000.0, arrival=Arrival.POISSON)
-    arrivals = Arrivals(4, planned, OPENED_NS)
+    planned = schedule(rate=100_000.0, duration_s=9_000.0, arrival=ArrivalProcess.POISSON)
+    arrivals = ArrivalQueue(4, planned, OPENED_NS)
 
     left = list(arrivals.close(second(0.001)))
 
@@ -124,7 +124,7 @@ def test_closing_needs_no_time_for_what_was_not_due():
 def test_many_takers_while_the_window_closes_have_each_number_once(clients, closes_s):
     """The conductor closes while clients take: of what was due, every number went to exactly one of them."""
     planned = schedule(rate=2_000.0, duration_s=2.0)
-    arrivals = Arrivals(4, planned, OPENED_NS)
+    arrivals = ArrivalQueue(4, planned, OPENED_NS)
     hands: list[list[int]] = [[] for _ in range(clients)]
     ready = threading.Barrier(clients + 1)
 

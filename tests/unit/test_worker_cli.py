@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.worker.arguments import BadArguments, WorkerArguments
+from loadgen.worker.arguments import InvalidWorkerArguments, WorkerArguments
 
 PLACE = ["--worker-group-id", "0", "--worker-group-count", "1"]
 
@@ -54,14 +54,14 @@ def test_a_container_says_who_it_is() -> None:
         run_id="r1", worker_id="worker-3", worker_group_id=3, worker_group_count=8
     )
     assert WorkerArguments.of("r2", "w", 1, 2, environ).run_id == "r2"
-    with pytest.raises(BadArguments, match="SNOWFLAKE_JOB_INDEX is 'x', not a number"):
+    with pytest.raises(InvalidWorkerArguments, match="SNOWFLAKE_JOB_INDEX is 'x', not a number"):
         WorkerArguments.of(None, None, None, None, environ | {"SNOWFLAKE_JOB_INDEX": "x"})
 
 
 def test_nothing_to_upload_is_told_without_connecting(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["upload", "r1"]) == 0
     assert capfd.readouterr().out == (
-        f"nothing to upload: no process of run r1 left anything in {tmp_path / 'spool'}\n"
+        f"nothing to upload: no process of run r1 left anything in {tmp_path / 'spool'} or runs\n"
     )
     assert main(["upload", "r1", "--format", "json"]) == 0
     assert json.loads(capfd.readouterr().out) == {"run_id": "r1", "workers": []}

@@ -8,18 +8,19 @@ from typing import Any, cast
 
 import pytest
 
-from loadgen.metrics.harvester import Harvester
-from loadgen.metrics.windows import Windows
+from loadgen.metrics.outcome import FailedOutcome
+from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.metrics.window_registry import WindowRegistry
 from loadgen.model.outcome import ErrorCategory
 from loadgen.model.run import Phase
+from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.scenario import LoadMode, Scenario
 from loadgen.snowflake.driver import Connection
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.arrivals import Arrivals
-from loadgen.worker.bench import Bench, Slots
+from loadgen.worker.arrival_queue import ArrivalQueue
 from loadgen.worker.client import Client
-from loadgen.worker.load_sessions import LoadSessions
+from loadgen.worker.client_context import ClientContext, ClientSlots
+from loadgen.worker.sessions import LoadSessions
 from loadgen.workload.arrivals import window_schedules
 
 KEYS = 10
@@ -57,9 +58,9 @@ class ConnectedClient(Client):
 
 
 def client_of(scenario: Scenario, failures: list[tuple[Any, ...]]) -> Client:
-    now_ns, windows, open_loop = time.monotonic_ns(), Windows(), scenario.load.mode is LoadMode.RATE
-    harvester = Harvester(windows, scenario.workload.statements, open_loop=open_loop, started_ns=now_ns)
-    bench = Bench(
+    now_ns, windows, open_loop = time.monotonic_ns(), WindowRegistry(), scenario.load.mode is LoadMode.RATE
+    harvester = SampleCollector(windows, scenario.workload.statements, open_loop=open_loop, started_ns=now_ns)
+    bench = ClientContext(
         scenario=scenario,
         windows=windows,
         sessions=LoadSessions(
@@ -71,9 +72,9 @@ def client_of(scenario: Scenario, failures: list[tuple[Any, ...]]) -> Client:
     )
     windows.open(0, phase=Phase.MEASUREMENT, at_ns=now_ns)
     if open_loop:
-        bench.arrivals = Arrivals(0, window_schedules(scenario.load, worker=0, workers=1, seed=1)[-1], 0)
+        bench.arrivals = ArrivalQueue(0, window_schedules(scenario.load, worker=0, workers=1, seed=1)[-1], 0)
     arguments = WorkerArguments(run_id="r", worker_id="worker-0", worker_group_id=0, worker_group_count=1)
-    return ConnectedClient(Slots(scenario, arguments, {}, harvester, None).get(0), bench)
+    return ConnectedClient(ClientSlots(scenario, arguments, {}, harvester, None).get(0), bench)
 
 
 @pytest.mark.parametrize(
@@ -94,3 +95,20 @@ def test_a_client_without_a_value_left_gives_up_and_says_why(load):
     assert [what[:2] for what in failures] == [("", ErrorCategory.CONFIGURATION)]
     recorder = client.slot.recorder
     assert len(recorder.take()) == recorder.begun(0) == KEYS, "what was begun was recorded"
+
+
+@pytest.mark.parametrize(
+    ("category", "waited_s", "counted"),
+    [
+        ("CONNECTION", 6.0, "QUERY_TIMEOUT"),  # the client's own limit, or a connection lost beyond it
+        ("CONNECTION", 1.0, "QUERY_TIMEOUT"),
+        ("CONNECTION", 0.9, "CONNECTION"),  # reset, HTTP 503: how long it would have taken is not known
+        ("SNOWFLAKE_ERROR", 6.0, "SNOWFLAKE_ERROR"),  # the server has finished it
+        ("QUERY_TIMEOUT", 1.0, "QUERY_TIMEOUT"),
+    ],
+)
+def test_a_statement_without_an_answer_within_its_limit_has_timed_out(category, waited_s, counted):
+    failed = FailedOutcome.after(waited_s, ErrorCategory[category], 14, "Query timed out after 6s", limit_s=1.0)
+
+    assert failed.category is ErrorCategory[counted]
+    assert failed.answered == (category != "CONNECTION"), "else the query id would be that of the statement before"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from loadgen.model.event import Start, Stop
 from loadgen.model.run import Phase
-from loadgen.rules.find_max_step import FindMax
-from loadgen.scenario.scenario import Load, LoadMode
+from loadgen.rules.find_max_step import FindMaxSettings
+from loadgen.scenario.model import Load, LoadMode
 from tests.unit.worker_builders import MEASUREMENT, WARMUP, Stage, phase, poll, target
 
 # --- windows ---------------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def test_the_conductor_wakes_up_for_what_comes_next():
 # --- find_max --------------------------------------------------------------------------------------------------------
 
 
-FIND = Load(mode=LoadMode.FIND_MAX, connections=50, duration_s=None, find_max=FindMax(settle_s=3.0))
+FIND = Load(mode=LoadMode.FIND_MAX, connections=50, duration_s=None, find_max=FindMaxSettings(settle_s=3.0))
 
 
 def test_a_step_is_measured_once_its_target_is_reached_and_has_settled():

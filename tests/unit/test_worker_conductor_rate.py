@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.result import window_discrepancy
-from loadgen.metrics.windows import WindowState
+from loadgen.metrics.window import window_discrepancy
+from loadgen.metrics.window_registry import WindowState
 from loadgen.model.run import Phase
-from loadgen.scenario.scenario import Arrival, Load, LoadMode
-from loadgen.scenario.scenario import Stage as Level
+from loadgen.scenario.model import ArrivalProcess, Load, LoadMode
+from loadgen.scenario.model import LoadStage as Level
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.conductor import LEFTOVERS_AT_ONCE
+from loadgen.worker.ramp_controller import UNSENT_ARRIVALS_BATCH
 from tests.unit.metrics_builders import sample
 from tests.unit.worker_builders import MEASUREMENT, WARMUP, Stage, phase, statement, target
 
@@ -24,7 +24,7 @@ def rate(
     warmup_s: float = 0.0,
     duration_s: float = 10.0,
     levels: tuple[Level, ...] = (),
-    arrival: Arrival = Arrival.UNIFORM,
+    arrival: ArrivalProcess = ArrivalProcess.UNIFORM,
 ) -> Load:
     return Load(
         mode=LoadMode.RATE,
@@ -106,7 +106,7 @@ def test_a_window_that_was_cut_short_has_skipped_what_was_due_until_then():
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_what_nobody_sent_is_overload_when_no_connection_was_missing(missing):
-    stage = Stage(rate(arrival=Arrival.UNIFORM))
+    stage = Stage(rate(arrival=ArrivalProcess.UNIFORM))
     stage.conductor.aim(2)
     for slot in range(1 if missing else 2):
         stage.connections.login_succeeded(slot, stage.clock.now_ns, None)
@@ -130,7 +130,7 @@ def test_a_window_with_more_leftovers_than_are_counted_at_once():
     stage.clock.advance(1)
 
     assert stage.conductor.step() == 0.0
-    assert stage.results()[0].counts.skipped == LEFTOVERS_AT_ONCE
+    assert stage.results()[0].counts.skipped == UNSENT_ARRIVALS_BATCH
     assert stage.results()[0].state is WindowState.CLOSED
     stage.run_to(11)
 
@@ -139,7 +139,7 @@ def test_a_window_with_more_leftovers_than_are_counted_at_once():
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(0, 900), min_size=1, max_size=4), st.sampled_from(Arrival), st.integers(0, 2))
+@given(st.lists(st.integers(0, 900), min_size=1, max_size=4), st.sampled_from(ArrivalProcess), st.integers(0, 2))
 def test_however_late_the_conductor_is_every_planned_arrival_is_accounted_for(late_ms, arrival, worker):
     """Windows open and close late by some milliseconds; none of the arrivals may fall into the cracks."""
     levels = tuple(Level(duration_s=2.0, rate_per_second=7.0 * number) for number in range(1, len(late_ms) + 1))
@@ -263,7 +263,7 @@ PHASES = [
 
 
 @settings(max_examples=100, deadline=None)
-@given(moves, st.sampled_from(Arrival))
+@given(moves, st.sampled_from(ArrivalProcess))
 def test_the_identity_holds_for_any_course_of_windows_and_every_window_ends_final(course, arrival):
     levels = tuple(Level(duration_s=1.0 + number, rate_per_second=20.0) for number in range(3))
     stage = Stage(rate(warmup_s=1.0, levels=levels, arrival=arrival))

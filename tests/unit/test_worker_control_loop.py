@@ -11,21 +11,24 @@ import pytest
 
 from loadgen.clock import FakeClock
 from loadgen.control.session import ControlSession
-from loadgen.model.event import Command, Planned, Sayable, SetPhase, Start, encode
+from loadgen.control.sql import NamedQuery
+from loadgen.model.event import Command, KnownCommand, PlannedCommand, SetPhase, Start, encode_command
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerExit
-from loadgen.scenario.scenario import Timing
-from loadgen.worker.agenda import Agenda
-from loadgen.worker.board import Board, Ending
+from loadgen.scenario.model import TimingSettings
+from loadgen.worker.commands import CommandQueue
 from loadgen.worker.control_loop import ControlLoop
-from loadgen.worker.silence import Silence
+from loadgen.worker.watchdog import ControlPlaneWatchdog
+from loadgen.worker.worker_state import ExitReason, WorkerSharedState
 from tests.unit.simulation.tables import EventRow, Lease, Tables
 from tests.unit.simulation.wires import Fate, Wire
 from tests.unit.worker_builders import STOP
 
-TIMING = Timing()
+TIMING = TimingSettings()
 START = Start(expected_workers=1)
-PLANNED = Start(expected_workers=1, lead_ms=3_000, plan=(Planned(at_ms=0, command=SetPhase(phase=Phase.WARMUP)),))
+PLANNED = Start(
+    expected_workers=1, lead_ms=3_000, plan=(PlannedCommand(at_ms=0, command=SetPhase(phase=Phase.WARMUP)),)
+)
 R, P, X = RunStatus, Phase, WorkerExit
 
 
@@ -47,6 +50,9 @@ class Weather:
 
     def fate(self, *, changes: bool) -> Fate:
         return self._fate()
+
+    def refuses(self, query: NamedQuery) -> bool:
+        return False
 
     def latency_s(self) -> float:
         return 0.0
@@ -71,13 +77,13 @@ class Follower:
         if lease_over_s is not None:
             self.tables.leases.append(Lease(1, "leader", -lease_over_s))
         for number, command in enumerate(said, start=1):
-            kind, data = encode(cast(Sayable, command))
+            kind, data = encode_command(cast(KnownCommand, command))
             self.tables.events.append(EventRow(number, str(number), 1, kind, data, 0.0, None))
         self.fate = Fate.ANSWERED
-        self.board = Board(clock=self.clock)
+        self.board = WorkerSharedState(clock=self.clock)
         self.begun: list[Phase | None] = []
         session = cast(ControlSession, Wire(self.tables, Weather(lambda: self.fate)))
-        agenda = Agenda(
+        agenda = CommandQueue(
             "worker-0",
             0,
             1,
@@ -151,7 +157,7 @@ def test_who_sees_the_state_of_the_run_first_drains_as_long_as_stop_says(status:
     follower.loop.watch(OneTurn())
     assert (follower.code, follower.board.drain_s) == (X.CLEAN, at_first_s)
 
-    kind, data = encode(STOP)
+    kind, data = encode_command(STOP)
     follower.tables.events.append(EventRow(1, "1", 1, kind, data, 0.0, None))
     follower.loop.watch(OneTurn())
 
@@ -160,9 +166,9 @@ def test_who_sees_the_state_of_the_run_first_drains_as_long_as_stop_says(status:
 
 def test_stop_does_not_lengthen_the_drain_of_a_worker_that_ends_for_another_reason() -> None:
     follower = Follower(R.CANCELLING, P.MEASUREMENT, lease_over_s=-20.0)
-    follower.board.end(Ending(code=X.CLEAN, drain_s=3.0))  # SIGTERM
+    follower.board.end(ExitReason(code=X.CLEAN, drain_s=3.0))  # SIGTERM
     follower.loop.watch(OneTurn())
-    kind, data = encode(STOP)
+    kind, data = encode_command(STOP)
     follower.tables.events.append(EventRow(1, "1", 1, kind, data, 0.0, None))
     follower.loop.watch(OneTurn())
 
@@ -202,9 +208,9 @@ class Listener:
 
     def __init__(self) -> None:
         self.follower = Follower(R.RUNNING, P.MEASUREMENT, START, lease_over_s=-20.0)
-        self.silence = Silence()
+        self.silence = ControlPlaneWatchdog()
 
-    def seconds(self, count: int, *, polls: Fate | None, beats: bool = True) -> Ending | None:
+    def seconds(self, count: int, *, polls: Fate | None, beats: bool = True) -> ExitReason | None:
         """So many seconds; without `polls` there is none, as while connections are opened. The end, if there is one."""
         board = self.follower.board
         for _ in range(count):
@@ -235,7 +241,7 @@ def test_a_worker_that_does_not_poll_is_not_deaf() -> None:
 
 def test_a_worker_that_ends_already_need_not_hear_more() -> None:
     listener = Listener()
-    listener.follower.board.end(Ending(code=X.CLEAN))
+    listener.follower.board.end(ExitReason(code=X.CLEAN))
     assert listener.seconds(100, polls=Fate.AWAY) is None
     ending = listener.seconds(61, polls=Fate.AWAY, beats=False)
     assert ending is not None

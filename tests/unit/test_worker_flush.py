@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from loadgen.clock import FakeClock
-from loadgen.control.queries import Query
-from loadgen.control.retry import Patience
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlFailed
-from loadgen.control.worker_metrics_snapshots import Snapshot
+from loadgen.control.sql import NamedQuery
+from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake.failure import Failure
-from loadgen.worker.board import Board
-from loadgen.worker.flush import SNAPSHOTS_MAX, Flush
-from loadgen.worker.upload import Unsent, contents, keep, upload
+from loadgen.worker.flush import SNAPSHOTS_MAX, ResultFlusher
+from loadgen.worker.spool import UnsentRows, contents, keep, upload
+from loadgen.worker.worker_state import WorkerSharedState
 from tests.unit.worker_builders import ME, SERVER_TIME
 
 AWAY = ControlFailed("away", Failure(category=ErrorCategory.SNOWFLAKE_ERROR))
@@ -33,26 +33,26 @@ class Session:
         self.meanwhile: Callable[[], None] = lambda: None  # happens while a statement is under way
         self.fails = False
 
-    def append(self, query: Query, rows: Sequence[Sequence[Any]]) -> int:
+    def append(self, query: NamedQuery, rows: Sequence[Sequence[Any]]) -> int:
         self.meanwhile()
         if self.fails:
             raise AWAY
         self._table(query).extend(rows)
         return len(rows)
 
-    def fetch(self, query: Query, *binds: Any) -> list[tuple[Any, ...]]:
+    def fetch(self, query: NamedQuery, *binds: Any) -> list[tuple[Any, ...]]:
         return [(row[0],) for row in self._table(query)]
 
-    def _table(self, query: Query) -> list[Sequence[Any]]:
+    def _table(self, query: NamedQuery) -> list[Sequence[Any]]:
         return self.rows["logs" if "TEST_LOGS" in query.sql else "snapshots"]
 
 
 class Stand:
     def __init__(self) -> None:
         self.clock, self.session = FakeClock(), Session()
-        self.board = Board(clock=self.clock)
-        self.flush = Flush(self.session, ME, "test", self.board, self.clock, period_s=5.0)  # type: ignore[arg-type]
-        self.patience = Patience(stop=threading.Event(), clock=self.clock)
+        self.board = WorkerSharedState(clock=self.clock)
+        self.flush = ResultFlusher(self.session, ME, "test", self.board, self.clock, period_s=5.0)  # type: ignore[arg-type]
+        self.patience = RetryPolicy(stop=threading.Event(), clock=self.clock)
 
     def put(self, *numbers: int) -> None:
         for number in numbers:
@@ -71,11 +71,11 @@ def stand() -> Stand:
     return Stand()
 
 
-def snapshot(number: int) -> Snapshot:
+def snapshot(number: int) -> MetricsSnapshot:
     counts = ("total_queries", "read_count", "write_count", "error_count", "active_connections", "target_connections")
     times = (f"{name}_latency_ms" for name in ("p50", "p95", "p99", "avg", "min", "max"))
     numbers: dict[str, Any] = {**dict.fromkeys(counts, 0), **dict.fromkeys(times, 1.0)}
-    return Snapshot(
+    return MetricsSnapshot(
         snapshot_id=str(number),
         run_id=ME.run_id,
         test_id="test",
@@ -154,6 +154,6 @@ def test_what_was_kept_is_uploaded_once_whatever_of_it_had_been_stored(stand: St
 
 
 def test_an_empty_spool_says_so(tmp_path: Path) -> None:
-    keep(tmp_path / "worker", "run", Unsent())
+    keep(tmp_path / "worker", "run", UnsentRows())
 
     assert contents(tmp_path / "worker") == contents(tmp_path) == {}

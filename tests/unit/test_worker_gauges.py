@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loadgen.clock import FakeClock
-from loadgen.metrics.windows import Windows
+from loadgen.metrics.window_registry import WindowRegistry
 from loadgen.model.run import Phase
 from loadgen.report.client_health import ClientHealth, ClientPart, judge_client
 from loadgen.units import NS_PER_MS, NS_PER_S
-from loadgen.worker.gauges import ClientMeter, Gauge, Gauges, Wait
+from loadgen.worker.self_monitor import PROBE_S, ClientResourceMeter, ResourceReading, SelfMonitor, WakeupDelay
 
 
 class LateClock(FakeClock):
@@ -32,7 +34,22 @@ class LateClock(FakeClock):
         return False
 
 
-def ms(*waits: Wait) -> list[tuple[int, int, int]]:
+class PausedClock(FakeClock):
+    """Stops, for everyone in the process, when the script says so: at these moments, for so long."""
+
+    def __init__(self, pauses: list[tuple[int, int]]) -> None:
+        super().__init__()
+        self._pauses = pauses  # from, to; in order
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        self.now_ns += round(timeout_s * NS_PER_S)
+        for start_ns, end_ns in self._pauses:
+            if start_ns <= self.now_ns < end_ns:
+                self.now_ns = end_ns
+        return event.is_set()
+
+
+def ms(*waits: WakeupDelay) -> list[tuple[int, int, int]]:
     return [(wait.from_ns // NS_PER_MS, wait.to_ns // NS_PER_MS, wait.late_ns // NS_PER_MS) for wait in waits]
 
 
@@ -41,7 +58,7 @@ def ms(*waits: Wait) -> list[tuple[int, int, int]]:
 
 def test_the_probe_notes_every_moment_and_how_late_its_end_was() -> None:
     clock = LateClock(0.0, 0.01, 2.0)
-    gauges = Gauges(clock)
+    gauges = SelfMonitor(clock)
 
     gauges.probe(threading.Event())
     gauge = gauges.read()
@@ -56,8 +73,8 @@ def test_the_probe_notes_every_moment_and_how_late_its_end_was() -> None:
 def test_a_wait_that_should_have_ended_is_told_before_it_does() -> None:
     """All threads of a process are paused together; the one that hands on results may be the first to run again."""
     clock = LateClock(0.0, 10.0)
-    gauges = Gauges(clock)
-    told: list[Gauge] = []
+    gauges = SelfMonitor(clock)
+    told: list[ResourceReading] = []
     clock.during = lambda: told.append(gauges.read())
 
     gauges.probe(threading.Event())
@@ -73,14 +90,14 @@ def test_a_wait_that_should_have_ended_is_told_before_it_does() -> None:
 # --- windows ---------------------------------------------------------------------------------------------------------
 
 
-def second(number: int, *, cpu_ms: int = 0, machine_ms: int = 0, late_ms: int = 0) -> Gauge:
+def second(number: int, *, cpu_ms: int = 0, machine_ms: int = 0, late_ms: int = 0) -> ResourceReading:
     """The second before `number` seconds, with four waits of 250 ms."""
     end_ns = number * NS_PER_S
     waits = tuple(
-        Wait(end_ns - (part + 1) * 250 * NS_PER_MS, end_ns - part * 250 * NS_PER_MS, late_ms * NS_PER_MS)
+        WakeupDelay(end_ns - (part + 1) * 250 * NS_PER_MS, end_ns - part * 250 * NS_PER_MS, late_ms * NS_PER_MS)
         for part in reversed(range(4))
     )
-    return Gauge(
+    return ResourceReading(
         cpu_percent=0.0,
         memory_percent=0.0,
         wakeup_p99_ms=None,
@@ -95,7 +112,7 @@ def second(number: int, *, cpu_ms: int = 0, machine_ms: int = 0, late_ms: int = 
 
 def test_only_what_lies_inside_a_window_counts() -> None:
     """Warm-up, what came between two windows, and the drain after the last are busy; the windows are not."""
-    windows, meter = Windows(), ClientMeter()
+    windows, meter = WindowRegistry(), ClientResourceMeter()
     windows.open(0, phase=Phase.WARMUP, at_ns=0)
     meter.add(second(1, cpu_ms=990, late_ms=90), windows.held())
     windows.open(1, phase=Phase.MEASUREMENT, at_ns=NS_PER_S)
@@ -115,7 +132,7 @@ def test_only_what_lies_inside_a_window_counts() -> None:
 
 
 def test_a_second_is_shared_by_the_windows_it_is_part_of() -> None:
-    windows, meter = Windows(), ClientMeter()
+    windows, meter = WindowRegistry(), ClientResourceMeter()
     windows.open(0, phase=Phase.MEASUREMENT, at_ns=0)
     windows.open(1, phase=Phase.MEASUREMENT, at_ns=NS_PER_S // 4)
     meter.add(second(1, cpu_ms=400, late_ms=8), windows.held())
@@ -129,7 +146,7 @@ def test_a_second_is_shared_by_the_windows_it_is_part_of() -> None:
 
 
 def test_lateness_of_half_a_second_is_a_gap() -> None:
-    windows, meter = Windows(), ClientMeter()
+    windows, meter = WindowRegistry(), ClientResourceMeter()
     windows.open(0, phase=Phase.MEASUREMENT, at_ns=0)
     meter.add(second(1, late_ms=499), windows.held())
     meter.add(second(2, late_ms=500), windows.held())
@@ -141,9 +158,50 @@ def test_lateness_of_half_a_second_is_a_gap() -> None:
     assert found.gap_percent == pytest.approx(50.0)
 
 
+WINDOW_S = 20
+
+
+@given(
+    st.lists(st.tuples(st.integers(120, 1_500), st.integers(151, 1_200)), max_size=40),
+    st.lists(st.integers(1, 2_000), min_size=1, max_size=40),
+)
+def test_what_is_told_of_pauses_is_what_a_clock_was_stopped_for(
+    pattern: list[tuple[int, int]], looks: list[int]
+) -> None:
+    """Whatever their number and length, and whenever the gauges are read: right to one wait of the probe for each."""
+    pauses, at_ms = [], 0
+    for runs_ms, paused_ms in pattern:
+        if at_ms + runs_ms + paused_ms <= 1_000 * WINDOW_S - 100:
+            pauses.append(((at_ms + runs_ms) * NS_PER_MS, (at_ms + runs_ms + paused_ms) * NS_PER_MS))
+            at_ms += runs_ms + paused_ms
+    clock, windows, meter, stopping = PausedClock(pauses), WindowRegistry(), ClientResourceMeter(), threading.Event()
+    windows.open(0, phase=Phase.MEASUREMENT, at_ns=0)
+    gauges, due_ns, told = SelfMonitor(clock), 0, []
+    while clock.now_ns < WINDOW_S * NS_PER_S:
+        asked_ns = gauges.begin()
+        clock.wait(stopping, PROBE_S)
+        if clock.now_ns >= due_ns:  # the reader may wake up before the probe
+            told.append(gauges.read())
+            meter.add(told[-1], windows.held())
+            due_ns = clock.now_ns + looks[len(told) % len(looks)] * NS_PER_MS
+        gauges.end(asked_ns)
+    meter.add(gauges.read(), windows.held())
+
+    found = meter.effect(0)
+
+    assert found is not None
+    for percent, shortest_ms, least_ms in ((found.gap_percent, 550, 500), (found.paused_percent, 150, 98)):
+        certain = [end - start for start, end in pauses if end - start >= shortest_ms * NS_PER_MS]
+        possible = [end - start + 50 * NS_PER_MS for start, end in pauses if end - start >= least_ms * NS_PER_MS]
+        assert percent is not None
+        share_ns = percent / 100 * found.late.count * NS_PER_MS
+        assert sum(certain) - len(told) * NS_PER_MS <= share_ns <= sum(possible) + len(told) * NS_PER_MS
+    assert found.late.count == pytest.approx(clock.now_ns / NS_PER_MS, abs=50 + len(told))
+
+
 @pytest.mark.parametrize("seen_before", [True, False], ids=["told before it opened", "told after it opened"])
 def test_a_pause_that_kept_a_window_from_opening_is_a_gap_of_it(seen_before: bool) -> None:
-    windows, meter = Windows(), ClientMeter()
+    windows, meter = WindowRegistry(), ClientResourceMeter()
     pause = second(2, late_ms=700)
     if seen_before:
         meter.add(pause, windows.held())
@@ -159,7 +217,7 @@ def test_a_pause_that_kept_a_window_from_opening_is_a_gap_of_it(seen_before: boo
 
 
 def test_what_was_stored_is_forgotten() -> None:
-    windows, meter = Windows(), ClientMeter()
+    windows, meter = WindowRegistry(), ClientResourceMeter()
     windows.open(0, phase=Phase.MEASUREMENT, at_ns=0)
     meter.add(second(1), windows.held())
 
@@ -170,7 +228,7 @@ def test_what_was_stored_is_forgotten() -> None:
 
 def test_a_reading_that_follows_at_once_says_the_same():
     clock = FakeClock()
-    gauges = Gauges(clock)
+    gauges = SelfMonitor(clock)
     clock.advance(1.0)
     first = gauges.read()
     sum(range(2_000_000))  # CPU time that the next reading would divide by nothing
@@ -183,7 +241,7 @@ def test_a_reading_that_follows_at_once_says_the_same():
 
 
 def test_a_busy_minute_does_not_hide_in_the_average() -> None:
-    windows, meter = Windows(), ClientMeter()
+    windows, meter = WindowRegistry(), ClientResourceMeter()
     windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)
     for number in range(1, 601):
         meter.add(second(number, cpu_ms=950 if 120 < number <= 180 else 100), windows.held())

@@ -15,22 +15,22 @@ from hypothesis import strategies as st
 
 from loadgen.clock import FakeClock, SystemClock
 from loadgen.errors import ConfigurationError, LoadgenError
-from loadgen.metrics.connections import ConnectionMeter, Logins, Refusal, Reopened
-from loadgen.metrics.harvester import Harvester
-from loadgen.metrics.windows import Windows
+from loadgen.metrics.connections import ConnectionMeter, LoginCounts, LoginFailure, ReconnectReason
+from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.metrics.window_registry import WindowRegistry
 from loadgen.model.outcome import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerExit, WorkerStatus
-from loadgen.scenario.scenario import ConnectionPolicy, Load, Timing
+from loadgen.scenario.model import ConnectionPolicy, Load, TimingSettings
 from loadgen.snowflake.driver import Cursor
-from loadgen.worker.bench import Bench, Slots
-from loadgen.worker.board import Board
 from loadgen.worker.client import Client
-from loadgen.worker.load_sessions import LOGIN_PAUSE_MAX_S, LoadSessions, login_pause_s
-from loadgen.worker.pool import ClientPool
-from loadgen.worker.silence import Disconnected
+from loadgen.worker.client_context import ClientContext, ClientSlots
+from loadgen.worker.client_pool import ClientPool
+from loadgen.worker.sessions import LOGIN_PAUSE_MAX_S, LoadSessions, login_pause_s
+from loadgen.worker.watchdog import TargetWatchdog
+from loadgen.worker.worker_state import WorkerSharedState
 from loadgen.workload.draw import Row
-from loadgen.workload.pacing import Ramp
+from loadgen.workload.ramp import Ramp
 from tests.unit.worker_builders import ME, scenario
 
 HANG_S = 30.0
@@ -88,9 +88,9 @@ class Bed:
         self, door: Door, statement: Callable[[], None], policy: ConnectionPolicy | None = None, clock: Any = None
     ) -> None:
         self.failures: list[tuple[Any, ...]] = []
-        windows, self.clock, self.connections = Windows(), clock or SystemClock(), ConnectionMeter()
+        windows, self.clock, self.connections = WindowRegistry(), clock or SystemClock(), ConnectionMeter()
         made = scenario(Load(connections=4))
-        self.harvester = Harvester(
+        self.harvester = SampleCollector(
             windows, made.workload.statements, open_loop=False, started_ns=0, connections=self.connections
         )
 
@@ -98,7 +98,7 @@ class Bed:
             statement()
             return 1
 
-        self.bench = Bench(
+        self.bench = ClientContext(
             scenario=made if policy is None else replace(made, connections=policy),
             windows=windows,
             sessions=cast(LoadSessions, door),
@@ -108,7 +108,7 @@ class Bed:
             connections=self.connections,
             clock=self.clock,
         )
-        self.slots = Slots(made, ME, {}, self.harvester, None)
+        self.slots = ClientSlots(made, ME, {}, self.harvester, None)
         windows.open(0, phase=Phase.MEASUREMENT, at_ns=self.clock.monotonic_ns())
         self.connections.plan(Ramp(origin=4, target=4), self.clock.monotonic_ns())
         self.connections.open(0, self.clock.monotonic_ns(), None)
@@ -178,11 +178,11 @@ def test_a_client_that_is_told_to_leave_does_not_wait_for_its_next_login() -> No
 @pytest.mark.parametrize(
     ("policy", "why"),
     [
-        (ConnectionPolicy(max_statements=2), Reopened.MAX_STATEMENTS),
-        (ConnectionPolicy(max_age_s=1e-9), Reopened.MAX_AGE),
+        (ConnectionPolicy(max_statements=2), ReconnectReason.MAX_STATEMENTS),
+        (ConnectionPolicy(max_age_s=1e-9), ReconnectReason.MAX_AGE),
     ],
 )
-def test_why_a_client_logs_in_again_is_known(policy: ConnectionPolicy, why: Reopened) -> None:
+def test_why_a_client_logs_in_again_is_known(policy: ConnectionPolicy, why: ReconnectReason) -> None:
     done = iter(range(100))
     bed = Bed(Door(), lambda: client.leave() if next(done) == 6 else None, policy)
     client = Client(bed.slots.get(0), bed.bench)
@@ -231,17 +231,18 @@ def test_clients_of_a_higher_level_are_connected_ahead_of_it_and_do_nothing() ->
 # --- a worker --------------------------------------------------------------------------------------------------------
 
 
-def working(status: WorkerStatus = WorkerStatus.RUNNING) -> Board:
-    return Board(clock=FakeClock(), status=status)
+def working(status: WorkerStatus = WorkerStatus.RUNNING) -> WorkerSharedState:
+    return WorkerSharedState(clock=FakeClock(), status=status)
 
 
-REFUSED = Logins(
-    refused=9, last_refused=(Refusal(at=FakeClock().utc_now().replace(tzinfo=None), code=390_144, text="JWT is bad"),)
+REFUSED = LoginCounts(
+    refused=9,
+    last_refused=(LoginFailure(at=FakeClock().utc_now().replace(tzinfo=None), code=390_144, text="JWT is bad"),),
 )
 
 
 def test_a_worker_without_a_connection_ends_after_a_minute_and_says_why() -> None:
-    timing, disconnected = Timing(), Disconnected()
+    timing, disconnected = TimingSettings(), TargetWatchdog()
     for _ in range(59):
         disconnected.count(wanted=8, connected=0, awake_s=1.0)
         assert disconnected.ending(working(), timing, REFUSED) is None
@@ -257,7 +258,7 @@ def test_a_worker_without_a_connection_ends_after_a_minute_and_says_why() -> Non
 
 @pytest.mark.parametrize(("wanted", "connected"), [(8, 1), (0, 0)])
 def test_one_connection_is_enough_and_none_when_none_is_wanted(wanted: int, connected: int) -> None:
-    timing, disconnected = Timing(), Disconnected()
+    timing, disconnected = TimingSettings(), TargetWatchdog()
     for _ in range(59):
         disconnected.count(wanted=8, connected=0, awake_s=1.0)
 
@@ -269,6 +270,6 @@ def test_one_connection_is_enough_and_none_when_none_is_wanted(wanted: int, conn
 
 @pytest.mark.parametrize("status", [WorkerStatus.STARTING, WorkerStatus.DRAINING])
 def test_a_worker_that_is_not_ready_or_ends_is_not_ended_for_it(status: WorkerStatus) -> None:
-    disconnected = Disconnected(since_s=1_000.0)
+    disconnected = TargetWatchdog(since_s=1_000.0)
 
-    assert disconnected.ending(working(status), Timing(), REFUSED) is None
+    assert disconnected.ending(working(status), TimingSettings(), REFUSED) is None

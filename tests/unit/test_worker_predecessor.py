@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.control.worker_heartbeats import Beat
+from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
 from loadgen.model.workload import (
@@ -18,8 +18,8 @@ from loadgen.model.workload import (
     Uuid,
     Workload,
 )
-from loadgen.scenario.scenario import Affinity, Load, Scenario, Sessions
-from loadgen.worker.predecessor import may_have_drawn, statement_that_repeats
+from loadgen.scenario.model import Load, Scenario, SessionAffinity, UserSessionSettings
+from loadgen.worker.replacement import first_unrepeatable_statement, may_have_sent_load
 
 W, R = WorkerStatus, RunStatus
 
@@ -37,7 +37,7 @@ W, R = WorkerStatus, RunStatus
     ],
 )
 def test_whether_it_may_have_made_load(status: WorkerStatus, phase: Phase | None, run: RunStatus, drawn: bool) -> None:
-    assert may_have_drawn(Beat(status=status, phase=phase, count=7), run) is drawn
+    assert may_have_sent_load(WorkerHeartbeat(status=status, phase=phase, count=7), run) is drawn
 
 
 @pytest.mark.parametrize(
@@ -54,15 +54,17 @@ def test_whether_it_may_have_made_load(status: WorkerStatus, phase: Phase | None
 def test_which_statement_has_values_that_must_not_come_twice(parameters: tuple[Parameter, ...], name: str) -> None:
     queries = (Query(sql="SELECT 1"), Query(sql="SELECT ?", parameters=parameters))
     put = Statement(name="put", kind=StatementKind.WRITE, weight=1, queries=queries)
-    assert statement_that_repeats(scenario(put, Affinity.STRICT)) == name
+    assert first_unrepeatable_statement(scenario(put, SessionAffinity.STRICT)) == name
 
 
-@pytest.mark.parametrize(("affinity", "name"), [(Affinity.STRICT, "own"), (Affinity.HINT, None)])
-def test_a_strict_session_does_not_go_on_over_the_connection_of_another_process(affinity: Affinity, name: str) -> None:
+@pytest.mark.parametrize(("affinity", "name"), [(SessionAffinity.STRICT, "own"), (SessionAffinity.HINT, None)])
+def test_a_strict_session_does_not_go_on_over_the_connection_of_another_process(
+    affinity: SessionAffinity, name: str
+) -> None:
     own = Statement(name="own", kind=StatementKind.READ, weight=1, queries=(Query(sql="SELECT 1"),), session=True)
-    assert statement_that_repeats(scenario(own, affinity)) == name
+    assert first_unrepeatable_statement(scenario(own, affinity)) == name
 
 
-def scenario(statement: Statement, affinity: Affinity) -> Scenario:
-    workload, sessions = Workload(statements=(statement,), seed=1), Sessions(count=2, affinity=affinity)
+def scenario(statement: Statement, affinity: SessionAffinity) -> Scenario:
+    workload, sessions = Workload(statements=(statement,), seed=1), UserSessionSettings(count=2, affinity=affinity)
     return Scenario(name="s", workload=workload, load=Load(connections=1), sessions=sessions)

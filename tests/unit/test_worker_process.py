@@ -1,16 +1,16 @@
-"""On which core a worker stays, which programs it finds, and its priority."""
+"""On which core a worker stays, and its priority."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from loadgen.worker.process import core_of, spare_lsb_release
+from loadgen.worker.process import core_of
 from tests.processes import ROOT
 
 CORES = (2, 3, 6, 7)
@@ -25,16 +25,6 @@ def test_workers_of_a_run_are_on_different_cores_as_far_as_there_are_enough():
 
 def test_runs_do_not_all_begin_at_the_same_core():
     assert {core_of(f"run-{number}", 0, CORES) for number in range(50)} == set(CORES)
-
-
-def test_programs_are_found_as_before_but_for_lsb_release():
-    environ = {"PATH": os.environ["PATH"]}
-
-    spare_lsb_release(environ)
-
-    assert environ["PATH"].endswith(os.environ["PATH"])
-    assert subprocess.run(["lsb_release", "-a"], env=environ, capture_output=True).returncode == 1
-    assert shutil.which("sh", path=environ["PATH"]) == shutil.which("sh")
 
 
 # --- priority --------------------------------------------------------------------------------------------------------
@@ -62,3 +52,27 @@ def test_a_measurement_has_priority_unless_its_user_chose_one(more: int) -> None
 
     expected = -10 if niceness == 0 and permitted else niceness
     assert done.stdout.split() == [str(expected)] * 2  # threads inherit it
+
+
+AUTOGROUP = Path("/proc/self/autogroup")
+
+
+@pytest.mark.skipif(not AUTOGROUP.exists(), reason="this kernel does not weigh sessions")
+@pytest.mark.parametrize("own_session", [True, False])
+def test_a_session_of_our_own_has_the_same_priority_and_a_terminal_s_session_keeps_its_own(own_session: bool) -> None:
+    # A process that is in no autogroup (the first session of a container) reads an empty text.
+    code = f"{RAISED}\nprint('session', open('{AUTOGROUP}').read())"
+    before = AUTOGROUP.read_text().split()[-1:]
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        start_new_session=own_session,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    of_process, of_session = done.stdout.split("session")
+    raised = of_process.split()[0] == "-10"
+    assert of_session.split()[-1:] in ([["-10" if raised else "0"], []] if own_session else [before])

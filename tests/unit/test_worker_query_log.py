@@ -11,32 +11,35 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import RunFailed
-from loadgen.metrics.outcome import Failed, Outcome
+from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.model.outcome import ErrorCategory
-from loadgen.scenario.scenario import QueryLog as Policy
-from loadgen.scenario.scenario import QueryLogMode
+from loadgen.scenario.model import QueryLogMode
+from loadgen.scenario.model import QueryLogSettings as Policy
 from loadgen.worker import query_log
 from loadgen.worker.query_log import (
     ERROR_TEXTS_MAX,
-    FACTS,
+    METADATA,
     RECORD_BYTES,
     RECORDS,
-    QueryLog,
-    Record,
-    SpoolReader,
+    QueryLogReader,
+    QueryLogRecord,
+    QueryLogWriter,
 )
 from tests.unit.query_log_builders import EVERYTHING, HEADER, QUERY_ID, WINDOWS, entry, write
 
 folders = itertools.count()
 
 
-def read(folder: Path) -> tuple[list[Record], int]:
-    reader = SpoolReader(folder)
+def read(folder: Path) -> tuple[list[QueryLogRecord], int]:
+    reader = QueryLogReader(folder)
     return list(reader.records()), reader.damaged
 
 
 failures = st.builds(
-    Failed, st.sampled_from(ErrorCategory), st.none() | st.integers(-(2**31) + 1, 2**31 - 1), st.text(max_size=30)
+    FailedOutcome,
+    st.sampled_from(ErrorCategory),
+    st.none() | st.integers(-(2**31) + 1, 2**31 - 1),
+    st.text(max_size=30),
 )
 times = st.integers(0, 2**62)
 entries = st.builds(
@@ -77,14 +80,14 @@ def test_what_was_kept_comes_back_as_it_was(tmp_path, kept):
         assert record.duration_ms == (done_ns - sent_ns) / 1e6
         assert record.rows == rows
         assert record.outcome == outcome.__index__()
-        failed = isinstance(outcome, Failed)
+        failed = isinstance(outcome, FailedOutcome)
         assert record.code == (outcome.code if failed else None)
         assert record.error == (outcome.text if failed else None)
 
 
 @pytest.mark.parametrize("category", ErrorCategory)
 def test_every_kind_of_failure_comes_back_by_name(tmp_path, category):
-    write(tmp_path / "q", [entry(outcome=Failed(category, 604, "text \x1b[31m \ud800 \n"), rows=None)])
+    write(tmp_path / "q", [entry(outcome=FailedOutcome(category, 604, "text \x1b[31m \ud800 \n"), rows=None)])
 
     ((record,), _) = read(tmp_path / "q")
 
@@ -103,7 +106,7 @@ def test_an_id_that_is_none_of_snowflakes_is_left_out_and_never_cut(tmp_path, qu
 
 @pytest.mark.parametrize("code", [2**31, -(2**31), 2**63, -(10**30)])
 def test_a_code_that_is_no_code_of_snowflakes_is_left_out(tmp_path, code):
-    write(tmp_path / "q", [entry(outcome=Failed(ErrorCategory.FATAL, code, "odd"))])
+    write(tmp_path / "q", [entry(outcome=FailedOutcome(ErrorCategory.FATAL, code, "odd"))])
 
     ((record,), _) = read(tmp_path / "q")
 
@@ -112,7 +115,7 @@ def test_a_code_that_is_no_code_of_snowflakes_is_left_out(tmp_path, code):
 
 def test_only_so_many_error_texts_are_kept_and_the_rest_by_code(tmp_path):
     many = ERROR_TEXTS_MAX + 5
-    kept = [entry(outcome=Failed(ErrorCategory.FATAL, n, f"error {n}")) for n in range(many)]
+    kept = [entry(outcome=FailedOutcome(ErrorCategory.FATAL, n, f"error {n}")) for n in range(many)]
     write(tmp_path / "q", [*kept, kept[0]])
 
     records, _ = read(tmp_path / "q")
@@ -128,11 +131,11 @@ def test_only_so_many_error_texts_are_kept_and_the_rest_by_code(tmp_path):
 def test_the_header_comes_back(tmp_path):
     write(tmp_path / "q", [])
 
-    assert SpoolReader(tmp_path / "q").header == HEADER
+    assert QueryLogReader(tmp_path / "q").header == HEADER
 
 
 def test_several_rounds_and_several_clients_end_up_in_one_file(tmp_path):
-    log = QueryLog(tmp_path / "q", HEADER, EVERYTHING)
+    log = QueryLogWriter(tmp_path / "q", HEADER, EVERYTHING)
     slots = [log.slot(number) for number in range(3)]
     for n in range(9):
         slots[n % 3].entries.append(entry(rows=n))
@@ -146,7 +149,7 @@ def test_several_rounds_and_several_clients_end_up_in_one_file(tmp_path):
 
 
 def test_an_entry_that_comes_after_its_window_was_forgotten_is_kept(tmp_path):
-    log = QueryLog(tmp_path / "q", HEADER, EVERYTHING)
+    log = QueryLogWriter(tmp_path / "q", HEADER, EVERYTHING)
     slot = log.slot(0)
     log.keep(WINDOWS)
     slot.entries.append(entry(window=1))
@@ -198,15 +201,15 @@ def test_a_flipped_bit_anywhere_costs_its_record_and_nothing_else(tmp_path):
 
 def test_facts_that_were_damaged_anywhere_are_never_taken_for_true(tmp_path):
     """Every byte in turn: a record either comes back as it was, or it is counted as damaged, or the file is refused."""
-    failed = Failed(ErrorCategory.FATAL, 5, "oops")
+    failed = FailedOutcome(ErrorCategory.FATAL, 5, "oops")
     write(tmp_path / "q", [entry(window=0), entry(window=1, outcome=failed)])
-    whole = (tmp_path / "q" / FACTS).read_bytes()
+    whole = (tmp_path / "q" / METADATA).read_bytes()
     good, _ = read(tmp_path / "q")
 
     for at in range(len(whole)):
         bad = bytearray(whole)
         bad[at] ^= 1 << (at % 7)
-        (tmp_path / "q" / FACTS).write_bytes(bad)
+        (tmp_path / "q" / METADATA).write_bytes(bad)
         try:
             left, damaged = read(tmp_path / "q")
         except RunFailed:
@@ -220,17 +223,17 @@ def test_facts_that_were_damaged_anywhere_are_never_taken_for_true(tmp_path):
 
 def test_facts_that_were_cut_cost_only_the_records_that_need_them(tmp_path):
     write(tmp_path / "q", [entry(window=0), entry(window=1)])
-    lines = (tmp_path / "q" / FACTS).read_bytes().splitlines(keepends=True)
+    lines = (tmp_path / "q" / METADATA).read_bytes().splitlines(keepends=True)
     assert len(lines) == 3
 
-    (tmp_path / "q" / FACTS).write_bytes(b"".join(lines[:2]) + lines[2][:-5])
+    (tmp_path / "q" / METADATA).write_bytes(b"".join(lines[:2]) + lines[2][:-5])
 
     records, damaged = read(tmp_path / "q")
     assert ([record.phase for record in records], damaged) == (["WARMUP"], 1)
 
 
 def test_a_worker_that_was_killed_before_its_first_entry_left_an_empty_log(tmp_path):
-    log = QueryLog(tmp_path / "q", HEADER, EVERYTHING)
+    log = QueryLogWriter(tmp_path / "q", HEADER, EVERYTHING)
 
     assert read(tmp_path / "q") == ([], 0)
     log.close()
@@ -238,11 +241,11 @@ def test_a_worker_that_was_killed_before_its_first_entry_left_an_empty_log(tmp_p
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"{}", b"\x00" * 500, b"00000000 {}\n"])
 def test_what_is_no_query_log_is_refused_with_a_remedy(tmp_path, content):
-    (tmp_path / FACTS).write_bytes(content)
+    (tmp_path / METADATA).write_bytes(content)
     (tmp_path / RECORDS).write_bytes(b"")
 
     with pytest.raises(RunFailed) as caught:
-        SpoolReader(tmp_path)
+        QueryLogReader(tmp_path)
 
     assert caught.value.remedy
 
@@ -253,7 +256,7 @@ def test_a_log_of_another_version_is_refused(tmp_path, monkeypatch):
     monkeypatch.undo()
 
     with pytest.raises(RunFailed):
-        SpoolReader(tmp_path / "q")
+        QueryLogReader(tmp_path / "q")
 
 
 def test_reading_twice_gives_the_same(tmp_path):
@@ -261,6 +264,6 @@ def test_reading_twice_gives_the_same(tmp_path):
     data = bytearray((tmp_path / "q" / RECORDS).read_bytes())
     data[3] ^= 1
     (tmp_path / "q" / RECORDS).write_bytes(data)
-    reader = SpoolReader(tmp_path / "q")
+    reader = QueryLogReader(tmp_path / "q")
 
     assert (len(list(reader.records())), reader.damaged) == (len(list(reader.records())), reader.damaged) == (1, 1)

@@ -8,17 +8,11 @@ import stat
 
 import pytest
 
-from loadgen.metrics.outcome import Failed, Outcome
+from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.model.outcome import ErrorCategory
-from loadgen.scenario.scenario import QueryLog as Policy
-from loadgen.scenario.scenario import QueryLogMode
-from loadgen.worker.query_log import (
-    FACTS,
-    RECORDS,
-    QueryLog,
-    SlotLog,
-    SpoolReader,
-)
+from loadgen.scenario.model import QueryLogMode
+from loadgen.scenario.model import QueryLogSettings as Policy
+from loadgen.worker.query_log import METADATA, RECORDS, ClientQueryLog, QueryLogReader, QueryLogWriter
 from tests.unit.query_log_builders import EVERYTHING, HEADER, WINDOWS, entry, write
 
 # --- the folder ------------------------------------------------------------------------------------------------------
@@ -28,18 +22,18 @@ def test_the_files_are_for_their_owner_only(tmp_path):
     write(tmp_path / "a" / "b", [entry()])
 
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
-    for name in (FACTS, RECORDS):
+    for name in (METADATA, RECORDS):
         assert stat.S_IMODE((tmp_path / "a" / "b" / name).stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("name", [FACTS, RECORDS])
+@pytest.mark.parametrize("name", [METADATA, RECORDS])
 def test_a_link_that_lies_in_the_way_is_refused_and_not_followed(tmp_path, name):
     folder, victim = tmp_path / "q", tmp_path / "victim"
     folder.mkdir()
     (folder / name).symlink_to(victim)
 
     with pytest.raises(OSError, match="exists"):
-        QueryLog(folder, HEADER, EVERYTHING)
+        QueryLogWriter(folder, HEADER, EVERYTHING)
 
     assert not victim.exists()
 
@@ -49,7 +43,7 @@ def test_what_another_worker_left_is_not_overwritten(tmp_path):
     before = (tmp_path / "q" / RECORDS).read_bytes()
 
     with pytest.raises(FileExistsError):
-        QueryLog(tmp_path / "q", HEADER, EVERYTHING)
+        QueryLogWriter(tmp_path / "q", HEADER, EVERYTHING)
 
     assert (tmp_path / "q" / RECORDS).read_bytes() == before
 
@@ -61,7 +55,7 @@ def test_an_existing_folder_is_used(tmp_path):
 
 
 def test_a_disk_that_takes_no_more_is_told_by_keep_and_by_close_and_both_files_are_closed(tmp_path):
-    log = QueryLog(tmp_path / "q", HEADER, EVERYTHING)
+    log = QueryLogWriter(tmp_path / "q", HEADER, EVERYTHING)
     records = log._records
     with open(os.devnull, "rb") as unwritable:
         os.dup2(unwritable.fileno(), records.fileno())
@@ -74,14 +68,14 @@ def test_a_disk_that_takes_no_more_is_told_by_keep_and_by_close_and_both_files_a
 
     assert records.closed
     assert log._facts.closed
-    assert SpoolReader(tmp_path / "q").header == HEADER
+    assert QueryLogReader(tmp_path / "q").header == HEADER
 
 
 # --- which statements are kept ---------------------------------------------------------------------------------------
 
 
 def chosen(policy: Policy, seed: str, statements: int) -> list[int]:
-    slot = SlotLog(policy, seed)
+    slot = ClientQueryLog(policy, seed)
     return [n for n in range(statements) if slot.wants(Outcome.SUCCEEDED)]
 
 
@@ -115,7 +109,7 @@ def test_a_sample_depends_on_nothing_but_its_seed():
 
 
 def test_clients_and_workers_are_sampled_apart(tmp_path):
-    log = QueryLog(tmp_path / "q", HEADER, Policy(sample_rate=0.05))
+    log = QueryLogWriter(tmp_path / "q", HEADER, Policy(sample_rate=0.05))
 
     picks = [tuple(n for n in range(5_000) if slot.wants(Outcome.SUCCEEDED)) for slot in map(log.slot, range(3))]
 
@@ -136,8 +130,8 @@ def test_a_rate_of_one_and_mode_all_keep_everything():
 
 
 def test_mode_errors_keeps_whatever_did_not_succeed():
-    slot = SlotLog(Policy(mode=QueryLogMode.ERRORS, sample_rate=0.01), "seed")
+    slot = ClientQueryLog(Policy(mode=QueryLogMode.ERRORS, sample_rate=0.01), "seed")
 
     assert not any(slot.wants(Outcome.SUCCEEDED) for _ in range(1_000))
-    assert all(slot.wants(Failed(category, None, "")) for category in ErrorCategory)
+    assert all(slot.wants(FailedOutcome(category, None, "")) for category in ErrorCategory)
     assert slot.wants(Outcome.CANCELLED)

@@ -4,24 +4,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.harvester import Harvester
 from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.result import window_discrepancy
-from loadgen.metrics.windows import Windows, WindowState
+from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.metrics.window import window_discrepancy
+from loadgen.metrics.window_registry import WindowRegistry, WindowState
 from loadgen.model.run import Phase
 from tests.unit.metrics_builders import sample, statement
 
 
 @pytest.fixture
 def windows():
-    windows = Windows()
+    windows = WindowRegistry()
     windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)
     return windows
 
 
 @pytest.fixture
 def harvester(windows):
-    return Harvester(windows, [statement("a"), statement("b")], open_loop=True, started_ns=0)
+    return SampleCollector(windows, [statement("a"), statement("b")], open_loop=True, started_ns=0)
 
 
 def only(harvester, now_ns=10):
@@ -91,8 +91,8 @@ def test_begin_gives_nothing_when_no_window_is_open(windows, harvester):
     )
 )
 def test_the_identity_holds_at_every_harvest_and_final_windows_never_change(script):
-    windows = Windows()
-    harvester = Harvester(windows, [statement("a")], open_loop=True, started_ns=0)
+    windows = WindowRegistry()
+    harvester = SampleCollector(windows, [statement("a")], open_loop=True, started_ns=0)
     recorders = [harvester.recorder() for _ in range(3)]
     windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)
     begun: dict[int, list[int]] = {0: [], 1: [], 2: []}

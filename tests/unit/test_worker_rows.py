@@ -3,34 +3,34 @@
 import json
 from datetime import datetime
 
-from loadgen.metrics.harvester import Harvester
-from loadgen.metrics.interval import Measured, read_custom_metrics
-from loadgen.metrics.outcome import Failed, Outcome
-from loadgen.metrics.windows import Windows
+from loadgen.metrics.interval import MeasuredCounts, read_custom_metrics
+from loadgen.metrics.outcome import FailedOutcome, Outcome
+from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.metrics.window_registry import WindowRegistry
 from loadgen.model.outcome import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.workload import StatementKind
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.gauges import Gauge
-from loadgen.worker.rows import result_row, snapshot_row, stored_window
+from loadgen.worker.rows import result_row, snapshot_row, window_row
+from loadgen.worker.self_monitor import ResourceReading
 from tests.unit.metrics_builders import MS, sample, statement
 
 ME = WorkerArguments(run_id="run", worker_id="worker-1", worker_group_id=1, worker_group_count=3)
 MOMENT = datetime(2026, 11, 15, 2)  # noqa: DTZ001  naive UTC
-GAUGE = Gauge(cpu_percent=41.5, memory_percent=2.5, wakeup_p99_ms=0.25)
-QUIET = Gauge(cpu_percent=0.0, memory_percent=0.0, wakeup_p99_ms=None)
-FAILED = Failed(ErrorCategory.SNOWFLAKE_ERROR, 604, "killed")
+GAUGE = ResourceReading(cpu_percent=41.5, memory_percent=2.5, wakeup_p99_ms=0.25)
+QUIET = ResourceReading(cpu_percent=0.0, memory_percent=0.0, wakeup_p99_ms=None)
+FAILED = FailedOutcome(ErrorCategory.SNOWFLAKE_ERROR, 604, "killed")
 
 
 class Measuring:
     """One worker: a read and a write, samples as the test says."""
 
     def __init__(self, *names: str) -> None:
-        self.windows = Windows()
+        self.windows = WindowRegistry()
         first, second = names or ("look", "pay")
         statements = [statement(first), statement(second, StatementKind.WRITE)]
-        self.harvester = Harvester(self.windows, statements, open_loop=False, started_ns=0)
+        self.harvester = SampleCollector(self.windows, statements, open_loop=False, started_ns=0)
         self._recorder = self.harvester.recorder()
         self._number = 0
 
@@ -39,14 +39,14 @@ class Measuring:
         self.windows.open(self._number, phase=phase, at_ns=round(at_s * NS_PER_S), step_id=step_id)
 
     def add(
-        self, count: int = 1, *, number: int = 0, ms: int = 10, outcome: Outcome | Failed = Outcome.SUCCEEDED
+        self, count: int = 1, *, number: int = 0, ms: int = 10, outcome: Outcome | FailedOutcome = Outcome.SUCCEEDED
     ) -> None:
         for _ in range(count):
             window = self._recorder.begin()
             assert window is not None
             self._recorder.append(sample(statement=number, window=window, service_ns=ms * MS, outcome=outcome))
 
-    def snapshot(self, gauge: Gauge = GAUGE):
+    def snapshot(self, gauge: ResourceReading = GAUGE):
         interval = self.harvester.harvest(2 * NS_PER_S)
         return snapshot_row(interval, gauge, ME, test_id="t", timestamp=MOMENT, elapsed_s=12.5, executing=3, target=8)
 
@@ -155,7 +155,7 @@ def test_a_window_is_stored_with_the_term_it_was_measured_in():
     measuring.harvester.harvest(7 * NS_PER_S)
     (result,) = measuring.harvester.results(7 * NS_PER_S)
 
-    row = stored_window(result, ME, 9)
+    row = window_row(result, ME, 9)
 
     assert (row.worker_id, row.window_id, row.epoch) == ("worker-1", 1, 9)
     assert (row.phase, row.step_id, row.seconds) == (Phase.MEASUREMENT, 4, 5.0)
@@ -202,7 +202,7 @@ def test_a_worker_that_measured_nothing_has_a_result_of_nothing():
 
 
 def test_a_worker_that_never_began_has_a_row_too():
-    row = result_row([], Measured(), ME, test_id="t", template_id="m", status="FAILED", created_at=MOMENT)
+    row = result_row([], MeasuredCounts(), ME, test_id="t", template_id="m", status="FAILED", created_at=MOMENT)
 
     assert row.total_operations == 0
     assert row.avg_latency_ms is None

@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from loadgen.clock import FakeClock
-from loadgen.metrics.harvester import Harvester
-from loadgen.metrics.windows import Windows
+from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.metrics.window_registry import WindowRegistry
 from loadgen.model.workload import (
+    ClientPosition,
     KeyRange,
-    Place,
     Previous,
     Query,
     Remembered,
@@ -23,14 +23,14 @@ from loadgen.model.workload import (
     Workload,
 )
 from loadgen.model.workload import Sequence as SequenceParameter
-from loadgen.scenario.scenario import Affinity, Load, LoadMode, Scenario, Sessions
+from loadgen.scenario.model import Load, LoadMode, Scenario, SessionAffinity, UserSessionSettings
 from loadgen.snowflake.settings import QUERY_TAG_MAX, query_tag, session_tag
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.bench import Bench as WorkerBench
-from loadgen.worker.bench import Slot, Slots, make_runs
-from loadgen.worker.pool import ClientPool
-from loadgen.worker.users import SWEEP_S, Users
-from loadgen.workload.draw import Drawer
+from loadgen.worker.client_context import ClientContext as WorkerBench
+from loadgen.worker.client_context import ClientSlot, ClientSlots, compile_statements
+from loadgen.worker.client_pool import ClientPool
+from loadgen.worker.users import SWEEP_S, LogicalUsers
+from loadgen.workload.draw import StatementStream
 
 TTL_S = 30.0
 TAG = '{"app":"loadgen","run":"r"}'
@@ -80,7 +80,7 @@ class Bench:
     def __init__(
         self,
         *statements: Statement,
-        affinity: Affinity = Affinity.STRICT,
+        affinity: SessionAffinity = SessionAffinity.STRICT,
         count: int = 6,
         connections: int = 2,
         worker: int = 0,
@@ -93,25 +93,25 @@ class Bench:
             name="s",
             workload=Workload(statements=statements, seed=7),
             load=load,
-            sessions=Sessions(count=count, affinity=affinity, ttl_s=TTL_S, metadata={"team": "a"}),
+            sessions=UserSessionSettings(count=count, affinity=affinity, ttl_s=TTL_S, metadata={"team": "a"}),
         )
         arguments = WorkerArguments(
             run_id="r", worker_id=f"worker-{worker}", worker_group_id=worker, worker_group_count=workers
         )
         self.clock = FakeClock()
-        harvester = Harvester(Windows(), statements, open_loop=mode is LoadMode.RATE, started_ns=0)
+        harvester = SampleCollector(WindowRegistry(), statements, open_loop=mode is LoadMode.RATE, started_ns=0)
         clients = connections // workers
-        self.users = Users(self.scenario, worker, workers, clients, {}, self.clock)
-        self.slots = Slots(self.scenario, arguments, {}, harvester, None, self.users)
+        self.users = LogicalUsers(self.scenario, worker, workers, clients, {}, self.clock)
+        self.slots = ClientSlots(self.scenario, arguments, {}, harvester, None, self.users)
         self.tape = Tape()
-        self.runs = make_runs(self.scenario)
+        self.runs = compile_statements(self.scenario)
 
-    def slot(self, number: int = 0) -> Slot:
+    def slot(self, number: int = 0) -> ClientSlot:
         slot = self.slots.get(number)
         slot.tagged(TAG)
         return slot
 
-    def send(self, slot: Slot, first: int, count: int) -> list[tuple[Any, dict[str, Any] | None]]:
+    def send(self, slot: ClientSlot, first: int, count: int) -> list[tuple[Any, dict[str, Any] | None]]:
         """So many draws of a slot: the parameters of what was sent, and its tag."""
         before = len(self.tape.sent)
         for k in range(first, first + count):
@@ -214,7 +214,7 @@ def test_a_transaction_is_one_session_from_begin_to_commit_and_previous_repeats_
     assert update[1][0] == update[1][1]
 
 
-@pytest.mark.parametrize("affinity", Affinity)
+@pytest.mark.parametrize("affinity", SessionAffinity)
 def test_what_a_lost_connection_does_to_sessions(affinity):
     bench = Bench(affinity=affinity)
     slot = bench.slot()
@@ -224,7 +224,7 @@ def test_what_a_lost_connection_does_to_sessions(affinity):
     between = bench.figures
     after = remembered(bench.send(slot, 40, 40))
 
-    if affinity is Affinity.STRICT:
+    if affinity is SessionAffinity.STRICT:
         assert between == (3, 3, 0)
         assert not before.keys() & after.keys()
         assert {session % 6 for session in after} == {session % 6 for session in before}, "the same users"
@@ -236,7 +236,7 @@ def test_what_a_lost_connection_does_to_sessions(affinity):
 
 
 def test_the_end_of_the_load_ends_no_session():
-    bench = Bench(affinity=Affinity.STRICT)
+    bench = Bench(affinity=SessionAffinity.STRICT)
     slot = bench.slot()
     bench.send(slot, 0, 40)
 
@@ -247,7 +247,7 @@ def test_the_end_of_the_load_ends_no_session():
 
 
 def test_sessions_that_are_over_when_the_load_ends_are_not_current():
-    bench = Bench(affinity=Affinity.HINT)
+    bench = Bench(affinity=SessionAffinity.HINT)
     bench.send(bench.slot(0), 0, 40)
     bench.clock.advance(TTL_S)
     bench.send(bench.slot(1), 0, 40)
@@ -263,7 +263,7 @@ def test_sessions_that_are_over_when_the_load_ends_are_not_current():
 
 
 def test_expired_sessions_are_swept_once_a_minute_also_where_no_client_is():
-    bench = Bench(affinity=Affinity.HINT)
+    bench = Bench(affinity=SessionAffinity.HINT)
     bench.send(bench.slot(0), 0, 40)
     pool = bench.pool()
     bench.clock.advance(SWEEP_S - 1)
@@ -332,15 +332,15 @@ def test_a_remembered_sequence_gives_no_key_to_two_sessions():
 
 def test_a_scenario_without_sessions_has_drawers_and_runs_as_ever():
     bench = Bench(PLAIN)
-    harvester = Harvester(Windows(), (PLAIN,), open_loop=False, started_ns=0)
+    harvester = SampleCollector(WindowRegistry(), (PLAIN,), open_loop=False, started_ns=0)
     arguments = WorkerArguments(run_id="r", worker_id="worker-0", worker_group_id=0, worker_group_count=1)
 
-    slot = Slots(bench.scenario, arguments, {}, harvester, None).get(0)
+    slot = ClientSlots(bench.scenario, arguments, {}, harvester, None).get(0)
     slot.tagged(TAG)
     slot.disconnected()
 
-    assert type(slot.drawer) is Drawer
-    assert "in_session" not in make_runs(bench.scenario)[0].__qualname__
+    assert type(slot.drawer) is StatementStream
+    assert "in_session" not in compile_statements(bench.scenario)[0].__qualname__
 
 
 def test_what_is_remembered_shares_nothing_with_what_is_drawn():
@@ -366,8 +366,8 @@ def test_what_is_remembered_shares_nothing_with_what_is_drawn():
 def test_draws_do_not_depend_on_sessions():
     """What a statement draws beside what it remembers is what it would draw without."""
     bench = Bench()
-    place = Place(worker=0, workers=1, client=0, clients=2, lanes=2)
-    bare = Drawer(bench.scenario.workload, place, {})
+    place = ClientPosition(worker=0, workers=1, client=0, clients=2, lanes=2)
+    bare = StatementStream(bench.scenario.workload, place, {})
 
     sent = bench.send(bench.slot(), 0, 20)
 

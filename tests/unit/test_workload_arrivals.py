@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.model.workload import Place, Query, Sequence, Statement, StatementKind, Workload
-from loadgen.rules.find_max_step import FindMax
+from loadgen.model.workload import ClientPosition, Query, Sequence, Statement, StatementKind, Workload
+from loadgen.rules.find_max_step import FindMaxSettings
+from loadgen.scenario.model import ArrivalProcess, Load, LoadMode, LoadStage
 from loadgen.scenario.rates import RateStage, planned_arrivals, rate_windows
-from loadgen.scenario.scenario import Arrival, Load, LoadMode, Stage
-from loadgen.workload.arrivals import CHUNK_ARRIVALS, Schedule, window_schedules
-from loadgen.workload.draw import Drawer
+from loadgen.workload.arrivals import CHUNK_ARRIVALS, ArrivalSchedule, window_schedules
+from loadgen.workload.draw import StatementStream
 from tests.unit.workload_statistics import assert_cumulates, assert_follows
 
 rates = st.one_of(st.floats(0, 200), st.sampled_from([0.0, 1 / 3, 5 / 3, 0.1, 100.0]))
@@ -28,20 +28,25 @@ stages = st.builds(
 
 
 def schedules(
-    levels: list[RateStage], *, arrival: Arrival = Arrival.POISSON, workers: int = 1, seed: int = 1, series: int = 0
-) -> list[Schedule]:
+    levels: list[RateStage],
+    *,
+    arrival: ArrivalProcess = ArrivalProcess.POISSON,
+    workers: int = 1,
+    seed: int = 1,
+    series: int = 0,
+) -> list[ArrivalSchedule]:
     return [
-        Schedule(levels, arrival=arrival, worker=worker, workers=workers, seed=seed, series=series)
+        ArrivalSchedule(levels, arrival=arrival, worker=worker, workers=workers, seed=seed, series=series)
         for worker in range(workers)
     ]
 
 
-def dues(schedule: Schedule) -> list[float]:
+def dues(schedule: ArrivalSchedule) -> list[float]:
     return [schedule.due_s(i) for i in range(schedule.first, schedule.end)]
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(stages, max_size=4), st.integers(1, 9), st.sampled_from(Arrival), st.integers(0, 2**70))
+@given(st.lists(stages, max_size=4), st.integers(1, 9), st.sampled_from(ArrivalProcess), st.integers(0, 2**70))
 def test_the_merged_schedule_has_exactly_the_planned_arrivals_each_in_its_stage(levels, workers, arrival, seed):
     parts = [dues(schedule) for schedule in schedules(levels, arrival=arrival, workers=workers, seed=seed)]
 
@@ -68,7 +73,7 @@ def test_what_is_planned_is_rate_times_duration(rate_per_second, duration_s, arr
 
 
 def test_uniform_arrivals_of_all_workers_together_are_evenly_spaced():
-    parts = schedules([RateStage(duration_s=10.0, rate_per_second=10.0)], arrival=Arrival.UNIFORM, workers=3)
+    parts = schedules([RateStage(duration_s=10.0, rate_per_second=10.0)], arrival=ArrivalProcess.UNIFORM, workers=3)
 
     assert [dues(part)[:3] for part in parts] == [[0.0, 0.3, 0.6], [0.1, 0.4, 0.7], [0.2, 0.5, 0.8]]
     assert sorted(due for part in parts for due in dues(part)) == [j / 10 for j in range(100)]
@@ -76,7 +81,9 @@ def test_uniform_arrivals_of_all_workers_together_are_evenly_spaced():
 
 def test_uniform_arrivals_do_not_drift_in_ten_million():
     rate_per_second = 333.3
-    (schedule,) = schedules([RateStage(duration_s=40_000.0, rate_per_second=rate_per_second)], arrival=Arrival.UNIFORM)
+    (schedule,) = schedules(
+        [RateStage(duration_s=40_000.0, rate_per_second=rate_per_second)], arrival=ArrivalProcess.UNIFORM
+    )
 
     assert schedule.end == 13_332_000
     for i in (0, 1, 12_345, 9_999_999, 10_000_000, 13_331_999):
@@ -85,7 +92,7 @@ def test_uniform_arrivals_do_not_drift_in_ten_million():
 
 def test_the_rate_changes_with_the_stage():
     levels = [RateStage(duration_s=1.0, rate_per_second=2.0), RateStage(duration_s=1.0, rate_per_second=4.0)]
-    (schedule,) = schedules(levels, arrival=Arrival.UNIFORM)
+    (schedule,) = schedules(levels, arrival=ArrivalProcess.UNIFORM)
 
     assert dues(schedule) == [0.0, 0.5, 1.0, 1.25, 1.5, 1.75]
     assert schedule.duration_s == 2.0
@@ -201,7 +208,7 @@ def test_arrivals_of_a_ramp_follow_the_area_below_the_rate(start, end):
         return float(start * t_s + (end - start) * t_s * t_s / 400.0)
 
     assert stage.arrivals == 20_000
-    (even,) = schedules([stage], arrival=Arrival.UNIFORM)
+    (even,) = schedules([stage], arrival=ArrivalProcess.UNIFORM)
     assert all(abs(area(due) - j) < 1e-6 for j, due in enumerate(dues(even)))
     merged = sorted(due for part in schedules([stage], workers=3) for due in dues(part))
     assert_cumulates(merged, lambda due: area(due) / 20_000)
@@ -218,7 +225,10 @@ def ramp(duration_s: float, start: float, end: float) -> RateStage:
 
 
 def test_a_load_has_a_window_for_its_warm_up_and_one_for_each_stage():
-    levels = (Stage(duration_s=60.0, rate_per_second=100.0), Stage(duration_s=30.0, rate_per_second=10.0, ramp_s=5.0))
+    levels = (
+        LoadStage(duration_s=60.0, rate_per_second=100.0),
+        LoadStage(duration_s=30.0, rate_per_second=10.0, ramp_s=5.0),
+    )
     plain = Load(mode=LoadMode.RATE, connections=8, rate_per_second=100.0)
     staged = Load(mode=LoadMode.RATE, connections=8, duration_s=90.0, stages=levels)
 
@@ -249,7 +259,7 @@ def test_the_ramp_of_a_load_begins_with_the_warm_up_and_may_outlast_it(warmup_s,
 def test_modes_without_a_rate_have_no_windows():
     for load in (
         Load(connections=8),
-        Load(mode=LoadMode.FIND_MAX, connections=8, duration_s=None, find_max=FindMax()),
+        Load(mode=LoadMode.FIND_MAX, connections=8, duration_s=None, find_max=FindMaxSettings()),
     ):
         with pytest.raises(ValueError):
             rate_windows(load)
@@ -264,13 +274,13 @@ loads = st.builds(
         duration_s=2.0 * len(rates),
         warmup_s=warmup_s,
         ramp_s=ramp_s,
-        stages=tuple(Stage(duration_s=2.0, rate_per_second=rate, ramp_s=0.5) for rate in rates),
+        stages=tuple(LoadStage(duration_s=2.0, rate_per_second=rate, ramp_s=0.5) for rate in rates),
         arrival=arrival,
     ),
     st.lists(st.floats(0.1, 60), min_size=1, max_size=4),
     st.sampled_from([0.0, 1.0, 3.0]),
     st.sampled_from([0.0, 0.5, 2.0]),
-    st.sampled_from(Arrival),
+    st.sampled_from(ArrivalProcess),
 )
 
 
@@ -302,8 +312,8 @@ def test_no_key_of_the_warm_up_is_drawn_again_in_the_measurement(load, workers):
     )
     keys: list[object] = []
     for worker in range(workers):
-        place = Place(worker=worker, workers=workers)
-        drawer = Drawer(Workload(statements=(insert,), seed=1), place, {}, open_loop=True)
+        place = ClientPosition(worker=worker, workers=workers)
+        drawer = StatementStream(Workload(statements=(insert,), seed=1), place, {}, open_loop=True)
         for schedule in window_schedules(load, worker=worker, workers=workers, seed=1):
             keys += [drawer.draw(i)[1][0][0] for i in range(schedule.first, schedule.end)]
 
@@ -312,7 +322,7 @@ def test_no_key_of_the_warm_up_is_drawn_again_in_the_measurement(load, workers):
 
 def test_uniform_arrivals_are_dealt_on_where_the_last_window_ended():
     load = Load(mode=LoadMode.RATE, connections=8, rate_per_second=1.0, warmup_s=2.0, duration_s=4.0)
-    load = dataclasses.replace(load, arrival=Arrival.UNIFORM)
+    load = dataclasses.replace(load, arrival=ArrivalProcess.UNIFORM)
 
     runs = [window_schedules(load, worker=worker, workers=3, seed=1) for worker in range(3)]
 

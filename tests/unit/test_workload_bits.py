@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadgen.workload import portable
-from loadgen.workload.bits import SMALL_SIZE_MAX, Bits
+from loadgen.workload.random_bits import SMALL_SIZE_MAX, RandomBits
 from tests.unit.workload_statistics import assert_cumulates, assert_follows
 
 WORDS = [12227645786093787849, 3974116405244816753, 11637372065616480746]
@@ -29,23 +29,23 @@ EXPONENTIALS = [
 
 
 def test_the_words_of_a_key_never_change():
-    assert Bits(1, 1, 2, 3).words(3).tolist() == WORDS
+    assert RandomBits(1, 1, 2, 3).words(3).tolist() == WORDS
 
 
 def test_other_keys_and_seeds_give_other_words():
     streams = [(1, 0), (1, 1), (2, 0), (1, 0, 0), (1 << 40, 0)]
 
-    assert len({int(Bits(*stream).words(1)[0]) for stream in streams}) == len(streams)
+    assert len({int(RandomBits(*stream).words(1)[0]) for stream in streams}) == len(streams)
 
 
 @pytest.mark.parametrize("stream", [(-1, 0), (0, -1), (0, 1 << 32)])
 def test_a_key_that_would_be_ambiguous_is_refused(stream):
     with pytest.raises(ValueError):
-        Bits(*stream)
+        RandomBits(*stream)
 
 
 def test_units_are_uniform_from_0_to_1():
-    units = Bits(1, 7).units(50_000).tolist()
+    units = RandomBits(1, 7).units(50_000).tolist()
 
     assert min(units) >= 0.0
     assert max(units) < 1.0
@@ -54,7 +54,7 @@ def test_units_are_uniform_from_0_to_1():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10, 64, 1_000])
 def test_numbers_below_a_size_are_all_alike(size):
-    for draw in (Bits(1, size).below, Bits(2, size).small_below):
+    for draw in (RandomBits(1, size).below, RandomBits(2, size).small_below):
         values = draw(size, 40_000).tolist()
         if size == 1:
             assert set(values) == {0}
@@ -65,20 +65,20 @@ def test_numbers_below_a_size_are_all_alike(size):
 def test_sizes_near_two_to_the_64th_are_drawn_again_rather_than_bent():
     size = (1 << 63) - 1  # half of all words must be drawn again, nearly
 
-    values = Bits(1, 1).below(size, 20_000)
+    values = RandomBits(1, 1).below(size, 20_000)
 
     assert_cumulates((values / size).tolist(), lambda x: x)
 
 
 def test_small_sizes_are_exact_where_16_bits_do_not_divide_evenly():
-    values = Bits(3, 1).small_below(SMALL_SIZE_MAX - 1, 200_000).tolist()
+    values = RandomBits(3, 1).small_below(SMALL_SIZE_MAX - 1, 200_000).tolist()
 
     assert_follows(values, dict.fromkeys(range(SMALL_SIZE_MAX - 1), 1 / (SMALL_SIZE_MAX - 1)))
 
 
 @pytest.mark.parametrize("count", [1, 10, 64, 100])
 def test_coins_show_heads_as_the_binomial_distribution_says(count):
-    heads = [Bits(1, count, number).coin_heads(count) for number in range(2_000)]
+    heads = [RandomBits(1, count, number).coin_heads(count) for number in range(2_000)]
 
     assert_follows(heads, {n: math.comb(count, n) / 2**count for n in range(count + 1)})
 
@@ -86,7 +86,7 @@ def test_coins_show_heads_as_the_binomial_distribution_says(count):
 def test_millions_of_coins_are_counted_in_parts():
     count = 10_000_001
 
-    heads = Bits(1, 1).coin_heads(count)
+    heads = RandomBits(1, 1).coin_heads(count)
 
     assert abs(heads - count / 2) < 4 * math.sqrt(count) / 2
 
@@ -95,7 +95,7 @@ def test_millions_of_coins_are_counted_in_parts():
 
 
 def test_logarithm_and_exponential_agree_with_the_library_to_a_few_units_of_the_last_place():
-    units = Bits(1, 1).units(5_000) + 2.0**-60
+    units = RandomBits(1, 1).units(5_000) + 2.0**-60
     positive = np.concatenate([units, units * 1e-300, units * 1e300, 1.0 + (units - 0.5) * 1e-5])
     real = (units - 0.5) * 1_400
 
@@ -108,7 +108,7 @@ def test_logarithm_and_exponential_agree_with_the_library_to_a_few_units_of_the_
 
 
 def test_powers_are_near_enough_to_be_called_exact():
-    x = Bits(2, 1).units(5_000) * 1e10 + 1.0
+    x = RandomBits(2, 1).units(5_000) * 1e10 + 1.0
 
     ratio = portable.power(x, -0.99) / np.array([value**-0.99 for value in x.tolist()])
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from loadgen.errors import RunFailed, ScenarioInvalid
 from loadgen.model.workload import (
     Choice,
+    ClientPosition,
     Hotspot,
     KeyRange,
     Latest,
     Literal,
     Normal,
     Parameter,
-    Place,
     PoolOrder,
     PoolValue,
     Previous,
@@ -40,13 +40,13 @@ from loadgen.model.workload import (
     Zipfian,
 )
 from loadgen.workload import split
-from loadgen.workload.draw import Drawer
+from loadgen.workload.draw import StatementStream
 from loadgen.workload.pools import Pool
 from loadgen.workload.zipfian import zipfian
 
 KEYS = KeyRange(low=1, high=1_000_001)
 POOLS = {"order_id": Pool("order_id", tuple(range(5_000, 6_000)))}
-ONLY = Place(worker=0, workers=1)
+ONLY = ClientPosition(worker=0, workers=1)
 CLOSED_LOOP = [
     (0, ((5000,),)),
     (0, ((5473,),)),
@@ -163,7 +163,7 @@ def every_kind() -> Workload:
     )
 
 
-def draws(drawer: Drawer, count: int) -> list[Any]:
+def draws(drawer: StatementStream, count: int) -> list[Any]:
     return [drawer.draw(k) for k in range(count)]
 
 
@@ -171,29 +171,33 @@ def draws(drawer: Drawer, count: int) -> list[Any]:
 
 
 def test_the_same_seed_gives_the_same_statements_in_the_same_order():
-    place = Place(worker=1, workers=2, client=3, clients=4, lanes=8)
+    place = ClientPosition(worker=1, workers=2, client=3, clients=4, lanes=8)
 
-    assert draws(Drawer(orders(), place, POOLS), 1_000) == draws(Drawer(orders(), place, POOLS), 1_000)
-    assert draws(Drawer(orders(), place, POOLS), 1_000) != draws(Drawer(orders(seed=2), place, POOLS), 1_000)
+    assert draws(StatementStream(orders(), place, POOLS), 1_000) == draws(
+        StatementStream(orders(), place, POOLS), 1_000
+    )
+    assert draws(StatementStream(orders(), place, POOLS), 1_000) != draws(
+        StatementStream(orders(seed=2), place, POOLS), 1_000
+    )
 
 
 def test_clients_differ_in_statements_and_parameters():
     places = [place for worker in range(2) for place in split.places(worker, 2, 5)]
 
-    seen = {json.dumps(draws(Drawer(orders(), place, POOLS), 50)) for place in places}
+    seen = {json.dumps(draws(StatementStream(orders(), place, POOLS), 50)) for place in places}
 
     assert len(seen) == len(places)
 
 
 def test_a_draw_does_not_depend_on_the_draws_before_it():
-    in_order = draws(Drawer(orders(), ONLY, POOLS), 20_000)
-    drawer = Drawer(orders(), ONLY, POOLS)
+    in_order = draws(StatementStream(orders(), ONLY, POOLS), 20_000)
+    drawer = StatementStream(orders(), ONLY, POOLS)
 
     assert [drawer.draw(k) for k in (19_999, 5, 6_000, 0)] == [in_order[k] for k in (19_999, 5, 6_000, 0)]
 
 
 def test_statements_come_in_their_shares_and_no_value_of_theirs_is_left_out():
-    drawn = draws(Drawer(orders(), ONLY, POOLS), 2_000)
+    drawn = draws(StatementStream(orders(), ONLY, POOLS), 2_000)
 
     assert Counter(number for number, _ in drawn) == {0: 1_600, 1: 300, 2: 100}
     assert [row[0][1] for number, row in drawn if number == 1] == list(range(5_000, 5_300))
@@ -201,16 +205,22 @@ def test_statements_come_in_their_shares_and_no_value_of_theirs_is_left_out():
 
 
 def test_in_an_open_loop_any_client_draws_the_same_for_an_index():
-    by_one = Drawer(orders(), Place(worker=1, workers=3, client=0, clients=9, lanes=27), POOLS, open_loop=True)
-    by_another = Drawer(orders(), Place(worker=1, workers=3, client=8, clients=9, lanes=27), POOLS, open_loop=True)
+    by_one = StatementStream(
+        orders(), ClientPosition(worker=1, workers=3, client=0, clients=9, lanes=27), POOLS, open_loop=True
+    )
+    by_another = StatementStream(
+        orders(), ClientPosition(worker=1, workers=3, client=8, clients=9, lanes=27), POOLS, open_loop=True
+    )
 
     assert draws(by_one, 500) == draws(by_another, 500)
-    assert draws(by_one, 500) != draws(Drawer(orders(), Place(worker=2, workers=3), POOLS, open_loop=True), 500)
+    assert draws(by_one, 500) != draws(
+        StatementStream(orders(), ClientPosition(worker=2, workers=3), POOLS, open_loop=True), 500
+    )
 
 
 def test_threads_that_share_a_drawer_get_what_one_would():
-    expected = draws(Drawer(orders(), ONLY, POOLS, open_loop=True), 8_000)
-    shared = Drawer(orders(), ONLY, POOLS, open_loop=True)
+    expected = draws(StatementStream(orders(), ONLY, POOLS, open_loop=True), 8_000)
+    shared = StatementStream(orders(), ONLY, POOLS, open_loop=True)
     wrong: list[int] = []
 
     def client(first: int) -> None:
@@ -229,12 +239,15 @@ def test_threads_that_share_a_drawer_get_what_one_would():
 
 
 def test_the_statements_of_a_seed_never_change():
-    assert draws(Drawer(orders(), Place(worker=1, workers=2, client=1, clients=4, lanes=8), POOLS), 10) == CLOSED_LOOP
-    assert draws(Drawer(orders(), Place(worker=1, workers=2), POOLS, open_loop=True), 5) == OPEN_LOOP
+    assert (
+        draws(StatementStream(orders(), ClientPosition(worker=1, workers=2, client=1, clients=4, lanes=8), POOLS), 10)
+        == CLOSED_LOOP
+    )
+    assert draws(StatementStream(orders(), ClientPosition(worker=1, workers=2), POOLS, open_loop=True), 5) == OPEN_LOOP
 
 
 def test_the_values_of_every_generator_never_change():
-    drawer = Drawer(every_kind(), Place(worker=1, workers=3, client=2, clients=5, lanes=15), POOLS)
+    drawer = StatementStream(every_kind(), ClientPosition(worker=1, workers=3, client=2, clients=5, lanes=15), POOLS)
     first = dict(reversed(draws(drawer, 8)))
     later = dict(reversed([drawer.draw(k) for k in range(4_000, 4_008)]))
 
@@ -254,7 +267,7 @@ def test_previous_repeats_a_parameter_of_the_same_transaction():
         (Previous(index=3), Previous(index=2), Previous(index=0)),
     )
 
-    for _, (first, second, third) in draws(Drawer(workload(transfer), ONLY, {}), 500):
+    for _, (first, second, third) in draws(StatementStream(workload(transfer), ONLY, {}), 500):
         assert second[0] == first[1]
         assert third == (second[1], first[1], first[0])
 
@@ -264,7 +277,7 @@ def test_previous_cannot_look_ahead(index):
     bad = statement("bad", 1, (Literal(value=1), Previous(index=index)))
 
     with pytest.raises(ScenarioInvalid, match="statement bad, parameter 1: `previous` names parameter"):
-        Drawer(workload(bad), ONLY, {})
+        StatementStream(workload(bad), ONLY, {})
 
 
 READ_LATEST = (
@@ -275,10 +288,10 @@ READ_LATEST = (
 
 @pytest.mark.parametrize("open_loop", [False, True])
 def test_latest_follows_what_this_lane_has_inserted(open_loop):
-    place = Place(worker=1, workers=2, client=2, clients=3, lanes=6)
+    place = ClientPosition(worker=1, workers=2, client=2, clients=3, lanes=6)
 
     there, hits, expected = list(range(1, 101)), 0, 0.0
-    for number, ((key,),) in draws(Drawer(workload(*READ_LATEST), place, {}, open_loop=open_loop), 8_000):
+    for number, ((key,),) in draws(StatementStream(workload(*READ_LATEST), place, {}, open_loop=open_loop), 8_000):
         if number == 1:
             assert key > there[-1]
             there.append(key)
@@ -303,7 +316,7 @@ def test_reads_of_the_latest_keys_hit_what_exists_however_many_lanes_are_open(wo
         (place for worker in range(workers) for place in split.places(worker, workers, ceiling)),
         key=lambda place: split.lane_of_client(place).number,
     )
-    drawers, count = {place: Drawer(mix, place, {}) for place in lanes}, Counter[Place]()
+    drawers, count = {place: StatementStream(mix, place, {}) for place in lanes}, Counter[ClientPosition]()
     there: set[Any] = set(range(1, 101))
     for level in levels:
         for turn in range(30):
@@ -324,24 +337,29 @@ def test_latest_must_follow_a_sequence(follows, message):
     mix = workload(statement("read", 1, (Latest(keys=KEYS, follows=follows),)))
 
     with pytest.raises(ScenarioInvalid, match=message):
-        Drawer(mix, ONLY, {})
+        StatementStream(mix, ONLY, {})
 
 
 def test_statements_may_have_no_parameters():
     mix = workload(statement("ping", 1, ()), statement("both", 1, (), (Literal(value=7),), ()))
 
-    assert draws(Drawer(mix, ONLY, {}), 4) == [(0, ((),)), (1, ((), (7,), ())), (0, ((),)), (1, ((), (7,), ()))]
+    assert draws(StatementStream(mix, ONLY, {}), 4) == [
+        (0, ((),)),
+        (1, ((), (7,), ())),
+        (0, ((),)),
+        (1, ((), (7,), ())),
+    ]
 
 
 def test_a_statement_of_weight_zero_is_never_drawn():
     mix = workload(statement("never", 0, (Uuid(),)), statement("always", 1, ()))
 
-    assert {number for number, _ in draws(Drawer(mix, ONLY, {}), 100)} == {1}
+    assert {number for number, _ in draws(StatementStream(mix, ONLY, {}), 100)} == {1}
 
 
 def test_a_sharded_sequence_ends_with_the_keys_of_its_worker():
     mix = workload(statement("insert", 1, (Sequence(sharded=True), Text(length=5))))
-    drawer = Drawer(mix, Place(worker=0, workers=3), {})
+    drawer = StatementStream(mix, ClientPosition(worker=0, workers=3), {})
 
     assert [row[0][0] for _, row in draws(drawer, 100)] == list(range(1, 101))
     with pytest.raises(RunFailed, match="has given all keys"):
@@ -352,7 +370,7 @@ def test_a_sharded_sequence_ends_with_the_keys_of_its_worker():
 
 def test_long_texts_do_not_change_the_values_beside_them():
     beside = [
-        [row[0][0] for _, row in draws(Drawer(workload(statement("s", 1, (Uuid(), text))), ONLY, {}), 600)]
+        [row[0][0] for _, row in draws(StatementStream(workload(statement("s", 1, (Uuid(), text))), ONLY, {}), 600)]
         for text in (Text(length=5), Text(length=3_000))
     ]
 
@@ -361,6 +379,6 @@ def test_long_texts_do_not_change_the_values_beside_them():
 
 def test_what_cannot_be_drawn_is_named():
     with pytest.raises(ScenarioInvalid, match="workload: the weights add up to a cycle of 1,000,003 statements"):
-        Drawer(workload(statement("one", 1_000_000, ()), statement("two", 3, ())), ONLY, {})
+        StatementStream(workload(statement("one", 1_000_000, ()), statement("two", 3, ())), ONLY, {})
     with pytest.raises(ScenarioInvalid, match="statement point_lookup, parameter 0: there is no value pool 'order_id'"):
-        Drawer(orders(), ONLY, {})
+        StatementStream(orders(), ONLY, {})

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from loadgen.errors import RunFailed
 from loadgen.model.workload import (
     Choice,
+    ClientPosition,
     Hotspot,
     KeyRange,
     Latest,
     Literal,
     Normal,
     Parameter,
-    Place,
     PoolOrder,
     PoolValue,
     Sequence,
@@ -33,7 +33,7 @@ from loadgen.model.workload import (
     Uuid,
     Zipfian,
 )
-from loadgen.workload.chunks import CHUNK_VALUES, Source
+from loadgen.workload.generator import CHUNK_VALUES, DrawContext
 from loadgen.workload.generators import make_generator
 from loadgen.workload.split import places, shard_range
 from loadgen.workload.zipfian import fnv1a_64
@@ -231,7 +231,7 @@ def test_sharded_sequences_of_a_workers_clients_have_no_gap_and_no_overlap(lanes
     for worker in range(workers):
         part, own = shard_range(SHARDING.keys, worker, workers), places(worker, workers, lanes)
         count = min(count, part.size // max(1, len(own)))
-        sources = [Source(seed=1, place=place, sharding=SHARDING) for place in own]
+        sources = [DrawContext(seed=1, place=place, sharding=SHARDING) for place in own]
 
         taken: list[Any] = []
         for source in sources:
@@ -246,7 +246,7 @@ def test_sharded_sequences_of_a_workers_clients_have_no_gap_and_no_overlap(lanes
 def test_sharded_sequences_use_every_key_of_the_range_once_and_then_say_so(lanes, workers):
     union: list[int] = []
     for place in (place for worker in range(workers) for place in places(worker, workers, lanes)):
-        generator = make_generator(Sequence(sharded=True), Source(seed=1, place=place, sharding=SHARDING))
+        generator = make_generator(Sequence(sharded=True), DrawContext(seed=1, place=place, sharding=SHARDING))
         own: list[int] = []
         with pytest.raises(RunFailed, match="all keys"):
             own.extend(generator.take(n) for n in range(2_000))  # type: ignore[misc]
@@ -256,13 +256,13 @@ def test_sharded_sequences_use_every_key_of_the_range_once_and_then_say_so(lanes
 
 
 def test_a_worker_without_clients_still_has_its_lane_of_an_open_loop():
-    place = Place(worker=2, workers=3)
+    place = ClientPosition(worker=2, workers=3)
 
-    drawn = make_generator(Sequence(start=10), Source(seed=1, place=place, open_loop=True))
+    drawn = make_generator(Sequence(start=10), DrawContext(seed=1, place=place, open_loop=True))
 
     assert [drawn.take(n) for n in range(3)] == [12, 15, 18]
     with pytest.raises(ValueError, match="worker 2 of 3 has 0 of 1 lanes"):
-        Source(seed=1, place=place)
+        DrawContext(seed=1, place=place)
 
 
 def test_a_sharded_sequence_of_an_open_loop_goes_through_the_workers_keys():

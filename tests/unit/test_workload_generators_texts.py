@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from loadgen.model.workload import (
     Choice,
+    ClientPosition,
     Hotspot,
     KeyRange,
     Normal,
-    Place,
     PoolOrder,
     PoolValue,
     Previous,
@@ -28,7 +28,7 @@ from loadgen.model.workload import (
     Uuid,
     Zipfian,
 )
-from loadgen.workload.chunks import Source
+from loadgen.workload.generator import DrawContext
 from loadgen.workload.generators import make_generator
 from tests.unit.generator_builders import (
     HIGH,
@@ -179,7 +179,7 @@ def test_what_has_nothing_to_draw_is_refused_at_once(parameter):
 
 
 def test_a_worker_without_keys_is_told():
-    source = Source(seed=1, place=Place(worker=0, workers=3))
+    source = DrawContext(seed=1, place=ClientPosition(worker=0, workers=3))
 
     with pytest.raises(ValueError, match="worker 0 has no keys: 2 are not enough for 3 workers"):
         make_generator(Uniform(keys=KeyRange(low=0, high=2), sharded=True), source)

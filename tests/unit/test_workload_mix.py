@@ -9,21 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.model.workload import CYCLE_MAX, Query, Statement, StatementKind, Workload
-from loadgen.workload.mix import Mix, Walk, walk_for
+from loadgen.workload.mix import MixCycle, MixSequence, mix_sequence
 
 weights_lists = st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(any)
 places = st.integers(0, 10**12)
 
 
 def test_the_order_is_that_of_smooth_weighted_round_robin():
-    walk = walk_for([5, 1, 1], 0)
+    walk = mix_sequence([5, 1, 1], 0)
 
     assert "".join("abc"[walk.at(k)[0]] for k in range(14)) == "aabacaaaabacaa"
 
 
 @given(weights_lists, places, st.integers(0, 99))
 def test_any_span_as_long_as_a_cycle_holds_each_statement_exactly_in_its_share(weights, start, lane):
-    walk = walk_for(weights, lane)
+    walk = mix_sequence(weights, lane)
 
     drawn = Counter(walk.at(start + step)[0] for step in range(walk.mix.length))
 
@@ -33,7 +33,7 @@ def test_any_span_as_long_as_a_cycle_holds_each_statement_exactly_in_its_share(w
 
 @given(weights_lists, st.integers(0, 99))
 def test_occurrences_are_counted_without_gap_from_the_beginning_of_each_walk(weights, lane):
-    walk = walk_for(weights, lane)
+    walk = mix_sequence(weights, lane)
 
     drawn: Counter[int] = Counter()
     for k in range(3 * walk.mix.length):
@@ -44,7 +44,7 @@ def test_occurrences_are_counted_without_gap_from_the_beginning_of_each_walk(wei
 
 @given(weights_lists)
 def test_no_prefix_is_further_from_its_share_than_the_number_of_statements(weights):
-    walk = walk_for(weights, 0)
+    walk = mix_sequence(weights, 0)
 
     drawn: Counter[int] = Counter()
     for k in range(walk.mix.length):
@@ -55,13 +55,13 @@ def test_no_prefix_is_further_from_its_share_than_the_number_of_statements(weigh
 
 @given(weights_lists, places)
 def test_scaled_weights_are_the_same_mix(weights, k):
-    once, scaled = walk_for(weights, 0), walk_for([7 * weight for weight in weights], 0)
+    once, scaled = mix_sequence(weights, 0), mix_sequence([7 * weight for weight in weights], 0)
 
     assert once.at(k) == scaled.at(k)
 
 
 def test_lanes_begin_in_different_places_of_the_cycle():
-    walks = [walk_for([80, 15, 5], lane) for lane in range(20)]
+    walks = [mix_sequence([80, 15, 5], lane) for lane in range(20)]
 
     assert sorted(walk.phase for walk in walks) == list(range(20))
     assert Counter(walk.at(0)[0] for walk in walks) == {0: 16, 1: 3, 2: 1}
@@ -69,9 +69,9 @@ def test_lanes_begin_in_different_places_of_the_cycle():
 
 @given(weights_lists, st.integers(0, 500))
 def test_as_many_lanes_as_the_cycle_is_long_hold_each_statement_in_its_share_at_every_draw(weights, k):
-    length = walk_for(weights, 0).mix.length
+    length = mix_sequence(weights, 0).mix.length
 
-    drawn = Counter(walk_for(weights, lane).at(k)[0] for lane in range(length))
+    drawn = Counter(mix_sequence(weights, lane).at(k)[0] for lane in range(length))
 
     assert [drawn[statement] * (sum(weights) // length) for statement in range(len(weights))] == weights
 
@@ -80,7 +80,7 @@ def test_as_many_lanes_as_the_cycle_is_long_hold_each_statement_in_its_share_at_
 @pytest.mark.parametrize("lanes", [2, 3, 5, 8, 13])
 def test_the_first_lanes_are_spread_over_the_cycle_however_many_there_may_be(length, lanes):
     """A ramp opens the first lanes only, and a search for the maximum begins with few of many."""
-    phases = sorted(walk_for([length - 1, 1], lane).phase for lane in range(lanes))
+    phases = sorted(mix_sequence([length - 1, 1], lane).phase for lane in range(lanes))
 
     gaps = [after - before for before, after in pairwise([*phases, phases[0] + length])]
     assert max(gaps) <= 2 * length / lanes
@@ -90,7 +90,7 @@ def test_the_first_lanes_are_spread_over_the_cycle_however_many_there_may_be(len
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 20), min_size=2, max_size=5), st.integers(0, 9), st.integers(0, 1_000))
 def test_what_was_drawn_before_is_counted_as_it_happened(weights, lane, first):
-    walk = walk_for(weights, lane)
+    walk = mix_sequence(weights, lane)
     draws = np.arange(first, first + 5)
 
     counted = walk.counter(1, 0)(draws)
@@ -111,16 +111,16 @@ def test_what_was_drawn_before_is_counted_as_it_happened(weights, lane, first):
 @pytest.mark.parametrize("weights", [[], [0, 0], [3, -1], [CYCLE_MAX, 1]])
 def test_weights_that_make_no_mix_are_refused(weights):
     with pytest.raises(ValueError):
-        Mix(weights)
+        MixCycle(weights)
 
 
 def test_large_weights_with_a_common_factor_are_fine():
-    assert Mix([80 * 10**9, 20 * 10**9]).length == 5
+    assert MixCycle([80 * 10**9, 20 * 10**9]).length == 5
 
 
 def test_a_walk_cannot_begin_outside_the_cycle():
     with pytest.raises(ValueError):
-        Walk(Mix([1, 1]), 2)
+        MixSequence(MixCycle([1, 1]), 2)
 
 
 def test_the_heaviest_statements_are_named_in_the_order_of_the_scenario():

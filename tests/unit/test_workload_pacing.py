@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.rules.find_max_step import FindMax
-from loadgen.scenario.scenario import Load, LoadMode, Stage
-from loadgen.workload.pacing import ConnectionPlan, ConnectionStage, connection_plan, next_start_ns
+from loadgen.rules.find_max_step import FindMaxSettings
+from loadgen.scenario.model import Load, LoadMode, LoadStage
+from loadgen.workload.ramp import ConnectionPlan, ConnectionStage, connection_plan, next_start_ns
 
 stages = st.builds(
     lambda duration_s, connections, ramp: ConnectionStage(
@@ -100,9 +100,9 @@ def test_the_ramp_of_a_load_begins_with_the_warm_up_and_may_outlast_it():
 
 def test_stages_of_a_load_follow_its_warm_up():
     levels = (
-        Stage(duration_s=60.0, connections=16),
-        Stage(duration_s=120.0, connections=64, ramp_s=12.0),
-        Stage(duration_s=30.0, connections=8),
+        LoadStage(duration_s=60.0, connections=16),
+        LoadStage(duration_s=120.0, connections=64, ramp_s=12.0),
+        LoadStage(duration_s=30.0, connections=8),
     )
     plan = connection_plan(Load(connections=64, warmup_s=10.0, duration_s=210.0, stages=levels))
 
@@ -110,7 +110,7 @@ def test_stages_of_a_load_follow_its_warm_up():
 
 
 def test_without_a_warm_up_the_first_stage_may_have_a_ramp_of_its_own():
-    level = (Stage(duration_s=10.0, connections=11, ramp_s=10.0),)
+    level = (LoadStage(duration_s=10.0, connections=11, ramp_s=10.0),)
     plan = connection_plan(Load(connections=11, warmup_s=0.0, duration_s=10.0, stages=level))
 
     assert [plan.target_at(t) for t in (0, 5, 10)] == [1, 6, 11]
@@ -121,4 +121,4 @@ def test_an_open_loop_has_its_ceiling_and_find_max_no_plan():
 
     assert (connection_plan(rate).target_at(0), connection_plan(rate).duration_s) == (64, 70.0)
     with pytest.raises(ValueError, match="step by step"):
-        connection_plan(Load(mode=LoadMode.FIND_MAX, connections=500, duration_s=None, find_max=FindMax()))
+        connection_plan(Load(mode=LoadMode.FIND_MAX, connections=500, duration_s=None, find_max=FindMaxSettings()))

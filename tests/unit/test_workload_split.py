@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.model.split import share
-from loadgen.model.workload import KeyRange, Place
+from loadgen.model.split import worker_share
+from loadgen.model.workload import ClientPosition, KeyRange
 from loadgen.workload.split import (
     check_place,
     check_worker,
@@ -24,7 +24,7 @@ workers = st.integers(1, 200)
 
 @given(st.integers(0, 10**12), workers)
 def test_shares_add_up_and_differ_by_at_most_one(total, count):
-    parts = [share(total, index, count) for index in range(count)]
+    parts = [worker_share(total, index, count) for index in range(count)]
 
     assert sum(parts) == total
     assert max(parts) - min(parts) <= 1
@@ -78,7 +78,7 @@ def test_what_is_open_below_the_ceiling_are_the_first_lanes(total, target, count
     opened = [
         lane_of_client(place).number
         for worker in range(count)
-        for place in places(worker, count, total)[: share(target, worker, count)]
+        for place in places(worker, count, total)[: worker_share(target, worker, count)]
     ]
 
     assert sorted(opened) == list(range(target))
@@ -93,18 +93,18 @@ def test_a_place_is_one_that_the_split_makes_and_no_other(total, count):
         for wrong in ({"clients": len(own) + 1}, {"client": len(own)}, {"client": -1}, {"lanes": total + count}):
             odd = {"worker": worker, "workers": count, "clients": len(own), "lanes": total, **wrong}
             with pytest.raises(ValueError):
-                check_place(Place(**odd))
+                check_place(ClientPosition(**odd))
 
 
 def test_a_worker_without_lanes_has_no_place_but_is_a_lane_of_an_open_loop():
     assert [len(places(worker, 3, 2)) for worker in range(3)] == [1, 1, 0]
     with pytest.raises(ValueError, match="worker 2 of 3 has 0 of 2 lanes, not 1"):
-        check_place(Place(worker=2, workers=3, lanes=2))
+        check_place(ClientPosition(worker=2, workers=3, lanes=2))
     with pytest.raises(ValueError, match="there is no client 0 of 0"):
-        check_place(Place(worker=2, workers=3, clients=0, lanes=2))
+        check_place(ClientPosition(worker=2, workers=3, clients=0, lanes=2))
 
     check_worker(2, 3)
-    assert lane_of_worker(Place(worker=2, workers=3)).number == 2
+    assert lane_of_worker(ClientPosition(worker=2, workers=3)).number == 2
 
 
 @pytest.mark.parametrize(("worker", "count"), [(-1, 3), (3, 3), (0, 0)])
@@ -112,11 +112,11 @@ def test_a_worker_that_does_not_exist_is_refused(worker, count):
     with pytest.raises(ValueError, match="there is no worker"):
         check_worker(worker, count)
     with pytest.raises(ValueError, match="there is no worker"):
-        check_place(Place(worker=worker, workers=count))
+        check_place(ClientPosition(worker=worker, workers=count))
 
 
 def test_in_an_open_loop_the_workers_are_the_lanes():
-    lane = lane_of_worker(Place(worker=2, workers=5, client=3, clients=8, lanes=40))
+    lane = lane_of_worker(ClientPosition(worker=2, workers=5, client=3, clients=8, lanes=40))
 
     assert (lane.number, lane.count) == (2, 5)
 
@@ -124,11 +124,11 @@ def test_in_an_open_loop_the_workers_are_the_lanes():
 @pytest.mark.parametrize(("index", "count"), [(-1, 3), (3, 3), (0, 0)])
 def test_a_part_that_does_not_exist_is_refused(index, count):
     with pytest.raises(ValueError, match="there is no part"):
-        share(10, index, count)
+        worker_share(10, index, count)
 
 
 def test_nothing_negative_can_be_split():
     with pytest.raises(ValueError):
-        share(-1, 0, 1)
+        worker_share(-1, 0, 1)
     with pytest.raises(ValueError):
         shard_of(0, 0)

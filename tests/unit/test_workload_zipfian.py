@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadgen.workload.bits import Bits
+from loadgen.workload.random_bits import RandomBits
 from loadgen.workload.zipfian import SCRAMBLED_ITEMS, TABLE_RANKS, fnv1a_64, scrambled, zipfian
 from tests.unit.workload_statistics import assert_follows, chi_square_excess
 
@@ -15,19 +15,19 @@ from tests.unit.workload_statistics import assert_follows, chi_square_excess
 @pytest.mark.parametrize("theta", [0.0, 0.2, 0.5, 0.99])
 @pytest.mark.parametrize("items", [2, 3, 10, 1_000, TABLE_RANKS, 50_000])
 def test_ranks_have_the_published_probabilities(items, theta):
-    ranks = zipfian(theta).ranks(Bits(1, items).units(200_000), items).tolist()
+    ranks = zipfian(theta).ranks(RandomBits(1, items).units(200_000), items).tolist()
 
     assert_follows(ranks, published(items, theta))
 
 
 def test_one_item_is_always_drawn():
-    assert set(zipfian(0.99).ranks(Bits(1, 1).units(100), 1).tolist()) == {0}
+    assert set(zipfian(0.99).ranks(RandomBits(1, 1).units(100), 1).tolist()) == {0}
 
 
 def test_the_approximation_that_ycsb_draws_with_is_another_distribution():
     """So the test above is sharp enough to tell them apart."""
     items, theta = 100, 0.99
-    units = Bits(1, items).units(200_000)
+    units = RandomBits(1, items).units(200_000)
 
     approximated = Counter(gray(units, items, theta).tolist())
 
@@ -63,7 +63,7 @@ def test_ranks_stay_below_the_number_of_items(items):
 
 
 def test_a_number_of_items_for_each_draw_is_as_good_as_one_for_all():
-    units = Bits(3, 1).units(1_000)
+    units = RandomBits(3, 1).units(1_000)
     items = np.tile(np.array([5, 4_096, 10**6, 10**9]), 250)
 
     together = zipfian(0.99).ranks(units, items)

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from loadgen.report.limits import Measure
+from loadgen.report.scenario_trend import SeriesKey, Subject, Trend, TrendRun, trend_of
 from loadgen.report.shift import FloatArray
-from loadgen.report.trend import Key, Night, Subject, Trend, trend_of
 
-KEY = Key(template_id="t", driver_major="5", workers=2, cores=2, warehouse_size="X-Small")
+KEY = SeriesKey(template_id="t", driver_major="5", workers=2, cores=2, warehouse_size="X-Small")
 P95: Subject = (None, Measure.P95)
 
 
@@ -23,12 +23,12 @@ def night(
     number: int,
     values: Mapping[Subject, float],
     *,
-    key: Key = KEY,
+    key: SeriesKey = KEY,
     facts: Mapping[str, str] | None = None,
     at_least: Collection[Subject] = (),
     apart: timedelta = timedelta(days=1),
-) -> Night:
-    return Night(
+) -> TrendRun:
+    return TrendRun(
         run_id=f"night-{number:03d}",
         started=datetime(2026, 1, 1, 2) + number * apart,  # noqa: DTZ001 - naive UTC by design
         key=key,
@@ -38,7 +38,7 @@ def night(
     )
 
 
-def nights_of(p95: Sequence[float]) -> list[Night]:
+def nights_of(p95: Sequence[float]) -> list[TrendRun]:
     """A closed loop: when statements take longer, there are fewer of them."""
     return [
         night(

@@ -7,42 +7,42 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from loadgen.control.run_status import Run
-from loadgen.metrics.interval import Measured
-from loadgen.metrics.live import Live, LiveSecond
+from loadgen.control.tables.run_status import Run
+from loadgen.metrics.interval import MeasuredCounts
+from loadgen.metrics.live_metrics import LiveMetrics, LiveSecond
 from loadgen.metrics.percentile import Quantile
-from loadgen.metrics.result import WindowResult
+from loadgen.metrics.window import WindowResult
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
 from loadgen.report.verdict import Checked
-from loadgen.scenario.scenario import Load, Scenario
-from loadgen.tui.history import Peak, Recent, Second, StatementSecond
-from loadgen.tui.look import Look, WorkerLook, WorkerState
-from loadgen.tui.view import (
-    ErrorGroup,
-    Ladder,
-    LogLine,
-    Offered,
-    Rung,
-    RunView,
-    Spread,
+from loadgen.scenario.model import Load, Scenario
+from loadgen.tui.history import HistorySecond, PeakThroughput, RecentFigures, StatementSecond
+from loadgen.tui.screen_state import (
+    ErrorLine,
+    FindMaxStatus,
+    FindMaxStepLine,
+    LatencyDistribution,
+    LoadStatus,
+    LogEntry,
+    ScreenState,
     StatementLine,
-    Warehouse,
-    Window,
-    WorkerCell,
+    WarehouseLine,
+    WindowFigures,
+    WorkerLine,
 )
+from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState, WorkerSnapshot
 from loadgen.units import NS_PER_MS
-from tests.unit.orchestrator_builders import row
+from tests.unit.orchestrator_builders import row, tally
 
 MOMENT = datetime.fromisoformat("2026-11-15T02:00:00")
 NOW_S = 1_000.0
 
 
-def seconds(count: int, *, warm: int = 10, level: float = 800.0) -> tuple[Second, ...]:
+def seconds(count: int, *, warm: int = 10, level: float = 800.0) -> tuple[HistorySecond, ...]:
     """So many seconds from the start of the run, the first of them warm-up; the same wave every time."""
     return tuple(
-        Second(
+        HistorySecond(
             at_s=number,
             phase=Phase.WARMUP if number < warm else Phase.MEASUREMENT,
             qps=level * min(1.0, (number + 1) / 5) * (1 + 0.05 * math.sin(number)),
@@ -60,16 +60,16 @@ def seconds(count: int, *, warm: int = 10, level: float = 800.0) -> tuple[Second
     )
 
 
-def cells(count: int, **more: Any) -> tuple[WorkerCell, ...]:
+def cells(count: int, **more: Any) -> tuple[WorkerLine, ...]:
     fields: dict[str, Any] = {
-        "state": WorkerState.RUNNING,
+        "state": WorkerDisplayState.RUNNING,
         "open": 16,
         "target": 16,
         "busy": 14,
         "heard_s": NOW_S - 0.4,
     }
     return tuple(
-        WorkerCell(worker_id=f"worker-{number}", cpu_percent=11.0 + number, **(fields | more))
+        WorkerLine(worker_id=f"worker-{number}", cpu_percent=11.0 + number, **(fields | more))
         for number in range(count)
     )
 
@@ -91,13 +91,13 @@ def statement(name: str, share: float, *, failed: int = 0) -> StatementLine:
     )
 
 
-SPREAD = Spread(
+SPREAD = LatencyDistribution(
     edges_ms=tuple(12.0 * 1.04**number for number in range(91)),
     counts=tuple(round(4_000 * math.exp(-(((number - 30) / 12) ** 2))) + number % 3 for number in range(90)),
     percentiles=(("p50", quantile_of(38.2)), ("p95", quantile_of(70.4)), ("p99", quantile_of(110.3))),
 )
 
-WARMUP = RunView(
+WARMUP = ScreenState(
     scenario="nightly",
     place="prod, BENCH_WH",
     doing="",
@@ -107,13 +107,13 @@ WARMUP = RunView(
     phase=Phase.WARMUP,
     since_s=NOW_S - 6.0,
     until_s=NOW_S + 4.0,
-    offered=Offered(target=64, open=41, busy=38),
-    window=Window(
+    offered=LoadStatus(target=64, open=41, busy=38),
+    window=WindowFigures(
         name="warm-up", seconds=5.0, qps=410.0, succeeded=2_050, statements=(statement("point_lookup", 0.8),)
     ),
-    peak=Peak(qps=655.0, at_least=False),
+    peak=PeakThroughput(qps=655.0, at_least=False),
     plan_s=310.0,
-    recent=Recent(qps=640.0, p50=quantile_of(40.1), p95=quantile_of(76.9), p99=None, most=quantile_of(131.0)),
+    recent=RecentFigures(qps=640.0, p50=quantile_of(40.1), p95=quantile_of(76.9), p99=None, most=quantile_of(131.0)),
     history=seconds(6),
     workers=cells(2),
     checked=(
@@ -121,8 +121,8 @@ WARMUP = RunView(
         Checked(check="error_rate < 1%", value=None, passed=False),
     ),
     log=(
-        LogLine(moment=MOMENT, text="STARTING PREPARING"),
-        LogLine(moment=MOMENT + timedelta(seconds=4), text="RUNNING WARMUP"),
+        LogEntry(moment=MOMENT, text="STARTING PREPARING"),
+        LogEntry(moment=MOMENT + timedelta(seconds=4), text="RUNNING WARMUP"),
     ),
 )
 
@@ -131,8 +131,8 @@ MEASUREMENT = replace(
     phase=Phase.MEASUREMENT,
     since_s=NOW_S - 102.0,
     until_s=NOW_S + 198.0,
-    offered=Offered(target=64, open=64, busy=58, rate_per_s=800.0),
-    window=Window(
+    offered=LoadStatus(target=64, open=64, busy=58, rate_per_s=800.0),
+    window=WindowFigures(
         name="measurement",
         seconds=101.5,
         qps=805.0,
@@ -142,15 +142,15 @@ MEASUREMENT = replace(
         statements=(statement("point_lookup", 0.8), statement("pay", 0.15, failed=17), statement("report", 0.05)),
         spread=SPREAD,
     ),
-    peak=Peak(qps=840.0, at_least=False),
-    recent=Recent(
+    peak=PeakThroughput(qps=840.0, at_least=False),
+    recent=RecentFigures(
         qps=812.0, p50=quantile_of(41.2), p95=quantile_of(77.4), p99=quantile_of(120.9), most=quantile_of(410.2)
     ),
     history=seconds(112),
     tried=82_017,
     failed=17,
     workers=cells(4),
-    warehouse=Warehouse(
+    warehouse=WarehouseLine(
         name="BENCH_WH",
         size="X-Small",
         running=8,
@@ -164,20 +164,20 @@ MEASUREMENT = replace(
         Checked(check="error_rate < 0.01%", value=0.000207, passed=False),
     ),
     errors=(
-        ErrorGroup(
+        ErrorLine(
             category="SNOWFLAKE_ERROR",
             code=625,
             count=12,
             example="Transaction 1763172000 has locked table 'ORDERS' which has not yet been committed.",
         ),
-        ErrorGroup(category="QUERY_TIMEOUT", code=None, count=5, example="the statement took longer than 30 s"),
+        ErrorLine(category="QUERY_TIMEOUT", code=None, count=5, example="the statement took longer than 30 s"),
     ),
-    log=(*WARMUP.log, LogLine(moment=MOMENT + timedelta(seconds=14), text="RUNNING MEASUREMENT")),
+    log=(*WARMUP.log, LogEntry(moment=MOMENT + timedelta(seconds=14), text="RUNNING MEASUREMENT")),
 )
 
 
-def rung(number: int, target: int, outcome: str = "STABLE", reason: str = "held") -> Rung:
-    return Rung(
+def rung(number: int, target: int, outcome: str = "STABLE", reason: str = "held") -> FindMaxStepLine:
+    return FindMaxStepLine(
         number=number,
         target=target,
         held=outcome == "STABLE",
@@ -193,15 +193,15 @@ FIND_MAX = replace(
     doing="until the maximum is known",
     until_s=None,
     plan_s=None,
-    offered=Offered(target=35, open=35, busy=33),
-    window=Window(
+    offered=LoadStatus(target=35, open=35, busy=33),
+    window=WindowFigures(
         name="step 5", seconds=12.0, qps=702.0, succeeded=8_424, statements=(statement("point_lookup", 0.87),)
     ),
     tried=31_240,
     failed=0,
     errors=(),
     workers=cells(2, open=18, target=18),
-    ladder=Ladder(
+    ladder=FindMaxStatus(
         step=5,
         target=35,
         stage="confirm",
@@ -223,18 +223,18 @@ STALE = replace(
     seen_s=NOW_S - 12.0,
     workers=(
         *cells(2, heard_s=NOW_S - 12.6),
-        WorkerCell(
+        WorkerLine(
             worker_id="worker-2",
-            state=WorkerState.STALE,
+            state=WorkerDisplayState.STALE,
             open=16,
             target=16,
             busy=16,
             cpu_percent=13.0,
             heard_s=NOW_S - 44.0,
         ),
-        WorkerCell(
+        WorkerLine(
             worker_id="worker-3",
-            state=WorkerState.DEAD,
+            state=WorkerDisplayState.DEAD,
             open=0,
             target=16,
             busy=0,
@@ -246,8 +246,8 @@ STALE = replace(
     warnings=("worker-1 uses more than 60 % of its core: more workers would be safer",),
     log=(
         *MEASUREMENT.log,
-        LogLine(moment=MOMENT + timedelta(seconds=60), text="worker-3 was killed by signal 9", bad=True),
-        LogLine(moment=MOMENT + timedelta(seconds=90), text="worker-2 is stale", bad=True),
+        LogEntry(moment=MOMENT + timedelta(seconds=60), text="worker-3 was killed by signal 9", bad=True),
+        LogEntry(moment=MOMENT + timedelta(seconds=90), text="worker-2 is stale", bad=True),
     ),
 )
 
@@ -276,21 +276,21 @@ def worker(
     *windows: WindowResult,
     elapsed_s: float = 1.0,
     succeeded: int = 0,
-    state: WorkerState = WorkerState.RUNNING,
+    state: WorkerDisplayState = WorkerDisplayState.RUNNING,
     why: str = "",
-    measured: Measured | None = None,
+    measured: MeasuredCounts | None = None,
     seconds: tuple[LiveSecond, ...] = (),
     **said: Any,
-) -> WorkerLook:
+) -> WorkerSnapshot:
     worker_id = f"worker-{number}"
-    return WorkerLook(
+    return WorkerSnapshot(
         worker_id=worker_id,
         state=state,
         row=row(worker_id, **said),
-        live=Live(
+        live=LiveMetrics(
             elapsed_s=elapsed_s,
             totals=Counts(scheduled=succeeded, succeeded=succeeded),
-            measured=measured or Measured(),
+            measured=measured or MeasuredCounts(),
             windows=windows,
             seconds=seconds,
         ),
@@ -299,6 +299,21 @@ def worker(
     )
 
 
-def look(seen_s: float, *workers: WorkerLook, **more: Any) -> Look:
+def second(
+    end_s: float, *times_ms: float, phase: Phase = Phase.MEASUREMENT, **statements: tuple[float, ...]
+) -> LiveSecond:
+    """An interval of a worker that ended so long after the start of the run, with these response times."""
+    tallies = {name: tally(times) for name, times in (statements or {"s": times_ms}).items()}
+    return LiveSecond(
+        ended_at=MOMENT + timedelta(seconds=end_s),
+        seconds=1.0,
+        phase=phase,
+        executing=8,
+        statements={name: one.ended for name, one in tallies.items()},
+        times={name: one.succeeded.response.coarse(3) for name, one in tallies.items() if one.succeeded.response.count},
+    )
+
+
+def look(seen_s: float, *workers: WorkerSnapshot, **more: Any) -> DisplaySnapshot:
     fields: dict[str, Any] = {"run": run_row(), "moment": MOMENT + timedelta(seconds=seen_s)}
-    return Look(seen_s=seen_s, workers=workers, **(fields | more))
+    return DisplaySnapshot(seen_s=seen_s, workers=workers, **(fields | more))

@@ -7,11 +7,7 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from loadgen.embedded.warehouse import (
-    Warehouse,
-    WarehouseModel,
-    WarehouseSettings,
-)
+from loadgen.embedded.warehouse import VirtualWarehouse, WarehouseModel, WarehouseSettings
 
 
 class JumpingSelector(selectors.DefaultSelector):
@@ -60,9 +56,9 @@ def run(scenario: Callable[[], Coroutine[Any, Any, Any]], lateness_s: Callable[[
         loop.close()
 
 
-def a_warehouse(*, slots: int = 0, suspended: bool = False, **changes: Any) -> Warehouse:
+def a_warehouse(*, slots: int = 0, suspended: bool = False, **changes: Any) -> VirtualWarehouse:
     loop = asyncio.get_running_loop()
-    warehouse = Warehouse(
+    warehouse = VirtualWarehouse(
         WarehouseSettings(**{"name": "WH", **changes}),
         monotonic_s=loop.time,
         now_ms=lambda: loop.time() * 1000,

@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.control.worker_metrics_snapshots import Snapshot
-from loadgen.embedded.service_time import ServiceTime, parse_service_time
+from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
+from loadgen.embedded.service_time import ServiceTimeSampler, parse_service_time
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.interval import Interval
-from loadgen.metrics.interval import Measured as Samples
+from loadgen.metrics.interval import MeasuredCounts as Samples
 from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.result import merge
 from loadgen.metrics.tally import StatementTally, Tally, Times
+from loadgen.metrics.window import merge
 from loadgen.model.run import Phase
-from loadgen.report.bootstrap import Series
-from loadgen.report.compare import Measured
+from loadgen.report.bootstrap import SecondSeries
+from loadgen.report.comparison import MeasuredRun
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.gauges import Gauge
 from loadgen.worker.rows import snapshot_row
+from loadgen.worker.self_monitor import ResourceReading
 from tests.unit.orchestrator_builders import window
 
 MOMENT = datetime(2026, 11, 16)  # noqa: DTZ001  naive UTC, as the tables have it
@@ -46,7 +46,7 @@ def simulate(
     """Every statement that ends in time. `factor` stretches the service times of statements that start at a moment."""
     spec = parse_service_time(service)
     assert spec is not None
-    draw_s = ServiceTime(spec, seed).sample_s
+    draw_s = ServiceTimeSampler(spec, seed).sample_s
     waiting = deque((number, 0.0) for number in range(clients))
     running: list[tuple[float, int, float]] = []  # done, statement, sent
     sent = clients
@@ -83,7 +83,7 @@ def run_of(
     spread: float = 0.0,
     failing: float = 0.0,
     name: str = "r",
-) -> Measured:
+) -> MeasuredRun:
     """A measured run; `slower` stretches all service times, `pay_slower` what one statement of the mix takes."""
     drift = slow_spells(seed, seconds, spread) if spread else lambda _: 1.0
     samples = np.array(
@@ -109,7 +109,7 @@ def run_of(
 
 def measured(
     names: Any, times_ns: Any, done_s: Any, failed: Any, *, seconds: int, name: str = "r", **more: Any
-) -> Measured:
+) -> MeasuredRun:
     """The run with these samples."""
     statements = {}
     for one in dict.fromkeys(MIX):
@@ -119,12 +119,12 @@ def measured(
         statements[one] = StatementTally(times=outcomes)
     second = np.minimum(done_s.astype(int), seconds - 1)
     each = range(seconds)
-    return Measured(
+    return MeasuredRun(
         run_id=name,
         scenario="orders",
         started_at=None,
         merged=merge([[window(statements, seconds=float(seconds))]]),
-        series=Series(
+        series=SecondSeries(
             seconds=np.ones(seconds),
             buckets=np.array([Histogram.of(times_ns[(second == at) & ~failed]).counts for at in each]),
             sums_ns=np.array([float(times_ns[(second == at) & ~failed].sum()) for at in each]),
@@ -142,7 +142,7 @@ def _per_second(second: Any, seconds: int) -> Any:
 
 def second_row(
     run_id: str, worker_id: str, ended_s: float, tally: Tally, *, phase: Phase = Phase.MEASUREMENT
-) -> Snapshot:
+) -> MetricsSnapshot:
     """A worker's row for one second, as it would write it."""
     interval = Interval(
         phase=phase,
@@ -159,7 +159,7 @@ def second_row(
     )
     return snapshot_row(
         interval,
-        Gauge(cpu_percent=1.0, memory_percent=1.0, wakeup_p99_ms=None),
+        ResourceReading(cpu_percent=1.0, memory_percent=1.0, wakeup_p99_ms=None),
         WorkerArguments(run_id=run_id, worker_id=worker_id, worker_group_id=0, worker_group_count=1),
         test_id=run_id,
         timestamp=MOMENT + timedelta(seconds=ended_s),

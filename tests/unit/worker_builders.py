@@ -7,21 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from loadgen.clock import FakeClock
-from loadgen.control.run_control_events import Event
-from loadgen.control.run_status import RunPoll, Target
+from loadgen.control.tables.run_control_events import Event
+from loadgen.control.tables.run_status import ConnectionTarget, RunPoll
 from loadgen.metrics.connections import ConnectionMeter
-from loadgen.metrics.harvester import Harvester
-from loadgen.metrics.result import WindowResult
-from loadgen.metrics.windows import Windows
-from loadgen.model.event import EVERYBODY, Address, Command, SetPhase, SetWorkerTarget, Stop
+from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.metrics.window import WindowResult
+from loadgen.metrics.window_registry import WindowRegistry
+from loadgen.model.event import ALL_WORKERS, Command, Recipient, SetPhase, SetWorkerTarget, Stop
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
-from loadgen.scenario.scenario import Load, LoadMode, Scenario
+from loadgen.scenario.model import Load, LoadMode, Scenario
 from loadgen.units import NS_PER_S
-from loadgen.worker.agenda import Agenda, Due
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.bench import Bench, Slots
-from loadgen.worker.conductor import Conductor
+from loadgen.worker.client_context import ClientContext, ClientSlots
+from loadgen.worker.commands import CommandQueue, DueCommand
+from loadgen.worker.ramp_controller import RampController
 
 SERVER_TIME = datetime(2026, 11, 15, 2, 0, 0)  # noqa: DTZ001  as Snowflake has it: naive UTC
 WARMUP, MEASUREMENT = Phase.WARMUP, Phase.MEASUREMENT
@@ -44,12 +44,14 @@ def agenda(
     workers: int = 1,
     drain_s: float = 120.0,
     patience_s: float = 5.0,
-) -> Agenda:
-    return Agenda(worker_id, group, workers, drain_s=drain_s, drain_interrupt_s=drain_s / 6, patience_s=patience_s)
+) -> CommandQueue:
+    return CommandQueue(
+        worker_id, group, workers, drain_s=drain_s, drain_interrupt_s=drain_s / 6, patience_s=patience_s
+    )
 
 
 def event(
-    sequence_id: int, command: Command, *, epoch: int = 1, due_in_ms: int | None = None, to: Address = EVERYBODY
+    sequence_id: int, command: Command, *, epoch: int = 1, due_in_ms: int | None = None, to: Recipient = ALL_WORKERS
 ) -> Event:
     return Event(
         sequence_id=sequence_id,
@@ -67,7 +69,7 @@ def poll(
     status: RunStatus = RunStatus.RUNNING,
     phase: Phase = Phase.WARMUP,
     epoch: int = 1,
-    targets: Mapping[str, Target] | None = None,
+    targets: Mapping[str, ConnectionTarget] | None = None,
 ) -> RunPoll:
     return RunPoll(
         status=status,
@@ -123,17 +125,17 @@ class Stage:
         self.clock = FakeClock()
         self.clock.now_ns = 1_000 * NS_PER_S
         self.scenario = scenario(load, statements)
-        self.windows = Windows()
+        self.windows = WindowRegistry()
         open_loop = self.scenario.load.mode is LoadMode.RATE
         self.connections = ConnectionMeter()
-        self.harvester = Harvester(
+        self.harvester = SampleCollector(
             self.windows,
             statements,
             open_loop=open_loop,
             started_ns=self.clock.now_ns,
             connections=self.connections,
         )
-        self.bench = Bench(
+        self.bench = ClientContext(
             scenario=self.scenario,
             windows=self.windows,
             sessions=Sessions(),  # type: ignore[arg-type]
@@ -143,12 +145,12 @@ class Stage:
             connections=self.connections,
             clock=self.clock,
         )
-        self.slots = Slots(self.scenario, arguments, {}, self.harvester, None)
+        self.slots = ClientSlots(self.scenario, arguments, {}, self.harvester, None)
         self.pool = Pool()
         me = {"group": arguments.worker_group_id, "workers": arguments.worker_group_count}
         self.agenda = agenda(worker_id=arguments.worker_id, **me)
         spare = self.slots.spare() if open_loop else None
-        self.conductor = Conductor(
+        self.conductor = RampController(
             self.bench,
             self.pool,  # type: ignore[arg-type]
             self.agenda,
@@ -214,19 +216,23 @@ def measure(step_id: int | None = None, **fields: object) -> SetPhase:
     return SetPhase(phase=Phase.MEASUREMENT, step_id=step_id, **fields)  # type: ignore[arg-type]
 
 
-def stored(number: int, sequence_id: int | None, *, in_s: float | None = None, step_id: int | None = None) -> Target:
+def stored(
+    number: int, sequence_id: int | None, *, in_s: float | None = None, step_id: int | None = None
+) -> ConnectionTarget:
     effective_at = None if in_s is None else (SERVER_TIME + timedelta(seconds=in_s)).isoformat(timespec="milliseconds")
-    return Target(target_connections=number, sequence_id=sequence_id, step_id=step_id, effective_at=effective_at)
+    return ConnectionTarget(
+        target_connections=number, sequence_id=sequence_id, step_id=step_id, effective_at=effective_at
+    )
 
 
-def receive_all(of: Agenda, events: Iterable[Event], now_ns: int = 0) -> None:
+def receive_all(of: CommandQueue, events: Iterable[Event], now_ns: int = 0) -> None:
     for one in events:
         of.receive(one, now_ns)
 
 
-def numbers(taken: Iterable[Due]) -> list[int]:
+def numbers(taken: Iterable[DueCommand]) -> list[int]:
     return [due.sequence_id for due in taken]
 
 
-def connections(taken: Iterable[Due]) -> list[int]:
+def connections(taken: Iterable[DueCommand]) -> list[int]:
     return [due.command.target_connections for due in taken if isinstance(due.command, SetWorkerTarget)]

@@ -8,36 +8,36 @@ from typing import TYPE_CHECKING
 
 from sqlglot.tokenizer_core import Token
 
-from loadgen.embedded.cursor import Cursor
-from loadgen.embedded.failure import syntax_error, unsupported
-from loadgen.embedded.result import Result, status
+from loadgen.embedded.result import StatementResult, status
+from loadgen.embedded.sql_errors import syntax_error, unsupported
+from loadgen.embedded.translate.token_reader import TokenReader
 
 if TYPE_CHECKING:
     from loadgen.embedded.engine import Engine
-    from loadgen.embedded.running import Request, Running
-    from loadgen.embedded.session import Session
+    from loadgen.embedded.running import QueryRequest, RunningStatement
+    from loadgen.embedded.session import ServerSession
 
 
 @dataclass(slots=True)
-class Call:
+class CommandCall:
     """One command about to run."""
 
     engine: Engine
-    session: Session
+    session: ServerSession
     tokens: list[Token]
-    request: Request
-    running: Running
+    request: QueryRequest
+    running: RunningStatement
 
-    def cursor(self, index: int = 0) -> Cursor:
-        return Cursor(self.request.text, self.tokens, index)
+    def cursor(self, index: int = 0) -> TokenReader:
+        return TokenReader(self.request.text, self.tokens, index)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     query_type: str
-    run: Callable[[Call], Awaitable[Result]]
+    run: Callable[[CommandCall], Awaitable[StatementResult]]
 
-    def description(self) -> Result:
+    def description(self) -> StatementResult:
         """What a describe-only request learns; commands are not run for it."""
         described = status("")
         described.rows, described.count = [], 0
@@ -65,12 +65,14 @@ _UNSUPPORTED = frozenset(
         "DECLARE",
     }
 )
-Answer = Callable[["Call"], Awaitable[Result]]
+Answer = Callable[["CommandCall"], Awaitable[StatementResult]]
 
 
 def command(
     query_type: str, *words: str
-) -> Callable[[Callable[[Call], Awaitable[Result]]], Callable[[Call], Awaitable[Result]]]:
+) -> Callable[
+    [Callable[[CommandCall], Awaitable[StatementResult]]], Callable[[CommandCall], Awaitable[StatementResult]]
+]:
     """Registers the function that answers statements beginning with these words (`A B`, given as one string each)."""
 
     def register(run: Answer) -> Answer:

@@ -9,21 +9,21 @@ from typing import Any
 import asyncpg
 
 from loadgen.embedded import catalog as store
-from loadgen.embedded import failure, names
-from loadgen.embedded.catalog import Column, Key, Table
-from loadgen.embedded.commands import Call, command
-from loadgen.embedded.commands.definition import Draft, column_definition, read_type
+from loadgen.embedded import postgres_names, sql_errors
+from loadgen.embedded.catalog import CatalogColumn, CatalogKey, CatalogTable
+from loadgen.embedded.commands import CommandCall, command
+from loadgen.embedded.commands.definition import TableDraft, column_definition, read_type
 from loadgen.embedded.commands.objects import change, full_path
 from loadgen.embedded.commands.tables import make_sequence
-from loadgen.embedded.cursor import Cursor
-from loadgen.embedded.result import Result, status
+from loadgen.embedded.result import StatementResult, status
+from loadgen.embedded.translate.token_reader import TokenReader
 
-Step = Callable[[Table, asyncpg.Connection], Any]
+Step = Callable[[CatalogTable, asyncpg.Connection], Any]
 SUCCESS = "Statement executed successfully."
 
 
 @command("ALTER_TABLE", "ALTER TABLE")
-async def alter_table(call: Call) -> Result:
+async def alter_table(call: CommandCall) -> StatementResult:
     cursor = call.cursor(2)
     present = cursor.accept("IF", "EXISTS")
     path = full_path(call, cursor.path(), "ALTER TABLE")
@@ -36,7 +36,7 @@ async def alter_table(call: Call) -> Result:
         if table is None or table.kind != "TABLE":
             if present:
                 return lambda: None
-            raise failure.missing_object("Table", ".".join(names.shown(part) for part in path))
+            raise sql_errors.missing_object("Table", ".".join(postgres_names.shown(part) for part in path))
         changed = await step(table, backend.connection)
         await store.forget(backend.connection, "table", table.path)
         await store.store_table(backend.connection, changed)
@@ -52,7 +52,7 @@ async def alter_table(call: Call) -> Result:
     return status(SUCCESS)
 
 
-def _step(call: Call, cursor: Cursor) -> Step:
+def _step(call: CommandCall, cursor: TokenReader) -> Step:
     if cursor.accept("ADD"):
         return _add(call, cursor)
     if cursor.accept("DROP"):
@@ -65,37 +65,41 @@ def _step(call: Call, cursor: Cursor) -> Step:
         cursor.expect("COMMENT", "=")
         text = cursor.string()
 
-        async def comment(table: Table, connection: asyncpg.Connection) -> Table:
+        async def comment(table: CatalogTable, connection: asyncpg.Connection) -> CatalogTable:
             return replace(table, comment=text)
 
         return comment
-    raise failure.unsupported(f"ALTER TABLE {cursor.word()}")
+    raise sql_errors.unsupported(f"ALTER TABLE {cursor.word()}")
 
 
-def _add(call: Call, cursor: Cursor) -> Step:
+def _add(call: CommandCall, cursor: TokenReader) -> Step:
     if cursor.word() in ("CONSTRAINT", "UNIQUE", "FOREIGN", "PRIMARY"):
         return _add_constraint(cursor)
     _ = cursor.accept("COLUMN")
     absent = cursor.accept("IF", "NOT", "EXISTS")
-    draft = Draft()
+    draft = TableDraft()
     column_definition(call, cursor, draft)
     while cursor.accept(","):
         _ = cursor.accept("COLUMN")
         column_definition(call, cursor, draft)
     if draft.primary or draft.uniques or draft.foreign:
-        raise failure.unsupported("a key in ADD COLUMN; add it with ADD UNIQUE")
+        raise sql_errors.unsupported("a key in ADD COLUMN; add it with ADD UNIQUE")
 
-    async def add(table: Table, connection: asyncpg.Connection) -> Table:
+    async def add(table: CatalogTable, connection: asyncpg.Connection) -> CatalogTable:
         for column in draft.columns:
             if table.column(column.name) is not None:
                 if absent:
                     continue
-                raise failure.compilation(1430, "42601", f"column '{names.shown(column.name)}' already exists")
+                raise sql_errors.compilation(
+                    1430, "42601", f"column '{postgres_names.shown(column.name)}' already exists"
+                )
             default = draft.defaults.get(column.name)
             if column.name in draft.identity:
                 sequence = await make_sequence(connection, table, column, draft)
-                default = f"nextval({names.literal(sequence)})::numeric"
-            text = f"ALTER TABLE {table.relation} ADD COLUMN {names.quoted(column.name)} {column.type.postgres}"
+                default = f"nextval({postgres_names.literal(sequence)})::numeric"
+            text = (
+                f"ALTER TABLE {table.relation} ADD COLUMN {postgres_names.quoted(column.name)} {column.type.postgres}"
+            )
             text += f" DEFAULT ({default})" if default else ""
             await connection.fetch(text + ("" if column.nullable else " NOT NULL"))
             table = store.with_column(table, column)
@@ -104,58 +108,59 @@ def _add(call: Call, cursor: Cursor) -> Step:
     return add
 
 
-def _add_constraint(cursor: Cursor) -> Step:
+def _add_constraint(cursor: TokenReader) -> Step:
     if cursor.accept("CONSTRAINT"):
         cursor.name()
     if not cursor.accept("UNIQUE"):
-        raise failure.unsupported(f"ALTER TABLE ADD {cursor.word()}")
+        raise sql_errors.unsupported(f"ALTER TABLE ADD {cursor.word()}")
     columns = cursor.names()
 
-    async def add(table: Table, connection: asyncpg.Connection) -> Table:
-        key = Key(name=f"SYS_INDEX_{table.name}_UNIQUE_{'_'.join(columns)}", columns=columns)
+    async def add(table: CatalogTable, connection: asyncpg.Connection) -> CatalogTable:
+        key = CatalogKey(name=f"SYS_INDEX_{table.name}_UNIQUE_{'_'.join(columns)}", columns=columns)
         if table.hybrid:
-            listed = ", ".join(names.quoted(column) for column in columns)
-            name = names.quoted(f"{key.name}~{table.stamp}")
+            listed = ", ".join(postgres_names.quoted(column) for column in columns)
+            name = postgres_names.quoted(f"{key.name}~{table.stamp}")
             await connection.execute(f"ALTER TABLE {table.relation} ADD CONSTRAINT {name} UNIQUE ({listed})")
         return replace(table, uniques=(*table.uniques, key))
 
     return add
 
 
-def _drop(cursor: Cursor) -> Step:
+def _drop(cursor: TokenReader) -> Step:
     _ = cursor.accept("COLUMN")
     present = cursor.accept("IF", "EXISTS")
     columns = [cursor.name()]
     while cursor.accept(","):
         columns.append(cursor.name())
 
-    async def drop(table: Table, connection: asyncpg.Connection) -> Table:
+    async def drop(table: CatalogTable, connection: asyncpg.Connection) -> CatalogTable:
         for name in columns:
             if table.column(name) is None:
                 if present:
                     continue
-                raise failure.invalid_identifier(names.shown(name))
+                raise sql_errors.invalid_identifier(postgres_names.shown(name))
             if table.hybrid and table.primary_key and name in table.primary_key.columns:
-                raise failure.unsupported("dropping a column of the primary key")
-            await connection.execute(f"ALTER TABLE {table.relation} DROP COLUMN {names.quoted(name)}")
+                raise sql_errors.unsupported("dropping a column of the primary key")
+            await connection.execute(f"ALTER TABLE {table.relation} DROP COLUMN {postgres_names.quoted(name)}")
             table = replace(table, columns=tuple(c for c in table.columns if c.name != name))
         return table
 
     return drop
 
 
-def _rename(call: Call, cursor: Cursor) -> Step:
+def _rename(call: CommandCall, cursor: TokenReader) -> Step:
     if cursor.accept("COLUMN"):
         old = cursor.name()
         cursor.expect("TO")
         new = cursor.name()
 
-        async def rename_column(table: Table, connection: asyncpg.Connection) -> Table:
+        async def rename_column(table: CatalogTable, connection: asyncpg.Connection) -> CatalogTable:
             column = table.column(old)
             if column is None:
-                raise failure.invalid_identifier(names.shown(old))
+                raise sql_errors.invalid_identifier(postgres_names.shown(old))
             await connection.execute(
-                f"ALTER TABLE {table.relation} RENAME COLUMN {names.quoted(old)} TO {names.quoted(new)}"
+                f"ALTER TABLE {table.relation}"
+                f" RENAME COLUMN {postgres_names.quoted(old)} TO {postgres_names.quoted(new)}"
             )
             return _replaced(table, old, replace(column, name=new))
 
@@ -163,21 +168,21 @@ def _rename(call: Call, cursor: Cursor) -> Step:
     cursor.expect("TO")
     path = full_path(call, cursor.path(), "ALTER TABLE")
 
-    async def rename(table: Table, connection: asyncpg.Connection) -> Table:
+    async def rename(table: CatalogTable, connection: asyncpg.Connection) -> CatalogTable:
         if path[:2] != table.path[:2]:
-            raise failure.unsupported("moving a table to another schema")
+            raise sql_errors.unsupported("moving a table to another schema")
         if call.engine.catalog.find(*path) is not None:
-            raise failure.already_exists(names.shown(path[2]))
-        await connection.execute(f"ALTER TABLE {table.relation} RENAME TO {names.quoted(path[2])}")
+            raise sql_errors.already_exists(postgres_names.shown(path[2]))
+        await connection.execute(f"ALTER TABLE {table.relation} RENAME TO {postgres_names.quoted(path[2])}")
         return replace(table, name=path[2])
 
     return rename
 
 
-def _replaced(table: Table, name: str, column: Column) -> Table:
+def _replaced(table: CatalogTable, name: str, column: CatalogColumn) -> CatalogTable:
     """The table with one column changed, in its keys too."""
 
-    def key(old: Key) -> Key:
+    def key(old: CatalogKey) -> CatalogKey:
         return replace(old, columns=tuple(column.name if c == name else c for c in old.columns))
 
     return replace(
@@ -189,7 +194,7 @@ def _replaced(table: Table, name: str, column: Column) -> Table:
     )
 
 
-def _modify(cursor: Cursor) -> Step:
+def _modify(cursor: TokenReader) -> Step:
     _ = cursor.accept("COLUMN")
     name = cursor.name()
     if cursor.accept("SET", "NOT", "NULL"):
@@ -199,46 +204,48 @@ def _modify(cursor: Cursor) -> Step:
     if cursor.accept("COMMENT"):
         text = cursor.string()
 
-        async def comment(table: Table, connection: asyncpg.Connection) -> Table:
+        async def comment(table: CatalogTable, connection: asyncpg.Connection) -> CatalogTable:
             return _replaced(table, name, replace(_existing(table, name), comment=text))
 
         return comment
     if cursor.accept("SET", "DATA", "TYPE") or cursor.accept("TYPE"):
         kind = read_type(cursor)
 
-        async def retype(table: Table, connection: asyncpg.Connection) -> Table:
+        async def retype(table: CatalogTable, connection: asyncpg.Connection) -> CatalogTable:
             column = _existing(table, name)
             if column.type.kind != kind.kind:
-                text = f"cannot change column {names.shown(name)} from type {column.type.sql} to {kind.sql}"
-                raise failure.compilation(2108, "22000", text)
+                text = f"cannot change column {postgres_names.shown(name)} from type {column.type.sql} to {kind.sql}"
+                raise sql_errors.compilation(2108, "22000", text)
             await connection.execute(
-                f"ALTER TABLE {table.relation} ALTER COLUMN {names.quoted(name)} TYPE {kind.postgres}"
+                f"ALTER TABLE {table.relation} ALTER COLUMN {postgres_names.quoted(name)} TYPE {kind.postgres}"
             )
             return _replaced(table, name, replace(column, type=kind))
 
         return retype
-    raise failure.unsupported("ALTER TABLE ALTER COLUMN form")
+    raise sql_errors.unsupported("ALTER TABLE ALTER COLUMN form")
 
 
-def _existing(table: Table, name: str) -> Column:
+def _existing(table: CatalogTable, name: str) -> CatalogColumn:
     column = table.column(name)
     if column is None:
-        raise failure.invalid_identifier(names.shown(name))
+        raise sql_errors.invalid_identifier(postgres_names.shown(name))
     return column
 
 
 def _nullability(name: str, nullable: bool) -> Step:
-    async def change_column(table: Table, connection: asyncpg.Connection) -> Table:
+    async def change_column(table: CatalogTable, connection: asyncpg.Connection) -> CatalogTable:
         column = _existing(table, name)
         verb = "DROP" if nullable else "SET"
-        await connection.execute(f"ALTER TABLE {table.relation} ALTER COLUMN {names.quoted(name)} {verb} NOT NULL")
+        await connection.execute(
+            f"ALTER TABLE {table.relation} ALTER COLUMN {postgres_names.quoted(name)} {verb} NOT NULL"
+        )
         return _replaced(table, name, replace(column, nullable=nullable))
 
     return change_column
 
 
 @command("DROP", "DROP INDEX")
-async def drop_index(call: Call) -> Result:
+async def drop_index(call: CommandCall) -> StatementResult:
     cursor = call.cursor(2)
     present = cursor.accept("IF", "EXISTS")
     path = cursor.path()
@@ -250,15 +257,17 @@ async def drop_index(call: Call) -> Result:
     catalog = call.engine.catalog
 
     async def work(backend: Any) -> Any:
-        table = catalog.table(*home, ".".join(names.shown(part) for part in path[:-1]))
+        table = catalog.table(*home, ".".join(postgres_names.shown(part) for part in path[:-1]))
         if all(index.name != name for index in table.indexes):
             if present:
                 return lambda: None
-            raise failure.missing_object("Index", names.shown(name))
+            raise sql_errors.missing_object("Index", postgres_names.shown(name))
         changed = replace(table, indexes=tuple(index for index in table.indexes if index.name != name))
-        await backend.connection.execute(f"DROP INDEX {names.relation(home[0], home[1], f'{name}~{table.stamp}')}")
+        await backend.connection.execute(
+            f"DROP INDEX {postgres_names.relation(home[0], home[1], f'{name}~{table.stamp}')}"
+        )
         await store.store_table(backend.connection, changed)
         return lambda: catalog.schema(home[0], home[1]).tables.__setitem__(table.name, changed)
 
     await change(call, work)
-    return status(f"{names.shown(name)} successfully dropped.")
+    return status(f"{postgres_names.shown(name)} successfully dropped.")

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from loadgen.embedded import dialect, failure, names
-from loadgen.embedded.catalog import Column, Key
-from loadgen.embedded.commands import Call
-from loadgen.embedded.cursor import Cursor
-from loadgen.embedded.emit import Binds, Emitter
-from loadgen.embedded.types import REFUSED, SnowType, declared
+from loadgen.embedded import postgres_names, sql_errors
+from loadgen.embedded.catalog import CatalogColumn, CatalogKey
+from loadgen.embedded.commands import CommandCall
+from loadgen.embedded.sql_types import REFUSED, SnowflakeType, declared
+from loadgen.embedded.translate import dialect
+from loadgen.embedded.translate.emitter import BindTypes, Emitter
+from loadgen.embedded.translate.token_reader import TokenReader
 
 _TYPE_SUFFIXES = (("DOUBLE", "PRECISION"), ("CHAR", "VARYING"), ("NCHAR", "VARYING"))
 
 
 @dataclass(slots=True)
-class Draft:
+class TableDraft:
     """A table as its definition is read."""
 
-    columns: list[Column] = field(default_factory=list)
+    columns: list[CatalogColumn] = field(default_factory=list)
     defaults: dict[str, str] = field(default_factory=dict)  # column → PostgreSQL expression
     identity: dict[str, tuple[int, int]] = field(default_factory=dict)  # column → start, step
     primary: tuple[str, ...] = ()
     uniques: list[tuple[str, ...]] = field(default_factory=list)
     foreign: list[tuple[tuple[str, ...], list[str], tuple[str, ...]]] = field(default_factory=list)
-    indexes: list[Key] = field(default_factory=list)
+    indexes: list[CatalogKey] = field(default_factory=list)
 
 
-def definitions(call: Call, cursor: Cursor, hybrid: bool) -> Draft:
-    draft = Draft()
+def definitions(call: CommandCall, cursor: TokenReader, hybrid: bool) -> TableDraft:
+    draft = TableDraft()
     cursor.expect("(")
     while True:
         if cursor.word() in ("PRIMARY", "UNIQUE", "FOREIGN", "CONSTRAINT"):  # columns of these names are quoted
@@ -44,19 +45,19 @@ def definitions(call: Call, cursor: Cursor, hybrid: bool) -> Draft:
     seen: set[str] = set()
     for column in draft.columns:
         if column.name in seen:
-            raise failure.compilation(2025, "42S21", f"duplicate column name '{names.shown(column.name)}'")
+            raise sql_errors.compilation(2025, "42S21", f"duplicate column name '{postgres_names.shown(column.name)}'")
         seen.add(column.name)
     return draft
 
 
-def index_definition(cursor: Cursor) -> Key:
+def index_definition(cursor: TokenReader) -> CatalogKey:
     name = cursor.name()
     columns = cursor.names()
     include = cursor.names() if cursor.accept("INCLUDE") else ()
-    return Key(name=name, columns=columns, include=include)
+    return CatalogKey(name=name, columns=columns, include=include)
 
 
-def _table_constraint(cursor: Cursor, draft: Draft) -> None:
+def _table_constraint(cursor: TokenReader, draft: TableDraft) -> None:
     if cursor.accept("CONSTRAINT"):
         cursor.name()
     if cursor.accept("PRIMARY", "KEY"):
@@ -71,13 +72,13 @@ def _table_constraint(cursor: Cursor, draft: Draft) -> None:
     _constraint_properties(cursor)
 
 
-def _references(cursor: Cursor) -> tuple[list[str], tuple[str, ...]]:
+def _references(cursor: TokenReader) -> tuple[list[str], tuple[str, ...]]:
     cursor.expect("REFERENCES")
     path = cursor.path()
     return path, cursor.names() if cursor.word() == "(" else ()
 
 
-def _constraint_properties(cursor: Cursor) -> None:
+def _constraint_properties(cursor: TokenReader) -> None:
     while cursor.word() in ("NOT", "ENFORCED", "DEFERRABLE", "INITIALLY", "ENABLE", "VALIDATE", "RELY", "NORELY"):
         if cursor.word() == "NOT" and cursor.word(1) == "NULL":
             return
@@ -85,7 +86,7 @@ def _constraint_properties(cursor: Cursor) -> None:
         _ = cursor.accept("DEFERRED") or cursor.accept("IMMEDIATE")
 
 
-def read_type(cursor: Cursor) -> SnowType:
+def read_type(cursor: TokenReader) -> SnowflakeType:
     word = cursor.take().text.upper()
     for first, second in _TYPE_SUFFIXES:
         if word == first and cursor.accept(second):
@@ -97,7 +98,7 @@ def read_type(cursor: Cursor) -> SnowType:
         cursor.expect("TIME", "ZONE")
         word += " TIME ZONE"
     if word in REFUSED:
-        raise failure.unsupported(word)
+        raise sql_errors.unsupported(word)
     arguments = []
     if cursor.accept("("):
         arguments.append(cursor.integer())
@@ -107,15 +108,15 @@ def read_type(cursor: Cursor) -> SnowType:
     return declared(word, arguments)
 
 
-def column_definition(call: Call, cursor: Cursor, draft: Draft) -> None:
+def column_definition(call: CommandCall, cursor: TokenReader, draft: TableDraft) -> None:
     name = cursor.name()
-    column = Column(name=name, type=read_type(cursor))
+    column = CatalogColumn(name=name, type=read_type(cursor))
     while cursor.word() not in (",", ")", "") or (not cursor.done and not cursor.word()):
         column = _column_option(call, cursor, draft, column)
     draft.columns.append(column)
 
 
-def _column_option(call: Call, cursor: Cursor, draft: Draft, column: Column) -> Column:
+def _column_option(call: CommandCall, cursor: TokenReader, draft: TableDraft, column: CatalogColumn) -> CatalogColumn:
     if cursor.accept("NOT", "NULL"):
         return replace(column, nullable=False)
     if cursor.accept("NULL"):
@@ -139,7 +140,7 @@ def _column_option(call: Call, cursor: Cursor, draft: Draft, column: Column) -> 
     elif cursor.word() == "REFERENCES" or cursor.accept("FOREIGN", "KEY"):
         draft.foreign.append(((column.name,), *_references(cursor)))
     elif cursor.accept("COLLATE"):
-        raise failure.unsupported("COLLATE")
+        raise sql_errors.unsupported("COLLATE")
     else:
         raise cursor.unexpected()
     _constraint_properties(cursor)
@@ -149,7 +150,7 @@ def _column_option(call: Call, cursor: Cursor, draft: Draft, column: Column) -> 
 _DEFAULT_ENDS = {"NOT", "NULL", "COMMENT", "PRIMARY", "UNIQUE", "REFERENCES", "CONSTRAINT", "FOREIGN"}
 
 
-def default_text(cursor: Cursor) -> str:
+def default_text(cursor: TokenReader) -> str:
     """The source text of a DEFAULT expression: up to a comma, a closing parenthesis or the next option."""
     first = cursor.index
     while not cursor.done and cursor.word() not in (",", ")"):
@@ -164,16 +165,16 @@ def default_text(cursor: Cursor) -> str:
     return cursor.source(first, cursor.index - 1)
 
 
-def default_sql(call: Call, text: str) -> str:
+def default_sql(call: CommandCall, text: str) -> str:
     tree = dialect.parse_expression(text)
-    emitter = Emitter(call.engine.catalog, None, None, Binds())
+    emitter = Emitter(call.engine.catalog, None, None, BindTypes())
     sql = emitter.emit(tree)
     if emitter.parameters or emitter.reads:
-        raise failure.unsupported("this DEFAULT")
+        raise sql_errors.unsupported("this DEFAULT")
     return sql
 
 
-def _identity(cursor: Cursor) -> tuple[int, int]:
+def _identity(cursor: TokenReader) -> tuple[int, int]:
     start, step = 1, 1
     if cursor.accept("("):
         start = cursor.integer()

@@ -11,24 +11,25 @@ from typing import Any
 import asyncpg
 
 from loadgen.embedded import catalog as store
-from loadgen.embedded import dialect, failure, names
-from loadgen.embedded.backends import Backend
-from loadgen.embedded.catalog import INFORMATION_SCHEMA, Database, Schema, now_ms
-from loadgen.embedded.commands import Call, command
-from loadgen.embedded.cursor import Cursor
-from loadgen.embedded.result import Result, status
+from loadgen.embedded import postgres_names, sql_errors
+from loadgen.embedded.backend_pool import Backend
+from loadgen.embedded.catalog import INFORMATION_SCHEMA, CatalogDatabase, CatalogSchema, now_ms
+from loadgen.embedded.commands import CommandCall, command
+from loadgen.embedded.result import StatementResult, status
+from loadgen.embedded.translate import dialect
+from loadgen.embedded.translate.token_reader import TokenReader
 
 LOCK_WAIT_S = 60.0
 LOCK_RETRY_S = 0.03
 Work = Callable[[Backend], Awaitable[Callable[[], object]]]
 
 
-async def change(call: Call, work: Work) -> None:
+async def change(call: CommandCall, work: Work) -> None:
     """Run one catalogue change: it commits the session's transaction first, as every DDL statement does."""
     engine = call.engine
     if call.session.transaction is not None:
         async with call.session.transaction.lock:
-            await engine.end(call.session, "COMMIT")
+            await engine.transactions.end(call.session, "COMMIT")
     # The backend first: whoever holds the lock must not wait for a database that is being restarted under the lock.
     backend = await engine.backends.acquire(call.session.timezone)
     call.running.backend = backend
@@ -36,7 +37,7 @@ async def change(call: Call, work: Work) -> None:
     try:
         while not await _attempt(call, backend, work):
             if time.monotonic() > deadline_s:
-                raise failure.lock_timed_out(call.running.statement.query_id)
+                raise sql_errors.lock_timed_out(call.running.statement.query_id)
             await asyncio.sleep(LOCK_RETRY_S)
             if call.running.reason is not None:
                 raise call.running.reason
@@ -45,7 +46,7 @@ async def change(call: Call, work: Work) -> None:
         await engine.backends.release(backend)
 
 
-async def _attempt(call: Call, backend: Backend, work: Work) -> bool:
+async def _attempt(call: CommandCall, backend: Backend, work: Work) -> bool:
     """One try at a change. A definition that waited in PostgreSQL's queue would hold up everyone behind it."""
     catalog = call.engine.catalog
     async with catalog.changing:
@@ -60,30 +61,30 @@ async def _attempt(call: Call, backend: Backend, work: Work) -> bool:
     return True
 
 
-def head(cursor: Cursor) -> tuple[bool, bool]:
+def head(cursor: TokenReader) -> tuple[bool, bool]:
     """`OR REPLACE` before the kind of object was read by the caller; this reads `IF NOT EXISTS` behind it."""
     return cursor.accept("IF", "NOT", "EXISTS"), cursor.accept("IF", "EXISTS")
 
 
-def full_path(call: Call, path: list[str], verb: str) -> tuple[str, str, str]:
+def full_path(call: CommandCall, path: list[str], verb: str) -> tuple[str, str, str]:
     session = call.session
     if len(path) == 3:
         return path[0], path[1], path[2]
     if session.database is None:
-        raise failure.no_current_database(verb)
+        raise sql_errors.no_current_database(verb)
     if len(path) == 2:
         return session.database, path[0], path[1]
     if session.schema is None:
-        raise failure.no_current_schema(verb)
+        raise sql_errors.no_current_schema(verb)
     return session.database, session.schema, path[0]
 
 
-def options(cursor: Cursor) -> dict[str, str]:
+def options(cursor: TokenReader) -> dict[str, str]:
     """`NAME = value` properties to the end of the statement."""
     found: dict[str, str] = {}
     while not cursor.done:
         if cursor.word() == "CLONE":
-            raise failure.unsupported("CLONE")
+            raise sql_errors.unsupported("CLONE")
         name = cursor.name()
         cursor.expect("=")
         found[name] = cursor.value()
@@ -94,18 +95,18 @@ def options(cursor: Cursor) -> dict[str, str]:
 _HARMLESS = {"COMMENT", "DATA_RETENTION_TIME_IN_DAYS", "MAX_DATA_EXTENSION_TIME_IN_DAYS", "DEFAULT_DDL_COLLATION"}
 
 
-def checked_options(cursor: Cursor) -> dict[str, str]:
+def checked_options(cursor: TokenReader) -> dict[str, str]:
     found = options(cursor)
     for name in found:
         if name not in _HARMLESS:
-            raise failure.unsupported(name)
+            raise sql_errors.unsupported(name)
     return found
 
 
 # --- databases and schemas ------------------------------------------------------------------------------------------
 
 
-async def make_database(connection: asyncpg.Connection, database: Database) -> None:
+async def make_database(connection: asyncpg.Connection, database: CatalogDatabase) -> None:
     body = asdict(database)
     body.pop("schemas")
     await store.store(connection, "database", [database.name], body)
@@ -113,22 +114,22 @@ async def make_database(connection: asyncpg.Connection, database: Database) -> N
         await make_schema(connection, schema)
 
 
-async def make_schema(connection: asyncpg.Connection, schema: Schema) -> None:
+async def make_schema(connection: asyncpg.Connection, schema: CatalogSchema) -> None:
     body = asdict(schema)
     body.pop("tables")
     await store.store(connection, "schema", [schema.database, schema.name], body)
-    stored = names.stored(names.schema_key(schema.database, schema.name))
+    stored = postgres_names.stored(postgres_names.schema_key(schema.database, schema.name))
     await connection.fetchval("SELECT meta.create_schema($1)::text", stored)
 
 
-def new_database(name: str, comment: str = "", transient: bool = False) -> Database:
-    database = Database(name, comment=comment, transient=transient, created_ms=now_ms())
-    database.schemas["PUBLIC"] = Schema(name, "PUBLIC", created_ms=now_ms())
+def new_database(name: str, comment: str = "", transient: bool = False) -> CatalogDatabase:
+    database = CatalogDatabase(name, comment=comment, transient=transient, created_ms=now_ms())
+    database.schemas["PUBLIC"] = CatalogSchema(name, "PUBLIC", created_ms=now_ms())
     return database
 
 
 @command("CREATE", "CREATE DATABASE", "CREATE TRANSIENT DATABASE")
-async def create_database(call: Call) -> Result:
+async def create_database(call: CommandCall) -> StatementResult:
     cursor = call.cursor(1)
     replacing = cursor.accept("OR", "REPLACE")
     transient = cursor.accept("TRANSIENT")
@@ -143,7 +144,7 @@ async def create_database(call: Call) -> Result:
             if absent:
                 return lambda: None
             if not replacing:
-                raise failure.already_exists(names.shown(name))
+                raise sql_errors.already_exists(postgres_names.shown(name))
             await drop_schemas(backend.connection, catalog.databases[name])
         database = new_database(name, given.get("COMMENT", ""), transient)
         await make_database(backend.connection, database)
@@ -152,14 +153,14 @@ async def create_database(call: Call) -> Result:
     existed = name in catalog.databases
     await change(call, work)
     if existed and absent:
-        return status(f"{names.shown(name)} already exists, statement succeeded.")
+        return status(f"{postgres_names.shown(name)} already exists, statement succeeded.")
     call.session.database, call.session.schema = name, "PUBLIC"
     call.session.changed()
-    return status(f"Database {names.shown(name)} successfully created.")
+    return status(f"Database {postgres_names.shown(name)} successfully created.")
 
 
 @command("CREATE", "CREATE SCHEMA", "CREATE TRANSIENT SCHEMA")
-async def create_schema(call: Call) -> Result:
+async def create_schema(call: CommandCall) -> StatementResult:
     cursor = call.cursor(1)
     replacing = cursor.accept("OR", "REPLACE")
     _ = cursor.accept("TRANSIENT")
@@ -170,51 +171,53 @@ async def create_schema(call: Call) -> Result:
     given = checked_options(cursor)
     database_name = path[-2] if len(path) > 1 else call.session.database
     if database_name is None:
-        raise failure.no_current_database("CREATE SCHEMA")
+        raise sql_errors.no_current_database("CREATE SCHEMA")
     name = path[-1]
     catalog = call.engine.catalog
     database = catalog.database(database_name)
     if name == INFORMATION_SCHEMA:
-        raise failure.already_exists(name)
+        raise sql_errors.already_exists(name)
 
     async def work(backend: Any) -> Any:
         if name in database.schemas:
             if absent:
                 return lambda: None
             if not replacing:
-                raise failure.already_exists(names.shown(name))
+                raise sql_errors.already_exists(postgres_names.shown(name))
             await drop_schema(backend.connection, database.schemas[name])
-        schema = Schema(database.name, name, comment=given.get("COMMENT", ""), created_ms=now_ms())
+        schema = CatalogSchema(database.name, name, comment=given.get("COMMENT", ""), created_ms=now_ms())
         await make_schema(backend.connection, schema)
         return lambda: database.schemas.__setitem__(name, schema)
 
     existed = name in database.schemas
     await change(call, work)
     if existed and absent:
-        return status(f"{names.shown(name)} already exists, statement succeeded.")
+        return status(f"{postgres_names.shown(name)} already exists, statement succeeded.")
     call.session.database, call.session.schema = database.name, name
     call.session.changed()
-    return status(f"Schema {names.shown(name)} successfully created.")
+    return status(f"Schema {postgres_names.shown(name)} successfully created.")
 
 
-async def drop_schemas(connection: asyncpg.Connection, database: Database) -> None:
+async def drop_schemas(connection: asyncpg.Connection, database: CatalogDatabase) -> None:
     for schema in database.schemas.values():
         await drop_schema(connection, schema)
     await store.forget(connection, "database", [database.name])
 
 
-async def drop_schema(connection: asyncpg.Connection, schema: Schema) -> None:
+async def drop_schema(connection: asyncpg.Connection, schema: CatalogSchema) -> None:
     for table in schema.tables.values():
         await store.forget(connection, "table", table.path)
     await store.forget(connection, "schema", [schema.database, schema.name])
-    await connection.execute(f"DROP SCHEMA IF EXISTS {names.schema_name(schema.database, schema.name)} CASCADE")
+    await connection.execute(
+        f"DROP SCHEMA IF EXISTS {postgres_names.schema_name(schema.database, schema.name)} CASCADE"
+    )
 
 
 # --- DROP, TRUNCATE, COMMENT ------------------------------------------------------------------------------------------
 
 
 @command("DROP", "DROP DATABASE", "DROP SCHEMA")
-async def drop_container(call: Call) -> Result:
+async def drop_container(call: CommandCall) -> StatementResult:
     cursor = call.cursor(1)
     kind = cursor.take().text.upper()
     present = cursor.accept("IF", "EXISTS")
@@ -222,7 +225,7 @@ async def drop_container(call: Call) -> Result:
     _ = cursor.accept("CASCADE") or cursor.accept("RESTRICT")
     cursor.end()
     catalog, session = call.engine.catalog, call.session
-    shown = ".".join(names.shown(part) for part in path)
+    shown = ".".join(postgres_names.shown(part) for part in path)
 
     async def work(backend: Any) -> Any:
         if kind == "DATABASE":
@@ -245,11 +248,11 @@ async def drop_container(call: Call) -> Result:
 
 def _missing(kind: str, shown: str, present: bool) -> Any:
     if not present:
-        raise failure.missing_object(kind.capitalize(), shown)
+        raise sql_errors.missing_object(kind.capitalize(), shown)
     return lambda: None
 
 
-def _leave_dropped(call: Call) -> None:
+def _leave_dropped(call: CommandCall) -> None:
     session, databases = call.session, call.engine.catalog.databases
     if session.database is not None and session.database not in databases:
         session.database = session.schema = None
@@ -259,7 +262,7 @@ def _leave_dropped(call: Call) -> None:
 
 
 @command("DROP", "DROP TABLE", "DROP VIEW", "DROP HYBRID TABLE")
-async def drop_table(call: Call) -> Result:
+async def drop_table(call: CommandCall) -> StatementResult:
     cursor = call.cursor(1)
     _ = cursor.accept("HYBRID")
     kind = cursor.take().text.upper()
@@ -273,7 +276,7 @@ async def drop_table(call: Call) -> Result:
     async def work(backend: Any) -> Any:
         table = catalog.find(database, schema_name, name)
         if table is None or table.kind != kind:
-            return _missing(kind, ".".join(names.shown(part) for part in path), present)
+            return _missing(kind, ".".join(postgres_names.shown(part) for part in path), present)
         if kind == "TABLE":
             await backend.connection.execute(f"DROP TABLE {table.relation} CASCADE")
         await store.forget(backend.connection, "table", table.path)
@@ -282,12 +285,12 @@ async def drop_table(call: Call) -> Result:
     existed = catalog.find(database, schema_name, name) is not None
     await change(call, work)
     if not existed:
-        return status(f"Drop statement executed successfully ({names.shown(name)} already dropped).")
-    return status(f"{names.shown(name)} successfully dropped.")
+        return status(f"Drop statement executed successfully ({postgres_names.shown(name)} already dropped).")
+    return status(f"{postgres_names.shown(name)} successfully dropped.")
 
 
 @command("TRUNCATE_TABLE", "TRUNCATE")
-async def truncate(call: Call) -> Result:
+async def truncate(call: CommandCall) -> StatementResult:
     """A change like any other: inside a transaction it can be rolled back."""
     cursor = call.cursor(1)
     _ = cursor.accept("TABLE")
@@ -297,7 +300,7 @@ async def truncate(call: Call) -> Result:
     database, schema, name = full_path(call, path, "TRUNCATE")
     table = call.engine.catalog.find(database, schema, name)
     if table is None or table.kind != "TABLE":
-        _missing("TABLE", ".".join(names.shown(part) for part in path), present)
+        _missing("TABLE", ".".join(postgres_names.shown(part) for part in path), present)
         return status("Statement executed successfully.")
     if call.session.transaction is not None or not call.session.autocommit:
         text = "DELETE FROM " + ".".join('"' + part.replace('"', '""') + '"' for part in table.path)
@@ -314,13 +317,13 @@ async def truncate(call: Call) -> Result:
 
 
 @command("COMMENT", "COMMENT")
-async def comment(call: Call) -> Result:
+async def comment(call: CommandCall) -> StatementResult:
     cursor = call.cursor(1)
     present = cursor.accept("IF", "EXISTS")
     cursor.expect("ON")
     kind = cursor.take().text.upper()
     if kind not in ("TABLE", "VIEW"):
-        raise failure.unsupported(f"COMMENT ON {kind}")
+        raise sql_errors.unsupported(f"COMMENT ON {kind}")
     path = cursor.path()
     cursor.expect("IS")
     text = cursor.string()
@@ -330,7 +333,7 @@ async def comment(call: Call) -> Result:
     async def work(backend: Any) -> Any:
         table = call.engine.catalog.find(database, schema, name)
         if table is None:
-            return _missing(kind, names.shown(name), present)
+            return _missing(kind, postgres_names.shown(name), present)
         changed = replace(table, comment=text)
         await store.store_table(backend.connection, changed)
         return lambda: call.engine.catalog.schema(database, schema).tables.__setitem__(name, changed)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
-from loadgen.embedded import failure, names
-from loadgen.embedded.commands import Call, command
+from loadgen.embedded import postgres_names, sql_errors
+from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.objects import full_path
-from loadgen.embedded.cursor import Cursor
-from loadgen.embedded.result import Result, status, table
+from loadgen.embedded.container_services import FINAL, ContainerInstance, ContainerJob
+from loadgen.embedded.result import StatementResult, status, table
 from loadgen.embedded.result import columns as columns_of
-from loadgen.embedded.services import FINAL, Instance, Job
-from loadgen.embedded.types import TEXT, is_number
+from loadgen.embedded.sql_types import TEXT, is_number
+from loadgen.embedded.translate.token_reader import TokenReader
 
 POLL_S = 0.1
 SHOW_TYPE, DESCRIBE_TYPE, SELECT_TYPE = 0x4400, 0x4500, 0x1000
 
 
 @command("EXECUTE_JOB_SERVICE", "EXECUTE JOB SERVICE")
-async def execute_job(call: Call) -> Result:
+async def execute_job(call: CommandCall) -> StatementResult:
     cursor = call.cursor(3)
     cursor.expect("IN", "COMPUTE", "POOL")
     pool = cursor.name()
@@ -38,7 +38,7 @@ async def execute_job(call: Call) -> Result:
         elif key in ("COMMENT", "EXTERNAL_ACCESS_INTEGRATIONS"):
             cursor.value() if cursor.word() != "(" else cursor.skip_parentheses()
         else:
-            raise failure.compilation(1006, "22023", f"invalid property '{key}' for 'SERVICE'")
+            raise sql_errors.compilation(1006, "22023", f"invalid property '{key}' for 'SERVICE'")
     cursor.expect("FROM", "SPECIFICATION")
     specification = cursor.string()
     cursor.end()
@@ -46,28 +46,28 @@ async def execute_job(call: Call) -> Result:
         raise cursor.unexpected()
     path = full_path(call, name, "EXECUTE JOB SERVICE")
     call.engine.catalog.schema(path[0], path[1])
-    job = Job(
+    job = ContainerJob(
         name=".".join(path), compute_pool=pool, replicas=replicas, query_warehouse=warehouse,
         asynchronous=asynchronous, specification=specification, created_ms=call.engine.now_ms(),
     )  # fmt: skip
     if job.name in call.engine.services.jobs and call.engine.services.jobs[job.name].status not in FINAL:
-        raise failure.already_exists(names.shown(path[2]))
+        raise sql_errors.already_exists(postgres_names.shown(path[2]))
     call.engine.services.add(job)
     if asynchronous:
-        return status(f"Job {names.shown(path[2])} launched asynchronously.")
+        return status(f"Job {postgres_names.shown(path[2])} launched asynchronously.")
     await _finished(job)
-    return status(f"Job {names.shown(path[2])} completed with status: {job.status}.")
+    return status(f"Job {postgres_names.shown(path[2])} completed with status: {job.status}.")
 
 
-async def _finished(job: Job) -> None:
+async def _finished(job: ContainerJob) -> None:
     while job.status not in FINAL:
         await asyncio.sleep(POLL_S)
 
 
-def _job(call: Call, path: list[str]) -> Job:
+def _job(call: CommandCall, path: list[str]) -> ContainerJob:
     job = call.engine.services.jobs.get(".".join(full_path(call, path, "DESCRIBE SERVICE")))
     if job is None:
-        raise failure.missing_object("Service", ".".join(names.shown(part) for part in path))
+        raise sql_errors.missing_object("Service", ".".join(postgres_names.shown(part) for part in path))
     return job
 
 
@@ -77,7 +77,7 @@ _COLUMNS = columns_of(
 )
 
 
-def _row(job: Job) -> list[str | None]:
+def _row(job: ContainerJob) -> list[str | None]:
     database, schema, name = job.name.split(".", 2)
     running = job.replicas if job.status in ("RUNNING", "CANCELLING") else 0
     return [
@@ -87,7 +87,7 @@ def _row(job: Job) -> list[str | None]:
 
 
 @command("DESCRIBE", "DESCRIBE SERVICE", "DESC SERVICE")
-async def describe_service(call: Call) -> Result:
+async def describe_service(call: CommandCall) -> StatementResult:
     cursor = call.cursor(2)
     path = cursor.path()
     cursor.end()
@@ -95,7 +95,7 @@ async def describe_service(call: Call) -> Result:
 
 
 @command("SHOW", "SHOW SERVICES", "SHOW JOB SERVICES")
-async def show_services(call: Call) -> Result:
+async def show_services(call: CommandCall) -> StatementResult:
     return table(_COLUMNS, [_row(job) for job in call.engine.services.jobs.values()], SHOW_TYPE)
 
 
@@ -103,7 +103,7 @@ _OF_JOB = "database_name, schema_name, service_name, service_status, instance_id
 _INSTANCE_STATUS = {"PENDING": "PENDING", "READY": "READY", "DONE": "SUCCEEDED", "FAILED": "FAILED"}
 
 
-def _named_job(call: Call) -> Job:
+def _named_job(call: CommandCall) -> ContainerJob:
     """SHOW SERVICE … IN SERVICE name."""
     cursor = call.cursor(3)
     cursor.expect("IN", "SERVICE")
@@ -112,36 +112,36 @@ def _named_job(call: Call) -> Job:
     return job
 
 
-def _in_order(job: Job) -> list[tuple[str, Instance]]:
+def _in_order(job: ContainerJob) -> list[tuple[str, ContainerInstance]]:
     return sorted(job.instances.items(), key=lambda item: int(item[0]))
 
 
-def _head(job: Job) -> list[str | None]:
+def _head(job: ContainerJob) -> list[str | None]:
     return [*job.name.split(".", 2), job.status]
 
 
 @command("SHOW", "SHOW SERVICE INSTANCES")
-async def show_instances(call: Call) -> Result:
+async def show_instances(call: CommandCall) -> StatementResult:
     job = _named_job(call)
     rows = [[*_head(job), number, _INSTANCE_STATUS.get(one.status, one.status)] for number, one in _in_order(job)]
     return table(columns_of(f"{_OF_JOB}, status"), rows, SHOW_TYPE)
 
 
 @command("SHOW", "SHOW SERVICE CONTAINERS")
-async def show_containers(call: Call) -> Result:
+async def show_containers(call: CommandCall) -> StatementResult:
     """One row for each instance; as long as there is none, one without."""
     job = _named_job(call)
-    names = "instance_status, container_name, status, message, restart_count:number, last_exit_code:number"
+    postgres_names = "instance_status, container_name, status, message, restart_count:number, last_exit_code:number"
     rows = [
         [*_head(job), number, _INSTANCE_STATUS.get(one.status, one.status), one.container, one.status, one.message,
          "0", None if one.exit_code is None else str(one.exit_code)]
         for number, one in _in_order(job)
     ]  # fmt: skip
-    return table(columns_of(f"{_OF_JOB}, {names}"), rows or [[*_head(job), *[None] * 7]], SHOW_TYPE)
+    return table(columns_of(f"{_OF_JOB}, {postgres_names}"), rows or [[*_head(job), *[None] * 7]], SHOW_TYPE)
 
 
 @command("DROP", "DROP SERVICE")
-async def drop_service(call: Call) -> Result:
+async def drop_service(call: CommandCall) -> StatementResult:
     cursor = call.cursor(2)
     present = cursor.accept("IF", "EXISTS")
     path = cursor.path()
@@ -149,23 +149,23 @@ async def drop_service(call: Call) -> Result:
     cursor.end()
     try:
         job = _job(call, path)
-    except failure.SqlError:
+    except sql_errors.SqlError:
         if present:
             return status("Drop statement executed successfully.")
         raise
     call.engine.services.cancel(job)
     call.engine.services.jobs.pop(job.name)
-    return status(f"{names.shown(path[-1])} successfully dropped.")
+    return status(f"{postgres_names.shown(path[-1])} successfully dropped.")
 
 
 @command("CALL", "!")
-async def method(call: Call) -> Result:
+async def method(call: CommandCall) -> StatementResult:
     """SELECT n!SPCS_CANCEL_JOB(), CALL n!SPCS_WAIT_FOR('DONE', 120), SELECT * FROM TABLE(n!SPCS_GET_LOGS())."""
     mark = next(index for index, token in enumerate(call.tokens) if token.text == "!")
     first = mark - 1
     while first >= 2 and call.tokens[first - 1].text == ".":
         first -= 2
-    cursor: Cursor = call.cursor(first)
+    cursor: TokenReader = call.cursor(first)
     job = _job(call, cursor.path())
     cursor.expect("!")
     verb = cursor.name()
@@ -182,7 +182,7 @@ async def method(call: Call) -> Result:
             async with asyncio.timeout(limit_s):
                 await _finished(job)
         except TimeoutError:
-            raise failure.SqlError(
+            raise sql_errors.SqlError(
                 395000, "XX000", f"Job {job.name} did not reach the status within {limit_s} s."
             ) from None
         return table([("SPCS_WAIT_FOR", TEXT)], [[job.status]], SELECT_TYPE)
@@ -194,16 +194,16 @@ async def method(call: Call) -> Result:
         ]
         columns = columns_of("TIMESTAMP:time, INSTANCE_ID, CONTAINER_NAME, LOG")
         return table(columns, rows, SELECT_TYPE)
-    raise failure.unknown_function(verb)
+    raise sql_errors.unknown_function(verb)
 
 
-def service_logs(call: Call, arguments: list[str | None]) -> str:
+def service_logs(call: CommandCall, arguments: list[str | None]) -> str:
     """SYSTEM$GET_SERVICE_LOGS(service, instance, container [, lines])."""
     if not 3 <= len(arguments) <= 4:
-        raise failure.wrong_arity("SYSTEM$GET_SERVICE_LOGS", 3, 4, len(arguments))
+        raise sql_errors.wrong_arity("SYSTEM$GET_SERVICE_LOGS", 3, 4, len(arguments))
     job = _job(call, [part.strip('"') for part in str(arguments[0]).split(".")])
     text = job.logs.get(f"{arguments[1]}/{arguments[2]}", "")
     lines = (arguments[3] if len(arguments) > 3 else None) or "500"
     if not is_number(lines):
-        raise failure.compilation(1008, "22023", f"invalid value [{lines[:100]}] for the lines of a log")
+        raise sql_errors.compilation(1008, "22023", f"invalid value [{lines[:100]}] for the lines of a log")
     return "\n".join(text.splitlines()[-int(lines) :])

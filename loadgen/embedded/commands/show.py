@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from loadgen.embedded import failure, names
-from loadgen.embedded.catalog import INFORMATION_SCHEMA, Table
-from loadgen.embedded.commands import Call, command
+from loadgen.embedded import postgres_names, sql_errors
+from loadgen.embedded.catalog import INFORMATION_SCHEMA, CatalogTable
+from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.objects import full_path
-from loadgen.embedded.cursor import Cursor
-from loadgen.embedded.parameters import PARAMETERS
-from loadgen.embedded.result import Result, table, text_of
+from loadgen.embedded.like_pattern import like
+from loadgen.embedded.result import StatementResult, table, text_of
 from loadgen.embedded.result import columns as columns_of
-from loadgen.embedded.types import SnowType
+from loadgen.embedded.session_parameters import PARAMETERS
+from loadgen.embedded.sql_types import SnowflakeType
+from loadgen.embedded.translate.token_reader import TokenReader
 
 SHOW_TYPE, DESCRIBE_TYPE = 0x4400, 0x4500
 OWNER = "ACCOUNTADMIN"
 
 
 @dataclass(slots=True)
-class Filter:
+class ShowFilter:
     """LIKE, IN, STARTS WITH and LIMIT of a SHOW command."""
 
     pattern: str | None = None
@@ -38,18 +38,8 @@ class Filter:
         return self.pattern is None or like(self.pattern, name)
 
 
-def like(pattern: str, name: str) -> bool:
-    """SHOW … LIKE ignores case; % and _ are wild, a backslash takes their meaning away."""
-    parts = re.findall(r"\\.|%|_|[^\\%_]+|\\$", pattern)
-    expression = "".join(
-        ".*" if part == "%" else "." if part == "_" else re.escape(part[1:] if part[0] == "\\" else part)
-        for part in parts
-    )
-    return re.fullmatch(expression, name, re.IGNORECASE | re.DOTALL) is not None
-
-
-def read_filter(call: Call, cursor: Cursor) -> Filter:
-    found = Filter()
+def read_filter(call: CommandCall, cursor: TokenReader) -> ShowFilter:
+    found = ShowFilter()
     _ = cursor.accept("HISTORY")
     if cursor.accept("LIKE"):
         found.pattern = cursor.string()
@@ -67,7 +57,7 @@ def read_filter(call: Call, cursor: Cursor) -> Filter:
     return found
 
 
-def _scope(call: Call, cursor: Cursor, found: Filter) -> None:
+def _scope(call: CommandCall, cursor: TokenReader, found: ShowFilter) -> None:
     if cursor.accept("ACCOUNT"):
         return
     if cursor.accept("DATABASE"):
@@ -90,12 +80,14 @@ def _scope(call: Call, cursor: Cursor, found: Filter) -> None:
             call.engine.catalog.schema(database, path[-1])
 
 
-def _has_schema(call: Call, database: str, name: str) -> bool:
+def _has_schema(call: CommandCall, database: str, name: str) -> bool:
     there = call.engine.catalog.databases.get(database)
     return there is not None and name in there.schemas
 
 
-def _answer(columns: list[tuple[str, SnowType]], rows: Iterable[Sequence[object]], found: Filter) -> Result:
+def _answer(
+    columns: list[tuple[str, SnowflakeType]], rows: Iterable[Sequence[object]], found: ShowFilter
+) -> StatementResult:
     texts = [[text_of(value) for value in row] for row in rows]
     return table(columns, texts[: found.limit] if found.limit is not None else texts, SHOW_TYPE)
 
@@ -109,7 +101,7 @@ def _time(milliseconds: float) -> str:
 
 
 @command("SHOW", "SHOW DATABASES", "SHOW TERSE DATABASES")
-async def databases(call: Call) -> Result:
+async def databases(call: CommandCall) -> StatementResult:
     found = read_filter(call, _after(call, "DATABASES"))
     columns = columns_of(
         "created_on:time, name, is_default, is_current, origin, owner, comment, options, retention_time, kind"
@@ -122,13 +114,13 @@ async def databases(call: Call) -> Result:
     return _answer(columns, rows, found)
 
 
-def _after(call: Call, word: str) -> Cursor:
+def _after(call: CommandCall, word: str) -> TokenReader:
     index = next(i for i, token in enumerate(call.tokens) if token.text.upper() == word)
     return call.cursor(index + 1)
 
 
 @command("SHOW", "SHOW SCHEMAS", "SHOW TERSE SCHEMAS")
-async def schemas(call: Call) -> Result:
+async def schemas(call: CommandCall) -> StatementResult:
     found = read_filter(call, _after(call, "SCHEMAS"))
     columns = columns_of(
         "created_on:time, name, is_default, is_current, database_name, owner, comment, options, retention_time"
@@ -148,7 +140,7 @@ async def schemas(call: Call) -> Result:
     return _answer(columns, rows, found)
 
 
-async def _row_counts(call: Call, tables: list[Table]) -> dict[tuple[str, str, str], str]:
+async def _row_counts(call: CommandCall, tables: list[CatalogTable]) -> dict[tuple[str, str, str], str]:
     counts: dict[tuple[str, str, str], str] = {}
     backend = await call.engine.backends.acquire(call.session.timezone)
     try:
@@ -159,13 +151,13 @@ async def _row_counts(call: Call, tables: list[Table]) -> dict[tuple[str, str, s
     return counts
 
 
-def _listed(call: Call, found: Filter) -> list[Table]:
+def _listed(call: CommandCall, found: ShowFilter) -> list[CatalogTable]:
     every = call.engine.catalog.tables(found.database, found.schema)
     return sorted((t for t in every if found.wants(t.name)), key=lambda t: t.path)
 
 
 @command("SHOW", "SHOW TABLES", "SHOW TERSE TABLES", "SHOW HYBRID TABLES", "SHOW TERSE HYBRID")
-async def tables(call: Call) -> Result:
+async def tables(call: CommandCall) -> StatementResult:
     cursor = _after(call, "TABLES")
     found = read_filter(call, cursor)
     hybrid_only = any(token.text.upper() == "HYBRID" for token in call.tokens[:3])
@@ -185,7 +177,7 @@ async def tables(call: Call) -> Result:
 
 
 @command("SHOW", "SHOW VIEWS", "SHOW TERSE VIEWS")
-async def views(call: Call) -> Result:
+async def views(call: CommandCall) -> StatementResult:
     found = read_filter(call, _after(call, "VIEWS"))
     columns = columns_of("created_on:time, name, database_name, schema_name, owner, comment, text")
     rows = [
@@ -196,7 +188,7 @@ async def views(call: Call) -> Result:
 
 
 @command("SHOW", "SHOW OBJECTS", "SHOW TERSE OBJECTS")
-async def objects(call: Call) -> Result:
+async def objects(call: CommandCall) -> StatementResult:
     found = read_filter(call, _after(call, "OBJECTS"))
     columns = columns_of("created_on:time, name, database_name, schema_name, kind, comment, owner, is_hybrid")
     rows = [
@@ -206,14 +198,14 @@ async def objects(call: Call) -> Result:
     return _answer(columns, rows, found)
 
 
-def _tables_of(call: Call, found: Filter) -> list[Table]:
+def _tables_of(call: CommandCall, found: ShowFilter) -> list[CatalogTable]:
     if found.table is not None:
-        return [call.engine.catalog.table(*found.table, ".".join(map(names.shown, found.table)))]
+        return [call.engine.catalog.table(*found.table, ".".join(map(postgres_names.shown, found.table)))]
     return list(call.engine.catalog.tables(found.database, found.schema))
 
 
 @command("SHOW", "SHOW COLUMNS")
-async def show_columns(call: Call) -> Result:
+async def show_columns(call: CommandCall) -> StatementResult:
     found = read_filter(call, call.cursor(2))
     columns = columns_of(
         "table_name, schema_name, column_name, data_type, null?, default, kind, expression, comment, "
@@ -228,7 +220,7 @@ async def show_columns(call: Call) -> Result:
 
 
 @command("SHOW", "SHOW INDEXES")
-async def indexes(call: Call) -> Result:
+async def indexes(call: CommandCall) -> StatementResult:
     found = read_filter(call, call.cursor(2))
     columns = columns_of(
         "created_on:time, name, is_unique, columns, included_columns, table, database_name, schema_name, owner, status"
@@ -250,7 +242,7 @@ async def indexes(call: Call) -> Result:
 
 
 @command("SHOW", "SHOW PRIMARY KEYS")
-async def primary_keys(call: Call) -> Result:
+async def primary_keys(call: CommandCall) -> StatementResult:
     found = read_filter(call, call.cursor(3))
     columns = columns_of(
         "created_on:time, database_name, schema_name, table_name, column_name, key_sequence:number, constraint_name"
@@ -263,7 +255,7 @@ async def primary_keys(call: Call) -> Result:
 
 
 @command("SHOW", "SHOW WAREHOUSES")
-async def warehouses(call: Call) -> Result:
+async def warehouses(call: CommandCall) -> StatementResult:
     found = read_filter(call, call.cursor(2))
     columns = columns_of(
         "name, state, type, size, min_cluster_count:number, max_cluster_count:number, "
@@ -287,17 +279,17 @@ async def warehouses(call: Call) -> Result:
 
 
 @command("SHOW", "SHOW PARAMETERS")
-async def parameters(call: Call) -> Result:
+async def parameters(call: CommandCall) -> StatementResult:
     cursor = call.cursor(2)
-    found = Filter(pattern=cursor.string() if cursor.accept("LIKE") else None)
+    found = ShowFilter(pattern=cursor.string() if cursor.accept("LIKE") else None)
     warehouse = None
     if cursor.accept("IN") or cursor.accept("FOR"):
         if cursor.accept("WAREHOUSE"):
             warehouse = call.engine.warehouses.get(cursor.name() if not cursor.done else call.session.warehouse or "")
             if warehouse is None:
-                raise failure.no_such_object()
+                raise sql_errors.no_such_object()
         elif not (cursor.accept("SESSION") or cursor.accept("ACCOUNT")):
-            raise failure.unsupported(f"SHOW PARAMETERS IN {cursor.word()}")
+            raise sql_errors.unsupported(f"SHOW PARAMETERS IN {cursor.word()}")
     cursor.end()
     columns = columns_of("key, value, default, level, description, type")
     if warehouse is not None:
@@ -322,44 +314,44 @@ async def parameters(call: Call) -> Result:
 
 
 @command("SHOW", "SHOW TRANSACTIONS")
-async def transactions(call: Call) -> Result:
+async def transactions(call: CommandCall) -> StatementResult:
     columns = columns_of("id:number, user, session:number, name, started_on:time, state, scope:number")
     rows: list[list[object]] = [
         [s.transaction.number, s.user, s.number, s.transaction.name, _time(s.transaction.started_ms), "running", 0]
         for s in call.engine.sessions.by_number.values() if s.transaction is not None
     ]  # fmt: skip
-    return _answer(columns, rows, Filter())
+    return _answer(columns, rows, ShowFilter())
 
 
 @command("SHOW", "SHOW ROLES")
-async def roles(call: Call) -> Result:
+async def roles(call: CommandCall) -> StatementResult:
     columns = columns_of("created_on:time, name, is_current, owner, comment")
     rows: list[list[object]] = [
         [_time(0), name, _yes(name == call.session.role), OWNER, ""] for name in ("ACCOUNTADMIN", "PUBLIC")
     ]
-    return _answer(columns, rows, Filter())
+    return _answer(columns, rows, ShowFilter())
 
 
 @command("SHOW", "SHOW GRANTS")
-async def grants(call: Call) -> Result:
+async def grants(call: CommandCall) -> StatementResult:
     """Everyone may do everything here: one row says so."""
     columns = columns_of(
         "created_on:time, privilege, granted_on, name, granted_to, grantee_name, grant_option, granted_by"
     )
     return _answer(
-        columns, [[_time(0), "OWNERSHIP", "ACCOUNT", "EMBEDDED", "ROLE", call.session.role, True, OWNER]], Filter()
+        columns, [[_time(0), "OWNERSHIP", "ACCOUNT", "EMBEDDED", "ROLE", call.session.role, True, OWNER]], ShowFilter()
     )
 
 
 @command("DESCRIBE", "DESCRIBE TABLE", "DESC TABLE", "DESCRIBE VIEW", "DESC VIEW", "DESCRIBE HYBRID TABLE")
-async def describe_table(call: Call) -> Result:
+async def describe_table(call: CommandCall) -> StatementResult:
     cursor = call.cursor(2)
     _ = cursor.accept("TABLE")
     path = full_path(call, cursor.path(), "DESCRIBE")
     if cursor.accept("TYPE"):
         cursor.expect("=", "COLUMNS")
     cursor.end()
-    one = call.engine.catalog.table(*path, ".".join(map(names.shown, path)))
+    one = call.engine.catalog.table(*path, ".".join(map(postgres_names.shown, path)))
     primary = one.primary_key.columns if one.primary_key else ()
     unique = {column for key in one.uniques for column in key.columns}
     columns = columns_of(
@@ -374,12 +366,12 @@ async def describe_table(call: Call) -> Result:
 
 
 @command("DESCRIBE", "DESCRIBE WAREHOUSE", "DESC WAREHOUSE")
-async def describe_warehouse(call: Call) -> Result:
+async def describe_warehouse(call: CommandCall) -> StatementResult:
     cursor = call.cursor(2)
     name = cursor.name()
     cursor.end()
     warehouse = call.engine.warehouses.get(name)
     if warehouse is None:
-        raise failure.no_such_object()
+        raise sql_errors.no_such_object()
     columns = columns_of("created_on:time, name, kind")
     return table(columns, [[_time(warehouse.settings.created_on_ms), name, "WAREHOUSE"]], DESCRIBE_TYPE)

@@ -11,25 +11,29 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from loadgen import __version__
-from loadgen.embedded import binding, dialect, failure
-from loadgen.embedded.backends import Backend
-from loadgen.embedded.commands import Call, command
+from loadgen.embedded import sql_errors
+from loadgen.embedded.backend_pool import Backend
+from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.services import service_logs
-from loadgen.embedded.emit import Binds, Demand, Emitter
-from loadgen.embedded.history import COLUMNS, RESULT_LIMIT_DEFAULT
-from loadgen.embedded.result import Result, table
-from loadgen.embedded.session import Session
-from loadgen.embedded.types import TEXT, is_number
+from loadgen.embedded.result import StatementResult, table
+from loadgen.embedded.result_memory import UNCOUNTED_BYTES
+from loadgen.embedded.running import RunningStatement, parameter_for
+from loadgen.embedded.session import ServerSession
+from loadgen.embedded.sql_types import TEXT, is_number
+from loadgen.embedded.statement_history import COLUMNS, RESULT_LIMIT_DEFAULT
+from loadgen.embedded.translate import bind_values, dialect
+from loadgen.embedded.translate.emitter import BindTypes, Emitter, ServerTableFunction
+from loadgen.embedded.warehouse import WarehouseSlot
 
 if TYPE_CHECKING:
     from loadgen.embedded.engine import Engine
-    from loadgen.embedded.session import Session
 
 SELECT_TYPE = 0x1000
+_CONSTANT = (exp.Literal, exp.Placeholder, exp.Parameter, exp.Null, exp.Boolean)
 WAIT_UNITS = {"DAYS": 86_400.0, "HOURS": 3600.0, "MINUTES": 60.0, "SECONDS": 1.0, "MILLISECONDS": 0.001}
 
 
-def context_value(session: Session, name: str, query_id: str) -> str | None:
+def context_value(session: ServerSession, name: str, query_id: str) -> str | None:
     """What CURRENT_… says in this session."""
     match name:
         case "CURRENT_SESSION":
@@ -70,8 +74,9 @@ _CONSTANTS: dict[str, str | None] = {
 }
 
 
-async def demanded(engine: Engine, backend: Backend, session: Session, demand: Demand) -> str:
+async def demanded(engine: Engine, backend: Backend, running: RunningStatement, demand: ServerTableFunction) -> str:
     """The rows of a query-history function as JSON; PostgreSQL evaluates its constant arguments."""
+    session = running.session
     values: dict[str, str | None] = {}
     if demand.arguments:
         # Times are asked as epoch milliseconds: an LTZ, an NTZ and a text mean the same instant here.
@@ -79,7 +84,7 @@ async def demanded(engine: Engine, backend: Backend, session: Session, demand: D
             f"(extract(epoch FROM sf.cast_ltz({sql})) * 1000)::text" if "RANGE" in name else f"({sql})::text"
             for name, sql in demand.arguments.items()
         ]
-        row = await backend.connection.fetchrow("SELECT " + ", ".join(parts))
+        row = await _evaluated(backend, running, parts, [])
         values = dict(zip(demand.arguments, row, strict=True))
     limit = values.get("RESULT_LIMIT")
     own = demand.function.rsplit("_", 1)[-1]
@@ -96,13 +101,13 @@ async def demanded(engine: Engine, backend: Backend, session: Session, demand: D
             warehouse=(values.get("WAREHOUSE_NAME") or session.warehouse) if own == "WAREHOUSE" else None,
         )
     except ValueError as error:
-        raise failure.compilation(1008, "22023", str(error)) from None
+        raise sql_errors.compilation(1008, "22023", str(error)) from None
     return json.dumps([_history_row(row) for row in rows])
 
 
 def _whole(name: str, text: str) -> int:
     if not is_number(text):
-        raise failure.compilation(1008, "22023", f"invalid value [{text[:100]}] for parameter '{name}'")
+        raise sql_errors.compilation(1008, "22023", f"invalid value [{text[:100]}] for parameter '{name}'")
     return int(text)
 
 
@@ -126,40 +131,68 @@ def _instant(milliseconds: float) -> str:
 
 
 @command("SELECT", "SELECT SYSTEM$")
-async def system(call: Call) -> Result:
+async def system(call: CommandCall) -> StatementResult:
     """SELECT SYSTEM$NAME(arguments), alone in its statement."""
     tree = dialect.parse(call.request.text, dialect.tokens_of(call.request.text))
     item = tree.expressions[0] if isinstance(tree, exp.Select) and len(tree.expressions) == 1 else None
     node = item.this if isinstance(item, exp.Alias) else item
     if not isinstance(node, exp.Anonymous) or any(tree.args.get(part) for part in ("from_", "where", "with_")):
-        raise failure.unsupported("SYSTEM$ function inside a larger query")
+        raise sql_errors.unsupported("SYSTEM$ function inside a larger query")
     column = dialect.identifier(item.args["alias"]) if isinstance(item, exp.Alias) else dialect.shown(node)
     arguments = await _arguments(call, node)
     value = await _answer(call, str(node.this).upper(), arguments)
     return table([(column, TEXT)], [[value]], SELECT_TYPE)
 
 
-async def _arguments(call: Call, node: Any) -> list[str | None]:
+async def _arguments(call: CommandCall, node: Any) -> list[str | None]:
     if not node.expressions:
         return []
-    types, arrays = binding.signature(call.request.bindings)
-    binds = Binds(types, dialect.placeholders(call.tokens), arrays)
+    types, arrays = bind_values.signature(call.request.bindings)
+    binds = BindTypes(types, dialect.placeholders(call.tokens), arrays)
     emitter = Emitter(call.engine.catalog, call.session.database, call.session.schema, binds)
     texts = [f"({emitter.emit(argument)})::text" for argument in node.expressions]
     values = [
-        binding.value(call.request.bindings or {}, binds, key)
+        bind_values.value(call.request.bindings or {}, binds, key)
         if isinstance(key, int)
         else context_value(call.session, key, call.running.statement.query_id)
         for key in emitter.parameters
     ]
-    backend = await call.engine.backends.acquire(call.session.timezone)
+    # What needs no computing needs no slot: a statement can be cancelled while all slots are taken.
+    constant = all(isinstance(argument, _CONSTANT) for argument in node.expressions)
+    ticket = None if constant else await _admitted(call)
     try:
-        return list(await backend.connection.fetchrow("SELECT " + ", ".join(texts), *values))
+        backend = call.running.backend = await call.engine.backends.acquire(call.session.timezone)
+        try:
+            return await _evaluated(backend, call.running, texts, values)
+        finally:
+            call.running.backend = None
+            await call.engine.backends.release(backend)
     finally:
-        await call.engine.backends.release(backend)
+        if ticket is not None:
+            ticket.release()
 
 
-async def _answer(call: Call, name: str, arguments: list[str | None]) -> str:
+async def _evaluated(
+    backend: Backend, running: RunningStatement, texts: list[str], values: list[Any]
+) -> list[str | None]:
+    """The values of arguments, within the limits of a result."""
+    prepared = await backend.connection.prepare("SELECT " + ", ".join(texts))
+    (row,), charge = await backend.fetch(prepared, values, len(texts), refuse=running.cancel, check=running.check)
+    if charge is not None:
+        raise sql_errors.compilation(1008, "22023", f"the arguments are longer than {UNCOUNTED_BYTES:,} bytes")
+    return list(row)
+
+
+async def _admitted(call: CommandCall) -> WarehouseSlot:
+    call.running.statement.status = "queued"
+    queued_s = parameter_for(call.session, call.request, "STATEMENT_QUEUED_TIMEOUT_IN_SECONDS")
+    ticket = await call.engine.warehouse_of(call.session).admit(queued_timeout_s=float(queued_s))
+    call.running.statement.status = "running"
+    call.running.statement.queued_ms += ticket.queued_s * 1000
+    return ticket
+
+
+async def _answer(call: CommandCall, name: str, arguments: list[str | None]) -> str:
     match name:
         case "SYSTEM$CANCEL_QUERY":
             return _cancel_query(call, _one(name, arguments))
@@ -169,7 +202,7 @@ async def _answer(call: Call, name: str, arguments: list[str | None]) -> str:
             number = _one(name, arguments)
             session = call.engine.sessions.by_number.get(int(number) if is_number(number) else 0)
             if session is None:
-                raise failure.missing_object("Session", str(arguments[0]))
+                raise sql_errors.missing_object("Session", str(arguments[0]))
             _require_own(call, session)
             await call.engine.close(session)
             return "session aborted."
@@ -177,60 +210,58 @@ async def _answer(call: Call, name: str, arguments: list[str | None]) -> str:
             return await _wait(call, arguments)
         case "SYSTEM$GET_SERVICE_LOGS":
             return service_logs(call, arguments)
-    raise failure.unknown_function(name)
+    raise sql_errors.unknown_function(name)
 
 
 def _one(name: str, arguments: list[str | None]) -> str:
     if len(arguments) != 1:
-        raise failure.wrong_arity(name, 1, 1, len(arguments))
+        raise sql_errors.wrong_arity(name, 1, 1, len(arguments))
     return arguments[0] or ""
 
 
-def _require_own(call: Call, session: Session) -> None:
+def _require_own(call: CommandCall, session: ServerSession) -> None:
     if session.user != call.session.user:
         what = f"SQL access control error:\nInsufficient privileges to operate on session '{session.number}'."
-        raise failure.SqlError(3001, "42501", what)
+        raise sql_errors.SqlError(3001, "42501", what)
 
 
-def _cancel_query(call: Call, query_id: str) -> str:
+def _cancel_query(call: CommandCall, query_id: str) -> str:
     running = call.engine.running.get(query_id)
     if running is not None and running.session.user == call.session.user:
-        running.cancel(failure.canceled())
+        running.cancel(sql_errors.canceled())
         return f"query [{query_id}] terminated."
     ended = call.engine.history.find_ended(query_id)
     if ended is not None and ended.context.user == call.session.user:
         return "Identified SQL statement is not currently executing."
-    raise failure.SqlError(707, "02000", f"SQL execution error: Invalid UUID or unknown query: {query_id[:60]}")
+    raise sql_errors.SqlError(707, "02000", f"SQL execution error: Invalid UUID or unknown query: {query_id[:60]}")
 
 
-def _cancel_session(call: Call, number: str) -> str:
+def _cancel_session(call: CommandCall, number: str) -> str:
     session = call.engine.sessions.by_number.get(int(number) if is_number(number) else 0)
     if session is not None:
         _require_own(call, session)
     count = 0
     for running in list(call.engine.running.values()):
         if running.session is session and running is not call.running:
-            running.cancel(failure.canceled())
+            running.cancel(sql_errors.canceled())
             count += 1
     return f"{count} cancelled."
 
 
-async def _wait(call: Call, arguments: list[str | None]) -> str:
+async def _wait(call: CommandCall, arguments: list[str | None]) -> str:
     """Sleeps on a slot of the warehouse, as a long statement would."""
     if not 1 <= len(arguments) <= 2:
-        raise failure.wrong_arity("SYSTEM$WAIT", 1, 2, len(arguments))
+        raise sql_errors.wrong_arity("SYSTEM$WAIT", 1, 2, len(arguments))
     unit = (arguments[1] or "SECONDS").upper() if len(arguments) > 1 else "SECONDS"
     if unit not in WAIT_UNITS:
-        raise failure.compilation(1008, "22023", f"invalid value [{unit[:40]}] for unit of SYSTEM$WAIT")
+        raise sql_errors.compilation(1008, "22023", f"invalid value [{unit[:40]}] for unit of SYSTEM$WAIT")
     try:
         seconds = max(0.0, float(arguments[0] or 0)) * WAIT_UNITS[unit]
     except ValueError:
-        raise failure.SqlError(100038, "22018", f"Numeric value '{str(arguments[0])[:40]}' is not recognized") from None
-    warehouse = call.engine.warehouse_of(call.session)
-    call.running.statement.status = "queued"
-    ticket = await warehouse.admit()
-    call.running.statement.status = "running"
-    call.running.statement.queued_ms = ticket.queued_s * 1000
+        raise sql_errors.SqlError(
+            100038, "22018", f"Numeric value '{str(arguments[0])[:40]}' is not recognized"
+        ) from None
+    ticket = await _admitted(call)
     try:
         await asyncio.sleep(seconds)
     finally:
@@ -239,7 +270,7 @@ async def _wait(call: Call, arguments: list[str | None]) -> str:
 
 
 @command("SELECT", "RESULT_SCAN")
-async def result_scan(call: Call) -> Result:
+async def result_scan(call: CommandCall) -> StatementResult:
     """SELECT * FROM TABLE(RESULT_SCAN('id')), alone: how connector 4 fetches what it ran asynchronously."""
     cursor = call.cursor(7)
     query_id = (call.session.last_query_id or "") if cursor.accept("LAST_QUERY_ID", "(", ")") else cursor.string()
@@ -249,7 +280,7 @@ async def result_scan(call: Call) -> Result:
 
 
 @command("CALL", "CALL")
-async def call_procedure(call: Call) -> Result:
+async def call_procedure(call: CommandCall) -> StatementResult:
     """There are no stored procedures."""
     name = call.request.text.split(None, 1)[1].partition("(")[0].strip().upper() if len(call.tokens) > 1 else ""
-    raise failure.unknown_function(name[:100]) if name.startswith("SYSTEM$") else failure.unsupported("CALL")
+    raise sql_errors.unknown_function(name[:100]) if name.startswith("SYSTEM$") else sql_errors.unsupported("CALL")

@@ -9,16 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from loadgen.embedded import catalog as store
-from loadgen.embedded import dialect, failure, names
-from loadgen.embedded.catalog import Column, Table, now_ms
-from loadgen.embedded.commands import Call, command
+from loadgen.embedded import postgres_names, sql_errors
+from loadgen.embedded.catalog import CatalogColumn, CatalogTable, now_ms
+from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.objects import change, full_path, head
-from loadgen.embedded.plan import Plan, describe
-from loadgen.embedded.result import Result, status
+from loadgen.embedded.result import StatementResult, status
+from loadgen.embedded.translate import dialect
+from loadgen.embedded.translate.planner import StatementPlan, describe
 
 
 @command("CREATE", "CREATE VIEW", "CREATE SECURE VIEW")
-async def create_view(call: Call) -> Result:
+async def create_view(call: CommandCall) -> StatementResult:
     cursor = call.cursor(1)
     replacing = cursor.accept("OR", "REPLACE")
     _ = cursor.accept("SECURE")
@@ -32,7 +33,7 @@ async def create_view(call: Call) -> Result:
         comment = cursor.string()
     cursor.expect("AS")
     if call.request.bindings:
-        raise failure.unsupported("bind variable in a view")
+        raise sql_errors.unsupported("bind variable in a view")
     catalog = call.engine.catalog
     schema = catalog.schema(database, schema_name)
     body = cursor.source(cursor.index, len(cursor.tokens) - 1)
@@ -43,10 +44,10 @@ async def create_view(call: Call) -> Result:
         if existing is not None and absent:
             return lambda: None
         if existing is not None and (not replacing or existing.kind != "VIEW"):
-            raise failure.already_exists(existing.qualified)
+            raise sql_errors.already_exists(existing.qualified)
         await describe(plan, backend, catalog.version)
         found = _view_columns(plan, columns)
-        view = Table(
+        view = CatalogTable(
             database=database, schema=schema_name, name=name, kind="VIEW", columns=found, comment=comment,
             text=call.request.text, query=body, created_ms=now_ms(),
         )  # fmt: skip
@@ -54,23 +55,23 @@ async def create_view(call: Call) -> Result:
         return lambda: schema.tables.__setitem__(name, view)
 
     await change(call, work)
-    return status(f"View {names.shown(name)} successfully created.")
+    return status(f"View {postgres_names.shown(name)} successfully created.")
 
 
-def query_plan(call: Call, body: str, database: str | None, schema: str | None) -> Plan:
+def query_plan(call: CommandCall, body: str, database: str | None, schema: str | None) -> StatementPlan:
     """The plan of a query inside a DDL statement."""
     plan = call.engine.planner.plan(body, dialect.tokens_of(body), database, schema, (), False)
     if plan.kind != "SELECT" or plan.demands or plan.for_update or plan.last_hidden:
-        raise failure.unsupported("this query inside CREATE")
+        raise sql_errors.unsupported("this query inside CREATE")
     return plan
 
 
-def _view_columns(plan: Plan, given: tuple[str, ...]) -> tuple[Column, ...]:
+def _view_columns(plan: StatementPlan, given: tuple[str, ...]) -> tuple[CatalogColumn, ...]:
     found = given or tuple(name for name, _ in plan.columns)
     if len(found) != len(plan.columns):
         text = f"Invalid column definition list: {len(found)} names for {len(plan.columns)} columns."
-        raise failure.compilation(2026, "42601", text)
+        raise sql_errors.compilation(2026, "42601", text)
     duplicate = next((name for name in found if found.count(name) > 1), None)
     if duplicate is not None:
-        raise failure.compilation(2025, "42S21", f"duplicate column name '{names.shown(duplicate)}'")
-    return tuple(Column(name=name, type=kind) for name, (_, kind) in zip(found, plan.columns, strict=True))
+        raise sql_errors.compilation(2025, "42S21", f"duplicate column name '{postgres_names.shown(duplicate)}'")
+    return tuple(CatalogColumn(name=name, type=kind) for name, (_, kind) in zip(found, plan.columns, strict=True))

@@ -6,13 +6,13 @@ from dataclasses import asdict
 from typing import Any
 
 from loadgen.embedded import catalog as store
-from loadgen.embedded import failure, names
-from loadgen.embedded.commands import Call, command
+from loadgen.embedded import postgres_names, sql_errors
+from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.objects import change
-from loadgen.embedded.cursor import Cursor
-from loadgen.embedded.parameters import checked
-from loadgen.embedded.result import Result, status
-from loadgen.embedded.warehouse import Warehouse, WarehouseSettings, size_name
+from loadgen.embedded.result import StatementResult, status
+from loadgen.embedded.session_parameters import checked
+from loadgen.embedded.translate.token_reader import TokenReader
+from loadgen.embedded.warehouse import VirtualWarehouse, WarehouseSettings, size_name
 
 _BOOLEANS = {
     "AUTO_RESUME": "auto_resume",
@@ -32,7 +32,7 @@ _WORDS = {"SCALING_POLICY": "scaling_policy", "WAREHOUSE_TYPE": "type"}
 SUCCESS = "Statement executed successfully."
 
 
-def _settings(cursor: Cursor) -> tuple[dict[str, Any], bool]:
+def _settings(cursor: TokenReader) -> tuple[dict[str, Any], bool]:
     """The properties of CREATE and ALTER … SET, and whether it shall begin suspended."""
     found: dict[str, Any] = {}
     suspended = False
@@ -59,7 +59,7 @@ def _settings(cursor: Cursor) -> tuple[dict[str, Any], bool]:
         elif name in _WORDS:
             found[_WORDS[name]] = value.upper()
         else:
-            raise failure.compilation(1006, "22023", f"invalid property '{name}' for 'WAREHOUSE'")
+            raise sql_errors.compilation(1006, "22023", f"invalid property '{name}' for 'WAREHOUSE'")
     return found, suspended
 
 
@@ -68,7 +68,7 @@ def _boolean(name: str, value: str) -> bool:
 
 
 def _refuse(name: str, value: str) -> Any:
-    raise failure.compilation(1008, "22023", f"invalid value [{value[:100]}] for parameter '{name}'")
+    raise sql_errors.compilation(1008, "22023", f"invalid value [{value[:100]}] for parameter '{name}'")
 
 
 def _converted(name: str, value: str, convert: Any) -> Any:
@@ -78,31 +78,31 @@ def _converted(name: str, value: str, convert: Any) -> Any:
         return _refuse(name, value)
 
 
-async def store_warehouse(connection: Any, warehouse: Warehouse) -> None:
+async def store_warehouse(connection: Any, warehouse: VirtualWarehouse) -> None:
     await store.store(connection, "warehouse", [warehouse.settings.name], asdict(warehouse.settings))
 
 
 @command("CREATE", "CREATE WAREHOUSE", "CREATE INTERACTIVE WAREHOUSE", "CREATE ADAPTIVE WAREHOUSE")
-async def create(call: Call) -> Result:
+async def create(call: CommandCall) -> StatementResult:
     cursor = call.cursor(1)
     replacing = cursor.accept("OR", "REPLACE")
     if cursor.word() in ("INTERACTIVE", "ADAPTIVE"):
-        raise failure.unsupported(f"{cursor.word()} WAREHOUSE")
+        raise sql_errors.unsupported(f"{cursor.word()} WAREHOUSE")
     cursor.expect("WAREHOUSE")
     absent = cursor.accept("IF", "NOT", "EXISTS")
     name = cursor.name()
     given, suspended = _settings(cursor)
     warehouses = call.engine.warehouses
-    shown = names.shown(name)
+    shown = postgres_names.shown(name)
     if name in warehouses and absent:
         return status(f"{shown} already exists, statement succeeded.")
     if name in warehouses and not replacing:
-        raise failure.already_exists(shown)
+        raise sql_errors.already_exists(shown)
     now = call.engine.now_ms()
     try:
         settings = WarehouseSettings(name=name, created_on_ms=now, updated_on_ms=now, **given)
     except ValueError as error:
-        raise failure.compilation(1008, "22023", str(error)) from None
+        raise sql_errors.compilation(1008, "22023", str(error)) from None
 
     async def work(backend: Any) -> Any:
         await store.store(backend.connection, "warehouse", [name], asdict(settings))
@@ -120,15 +120,15 @@ async def create(call: Call) -> Result:
     return status(f"Warehouse {shown} successfully created.")
 
 
-def _found(call: Call, name: str, present: bool) -> Warehouse | None:
+def _found(call: CommandCall, name: str, present: bool) -> VirtualWarehouse | None:
     warehouse = call.engine.warehouses.get(name)
     if warehouse is None and not present:
-        raise failure.no_such_object()
+        raise sql_errors.no_such_object()
     return warehouse
 
 
 @command("ALTER_WAREHOUSE", "ALTER WAREHOUSE")
-async def alter(call: Call) -> Result:
+async def alter(call: CommandCall) -> StatementResult:
     cursor = call.cursor(2)
     present = cursor.accept("IF", "EXISTS")
     verbs = ("SET", "UNSET", "SUSPEND", "RESUME", "ABORT", "RENAME")
@@ -147,25 +147,27 @@ async def alter(call: Call) -> Result:
     elif cursor.accept("ABORT", "ALL", "QUERIES"):
         for running in list(call.engine.running.values()):
             if running.session.warehouse == name and running is not call.running:
-                running.cancel(failure.canceled())
+                running.cancel(sql_errors.canceled())
     elif cursor.accept("SET"):
         await _set(call, warehouse, cursor)
     else:
-        raise failure.unsupported(f"ALTER WAREHOUSE {cursor.word()}")
+        raise sql_errors.unsupported(f"ALTER WAREHOUSE {cursor.word()}")
     cursor.end()
     return status(SUCCESS)
 
 
-def _invalid_state(errno: int, name: str, wish: str) -> failure.SqlError:
-    return failure.compilation(errno, "22000", f"Invalid state. Warehouse '{names.shown(name)}' cannot be {wish}.")
+def _invalid_state(errno: int, name: str, wish: str) -> sql_errors.SqlError:
+    return sql_errors.compilation(
+        errno, "22000", f"Invalid state. Warehouse '{postgres_names.shown(name)}' cannot be {wish}."
+    )
 
 
-async def _set(call: Call, warehouse: Warehouse, cursor: Cursor) -> None:
+async def _set(call: CommandCall, warehouse: VirtualWarehouse, cursor: TokenReader) -> None:
     given, _ = _settings(cursor)
     try:
         warehouse.alter(**given)
     except ValueError as error:
-        raise failure.compilation(1008, "22023", str(error)) from None
+        raise sql_errors.compilation(1008, "22023", str(error)) from None
 
     async def work(backend: Any) -> Any:
         await store_warehouse(backend.connection, warehouse)
@@ -175,7 +177,7 @@ async def _set(call: Call, warehouse: Warehouse, cursor: Cursor) -> None:
 
 
 @command("DROP", "DROP WAREHOUSE")
-async def drop(call: Call) -> Result:
+async def drop(call: CommandCall) -> StatementResult:
     cursor = call.cursor(2)
     present = cursor.accept("IF", "EXISTS")
     name = cursor.name()
@@ -183,12 +185,12 @@ async def drop(call: Call) -> Result:
     warehouse = call.engine.warehouses.get(name)
     if warehouse is None:
         if not present:
-            raise failure.missing_object("Warehouse", names.shown(name))
-        return status(f"Drop statement executed successfully ({names.shown(name)} already dropped).")
+            raise sql_errors.missing_object("Warehouse", postgres_names.shown(name))
+        return status(f"Drop statement executed successfully ({postgres_names.shown(name)} already dropped).")
 
     async def work(backend: Any) -> Any:
         await store.forget(backend.connection, "warehouse", [name])
         return lambda: call.engine.warehouses.drop(name)
 
     await change(call, work)
-    return status(f"{names.shown(name)} successfully dropped.")
+    return status(f"{postgres_names.shown(name)} successfully dropped.")

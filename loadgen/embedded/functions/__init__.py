@@ -10,13 +10,13 @@ from __future__ import annotations
 from importlib import resources
 
 from loadgen.embedded.functions.aggregates import AGGREGATES, TABLES, WINDOWS
-from loadgen.embedded.functions.function import Call, Function
+from loadgen.embedded.functions.function import FunctionCall, SqlFunction
 from loadgen.embedded.functions.scalars import SCALARS
 from loadgen.embedded.functions.units import normal_unit
 
-__all__ = ["FUNCTIONS", "Call", "Function", "normal_unit", "script"]
+__all__ = ["FUNCTIONS", "FunctionCall", "SqlFunction", "normal_unit", "script"]
 
-FUNCTIONS: dict[str, Function] = {function.name: function for function in (*SCALARS, *AGGREGATES, *WINDOWS, *TABLES)}
+FUNCTIONS: dict[str, SqlFunction] = {function.name: function for function in (*SCALARS, *AGGREGATES, *WINDOWS, *TABLES)}
 
 
 def script() -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from loadgen.embedded.failure import unsupported
-from loadgen.embedded.functions.function import FLOAT, INTEGER, Call, Form, Function, OrderItem, rows
+from loadgen.embedded.functions.function import FLOAT, INTEGER, Form, FunctionCall, OrderItem, SqlFunction, rows
+from loadgen.embedded.sql_errors import unsupported
 
 
-def _count(call: Call) -> str:
+def _count(call: FunctionCall) -> str:
     """COUNT(a, b) counts the rows in which none is NULL."""
     if call.order_by:
         raise unsupported(f"{call.function.name} with WITHIN GROUP")
@@ -17,15 +17,15 @@ def _count(call: Call) -> str:
     return call.part("count", inside, where=present)
 
 
-def _count_distinct(call: Call) -> str:
-    return _count(Call(call.function, call.arguments, call.raw, True, call.order_by, call.over))
+def _count_distinct(call: FunctionCall) -> str:
+    return _count(FunctionCall(call.function, call.arguments, call.raw, True, call.order_by, call.over))
 
 
-def _count_if(call: Call) -> str:
+def _count_if(call: FunctionCall) -> str:
     return call.part("count", f"CASE WHEN {call.arguments[0]} THEN 1 END")
 
 
-def _average(call: Call) -> str:
+def _average(call: FunctionCall) -> str:
     return f"sf.average({call.part('sum', *call.arguments)}, {call.part('count', *call.arguments)})"
 
 
@@ -38,43 +38,43 @@ def _collected(name: str) -> Form:
     return lambda call: f"{name}({call.part('array_agg', call.arguments[0])})"
 
 
-def _median(call: Call) -> str:
+def _median(call: FunctionCall) -> str:
     return f"sf.percentile_cont({call.part('array_agg', *call.arguments)}, 0.5)"
 
 
 def _percentile(name: str) -> Form:
     """PERCENTILE_x(fraction) WITHIN GROUP (ORDER BY value [DESC]), also as a window function."""
 
-    def form(call: Call) -> str:
+    def form(call: FunctionCall) -> str:
         if len(call.order_by) != 1:
             raise unsupported(f"{call.function.name} without one value to order by")
         (item,) = call.order_by
-        inner = Call(call.function, (), (), call.distinct, (), call.over)
+        inner = FunctionCall(call.function, (), (), call.distinct, (), call.over)
         values = inner.part("array_agg", f"sf.as_number({item.value})")
         return f"{name}({values}, {call.arguments[0]}, {str(item.descending).lower()})"
 
     return form
 
 
-def _approx_percentile(call: Call) -> str:
+def _approx_percentile(call: FunctionCall) -> str:
     value, fraction = call.arguments
     return f"sf.percentile_cont({call.part('array_agg', f'sf.cast_float({value})')}, {fraction})"
 
 
-def _listagg(call: Call) -> str:
+def _listagg(call: FunctionCall) -> str:
     value, *delimiter = call.arguments
     return f"coalesce({call.part('string_agg', value, *(delimiter or [repr('')]))}, '')"
 
 
-def _array_agg(call: Call) -> str:
+def _array_agg(call: FunctionCall) -> str:
     return f"coalesce({call.part('jsonb_agg_strict', *call.arguments)}, '[]'::jsonb)"
 
 
-def _array_unique_agg(call: Call) -> str:
-    return _array_agg(Call(call.function, call.arguments, call.raw, True, call.order_by, call.over))
+def _array_unique_agg(call: FunctionCall) -> str:
+    return _array_agg(FunctionCall(call.function, call.arguments, call.raw, True, call.order_by, call.over))
 
 
-def _object_agg(call: Call) -> str:
+def _object_agg(call: FunctionCall) -> str:
     text = call.part("jsonb_object_agg_unique_strict", *call.arguments, where=f"{call.arguments[0]} IS NOT NULL")
     return f"coalesce({text}, '{{}}'::jsonb)"
 
@@ -82,21 +82,23 @@ def _object_agg(call: Call) -> str:
 def _extreme_by(*, descending: bool) -> Form:
     """MIN_BY(value, key[, n]): the value of the row with the least key, or an array of the n first."""
 
-    def form(call: Call) -> str:
+    def form(call: FunctionCall) -> str:
         value, key, *count = call.arguments
-        ordered = Call(call.function, (), (), call.distinct, (OrderItem(value=key, descending=descending),), call.over)
+        ordered = FunctionCall(
+            call.function, (), (), call.distinct, (OrderItem(value=key, descending=descending),), call.over
+        )
         found = ordered.part("array_agg", value, where=f"{key} IS NOT NULL")
         return f"to_jsonb(({found})[1:{count[0]}::integer])" if count else f"({found})[1]"
 
     return form
 
 
-def _hash_agg(call: Call) -> str:
+def _hash_agg(call: FunctionCall) -> str:
     columns = ", ".join(argument.text for argument in call.raw)
     return f"sf.wrapped(coalesce({call.part('sum', f'hash_record_extended(ROW({columns}), 0)')}, 0))"
 
 
-def _boolxor(call: Call) -> str:
+def _boolxor(call: FunctionCall) -> str:
     return f"({call.part('count', f'CASE WHEN {call.arguments[0]} THEN 1 END')} = 1)"
 
 
@@ -104,17 +106,17 @@ def _bits(name: str) -> Form:
     return lambda call: call.part(name, f"({call.arguments[0]})::bigint")
 
 
-def _ratio(call: Call) -> str:
+def _ratio(call: FunctionCall) -> str:
     return f"sf.div({call.arguments[0]}, nullif({call.part('sum', *call.arguments)}, 0))"
 
 
-def _grouping(call: Call) -> str:
+def _grouping(call: FunctionCall) -> str:
     if call.distinct or call.order_by or call.over is not None:
         raise unsupported(f"{call.function.name} with DISTINCT, WITHIN GROUP or OVER")
     return call.part("grouping", *call.arguments)
 
 
-AGGREGATES: list[Function] = [
+AGGREGATES: list[SqlFunction] = [
     *rows("COUNT", "1-", _count, kind="aggregate", result=INTEGER),
     *rows("COUNT_IF", "1", _count_if, kind="aggregate", result=INTEGER),
     *rows("APPROX_COUNT_DISTINCT HLL", "1-", _count_distinct, kind="aggregate", result=INTEGER),
@@ -154,7 +156,7 @@ AGGREGATES: list[Function] = [
     *rows("GROUPING GROUPING_ID", "1-", _grouping, kind="aggregate", result=INTEGER),
 ]
 
-WINDOWS: list[Function] = [
+WINDOWS: list[SqlFunction] = [
     *rows("ROW_NUMBER", "0", "row_number", kind="window", result=INTEGER),
     *rows("RANK", "0", "rank", kind="window", result=INTEGER),
     *rows("DENSE_RANK", "0", "dense_rank", kind="window", result=INTEGER),
@@ -170,7 +172,7 @@ WINDOWS: list[Function] = [
     *rows("CONDITIONAL_TRUE_EVENT", "1", _count_if, kind="window", result=INTEGER),
 ]
 
-TABLES: list[Function] = [
+TABLES: list[SqlFunction] = [
     *rows("FLATTEN", "1-5", "sf.flatten", kind="table"),
     *rows("GENERATOR", "0-2", "", kind="table"),
 ]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from loadgen.embedded import names as identifiers
+from loadgen.embedded import postgres_names as identifiers
 
 Kind = Literal["scalar", "aggregate", "window", "table"]
-Form = Callable[["Call"], str]
+Form = Callable[["FunctionCall"], str]
 
 INTEGER = "numeric(38,0)"
 FLOAT = "double precision"
@@ -81,10 +81,10 @@ Order = tuple[OrderItem, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """A call whose arguments are emitted and read as the function takes them."""
 
-    function: Function
+    function: SqlFunction
     arguments: tuple[str, ...]
     raw: tuple[Argument, ...]  # the arguments as the user gave them
     distinct: bool = False
@@ -100,7 +100,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class SqlFunction:
     """An entry of the allow-list."""
 
     name: str
@@ -129,7 +129,7 @@ class Function:
         if distinct:  # what is aggregated and what it is ordered by have to be the same expression
             used = {argument.text: text for argument, text in zip(arguments, taken, strict=True)}
             order_by = tuple(replace(item, value=used.get(item.value, item.value)) for item in order_by)
-        call = Call(self, tuple(taken), tuple(arguments), distinct, order_by, over)
+        call = FunctionCall(self, tuple(taken), tuple(arguments), distinct, order_by, over)
         text = self.form(call) if self.form is not None else call.part(self.target, *taken)
         return f"({text})::{self.result}" if self.result else text
 
@@ -152,7 +152,7 @@ def rows(
     returns: str = "",
     variant: bool = False,
     whole_frame: bool = False,
-) -> list[Function]:
+) -> list[SqlFunction]:
     """The entries of one function under all its names, or of several whose target `=` is their own name.
 
     Arity is `2`, `1-3`, or `1-` for no limit.
@@ -160,7 +160,7 @@ def rows(
     least, dash, most = arity.partition("-")
     limit = (int(most) if most else None) if dash else int(least)
     return [
-        Function(
+        SqlFunction(
             name=name,
             least=int(least),
             most=limit,

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from loadgen.embedded.functions import forms
-from loadgen.embedded.functions.forms import constant, expression
-from loadgen.embedded.functions.function import FLOAT, INTEGER, Form, Function, rows
+from loadgen.embedded.functions import rewrites
+from loadgen.embedded.functions.function import FLOAT, INTEGER, Form, SqlFunction, rows
+from loadgen.embedded.functions.rewrites import constant, expression
 
-CONDITIONAL: list[Function] = [
-    *rows("IFF", "3", forms.iff),
-    *rows("NVL IFNULL", "2", forms.coalesce),
-    *rows("COALESCE", "2-", forms.coalesce),
-    *rows("NVL2", "3", forms.nvl2),
-    *rows("DECODE", "3-", forms.decode),
+CONDITIONAL: list[SqlFunction] = [
+    *rows("IFF", "3", rewrites.iff),
+    *rows("NVL IFNULL", "2", rewrites.coalesce),
+    *rows("COALESCE", "2-", rewrites.coalesce),
+    *rows("NVL2", "3", rewrites.nvl2),
+    *rows("DECODE", "3-", rewrites.decode),
     *rows("NULLIF", "2", "nullif"),
     *rows("NULLIFZERO", "1", expression("nullif({0}, 0)"), "n"),
     *rows("ZEROIFNULL", "1", expression("coalesce({0}, 0)"), "n"),
     *rows("EQUAL_NULL", "2", expression("({0} IS NOT DISTINCT FROM {1})")),
-    *rows("GREATEST", "1-", forms.extreme("greatest")),
-    *rows("LEAST", "1-", forms.extreme("least")),
-    *rows("GREATEST_IGNORE_NULLS", "1-", forms.extreme("greatest", ignore_nulls=True)),
-    *rows("LEAST_IGNORE_NULLS", "1-", forms.extreme("least", ignore_nulls=True)),
+    *rows("GREATEST", "1-", rewrites.extreme("greatest")),
+    *rows("LEAST", "1-", rewrites.extreme("least")),
+    *rows("GREATEST_IGNORE_NULLS", "1-", rewrites.extreme("greatest", ignore_nulls=True)),
+    *rows("LEAST_IGNORE_NULLS", "1-", rewrites.extreme("least", ignore_nulls=True)),
     *rows("REGR_VALX", "2", expression("CASE WHEN {0} IS NOT NULL THEN {1} END"), "n"),
     *rows("REGR_VALY", "2", expression("CASE WHEN {1} IS NOT NULL THEN {0} END"), "n"),
     *rows("BOOLAND", "2", "sf.booland", "i"),
@@ -28,12 +28,12 @@ CONDITIONAL: list[Function] = [
     *rows("BOOLNOT", "1", "sf.boolnot", "i"),
 ]
 
-NUMBERS: list[Function] = [
+NUMBERS: list[SqlFunction] = [
     *rows("ABS", "1", "abs", "n"),
     *rows("CEIL", "1-2", "sf.ceil", "ni"),
     *rows("FLOOR", "1-2", "sf.floor", "ni"),
     *rows("ROUND", "1-3", "sf.round", "nit"),
-    *rows("TRUNC TRUNCATE", "1-2", forms.truncate),
+    *rows("TRUNC TRUNCATE", "1-2", rewrites.truncate),
     *rows("MOD", "2", "sf.mod", "n"),
     *rows("DIV0", "2", "sf.div0", "n"),
     *rows("DIV0NULL", "2", "sf.div0null", "n"),
@@ -64,19 +64,19 @@ NUMBERS: list[Function] = [
     *rows("GETBIT", "2", "sf.getbit", "i", result=INTEGER),
 ]
 
-GENERATORS: list[Function] = [
+GENERATORS: list[SqlFunction] = [
     *rows("RANDOM", "0-1", "sf.random", "i", result=INTEGER),
     *rows("UNIFORM", "3", "sf.uniform", "nni"),
     *rows("NORMAL", "3", "sf.normal", "ffi"),
     *rows("ZIPF", "3", "sf.zipf", "fii", result=INTEGER),
     *rows("RANDSTR", "2", "sf.randstr", "i"),
     *rows("UUID_STRING", "0-2", "sf.uuid_string", "t"),
-    *rows("HASH", "1-", forms.row_hash, result=INTEGER),
+    *rows("HASH", "1-", rewrites.row_hash, result=INTEGER),
 ]
 
-STRINGS: list[Function] = [
-    *rows("CONCAT", "1-", forms.concat, "t"),
-    *rows("CONCAT_WS", "2-", forms.concat_ws, "t"),
+STRINGS: list[SqlFunction] = [
+    *rows("CONCAT", "1-", rewrites.concat, "t"),
+    *rows("CONCAT_WS", "2-", rewrites.concat_ws, "t"),
     *rows("UPPER", "1", "sf.upper", "t"),
     *rows("LOWER", "1", "sf.lower", "t"),
     *rows("INITCAP", "1-2", "sf.initcap", "t"),
@@ -91,8 +91,8 @@ STRINGS: list[Function] = [
     *rows("CONTAINS", "2", "sf.contains", "t"),
     *rows("STARTSWITH", "2", "starts_with", "t"),
     *rows("ENDSWITH", "2", "sf.endswith", "t"),
-    *rows("LIKE", "2-3", forms.like("LIKE"), "t"),
-    *rows("ILIKE", "2-3", forms.like("ILIKE"), "t"),
+    *rows("LIKE", "2-3", rewrites.like("LIKE"), "t"),
+    *rows("ILIKE", "2-3", rewrites.like("ILIKE"), "t"),
     *rows("TRIM", "1-2", "btrim", "t"),
     *rows("LTRIM", "1-2", "ltrim", "t"),
     *rows("RTRIM", "1-2", "rtrim", "t"),
@@ -120,7 +120,7 @@ STRINGS: list[Function] = [
     *rows("REGEXP_SUBSTR_ALL REGEXP_EXTRACT_ALL", "2-6", "sf.regexp_substr_all", "ttiiti", returns="ARRAY"),
 ]
 
-BYTES: list[Function] = [
+BYTES: list[SqlFunction] = [
     *rows("HEX_ENCODE", "1-2", "sf.hex_encode", "xi"),
     *rows("HEX_DECODE_STRING", "1", "sf.hex_decode_string", "t"),
     *rows("HEX_DECODE_BINARY", "1", "sf.cast_binary", "t"),
@@ -141,27 +141,27 @@ BYTES: list[Function] = [
     *rows("SHA2_BINARY", "1-2", "sf.sha2_binary", "xi"),
 ]
 
-CONVERSIONS: list[Function] = [
-    *rows("TO_CHAR TO_VARCHAR", "1-2", forms.cast("text")),
-    *rows("TO_NUMBER TO_DECIMAL TO_NUMERIC", "1-4", forms.to_number(attempt=False)),
-    *rows("TRY_TO_NUMBER TRY_TO_DECIMAL TRY_TO_NUMERIC", "1-4", forms.to_number(attempt=True)),
-    *rows("TO_DOUBLE", "1-2", forms.double(attempt=False)),
-    *rows("TRY_TO_DOUBLE", "1-2", forms.double(attempt=True)),
-    *rows("TO_BOOLEAN", "1", forms.cast("boolean")),
-    *rows("TRY_TO_BOOLEAN", "1", forms.cast("boolean", attempt=True)),
-    *rows("TO_BINARY", "1-2", forms.cast("binary")),
-    *rows("TRY_TO_BINARY", "1-2", forms.cast("binary", attempt=True)),
-    *rows("TO_DATE DATE", "1-2", forms.cast("date")),
-    *rows("TRY_TO_DATE", "1-2", forms.cast("date", attempt=True)),
-    *rows("TO_TIME TIME", "1-2", forms.cast("time")),
-    *rows("TRY_TO_TIME", "1-2", forms.cast("time", attempt=True)),
-    *rows("TO_TIMESTAMP TO_TIMESTAMP_NTZ", "1-2", forms.cast("ntz")),
-    *rows("TRY_TO_TIMESTAMP TRY_TO_TIMESTAMP_NTZ", "1-2", forms.cast("ntz", attempt=True)),
-    *rows("TO_TIMESTAMP_LTZ", "1-2", forms.cast("ltz")),
-    *rows("TRY_TO_TIMESTAMP_LTZ", "1-2", forms.cast("ltz", attempt=True)),
-    *rows("TO_TIMESTAMP_TZ", "1-2", forms.cast("tz")),
-    *rows("TRY_TO_TIMESTAMP_TZ", "1-2", forms.cast("tz", attempt=True)),
-    *rows("TO_VARIANT", "1", forms.cast("variant"), variant=True),
+CONVERSIONS: list[SqlFunction] = [
+    *rows("TO_CHAR TO_VARCHAR", "1-2", rewrites.cast("text")),
+    *rows("TO_NUMBER TO_DECIMAL TO_NUMERIC", "1-4", rewrites.to_number(attempt=False)),
+    *rows("TRY_TO_NUMBER TRY_TO_DECIMAL TRY_TO_NUMERIC", "1-4", rewrites.to_number(attempt=True)),
+    *rows("TO_DOUBLE", "1-2", rewrites.double(attempt=False)),
+    *rows("TRY_TO_DOUBLE", "1-2", rewrites.double(attempt=True)),
+    *rows("TO_BOOLEAN", "1", rewrites.cast("boolean")),
+    *rows("TRY_TO_BOOLEAN", "1", rewrites.cast("boolean", attempt=True)),
+    *rows("TO_BINARY", "1-2", rewrites.cast("binary")),
+    *rows("TRY_TO_BINARY", "1-2", rewrites.cast("binary", attempt=True)),
+    *rows("TO_DATE DATE", "1-2", rewrites.cast("date")),
+    *rows("TRY_TO_DATE", "1-2", rewrites.cast("date", attempt=True)),
+    *rows("TO_TIME TIME", "1-2", rewrites.cast("time")),
+    *rows("TRY_TO_TIME", "1-2", rewrites.cast("time", attempt=True)),
+    *rows("TO_TIMESTAMP TO_TIMESTAMP_NTZ", "1-2", rewrites.cast("ntz")),
+    *rows("TRY_TO_TIMESTAMP TRY_TO_TIMESTAMP_NTZ", "1-2", rewrites.cast("ntz", attempt=True)),
+    *rows("TO_TIMESTAMP_LTZ", "1-2", rewrites.cast("ltz")),
+    *rows("TRY_TO_TIMESTAMP_LTZ", "1-2", rewrites.cast("ltz", attempt=True)),
+    *rows("TO_TIMESTAMP_TZ", "1-2", rewrites.cast("tz")),
+    *rows("TRY_TO_TIMESTAMP_TZ", "1-2", rewrites.cast("tz", attempt=True)),
+    *rows("TO_VARIANT", "1", rewrites.cast("variant"), variant=True),
     *rows("TO_OBJECT", "1", "sf.cast_object", "j", returns="OBJECT"),
     *rows("TO_ARRAY", "1", "sf.cast_array", "v", returns="ARRAY"),
     *rows("TO_JSON", "1", "sf.json_text", "j"),
@@ -170,7 +170,7 @@ CONVERSIONS: list[Function] = [
     *rows("CHECK_JSON", "1", "sf.check_json", "t"),
 ]
 
-CLOCK: list[Function] = [
+CLOCK: list[SqlFunction] = [
     *rows("CURRENT_TIMESTAMP LOCALTIMESTAMP", "0-1", constant("sf.current_timestamp()")),
     *rows("GETDATE SYSTIMESTAMP", "0", constant("sf.current_timestamp()")),
     *rows("SYSDATE", "0", "sf.sysdate"),
@@ -195,12 +195,12 @@ _PARTS = {
     "SECOND": "second",
 }
 
-DATES: list[Function] = [
-    *rows("DATEADD TIMESTAMPADD TIMEADD", "3", forms.dateadd, "-im", units=(0,)),
+DATES: list[SqlFunction] = [
+    *rows("DATEADD TIMESTAMPADD TIMEADD", "3", rewrites.dateadd, "-im", units=(0,)),
     *rows("DATEDIFF TIMESTAMPDIFF TIMEDIFF", "3", "sf.datediff", "-mm", units=(0,), result=INTEGER),
     *rows("DATE_TRUNC", "2", "sf.date_trunc", "-r", units=(0,)),
     *rows("DATE_PART", "2", "sf.date_part", "-r", units=(0,), result=INTEGER),
-    *(row for names, unit in _PARTS.items() for row in rows(names, "1", forms.date_part(unit), "r", result=INTEGER)),
+    *(row for names, unit in _PARTS.items() for row in rows(names, "1", rewrites.date_part(unit), "r", result=INTEGER)),
     *rows("LAST_DAY", "1-2", "sf.last_day", "d-", units=(1,)),
     *rows("NEXT_DAY", "2", "sf.next_day", "dt"),
     *rows("PREVIOUS_DAY", "2", "sf.previous_day", "dt"),
@@ -209,13 +209,13 @@ DATES: list[Function] = [
     *rows("ADD_MONTHS", "2", "sf.add_months", "mi"),
     *rows("MONTHS_BETWEEN", "2", "sf.months_between", "w"),
     *rows("TIME_SLICE", "3-4", "sf.time_slice", "ri-t", units=(2,)),
-    *rows("CONVERT_TIMEZONE", "2-3", forms.convert_timezone, "tt-"),
+    *rows("CONVERT_TIMEZONE", "2-3", rewrites.convert_timezone, "tt-"),
     *rows("DATE_FROM_PARTS DATEFROMPARTS", "3", "sf.date_from_parts", "i"),
     *rows("TIME_FROM_PARTS TIMEFROMPARTS", "3-4", "sf.time_from_parts", "i"),
-    *rows("TIMESTAMP_FROM_PARTS TIMESTAMPFROMPARTS", "2-7", forms.from_parts("ntz")),
-    *rows("TIMESTAMP_NTZ_FROM_PARTS TIMESTAMPNTZFROMPARTS", "2-7", forms.from_parts("ntz")),
-    *rows("TIMESTAMP_LTZ_FROM_PARTS TIMESTAMPLTZFROMPARTS", "2-7", forms.from_parts("ltz")),
-    *rows("TIMESTAMP_TZ_FROM_PARTS TIMESTAMPTZFROMPARTS", "2-8", forms.from_parts("tz")),
+    *rows("TIMESTAMP_FROM_PARTS TIMESTAMPFROMPARTS", "2-7", rewrites.from_parts("ntz")),
+    *rows("TIMESTAMP_NTZ_FROM_PARTS TIMESTAMPNTZFROMPARTS", "2-7", rewrites.from_parts("ntz")),
+    *rows("TIMESTAMP_LTZ_FROM_PARTS TIMESTAMPLTZFROMPARTS", "2-7", rewrites.from_parts("ltz")),
+    *rows("TIMESTAMP_TZ_FROM_PARTS TIMESTAMPTZFROMPARTS", "2-8", rewrites.from_parts("tz")),
 ]
 
 
@@ -229,7 +229,7 @@ def _as(kind: str, cast: str = "") -> Form:
     return expression(f"{cast}({inner})" if cast else inner)
 
 
-VARIANTS: list[Function] = [
+VARIANTS: list[SqlFunction] = [
     *rows("GET", "2", "sf.get", "j-", variant=True),
     *rows("GET_PATH", "2", "sf.get_path", "jt", variant=True),
     *rows("GET_IGNORE_CASE", "2", "sf.get_ignore_case", "jt", variant=True),
@@ -250,13 +250,13 @@ VARIANTS: list[Function] = [
     *rows("AS_BOOLEAN", "1", _as("boolean", "sf.cast_boolean"), "j"),
     *rows("AS_OBJECT", "1", _as("object"), "j", returns="OBJECT"),
     *rows("AS_ARRAY", "1", _as("array"), "j", returns="ARRAY"),
-    *rows("OBJECT_CONSTRUCT", "0-", forms.object_construct(keep_null=False), returns="OBJECT"),
-    *rows("OBJECT_CONSTRUCT_KEEP_NULL", "0-", forms.object_construct(keep_null=True), returns="OBJECT"),
+    *rows("OBJECT_CONSTRUCT", "0-", rewrites.object_construct(keep_null=False), returns="OBJECT"),
+    *rows("OBJECT_CONSTRUCT_KEEP_NULL", "0-", rewrites.object_construct(keep_null=True), returns="OBJECT"),
     *rows("OBJECT_INSERT", "3-4", "sf.object_insert", "jtvb", returns="OBJECT"),
     *rows("OBJECT_DELETE", "2-", "sf.object_delete", "jt", returns="OBJECT"),
     *rows("OBJECT_PICK", "2-", "sf.object_pick", "j-", returns="OBJECT"),
     *rows("OBJECT_KEYS", "1", "sf.object_keys", "j", returns="ARRAY"),
-    *rows("ARRAY_CONSTRUCT", "0-", forms.array_construct, "v", returns="ARRAY"),
+    *rows("ARRAY_CONSTRUCT", "0-", rewrites.array_construct, "v", returns="ARRAY"),
     *rows("ARRAY_CONSTRUCT_COMPACT", "1-", "sf.array_construct_compact", "v", returns="ARRAY"),
     *rows("ARRAY_SIZE", "1", "sf.array_size", "j", result=INTEGER),
     *rows("ARRAY_APPEND", "2", "sf.array_append", "jv", returns="ARRAY"),
@@ -280,7 +280,7 @@ VARIANTS: list[Function] = [
     *rows("ARRAY_FLATTEN", "1", "sf.array_flatten", "j", returns="ARRAY"),
 ]
 
-SCALARS: list[Function] = [
+SCALARS: list[SqlFunction] = [
     *CONDITIONAL,
     *NUMBERS,
     *GENERATORS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from loadgen.control import run_status
-from loadgen.control.retry import Patience
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.tables import run_status
 from loadgen.errors import LoadgenError
 from tests.unit.simulation.processes import OrchestratorProcess, Process, WorkerProcess
 from tests.unit.simulation.target import Span
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 BEGINS_S = 3.0  # workers are ready by then, mostly
 SEARCH_S = 50.0  # most of a search
 BUSY_S = 30.0  # several steps
+LOG_FACTOR = 30.0
 
 WEIGHTS = {
     "term": 1,
@@ -31,6 +32,8 @@ WEIGHTS = {
     "cut off": 1,
     "away": 1,
     "trouble": 1,
+    "blind": 2,
+    "log refused": 2,
     "leader killed": 2,
     "leader paused": 1,
     "leader cut off": 1,
@@ -38,6 +41,7 @@ WEIGHTS = {
     "cancel": 1,
     "interrupt": 1,
 }
+HARMLESS = ("blind", "log refused")  # these cost no run its verdict: nothing that is measured depends on them
 SERVER = ("drop", "refuse", "unanswered", "stall")  # of these a search may fail below the limit, and rightly so
 KINDS = tuple(kind for kind, weight in WEIGHTS.items() for _ in range(weight))
 SEARCHED = (*KINDS, *("busy",) * 12, *("cut off",) * 6)
@@ -75,7 +79,8 @@ def _happening(world: World, kind: str, lasts_s: float, dice: float) -> Callable
     def happen() -> None:
         world.note(kind, f"{lasts_s:g} s")
         now_s = world.scheduler.now_s
-        world.disturbances.append((now_s, now_s + (BUSY_S if kind == "busy" else lasts_s)))
+        if kind not in HARMLESS:
+            world.disturbances.append((now_s, now_s + (BUSY_S if kind == "busy" else lasts_s)))
         workers = [process for process in world.workers if not process.gone]
         leaders = [process for process in world.orchestrators if not process.gone and process.is_leading]
         if kind in _OF_ALL:
@@ -107,6 +112,17 @@ def _stall(world: World, lasts_s: float) -> None:
     world.target.stalls.append(Span(now_s, now_s + min(lasts_s, 4.0), everybody))
 
 
+def _blind(world: World, lasts_s: float) -> None:
+    """The warehouse cannot be looked at, though it executes."""
+    now_s = world.scheduler.now_s
+    world.watched.unseen.append((now_s, now_s + lasts_s))
+
+
+def _log_refused(world: World, lasts_s: float) -> None:
+    """Query logs cannot be stored, mostly for longer than anybody tries to."""
+    world.log_refused_until_s = max(world.log_refused_until_s, world.scheduler.now_s + LOG_FACTOR * lasts_s)
+
+
 def _cancel(world: World, _: float) -> None:
     User(world).begin()
 
@@ -118,7 +134,7 @@ class User(Process):
         super().__init__(world, "user")
 
     def main(self) -> int:
-        session, patience = self.open_session("stop"), Patience(stop=self.never, clock=self.clock, attempts=3)
+        session, patience = self.open_session("stop"), RetryPolicy(stop=self.never, clock=self.clock, attempts=3)
         try:
             run_status.cancel(session, patience, self.world.run_id, "enough")
         except LoadgenError as error:
@@ -126,7 +142,14 @@ class User(Process):
         return 0
 
 
-_OF_ALL = {"away": _away, "trouble": _trouble, "stall": _stall, "cancel": _cancel}
+_OF_ALL = {
+    "away": _away,
+    "trouble": _trouble,
+    "stall": _stall,
+    "blind": _blind,
+    "log refused": _log_refused,
+    "cancel": _cancel,
+}
 
 # --- a worker --------------------------------------------------------------------------------------------------------
 

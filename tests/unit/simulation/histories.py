@@ -15,9 +15,9 @@ from tests.unit.simulation.rules import Broken, Violation
 from tests.unit.simulation.scenarios import Kind
 from tests.unit.simulation.world import History, World
 
-SEEDS, BLOCK = 290, 58  # of every kind of load
+SEEDS, BLOCK = 250, 50  # of every kind of load
 BLOCKS = range(0, SEEDS, BLOCK)
-SEARCHES, SEARCH_BLOCK = 140, 70  # they take longer
+SEARCHES, SEARCH_BLOCK = 120, 60  # they take longer
 ENDS = (f"{RunStatus.COMPLETED} True", f"{RunStatus.COMPLETED} False", f"{RunStatus.FAILED} False")
 
 

@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
-from loadgen.control.place import ControlPlace
-from loadgen.control.retry import Patience
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
+from loadgen.control.sql import NamedQuery
 from loadgen.errors import LoadgenError
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.gauges import PROBE_S, Gauge, Wait
+from loadgen.worker.self_monitor import PROBE_S, ResourceReading, WakeupDelay
 from loadgen.worker.worker import Worker
-from orchestrator.recover import recover
+from orchestrator.recover import recover_runs
+from orchestrator.run_snapshot import RunSnapshot
 from orchestrator.service import OrchestratorService
-from orchestrator.spawn.spawner import WorkerEnd, WorkerOrder
-from orchestrator.tick import Tick
+from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
 from tests.unit.simulation.rules import Broken
 from tests.unit.simulation.scheduler import Killed
 from tests.unit.simulation.standard_tables import ZERO
@@ -28,7 +29,7 @@ from tests.unit.simulation.wires import Fate, Wire
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World
 
-PLACE = ControlPlace(connection="embedded")
+PLACE = ControlPlaneLocation(connection="embedded")
 RECOVER_S = 5.0  # whoever stands by looks for orphans so often
 _PROBE_NS = round(PROBE_S * NS_PER_S)
 
@@ -135,6 +136,10 @@ class SessionWeather:
             return Fate.LATE if changes and world.rng.random() < 0.3 else Fate.AWAY
         return world.fate(changes=changes)
 
+    def refuses(self, query: NamedQuery) -> bool:
+        world = self._world
+        return query.name == "query_executions.append" and world.scheduler.now_s < world.log_refused_until_s
+
     def latency_s(self) -> float:
         return self._world.latency_s()
 
@@ -162,7 +167,7 @@ class SimulatedGauges:
     def probe(self, stopping: threading.Event) -> None:
         stopping.wait()
 
-    def read(self) -> Gauge:
+    def read(self) -> ResourceReading:
         from_ns, now_ns = self._told_ns, self._clock.monotonic_ns()
         process = self._clock.process
         pauses = [] if process.world.broken is Broken.PAUSES else process.pauses[self._paused :]
@@ -170,14 +175,14 @@ class SimulatedGauges:
         waits, at_ns = [], from_ns
         for since_ns, until_ns in pauses:
             if since_ns > at_ns:
-                waits.append(Wait(at_ns, since_ns, 0))
+                waits.append(WakeupDelay(at_ns, since_ns, 0))
             begun_ns = max(at_ns, since_ns - _PROBE_NS // 2)
-            waits.append(Wait(begun_ns, until_ns, max(0, until_ns - begun_ns - _PROBE_NS)))
+            waits.append(WakeupDelay(begun_ns, until_ns, max(0, until_ns - begun_ns - _PROBE_NS)))
             at_ns = until_ns
-        waits.append(Wait(at_ns, now_ns, 0))
+        waits.append(WakeupDelay(at_ns, now_ns, 0))
         waits = [part for wait in waits for part in self._busy(wait)]
         self._told_ns = now_ns
-        return Gauge(
+        return ResourceReading(
             cpu_percent=1.0,
             memory_percent=1.0,
             wakeup_p99_ms=0.0,
@@ -187,7 +192,7 @@ class SimulatedGauges:
             waits=tuple(wait for wait in waits if wait.to_ns > wait.from_ns),
         )
 
-    def _busy(self, wait: Wait) -> Iterator[Wait]:
+    def _busy(self, wait: WakeupDelay) -> Iterator[WakeupDelay]:
         """The parts of a wait: while the client is short of CPU, it is woken as much later as its statements take."""
         process, at_ns = self._clock.process, wait.from_ns
         assert isinstance(process, WorkerProcess)
@@ -197,8 +202,8 @@ class SimulatedGauges:
             since_ns, until_ns = (round(moment_s * NS_PER_S) - suspended_ns for moment_s in (span.from_s, span.to_s))
             since_ns, until_ns = max(at_ns, since_ns), min(wait.to_ns, until_ns)
             if process.worker_id in span.workers and since_ns < until_ns:
-                yield Wait(at_ns, since_ns, 0)
-                yield Wait(since_ns, until_ns, round(BUSY_FACTOR * world.service_s * NS_PER_S))
+                yield WakeupDelay(at_ns, since_ns, 0)
+                yield WakeupDelay(since_ns, until_ns, round(BUSY_FACTOR * world.service_s * NS_PER_S))
                 at_ns = until_ns
         yield wait._replace(from_ns=at_ns)
 
@@ -250,9 +255,9 @@ class Children:
     def start(self, orders: tuple[WorkerOrder, ...]) -> None:
         self._children = [self._world.start_worker(order) for order in orders]
 
-    def ended(self) -> tuple[WorkerEnd, ...]:
+    def ended(self) -> tuple[ProcessEnd, ...]:
         return tuple(
-            WorkerEnd(worker_id=child.worker_id, code=child.code or 0) for child in self._children if child.gone
+            ProcessEnd(worker_id=child.worker_id, code=child.code or 0) for child in self._children if child.gone
         )
 
     def running(self) -> int:
@@ -281,7 +286,7 @@ class Elsewhere:
         for order in orders if self._starts else ():
             self._world.start_worker(order)
 
-    def ended(self) -> tuple[WorkerEnd, ...]:
+    def ended(self) -> tuple[ProcessEnd, ...]:
         return ()
 
     def running(self) -> int:
@@ -336,7 +341,7 @@ class OrchestratorProcess(Process):
             if self._children is not None:
                 self._children.orphan()
 
-    def _told(self, tick: Tick) -> None:
+    def _told(self, tick: RunSnapshot) -> None:
         self.world.seen_by(tick)
 
     def _live(self) -> None:
@@ -350,10 +355,10 @@ class StandBy(OrchestratorProcess):
 
     def main(self) -> int:
         session = self.open_session("recover")
-        patience = Patience(stop=self.never, clock=self.clock, attempts=3)
+        patience = RetryPolicy(stop=self.never, clock=self.clock, attempts=3)
         while not self.world.tables.status.is_terminal:
             try:
-                done, left = recover(session, patience, by="somebody")
+                done, left = recover_runs(session, patience, by="somebody")
                 for one in done:
                     self.world.recovered(one)
                 if any(one.living for one in left) and self.world.may_lead(self) and super().main() == 0:

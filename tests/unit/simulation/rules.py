@@ -8,13 +8,14 @@ from enum import StrEnum
 from typing import Any
 
 from loadgen.metrics.connections import ConnectionMeter
-from loadgen.metrics.windows import Window
+from loadgen.metrics.window_registry import Window
 from loadgen.report.delivered import Key, Portion, delivered_connections
-from loadgen.scenario.scenario import OnWorkerLoss
-from orchestrator import leader, results
-from orchestrator.course import Course, Rules
-from orchestrator.crew import Liveness
-from orchestrator.warehouse import WarehouseWatch
+from loadgen.scenario.model import OnWorkerLoss
+from loadgen.worker.collector import MetricsCollector
+from orchestrator import leader, run_result
+from orchestrator.lifecycle import LifecycleState, RunPolicy
+from orchestrator.warehouse import WarehousePoller
+from orchestrator.worker_health import LivenessTracker
 
 
 class Rule(StrEnum):
@@ -31,6 +32,7 @@ class Rule(StrEnum):
     LOSS = "a run that lost a worker before it began to stop is not completed"
     COLLEAGUE = "a run is recovered only when none of its workers is alive"
     END = "every run and every worker ends in time"
+    LOG = "what the query log of a worker has is stored, or told as not stored"
     SHORT = "a run is not VALID when less load was delivered than its plan asks for"
     WHOLE = "a run is VALID when its load was delivered, and nothing else is wrong"
     FOUND = "a search names no number of connections that the warehouse cannot hold, and TRUE_MAX is the limit"
@@ -57,6 +59,7 @@ class Broken(StrEnum):
     STRICT = "no run has load enough"
     BUSY = "a client that is short of CPU is not noticed"
     QUEUE = "a queue in front of the warehouse is not noticed"
+    LOG = "a worker does not tell what of its query log is not stored"
     TOGETHER = "a step may begin later in one worker than in another"
 
 
@@ -65,16 +68,16 @@ def breakage(broken: Broken | None) -> list[tuple[Any, str, Any]]:
     return _BREAKAGE.get(broken, [])
 
 
-def _forgets(course: Course, _: object) -> Course:
+def _forgets(course: LifecycleState, _: object) -> LifecycleState:
     return course
 
 
-def _never_quiet(*, longest_gap_s: float) -> Liveness:
-    return Liveness(longest_gap_s=1e9 * longest_gap_s)
+def _never_quiet(*, longest_gap_s: float) -> LivenessTracker:
+    return LivenessTracker(longest_gap_s=1e9 * longest_gap_s)
 
 
-def _careless(**rules: Any) -> Rules:
-    return replace(Rules(**rules), on_worker_loss=OnWorkerLoss.CONTINUE)
+def _careless(**rules: Any) -> RunPolicy:
+    return replace(RunPolicy(**rules), on_worker_loss=OnWorkerLoss.CONTINUE)
 
 
 def _all_open(meter: ConnectionMeter, from_ns: int, to_ns: int) -> None:
@@ -94,16 +97,17 @@ def _own_plan(windows: Any, planned: Mapping[Key, int]) -> Any:
 
 
 _BREAKAGE: dict[Broken | None, list[tuple[Any, str, Any]]] = {
-    Broken.MEMORY: [(leader, "carried_out", _forgets)],
-    Broken.LIVENESS: [(leader, "Liveness", _never_quiet)],
-    Broken.LOSS: [(leader, "Rules", _careless)],
+    Broken.MEMORY: [(leader, "after_action", _forgets)],
+    Broken.LIVENESS: [(leader, "LivenessTracker", _never_quiet)],
+    Broken.LOSS: [(leader, "RunPolicy", _careless)],
     Broken.CONNECTIONS: [(ConnectionMeter, "_count", _all_open)],
     Broken.LATE: [(Window, "begins_ns", property(lambda window: window.opened_ns))],
     Broken.WAITS: [(ConnectionMeter, "paused", lambda *_: None)],
     Broken.LIMITS: [(Portion, "is_short", lambda *_: False)],
-    Broken.PLAN: [(results, "delivered_connections", _own_plan)],
-    Broken.QUEUE: [(WarehouseWatch, "queue_seen", lambda _: False)],
-    Broken.TOGETHER: [(results, "OPENING_MS", 10**9)],
+    Broken.PLAN: [(run_result, "delivered_connections", _own_plan)],
+    Broken.QUEUE: [(WarehousePoller, "queue_seen", lambda _: False)],
+    Broken.LOG: [(MetricsCollector, "tell_unstored", lambda *_: None)],
+    Broken.TOGETHER: [(run_result, "WINDOW_OPENING_MS", 10**9)],
     Broken.STRICT: [(Portion, "is_short", lambda *_: True)],
 }
 

@@ -6,18 +6,19 @@ import random
 from dataclasses import replace
 from enum import StrEnum
 
-from loadgen.rules.find_max_step import FindMax
-from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.scenario import (
-    Arrival,
+from loadgen.rules.find_max_step import FindMaxSettings
+from loadgen.scenario.model import (
+    ArrivalProcess,
     ConnectionPolicy,
     Load,
     LoadMode,
+    LoadStage,
     OnWorkerLoss,
+    QueryLogMode,
     Scenario,
-    Stage,
-    Timing,
+    TimingSettings,
 )
+from loadgen.scenario.read import parse_scenario
 
 _BASE = parse_scenario(
     """
@@ -31,12 +32,15 @@ enrichment: {enabled: false}
     source="simulated.yaml",
     environ={},
 ).scenario
+_WATCHED = replace(_BASE.target, warehouse="WH")
+_LOGGED = replace(_BASE.query_log, mode=QueryLogMode.ALL)
 
 # Everything that waits for the dead waits less: the same histories, and fewer seconds in which nothing happens.
-QUICK = Timing(
+QUICK = TimingSettings(
     tick_s=1.0,
     heartbeat_s=2.0,
     flush_s=60.0,
+    warehouse_poll_s=3.0,
     registration_s=20.0,
     start_s=30.0,
     stale_s=6.0,
@@ -73,6 +77,8 @@ def random_scenario(rng: random.Random, kind: Kind) -> Scenario:
             max_statements=rng.choice((None, None, 15)),
         ),
         on_worker_loss=rng.choice((OnWorkerLoss.FAIL, OnWorkerLoss.CONTINUE)),
+        target=rng.choice((_WATCHED, _BASE.target, _BASE.target)),
+        query_log=rng.choice((_LOGGED, *(_BASE.query_log,) * 4)),
     )
 
 
@@ -80,7 +86,7 @@ def search_scenario(rng: random.Random) -> Scenario:
     """A search that needs half a dozen steps; the warehouse is polled every second."""
     workers = rng.choice((1, 2, 2))
     maximum = rng.choice((6, 7, 8))
-    search = FindMax(start=2, increment=2, maximum=maximum, step_s=5.0, settle_s=0.5, refine=rng.random() < 0.7)
+    search = FindMaxSettings(start=2, increment=2, maximum=maximum, step_s=5.0, settle_s=0.5, refine=rng.random() < 0.7)
     return replace(
         _BASE,
         load=Load(
@@ -91,7 +97,7 @@ def search_scenario(rng: random.Random) -> Scenario:
             duration_s=None,
             find_max=search,
         ),
-        target=replace(_BASE.target, warehouse="WH"),
+        target=_WATCHED,
         timing=replace(QUICK, announce_s=0.5, warehouse_poll_s=1.0, metrics_missing_s=8.0),
         on_worker_loss=rng.choice((OnWorkerLoss.FAIL, OnWorkerLoss.CONTINUE)),
     )
@@ -115,7 +121,7 @@ def _load(rng: random.Random, kind: Kind, workers: int) -> Load:
         levels = [max(workers, rng.randint(1, 3) * workers) for _ in range(rng.choice((2, 2, 3)))]
         ramps = [rng.choice((0.0, 0.0, 2.0)) for _ in levels]
         stages = tuple(
-            Stage(duration_s=rng.choice((4.0, 6.0)), connections=level, ramp_s=ramp)
+            LoadStage(duration_s=rng.choice((4.0, 6.0)), connections=level, ramp_s=ramp)
             for level, ramp in zip(levels, ramps, strict=True)
         )
         return Load(
@@ -125,8 +131,10 @@ def _load(rng: random.Random, kind: Kind, workers: int) -> Load:
             duration_s=sum(stage.duration_s for stage in stages),
             stages=stages,
         )
-    is_flat, arrival = rng.random() < 0.5, rng.choice((Arrival.POISSON, Arrival.UNIFORM))
-    rates = tuple(Stage(duration_s=rng.choice((4.0, 6.0)), rate_per_second=rng.choice((4.0, 6.0))) for _ in range(2))
+    is_flat, arrival = rng.random() < 0.5, rng.choice((ArrivalProcess.POISSON, ArrivalProcess.UNIFORM))
+    rates = tuple(
+        LoadStage(duration_s=rng.choice((4.0, 6.0)), rate_per_second=rng.choice((4.0, 6.0))) for _ in range(2)
+    )
     return Load(
         mode=LoadMode.RATE,
         connections=4 + workers,

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from loadgen.metrics.client_effect import GAP_NS
+from loadgen.metrics.client_resources import GAP_NS
 from loadgen.model.run import Phase
-from loadgen.model.split import share
+from loadgen.model.split import worker_share
 from loadgen.report.client_health import GAP_INVALID_PERCENT
 from loadgen.report.verdict import SAMPLES_MIN
-from loadgen.rules.find_max_step import Outcome
-from orchestrator.results import OPENING_MS
+from loadgen.rules.find_max_step import StepOutcome
+from orchestrator.run_result import WINDOW_OPENING_MS
 from tests.unit.simulation.faults import SERVER
 from tests.unit.simulation.standard_tables import ZERO
 from tests.unit.simulation.truth import BAND, Truth, overlap_s, paused_s, slots, working
@@ -38,9 +38,9 @@ def truth_of_search(world: World, found: Mapping[str, Any]) -> Truth:
     planned, delivered = {}, {}
     for step in deciding(found):
         from_s, to_s = judged_span(world, step["step"])
-        span = (min(from_s + OPENING_MS / 1_000, to_s), to_s)
+        span = (min(from_s + WINDOW_OPENING_MS / 1_000, to_s), to_s)
         for number in range(workers):
-            worker_id, wanted = f"worker-{number}", share(step["target"], number, workers)
+            worker_id, wanted = f"worker-{number}", worker_share(step["target"], number, workers)
             part = (worker_id, step["step"])
             planned[part] = wanted * (span[1] - span[0])
             delivered[part] = sum(
@@ -53,8 +53,8 @@ def deciding(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Baseline, best and failed step; fewer where there was none."""
     steps: Sequence[Mapping[str, Any]] = found.get("steps") or []
     start = steps[0]["target"] if steps else None
-    held = [step for step in steps if step["outcome"] == Outcome.STABLE]
-    failed = [step for step in steps if step["outcome"] not in (Outcome.STABLE, Outcome.CLIENT_LIMIT)]
+    held = [step for step in steps if step["outcome"] == StepOutcome.STABLE]
+    failed = [step for step in steps if step["outcome"] not in (StepOutcome.STABLE, StepOutcome.CLIENT_LIMIT)]
     chosen = [
         *[step for step in held if step["target"] == start][:1],
         *[step for step in held if step["target"] == found.get("max_concurrency")][-1:],

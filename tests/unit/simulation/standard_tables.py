@@ -24,6 +24,7 @@ class StandardTables:
         self.snapshots: Rows = []
         self.steps: Rows = []
         self.polls: Rows = []
+        self.executions: Rows = []
 
     @property
     def now_s(self) -> float:
@@ -146,6 +147,12 @@ class StandardTables:
 
     def _value_pools_pools(self, _: str) -> Rows:
         return []
+
+    def _query_executions_append(self, *row: Any) -> Commit:
+        return self._appends(self.executions, row)
+
+    def _query_executions_find(self, *key: Any) -> Rows:
+        return [(sum(row[:2] == key for row in self.executions),)]
 
     def _query_executions_tally(self, _: str) -> Rows:
         return []

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.queries import Query
-from loadgen.control.run_leases import TAKEOVER_MARGIN_S
+from loadgen.control.sql import NamedQuery
+from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S
 from loadgen.model.event import EventType
-from loadgen.model.run import PHASES, STEPS, Phase, RunStatus
+from loadgen.model.run import PHASES, RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
 from tests.unit.simulation.rules import Broken, Rule, Violation
 from tests.unit.simulation.standard_tables import ZERO, Commit, StandardTables
@@ -73,11 +73,11 @@ class Tables(StandardTables):
         self.counted = (0, 0, 0)
         self.updated_s = 0.0
 
-    def fetch(self, query: Query, binds: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    def fetch(self, query: NamedQuery, binds: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = getattr(self, f"_{query.name.replace('.', '_')}")(*binds)
         return rows
 
-    def begin(self, query: Query, binds: tuple[Any, ...]) -> Commit:
+    def begin(self, query: NamedQuery, binds: tuple[Any, ...]) -> Commit:
         """A change: what is called at its commit gives the number of rows, or raises Taken."""
         commit: Commit = getattr(self, f"_{query.name.replace('.', '_')}")(*binds)
         return commit
@@ -86,7 +86,7 @@ class Tables(StandardTables):
     def lease_over_s(self) -> float | None:
         return self.now_s - max(lease.expires_s for lease in self.leases) if self.leases else None
 
-    def begin_many(self, query: Query, rows: Sequence[Sequence[Any]]) -> Commit:
+    def begin_many(self, query: NamedQuery, rows: Sequence[Sequence[Any]]) -> Commit:
         """The same for an array-bound INSERT: all rows or none."""
         commits = [self.begin(query, tuple(row)) for row in rows]
         return lambda: sum(commit() for commit in commits)
@@ -254,7 +254,7 @@ class Tables(StandardTables):
         return commit
 
     def _go(self, to: RunStatus, to_phase: Phase, reason: str | None) -> None:
-        allowed = to in STEPS[self.status] or (to is self.status and not to.is_terminal)
+        allowed = to in RUN_TRANSITIONS[self.status] or (to is self.status and not to.is_terminal)
         if not allowed or PHASES.index(to_phase) < PHASES.index(self.phase):
             raise Violation(Rule.STEPS, f"{self.status}/{self.phase} became {to}/{to_phase}")
         if to is RunStatus.STOPPING and self.stopping_s is None:

@@ -15,8 +15,9 @@ from typing import Any
 from snowflake.connector.errors import OperationalError, ProgrammingError
 
 from loadgen.errors import ConnectFailed
-from loadgen.snowflake.profile import Profile
-from loadgen.snowflake.settings import Settings
+from loadgen.model.run import Phase
+from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.settings import ConnectionSettings
 from loadgen.worker.client import Client
 from tests.unit.simulation.scheduler import here
 
@@ -40,6 +41,11 @@ class Record:
     succeeded: Counter[Window] = field(default_factory=Counter)
     sent_s: dict[Window, tuple[float, float]] = field(default_factory=dict)  # the first statement, and the last
 
+    @property
+    def answered(self) -> int:
+        """Statements of the measurement."""
+        return sum(count for (phase, _), count in self.succeeded.items() if phase == Phase.MEASUREMENT.value)
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -60,6 +66,7 @@ class Warehouse:
         self.slots, self.rejects = slots, rejects
         self.running = 0
         self.line: deque[Connection] = deque()
+        self.unseen: list[tuple[float, float]] = []  # since when, until when no look at it works
 
     def enter(self, connection: Connection) -> bool:
         """Take a slot, after a wait perhaps. False: rejected, or the session was lost meanwhile."""
@@ -92,13 +99,19 @@ class Warehouse:
     )
 
     def connect(self, *_: Any, **__: Any) -> Warehouse:
+        self._answer()
         return self
 
     def cursor(self) -> Warehouse:
         return self
 
     def execute(self, _: str) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
         here().sleep(TAG_S)
+        if any(from_s <= here().now_s < to_s for from_s, to_s in self.unseen):
+            raise OperationalError("no answer", errno=250003)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         return [("WH", self.running, len(self.line), 1, 1, "X-Small")]
@@ -125,7 +138,7 @@ class Target:
         self.first_sent_s: float | None = None
         self.last_sent_s = 0.0
 
-    def connect(self, _: Profile, settings: Settings, **__: Any) -> Connection:
+    def connect(self, _: ConnectionProfile, settings: ConnectionSettings, **__: Any) -> Connection:
         """Stands where loadgen.snowflake.connect is called for load sessions."""
         scheduler, place = here(), _place()
         began_s = scheduler.now_s

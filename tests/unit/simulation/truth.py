@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from loadgen.metrics.client_effect import GAP_NS
-from loadgen.model.event import Start, decode
+from loadgen.metrics.client_resources import GAP_NS, PAUSE_NS
+from loadgen.model.event import Start, decode_command
 from loadgen.model.run import Phase, RunStatus
-from loadgen.model.split import share
+from loadgen.model.split import worker_share
 from loadgen.model.worker import WorkerStatus
-from loadgen.report.client_health import GAP_INVALID_PERCENT
+from loadgen.report.client_health import GAP_INVALID_PERCENT, PAUSED_INVALID_PERCENT
 from loadgen.report.delivered import RUN_MIN_PERCENT, WORKER_MIN_PERCENT
 from loadgen.report.verdict import SAMPLES_MIN
-from loadgen.scenario.scenario import LoadMode, Scenario
+from loadgen.scenario.model import LoadMode, QueryLogMode, Scenario
 from loadgen.units import NS_PER_S
-from loadgen.workload.pacing import Ramp, follow, initial_connections
+from loadgen.worker.spool import EXECUTION, contents
+from loadgen.workload.ramp import Ramp, follow, initial_connections
 from orchestrator.plan import PlannedWindow, RunPlan, plan_run, planned_arrivals
 from tests.unit.simulation.tables import STATUS, EventRow
 
@@ -108,7 +109,7 @@ def _truth(
 def plan_zero_s(events: Sequence[EventRow]) -> float | None:
     """When the plan began: START says how long after its row was inserted."""
     for row in events:
-        command, _ = decode(row.kind, row.data)
+        command, _ = decode_command(row.kind, row.data)
         if isinstance(command, Start):
             return row.created_s + (command.lead_ms or 0) / 1000
     return None
@@ -133,9 +134,9 @@ def _connected(
 ) -> tuple[float, float]:
     """Connection-seconds that the plan wants in a window, and those that were there."""
     workers = scenario.load.workers or 1
-    level = share(initial_connections(scenario.load), number, workers)
+    level = worker_share(initial_connections(scenario.load), number, workers)
     targets = sorted(plan.targets, key=lambda target: target.at_s)
-    steps = ((_ns(one.at_s), share(one.connections, number, workers), one.ramp_s) for one in targets)
+    steps = ((_ns(one.at_s), worker_share(one.connections, number, workers), one.ramp_s) for one in targets)
     lines = follow(Ramp(origin=level, target=level), steps)
     planned = delivered = 0.0
     for at_s, length_s, wanted in _staircase(lines, window.starts_s, window.starts_s + window.duration_s):
@@ -201,6 +202,9 @@ def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[s
             gap_s = paused_s(worker.pauses, span)
             if gap_s > (GAP_INVALID_PERCENT / 100 + BAND) * window.duration_s:
                 forbids.append(f"{worker.name} was paused for {gap_s:.2f} s")
+            every_s = paused_s(worker.pauses, span, shortest_ns=PAUSE_NS * 3 // 2)
+            if every_s > (PAUSED_INVALID_PERCENT / 100 + BAND) * window.duration_s:
+                forbids.append(f"{worker.name} was paused again and again, for {every_s:.2f} s")
             if worker.pauses and paused_s(worker.pauses, span, shortest_ns=0) > 0:
                 leaves_open.append(f"{worker.name} was paused")
     return forbids, leaves_open
@@ -211,3 +215,30 @@ def paused_s(
 ) -> float:
     gaps = [(since / NS_PER_S, until / NS_PER_S) for since, until in pauses if until - since >= shortest_ns]
     return overlap_s(gaps, span)
+
+
+# --- the query log ---------------------------------------------------------------------------------------------------
+
+_WORKER = 3  # the place of WORKER_ID in a row of QUERY_EXECUTIONS
+
+
+def untold_log(world: World, summary: Mapping[str, Any]) -> str | None:
+    """What is missing from the query log, and the result does not say so; None: nothing."""
+    is_replaced = len(world.workers) > (world.scenario.load.workers or 1)
+    if world.scenario.query_log.mode is QueryLogMode.NONE or is_replaced or not summary:
+        return None
+    for worker in world.workers:
+        beat = world.tables.beats.get(worker.worker_id)
+        if worker.code != 0 or beat is None or beat[STATUS] != WorkerStatus.COMPLETED:
+            continue  # nobody could tell
+        left = sum(contents(folder).get(EXECUTION, 0) for folder in world.spool.glob(f"*/{worker.worker_id}-*"))
+        stored = len({row[0] for row in world.tables.executions if row[_WORKER] == worker.worker_id})
+        answered = sum(
+            record.answered for place, record in world.target.records.items() if place[0] == worker.worker_id
+        )
+        if stored + left < answered:
+            return f"{worker.name}: {answered} were answered, {stored} are stored and {left} left"
+        told = (summary.get("unstored") or {}).get(worker.worker_id, {}).get(EXECUTION, 0)
+        if left != told:
+            return f"{worker.name}: {left} are left, and the result tells of {told}"
+    return None

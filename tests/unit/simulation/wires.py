@@ -7,8 +7,8 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any, Protocol
 
-from loadgen.control.queries import Query
 from loadgen.control.session import ControlFailed
+from loadgen.control.sql import NamedQuery
 from loadgen.model.outcome import ErrorCategory
 from loadgen.snowflake.failure import Failure
 from tests.unit.simulation.standard_tables import Commit
@@ -34,6 +34,8 @@ class Weather(Protocol):
 
     def fate(self, *, changes: bool) -> Fate: ...
 
+    def refuses(self, query: NamedQuery) -> bool: ...
+
     def latency_s(self) -> float: ...
 
     def silence_s(self) -> float:
@@ -51,7 +53,7 @@ class Wire:
     def __init__(self, tables: Tables, weather: Weather) -> None:
         self._tables, self._weather = tables, weather
 
-    def fetch(self, query: Query, *binds: Any) -> list[tuple[Any, ...]]:
+    def fetch(self, query: NamedQuery, *binds: Any) -> list[tuple[Any, ...]]:
         if self._weather.fate(changes=False) is not Fate.ANSWERED:
             self._no_answer(query)
         rest_s = self._arrive()
@@ -59,20 +61,20 @@ class Wire:
         self._weather.sleep(rest_s)
         return rows
 
-    def execute(self, query: Query, *binds: Any) -> int:
+    def execute(self, query: NamedQuery, *binds: Any) -> int:
         bound = tuple(map(_plain, binds))
         return self._change(query, lambda: self._tables.begin(query, bound))
 
-    def append(self, query: Query, rows: Sequence[Sequence[Any]]) -> int:
+    def append(self, query: NamedQuery, rows: Sequence[Sequence[Any]]) -> int:
         bound = [tuple(map(_plain, row)) for row in rows]
         return self._change(query, lambda: self._tables.begin_many(query, bound))
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _change(self, query: Query, begin: Callable[[], Commit]) -> int:
+    def _change(self, query: NamedQuery, begin: Callable[[], Commit]) -> int:
         weather = self._weather
-        fate = weather.fate(changes=True)
+        fate = Fate.AWAY if weather.refuses(query) else weather.fate(changes=True)
         if fate is Fate.LATE:
             weather.later(fate, lambda: self._begin(begin))
         elif fate is Fate.SLOW:
@@ -95,7 +97,7 @@ class Wire:
         self._weather.sleep(latency_s - rest_s)
         return rest_s
 
-    def _no_answer(self, query: Query) -> int:
+    def _no_answer(self, query: NamedQuery) -> int:
         self._weather.sleep(self._weather.silence_s())
         raise ControlFailed(f"no answer to {query.name}", NO_ANSWER)
 

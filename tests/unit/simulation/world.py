@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from loadgen.control.worker_heartbeats import WorkerIdentity
-from loadgen.metrics.live import read_live
+from loadgen.control.tables.worker_heartbeats import WorkerIdentity
+from loadgen.metrics.live_metrics import read_live
 from loadgen.model.event import EventType
 from loadgen.model.run import RunStatus
 from loadgen.model.worker import WorkerStatus
-from loadgen.scenario.scenario import ConnectionPolicy, OnWorkerLoss
-from loadgen.snowflake.lookup import EMBEDDED_ADDRESS
-from loadgen.worker import client, flush, load_sessions, measuring, pool, ready, worker
+from loadgen.scenario.model import ConnectionPolicy, OnWorkerLoss
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
+from loadgen.worker import client, client_pool, collector, flush, sessions, startup, worker
 from loadgen.worker.heartbeat import identity_of
-from loadgen.worker.upload import SPOOL_VARIABLE
-from orchestrator import crew, warehouse
-from orchestrator.crew import Health
-from orchestrator.recover import Recovered
+from loadgen.worker.spool import SPOOL_VARIABLE
+from orchestrator import warehouse, worker_health
+from orchestrator.recover import RecoveredRun
+from orchestrator.run_snapshot import RunSnapshot
 from orchestrator.spawn.spawner import WorkerOrder
-from orchestrator.tick import Tick
+from orchestrator.worker_health import WorkerHealth
 from tests.unit.simulation.faults import plan_faults
 from tests.unit.simulation.processes import (
     RECOVER_S,
@@ -43,12 +45,13 @@ from tests.unit.simulation.scheduler import Scheduler, here, simulated
 from tests.unit.simulation.search_truth import other_search_reasons, truth_of_search, wrong_answer
 from tests.unit.simulation.tables import STATUS, Tables
 from tests.unit.simulation.target import Target, Warehouse
-from tests.unit.simulation.truth import BAND, Truth, other_reasons, plan_zero_s, truth_of
+from tests.unit.simulation.truth import BAND, Truth, other_reasons, plan_zero_s, truth_of, untold_log
 from tests.unit.simulation.wires import Fate
 
 HELD_UP_S = 20.0  # a request may be under way for so long before it begins
 EXECUTES_S = 8.0  # and be executed for so long
 CHECK_S = 1.0
+ROOM = 10**6  # slots of a warehouse that is no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +91,8 @@ class World:
         self.scheduler = Scheduler()
         self.tables = Tables(lambda: self.scheduler.now_s, broken)
         self.run_id = "run"
-        self.environ = {EMBEDDED_ADDRESS: "127.0.0.1:1", SPOOL_VARIABLE: spool}
+        self.spool = Path(spool, uuid.uuid4().hex)  # of this world alone
+        self.environ = {EMBEDDED_ADDRESS: "127.0.0.1:1", SPOOL_VARIABLE: str(self.spool)}
         self.seen: Counter[str] = Counter()
         rng = self.rng
         self.is_search = kind is Kind.FIND_MAX
@@ -102,9 +106,10 @@ class World:
         service_s = rng.choice((0.15, 0.3, 0.6)) if calm_latency_s is None else 0.15
         login_s = rng.choice((0.05, 0.2, 0.5))
         limited = None
+        self.watched = Warehouse(ROOM, rejects=False)
         if self.is_search:
             service_s, login_s = 0.15, min(login_s, 0.2)
-            limited = Warehouse(rng.randint(3, 7), rejects=rng.random() < 0.4)
+            limited = self.watched = Warehouse(rng.randint(3, 7), rejects=rng.random() < 0.4)
         self.service_s = service_s
         self.disturbances: list[tuple[float, float]] = []
         self.target = Target(
@@ -115,6 +120,7 @@ class World:
         self.trouble = 0.0
         self.trouble_until_s = 0.0
         self.away_until_s = 0.0
+        self.log_refused_until_s = 0.0
         self.outages: list[tuple[float, float]] = []
         self.calm_s = 0.0  # nothing fails any more from then on
         self.workers: list[WorkerProcess] = []
@@ -143,12 +149,12 @@ class World:
         process.begin(self.rng.uniform(0.1, 1.0))
         return process
 
-    def seen_by(self, tick: Tick) -> None:
+    def seen_by(self, tick: RunSnapshot) -> None:
         """A leader has looked at its run: who is dead by silence was silent while it could have been heard."""
         now_s, timing = self.scheduler.now_s, self.scenario.timing
         for view in tick.crew:
             by_silence = view.end is None and view.status not in (WorkerStatus.DEAD, WorkerStatus.COMPLETED, None)
-            if view.health is Health.DEAD and by_silence and view.row is not None:
+            if view.health is WorkerHealth.DEAD and by_silence and view.row is not None:
                 beaten_s = now_s - view.row.age_ms / 1_000
                 away_s = sum(max(0.0, min(to_s, now_s) - max(from_s, beaten_s)) for from_s, to_s in self.outages)
                 if now_s - beaten_s - away_s < timing.dead_s - 2 * timing.tick_s:
@@ -180,7 +186,10 @@ class World:
             self.scheduler.run()
         if Violation.first is not None:
             raise Violation.first
-        return self._judged(self._history())
+        history = self._judged(self._history())
+        if untold := untold_log(self, history.summary):
+            raise Violation(Rule.LOG, untold)
+        return history
 
     def may_lead(self, process: OrchestratorProcess) -> bool:
         """Somebody is about to lead the run on; one at a time, unless it is contested."""
@@ -190,7 +199,7 @@ class World:
         self.note("takes over", process.name)
         return True
 
-    def recovered(self, run: Recovered) -> None:
+    def recovered(self, run: RecoveredRun) -> None:
         """Somebody has ended the run: no worker of it was alive, as far as others can see."""
         self.note("recovered", run.status)
         for worker_id, beat in self.tables.beats.items():
@@ -288,19 +297,19 @@ class World:
             for module, name, value in (
                 (client, "monotonic_ns", now_ns),
                 (client, "monotonic", lambda: now_ns() / 1e9),
-                (pool, "monotonic_ns", now_ns),
-                (pool, "ThreadPoolExecutor", Executor),
-                (load_sessions, "connect", self.target.connect),
-                *([] if self.target.warehouse is None else [(warehouse, "connect", self.target.warehouse.connect)]),
-                (ready, "gc", SimpleNamespace(collect=lambda: None, freeze=lambda: None)),
+                (client_pool, "monotonic_ns", now_ns),
+                (client_pool, "ThreadPoolExecutor", Executor),
+                (sessions, "connect", self.target.connect),
+                (warehouse, "connect", self.watched.connect),
+                (startup, "gc", SimpleNamespace(collect=lambda: None, freeze=lambda: None)),
                 (worker.Worker, "_died", died),  # a bug that ends one of its threads ends the simulation
-                (worker, "Gauges", SimulatedGauges),
+                (worker, "SelfMonitor", SimulatedGauges),
                 (worker, "HARVEST_S", 2.0),  # paces: half as many steps, and the same history otherwise
-                (measuring, "SECONDS_TOLD", 1),
+                (collector, "SECONDS_PER_HEARTBEAT", 1),
                 (client, "IDLE_S", 1.0),
                 (client, "EXHAUSTED_S", 0.1),
                 (flush, "LOOK_S", 2.0),
-                (crew, "read_live", lru_cache(64)(read_live)),  # every beat is looked at more than once
+                (worker_health, "read_live", lru_cache(64)(read_live)),  # every beat is looked at more than once
                 (worker, "identity_of", identity),
                 *breakage(self.broken),
             ):

@@ -1,0 +1,108 @@
+"""The model of a run's warehouse on the embedded server: set for the run, and checked at its end.
+
+A run measures by one model. The server keeps it over restarts; but it may come back with another data directory or
+other options, and anybody may delete a model. So the answer to the first request, in which the model has an id of its
+own, is compared with what is in force when the run has measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from loadgen.embedded.client import not_ours, request
+from loadgen.errors import Busy, EmbeddedServerError, LoadgenError
+from loadgen.log import printable
+from loadgen.snowflake.profile_lookup import EMBEDDED_PASSWORD_FILE
+
+if TYPE_CHECKING:
+    from loadgen.scenario.model import EmbeddedSettings
+
+PATH = "/__loadgen/warehouses"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InForce:
+    """What the server says of a warehouse."""
+
+    name: str
+    id: str | None  # None: nobody has asked for a model
+    slots: int
+    service_time: str | None
+
+    def __str__(self) -> str:
+        slots = self.slots or "as the warehouse's settings say"
+        return f"slots {slots}, service time {printable(self.service_time or 'none', 100)}"
+
+
+@contextmanager
+def warehouse_model(
+    address: str, warehouse: str | None, wanted: EmbeddedSettings, *, begun: bool = False
+) -> Iterator[Callable[[], str | None]]:
+    """Let the warehouse have the slots and the service time of a scenario until the block ends; None: the default one.
+
+    The block gets a function that says what has become of the model; None: it has been in force all the time. With
+    `begun` that is since a run began that this process leads on.
+
+    A scenario that asks for nothing gets what the server was started with, whatever a run that was killed has left.
+    Raises Busy when another process measures there by another model.
+    """
+    from loadgen.scenario.model import EmbeddedSettings
+
+    whose: dict[str, Any] = {"name": warehouse, "pid": os.getpid()}
+    model = {"slots": wanted.slots, "service_time": wanted.service_time} if wanted != EmbeddedSettings() else {}
+    before = _look(address, warehouse) if begun else None
+    first = _ask(address, "POST", PATH, whose | model)
+    try:
+        yield lambda: _changed(address, warehouse, before or first)
+    finally:
+        with suppress(LoadgenError):  # the server is gone: it forgets the model of a process that has ended
+            _ask(address, "DELETE", PATH, whose)
+
+
+def _changed(address: str, warehouse: str | None, first: InForce) -> str | None:
+    """Why it is not known that the model was in force all the time."""
+    try:
+        now = _look(address, warehouse)
+    except LoadgenError as error:
+        return f"the model of warehouse {printable(first.name, 100)} could not be checked: {error}"
+    if now == first and first.id is not None:
+        return None
+    return (
+        f"the model of warehouse {printable(first.name, 100)} was changed or lost while the run measured:"
+        f" {first} at the beginning, {now} at the end"
+    )
+
+
+def _look(address: str, warehouse: str | None) -> InForce:
+    return _ask(address, "GET", PATH if warehouse is None else f"{PATH}?name={quote(warehouse, safe='')}")
+
+
+def _ask(address: str, method: str, path: str, message: Mapping[str, Any] | None = None) -> InForce:
+    told = os.environ.get(EMBEDDED_PASSWORD_FILE)
+    status, body = request(address, method, path, Path(told) if told else None, message)
+    try:
+        answer = json.loads(body)
+        if status == 200:
+            return _read(answer)
+        why = printable(str(answer["error"]))
+    except (ValueError, TypeError, KeyError):
+        raise not_ours(address) from None
+    if status == 409:
+        remedy = "Wait for it; or give the scenario another target.warehouse, or the same options under embedded."
+        raise Busy(f"the embedded server serves by one model per warehouse: {why}", remedy=remedy)
+    raise EmbeddedServerError(f"the embedded server refused the options under embedded: {why}")
+
+
+def _read(answer: dict[str, Any]) -> InForce:
+    """Raises KeyError or TypeError when it is not what the server says."""
+    kinds: dict[str, Any] = {"name": str, "id": str | None, "slots": int, "service_time": str | None}
+    if not all(isinstance(answer[name], kind) for name, kind in kinds.items()):
+        raise TypeError("a field is of another type")
+    return InForce(**{name: answer[name] for name in kinds})

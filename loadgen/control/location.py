@@ -1,0 +1,65 @@
+"""Where the tables of the control plane are, and how every process of a run is told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from loadgen.model.run import CONTROL_WAREHOUSE
+from loadgen.snowflake.ident import Identifier, QualifiedName
+from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.profile_lookup import find_profile
+
+if TYPE_CHECKING:
+    from loadgen.scenario.model import Scenario
+
+_VARIABLES = {
+    "connection": "LOADGEN_CONTROL_CONNECTION",
+    "database": "LOADGEN_CONTROL_DATABASE",
+    "schema": "LOADGEN_CONTROL_SCHEMA",
+    "warehouse": "LOADGEN_CONTROL_WAREHOUSE",
+}
+_CONNECTION = "LOADGEN_CONNECTION"  # the target's; also the control plane's, unless that has its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlaneLocation:
+    """A connection's name, and a database, schema and warehouse there. Names are as a scenario writes them."""
+
+    connection: str | None = None  # None: the default connection
+    database: str = "LOADGEN"
+    schema: str = "CONTROL"
+    warehouse: str = CONTROL_WAREHOUSE
+
+    @classmethod
+    def of_scenario(cls, scenario: Scenario) -> Self:
+        control = scenario.control
+        return cls(
+            connection=control.connection or scenario.connection,
+            database=control.database,
+            schema=control.schema,
+            warehouse=control.warehouse,
+        )
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self:
+        given = {name: environ[variable] for name, variable in _VARIABLES.items() if environ.get(variable)}
+        if "connection" not in given and environ.get(_CONNECTION):
+            given["connection"] = environ[_CONNECTION]
+        return cls(**given)
+
+    def to_environment(self) -> dict[str, str]:
+        """What a worker's environment must hold. The default connection has no name, and no variable."""
+        values = {variable: getattr(self, name) for name, variable in _VARIABLES.items()}
+        return {variable: value for variable, value in values.items() if value is not None}
+
+    @property
+    def schema_name(self) -> QualifiedName:
+        return QualifiedName((Identifier.parse(self.database), Identifier.parse(self.schema)))
+
+    def profile(self, environ: Mapping[str, str] = os.environ) -> ConnectionProfile:
+        """The connection, with this database, schema and warehouse."""
+        overrides = {"database": self.database, "schema": self.schema, "warehouse": self.warehouse}
+        return find_profile(self.connection, environ=environ, overrides=overrides)

@@ -1,0 +1,103 @@
+"""Rows as records, checked: the account may hold rows that another program wrote.
+
+Each field is read by its type. One row that cannot be read is an error by itself; in a list it is left out and told.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from enum import StrEnum
+from functools import cache
+from typing import Any, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from loadgen.errors import LoadgenError
+from loadgen.log import printable
+
+_SHOWN = 60  # characters of a value
+
+Record = TypeVar("Record")
+
+
+class RowUnreadable(LoadgenError):
+    """A row has a value that loadgen never writes."""
+
+    exit_code = 4
+    remedy = "Correct the row or delete it: loadgen did not write it."
+
+    def __init__(self, table: str, key: object, why: str) -> None:
+        super().__init__(f"row {_shown(key)} of {table} is unreadable: {why}")
+        self.key, self.why = key, why
+
+
+class ParsedRows(tuple[Record, ...]):
+    """The rows that could be read; `unreadable` are the others."""
+
+    unreadable: tuple[RowUnreadable, ...]
+
+    def __new__(cls, rows: Iterable[Record], unreadable: Iterable[RowUnreadable] = ()) -> Self:
+        made = super().__new__(cls, rows)
+        made.unreadable = tuple(unreadable)
+        return made
+
+
+def read_rows(found: Iterable[tuple[Any, ...]], parse: Callable[[tuple[Any, ...]], Record]) -> ParsedRows[Record]:
+    """Each row by itself: one that is unreadable keeps no other from being read."""
+    rows: list[Record] = []
+    unreadable: list[RowUnreadable] = []
+    for row in found:
+        try:
+            rows.append(parse(row))
+        except RowUnreadable as error:
+            unreadable.append(error)
+    return ParsedRows(rows, unreadable)
+
+
+def parse_row(table: str, kind: type[Record], row: tuple[Any, ...], *, key: object = None, **more: Any) -> Record:
+    """A frozen dataclass whose fields are the columns, in order; `more` are fields that are no columns."""
+    hints, fields = _hints(kind), dict(more)  # type: ignore[arg-type]  # every class is hashable
+    names = [name for name in hints if name not in more]
+    for name, value in zip(names, row, strict=True):
+        try:
+            fields[name] = _read(hints[name], value)
+        except (ValueError, TypeError, ArithmeticError, RecursionError):
+            raise RowUnreadable(table, row[0] if key is None else key, f"{name} is {_shown(value)}") from None
+    return kind(**fields)
+
+
+def text_list(written: object) -> tuple[str, ...]:
+    """A JSON list of texts."""
+    try:
+        found = json.loads(written) if isinstance(written, str) else None
+    except RecursionError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+        raise ValueError("not a JSON list of texts")
+    return tuple(found)
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _read(hint: Any, value: Any) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        return None if value is None else _read(get_args(hint)[0], value)
+    if get_origin(hint) is tuple:
+        return text_list(value)
+    if hint in (int, float):
+        if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+            raise TypeError("not a number")
+        return hint(value)
+    if issubclass(hint, StrEnum):
+        return hint(value)
+    if not isinstance(value, hint):
+        raise TypeError(f"not {hint.__name__}")
+    return value
+
+
+def _shown(value: object) -> str:
+    return printable(repr(value) if isinstance(value, (str, type(None))) else str(value), _SHOWN)

@@ -1,0 +1,48 @@
+"""FIND_MAX_STEP_HISTORY: the steps of a search for the maximum, as they were judged."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, replace
+from datetime import datetime
+
+from loadgen.control.batch import append_row
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.sanitize import clip_text
+from loadgen.control.session import ControlSession
+from loadgen.control.sql import load_queries
+
+REASON_MAX = 2_000  # characters
+
+_Q = load_queries("find_max_step_history")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One judged step. Columns as in the table, in its order."""
+
+    run_id: str
+    step_number: int
+    target_connections: int
+    window_start_time: datetime | None
+    window_end_time: datetime | None
+    succeeded: int
+    failed: int
+    qps: float | None
+    p50_latency_ms: float | None
+    p95_latency_ms: float | None
+    p99_latency_ms: float | None
+    error_rate: float | None
+    queue_seen: bool
+    outcome: str
+    reason: str
+
+
+def append(session: ControlSession, patience: RetryPolicy, step: StepRecord) -> None:
+    """Append a step once: a successor may judge the last step of a dead leader again."""
+    row = astuple(replace(step, reason=clip_text(step.reason, REASON_MAX)))
+    append_row(session, patience, _Q, row, step.run_id, step.step_number)
+
+
+def read(session: ControlSession, run_id: str) -> tuple[StepRecord, ...]:
+    names = StepRecord.__slots__
+    return tuple(StepRecord(**dict(zip(names, row, strict=True))) for row in session.fetch(_Q["read"], run_id))

@@ -1,0 +1,217 @@
+"""POOL_WORKERS: the registry of runners. Each has a row of its own, found alive by its beats.
+
+A runner's id is unique to its process. So one that was taken for dead, and beats again, comes back to its own row; what
+it held then is its own only if the lease has not passed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from loadgen.control.process_identity import MARK_LENGTH, has_ended, process_mark
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.rows import ParsedRows, parse_row, read_rows, text_list
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.sql import load_queries
+from loadgen.control.tables.run_queue import labels_json
+from loadgen.errors import UsageError
+from loadgen.log import printable
+from loadgen.model.pool_worker import PoolWorkerStatus
+
+BEAT_S = 10.0
+PAGE_MAX = 100
+_HOST_MAX = 60  # characters
+_TOKEN_BYTES = 4
+_TOKEN_LENGTH = MARK_LENGTH + 2 * _TOKEN_BYTES
+_SHOW_IDS = "`loadgen workers list` shows the ids."
+
+_TOKEN = "after:"  # a page token that somebody made up is not taken for one
+
+_Q = load_queries("pool_workers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolWorkerIdentity:
+    """Which process it is, and what it offers."""
+
+    worker_id: str
+    hostname: str
+    pid: int
+    version: str
+    task_queue: str  # where the queue is
+    labels: tuple[str, ...]  # key=value, as its user gave them
+    capabilities: tuple[str, ...]  # key=value: labels, and what it knows of itself
+    capacity: int = 1  # runs at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryReply:
+    """What the registry says to a registration or a beat."""
+
+    beat_s: float  # when to beat again
+    should_drain: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolWorker:
+    """A row. OFFLINE also when it was not heard for a while. Times are naive UTC."""
+
+    identity: PoolWorkerIdentity
+    status: PoolWorkerStatus
+    current_run: str | None  # the queued run it does
+    completed: int
+    failed: int
+    registered_at: datetime
+    last_beat_at: datetime
+    deregistered_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolWorkerPage:
+    workers: ParsedRows[PoolWorker]
+    next_token: str | None  # for the page after this; None: there is none
+    total: int  # on all pages
+
+
+def new_worker_id() -> str:
+    """A name that no other runner has, on any host and at any time."""
+    host = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower()).strip("-")[:_HOST_MAX]
+    return f"{host or 'host'}-{os.getpid()}-{process_mark(os.getpid())}{secrets.token_hex(_TOKEN_BYTES)}"
+
+
+def is_gone(worker_id: str) -> bool:
+    """Has this runner's process run on this machine, and ended? False also where nobody can know."""
+    name, _, token = worker_id.rpartition("-")
+    pid = name.rpartition("-")[2]
+    return pid.isdecimal() and len(token) == _TOKEN_LENGTH and has_ended(int(pid), token[:MARK_LENGTH])
+
+
+def register(
+    session: ControlSession, patience: RetryPolicy, me: PoolWorkerIdentity, *, draining: bool, lease_s: float
+) -> RegistryReply:
+    """Be known, for the first time or again. Who had our host and process id before is gone."""
+    status = PoolWorkerStatus.DRAINING if draining else PoolWorkerStatus.ONLINE
+
+    def write() -> None:
+        session.execute(_Q["retire"], me.hostname, me.pid, me.worker_id)
+        try:
+            session.execute(
+                _Q["register"],
+                *(me.worker_id, me.hostname, me.pid, me.version, me.task_queue),
+                *(labels_json(me.labels), labels_json(me.capabilities), me.capacity, status),
+            )
+        except ControlFailed as error:
+            if not error.failure.duplicate_key:
+                raise
+            session.execute(_Q["come_back"], status, me.worker_id)
+
+    patience.call(write)
+    return RegistryReply(beat_s=beat_s(lease_s), should_drain=draining)
+
+
+def beat(
+    session: ControlSession, worker_id: str, *, current_run: str | None, completed: int, failed: int, lease_s: float
+) -> RegistryReply | None:
+    """One beat, one attempt. None: it is not known any more, and must register again."""
+    if session.execute(_Q["beat"], current_run, completed, failed, worker_id) == 0:
+        return None
+    rows = session.fetch(_Q["status"], worker_id)
+    return RegistryReply(beat_s=beat_s(lease_s), should_drain=bool(rows) and rows[0][0] == PoolWorkerStatus.DRAINING)
+
+
+def beat_s(lease_s: float) -> float:
+    """Often enough that a lease survives some beats that fail."""
+    return min(BEAT_S, lease_s / 4)
+
+
+def drain(session: ControlSession, patience: RetryPolicy, worker_id: str) -> bool:
+    """It takes nothing new from now on, and hears of it with its next beat. False: it was not ONLINE."""
+    return patience.call(lambda: session.execute(_Q["drain"], worker_id)) == 1
+
+
+def offline(session: ControlSession, patience: RetryPolicy, worker_id: str) -> bool:
+    """It is gone. False: that was known."""
+    return patience.call(lambda: session.execute(_Q["offline"], worker_id)) == 1
+
+
+def silent_offline(session: ControlSession, patience: RetryPolicy) -> int:
+    """Write down which runners have not been heard for too long. How many more these are."""
+    return patience.call(lambda: session.execute(_Q["silent_offline"]))
+
+
+def prune(session: ControlSession, patience: RetryPolicy) -> int:
+    """Forget runners that have been gone for a week."""
+    return patience.call(lambda: session.execute(_Q["prune"]))
+
+
+def page(
+    session: ControlSession,
+    patience: RetryPolicy,
+    size: int,
+    *,
+    token: str | None = None,
+    status: PoolWorkerStatus | None = None,
+    labels: tuple[str, ...] = (),
+) -> PoolWorkerPage:
+    """Some runners in the order of their ids, after those of the page that gave `token`."""
+    words, after = labels_json(labels), _after(token)
+    rows = patience.call(lambda: session.fetch(_Q["page"], after, status, words, size + 1))
+    total = patience.call(lambda: session.fetch(_Q["count"], status, words))[0][0]
+    next_token = f"{_TOKEN}{rows[size - 1][0]}" if len(rows) > size else None
+    return PoolWorkerPage(workers=read_rows(rows[:size], _worker), next_token=next_token, total=int(total))
+
+
+def _after(token: str | None) -> str:
+    """The id that a token stands for: its runner may be forgotten by now."""
+    if token is None:
+        return ""
+    if not token.startswith(_TOKEN):
+        raise UsageError(
+            f"{printable(token, 80)!r} is no page token",
+            remedy="Use the one that the page before gave, as it is; without one the first page is shown.",
+        )
+    return token.removeprefix(_TOKEN)
+
+
+def find(session: ControlSession, patience: RetryPolicy, name: str) -> PoolWorker:
+    """The runner whose id is `name`, or alone begins with it."""
+    found = patience.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"], name, 3)])
+    shown = printable(name, 80)
+    if not found:
+        raise UsageError(f"there is no runner {shown!r}", remedy=_SHOW_IDS)
+    if found[0] != name and len(found) > 1:
+        raise UsageError(
+            f"{shown!r} is the beginning of several runners: {', '.join(found)}", remedy="Write more of the id."
+        )
+    rows = patience.call(lambda: session.fetch(_Q["read"], found[0]))
+    if not rows:
+        raise UsageError(f"there is no runner {shown!r} any more", remedy=_SHOW_IDS)
+    return _worker(rows[0])
+
+
+def offers(session: ControlSession) -> tuple[tuple[str, ...], ...]:
+    """What each runner offers that may take a run now."""
+    found = []
+    for (written,) in session.fetch(_Q["offers"]):
+        with suppress(ValueError):  # of an unreadable row
+            found.append(text_list(written))
+    return tuple(found)
+
+
+def totals(session: ControlSession, patience: RetryPolicy) -> tuple[int, int]:
+    """Attempts that gave a result, and that failed, of all runners that are not forgotten."""
+    completed, failed = patience.call(lambda: session.fetch(_Q["totals"]))[0]
+    return int(completed), int(failed)
+
+
+def _worker(row: tuple[Any, ...]) -> PoolWorker:
+    columns = len(PoolWorkerIdentity.__slots__)
+    identity = parse_row("POOL_WORKERS", PoolWorkerIdentity, row[:columns])
+    return parse_row("POOL_WORKERS", PoolWorker, row[columns:], key=row[0], identity=identity)

@@ -1,0 +1,199 @@
+"""QUERY_EXECUTIONS: executed statements one by one, as far as the query log kept them; uploaded after the drain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from loadgen.control.batch import append_rows, in_batches
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.sanitize import clip_text
+from loadgen.control.session import ControlSession
+from loadgen.control.sql import load_queries
+from loadgen.model.enrichment import RowEnrichment
+
+ERROR_MAX = 2_000  # characters
+DECISIONS_MAX = 5_000  # of one statement; about half a megabyte
+SERVER_TIME_KINDS = (
+    "total",
+    "compile",
+    "execution",
+    "queued_overload",
+    "queued_provisioning",
+    "blocked",
+)  # of the ledger
+
+_Q = load_queries("query_executions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One executed statement. Columns as in the table, in its order."""
+
+    execution_id: str
+    run_id: str
+    test_id: str
+    worker_id: str
+    query_id: str | None
+    statement_name: str
+    query_kind: str
+    phase: str
+    step_id: int | None
+    start_time: datetime  # naive UTC
+    due_lag_ms: float
+    duration_ms: float
+    rows_affected: int | None
+    success: bool
+    error_category: str | None
+    error_code: int | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingExecution:
+    """A logged statement that the history may still show."""
+
+    execution_id: str
+    query_id: str
+    statement_name: str
+    start_time: datetime  # naive UTC, by the worker's clock
+    duration_ms: float
+    status: RowEnrichment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTimes:
+    """What the server says of one statement. Columns as in the table, in its order."""
+
+    total_ms: float | None
+    compile_ms: float | None = None
+    execution_ms: float | None = None
+    queued_overload_ms: float | None = None
+    queued_provisioning_ms: float | None = None
+    blocked_ms: float | None = None
+    bytes_scanned: int | None = None
+    cluster: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrichmentUpdate:
+    """What becomes of one logged statement."""
+
+    execution_id: str
+    status: RowEnrichment
+    times: ServerTimes = ServerTimes(total_ms=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrichmentCount:
+    """How many rows of a statement have a status; without an id of their own they cannot be joined."""
+
+    statement_name: str
+    identified: bool
+    status: RowEnrichment
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTimeStats:
+    """One kind of time over all statements of the ledger."""
+
+    mean_ms: float
+    p50_ms: float
+    p95_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTimeBreakdown:
+    """Where `samples` measured statements spent their time on the server, and what the client added (the median)."""
+
+    samples: int
+    overhead_ms: float
+    parts: dict[str, ServerTimeStats]  # those of PARTS that the server gave
+
+
+def append(session: ControlSession, patience: RetryPolicy, executions: Sequence[Execution]) -> None:
+    """Append, PENDING. The same may be given again after a failure: what is there is not appended again."""
+    for batch in in_batches([_row(execution) for execution in executions]):
+        if not _is_there(session, patience, batch[0][:2]):
+            append_rows(session, patience, _Q, batch, *batch[0][:2])
+
+
+def count(session: ControlSession, run_id: str, worker_id: str) -> int:
+    return int(session.fetch(_Q["count"], run_id, worker_id)[0][0])
+
+
+def read(session: ControlSession, run_id: str, limit: int) -> tuple[tuple[Execution, str], ...]:
+    """The first statements of a run in order of their start, each with its ENRICHMENT_STATUS."""
+    names = Execution.__slots__
+    return tuple(
+        (Execution(**dict(zip(names, row[:-1], strict=True))), row[-1])
+        for row in session.fetch(_Q["read"], run_id, limit)
+    )
+
+
+def undecided(
+    session: ControlSession, run_id: str, after: tuple[datetime, str], limit: int, *, skipped_too: bool
+) -> tuple[PendingExecution, ...]:
+    """The next statements that may still be found, in order of (start, id), after that one."""
+    start, execution_id = after
+    rows = session.fetch(_Q["undecided"], run_id, int(skipped_too), start, start, execution_id, limit)
+    return tuple(
+        PendingExecution(**dict(zip(PendingExecution.__slots__, (*row[:-1], RowEnrichment(row[-1])), strict=True)))
+        for row in rows
+    )
+
+
+def enrich(session: ControlSession, patience: RetryPolicy, run_id: str, decisions: Sequence[EnrichmentUpdate]) -> None:
+    """Write decisions down. Harmless to repeat, and by several at once: what is ENRICHED stays."""
+    for first in range(0, len(decisions), DECISIONS_MAX):
+        batch = [
+            (one.execution_id, one.status.value, *astuple(one.times))
+            for one in decisions[first : first + DECISIONS_MAX]
+        ]
+        written = json.dumps(batch, separators=(",", ":"), allow_nan=False)
+        patience.call(partial(session.execute, _Q["enrich"], written, run_id))
+
+
+def skip(session: ControlSession, patience: RetryPolicy, run_id: str, statement_names: Sequence[str]) -> None:
+    """What is PENDING and has no query id of its own, or is one of these statements, is SKIPPED from now on."""
+    patience.call(lambda: session.execute(_Q["skip_unidentified"], run_id))
+    for name in statement_names:
+        patience.call(partial(session.execute, _Q["skip_statement"], run_id, name))
+
+
+def tally(session: ControlSession, run_id: str) -> tuple[EnrichmentCount, ...]:
+    """How far a run's enrichment has come."""
+    return tuple(
+        EnrichmentCount(
+            statement_name=name, identified=bool(identified), status=RowEnrichment(status), count=int(count)
+        )
+        for name, identified, status, count in session.fetch(_Q["tally"], run_id)
+    )
+
+
+def ledger(session: ControlSession, run_id: str) -> ServerTimeBreakdown | None:
+    """None: no measured statement is enriched."""
+    samples, overhead_ms, *values = session.fetch(_Q["ledger"], run_id)[0]
+    if not samples:
+        return None
+    triples = zip(SERVER_TIME_KINDS, values[::3], values[1::3], values[2::3], strict=True)
+    parts = {
+        name: ServerTimeStats(mean_ms=float(mean), p50_ms=float(p50), p95_ms=float(p95))
+        for name, mean, p50, p95 in triples
+        if mean is not None
+    }
+    return ServerTimeBreakdown(samples=int(samples), overhead_ms=float(overhead_ms), parts=parts)
+
+
+def _row(execution: Execution) -> tuple[Any, ...]:
+    error = execution.error
+    return astuple(replace(execution, error=None if error is None else clip_text(error, ERROR_MAX)))
+
+
+def _is_there(session: ControlSession, patience: RetryPolicy, key: Sequence[str]) -> bool:
+    return bool(patience.call(lambda: session.fetch(_Q["find"], *key)[0][0]))

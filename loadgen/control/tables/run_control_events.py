@@ -1,0 +1,185 @@
+"""RUN_CONTROL_EVENTS: commands to workers, numbered without gaps, read in order.
+
+Number and row come into being in one statement, so no reader can see 5 while 4 is still to come. An event has an id of
+its own: sending it again after a lost answer does nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.sanitize import clean_json
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.sql import load_queries
+from loadgen.control.tables.run_leases import Lease
+from loadgen.control.tables.run_status import Fenced
+from loadgen.model.event import (
+    ALL_WORKERS,
+    Command,
+    KnownCommand,
+    Recipient,
+    SetPhase,
+    SetRunTarget,
+    SetWorkerTarget,
+    Start,
+    decode_command,
+    encode_command,
+)
+
+BATCH = 100  # rows per poll; written in the SQL too, where a bind would cost the fast path
+_COLLISIONS_MAX = 500
+_PAUSE_MAX_S = 0.05
+
+_Q = load_queries("run_control_events")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """A command with the id that makes it the same one when it is sent again."""
+
+    command: KnownCommand
+    address: Recipient = ALL_WORKERS
+    event_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmittedEvent:
+    """An event that is in the table."""
+
+    sequence_id: int
+    created_at: datetime  # naive UTC
+    age_ms: int  # when it was looked up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    sequence_id: int
+    event_id: str
+    epoch: int
+    command: Command
+    address: Recipient
+    age_ms: int
+    due_in_ms: int | None  # until it takes effect, by the server's clock; None: at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastEvent:
+    """An event of a run that is over."""
+
+    command: Command
+    address: Recipient
+    created_at: datetime  # naive UTC
+
+    @property
+    def moment(self) -> datetime:
+        """When it took effect."""
+        return effective_time(self.command, self.created_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncedCommand:
+    """A window or a target that was announced, by an event of its own or in the plan of START."""
+
+    at: datetime  # naive UTC
+    command: SetPhase | SetWorkerTarget | SetRunTarget
+    address: Recipient
+
+
+def emit(session: ControlSession, patience: RetryPolicy, term: Lease, new: NewEvent) -> EmittedEvent:
+    """Append an event. Fenced when the term is over."""
+    kind, data = encode_command(new.command, new.address)
+    content = clean_json(data)
+
+    def write() -> EmittedEvent:
+        for _ in range(_COLLISIONS_MAX):
+            try:
+                binds = (term.key, new.event_id, kind, content, term.key, term.epoch, term.owner)
+                if session.execute(_Q["emit"], *binds) == 0:
+                    raise Fenced(f"term {term.epoch} over run {term.key} has ended")
+            except ControlFailed as error:
+                if not error.failure.duplicate_key:
+                    raise
+            if (found := look()) is not None:
+                return found
+            patience.clock.wait(patience.stop, random.uniform(0, _PAUSE_MAX_S))  # another writer was faster
+        raise Fenced(f"run {term.key} has so many writers that this one never got a number")
+
+    def look() -> EmittedEvent | None:
+        for number, created_at, age_ms in session.fetch(_Q["find"], new.event_id):
+            return EmittedEvent(sequence_id=int(number), created_at=created_at, age_ms=int(age_ms))
+        return None
+
+    return patience.settle(write, look)
+
+
+def poll(session: ControlSession, run_id: str, after: int) -> list[Event]:
+    """The next events after a number, at most BATCH of them, in order."""
+    return [
+        _event(int(number), event_id, int(epoch), kind, data, int(age_ms), due_in_ms)
+        for number, event_id, epoch, kind, data, age_ms, due_in_ms in session.fetch(_Q["poll"], run_id, after)
+    ]
+
+
+def catch_up(session: ControlSession, run_id: str, after: int) -> Iterator[Event]:
+    """All events after a number, batch by batch."""
+    while True:
+        batch = poll(session, run_id, after)
+        yield from batch
+        if len(batch) < BATCH:
+            return
+        after = batch[-1].sequence_id
+
+
+def history(session: ControlSession, run_id: str) -> tuple[PastEvent, ...]:
+    """All events of a run, in order."""
+    found = []
+    for kind, data, created_at in session.fetch(_Q["history"], run_id):
+        command, address = decode_command(kind, data)
+        found.append(PastEvent(command=command, address=address, created_at=created_at))
+    return tuple(found)
+
+
+def announced(said: Sequence[PastEvent]) -> Iterator[AnnouncedCommand]:
+    """Every window and target of a run that has a moment, in the order in which they were said."""
+    for event in said:
+        command = event.command
+        if isinstance(command, Start):
+            for part in command.plan:
+                at = event.moment + timedelta(milliseconds=part.at_ms)
+                yield AnnouncedCommand(at=at, command=part.command, address=event.address)
+        elif isinstance(command, (SetPhase, SetWorkerTarget, SetRunTarget)):
+            yield AnnouncedCommand(at=event.moment, command=command, address=event.address)
+
+
+def effective_time(command: Command, created_at: datetime) -> datetime:
+    """When a command takes effect that the server inserted at that time."""
+    if isinstance(command, (SetPhase, SetWorkerTarget, SetRunTarget)) and command.effective_at is not None:
+        with suppress(ValueError):  # what cannot be read is at once, as the poll has it
+            return datetime.fromisoformat(command.effective_at).replace(tzinfo=None)
+    return created_at + timedelta(milliseconds=_lead_ms(command) or 0)
+
+
+def _event(number: int, event_id: str, epoch: int, kind: str, data: str, age_ms: int, due_in_ms: int | None) -> Event:
+    command, address = decode_command(kind, data)
+    lead_ms = _lead_ms(command)
+    if due_in_ms is None and lead_ms is not None:
+        due_in_ms = lead_ms - age_ms
+    return Event(
+        sequence_id=number,
+        event_id=event_id,
+        epoch=epoch,
+        command=command,
+        address=address,
+        age_ms=age_ms,
+        due_in_ms=None if due_in_ms is None else int(due_in_ms),
+    )
+
+
+def _lead_ms(command: Command) -> int | None:
+    return command.lead_ms if isinstance(command, (Start, SetRunTarget)) else None

@@ -1,0 +1,370 @@
+"""RUN_STATUS: what a run is, where it stands, and what its leader has made known of it.
+
+The leader's writes carry his term and are refused by SQL when it is over. Everybody reads; a user may ask for the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.rows import ParsedRows, parse_row, read_rows
+from loadgen.control.sanitize import clip_text
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.sql import load_queries
+from loadgen.control.tables.run_leases import Lease
+from loadgen.control.tables.run_leases import read as read_holder
+from loadgen.errors import LoadgenError, UsageError
+from loadgen.model.run import Phase, RunStatus, check_transition
+
+REASON_MAX = 2_000  # characters
+EVERY_WORKER = "*"  # key of WORKER_TARGETS: a target for all workers together
+RAMP_MAX_S = 1e6
+
+_Q = load_queries("run_status")
+
+
+class Fenced(LoadgenError):
+    """The term is over: another leader may be in charge, and nothing was written."""
+
+    exit_code = 4
+    remedy = "See who leads the run with `loadgen runs show`."
+
+
+class RunExists(LoadgenError):
+    """There is a run with this id already."""
+
+    exit_code = 2
+    remedy = "Choose another run id."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    run_id: str
+    template_id: str
+    test_name: str
+    scenario_config: str  # of loadgen.scenario.frozen
+    workers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A row. Times are naive UTC."""
+
+    run_id: str
+    template_id: str
+    test_name: str
+    status: RunStatus
+    phase: Phase
+    start_time: datetime | None
+    warmup_start_time: datetime | None
+    warmup_end_time: datetime | None
+    end_time: datetime | None
+    workers_expected: int
+    workers_registered: int
+    workers_active: int
+    workers_completed: int
+    total_ops: int
+    error_count: int
+    current_qps: float
+    find_max_state: str | None
+    worker_targets: str | None
+    next_sequence_id: int
+    lease_epoch: int
+    reason: str | None
+    verdict: str | None
+    enrichment_status: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionTarget:
+    """What one worker, or under "*" all of them together, should keep busy, as the event with `sequence_id` said it;
+    None: it is not known which."""
+
+    target_connections: int
+    sequence_id: int | None
+    step_id: int | None = None
+    ramp_s: float = 0.0
+    effective_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPoll:
+    """What a worker sees every second."""
+
+    status: RunStatus
+    phase: Phase
+    next_sequence_id: int
+    lease_epoch: int
+    targets: Mapping[str, ConnectionTarget]
+    server_time: datetime  # naive UTC
+    lease_over_ms: int | None  # since when nobody has been in charge; negative: somebody is; None: nobody ever was
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRollup:
+    """What the leader knows of the run: always written whole."""
+
+    workers_registered: int = 0
+    workers_active: int = 0
+    workers_completed: int = 0
+    total_ops: int = 0
+    error_count: int = 0
+    current_qps: float = 0.0
+    find_max_state: str | None = None
+    targets: Mapping[str, ConnectionTarget]
+    next_sequence_id: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfinishedRun:
+    """A run without an end. None: never."""
+
+    run_id: str
+    status: RunStatus
+    lease_over_ms: int | None
+    beat_age_ms: int | None
+    update_age_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigures:
+    """The headline of a run's result. None: not known, or too few samples."""
+
+    operations: int  # succeeded and failed
+    errors: int
+    qps: float | None
+    p95_ms: float | None
+    p95_at_least: bool = False  # statements were cut off: it is this or more
+
+
+def create(session: ControlSession, patience: RetryPolicy, run: NewRun) -> None:
+    """A new run, PREPARED. RunExists when the id is taken."""
+
+    def write() -> bool:
+        binds = (run.run_id, run.run_id, run.template_id, run.test_name, run.scenario_config, run.workers)
+        return session.execute(_Q["create"], *binds) == 1
+
+    def look() -> bool | None:
+        rows = session.fetch(_Q["created"], run.run_id, run.template_id, run.scenario_config)
+        return True if rows[0][0] else None
+
+    try:
+        patience.settle(write, look)
+    except ControlFailed as error:
+        if error.failure.duplicate_key:
+            raise RunExists(f"there is a run {run.run_id} already") from error
+        raise
+
+
+def read(session: ControlSession, run_id: str) -> Run | None:
+    rows = session.fetch(_Q["read"], run_id)
+    return _run(rows[0]) if rows else None
+
+
+def newest(session: ControlSession, limit: int) -> ParsedRows[Run]:
+    """The latest runs, newest first."""
+    return read_rows(session.fetch(_Q["newest"], limit), _run)
+
+
+def listed(
+    session: ControlSession,
+    limit: int,
+    *,
+    status: RunStatus | None = None,
+    scenario: str | None = None,
+    within_s: float | None = None,
+) -> ParsedRows[tuple[Run, RunFigures | None]]:
+    """The latest runs, newest first, with the figures of their results; only those with a status, of a scenario, or
+    made within some time, when given."""
+    wanted = (None if status is None else status.value, scenario, None if within_s is None else round(within_s))
+    return read_rows(session.fetch(_Q["listed"], *wanted, limit), lambda row: (_run(row[:-5]), _figures(*row[-5:])))
+
+
+def scenarios(session: ControlSession, limit: int) -> tuple[str, ...]:
+    """Names of the scenarios that have runs, in order."""
+    return tuple(str(row[0]) for row in session.fetch(_Q["scenarios"], limit))
+
+
+def beginning_with(session: ControlSession, beginning: str, limit: int) -> tuple[str, ...]:
+    """Ids of runs, the shortest of those that begin so first."""
+    return tuple(str(row[0]) for row in session.fetch(_Q["beginning_with"], beginning, limit))
+
+
+def read_config(session: ControlSession, run_id: str) -> str | None:
+    rows = session.fetch(_Q["config"], run_id)
+    return str(rows[0][0]) if rows else None
+
+
+def poll(session: ControlSession, run_id: str) -> RunPoll | None:
+    """The state of a run; None when there is no such run."""
+    rows = session.fetch(_Q["poll"], run_id, run_id)
+    if not rows:
+        return None
+    status, phase, next_sequence_id, lease_epoch, targets, moment, lease_over_ms = rows[0]
+    return RunPoll(
+        status=RunStatus(status),
+        phase=Phase(phase),
+        next_sequence_id=int(next_sequence_id),
+        lease_epoch=int(lease_epoch),
+        targets=read_targets(targets),
+        server_time=moment,
+        lease_over_ms=None if lease_over_ms is None else int(lease_over_ms),
+    )
+
+
+def server_time(session: ControlSession) -> datetime:
+    """The server's clock, naive UTC: what leases, beats and `effective_at` are compared with."""
+    moment: datetime = session.fetch(_Q["server_time"])[0][0]
+    return moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusChange:
+    """One step of a run's life, from where it is thought to be."""
+
+    status: RunStatus
+    phase: Phase
+    to: RunStatus
+    to_phase: Phase
+    reason: str | None = None  # None: the one that is there stays
+    verdict: str | None = None
+    zero: datetime | None = None  # of the plan, when the run starts: its START_TIME; None: the moment of the step
+
+
+def move(session: ControlSession, patience: RetryPolicy, term: Lease, step: StatusChange) -> bool:
+    """Take a step. False: the run is not where it was thought to be, look again. Fenced: the term is over."""
+    check_transition(step.status, step.phase, step.to, step.to_phase)
+    started = step.to is RunStatus.RUNNING
+    warm = started and step.to_phase is Phase.WARMUP
+    warmed_up = step.phase is Phase.WARMUP and step.to_phase is not Phase.WARMUP
+    reason = None if step.reason is None else clip_text(step.reason, REASON_MAX)
+    zero = None if step.zero is None else step.zero.isoformat(timespec="milliseconds")
+    changes = (step.status, step.phase) != (step.to, step.to_phase)
+
+    def write() -> bool | None:
+        touched = session.execute(
+            _Q["move"],
+            *(step.to, step.to_phase, reason, step.verdict, term.epoch),
+            *(int(started), zero, int(warm), zero, int(warmed_up), int(step.to.is_terminal)),
+            *(term.key, step.status, step.phase, term.key, term.epoch, term.owner),
+        )
+        return True if touched == 1 else look() or False
+
+    def look() -> bool | None:
+        run = read(session, term.key)
+        if run is None:
+            return None
+        landed = (run.status, run.phase, run.lease_epoch) == (step.to, step.to_phase, term.epoch)
+        return True if changes and landed else None  # where it stays, being there says nothing
+
+    if patience.settle(write, look):
+        return True
+    _require(session, patience, term)
+    return False
+
+
+def publish(session: ControlSession, term: Lease, rollup: RunRollup) -> bool:
+    """Make known what the leader knows. False: the run has ended, or the term is over. Harmless to repeat."""
+    touched = session.execute(
+        _Q["publish"],
+        *(rollup.workers_registered, rollup.workers_active, rollup.workers_completed),
+        *(rollup.total_ops, rollup.error_count, rollup.current_qps, rollup.find_max_state),
+        *(write_targets(rollup.targets), rollup.next_sequence_id, term.epoch),
+        *(term.key, term.key, term.epoch, term.owner),
+    )
+    return touched == 1
+
+
+def cancel(session: ControlSession, patience: RetryPolicy, run_id: str, reason: str) -> Run:
+    """Ask for the end of a run, by whoever may. The row afterwards says what became of it."""
+    patience.call(lambda: session.execute(_Q["cancel"], clip_text(reason, REASON_MAX), run_id))
+    run = patience.call(lambda: read(session, run_id))
+    if run is None:
+        raise UsageError(f"there is no run {run_id}", remedy="`loadgen runs list` shows the runs there are.")
+    return run
+
+
+def set_enrichment(session: ControlSession, patience: RetryPolicy, run_id: str, status: str) -> None:
+    patience.call(lambda: session.execute(_Q["set_enrichment"], status, run_id))
+
+
+def unfinished(session: ControlSession) -> ParsedRows[UnfinishedRun]:
+    """Every run without an end, with how long its leader and its workers have been silent."""
+    return read_rows(session.fetch(_Q["unfinished"]), lambda row: parse_row("RUN_STATUS", UnfinishedRun, row))
+
+
+def write_targets(targets: Mapping[str, ConnectionTarget]) -> str:
+    """WORKER_TARGETS, always the whole of it."""
+    return json.dumps(
+        {
+            worker_id: {
+                _connections_key(worker_id): target.target_connections,
+                "step_id": target.step_id,
+                "sequence_id": target.sequence_id,
+                "ramp_seconds": target.ramp_s,
+                "effective_at": target.effective_at,
+            }
+            for worker_id, target in targets.items()
+        },
+        separators=(",", ":"),
+    )
+
+
+def read_targets(written: str | None) -> dict[str, ConnectionTarget]:
+    """What can be read of WORKER_TARGETS: an entry that makes no sense must not keep a worker from its poll."""
+    try:
+        found = json.loads(written) if written else {}
+    except ValueError:
+        return {}
+    return {
+        worker_id: target
+        for worker_id, entry in (found.items() if isinstance(found, dict) else ())
+        if (target := _target(entry, _connections_key(worker_id))) is not None
+    }
+
+
+def _connections_key(worker_id: str) -> str:
+    return "total_connections" if worker_id == EVERY_WORKER else "target_connections"
+
+
+def _target(entry: Any, connections: str) -> ConnectionTarget | None:
+    try:
+        sequence_id, step_id, moment = entry.get("sequence_id"), entry.get("step_id"), entry.get("effective_at")
+        target = ConnectionTarget(
+            target_connections=int(entry[connections]),
+            sequence_id=None if sequence_id is None else int(sequence_id),
+            step_id=None if step_id is None else int(step_id),
+            ramp_s=float(entry.get("ramp_seconds") or 0.0),
+            effective_at=moment if isinstance(moment, str) else None,
+        )
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError):
+        return None
+    sensible = target.target_connections >= 0 and 0.0 <= target.ramp_s < RAMP_MAX_S
+    return target if sensible else None
+
+
+def _require(session: ControlSession, patience: RetryPolicy, term: Lease) -> None:
+    """Nothing was written: because the term is over, or because the run is elsewhere?"""
+    holder = patience.call(lambda: read_holder(session, term.key))
+    if holder is None or (holder.epoch, holder.owner) != (term.epoch, term.owner) or holder.remaining_ms <= 0:
+        raise Fenced(f"term {term.epoch} over run {term.key} has ended")
+
+
+def _figures(
+    operations: int | None, errors: int, qps: float | None, p95_ms: float | None, at_least: str | None
+) -> RunFigures | None:
+    if operations is None:
+        return None
+    bound = '"p95"' in (at_least or "")
+    return RunFigures(operations=int(operations), errors=int(errors), qps=qps, p95_ms=p95_ms, p95_at_least=bound)
+
+
+def _run(row: tuple[Any, ...]) -> Run:
+    return parse_row("RUN_STATUS", Run, row)

@@ -1,0 +1,171 @@
+"""SCHEDULES: which scenario is to be run when, and up to when that is settled.
+
+A row holds the scenario's text and the texts of its value files, as a queued run does.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.rows import ParsedRows, RowUnreadable, parse_row, read_rows, text_list
+from loadgen.control.sanitize import clean_text, clip_text
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.sql import load_queries
+from loadgen.control.tables.run_queue import NAME_MAX, TARGET_MAX, QueueRequest, labels_json, read_files, write_files
+from loadgen.errors import UsageError
+from loadgen.log import printable
+from loadgen.model.schedule import Overlap
+
+SCHEDULE_NAME_MAX = 100  # characters
+REASON_MAX = 2_000
+LISTED_MAX = 10_000
+
+_Q = load_queries("schedules")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSchedule:
+    name: str
+    cron: str
+    timezone: str
+    max_catchup: int
+    overlap: Overlap
+    wanted: QueueRequest  # what each fire queues; it has no key and no time of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRow:
+    """A row without its texts. Times are aware, in UTC. What may be wrong with it is left to whoever needs it: one bad
+    row must not keep others from being read."""
+
+    schedule_id: str
+    name: str
+    cron: str
+    timezone: str
+    scenario_name: str
+    connection: str | None
+    target: str
+    requires: str  # a JSON list
+    priority: int
+    enabled: bool
+    max_catchup: int
+    overlap: str  # of Overlap
+    last_fire_at: datetime
+    reason: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+def add(session: ControlSession, patience: RetryPolicy, new: NewSchedule) -> str:
+    """A new schedule, enabled from now on; its id. UsageError when the name is taken."""
+    schedule_id = str(uuid.uuid4())
+    wanted = new.wanted
+    binds = (
+        *(schedule_id, new.name, new.cron, new.timezone, clip_text(wanted.name, NAME_MAX), clean_text(wanted.scenario)),
+        *(write_files(wanted), wanted.connection, clip_text(wanted.target, TARGET_MAX), labels_json(wanted.requires)),
+        *(wanted.priority, new.max_catchup, new.overlap),
+    )
+    try:
+        patience.settle(
+            lambda: session.execute(_Q["add"], *binds) == 1,
+            lambda: True if session.fetch(_Q["added"], schedule_id)[0][0] else None,
+        )
+    except ControlFailed as error:
+        if error.failure.duplicate_key:
+            raise UsageError(
+                f"there is a schedule {printable(new.name, SCHEDULE_NAME_MAX)!r} already",
+                remedy="Choose another name, or remove it first with `loadgen schedule remove`.",
+            ) from error
+        raise
+    return schedule_id
+
+
+def find(session: ControlSession, patience: RetryPolicy, name: str) -> ScheduleRow:
+    """The schedule of that name; UsageError when there is none."""
+    rows = patience.call(lambda: session.fetch(_Q["read"], clean_text(name)))
+    if not rows:
+        raise UsageError(
+            f"there is no schedule {printable(name, SCHEDULE_NAME_MAX)!r}",
+            remedy="`loadgen schedule list` shows the schedules there are.",
+        )
+    return _row(rows[0])
+
+
+def by_name(session: ControlSession) -> ParsedRows[ScheduleRow]:
+    """All schedules, in the order of their names."""
+    return read_rows(session.fetch(_Q["by_name"], LISTED_MAX), _row)
+
+
+def enabled(session: ControlSession, after: str, limit: int) -> tuple[ParsedRows[ScheduleRow], str | None]:
+    """The next enabled schedules after an id, and the last id of them; None: there are no more."""
+    found = session.fetch(_Q["enabled"], after, limit)
+    return read_rows(found, _row), str(found[-1][0]) if found else None
+
+
+def wanted(session: ControlSession, schedule_id: str) -> QueueRequest | None:
+    """What a fire of it queues; None: it was removed."""
+    rows = session.fetch(_Q["wanted"], schedule_id)
+    if not rows:
+        return None
+    name, scenario, files, connection, target, requires, priority = rows[0]
+    texts, judging = read_files("SCHEDULES", schedule_id, files)
+    try:
+        words = text_list(requires)
+    except ValueError as error:
+        raise RowUnreadable("SCHEDULES", schedule_id, f"requires: {error}") from None
+    return QueueRequest(
+        name=name,
+        scenario=scenario,
+        files=texts,
+        judging=judging,
+        connection=connection,
+        target=target,
+        requires=words,
+        priority=int(priority),
+    )
+
+
+def settle(session: ControlSession, patience: RetryPolicy, schedule_id: str, moment: datetime) -> None:
+    """Everything up to then is decided."""
+    at = utc_text(moment)
+    patience.call(lambda: session.execute(_Q["settle"], at, schedule_id, at))
+
+
+def complain(session: ControlSession, patience: RetryPolicy, schedule_id: str, reason: str) -> bool:
+    """Say why it cannot be fired. False: that is known."""
+    why = clip_text(reason, REASON_MAX)
+    return patience.call(lambda: session.execute(_Q["complain"], why, schedule_id, why)) == 1
+
+
+def enable(session: ControlSession, patience: RetryPolicy, schedule_id: str, *, catch_up: bool) -> None:
+    """Fire it from now on; with `catch_up` also what it has missed, as far as its policy goes."""
+    query = _Q["enable_with_past"] if catch_up else _Q["enable"]
+    patience.call(lambda: session.execute(query, schedule_id))
+
+
+def disable(session: ControlSession, patience: RetryPolicy, schedule_id: str) -> None:
+    patience.call(lambda: session.execute(_Q["disable"], schedule_id))
+
+
+def remove(session: ControlSession, patience: RetryPolicy, schedule_id: str) -> None:
+    patience.call(lambda: session.execute(_Q["remove"], schedule_id))
+
+
+def utc_text(moment: datetime) -> str:
+    """As TO_TIMESTAMP_NTZ reads it: UTC, without a zone."""
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
+
+
+def as_utc(moment: datetime) -> datetime:
+    """As the tables have it: naive, and meant as UTC."""
+    return moment.replace(tzinfo=UTC)
+
+
+def _row(row: tuple[Any, ...]) -> ScheduleRow:
+    read = parse_row("SCHEDULES", ScheduleRow, row)
+    last_fire_at, created_at, updated_at = map(as_utc, (read.last_fire_at, read.created_at, read.updated_at))
+    return replace(read, last_fire_at=last_fire_at, created_at=created_at, updated_at=updated_at)

@@ -1,0 +1,71 @@
+"""TEST_LOGS: what the processes of a run had to say, appended in batches."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from loadgen.control.batch import append_rows, in_batches
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.sanitize import clip_text, details_json
+from loadgen.control.session import ControlSession
+from loadgen.control.sql import load_queries
+
+MESSAGE_MAX = 4_000  # characters
+DETAILS_MAX = 16_000  # characters of JSON
+
+_Q = load_queries("test_logs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRow:
+    log_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    run_id: str
+    test_id: str | None
+    worker_id: str | None  # None: the orchestrator
+    level: str
+    message: str
+    details: Mapping[str, Any] | None
+    timestamp: datetime  # naive UTC
+
+
+def append(session: ControlSession, patience: RetryPolicy, logs: Sequence[LogRow]) -> None:
+    for batch in in_batches([_binds(row) for row in logs]):
+        append_rows(session, patience, _Q, batch, *batch[0][:2])
+
+
+def append_missing(session: ControlSession, patience: RetryPolicy, run_id: str, rows: Sequence[LogRow]) -> None:
+    """The same for rows of which some may have been stored before."""
+    if rows:
+        there = {stored for (stored,) in patience.call(lambda: session.fetch(_Q["ids"], run_id))}
+        append(session, patience, [row for row in rows if row.log_id not in there])
+
+
+def newest(session: ControlSession, run_id: str, limit: int) -> tuple[LogRow, ...]:
+    """The last lines of a run, oldest first."""
+    rows = session.fetch(_Q["newest"], run_id, limit)
+    return tuple(_row(row) for row in reversed(rows))
+
+
+def _binds(row: LogRow) -> tuple[Any, ...]:
+    details = None if row.details is None else details_json(row.details, DETAILS_MAX)
+    message = clip_text(row.message, MESSAGE_MAX)
+    return (row.log_id, row.run_id, row.test_id, row.worker_id, row.level, message, details, row.timestamp)
+
+
+def _row(row: tuple[Any, ...]) -> LogRow:
+    log_id, run_id, test_id, worker_id, level, message, details, timestamp = row
+    return LogRow(
+        log_id=log_id,
+        run_id=run_id,
+        test_id=test_id,
+        worker_id=worker_id,
+        level=level,
+        message=message,
+        details=None if details is None else json.loads(details),
+        timestamp=timestamp,
+    )

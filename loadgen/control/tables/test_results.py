@@ -1,0 +1,113 @@
+"""TEST_RESULTS: one row per run, appended at its end, and one per worker, from START on; each has one writer.
+
+What changes later is the summary of a run, when its enrichment has come further.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from datetime import datetime
+from typing import Any
+
+from loadgen.control.batch import append_row
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.sanitize import clean_json
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.sql import load_queries
+
+_Q = load_queries("test_results")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRow:
+    """A run's row has its RUN_ID as TEST_ID and no worker. Columns as in the table, in its order, but END_TIME."""
+
+    test_id: str
+    run_id: str
+    worker_id: str | None
+    worker_group_id: int | None
+    template_id: str
+    status: str
+    created_at: datetime  # naive UTC
+    total_operations: int
+    read_operations: int
+    write_operations: int
+    failed_operations: int
+    p50_latency_ms: float | None
+    p95_latency_ms: float | None
+    p99_latency_ms: float | None
+    avg_latency_ms: float | None
+    find_max_result: str | None  # JSON
+    summary: str | None  # JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioResult:
+    """The result of a run, as one of many of its scenario."""
+
+    run_id: str
+    template_id: str
+    status: str
+    created_at: datetime  # naive UTC
+    summary: str | None  # JSON
+    scenario_config: str  # of loadgen.scenario.frozen
+
+
+def begin(session: ControlSession, patience: RetryPolicy, result: ResultRow) -> None:
+    """The row of a worker that has begun, RUNNING; append() finishes it."""
+    row = astuple(result)[:5]
+    started = {"append": _Q["begin"], "find": _Q["any"]}
+    append_row(session, patience, started, (*row, result.created_at), result.test_id, result.run_id)
+
+
+def append(session: ControlSession, patience: RetryPolicy, result: ResultRow) -> None:
+    """Store a result once: a successor that finishes the work of a dead leader finds it there."""
+    *columns, find_max_result, summary = astuple(result)
+    if result.worker_id is not None and _finished(session, patience, result, columns, summary):
+        return
+    row = (*columns, clean_json(find_max_result), clean_json(summary))
+    append_row(session, patience, _Q, row, result.test_id, result.run_id)
+
+
+def _finished(
+    session: ControlSession, patience: RetryPolicy, result: ResultRow, columns: list[Any], summary: str | None
+) -> bool:
+    """The row that was begun. An UPDATE locks the whole table, and many workers end at once: those that would have to
+    wait append a row instead, and whoever reads takes that one."""
+    binds = (columns[5], *columns[7:], clean_json(summary), result.test_id, result.run_id)
+
+    def finish() -> int:
+        try:
+            return session.execute(_Q["finish"], *binds)
+        except ControlFailed as error:
+            if error.failure.lock_conflict:
+                return 0
+            raise
+
+    return patience.call(finish) > 0
+
+
+def abandon(session: ControlSession, patience: RetryPolicy, run_id: str) -> None:
+    """Rows of workers that were begun, and will not be finished by them."""
+    patience.call(lambda: session.execute(_Q["abandon"], run_id))
+
+
+def amend(session: ControlSession, patience: RetryPolicy, run_id: str, summary: str) -> None:
+    """Replace the summary (JSON) of a run's result."""
+    patience.call(lambda: session.execute(_Q["amend"], clean_json(summary), run_id, run_id))
+
+
+def read(session: ControlSession, run_id: str) -> tuple[tuple[ResultRow, datetime], ...]:
+    """The run's result first, then the workers', each with its END_TIME."""
+    return tuple(_result(row) for row in session.fetch(_Q["read"], run_id))
+
+
+def of_scenario(session: ControlSession, scenario: str, limit: int) -> tuple[ScenarioResult, ...]:
+    """Of its newest runs, newest first."""
+    rows = session.fetch(_Q["of_scenario"], scenario, limit)
+    return tuple(ScenarioResult(**dict(zip(ScenarioResult.__slots__, row, strict=True))) for row in rows)
+
+
+def _result(row: tuple[Any, ...]) -> tuple[ResultRow, datetime]:
+    end_time: datetime = row[7]
+    return ResultRow(**dict(zip(ResultRow.__slots__, (*row[:7], *row[8:]), strict=True))), end_time

@@ -1,0 +1,54 @@
+"""WAREHOUSE_POLL_SNAPSHOTS: what the warehouse under test looked like, every few seconds."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from loadgen.control.batch import append_rows, in_batches
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.sanitize import clean_json
+from loadgen.control.session import ControlSession
+from loadgen.control.sql import load_queries
+
+_Q = load_queries("warehouse_poll_snapshots")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarehousePoll:
+    """One look. Columns as in the table, in its order."""
+
+    snapshot_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    run_id: str
+    timestamp: datetime  # naive UTC
+    running: int | None
+    queued: int | None
+    started_clusters: int | None
+    size: str | None
+    raw: str | None  # JSON
+
+
+def append(session: ControlSession, patience: RetryPolicy, polls: Sequence[WarehousePoll]) -> None:
+    for batch in in_batches([astuple(replace(poll, raw=clean_json(poll.raw))) for poll in polls]):
+        append_rows(session, patience, _Q, batch, *batch[0][:2])
+
+
+def read(session: ControlSession, run_id: str) -> tuple[WarehousePoll, ...]:
+    return tuple(_poll(row) for row in session.fetch(_Q["read"], run_id))
+
+
+def newest(session: ControlSession, run_id: str, limit: int) -> tuple[WarehousePoll, ...]:
+    """The last looks, oldest first."""
+    return tuple(_poll(row) for row in reversed(session.fetch(_Q["newest"], run_id, limit)))
+
+
+def of_scenario(session: ControlSession, scenario: str, limit: int) -> dict[str, tuple[str | None, str | None]]:
+    """SIZE and RAW of the last look of each of the newest runs, by run id."""
+    return {run_id: (size, raw) for run_id, size, raw in session.fetch(_Q["of_scenario"], scenario, limit)}
+
+
+def _poll(row: tuple[Any, ...]) -> WarehousePoll:
+    return WarehousePoll(**dict(zip(WarehousePoll.__slots__, row, strict=True)))

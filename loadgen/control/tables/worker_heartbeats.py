@@ -1,0 +1,192 @@
+"""WORKER_HEARTBEATS: each worker's own row, rewritten every second; the leader reads all of them at once.
+
+A row belongs to the process that registered it (host and process id). A worker that was taken for dead and replaced
+finds its row gone to another, and must end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.sanitize import clean_text, clip_text
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.sql import load_queries
+from loadgen.errors import LoadgenError
+from loadgen.model.run import Phase
+from loadgen.model.worker import WorkerStatus
+
+LAST_ERROR_MAX = 1_000  # characters, the mark included
+
+_Q = load_queries("worker_heartbeats")
+
+
+class DuplicateWorker(LoadgenError):
+    """Another living process has this worker's id."""
+
+    exit_code = 1
+    remedy = "Start each worker id once; a dead one can be replaced when it has been silent for a while."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerIdentity:
+    """Which worker of which run, and which process it is."""
+
+    run_id: str
+    worker_id: str
+    worker_group_id: int
+    hostname: str
+    pid: int
+    version: str
+    labels: str | None = None  # a JSON list of key=value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerHeartbeat:
+    """What a worker says every second: its whole state, so that a lost beat loses nothing."""
+
+    status: WorkerStatus
+    phase: Phase | None
+    count: int
+    active_connections: int = 0
+    open_connections: int = 0
+    target_connections: int = 0
+    last_error: str | None = None
+    error_count: int = 0
+    live_metrics: str | None = None
+    last_sequence_id: int = 0
+    cpu_percent: float | None = None
+    memory_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatRow:
+    """A worker as the leader sees it."""
+
+    identity: WorkerIdentity
+    beat: WorkerHeartbeat
+    age_ms: int  # of the last beat, by the server's clock
+
+
+def register(
+    session: ControlSession,
+    patience: RetryPolicy,
+    me: WorkerIdentity,
+    *,
+    silent_ms: int,
+    check: Callable[[HeartbeatRow], None] = lambda _: None,
+) -> None:
+    """Insert the row, or take it over from a process that is done or has been silent for `silent_ms`.
+
+    `check` sees that process's row before it is overwritten, and may raise.
+    """
+
+    def write() -> bool:
+        binds = (me.run_id, me.worker_id, me.worker_group_id, me.hostname, me.pid, me.version, me.labels)
+        return session.execute(_Q["register"], *binds) == 1
+
+    def look() -> bool | None:
+        row = find(session, me.run_id, me.worker_id)
+        return True if row is not None and _same_process(row.identity, me) and row.beat.count == 1 else None
+
+    try:
+        patience.settle(write, look)
+    except ControlFailed as error:
+        if not error.failure.duplicate_key:
+            raise
+        _replace(session, patience, me, silent_ms, check)
+
+
+def beat(session: ControlSession, me: WorkerIdentity, said: WorkerHeartbeat) -> bool:
+    """One beat, one attempt; counts grow from 2, registering was 1. False: the row is not ours any more."""
+    last_error = None if said.last_error is None else clip_text(said.last_error, LAST_ERROR_MAX)
+    live_metrics = None if said.live_metrics is None else clean_text(said.live_metrics)
+    touched = session.execute(
+        _Q["beat"],
+        *(said.status, said.phase, said.count, said.active_connections, said.open_connections),
+        *(said.target_connections, last_error, said.error_count, live_metrics),
+        *(said.last_sequence_id, said.cpu_percent, said.memory_percent),
+        *(me.run_id, me.worker_id, me.hostname, me.pid, said.count),
+    )
+    return touched == 1
+
+
+def read(session: ControlSession, run_id: str) -> tuple[HeartbeatRow, ...]:
+    """All workers of a run, in the order of their numbers."""
+    return tuple(_row(run_id, row) for row in session.fetch(_Q["read"], run_id))
+
+
+def last_beats(session: ControlSession, run_id: str) -> dict[str, datetime]:
+    """When each worker of a run was last heard, naive UTC."""
+    return dict(session.fetch(_Q["last_beats"], run_id))
+
+
+def find(session: ControlSession, run_id: str, worker_id: str) -> HeartbeatRow | None:
+    return next((row for row in read(session, run_id) if row.identity.worker_id == worker_id), None)
+
+
+def _replace(
+    session: ControlSession,
+    patience: RetryPolicy,
+    me: WorkerIdentity,
+    silent_ms: int,
+    check: Callable[[HeartbeatRow], None],
+) -> None:
+    there = patience.call(lambda: find(session, me.run_id, me.worker_id))
+    if there is None:
+        raise DuplicateWorker(f"worker {me.worker_id} of run {me.run_id} comes and goes")
+    if there.beat.status.is_terminal or there.age_ms > silent_ms:
+        check(there)
+    binds = (me.hostname, me.pid, me.version, me.labels, me.run_id, me.worker_id, me.worker_group_id)
+
+    def write() -> bool:
+        return session.execute(_Q["replace"], *binds, there.beat.count, -silent_ms) == 1
+
+    def look() -> bool | None:
+        row = find(session, me.run_id, me.worker_id)
+        return True if row is not None and _same_process(row.identity, me) and row.beat.count == 1 else None
+
+    if not patience.settle(write, look):
+        other = there.identity
+        raise DuplicateWorker(
+            f"worker {me.worker_id} of run {me.run_id} is alive: process {other.pid} on {other.hostname}"
+            f" was heard {there.age_ms / 1000:.1f} s ago"
+        )
+
+
+def _same_process(one: WorkerIdentity, other: WorkerIdentity) -> bool:
+    return (one.hostname, one.pid) == (other.hostname, other.pid)
+
+
+def _row(run_id: str, row: tuple[Any, ...]) -> HeartbeatRow:
+    (worker_id, group, status, phase, age_ms, count, active, opened, target, last_error, errors,
+     live_metrics, last_sequence_id, hostname, pid, version, labels, cpu, memory) = row  # fmt: skip
+    return HeartbeatRow(
+        identity=WorkerIdentity(
+            run_id=run_id,
+            worker_id=worker_id,
+            worker_group_id=int(group),
+            hostname=hostname,
+            pid=int(pid),
+            version=version,
+            labels=labels,
+        ),
+        beat=WorkerHeartbeat(
+            status=WorkerStatus(status),
+            phase=None if phase is None else Phase(phase),
+            count=int(count),
+            active_connections=int(active),
+            open_connections=int(opened),
+            target_connections=int(target),
+            last_error=last_error,
+            error_count=int(errors),
+            live_metrics=live_metrics,
+            last_sequence_id=int(last_sequence_id),
+            cpu_percent=cpu,
+            memory_percent=memory,
+        ),
+        age_ms=int(age_ms),
+    )

@@ -1,0 +1,77 @@
+"""WORKER_METRICS_SNAPSHOTS: one second of one worker per row, appended in batches."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from loadgen.control.batch import append_rows, in_batches
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.sanitize import clean_json
+from loadgen.control.session import ControlSession
+from loadgen.control.sql import load_queries
+
+_Q = load_queries("worker_metrics_snapshots")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSnapshot:
+    """Counts since the measurement began; rates and times of the last second. Columns as in the table, in its order."""
+
+    snapshot_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    run_id: str
+    test_id: str
+    worker_id: str
+    worker_group_id: int
+    worker_group_count: int
+    timestamp: datetime  # naive UTC
+    elapsed_seconds: float
+    phase: str | None
+    total_queries: int
+    read_count: int
+    write_count: int
+    error_count: int
+    qps: float
+    p50_latency_ms: float | None
+    p95_latency_ms: float | None
+    p99_latency_ms: float | None
+    avg_latency_ms: float | None
+    min_latency_ms: float | None
+    max_latency_ms: float | None
+    active_connections: int
+    target_connections: int
+    cpu_percent: float | None
+    memory_percent: float | None
+    custom_metrics: str | None  # JSON
+
+
+def append(session: ControlSession, patience: RetryPolicy, snapshots: Sequence[MetricsSnapshot]) -> None:
+    rows = [astuple(replace(snapshot, custom_metrics=clean_json(snapshot.custom_metrics))) for snapshot in snapshots]
+    for batch in in_batches(rows):
+        append_rows(session, patience, _Q, batch, *batch[0][:2])
+
+
+def append_missing(
+    session: ControlSession, patience: RetryPolicy, run_id: str, rows: Sequence[MetricsSnapshot]
+) -> None:
+    """The same for rows of which some may have been stored before."""
+    if rows:
+        there = {stored for (stored,) in patience.call(lambda: session.fetch(_Q["ids"], run_id))}
+        append(session, patience, [row for row in rows if row.snapshot_id not in there])
+
+
+def read(session: ControlSession, run_id: str) -> tuple[MetricsSnapshot, ...]:
+    """All seconds of a run, in order."""
+    return tuple(map(_snapshot, session.fetch(_Q["read"], run_id)))
+
+
+def newest(session: ControlSession, run_id: str, within_s: int) -> tuple[MetricsSnapshot, ...]:
+    """The seconds of a run that ended within this time, in order."""
+    return tuple(map(_snapshot, session.fetch(_Q["newest"], run_id, -within_s)))
+
+
+def _snapshot(row: tuple[Any, ...]) -> MetricsSnapshot:
+    return MetricsSnapshot(**dict(zip(MetricsSnapshot.__slots__, row, strict=True)))

@@ -1,0 +1,264 @@
+"""Faults on request: what `POST /__loadgen/faults` accepts, and which of them strikes a statement.
+
+    {"match": "UPDATE ORDERS", "kind": "error", "errno": 625, "probability": 0.1, "count": 5}
+
+kind            what happens to the request                                     needs
+latency         it is held for `ms`, then goes on                               ms
+error           it fails with a Snowflake error                                 may have errno, message, sqlstate
+http_status     it is answered with that HTTP status and no Snowflake body      may have status (503), message
+reset           the connection is reset before anything is answered
+truncate        the answer stops halfway
+hang            no answer, for `ms` or until the client goes away
+drop_reply      it is executed, and the answer never sent
+expire_session  the session token is no longer valid
+big_error       it fails with an error text of a megabyte                       may have errno, sqlstate
+
+`match` is a regular expression, searched without regard to case in the first 10,000 characters of the SQL text. One
+that starts with "/" is searched in the paths of requests instead. Every kind may have `ms`: how long the request is
+held first. `probability` (default 1) is drawn from a seeded generator of its own per rule; `count` (default null: no
+end) is how often the rule may strike. The first rule that strikes wins.
+
+A regular expression can be written so that it searches for years. A search is therefore ended after 0.1 s of processor
+time, and its rule switched off, which the listing says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+RULES_MAX = 1_000
+PATTERN_CHARACTERS_MAX = 1_000
+SEARCHED_CHARACTERS_MAX = 10_000
+MESSAGE_CHARACTERS_MAX = 10_000
+SEARCH_CPU_S_MAX = 0.1
+HOLD_MS_MAX = 3_600_000.0
+ERRNO_MAX = 999_999_999
+
+# All rules have one shape: a field that means nothing for its kind is allowed and ignored.
+_FIELDS = {"match", "kind", "probability", "count", "ms", "errno", "status", "message", "sqlstate"}
+KINDS = (
+    "latency", "error", "http_status", "reset", "truncate", "hang", "drop_reply", "expire_session", "big_error",
+)  # fmt: skip
+
+
+class InvalidFaultRule(ValueError):
+    """What was posted is no fault rule; the text names every problem."""
+
+    status = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectedFault:
+    """What to do to the request it struck."""
+
+    rule_id: int
+    kind: str
+    ms: float | None = None
+    errno: int | None = None
+    status: int | None = None
+    message: str | None = None
+    sqlstate: str | None = None
+
+
+class FaultRules:
+    """The rules in force. Ask `armed` first: without rules that is the whole cost."""
+
+    def __init__(self, seed: int) -> None:
+        self.armed = False
+        self._seed = seed
+        self._rules: list[_Rule] = []
+        self._next_id = 1
+
+    def add(self, posted: object) -> list[int]:
+        """Put one rule, or a list of them, in force: all or none. Returns their ids. Raises FaultInvalid."""
+        raws = posted if isinstance(posted, list) else [posted]
+        if len(self._rules) + len(raws) > RULES_MAX:
+            raise InvalidFaultRule(f"there may be at most {RULES_MAX} rules; DELETE the old ones first")
+        parsed = [_parse_rule(raw, self._next_id + index, self._seed) for index, raw in enumerate(raws)]
+        self._rules += parsed
+        self._next_id += len(parsed)
+        self.armed = bool(self._rules)
+        return [rule.fault.rule_id for rule in parsed]
+
+    def clear(self) -> int:
+        """Take all rules out of force; returns how many there were. Ids are not used again."""
+        count = len(self._rules)
+        self._rules.clear()
+        self.armed = False
+        return count
+
+    def listing(self) -> list[dict[str, Any]]:
+        """Every rule as posted, with its id and how often it struck."""
+        return [rule.shown() for rule in self._rules]
+
+    def pick(self, sql_text: str) -> InjectedFault | None:
+        """The fault that strikes this statement, if one does."""
+        return self._pick(sql_text, on_path=False) if self.armed else None
+
+    def pick_path(self, path: str) -> InjectedFault | None:
+        """The fault that strikes a request by its path, if one does."""
+        return self._pick(path, on_path=True) if self.armed else None
+
+    def _pick(self, text: str, *, on_path: bool) -> InjectedFault | None:
+        for rule in self._rules:
+            if rule.on_path is on_path and rule.strikes(text):
+                return rule.fault
+        return None
+
+
+class _Rule:
+    """One rule and how often it struck."""
+
+    def __init__(
+        self, fault: InjectedFault, pattern: re.Pattern[str], probability: float, count: int | None, seed: int
+    ) -> None:
+        self.fault = fault
+        self.on_path = pattern.pattern.startswith("/")
+        self._pattern = pattern
+        self._probability = probability
+        self._count = count
+        self._can_explode = not _REPEATS.isdisjoint(pattern.pattern)
+        self._random = random.Random(f"{seed}/{fault.rule_id}")
+        self._fired = 0
+        self._switched_off: str | None = None
+
+    def strikes(self, text: str) -> bool:
+        if self._switched_off or (self._count is not None and self._fired >= self._count):
+            return False
+        try:
+            with _cpu_limit(SEARCH_CPU_S_MAX) if self._can_explode else _UNLIMITED:
+                found = self._pattern.search(text, 0, SEARCHED_CHARACTERS_MAX)
+        except _SearchTooLong:
+            self._switched_off = f"a search took more than {SEARCH_CPU_S_MAX:g} s of processor time"
+            return False
+        if found is None or (self._probability < 1 and self._random.random() >= self._probability):
+            return False
+        self._fired += 1
+        return True
+
+    def shown(self) -> dict[str, Any]:
+        fault = self.fault
+        fields = {name: getattr(fault, name) for name in ("ms", "errno", "status", "message", "sqlstate")}
+        return {
+            "id": fault.rule_id,
+            "match": self._pattern.pattern,
+            "kind": fault.kind,
+            "probability": self._probability,
+            "count": self._count,
+            **{name: value for name, value in fields.items() if value is not None},
+            "fired": self._fired,
+            "switched_off": self._switched_off,
+        }
+
+
+def _parse_rule(raw: object, rule_id: int, seed: int) -> _Rule:
+    if not isinstance(raw, Mapping):
+        raise InvalidFaultRule(f"a fault rule is an object, got {_short(raw)}")
+    problems: list[str] = []
+    kind = raw.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        problems.append(f"kind must be one of {', '.join(KINDS)}, got {_short(kind)}")
+    for key in sorted(map(str, raw.keys() - _FIELDS)):
+        problems.append(f"{key} is not a field of a fault rule")
+    if kind == "latency" and raw.get("ms") is None:
+        problems.append("kind latency needs ms")
+    pattern = _pattern(raw.get("match"), problems)
+    probability = _number(raw, "probability", 0, 1, problems)
+    count = _whole(raw, "count", 1, 10**12, problems)
+    fields = {
+        "ms": _number(raw, "ms", 0, HOLD_MS_MAX, problems),
+        "errno": _whole(raw, "errno", 1, ERRNO_MAX, problems),
+        "status": _whole(raw, "status", 100, 599, problems),
+        "message": _text(raw, "message", MESSAGE_CHARACTERS_MAX, problems),
+        "sqlstate": _text(raw, "sqlstate", 5, problems),
+    }
+    if problems or pattern is None:
+        raise InvalidFaultRule("; ".join(problems))
+    fault = InjectedFault(rule_id=rule_id, kind=str(kind), **fields)  # type: ignore[arg-type]  # each was checked by its name
+    return _Rule(fault, pattern, 1.0 if probability is None else probability, count, seed)
+
+
+def _pattern(match: object, problems: list[str]) -> re.Pattern[str] | None:
+    if not isinstance(match, str) or not match:
+        problems.append(f"match must be a regular expression, got {_short(match)}")
+    elif len(match) > PATTERN_CHARACTERS_MAX:
+        problems.append(f"match may have {PATTERN_CHARACTERS_MAX} characters, got {len(match)}")
+    else:
+        try:
+            return re.compile(match, re.IGNORECASE)
+        except (re.error, RecursionError, OverflowError) as error:
+            problems.append(f"match is not a regular expression: {error}")
+    return None
+
+
+def _number(raw: Mapping[Any, Any], key: str, low: float, high: float, problems: list[str]) -> float | None:
+    value = raw.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        problems.append(f"{key} must be a number from {low:g} to {high:g}, got {_short(value)}")
+        return None
+    return float(value)
+
+
+def _whole(raw: Mapping[Any, Any], key: str, low: int, high: int, problems: list[str]) -> int | None:
+    value = raw.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        problems.append(f"{key} must be a whole number from {low} to {high}, got {_short(value)}")
+        return None
+    return value
+
+
+def _text(raw: Mapping[Any, Any], key: str, length_max: int, problems: list[str]) -> str | None:
+    value = raw.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > length_max:
+        problems.append(f"{key} must be a text of at most {length_max} characters, got {_short(value)}")
+        return None
+    return value
+
+
+def _short(value: object) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+_REPEATS = frozenset("*+?{")  # without one of them a search is over quickly, and needs no alarm
+_UNLIMITED = contextlib.nullcontext()
+
+
+class _SearchTooLong(Exception):
+    """Raised out of a regular-expression search by the processor-time alarm."""
+
+
+@contextlib.contextmanager
+def _cpu_limit(limit_s: float) -> Iterator[None]:
+    """Raise _SearchTooLong in here after so much processor time; the re module looks for signals while it searches.
+
+    Python delivers signals to the main thread alone. On another one there is no limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGVTALRM, _raise_too_long)
+    signal.setitimer(signal.ITIMER_VIRTUAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def _raise_too_long(signal_number: int, frame: FrameType | None) -> None:
+    raise _SearchTooLong

@@ -1,0 +1,260 @@
+"""One HTTP request and its answer, including answers that a well-behaved server never gives."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs
+
+from loadgen.embedded.fault_injection import InjectedFault
+from loadgen.embedded.result_memory import Charge
+from loadgen.embedded.session import ServerSession
+
+JSON_TYPE, LINES_TYPE, TEXT_TYPE = b"application/json", b"application/x-ndjson", b"text/plain; charset=utf-8"
+READ_S = 60.0  # for a client to read a large answer
+FROM_HERE = (b"none", b"same-origin")  # Sec-Fetch-Site of what is typed into a browser; programs do not send it
+
+MIB = 1 << 20
+FREE_BODY_BYTES = 64 * 1024  # of each body: what any connection may send
+SMALL_BODY_BYTES = MIB
+BODIES_BYTES_MAX = 256 * MIB  # of all bodies that arrive or are being answered, beyond what is free
+SMALL_BODIES_BYTES = 32 * MIB  # of these, for small ones only
+RETRY_AFTER = (b"retry-after", b"1")
+
+ReceiveMessage = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class BodyMemory:
+    """What the bodies of all requests take, from their first byte until they are answered. Owner: the event loop."""
+
+    def __init__(self) -> None:
+        self.used = 0
+
+    def grow(self, before: int, after: int) -> bool:
+        """A body has grown from `before` to `after` bytes. False: there is no room for that, and nothing was added."""
+        more = _counted(after) - _counted(before)
+        limit = BODIES_BYTES_MAX if after <= SMALL_BODY_BYTES else BODIES_BYTES_MAX - SMALL_BODIES_BYTES
+        if more and self.used + more > limit:
+            return False
+        self.used += more
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.used -= _counted(size)
+
+
+def _counted(size: int) -> int:
+    return max(0, size - FREE_BODY_BYTES)
+
+
+@dataclass(slots=True)
+class HttpExchange:
+    """One request under way."""
+
+    method: str
+    path: str
+    query: dict[str, list[str]]
+    body: bytes
+    encoding: bytes
+    token: str
+    receive: ReceiveMessage
+    send: Send
+    transport: Any
+    connection: Any  # uvicorn's protocol, with `on_lost`
+    session: ServerSession | None = None
+    sql_text: str | None = None
+    request_id: str | None = None
+    query_id: str | None = None
+    binds: int = 0
+    status: int = 200
+    outcome: str = "ok"
+    fault: InjectedFault | None = None
+    charge: Charge | None = None  # what the answer takes, if that is much
+
+    def first(self, name: str) -> str | None:
+        values = self.query.get(name)
+        return values[0] if values else None
+
+    def on_gone(self, callback: Callable[[], None] | None) -> None:
+        """What to call when the client's connection ends; one callback at a time."""
+        self.connection.on_lost = callback
+
+
+@asynccontextmanager
+async def reading(
+    scope: dict[str, Any],
+    receive: ReceiveMessage,
+    send: Send,
+    bytes_max: Callable[[str], int],
+    memory: BodyMemory,
+) -> AsyncIterator[HttpExchange | None]:
+    """The request; None: it was refused, or its client left. `bytes_max` says how large a body its token allows. Its
+    body counts in `memory` until the end of the block."""
+    exchange, foreign = _head(scope, receive, send)
+    limit = bytes_max(exchange.token)
+    chunks: list[bytes] = []
+    size, refusal = 0, 403 if foreign else 0
+    try:
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                yield None
+                return
+            chunk = message.get("body", b"")
+            if not memory.grow(size, size + len(chunk)):
+                refusal = refusal or 503
+                break
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > limit:
+                refusal = refusal or 413
+            if not message.get("more_body") or size > limit:
+                break
+        if refusal:
+            chunks.clear()
+            await respond(exchange, refusal, b"{}", more=[RETRY_AFTER] if refusal == 503 else ())
+            yield None
+            return
+        exchange.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
+        yield exchange
+    finally:
+        memory.give_back(size)
+
+
+def _head(scope: dict[str, Any], receive: ReceiveMessage, send: Send) -> tuple[HttpExchange, bool]:
+    """The request without its body, and whether a web page sent it.
+
+    A browser sends Origin or Sec-Fetch-Site, or another Host when a page's name was made to point here: a web page has
+    no business with a server on this machine.
+    """
+    encoding = token = b""
+    foreign = False
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            token = value
+        elif name == b"content-encoding":
+            encoding = value
+        elif name == b"origin" or (name == b"sec-fetch-site" and value not in FROM_HERE):
+            foreign = True
+        elif name == b"host":
+            foreign = foreign or not _is_here(value)
+    path = scope["path"]
+    exchange = HttpExchange(
+        method=scope["method"],
+        path=path if path == "/" else path.rstrip("/"),
+        query=_query(scope["query_string"]),
+        body=b"",
+        encoding=encoding,
+        token=_token(token),
+        receive=receive,
+        send=send,
+        transport=scope["extensions"]["loadgen.transport"]["transport"],
+        connection=scope["extensions"]["loadgen.transport"]["connection"],
+    )
+    return exchange, foreign
+
+
+def _query(text: bytes) -> dict[str, list[str]]:
+    """The parameters of a request. Most are ids without an escape, for which the library's reader is dear."""
+    if b"%" in text or b"+" in text or b";" in text:
+        return parse_qs(text.decode("latin-1"))
+    pairs = (part.partition("=") for part in text.decode("latin-1").split("&") if part)
+    return {name: [value] for name, _, value in pairs if value}
+
+
+def _is_here(host: bytes) -> bool:
+    name = host.decode("latin-1").rpartition(":")[0] or host.decode("latin-1")
+    return name in ("127.0.0.1", "localhost") or name.endswith(".localhost")
+
+
+def _token(header: bytes) -> str:
+    """`Snowflake Token="…"`, or `Bearer …`."""
+    text = header.decode("latin-1")
+    if 'Token="' in text:
+        return text.split('Token="', 1)[1].rstrip('"')
+    return text.rpartition(" ")[2]
+
+
+async def respond(
+    exchange: HttpExchange, status: int, body: bytes, kind: bytes = JSON_TYPE, more: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
+    exchange.status = status
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *more]
+    await exchange.send({"type": "http.response.start", "status": status, "headers": headers})
+    await exchange.send({"type": "http.response.body", "body": body})
+    if exchange.charge is not None:
+        await _sent(exchange)
+
+
+async def _sent(exchange: HttpExchange) -> None:
+    """Wait until the client has read a large answer; one that does not is cut off."""
+    try:
+        async with asyncio.timeout(READ_S):
+            await exchange.connection.flow.drain()
+    except TimeoutError:
+        reset(exchange)
+
+
+async def send_lines(exchange: HttpExchange, lines: Iterator[bytes]) -> None:
+    """A long answer in pieces; the loop serves others in between."""
+    await exchange.send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", LINES_TYPE)]})
+    piece: list[bytes] = []
+    for line in lines:
+        piece.append(line)
+        if len(piece) >= 500:
+            await exchange.send({"type": "http.response.body", "body": b"".join(piece), "more_body": True})
+            piece.clear()
+            await asyncio.sleep(0)
+    await exchange.send({"type": "http.response.body", "body": b"".join(piece)})
+
+
+def reset(exchange: HttpExchange) -> None:
+    """End the connection with a TCP reset, as a crashed peer or a middlebox does."""
+    exchange.status = 0
+    transport = exchange.transport
+    raw = transport.get_extra_info("socket")
+    if raw is not None:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+async def truncate(exchange: HttpExchange, body: bytes) -> None:
+    headers = [(b"content-type", JSON_TYPE), (b"content-length", str(len(body)).encode())]
+    await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
+    await exchange.send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
+    exchange.transport.close()
+
+
+async def wait_gone(exchange: HttpExchange, ms: float | None) -> None:
+    try:
+        async with asyncio.timeout(ms / 1000 if ms else None):
+            while (await exchange.receive())["type"] != "http.disconnect":
+                pass
+    except TimeoutError:
+        exchange.outcome = "fault hang (time over)"
+
+
+async def within(task: asyncio.Task[bytes], seconds: float) -> bool:
+    """Whether the task ends in time; it goes on if not. Cheaper than asyncio.wait, which every statement would pay."""
+    if task.done():
+        return True
+    loop = asyncio.get_running_loop()
+    gate: asyncio.Future[bool] = loop.create_future()
+
+    def open_gate(ended: bool) -> None:
+        if not gate.done():
+            gate.set_result(ended)
+
+    task.add_done_callback(lambda _: open_gate(True))
+    timer = loop.call_later(seconds, open_gate, False)
+    try:
+        return await gate
+    finally:
+        timer.cancel()

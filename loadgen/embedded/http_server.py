@@ -1,0 +1,245 @@
+"""What stands above PostgreSQL: the engine and its guard, and HTTP in front of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import socket
+import time
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import asyncpg
+import uvicorn
+from uvicorn.server import ServerState
+
+from loadgen import __version__
+from loadgen.embedded import account, database_setup
+from loadgen.embedded.app import App
+from loadgen.embedded.authentication import PASSWORD_FILE, Authenticator, load_or_create_password
+from loadgen.embedded.backend_pool import Backend, BackendPool
+from loadgen.embedded.catalog import Catalog
+from loadgen.embedded.container_services import ContainerServices
+from loadgen.embedded.datadir import DataDir, ListenAddress
+from loadgen.embedded.engine import Engine
+from loadgen.embedded.executor import Executor
+from loadgen.embedded.http_protocol import Protocol, cut_off_slow_requests
+from loadgen.embedded.null_engine import NullEngine
+from loadgen.embedded.postgres import STATEMENT_ROLE, PostgresServer
+from loadgen.embedded.server import Ready, ServerOptions
+from loadgen.embedded.server_lifetime import ServerUsage
+from loadgen.embedded.service_time import WakeupTimer
+from loadgen.embedded.session import ServerSessions
+from loadgen.embedded.statement_history import StatementHistory
+from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseModel
+from loadgen.embedded.warehouse_models import WarehouseModels
+from loadgen.errors import EmbeddedServerError
+
+BACKENDS_MAX = 380
+BACKLOG = 1024
+HOUSEKEEPING_S = 5.0
+KEEP_ALIVE_S = 600
+FULL_S = 1.0  # how often a full disk is looked at
+RESTARTS_MAX = 5  # of PostgreSQL within a minute; then the server gives up
+
+
+async def serve_null(options: ServerOptions, listener: socket.socket, stopping: asyncio.Event, ready: Ready) -> None:
+    """Serve without a database, until `stopping`. It has no data directory: its password is in one of its own."""
+    alarm = WakeupTimer(time.monotonic)
+    with ExitStack() as stack:
+        stack.callback(alarm.close)
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="loadgen-null-"))) if options.auth else None
+        engine = NullEngine(**_parts(options, alarm))
+        await _serve_http(engine, options, folder, listener, stopping, ready)
+
+
+async def serve_postgres(
+    options: ServerOptions,
+    data_dir: DataDir,
+    postgres: PostgresServer,
+    listener: socket.socket,
+    stopping: asyncio.Event,
+    ready: Ready,
+) -> None:
+    """Serve over a PostgreSQL that accepts connections, until `stopping`; it is kept alive meanwhile."""
+
+    def publish(address: ListenAddress, password_file: Path | None) -> None:
+        data_dir.publish(address, started_at=datetime.now(UTC), version=__version__)
+        ready(address, password_file)
+
+    alarm = WakeupTimer(time.monotonic)
+    backends = BackendPool(lambda: postgres.connect_kwargs(STATEMENT_ROLE), BACKENDS_MAX, data_dir.path)
+    guard: asyncio.Task[None] | None = None
+    try:
+        engine = Engine(catalog=Catalog(), backends=backends, **_parts(options, alarm))
+        await _prepare(engine, postgres)
+        await account.create_initial_objects(engine)
+        if not options.auth:  # the file says that a password is checked
+            (data_dir.path / PASSWORD_FILE).unlink(missing_ok=True)
+        guard = asyncio.create_task(_guard(engine, postgres, stopping), name="postgres-guard")
+        await _serve_http(engine, options, data_dir.path, listener, stopping, publish)
+    finally:
+        problem = await _ended(guard)
+        await backends.close()
+        alarm.close()
+        if problem is not None:
+            raise problem
+
+
+def _parts(options: ServerOptions, alarm: WakeupTimer) -> dict[str, Any]:
+    default = WarehouseModel.of(options.slots, options.service_time)
+    return {
+        "warehouses": VirtualWarehouses(
+            monotonic_s=time.monotonic, now_ms=_now_ms, sleeper=alarm, default=default, seed=options.seed
+        ),
+        "history": StatementHistory(now_ms=_now_ms),
+        "sessions": ServerSessions(),
+        "services": ContainerServices(),
+        "now_ms": _now_ms,
+    }
+
+
+def _now_ms() -> float:
+    """The server's clock: epoch milliseconds that only go forward."""
+    return _START_MS + (time.perf_counter() - _START_S) * 1000
+
+
+_START_MS, _START_S = time.time() * 1000, time.perf_counter()
+
+
+async def _ended(guard: asyncio.Task[None] | None) -> EmbeddedServerError | None:
+    """Stop the guard; what it could not mend is why the server stops."""
+    if guard is None:
+        return None
+    guard.cancel()
+    (problem,) = await asyncio.gather(guard, return_exceptions=True)
+    return problem if isinstance(problem, EmbeddedServerError) else None
+
+
+async def _prepare(engine: Engine, postgres: PostgresServer) -> None:
+    """Bring a started PostgreSQL up to date, and read the catalogue."""
+    backend = await _first_backend(engine.backends, postgres)
+    try:
+        async with engine.catalog.changing:
+            await engine.catalog.load(backend.connection)
+    finally:
+        await engine.backends.release(backend)
+
+
+async def _first_backend(backends: BackendPool, postgres: PostgresServer) -> Backend:
+    """The superuser is needed only where its work is not done yet."""
+    with suppress(asyncpg.InvalidAuthorizationSpecificationError):  # the role does not exist yet
+        backend = await backends.acquire("UTC", urgent=True)
+        ready = False
+        try:
+            ready = await database_setup.is_up_to_date(backend.connection)
+        finally:
+            if not ready:
+                backends.discard(backend)
+        if ready:
+            return backend
+    await database_setup.set_up(postgres)
+    return await backends.acquire("UTC", urgent=True)
+
+
+async def _guard(engine: Engine, postgres: PostgresServer, stopping: asyncio.Event) -> None:
+    """Restart PostgreSQL when it dies under us; end transactions that nobody has touched for long.
+
+    Raises EmbeddedServerError, and stops the server, when PostgreSQL cannot be kept alive.
+    """
+    restarts: list[float] = []
+    death = asyncio.create_task(postgres.wait_dead(), name="postgres-wait")
+    try:
+        while True:
+            done, _ = await asyncio.wait((death,), timeout=HOUSEKEEPING_S)
+            if not done:
+                await engine.transactions.reap_idle()
+                continue
+            engine.backends.up.clear()
+            await _lose_all(engine)
+            while not await _restarted(engine, postgres, restarts):
+                pass
+            death = asyncio.create_task(postgres.wait_dead(), name="postgres-wait")
+    finally:
+        death.cancel()
+        stopping.set()
+
+
+async def _lose_all(engine: Engine) -> None:
+    """Every open transaction is gone with the database; its session is told with its next statement."""
+    for session in engine.sessions.by_number.values():
+        if session.transaction is not None and not session.transaction.lost:
+            session.transaction.lost = True
+            engine.backends.discard(session.transaction.backend)
+    await engine.backends.close()
+
+
+async def _restarted(engine: Engine, postgres: PostgresServer, restarts: list[float]) -> bool:
+    """One attempt; statements wait until the database is back and the catalogue read. On a full disk it is put off:
+    statements are told of that."""
+    if engine.backends.disk_full() is not None:
+        await asyncio.sleep(FULL_S)
+        return False
+    now_s = time.monotonic()
+    restarts[:] = [moment for moment in restarts if moment > now_s - 60] + [now_s]
+    if len(restarts) > RESTARTS_MAX:
+        what = f"PostgreSQL died {len(restarts)} times within a minute"
+        raise EmbeddedServerError(what, remedy=f"Its log is {postgres.log_path}.")
+    try:
+        await postgres.restart()
+        await _prepare(engine, postgres)
+    except (EmbeddedServerError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        return False
+    engine.backends.up.set()
+    return True
+
+
+# --- HTTP ------------------------------------------------------------------------------------------------------------
+
+
+async def _serve_http(
+    executor: Executor,
+    options: ServerOptions,
+    folder: Path | None,
+    listener: socket.socket,
+    stopping: asyncio.Event,
+    ready: Ready,
+) -> None:
+    """uvicorn's protocol without uvicorn's server, which looks for its end ten times a second."""
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # requests that end with the server are no news
+    password_file = folder / PASSWORD_FILE if folder is not None and options.auth else None
+    entrance = Authenticator(load_or_create_password(password_file.parent) if password_file is not None else None)
+    usage = ServerUsage(options.about)
+    models = WarehouseModels(executor.warehouses, folder)
+    app = App(executor, usage, entrance, models, now_ms=_now_ms, seed=options.seed)
+    config = uvicorn.Config(
+        app, http=Protocol, ws="none", lifespan="off",
+        log_config=None, access_log=False, server_header=False, date_header=False, timeout_keep_alive=KEEP_ALIVE_S,
+    )  # fmt: skip
+    config.load()
+    state = ServerState()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Protocol(config=config, server_state=state, app_state={}), sock=listener, backlog=BACKLOG
+    )
+    gc.freeze()  # what is there now stays; the collector need not look at it again
+    host, port = listener.getsockname()[:2]
+    ends: list[asyncio.Task[Any]] = [asyncio.create_task(stopping.wait(), name="stopping")]
+    slow = asyncio.create_task(cut_off_slow_requests(state.connections), name="slow-requests")
+    if options.until_eof:
+        unused = usage.unused(executor, lambda: len(state.connections))
+        ends.append(asyncio.create_task(unused, name="unused"))
+    try:
+        ready(ListenAddress(host=host, port=port), password_file)  # raises when nobody can be told any more
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        usage.leaving = True  # from here on nobody is let in who would lose the server a moment later
+        for end in (*ends, slow):
+            end.cancel()
+        server.close()
+        # Statements under way are not waited for: their client sees a lost connection.
+        for connection in list(state.connections):
+            connection.transport.abort()

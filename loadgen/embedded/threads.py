@@ -1,0 +1,37 @@
+"""Work that takes long is done by a thread, so that the event loop serves others meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar, cast
+
+T = TypeVar("T")
+
+
+async def in_thread(work: Callable[[], T], name: str) -> T:
+    """What `work` returns. A daemon thread: a server that stops does not wait for it."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast(T, value))
+
+    def target() -> None:
+        value, error = None, None
+        try:
+            value = work()
+        except Exception as problem:  # told to the task that waits
+            error = problem
+        with suppress(RuntimeError):  # the loop was closed first: a signal stopped the server
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=target, name=name, daemon=True).start()
+    return await done

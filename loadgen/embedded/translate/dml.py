@@ -1,0 +1,195 @@
+"""Changes: INSERT, UPDATE, DELETE, MERGE."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from loadgen.embedded import postgres_names
+from loadgen.embedded.catalog import CatalogTable
+from loadgen.embedded.functions import FUNCTIONS
+from loadgen.embedded.sql_errors import compilation, invalid_identifier, syntax_error, unsupported, values_clause
+from loadgen.embedded.translate import dialect
+from loadgen.embedded.translate.emitter import Emitter, handles
+from loadgen.embedded.translate.sources import binds_source, lookup, source
+
+# What a VALUES clause may not hold: semi-structured values, subqueries, aggregates, window functions.
+_SEMI_STRUCTURED = frozenset(
+    {
+        "PARSE_JSON", "TRY_PARSE_JSON", "OBJECT_CONSTRUCT", "OBJECT_CONSTRUCT_KEEP_NULL", "ARRAY_CONSTRUCT",
+        "ARRAY_CONSTRUCT_COMPACT", "TO_VARIANT", "TO_OBJECT", "TO_ARRAY", "OBJECT_INSERT", "OBJECT_DELETE",
+        "ARRAY_APPEND", "ARRAY_CAT", "ARRAY_PREPEND", "SPLIT",
+    }
+)  # fmt: skip
+_SEMI_TYPES = frozenset({"VARIANT", "OBJECT", "ARRAY", "STRUCT"})
+
+
+def target_of(self: Emitter, node: exp.Expr) -> CatalogTable:
+    if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
+        raise unsupported("this target of a change")
+    table = lookup(self, node)
+    if table is None or table.kind == "VIEW":
+        raise compilation(2, "0A000", "Unsupported feature 'changing a view'.")
+    self.writes.append(table)
+    return table
+
+
+def _column(table: CatalogTable, node: exp.Expr) -> str:
+    """A column of the target, unqualified as PostgreSQL wants it in SET and column lists."""
+    if not isinstance(node, exp.Column | exp.Identifier):
+        raise unsupported("this target of an assignment")
+    name = dialect.identifier(node.this if isinstance(node, exp.Column) else node)
+    if table.column(name) is None:
+        raise invalid_identifier(postgres_names.shown(name))
+    return postgres_names.quoted(name)
+
+
+@handles(exp.Insert, "this", "expression", "overwrite")
+def _insert(self: Emitter, node: exp.Insert) -> str:
+    into = node.this
+    listed = into.expressions if isinstance(into, exp.Schema) else []
+    target = into.this if isinstance(into, exp.Schema) else into
+    table = target_of(self, target)
+    if target.args.get("alias"):
+        word = str(target.args["alias"].this.name)
+        raise syntax_error(*dialect.position(self.text, word), word)
+    if node.args.get("overwrite"):
+        raise unsupported("INSERT OVERWRITE")
+    columns = [_column(table, column) for column in listed]
+    body = node.expression
+    expected = len(columns) or len(table.columns)
+    names_text = f" ({', '.join(columns)})" if columns else ""
+    if isinstance(body, exp.Values):
+        return f"INSERT INTO {table.relation}{names_text} {_insert_values(self, body, expected)}"
+    if not isinstance(body, exp.Query):
+        raise unsupported("INSERT form")
+    width = _width(body)
+    if width is not None and width != expected:
+        raise _wrong_width(expected, width)
+    return f"INSERT INTO {table.relation}{names_text} {self.emit(body)}"
+
+
+def _width(query: exp.Expr) -> int | None:
+    select = query.unnest() if isinstance(query, exp.Subquery) else query
+    if not isinstance(select, exp.Select) or any(item.is_star for item in select.expressions):
+        return None
+    return len(select.expressions)
+
+
+def _wrong_width(expected: int, got: int) -> Exception:
+    text = f"Insert value list does not match column list expecting {expected} but got {got}"
+    return compilation(2057, "42601", text)
+
+
+def _insert_values(self: Emitter, body: exp.Values, expected: int) -> str:
+    if any(body.args.get(part) for part in ("alias", "order", "limit", "offset", "pivots")):
+        raise unsupported("VALUES with an alias in INSERT")
+    rows, defaults = [], False
+    for row in body.expressions:
+        items = row.expressions if isinstance(row, exp.Tuple) else [row]
+        if len(items) != expected:
+            raise _wrong_width(expected, len(items))
+        for item in items:
+            _check_value(item)
+        rows.append([_default(item) or self.emit(item) for item in items])
+        defaults = defaults or any(_default(item) for item in items)
+    if self.binds.arrays:
+        if len(rows) != 1 or defaults:
+            raise unsupported("array bind in a VALUES list of several rows or with DEFAULT")
+        return f"SELECT {', '.join(rows[0])} FROM {binds_source(self)}"
+    return "VALUES " + ", ".join(f"({', '.join(row)})" for row in rows)
+
+
+def _default(item: exp.Expr) -> str:
+    if isinstance(item, exp.Var):
+        return "DEFAULT" if str(item.this).upper() == "DEFAULT" else ""
+    column = isinstance(item, exp.Column) and not item.args.get("table") and not item.this.args.get("quoted")
+    return "DEFAULT" if column and dialect.identifier(item.this) == "DEFAULT" else ""
+
+
+def _check_value(item: exp.Expr) -> None:
+    for node in item.walk():
+        semi = isinstance(node, exp.Array | exp.Struct | exp.JSONExtract) or (
+            isinstance(node, exp.Cast) and str(node.to.this.value).upper() in _SEMI_TYPES
+        )
+        if isinstance(node, exp.Anonymous):
+            name = str(node.this).upper()
+            function = FUNCTIONS.get(name)
+            semi = semi or name in _SEMI_STRUCTURED or (function is not None and function.kind == "aggregate")
+        if semi or isinstance(node, exp.Query | exp.Window):
+            raise values_clause(dialect.shown(item))
+
+
+@handles(exp.Update, "this", "expressions", "from_", "where")
+def _update(self: Emitter, node: exp.Update) -> str:
+    table = target_of(self, node.this)
+    alias = _target_alias(node.this, table)
+    assignments = []
+    for item in node.expressions:
+        if not isinstance(item, exp.EQ):
+            raise unsupported("UPDATE SET form")
+        assignments.append(f"{_column(table, item.this)} = {_default(item.expression) or self.emit(item.expression)}")
+    text = f"UPDATE {table.relation} AS {alias} SET {', '.join(assignments)}"
+    if not node.args.get("from_"):
+        return text + _where(self, node)
+    sources, where = source(self, node.args["from_"].this), _where(self, node)
+    # A row that several source rows meet is updated once, and counted.
+    met = f"SELECT 1 FROM {table.relation} AS {alias}, {sources}{where} GROUP BY {alias}.ctid HAVING count(*) > 1"
+    return (
+        f'WITH "~u" AS ({text} FROM {sources}{where} RETURNING 1)'
+        f' SELECT (SELECT count(*) FROM "~u")::numeric, (SELECT count(*) FROM ({met}) AS "~m")::numeric'
+    )
+
+
+def _target_alias(node: exp.Table, table: CatalogTable) -> str:
+    alias = node.args.get("alias")
+    return postgres_names.quoted(dialect.identifier(alias.this) if alias is not None else table.name)
+
+
+def _where(self: Emitter, node: exp.Expr) -> str:
+    where = node.args.get("where")
+    return f" WHERE {self.emit(where.this)}" if where else ""
+
+
+@handles(exp.Delete, "this", "using", "where")
+def _delete(self: Emitter, node: exp.Delete) -> str:
+    table = target_of(self, node.this)
+    text = f"DELETE FROM {table.relation} AS {_target_alias(node.this, table)}"
+    if node.args.get("using"):
+        text += " USING " + ", ".join(source(self, item) for item in node.args["using"])
+    return text + _where(self, node)
+
+
+@handles(exp.Merge, "this", "using", "on", "whens")
+def _merge(self: Emitter, node: exp.Merge) -> str:
+    table = target_of(self, node.this)
+    alias = _target_alias(node.this, table)
+    using = source(self, node.args["using"])
+    text = f"MERGE INTO {table.relation} AS {alias} USING {using} ON {self.emit(node.args['on'])}"
+    for when in node.args["whens"].expressions:
+        text += _when(self, table, when)
+    counted = ", ".join(
+        f"count(*) FILTER (WHERE \"~a\" = '{action}')::numeric" for action in ("INSERT", "UPDATE", "DELETE")
+    )
+    return f'WITH "~m" AS ({text} RETURNING merge_action() AS "~a") SELECT {counted} FROM "~m"'
+
+
+def _when(self: Emitter, table: CatalogTable, when: exp.When) -> str:
+    if when.args.get("source"):
+        raise unsupported("WHEN NOT MATCHED BY SOURCE")
+    text = f" WHEN {'' if when.args['matched'] else 'NOT '}MATCHED"
+    if when.args.get("condition"):
+        text += f" AND {self.emit(when.args['condition'])}"
+    then = when.args["then"]
+    if isinstance(then, exp.Update):
+        if not then.expressions:
+            raise unsupported("UPDATE ALL BY NAME")
+        pairs = [f"{_column(table, item.this)} = {self.emit(item.expression)}" for item in then.expressions]
+        return f"{text} THEN UPDATE SET {', '.join(pairs)}"
+    if isinstance(then, exp.Insert):
+        columns = [_column(table, column) for column in then.this.expressions] if then.this is not None else []
+        values = self.all(then.expression.expressions)
+        listed = f" ({', '.join(columns)})" if columns else ""
+        return f"{text} THEN INSERT{listed} VALUES ({', '.join(values)})"
+    if str(getattr(then, "this", then)).upper() == "DELETE":
+        return f"{text} THEN DELETE"
+    raise unsupported("MERGE action")

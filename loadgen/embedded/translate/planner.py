@@ -1,0 +1,213 @@
+"""From a statement's text to what PostgreSQL has to run: parsed, checked, translated, described, cached."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+import orjson
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token
+
+from loadgen.embedded import postgres_names
+from loadgen.embedded.backend_pool import Backend
+from loadgen.embedded.catalog import Catalog, CatalogTable
+from loadgen.embedded.sql_errors import compilation, unsupported
+from loadgen.embedded.sql_types import NUMBER, SEMI_STRUCTURED, SnowflakeType, described, shortener
+from loadgen.embedded.translate import calls, dialect, dml, operators, queries
+from loadgen.embedded.translate.emitter import BindTypes, Emitter, ServerTableFunction
+from loadgen.embedded.translate.statement_limits import budget_of, too_deep
+
+PLANS_MAX = 5_000
+PLAN_CHARACTERS_MAX = 100_000  # a longer one is not kept: it lists rows, and comes once
+_EMITTERS = (operators, calls, queries, dml)  # importing them registers what they can emit
+STATEMENT_TYPES = {"SELECT": 0x1000, "INSERT": 0x3100, "UPDATE": 0x3200, "DELETE": 0x3300, "MERGE": 0x3400}
+_KINDS: dict[type[exp.Expr], str] = {
+    exp.Select: "SELECT",
+    exp.Union: "SELECT",
+    exp.Except: "SELECT",
+    exp.Intersect: "SELECT",
+    exp.Subquery: "SELECT",
+    exp.Insert: "INSERT",
+    exp.Update: "UPDATE",
+    exp.Delete: "DELETE",
+    exp.Merge: "MERGE",
+}
+COUNT_NAMES = {
+    "INSERT": ("number of rows inserted",),
+    "UPDATE": ("number of rows updated", "number of multi-joined rows updated"),
+    "DELETE": ("number of rows deleted",),
+    "MERGE": ("number of rows inserted", "number of rows updated", "number of rows deleted"),
+}
+
+
+@dataclass(slots=True)
+class StatementPlan:
+    """A translated statement. Everything but the description is fixed when it is made."""
+
+    kind: str
+    sql: str
+    binds: BindTypes
+    parameters: tuple[int | str, ...]  # numbers of binds, names of context values
+    demands: tuple[ServerTableFunction, ...]
+    hybrid_only: bool
+    reads_tables: bool
+    locked_table: CatalogTable | None  # a standard table whose changes are made one after the other
+    lock_wait_s: int | None
+    for_update: bool
+    describing_sql: str
+    long_names: dict[str, str]
+    not_null: frozenset[str]
+    last_hidden: bool  # the last column decides, and is not shown
+    rowtype: orjson.Fragment | None = None
+    columns: tuple[tuple[str, SnowflakeType], ...] = ()
+    converters: tuple[tuple[int, Callable[[Any], Any]], ...] = field(default=())
+    json_columns: tuple[int, ...] = ()  # of semi-structured values
+
+    @property
+    def statement_type(self) -> int:
+        return STATEMENT_TYPES[self.kind]
+
+
+class Planner:
+    """Makes plans and keeps them while the catalogue stays as it is."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._plans: OrderedDict[tuple[Any, ...], StatementPlan] = OrderedDict()
+        self._version = -1
+
+    def cached(self, key: tuple[Any, ...]) -> StatementPlan | None:
+        if self._version != self._catalog.version:
+            self._plans.clear()
+            self._version = self._catalog.version
+        return self._plans.get(key)
+
+    def keep(self, key: tuple[Any, ...], plan: StatementPlan) -> None:
+        if len(plan.sql) > PLAN_CHARACTERS_MAX:
+            return
+        self._plans[key] = plan
+        if len(self._plans) > PLANS_MAX:
+            self._plans.popitem(last=False)
+
+    def plan(
+        self, text: str, tokens: list[Token], database: str | None, schema: str | None, types: tuple[str, ...],
+        arrays: bool,
+    ) -> StatementPlan:  # fmt: skip
+        """Raises SqlError, also when it takes too many steps. Long texts: see statement_limits.Planning."""
+        with budget_of(len(tokens)):
+            return self._plan(text, tokens, database, schema, types, arrays)
+
+    def _plan(
+        self, text: str, tokens: list[Token], database: str | None, schema: str | None, types: tuple[str, ...],
+        arrays: bool,
+    ) -> StatementPlan:  # fmt: skip
+        tree = dialect.parse(text, tokens)
+        kind = _KINDS.get(type(tree))
+        if kind is None:
+            raise unsupported(type(tree).__name__.upper())
+        binds = BindTypes(types, dialect.placeholders(tokens), arrays)
+        if arrays and kind != "INSERT":
+            raise compilation(2, "0A000", "Unsupported feature 'array bind outside INSERT'.")
+        emitter = Emitter(self._catalog, database, schema, binds)
+        emitter.text = text
+        emitter.result_names = dialect.select_list(text, tokens)
+        describing = ""
+        try:
+            sql = emitter.emit(tree)
+            if kind == "SELECT":
+                second = Emitter(self._catalog, database, schema, binds, typed_nulls=True)
+                second.text = text
+                describing = second.emit(tree)
+        except RecursionError:
+            raise too_deep() from None
+        return _plan_of(kind, sql, describing, emitter)
+
+
+def _plan_of(kind: str, sql: str, describing: str, emitter: Emitter) -> StatementPlan:
+    touched = [*emitter.reads, *emitter.writes]
+    standard = next((table for table in emitter.writes if not table.hybrid), None)
+    wait = emitter.lock_wait
+    for_update = wait is not None
+    return StatementPlan(
+        kind=kind,
+        sql=sql,
+        binds=emitter.binds,
+        parameters=tuple(emitter.parameters),
+        demands=tuple(emitter.demands),
+        hybrid_only=bool(touched) and all(table.hybrid for table in touched) and not emitter.system_tables,
+        reads_tables=bool(touched) or emitter.system_tables,
+        locked_table=standard if kind in ("UPDATE", "DELETE", "MERGE") else None,
+        lock_wait_s=int(str(wait.this)) if isinstance(wait, exp.Literal) else None,
+        for_update=for_update,
+        describing_sql=describing,
+        long_names=emitter.long_names,
+        not_null=frozenset(emitter.not_null),
+        last_hidden=emitter.last_hidden,
+    )
+
+
+async def describe(plan: StatementPlan, backend: Backend, catalog_version: int) -> None:
+    """Fill in the result's columns: names from the prepared statement, types with their modifiers from a view."""
+    statement = await backend.prepare(plan.sql, catalog_version)  # finds what only PostgreSQL can: unknown columns
+    if plan.kind != "SELECT":
+        plan.columns = tuple((name, NUMBER) for name in COUNT_NAMES[plan.kind])
+    else:
+        stored = [attribute.name for attribute in statement.get_attributes()]
+        found = [plan.long_names.get(name) or postgres_names.full(name) for name in stored]
+        types = await _result_types(backend.connection, plan.describing_sql, len(found))
+        columns = tuple(zip(found, types, strict=True))
+        plan.columns = columns[:-1] if plan.last_hidden else columns
+    plan.rowtype = rowtype(plan, plan.columns)
+    plan.converters = tuple(_converters(plan.columns))
+    plan.json_columns = tuple(i for i, (_, kind) in enumerate(plan.columns) if kind.kind in SEMI_STRUCTURED)
+
+
+def rowtype(plan: StatementPlan, columns: Sequence[tuple[str, SnowflakeType]]) -> orjson.Fragment:
+    return orjson.Fragment(orjson.dumps([kind.rowtype(name, name not in plan.not_null) for name, kind in columns]))
+
+
+@asynccontextmanager
+async def _undone(connection: asyncpg.Connection) -> AsyncIterator[None]:
+    """Whatever happens inside is rolled back, inside a transaction of the user too."""
+    inside = connection.is_in_transaction()
+    await connection.execute("SAVEPOINT described" if inside else "BEGIN")
+    try:
+        yield
+    finally:
+        if not connection.is_closed():
+            end = "ROLLBACK TO SAVEPOINT described; RELEASE SAVEPOINT described" if inside else "ROLLBACK"
+            await connection.execute(end)
+
+
+async def _result_types(connection: asyncpg.Connection, sql: str, width: int) -> list[SnowflakeType]:
+    """A view is the one place where PostgreSQL says the length, precision and scale of an expression."""
+    if not width:
+        return []
+    columns = ", ".join(f"c{number}" for number in range(width))
+    async with _undone(connection):
+        await connection.fetch(f'CREATE TEMP VIEW "~described" ({columns}) AS {sql}')  # one statement, unlike execute
+        rows = await connection.fetch(
+            "SELECT t.typname::text, a.atttypmod::text FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
+            " WHERE a.attrelid = 'pg_temp.\"~described\"'::regclass AND a.attnum > 0 ORDER BY a.attnum"
+        )
+    return [described(str(row[0]), int(row[1])) for row in rows]
+
+
+def _with_offset(scale: int) -> Callable[[Any], str]:
+    cut = shortener(scale) if scale < 9 else str
+    return lambda row: f"{cut(row[0])} {int(row[1]) + 1440}"
+
+
+def _converters(columns: tuple[tuple[str, SnowflakeType], ...]) -> list[tuple[int, Callable[[Any], Any]]]:
+    found: list[tuple[int, Callable[[Any], Any]]] = []
+    for index, (_, kind) in enumerate(columns):
+        if kind.kind == "TIMESTAMP_TZ":
+            found.append((index, _with_offset(9 if kind.scale is None else kind.scale)))
+        elif kind.kind in ("TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ") and kind.scale not in (None, 9):
+            found.append((index, shortener(int(kind.scale or 0))))
+    return found

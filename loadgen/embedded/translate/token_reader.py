@@ -1,0 +1,150 @@
+"""A reader over the tokens of a command: the statements that are no queries are read by hand."""
+
+from __future__ import annotations
+
+import re
+
+from sqlglot.tokenizer_core import Token, TokenType
+
+from loadgen.embedded.postgres_names import SNOWFLAKE_NAME_LENGTH, too_long
+from loadgen.embedded.sql_errors import SqlError, compilation, syntax_error
+from loadgen.embedded.sql_types import is_number
+
+_STRINGS = (TokenType.STRING, TokenType.RAW_STRING, TokenType.HEREDOC_STRING)
+
+
+def split_compound_tokens(text: str, tokens: list[Token]) -> list[Token]:
+    """The tokens with such as `PRIMARY KEY` taken apart, which the tokenizer reads as one."""
+    words: list[Token] = []
+    for token in tokens:
+        if token.token_type in (*_STRINGS, TokenType.IDENTIFIER) or not any(map(str.isspace, token.text)):
+            words.append(token)
+            continue
+        for match in re.finditer(r"\S+", text[token.start : token.end + 1]):
+            start = token.start + match.start()
+            end = token.start + match.end() - 1
+            words.append(Token(TokenType.VAR, match.group(), token.line, token.col - (token.end - end), start, end))
+    return words
+
+
+class TokenReader:
+    """Walks the tokens of one statement; every refusal names line and position as Snowflake does."""
+
+    def __init__(self, text: str, tokens: list[Token], index: int = 0) -> None:
+        self.text = text
+        self.tokens = tokens
+        self.index = index
+
+    @property
+    def done(self) -> bool:
+        return self.index >= len(self.tokens)
+
+    def word(self, ahead: int = 0) -> str:
+        """The next token's text in upper case; an empty string at the end, or for a quoted name or a string."""
+        index = self.index + ahead
+        if index >= len(self.tokens):
+            return ""
+        token = self.tokens[index]
+        return "" if token.token_type in (TokenType.STRING, TokenType.IDENTIFIER) else token.text.upper()
+
+    def accept(self, *words: str) -> bool:
+        """Step over the words if they all come next."""
+        if all(self.word(ahead) == word for ahead, word in enumerate(words)):
+            self.index += len(words)
+            return True
+        return False
+
+    def expect(self, *words: str) -> None:
+        for word in words:
+            if not self.accept(word):
+                raise self.unexpected()
+
+    def unexpected(self) -> SqlError:
+        if self.done:
+            last = self.tokens[-1]
+            return syntax_error(last.line, last.col, "<EOF>")
+        token = self.tokens[self.index]
+        return syntax_error(token.line, max(0, token.col - len(token.text)), token.text)
+
+    def end(self) -> None:
+        if not self.done:
+            raise self.unexpected()
+
+    def take(self) -> Token:
+        if self.done:
+            raise self.unexpected()
+        self.index += 1
+        return self.tokens[self.index - 1]
+
+    def name(self) -> str:
+        """An identifier: upper-cased unless quoted."""
+        if self.done:
+            raise self.unexpected()
+        token = self.tokens[self.index]
+        if token.token_type is TokenType.IDENTIFIER:
+            if not token.text:
+                raise compilation(904, "42601", 'an identifier may not be empty: ""')
+            if len(token.text) > SNOWFLAKE_NAME_LENGTH:
+                raise too_long(token.text)
+            self.index += 1
+            return token.text
+        first = token.text[:1]
+        plain = token.text.replace("_", "a").replace("$", "a")
+        if token.token_type is TokenType.STRING or not plain.isalnum() or first.isdigit() or first == "$":
+            raise self.unexpected()
+        if len(token.text) > SNOWFLAKE_NAME_LENGTH:
+            raise too_long(token.text)
+        self.index += 1
+        return token.text.upper()
+
+    def path(self) -> list[str]:
+        """A name of one to three parts."""
+        parts = [self.name()]
+        while self.accept("."):
+            parts.append(self.name())
+        if len(parts) > 3:
+            raise self.unexpected()
+        return parts
+
+    def names(self) -> tuple[str, ...]:
+        """A parenthesised list of identifiers."""
+        self.expect("(")
+        found = [self.name()]
+        while self.accept(","):
+            found.append(self.name())
+        self.expect(")")
+        return tuple(found)
+
+    def string(self) -> str:
+        token = self.take()
+        if token.token_type not in _STRINGS:
+            self.index -= 1
+            raise self.unexpected()
+        return token.text
+
+    def integer(self) -> int:
+        sign = -1 if self.accept("-") else 1
+        token = self.take()
+        if not is_number(token.text):
+            self.index -= 1
+            raise self.unexpected()
+        return sign * int(token.text)
+
+    def value(self) -> str:
+        """A property's value: a string, a number, a word."""
+        sign = "-" if self.accept("-") else ""
+        return sign + self.take().text
+
+    def source(self, first: int, last: int) -> str:
+        """The text between two tokens, both included."""
+        if first > last:
+            raise self.unexpected()
+        return self.text[self.tokens[first].start : self.tokens[last].end + 1]
+
+    def skip_parentheses(self) -> None:
+        """Step behind the parenthesis that matches the one that comes next."""
+        self.expect("(")
+        depth = 1
+        while depth:
+            word = self.take().text
+            depth += (word == "(") - (word == ")")

@@ -1,0 +1,279 @@
+"""LIVE_METRICS: what a worker says with every beat. State and not a change of it, so a lost beat loses nothing.
+
+A beat has at most LIMIT_BYTES. When it would be longer, it says less, in this order, and says so:
+
+    1. the statements of the last seconds are put together    as one named "*"
+    2. buckets are joined by three, then by seven             every histogram has its "coarseness": an error of 3 or 7 %
+    3. the statements of a window are put together            as one named "*", first by three and then by seven
+    4. the last seconds are left out, the newest at last      what thresholds over a span need of them is stored too
+    5. the oldest windows are left out                        their ids are in "left_out"
+
+Counts and totals are always exact. Stored results (WINDOW_RESULTS) are never shortened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from functools import reduce
+from operator import add
+from typing import Any
+
+from loadgen.metrics.buckets import COARSENESSES
+from loadgen.metrics.connections import LoginCounts, logins_data, read_logins
+from loadgen.metrics.errors import by_kind
+from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.interval import Interval, MeasuredCounts
+from loadgen.metrics.json_fields import COUNT_MAX, JsonFields, is_whole, parse
+from loadgen.metrics.tally import StatementTally, Tally, Times
+from loadgen.metrics.threshold_seconds import KEY as JUDGED
+from loadgen.metrics.threshold_seconds import ThresholdSecond, judged_data, read_judged
+from loadgen.metrics.window import ALL_STATEMENTS, WindowResult
+from loadgen.metrics.window_codec import (
+    VERSION,
+    buckets_data,
+    counts_data,
+    dump,
+    ended_data,
+    histogram_data,
+    read_counts,
+    read_ended,
+    read_histogram,
+    read_result,
+)
+from loadgen.metrics.window_registry import WindowState
+from loadgen.model.counts import Counts, count_discrepancy
+from loadgen.model.run import Phase
+
+LIMIT_BYTES = 65_536
+SECONDS_COARSENESS = 3  # of the times in LiveSecond: they are for charts
+SECONDS_STATEMENTS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSecond:
+    """One interval of a worker: what its row of WORKER_METRICS_SNAPSHOTS will say, some seconds earlier."""
+
+    ended_at: datetime  # naive UTC, as in the row
+    seconds: float
+    phase: Phase
+    executing: int
+    statements: Mapping[str, Counts]  # what ended
+    times: Mapping[str, Histogram]  # response of successful samples
+    cut_off: Histogram = EMPTY  # response of all that timed out or were cancelled: at least so long
+    judged: ThresholdSecond | None = None  # for thresholds over a span; None: there are none, or it was not measured
+
+    @classmethod
+    def of(
+        cls,
+        interval: Interval,
+        phase: Phase,
+        *,
+        ended_at: datetime,
+        executing: int,
+        judged: ThresholdSecond | None = None,
+    ) -> LiveSecond:
+        """With many statements, of all of them together: every beat carries some seconds."""
+        statements = interval.tally.statements
+        second = cls(
+            ended_at=ended_at,
+            seconds=interval.seconds,
+            phase=phase,
+            executing=executing,
+            statements={name: statement.ended for name, statement in statements.items()},
+            times={
+                name: statement.succeeded.response.coarse(SECONDS_COARSENESS)
+                for name, statement in statements.items()
+                if statement.succeeded.response.count
+            },
+            cut_off=interval.tally.whole.cut_off.response.coarse(SECONDS_COARSENESS),
+            judged=judged,
+        )
+        return second if len(statements) <= SECONDS_STATEMENTS_MAX else second.folded
+
+    @property
+    def folded(self) -> LiveSecond:
+        """All statements as one."""
+        return replace(
+            self,
+            statements={ALL_STATEMENTS: reduce(add, self.statements.values(), Counts())},
+            times={ALL_STATEMENTS: reduce(add, self.times.values(), EMPTY)} if self.times else {},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveMetrics:
+    """A rate at this moment is the difference of two beats' totals by the difference of their `elapsed_s`."""
+
+    elapsed_s: float  # since the worker's start, by its own clock
+    totals: Counts  # of all windows, stored ones too
+    measured: MeasuredCounts
+    windows: tuple[WindowResult, ...]  # all that are not stored yet, oldest first
+    left_out: tuple[int, ...] = ()  # ids of windows that the beat had no room for
+    logins: LoginCounts = field(default_factory=LoginCounts)
+    unstored: Mapping[str, int] = field(default_factory=dict)  # in the last beat: rows that are still in the spool
+    seconds: tuple[LiveSecond, ...] = ()  # the newest, oldest first
+    signal: str | None = None  # it ends because it received this one, and not because the run does
+
+
+def write_live(live: LiveMetrics, *, limit_bytes: int = LIMIT_BYTES) -> str:
+    """As much as fits."""
+    for shorter in _ever_shorter(live):
+        text = dump(_live_data(shorter))
+        if len(text) <= limit_bytes:
+            return text
+    raise ValueError(f"a beat cannot be said in {limit_bytes} bytes")
+
+
+def read_live(text: str) -> LiveMetrics:
+    """What a beat said; raises BadMetrics when anything in it does not add up."""
+    fields = parse(text, "LIVE_METRICS", version=VERSION)
+    measured = _read_measured(fields.part("measured"))
+    totals = read_counts(fields.part("totals"))
+    left_out = fields.items("left_out")
+    if not all(map(is_whole, left_out)):
+        fields.refuse("has a left_out that is not a list of ids")
+    problem = count_discrepancy(totals)
+    if problem:
+        fields.refuse(f"has totals that do not add up: {problem}")
+    windows = tuple(_read_window(window) for window in fields.parts("windows"))
+    if len({window.window_id for window in windows} | set(left_out)) != len(windows) + len(left_out):
+        fields.refuse("has a window twice")
+    return LiveMetrics(
+        elapsed_s=fields.number("elapsed_s"),
+        totals=totals,
+        measured=measured,
+        windows=windows,
+        left_out=tuple(left_out),
+        logins=read_logins(fields.part("logins")) if fields.has("logins") else LoginCounts(),
+        unstored=_read_unstored(fields.part("unstored")) if fields.has("unstored") else {},
+        seconds=tuple(map(_read_second, fields.parts("seconds"))) if fields.has("seconds") else (),
+        signal=fields.text("signal") if fields.has("signal") else None,
+    )
+
+
+def _read_unstored(fields: JsonFields) -> dict[str, int]:
+    return {name: fields.whole(name) for name in fields.names()}
+
+
+def _read_measured(fields: JsonFields) -> MeasuredCounts:
+    measured = MeasuredCounts(**{name: fields.whole(name) for name in MeasuredCounts.__slots__})
+    if measured.queries != measured.reads + measured.writes or measured.errors > measured.queries:
+        fields.refuse("does not add up")
+    return measured
+
+
+def _live_data(live: LiveMetrics) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "elapsed_s": live.elapsed_s,
+        "totals": asdict(live.totals),
+        "measured": asdict(live.measured),
+        "windows": [_window_data(window) for window in live.windows],
+        "left_out": live.left_out,
+        "logins": logins_data(live.logins),
+        **({"unstored": dict(live.unstored)} if live.unstored else {}),
+        **({"seconds": list(map(_second_data, live.seconds))} if live.seconds else {}),
+        **({} if live.signal is None else {"signal": live.signal}),
+    }
+
+
+def _second_data(second: LiveSecond) -> dict[str, Any]:
+    times = {name: {"response": histogram_data(histogram)} for name, histogram in second.times.items()}
+    return {
+        "ended_at": second.ended_at.isoformat(),
+        "seconds": second.seconds,
+        "phase": second.phase.value,
+        "executing": second.executing,
+        "statements": {
+            name: ended_data(counts) | times.get(name, {}) for name, counts in second.statements.items() if counts.ended
+        },
+        **({"cut_off": histogram_data(second.cut_off)} if second.cut_off.count else {}),
+        **({} if second.judged is None else {JUDGED: judged_data(second.judged)}),
+    }
+
+
+def _read_second(fields: JsonFields) -> LiveSecond:
+    written = fields.part("statements")
+    statements = {name: read_ended(written.part(name)) for name in written.names()}
+    times = {
+        name: read_histogram(written.part(name).part("response"))
+        for name in statements
+        if written.part(name).has("response")
+    }
+    if any(counts.succeeded != times.get(name, EMPTY).count for name, counts in statements.items()):
+        written.refuse("has other times than were counted")
+    try:
+        ended_at = datetime.fromisoformat(fields.text("ended_at"))
+    except ValueError:
+        fields.refuse("has a moment that cannot be read")
+    return LiveSecond(
+        ended_at=ended_at,
+        seconds=fields.number("seconds"),
+        phase=fields.one_of("phase", Phase),
+        executing=fields.whole("executing"),
+        statements=statements,
+        times=times,
+        cut_off=read_histogram(fields.part("cut_off")) if fields.has("cut_off") else EMPTY,
+        judged=read_judged(fields.part(JUDGED)) if fields.has(JUDGED) else None,
+    )
+
+
+def _window_data(result: WindowResult) -> dict[str, Any]:
+    return {
+        "window_id": result.window_id,
+        "phase": result.phase.value,
+        "step_id": result.step_id,
+        "state": result.state.value,
+        "seconds": result.seconds,
+        "counts": counts_data(result),
+        "buckets": buckets_data(result.tally),
+    }
+
+
+def _read_window(fields: JsonFields) -> WindowResult:
+    return read_result(
+        fields.part("counts"),
+        fields.part("buckets"),
+        window_id=fields.whole("window_id", low=-COUNT_MAX),
+        phase=fields.one_of("phase", Phase),
+        step_id=fields.whole_or_none("step_id"),
+        state=fields.one_of("state", WindowState),
+        seconds=fields.number("seconds"),
+    )
+
+
+def _ever_shorter(live: LiveMetrics) -> Iterator[LiveMetrics]:
+    yield live
+    live = replace(live, seconds=tuple(second.folded for second in live.seconds))
+    for fold in (False, True):
+        for coarseness in COARSENESSES:
+            windows = tuple(_shorter(window, coarseness, fold=fold) for window in live.windows)
+            yield replace(live, windows=windows)
+    yield replace(live, windows=windows, seconds=live.seconds[-1:])
+    live = replace(live, seconds=())
+    for left_out in range(len(windows) + 1):
+        ids = tuple(window.window_id for window in windows[:left_out])
+        yield replace(live, windows=windows[left_out:], left_out=ids)
+
+
+def _shorter(result: WindowResult, coarseness: int, *, fold: bool) -> WindowResult:
+    statements, errors = result.tally.statements, result.tally.errors
+    if fold and statements:
+        statements, errors = {ALL_STATEMENTS: result.tally.whole}, by_kind(errors)
+    statements = {name: _coarse(statement, coarseness) for name, statement in statements.items()}
+    return replace(result, tally=Tally(statements=statements, errors=errors))
+
+
+def _coarse(statement: StatementTally, coarseness: int) -> StatementTally:
+    times = {
+        outcome: Times(times.response.coarse(coarseness), times.service.coarse(coarseness))
+        for outcome, times in statement.times.items()
+    }
+    return StatementTally(
+        times=times,
+        lag=statement.lag.coarse(coarseness),
+        skipped=statement.skipped,
+        unsent=statement.unsent.coarse(coarseness),
+    )

@@ -1,0 +1,183 @@
+"""Collects what the clients recorded, keeps the tally of every window, and says when one is final.
+
+harvest() and everything else here: one thread, every second (recorder(): any thread). Clients touch their own Recorder
+only; windows are opened and closed by whoever follows the run's phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from loadgen.metrics.batch import SampleBatch
+from loadgen.metrics.connections import ConnectionMeter, LoginCounts
+from loadgen.metrics.errors import ErrorGrouper
+from loadgen.metrics.interval import Interval, MeasuredCounts
+from loadgen.metrics.live_metrics import LiveMetrics
+from loadgen.metrics.outcome import FailedOutcome, Outcome
+from loadgen.metrics.recorder import Recorder, Sample
+from loadgen.metrics.stalls import InFlightStatement, Span, StallDetector, WindowStalls
+from loadgen.metrics.tally import Tally
+from loadgen.metrics.window import WindowResult
+from loadgen.metrics.window_registry import Window, WindowRegistry, WindowState
+from loadgen.model.counts import Counts
+from loadgen.model.run import Phase
+from loadgen.model.workload import Statement
+from loadgen.units import NS_PER_S
+
+
+class SampleCollector:
+    """All that one worker has measured and not yet stored."""
+
+    def __init__(
+        self,
+        windows: WindowRegistry,
+        statements: Sequence[Statement],
+        *,
+        open_loop: bool,
+        started_ns: int,
+        connections: ConnectionMeter | None = None,
+    ) -> None:
+        self._windows = windows
+        self._connections = connections
+        self._names = [statement.name for statement in statements]
+        self._kinds = {statement.name: statement.kind for statement in statements}
+        self._open_loop = open_loop
+        self._recorders: list[Recorder] = []
+        self._tallies: dict[int, Tally] = {}  # of the windows that are held
+        self._book = ErrorGrouper()
+        self._stalls = StallDetector(self._names)
+        self._measured = MeasuredCounts()
+        self._stored = Counts()  # of the windows that are not held any more
+        self._drained: list[Sample] = []  # by the last harvest, when no window was open any more
+        self._started_ns = self._harvested_ns = started_ns
+
+    def recorder(self) -> Recorder:
+        """A recorder for one more client. The next client in its place should take it over: it is kept for ever."""
+        recorder = Recorder(self._windows)
+        self._recorders.append(recorder)
+        return recorder
+
+    def harvest(self, now_ns: int, flights: Sequence[InFlightStatement] = (), paused: Iterable[Span] = ()) -> Interval:
+        """Take every sample that is there, and say what came since the last time. `flights`: what was in flight;
+        `paused`: when this process did not run."""
+        closed = [window for window in self._windows.held() if window.state is WindowState.CLOSED]
+        samples = [sample for recorder in tuple(self._recorders) for sample in recorder.take()]
+        self._drained = [] if self._windows.current is not None else samples
+        batch = SampleBatch.of(samples, open_loop=self._open_loop)
+        failures = [samples[row] for row in np.flatnonzero(batch.outcome >= Outcome.CONNECTION)]
+        errors = self._book.group(
+            (sample[1], self._names[sample[0]], sample[5])
+            for sample in failures
+            if isinstance(sample[5], FailedOutcome)
+        )
+        news = batch.tallies(self._names, errors)
+        self._add(news)
+        self._stalls.add(samples, flights, news.values(), from_ns=self._harvested_ns, now_ns=now_ns, paused=paused)
+        for window in closed:  # closed before their samples were taken, and begun() is asked after: see Windows.settle
+            if self._begun(window) == self._ended(window).ended:
+                self._windows.settle(window.window_id)
+        return self._interval(batch, news, now_ns)
+
+    def results(self, now_ns: int) -> tuple[WindowResult, ...]:
+        """Every window that is held, as of the last harvest. Store the final ones, then forget() them."""
+        return tuple(self._result(window, now_ns) for window in self._windows.held())
+
+    def forget(self, window_id: int) -> None:
+        """The final result of this window is stored. Until then it stays in every beat, so that nothing is lost."""
+        window = self._windows.forget(window_id)
+        self._stored += self._counts(window)
+        self._tallies.pop(window_id, None)
+        if self._connections is not None:
+            self._connections.forget(window_id)
+
+    def stalls(self, window_id: int, zero_ns: int) -> WindowStalls | None:
+        """Of a window that is held, as of the last harvest."""
+        held = (window for window in self._windows.held() if window.window_id == window_id)
+        window = next(held, None)
+        return None if window is None else self._stalls.of(window, zero_ns, self._harvested_ns)
+
+    def drained(self, zero_ns: int, last: int) -> dict[int, Tally]:
+        """What the last harvest brought of the measurement after its end, by the second in which it started: from 1 to
+        `last`, counted from the zero. An arrival that was never sent is one of the last."""
+        measured = {window.window_id for window in self._windows.held() if window.phase is Phase.MEASUREMENT}
+        seconds: dict[int, list[Sample]] = {}
+        for sample in self._drained:
+            if sample[1] in measured:
+                second = last if sample[5] is Outcome.SKIPPED else (sample[3] - zero_ns) // NS_PER_S + 1
+                seconds.setdefault(min(max(second, 1), last), []).append(sample)
+        return {second: self._tally(samples) for second, samples in seconds.items()}
+
+    def _tally(self, samples: Sequence[Sample]) -> Tally:
+        tallies = SampleBatch.of(samples, open_loop=self._open_loop).tallies(self._names, {})
+        return reduce(add, tallies.values(), Tally())
+
+    @property
+    def measured(self) -> MeasuredCounts:
+        """All samples of the measurement so far."""
+        return self._measured
+
+    def live(self, now_ns: int) -> LiveMetrics:
+        """What the next beat says."""
+        results = self.results(now_ns)
+        return LiveMetrics(
+            elapsed_s=(now_ns - self._started_ns) / NS_PER_S,
+            totals=reduce(add, (result.counts for result in results), self._stored),
+            measured=self._measured,
+            windows=results,
+            logins=self.logins,
+        )
+
+    @property
+    def logins(self) -> LoginCounts:
+        return LoginCounts() if self._connections is None else self._connections.logins
+
+    def _add(self, news: Mapping[int, Tally]) -> None:
+        phases = {window.window_id: window.phase for window in self._windows.held()}
+        strays = news.keys() - phases.keys()
+        if strays:
+            raise ValueError(f"samples of windows that are not held: {sorted(strays)}")
+        for window_id, tally in news.items():
+            self._tallies[window_id] = self._tallies.get(window_id, Tally()) + tally
+            if phases[window_id] is Phase.MEASUREMENT:
+                self._measured = self._measured.plus(tally, self._kinds)
+
+    def _interval(self, batch: SampleBatch, news: Mapping[int, Tally], now_ns: int) -> Interval:
+        phase = self._windows.newest.phase if self._windows.newest else None
+        windows = {window.window_id for window in self._windows.held() if window.phase is phase}
+        seconds, self._harvested_ns = (now_ns - self._harvested_ns) / NS_PER_S, now_ns
+        return Interval.of(
+            batch,
+            windows,
+            phase=phase,
+            seconds=seconds,
+            tally=reduce(add, (tally for window_id, tally in news.items() if window_id in windows), Tally()),
+            measured=self._measured,
+        )
+
+    def _result(self, window: Window, now_ns: int) -> WindowResult:
+        return WindowResult(
+            window_id=window.window_id,
+            phase=window.phase,
+            step_id=window.step_id,
+            state=window.state,
+            seconds=window.seconds(now_ns),
+            counts=self._counts(window),
+            tally=self._tallies.get(window.window_id, Tally()),
+            connections=None if self._connections is None else self._connections.time(window.window_id, now_ns),
+        )
+
+    def _counts(self, window: Window) -> Counts:
+        """Counted twice: what began by the clients, what ended by the harvest."""
+        ended, begun = self._ended(window), self._begun(window)
+        return Counts(scheduled=begun, in_flight=begun - ended.ended) + ended
+
+    def _begun(self, window: Window) -> int:
+        return sum(recorder.begun(window.window_id) for recorder in tuple(self._recorders))
+
+    def _ended(self, window: Window) -> Counts:
+        tally = self._tallies.get(window.window_id)
+        return tally.ended if tally else Counts()

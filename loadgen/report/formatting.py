@@ -1,0 +1,156 @@
+"""Numbers for people: one way to write each kind, in every file of a run. None is a dash: not known, and never 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loadgen.model.threshold import InvalidThreshold, ThresholdMetric, parse_threshold
+from loadgen.report.limits import Measure
+
+NONE = "–"
+TOO_FEW = "too few samples"
+PERCENTILES = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
+TIMES = {**PERCENTILES, "max": "max", "avg": "mean"}  # columns of every table of times: key of summary.json, heading
+
+
+CUT_OFF = "cut off"
+CUT_OFF_NOTE = "Cut off: timed out, cancelled or never sent; in the times with as long as they took at least (≥)."
+
+
+def sample_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Columns of a table of times that say what its rows are made of: succeeded; failed and cut off where there are
+    any. Rows are like statements of summary.json; one without counts has dashes."""
+    columns = {
+        "ok": [row.get("succeeded") for row in rows],
+        "failed": [row.get("failed") for row in rows],
+        CUT_OFF: [row["latency_ms"].get("cut_off", 0) if "failed" in row else None for row in rows],
+    }
+    return {name: [count(value) for value in values] for name, values in columns.items() if name == "ok" or any(values)}
+
+
+def count(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def rate(value: float | None) -> str:
+    """Per second."""
+    return NONE if value is None else f"{value:,.1f}"
+
+
+def ms(value: float | None) -> str:
+    """Milliseconds: at least three digits that say something, whole ones from 1,000 on."""
+    if value is None or value == 0:
+        return NONE if value is None else "0"
+    size = abs(value)
+    return f"{value:,.{0 if size >= 1_000 else 1 if size >= 100 else 2 if size >= 1 else 3}f}"
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction as percent; what is not 0 never shows as 0."""
+    if fraction is None:
+        return NONE
+    value = 100.0 * fraction
+    return "0 %" if value == 0 else f"{value:.2f} %" if abs(value) >= 0.01 else f"{value:.2g} %"
+
+
+def plain_percent(value: float | None) -> str:
+    """What is in percent already."""
+    return NONE if value is None else f"{value:.1f} %"
+
+
+def seconds(value: float | None) -> str:
+    """12.3 s, 5 min 3 s, 1 h 2 min."""
+    if value is None:
+        return NONE
+    if value < 60:
+        return f"{value:.1f} s"
+    whole = round(value)
+    if whole < 3_600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3_600} h {whole % 3_600 // 60} min"
+
+
+def level(stage: Mapping[str, Any]) -> str:
+    """What a stage of summary.json puts on the server: 8 connections, or 100.0/s."""
+    if stage["rate"] is not None:
+        return f"{rate(stage['rate'])}/s"
+    connections = stage["connections"]
+    return NONE if connections is None else f"{count(connections)} connection{'' if connections == 1 else 's'}"
+
+
+def span(stage: Mapping[str, Any]) -> str:
+    """When a stage was measured, since the start of the run: 10.0 s to 40.0 s."""
+    return f"{seconds(stage['starts_s'])} to {seconds(stage['starts_s'] + stage['measured_seconds'])}"
+
+
+def time_of(times: Mapping[str, Any], name: str) -> str:
+    """A percentile of summary.json."""
+    value = times.get(name)
+    return bounded(ms(value), at_least=value is not None and name in times.get("at_least", ()))
+
+
+def found_p95(summary: Mapping[str, Any]) -> str:
+    """Of the answer of a search: the times of its summary.json are those of the step that decides."""
+    at_least = "p95" in summary["latency_ms"].get("at_least", ())
+    return bounded(ms(summary["find_max"].get("p95_ms")), at_least=at_least)
+
+
+def bounded(shown: str, *, at_least: bool, at_most: bool = False) -> str:
+    """ "≥" before a value that is a lower bound, "≤" before an upper one: the one sign for it, everywhere."""
+    return f"≥ {shown}" if at_least else f"≤ {shown}" if at_most else shown
+
+
+def value_of(measure: Measure, value: float | None, *, at_least: bool = False) -> str:
+    """A metric with its unit."""
+    if value is None:
+        return NONE
+    match measure:
+        case Measure.ERROR_RATE:
+            shown = percent(value)
+        case Measure.QPS:
+            shown = f"{rate(value)}/s"
+        case Measure.MAX_CONCURRENCY:
+            shown = f"{count(value)} connections"
+        case _:
+            shown = f"{ms(value)} ms"
+    return bounded(shown, at_least=at_least)
+
+
+def exact(value: float | None) -> str:
+    """As summary.json has it; 20.0 and 20 are the same number, and a table of VARIANTs may return either."""
+    if value is None:
+        return ""
+    return f"{value:d}" if isinstance(value, int) else f"{int(value):d}" if value.is_integer() else repr(value)
+
+
+def check(threshold: Mapping[str, Any]) -> str:
+    """The text of a threshold of summary.json; the default one is marked."""
+    return f"{threshold['check']} (default)" if threshold.get("default") else str(threshold["check"])
+
+
+def judged(threshold: Mapping[str, Any]) -> str:
+    """What a threshold of summary.json was compared with."""
+    if threshold.get("too_few_samples"):
+        return TOO_FEW
+    shown = measured(threshold["check"], threshold["value"])
+    return bounded(shown, at_least=bool(threshold.get("at_least")), at_most=bool(threshold.get("at_most")))
+
+
+def measured(check: str, value: float | None) -> str:
+    """The value of a threshold, in the unit that its limit is written in."""
+    if value is None:
+        return "nothing"
+    try:
+        metric = parse_threshold(check).metric
+    except InvalidThreshold:
+        return exact(value)
+    match metric:
+        case ThresholdMetric.ERROR_RATE:
+            return percent(value)
+        case ThresholdMetric.QPS:
+            return f"{rate(value)}/s"
+        case ThresholdMetric.ERRORS | ThresholdMetric.QUERIES:
+            return count(value)
+        case _:
+            return f"{ms(value)} ms"

@@ -1,0 +1,398 @@
+"""The runs of a scenario over time: is the newest worse than it used to be, since when, and what else changed? Pure.
+
+Only like is set beside like. A series is the runs of one key: the same TEMPLATE_ID, major version of the driver, number
+of workers, of cores, and size of the warehouse. The newest run says which series is looked at. Runs that are not
+COMPLETED, are INVALID, or found no maximum are no part of any. Each metric is judged by `shift`:
+
+    learning    too few runs to say anything: RUNS_MIN are needed
+    steady      nothing new
+    undecided   the newest value is only known to be at least something, and that is not beyond the usual range
+    suspected   the newest run alone is worse; the next one, or a second one tonight, will tell
+    regression  the newest run confirms that it is worse: exit code 11
+    improved    the newest run confirms that it is better
+
+A regression is told once. The night after it is known, and so it is when another metric shows the same step later.
+Metrics of all statements together move together and are each judged as if alone; p95 of single statements share the
+chance of a false alarm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from loadgen.report import formatting
+from loadgen.report.likeness import SettingDifference
+from loadgen.report.limits import DEFAULTS, Measure
+from loadgen.report.shift import NIGHTS_MIN, ChangePoint, ChangePointAnalysis, detect_change_points
+
+REGRESSION = 11  # exit code
+RUNS_MIN = NIGHTS_MIN + 1  # comparable runs: those that say what is usual, and the newest
+
+_WHOLE = (Measure.P95, Measure.P50, Measure.QPS, Measure.ERROR_RATE)
+_USUAL = 0.05  # by how much nights differ, for all that is known before there are any
+_USUAL_POINTS = 0.0025  # the same of error rates
+_SAME_STEP = 2  # runs between the beginnings of what is one step in two metrics
+
+Subject = tuple[str | None, Measure]  # of one statement, or of all together
+
+
+class TrendVerdict(StrEnum):
+    LEARNING = "learning"
+    STEADY = "steady"
+    UNDECIDED = "undecided"
+    SUSPECTED = "suspected"
+    REGRESSION = "regression"
+    IMPROVED = "improved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesKey:
+    """What runs of one series share."""
+
+    template_id: str
+    driver_major: str
+    workers: int
+    cores: int | None
+    warehouse_size: str | None  # None: nobody looked
+    driver_lightened: bool | str = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrendRun:
+    """A run that counts."""
+
+    run_id: str
+    started: datetime  # naive UTC
+    key: SeriesKey
+    values: Mapping[Subject, float]  # ms, per second, a share, or a number of connections
+    facts: Mapping[str, str]  # what may explain a change
+    at_least: frozenset[Subject] = frozenset()  # those of the values that are lower bounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricTrend:
+    """One metric through the nights of a series. Positions in `course` are those of `nights`."""
+
+    statement: str | None
+    measure: Measure
+    nights: tuple[int, ...]  # those that have a value, as numbers in the series
+    values: tuple[float, ...]
+    course: ChangePointAnalysis
+    at_least: frozenset[int] = frozenset()  # positions of values that are lower bounds
+
+    @property
+    def newest_at_least(self) -> bool:
+        return len(self.values) - 1 in self.at_least
+
+    @property
+    def name(self) -> str:
+        return self.measure.value if self.statement is None else f"{self.statement}.{self.measure}"
+
+    @property
+    def limit(self) -> float:
+        return DEFAULTS[self.measure]
+
+    def is_worse(self, change: float) -> bool:
+        return (change > 0) is self.measure.more_is_worse
+
+    def change(self, difference: float) -> float:
+        """A difference of the judged scale as people read it: relative, of shares as it is."""
+        return difference if self.measure is Measure.ERROR_RATE else math.expm1(difference)
+
+    def value(self, scaled: float) -> float:
+        return scaled if self.measure is Measure.ERROR_RATE else math.exp(scaled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmedChange:
+    """A confirmed change of one metric. Numbers are those of nights in the series."""
+
+    track: MetricTrend
+    shift: ChangePoint
+    start: int
+    confirmed: int
+    worse: bool
+    new: bool  # the newest night confirmed it, and no night before did in another metric
+
+    @property
+    def change(self) -> float:
+        return self.track.change(self.shift.size)
+
+    @property
+    def said(self) -> str:
+        """p95 +25.0 %"""
+        return f"{self.track.name} {amount(self.track.measure, self.change, at_least=self.shift.at_least)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherSeries:
+    """Runs of the same scenario that are not like these, and in what they differ."""
+
+    key: SeriesKey
+    runs: int
+    newest: TrendRun
+    differences: tuple[SettingDifference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    scenario: str
+    nights: tuple[TrendRun, ...]  # of the newest run's series, oldest first
+    tracks: tuple[MetricTrend, ...]
+    steps: tuple[ConfirmedChange, ...]  # oldest first
+    suspicions: tuple[tuple[MetricTrend, float], ...]  # worse in the newest night alone: change
+    others: tuple[OtherSeries, ...]
+    left_out: Mapping[str, int]  # why, how many runs
+    last_left_out: str | None  # the newest of them, and why
+    verdict: TrendVerdict
+    reason: str
+
+    @property
+    def exit_code(self) -> int:
+        return REGRESSION if self.verdict is TrendVerdict.REGRESSION else 0
+
+    def changed_at(self, night: int) -> dict[str, tuple[str | None, str | None]]:
+        """Facts that are not those of the night before."""
+        if night == 0:
+            return {}
+        before, now = self.nights[night - 1].facts, self.nights[night].facts
+        return {
+            name: (before.get(name), now.get(name))
+            for name in sorted(before.keys() | now.keys())
+            if before.get(name) != now.get(name)
+        }
+
+
+def trend_of(
+    scenario: str,
+    nights: Sequence[TrendRun],
+    left_out: Mapping[str, int],
+    others: Sequence[OtherSeries] = (),
+    last_left_out: str | None = None,
+) -> Trend:
+    """Judge one series, oldest night first."""
+    subjects = _subjects(nights)
+    statements = sum(statement is not None for statement, _ in subjects)
+    tracks = [_track(nights, subject, statements) for subject in subjects]
+    steps = _steps(tracks, len(nights))
+    suspicions = [(track, change) for track in tracks if (change := _suspicion(track, len(nights))) is not None]
+    verdict = _verdict(tracks, steps, suspicions, len(nights))
+    return Trend(
+        scenario=scenario,
+        nights=tuple(nights),
+        tracks=tuple(tracks),
+        steps=tuple(steps),
+        suspicions=tuple(suspicions),
+        others=tuple(others),
+        left_out=dict(left_out),
+        last_left_out=last_left_out,
+        verdict=verdict,
+        reason=_reason(verdict, nights, tracks, steps, suspicions) if nights else _nothing(scenario, left_out),
+    )
+
+
+def series_of(nights: Sequence[TrendRun]) -> dict[SeriesKey, list[TrendRun]]:
+    """By key; the series of the newest night comes last."""
+    found: dict[SeriesKey, list[TrendRun]] = {}
+    for night in nights:
+        found.setdefault(night.key, []).append(night)
+    return dict(sorted(found.items(), key=lambda item: nights.index(item[1][-1])))
+
+
+def values_of(summary: Mapping[str, Any]) -> tuple[dict[Subject, float], frozenset[Subject]]:
+    """The metrics of a summary.json, and which of them are lower bounds: statements were cut off, or a search was
+    limited by the client."""
+    searched = summary.get("find_max")
+    if searched:
+        subject = (None, Measure.MAX_CONCURRENCY)
+        # A ceiling that was reached is the scenario's own, and the same every night; a limit of the client is not.
+        limited = searched.get("limited_at") is not None
+        return {subject: float(searched["max_concurrency"])}, frozenset({subject} if limited else ())
+    times: dict[str | None, Mapping[str, Any]] = {None: summary["latency_ms"]}
+    if len(summary["statements"]) > 1:
+        times |= {name: one["latency_ms"] for name, one in summary["statements"].items()}
+    wanted = [
+        (name, measure)
+        for name in times
+        for measure in (Measure.P95, Measure.P50)
+        if name is None or measure is Measure.P95
+    ]
+    found = {subject: times[subject[0]].get(subject[1].value) for subject in wanted}
+    found[None, Measure.QPS] = summary["totals"]["qps"]
+    known = {subject: float(value) for subject, value in found.items() if value}
+    bounds = frozenset(subject for subject in wanted if subject[1].value in times[subject[0]].get("at_least", ()))
+    return {**known, (None, Measure.ERROR_RATE): float(summary["totals"]["error_rate"])}, bounds & known.keys()
+
+
+# --- tracks ----------------------------------------------------------------------------------------------------------
+
+
+def _subjects(nights: Sequence[TrendRun]) -> list[Subject]:
+    """Those of the newest night: all together first, then statements by name."""
+    known = nights[-1].values if nights else {}
+    order = [*_WHOLE, *(measure for measure in Measure if measure not in _WHOLE)]
+    return sorted(known, key=lambda subject: (subject[0] is not None, subject[0] or "", order.index(subject[1])))
+
+
+def _track(nights: Sequence[TrendRun], subject: Subject, statements: int) -> MetricTrend:
+    statement, measure = subject
+    numbers = [number for number, night in enumerate(nights) if subject in night.values]
+    values = [nights[number].values[subject] for number in numbers]
+    at_least = frozenset(place for place, number in enumerate(numbers) if subject in nights[number].at_least)
+    limit = DEFAULTS[measure]
+    if measure is Measure.ERROR_RATE:
+        course = detect_change_points(values, limit=limit, usual=_USUAL_POINTS)
+    else:
+        course = detect_change_points(
+            [math.log(value) for value in values],
+            limit=math.log1p(limit),
+            usual=_USUAL,
+            alike=1 if statement is None else statements,
+            at_least=at_least,
+        )
+    return MetricTrend(
+        statement=statement,
+        measure=measure,
+        nights=tuple(numbers),
+        values=tuple(values),
+        course=course,
+        at_least=at_least,
+    )
+
+
+def _steps(tracks: Sequence[MetricTrend], nights: int) -> list[ConfirmedChange]:
+    by_track = [
+        [
+            ConfirmedChange(
+                track=track,
+                shift=shift,
+                start=track.nights[shift.start],
+                confirmed=track.nights[shift.confirmed],
+                worse=track.is_worse(shift.size),
+                new=track.nights[shift.confirmed] == nights - 1,
+            )
+            for shift in track.course.shifts
+        ]
+        for track in tracks
+    ]
+    found = [
+        replace(step, new=step.new and not any(_was_told(step, own, other) for other in by_track if other is not own))
+        for own in by_track
+        for step in own
+    ]
+    return sorted(found, key=lambda step: (step.start, step.confirmed))
+
+
+def _was_told(step: ConfirmedChange, own: Sequence[ConfirmedChange], others: Sequence[ConfirmedChange]) -> bool:
+    """Did another metric confirm this step before? Two that begin within _SAME_STEP runs are one step, but each step of
+    the other metric is only one of this one's: a second step soon after the first is new."""
+    left = [other for other in others if other.worse is step.worse]
+    for mine in (one for one in own if one.worse is step.worse):
+        near = [other for other in left if abs(other.start - mine.start) <= _SAME_STEP]
+        match = min(near, key=lambda other: abs(other.start - mine.start), default=None)
+        if mine is step:
+            return match is not None and match.confirmed < step.confirmed
+        if match is not None:
+            left.remove(match)
+    return False
+
+
+def _suspicion(track: MetricTrend, nights: int) -> float | None:
+    """By how much the newest night is worse, if it is suspected."""
+    last = len(track.nights) - 1
+    if last < 0 or track.nights[last] != nights - 1 or last not in track.course.suspected:
+        return None
+    baseline = track.course.baselines[last]
+    assert baseline is not None
+    scaled = track.values[last] if track.measure is Measure.ERROR_RATE else math.log(track.values[last])
+    difference = scaled - baseline.centre
+    return track.change(difference) if track.is_worse(difference) else None
+
+
+# --- verdict ---------------------------------------------------------------------------------------------------------
+
+
+def is_undecided(trend_nights: int, track: MetricTrend) -> bool:
+    """Is the newest value a lower bound that shows nothing?"""
+    last = len(track.values) - 1
+    if last < 0 or track.nights[last] != trend_nights - 1 or not track.newest_at_least:
+        return False
+    return last not in track.course.suspected and all(shift.confirmed != last for shift in track.course.shifts)
+
+
+def _verdict(
+    tracks: Sequence[MetricTrend], steps: Sequence[ConfirmedChange], suspicions: Sequence[object], nights: int
+) -> TrendVerdict:
+    new = [step for step in steps if step.new]
+    if any(step.worse for step in new):
+        return TrendVerdict.REGRESSION
+    if suspicions:
+        return TrendVerdict.SUSPECTED
+    if not any(track.course.baselines and track.course.baselines[-1] is not None for track in tracks):
+        return TrendVerdict.LEARNING
+    if any(is_undecided(nights, track) for track in tracks):
+        return TrendVerdict.UNDECIDED
+    return TrendVerdict.IMPROVED if new else TrendVerdict.STEADY
+
+
+def _nothing(scenario: str, left_out: Mapping[str, int]) -> str:
+    why = f": {count_phrase(left_out)}" if left_out else ""
+    return f"{scenario} has no run that counts{why}; {RUNS_MIN} comparable runs are needed"
+
+
+def count_phrase(left_out: Mapping[str, int]) -> str:
+    """2 are INVALID, 1 is FAILED."""
+    return ", ".join(
+        f"{count} {why if count > 1 else why.replace('are ', 'is ', 1).replace('have ', 'has ', 1)}"
+        for why, count in sorted(left_out.items())
+    )
+
+
+def _reason(
+    verdict: TrendVerdict,
+    nights: Sequence[TrendRun],
+    tracks: Sequence[MetricTrend],
+    steps: Sequence[ConfirmedChange],
+    suspicions: Sequence[tuple[MetricTrend, float]],
+) -> str:
+    """What decided, in one line."""
+    match verdict:
+        case TrendVerdict.LEARNING:
+            return f"{RUNS_MIN} comparable runs are needed to judge the newest; {len(nights)} found"
+        case TrendVerdict.STEADY:
+            return _known(nights, steps) or "the newest run is as usual"
+        case TrendVerdict.UNDECIDED:
+            bounds = [track for track in tracks if is_undecided(len(nights), track)]
+            said = ", ".join(
+                f"{track.name} is at least {formatting.value_of(track.measure, track.values[-1])}" for track in bounds
+            )
+            if all(track.measure is Measure.MAX_CONCURRENCY for track in bounds):
+                return f"{said}: the client was the limit, so it may be as usual or worse"
+            return f"{said}: statements timed out or were cancelled, so it may be as usual or worse"
+        case TrendVerdict.SUSPECTED:
+            said = ", ".join(
+                f"{track.name} {amount(track.measure, change, at_least=track.newest_at_least)}"
+                for track, change in suspicions
+            )
+            return f"{said}, in one run; another one will tell"
+    worse = verdict is TrendVerdict.REGRESSION
+    decisive = [step for step in steps if step.new and step.worse is worse]
+    return f"{', '.join(step.said for step in decisive)} since {nights[min(step.start for step in decisive)].run_id}"
+
+
+def _known(nights: Sequence[TrendRun], steps: Sequence[ConfirmedChange]) -> str:
+    """A level that the newest segment is on, if the last step led to a worse one."""
+    if not steps or not steps[-1].worse:
+        return ""
+    return f"nothing new; {steps[-1].said} since {nights[steps[-1].start].run_id} is known"
+
+
+def amount(measure: Measure, change: float, *, at_least: bool = False) -> str:
+    """A change, with its sign."""
+    unit = "points" if measure is Measure.ERROR_RATE else "%"
+    return f"{'at least ' if at_least else ''}{100 * change:+.1f} {unit}"

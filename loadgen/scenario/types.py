@@ -1,0 +1,352 @@
+"""The types of a scenario's values: what may be written, what it becomes, how an editor is told.
+
+Every type accepts texts, because variables and --set give texts; what a text means is decided here and nowhere else.
+A problem never repeats the value: whoever reports it shows what stands in the file, with `${NAME}` unresolved.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from loadgen.identifiers import HOW, LENGTH_MAX, is_name, is_plain_text, is_qualified_name
+from loadgen.scenario.override import OptionText
+from loadgen.scenario.scalar import NotAScalar, Scalar, resolve
+from loadgen.scenario.template import EnvironmentText
+from loadgen.units import format_duration_s, parse_count, parse_duration_s, parse_rate_per_second
+
+JsonSchema = dict[str, Any]
+
+WHOLE_MAX = 10**18  # fits a 64-bit integer with room
+_COUNT = "[0-9][0-9_.]*[kKmMbB]?"
+_VARIABLE_SCHEMA: JsonSchema = {"type": "string", "pattern": r"\$\{"}
+
+
+class InvalidValue(ValueError):
+    """A value that cannot be used; `at` leads from the field to the part that is wrong."""
+
+    def __init__(self, what: str, hint: str | None = None, *, at: tuple[str | int, ...] = ()) -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+        self.at = at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueType:
+    """Base of the types; use one as `Annotated[int, Whole(low=1)]`."""
+
+    takes_variables: ClassVar[bool] = True
+    keeps_variables: ClassVar[bool] = False  # a text from the environment is stored as ${NAME}, not as its value
+    nullable: bool = False
+
+    def parse(self, value: object) -> Any:
+        raise NotImplementedError
+
+    def schema(self) -> JsonSchema:
+        raise NotImplementedError
+
+    def accept(self, value: object) -> Any:
+        if isinstance(value, EnvironmentText) and value.secret and not self.keeps_variables:
+            raise InvalidValue("would store a secret with the run", "use a variable that is not named like a secret")
+        return None if value is None and self.nullable else self.parse(value)
+
+    def json_schema(self) -> JsonSchema:
+        """What an editor is told, with variables and null where they may be written."""
+        own = self.schema()
+        options = own.pop("anyOf", None) or [own]
+        if self.takes_variables and not any(map(_admits_variables, options)):
+            options = [*options, _VARIABLE_SCHEMA]
+        if self.nullable:
+            options = [*options, {"type": "null"}]
+        return options[0] if len(options) == 1 else {"anyOf": options}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeText(ValueType):
+    """Free text. A value of the environment stays one, so that it is stored as ${NAME}."""
+
+    keeps_variables: ClassVar[bool] = True
+    length_max: int = 100_000
+    empty: bool = False
+
+    def parse(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise InvalidValue("must be a text", "put it in quotes")
+        if not value.strip() and not self.empty:
+            raise InvalidValue("must not be empty" if not value else "must not be spaces only")
+        if len(value) > self.length_max:
+            raise InvalidValue(f"has more than {self.length_max:,} characters")
+        if "\0" in value or not _is_unicode(value):
+            raise InvalidValue("contains a character that cannot be stored", "remove it")
+        return value if isinstance(value, EnvironmentText) else str(value)
+
+    def schema(self) -> JsonSchema:
+        return {"type": "string"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label(ValueType):
+    """A name of ours: of a scenario, a statement, a pool, a connection, a label."""
+
+    length_max: int = LENGTH_MAX
+
+    def parse(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise InvalidValue("must be a text", "put it in quotes")
+        if not value or value != value.strip():
+            raise InvalidValue("must not be empty, nor begin or end with a space")
+        if len(value) > self.length_max:
+            raise InvalidValue(f"has more than {self.length_max} characters")
+        if not is_plain_text(value):
+            raise InvalidValue("contains a control character", "remove it")
+        return str(value)
+
+    def schema(self) -> JsonSchema:
+        return {"type": "string", "minLength": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlName(ValueType):
+    """The name of a Snowflake object."""
+
+    qualified: bool = False
+
+    def parse(self, value: object) -> str:
+        test = is_qualified_name if self.qualified else is_name
+        if not isinstance(value, str) or not test(value):
+            dots = "; DATABASE.SCHEMA.NAME works too" if self.qualified else ""
+            raise InvalidValue("is not the name of a Snowflake object", HOW + dots)
+        return str(value)
+
+    def schema(self) -> JsonSchema:
+        return {"type": "string", "minLength": 1}
+
+
+class Boolean(ValueType):
+    def parse(self, value: object) -> bool:
+        if isinstance(value, str) and value in ("true", "false"):
+            return value == "true"
+        if not isinstance(value, bool):
+            raise InvalidValue("must be true or false")
+        return value
+
+    def schema(self) -> JsonSchema:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneOf(ValueType):
+    """A word of a list."""
+
+    words: type[StrEnum]
+
+    def parse(self, value: object) -> StrEnum:
+        text = str(value).lower() if isinstance(value, bool) else value  # enrichment.enabled: auto, true or false
+        if not isinstance(text, str) or text not in list(self.words):
+            raise InvalidValue(f"must be {_either([*self.words])}")
+        return self.words(text)
+
+    def schema(self) -> JsonSchema:
+        booleans = [word == "true" for word in self.words if word in ("true", "false")]
+        return {"enum": [*(word.value for word in self.words if word not in ("true", "false")), *booleans]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Integer(ValueType):
+    """A whole number, also written as a count: 10k, 1m."""
+
+    low: int = 0
+    high: int = WHOLE_MAX
+
+    def parse(self, value: object) -> int:
+        number = self._whole(value)
+        if number < self.low or number > self.high:
+            raise InvalidValue(f"must be {_bounds(self.low, self.high, format=lambda bound: f'{bound:,}')}")
+        return number
+
+    def _whole(self, value: object) -> int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            return int(_parsed(_parse_signed_count, value, "a count", "write it like 250, 10k or 1m"))
+        raise InvalidValue("must be a whole number", "write it like 250, 10k or 1m")
+
+    def schema(self) -> JsonSchema:
+        number: JsonSchema = {"type": "integer", "minimum": self.low, "maximum": self.high}
+        sign = "-?" if self.low < 0 else ""
+        return {"anyOf": [number, {"type": "string", "pattern": rf"^{sign}{_COUNT}$|\$\{{"}]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number(ValueType):
+    """A number with or without a fraction. `above`: low itself is not allowed."""
+
+    low: float = -1e18
+    high: float = 1e18
+    above: bool = False
+
+    def parse(self, value: object) -> float:
+        number = _float(value)
+        if number < self.low or number > self.high or (self.above and number == self.low):
+            raise InvalidValue(
+                f"must be {_bounds(self.low, self.high, format=lambda bound: f'{bound:g}', above=self.above)}"
+            )
+        return number
+
+    def schema(self) -> JsonSchema:
+        return {"type": "number", "exclusiveMinimum" if self.above else "minimum": self.low, "maximum": self.high}
+
+
+class IntegerOrNumber(ValueType):
+    """A bound of a range: a whole number stays whole."""
+
+    def parse(self, value: object) -> int | float:
+        if isinstance(value, float) or (isinstance(value, str) and re.search(r"[.eE][0-9+-]*$", value)):
+            return Number().parse(value)
+        return Integer(low=-WHOLE_MAX).parse(value)
+
+    def schema(self) -> JsonSchema:
+        return {"anyOf": [{"type": "number"}, {"type": "string", "pattern": rf"^-?{_COUNT}$|\$\{{"}]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duration(ValueType):
+    """Seconds, written with a unit. `whole`: Snowflake counts this one in seconds."""
+
+    low_s: float = 0.0
+    high_s: float = 7 * 86_400.0
+    whole: bool = False
+
+    def parse(self, value: object) -> float:
+        how = "write one number and one unit, such as 500ms, 30s or 5m"
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value != 0:
+            raise InvalidValue("is not a duration: the unit is missing", how)
+        if not isinstance(value, str) and value != 0:
+            raise InvalidValue("is not a duration", how)
+        duration_s = float(_parsed(parse_duration_s, str(value), "a duration", how))
+        if duration_s < self.low_s or duration_s > self.high_s:
+            raise InvalidValue(f"must be {_bounds(self.low_s, self.high_s, format=format_duration_s)}")
+        if self.whole and not duration_s.is_integer():
+            raise InvalidValue("must be whole seconds")
+        return duration_s
+
+    def schema(self) -> JsonSchema:
+        text = {"type": "string", "pattern": r"^[0-9][0-9_.]*\s*(ns|us|µs|ms|s|m|h|d)$|^0$|\$\{"}
+        return {"anyOf": [text, {"const": 0}]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate(ValueType):
+    """Per second, written as 500/s or 30/m."""
+
+    high_per_second: float = 1_000_000.0
+
+    def parse(self, value: object) -> float:
+        how = "write a number per second, minute or hour, such as 500/s, 30/m or 10k/h"
+        if not isinstance(value, str):
+            raise InvalidValue("is not a rate", how)
+        rate = float(_parsed(parse_rate_per_second, value, "a rate", how))
+        if not 1e-6 <= rate <= self.high_per_second:
+            raise InvalidValue(f"must be above 0 and at most {self.high_per_second:,.0f}/s")
+        return rate
+
+    def schema(self) -> JsonSchema:
+        return {"type": "string", "pattern": r"^[0-9][0-9_.]*[kKmMbB]?\s*/\s*[smh]$|\$\{"}
+
+
+class UtcTimestamp(ValueType):
+    """A date or a time of day on it; naive ones are UTC."""
+
+    def parse(self, value: object) -> datetime:
+        how = 'write it in quotes, like "2026-01-31" or "2026-01-31T18:30:00"'
+        try:
+            moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+            if moment is not None and moment.tzinfo is not None:
+                moment = moment.astimezone(UTC).replace(tzinfo=None)
+        except (ValueError, OverflowError):
+            moment = None
+        if moment is None:
+            raise InvalidValue("is not a moment in time", how)
+        return moment
+
+    def schema(self) -> JsonSchema:
+        return {"type": "string"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalarValue(ValueType):
+    """A value as it stands: text, number, true, false or null."""
+
+    keeps_variables: ClassVar[bool] = True
+    nullable: bool = True
+
+    def parse(self, value: object) -> Scalar:
+        if isinstance(value, OptionText):
+            try:
+                value = resolve(value)
+            except NotAScalar:
+                value = str(value)
+        if isinstance(value, str):
+            return FreeText(empty=True).parse(value)
+        if value is None or isinstance(value, (bool, float)):
+            return value
+        if isinstance(value, int) and abs(value) < 10**38:
+            return value
+        raise InvalidValue("must be one value: a text, a number, true, false or null")
+
+    def schema(self) -> JsonSchema:
+        return {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]}
+
+
+def _admits_variables(schema: JsonSchema) -> bool:
+    return schema.get("type") == "string" and r"\$\{" in schema.get("pattern", r"\$\{")
+
+
+def _float(value: object) -> float:
+    if isinstance(value, str) and re.fullmatch(r"[-+]?[0-9]{0,30}(?:\.[0-9]{0,30})?(?:[eE][-+]?[0-9]{1,3})?", value):
+        try:
+            value = float(value)
+        except ValueError:
+            value = None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InvalidValue("must be a number")
+    return float(value)
+
+
+def _parse_signed_count(text: str) -> int:
+    return -parse_count(text[1:]) if text.startswith("-") else parse_count(text)
+
+
+def _parsed(parse: Callable[[str], float], text: str, what: str, how: str) -> float:
+    """Through loadgen.units; its own, more exact advice is taken unless the text came from the environment."""
+    try:
+        return parse(str(text))
+    except ValueError as error:
+        _, found, advice = str(error).partition(f" is not {what}: ")
+        special = found and not isinstance(text, EnvironmentText)
+        raise InvalidValue(f"is not {what}", advice if special else how) from None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # half of a character
+        return False
+    return True
+
+
+def _either(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _bounds(low: Any, high: Any, *, format: Callable[[Any], str], above: bool = False) -> str:
+    least = f"above {format(low)}" if above else f"{format(low)} or more"
+    if high >= WHOLE_MAX:
+        return least
+    return f"{least} and at most {format(high)}" if above else f"from {format(low)} to {format(high)}"

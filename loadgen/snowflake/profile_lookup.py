@@ -1,0 +1,301 @@
+"""Finding a connection as the Snowflake CLI finds it.
+
+    the name    -c  >  $SNOWFLAKE_DEFAULT_CONNECTION_NAME  >  default_connection_name in config.toml  >  "default"
+    each field  override  >  $SNOWFLAKE_CONNECTIONS_<NAME>_<KEY>  >  section  >  $SNOWFLAKE_<KEY>
+
+Three names need no section: `embedded` is the embedded server, `environment` is made of $SNOWFLAKE_<KEY> alone (and is
+taken when nothing else is configured), and any name that $SNOWFLAKE_CONNECTIONS_<NAME>_<KEY> describes. Inside Snowpark
+Container Services `environment` finds the token that Snowflake keeps fresh in a file.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from loadgen.errors import ConfigurationError
+from loadgen.log import Secret, printable
+from loadgen.snowflake import connection_options
+from loadgen.snowflake.config_files import ConfigFiles, ConnectionSection, read_config_files, read_private_file
+from loadgen.snowflake.profile import (
+    EMBEDDED,
+    ENVIRONMENT,
+    INTERACTIVE,
+    ConnectionProfile,
+    ProfileField,
+    Value,
+    is_loopback,
+)
+
+EMBEDDED_ADDRESS = "LOADGEN_EMBEDDED_ADDRESS"  # host:port of a running embedded server
+EMBEDDED_PASSWORD_FILE = "LOADGEN_EMBEDDED_PASSWORD_FILE"  # where its password is, if it checks one
+SPCS_TOKEN_FILE = Path("/snowflake/session/token")
+
+_SPECIFIC = "SNOWFLAKE_CONNECTIONS_"
+_ADDRESS_KEYS = ("host", "port", "protocol")
+_PATH_KEYS = ("private_key_file", "token_file_path")
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
+def find_profile(
+    name: str | None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    overrides: Mapping[str, str | None] | None = None,
+    spcs_token_file: Path = SPCS_TOKEN_FILE,
+) -> ConnectionProfile:
+    """The connection of that name, or the default one; checked, so that connecting can be tried."""
+    if name == EMBEDDED:  # before any file is read: a broken file of the user must not stop a first try
+        profile = _embedded(environ)
+    else:
+        profile = _find(name, read_config_files(environ), environ, spcs_token_file)
+    return profile.with_fields("override", **dict(overrides or {})).check()
+
+
+def known_profiles(
+    environ: Mapping[str, str] = os.environ,
+    *,
+    embedded: str | None = None,
+    embedded_origin: str = "starts when needed",
+    spcs_token_file: Path = SPCS_TOKEN_FILE,
+) -> tuple[tuple[ConnectionProfile, ...], str | None, tuple[str, ...]]:
+    """Every connection that can be named, unchecked; the default's name, if it is one of them; warnings.
+
+    `embedded` is the address of an embedded server that is known to run; its origin is where that is known from.
+    """
+    files = read_config_files(environ)
+    named = [name for name in files.sections if name != EMBEDDED] + _names_in_variables(files, environ)
+    found = [_as_far_as_readable(name, files, environ) for name in named]
+    if ENVIRONMENT not in files.sections and environ.get("SNOWFLAKE_ACCOUNT"):
+        found.append(_from_environment(environ, spcs_token_file))
+    if environ.get(EMBEDDED_ADDRESS):
+        found.append(_embedded(environ))
+    else:
+        at = _embedded_but_not_running(embedded_origin) if embedded is None else _embedded_at(embedded, embedded_origin)
+        found.append(at)
+    names = [profile.name for profile in found]
+    default = files.default_name or ("default" if "default" in names else ENVIRONMENT)
+    return tuple(found), default if default in names else None, files.warnings
+
+
+# --- the kinds of profile --------------------------------------------------------------------------------------------
+
+
+def _find(name: str | None, files: ConfigFiles, environ: Mapping[str, str], spcs_token_file: Path) -> ConnectionProfile:
+    chosen = name or files.default_name or "default"
+    if chosen == EMBEDDED:
+        return _embedded(environ)
+    if chosen in files.sections or chosen in _names_in_variables(files, environ):
+        return _from_section(chosen, files.sections.get(chosen), files, environ)
+    unnamed = name is None and files.default_name is None
+    if environ.get("SNOWFLAKE_ACCOUNT") and (unnamed or chosen == ENVIRONMENT):
+        return _from_environment(environ, spcs_token_file)
+    raise _unknown(chosen, files, environ, unnamed=unnamed)
+
+
+def _from_section(
+    name: str, section: ConnectionSection | None, files: ConfigFiles, environ: Mapping[str, str]
+) -> ConnectionProfile:
+    reader = _Reader(environ)
+    for key in connection_options.GENERIC:
+        reader.add(key, environ.get(f"SNOWFLAKE_{key.upper()}", ""), f"$SNOWFLAKE_{key.upper()}")
+    reader.add(
+        "private_key_passphrase", environ.get("PRIVATE_KEY_PASSPHRASE", ""), "$PRIVATE_KEY_PASSPHRASE", weak=True
+    )
+    if section is not None:
+        reader.add_section(section)
+    for key, variable in _specific_variables(name, files, environ):
+        reader.add(key, environ[variable], f"${variable}")
+    return reader.profile(name, files.warnings)
+
+
+def _as_far_as_readable(name: str, files: ConfigFiles, environ: Mapping[str, str]) -> ConnectionProfile:
+    """For lists: one section that cannot be read must not hide the others."""
+    try:
+        return _from_section(name, files.sections.get(name), files, environ)
+    except ConfigurationError as error:
+        return ConnectionProfile(name=name, fields=MappingProxyType({}), warnings=(*files.warnings, str(error)))
+
+
+def _from_environment(environ: Mapping[str, str], spcs_token_file: Path) -> ConnectionProfile:
+    reader = _Reader(environ)
+    for key in (*connection_options.GENERIC, *_ADDRESS_KEYS):
+        reader.add(key, environ.get(f"SNOWFLAKE_{key.upper()}", ""), f"$SNOWFLAKE_{key.upper()}")
+    reader.add(
+        "private_key_passphrase", environ.get("PRIVATE_KEY_PASSPHRASE", ""), "$PRIVATE_KEY_PASSPHRASE", weak=True
+    )
+    credentials = {"password", "token", "token_file_path", "private_key_file", "private_key_raw", "authenticator"}
+    if "host" in reader.fields and not credentials & reader.fields.keys() and spcs_token_file.is_file():
+        reader.add("authenticator", "OAUTH", "Snowpark Container Services")
+        reader.add("token_file_path", str(spcs_token_file), "Snowpark Container Services")
+    return reader.profile(ENVIRONMENT, ())
+
+
+def _embedded(environ: Mapping[str, str]) -> ConnectionProfile:
+    address, origin = environ.get(EMBEDDED_ADDRESS, ""), f"${EMBEDDED_ADDRESS}"
+    if not address:
+        raise ConfigurationError(
+            f"connection {EMBEDDED!r}: no embedded server is running here ({EMBEDDED_ADDRESS} is not set)",
+            remedy=f"Start one with `loadgen embedded serve`, and set {EMBEDDED_ADDRESS} to the address it prints.",
+        )
+    return _embedded_at(address, origin, embedded_password(environ))
+
+
+def embedded_password(environ: Mapping[str, str]) -> Secret | None:
+    """The password of the embedded server that the environment names; None: it checks none."""
+    path = environ.get(EMBEDDED_PASSWORD_FILE)
+    if not path:
+        return None
+    content = read_private_file(Path(path), "the password file", environ, [], follow=False)
+    return Secret(content.decode("utf-8", "replace").strip())
+
+
+def _embedded_at(address: str, origin: str, password: Secret | None = None) -> ConnectionProfile:
+    host, colon, port = address.rpartition(":")
+    if not (colon and port.isdigit() and is_loopback(host)):
+        raise ConfigurationError(
+            f"{EMBEDDED_ADDRESS} is {printable(address, 60)!r}, not an address of this machine",
+            remedy="Set it to the address that `loadgen embedded serve` prints, such as 127.0.0.1:8080.",
+        )
+    # Without a password file any password will do. As a Secret, the word would be masked wherever it occurs.
+    values: dict[str, Value] = {"account": "embedded", "user": "loadgen", "password": password or "embedded"}
+    values |= {"host": host.strip("[]"), "port": int(port), "protocol": "http"}
+    return ConnectionProfile(
+        name=EMBEDDED, fields=MappingProxyType({key: ProfileField(value, origin) for key, value in values.items()})
+    )
+
+
+def _embedded_but_not_running(where: str) -> ConnectionProfile:
+    fields = {"account": ProfileField("embedded", where), "user": ProfileField("loadgen", where)}
+    return ConnectionProfile(name=EMBEDDED, fields=MappingProxyType(fields))
+
+
+# --- putting the fields together -------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """Collects the fields of one profile, weakest source first."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._home = environ.get("HOME") or environ.get("USERPROFILE") or "~"
+        self._session: dict[str, Value] = {}
+        self._warnings: list[str] = []
+        self._unused: list[str] = []
+        self.fields: dict[str, ProfileField] = {}
+
+    def add_section(self, section: ConnectionSection) -> None:
+        # Aliases first, so that an option under its own name wins over the same one under another.
+        for key, value in sorted(
+            section.values.items(), key=lambda item: connection_options.canonical(item[0]) == item[0]
+        ):
+            if connection_options.canonical(key) == "session_parameters" and isinstance(value, dict):
+                self._session |= {str(name).upper(): _scalar(name, item) for name, item in value.items()}
+            else:
+                self.add(key, value, section.origin)
+
+    def add(self, key: str, value: Any, origin: str, *, weak: bool = False) -> None:
+        """Take a field over. Empty means unset; `weak` only fills a gap."""
+        name = connection_options.canonical(key)
+        if value in ("", None) or (weak and name in self.fields):
+            return
+        if name in connection_options.KEPT and name != "session_parameters":
+            self.fields[name] = ProfileField(self._convert(name, value, origin), origin)
+        elif name in connection_options.OWNED:
+            self._unused.append(f"{key} ({origin})")
+        else:
+            guess = connection_options.nearest(key, connection_options.KNOWN)
+            hint = f"; did you mean {guess}?" if guess else ""
+            self._warnings.append(
+                f"{origin}: {printable(key, 60)} is not an option of a connection and is not used{hint}"
+            )
+
+    def profile(self, name: str, warnings: tuple[str, ...]) -> ConnectionProfile:
+        for key in ("private_key_file", "private_key_raw", "private_key"):
+            if key in self.fields and "password" not in self.fields:
+                self.fields.setdefault("authenticator", ProfileField("SNOWFLAKE_JWT", f"follows from {key}"))
+        authenticator = self.fields.get("authenticator")
+        if authenticator is not None and str(authenticator.value).upper() in INTERACTIVE:
+            self._warnings.append(
+                f"connection {printable(name, 80)!r}: authenticator {authenticator.value} may ask a person at every"
+                " single connection; unattended runs need a key pair, an access token or workload identity"
+            )
+        return ConnectionProfile(
+            name=name,
+            fields=MappingProxyType(self.fields),
+            session_parameters=MappingProxyType(self._session),
+            warnings=(*warnings, *self._warnings),
+            unused=tuple(self._unused),
+        )
+
+    def _convert(self, key: str, value: Any, origin: str) -> Value:
+        """Text from a variable becomes what the option is; secrets become Secrets."""
+        if key in connection_options.SECRET:
+            return Secret(str(value))
+        if key in connection_options.INTEGER and isinstance(value, str):
+            if not re.fullmatch(r"[0-9]{1,18}", value.strip()):
+                raise ConfigurationError(f"{origin}: {key} is {printable(value, 60)!r}, not a whole number")
+            return int(value)
+        if key in connection_options.BOOLEAN and isinstance(value, str):
+            if value.strip().lower() not in _TRUE + _FALSE:
+                raise ConfigurationError(f"{origin}: {key} is {printable(value, 60)!r}, neither true nor false")
+            return value.strip().lower() in _TRUE
+        if key in _PATH_KEYS and str(value).startswith("~/"):
+            return str(Path(self._home).expanduser() / str(value)[2:])
+        return _scalar(key, value)
+
+
+def _scalar(key: str, value: Any) -> Value:
+    if isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ",".join(value) if key == "no_proxy" else tuple(value)
+    raise ConfigurationError(f"{printable(key, 60)} is a {type(value).__name__}, not a single value")
+
+
+# --- names and variables ---------------------------------------------------------------------------------------------
+
+
+def _specific_variables(name: str, files: ConfigFiles, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(key, variable) of every $SNOWFLAKE_CONNECTIONS_<NAME>_<KEY> that belongs to this connection."""
+    prefix = f"{_SPECIFIC}{name.upper()}_"
+    longer = [
+        f"{_SPECIFIC}{other.upper()}_" for other in files.sections if other.upper().startswith(f"{name.upper()}_")
+    ]
+    for variable in sorted(environ):
+        if variable.startswith(prefix) and not any(variable.startswith(other) for other in longer):
+            yield variable.removeprefix(prefix).lower(), variable
+
+
+def _names_in_variables(files: ConfigFiles, environ: Mapping[str, str]) -> list[str]:
+    """Connections that exist in variables only: SNOWFLAKE_CONNECTIONS_CI_ACCOUNT makes `ci` one."""
+    suffix = "_ACCOUNT"
+    taken = {name.upper() for name in files.sections}
+    found = {
+        variable.removeprefix(_SPECIFIC).removesuffix(suffix)
+        for variable in environ
+        if variable.startswith(_SPECIFIC) and variable.endswith(suffix) and len(variable) > len(_SPECIFIC + suffix)
+    }
+    return sorted(name.lower() for name in found - taken)
+
+
+def _unknown(chosen: str, files: ConfigFiles, environ: Mapping[str, str], *, unnamed: bool) -> ConfigurationError:
+    names = [*files.sections, *_names_in_variables(files, environ), EMBEDDED]
+    if unnamed:
+        what = "no connection was chosen, and there is no default one"
+        remedy = (
+            f"Name one with -c (-c {EMBEDDED} for runs on the embedded server), or set default_connection_name in"
+            " config.toml."
+        )
+    else:
+        via = "" if chosen != files.default_name else f" (the default, from {files.default_origin})"
+        guess = connection_options.nearest(chosen, names)
+        what = f"there is no connection {printable(chosen, 80)!r}{via}"
+        remedy = (
+            f"Did you mean {printable(guess, 80)!r}?"
+            if guess
+            else f"Add [{printable(chosen, 80)}] to connections.toml."
+        )
+    known = ", ".join(printable(name, 80) for name in names)
+    return ConfigurationError(f"{what}; known in {files.folder}: {known}", remedy=remedy)

@@ -1,0 +1,279 @@
+"""The parts of the screen: each draws its lines of a view, in a given width and at most so many lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from loadgen.metrics.window import ALL_STATEMENTS
+from loadgen.report.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
+from loadgen.report.formatting import TOO_FEW, bounded
+from loadgen.report.verdict import Checked
+from loadgen.tui.draw import LABEL, bar, cell, chart, flow, label, spread
+from loadgen.tui.history import StatementSecond
+from loadgen.tui.screen_state import ScreenState, StatementLine, WindowFigures
+from loadgen.tui.words import NOTHING, clock, count, measured, ms, one_line, percent, rate, time_of
+from loadgen.units import counted
+
+SPARK_MIN, SPARK_MAX = 15, 60  # columns of a line of small bars, a second each
+SPARK_LABEL = 11  # columns of the number behind it
+
+_NUMBERS = 9
+_STATEMENT_COLUMNS = (("qps", 8), ("p50", _NUMBERS), ("p95", _NUMBERS), ("p99", _NUMBERS), ("ok", 8), ("failed", 8))
+_CUT_OFF = ("cut off", 8)  # shown when there are any
+
+
+def header(view: ScreenState, width: int, now_s: float) -> list[Text]:
+    """What runs where, and how far it is. Never pretends that old news are new."""
+    name, run_id, place = one_line(view.scenario, 40), one_line(view.run_id or "", 40), f"{one_line(view.place, 60)} "
+    if run_id and cell_len(f" loadgen  {name}  {run_id}  {place}") > width:
+        place = ""  # what gives way, gives way whole
+    if run_id and cell_len(f" loadgen  {name}  {run_id} ") > width:
+        name = ""  # the id has its beginning
+    title = Text.assemble((" loadgen ", "bold reverse"), " ", (name, "bold"), "  " if name and run_id else "", run_id)
+    return [spread(title, Text(place, style="dim"), width), _phase(view, width, now_s)]
+
+
+def _phase(view: ScreenState, width: int, now_s: float) -> Text:
+    old_s = view.old_s(now_s)
+    right = Text("") if old_s is None else Text(f" no news for {old_s:.0f} s ", style="bold black on yellow")
+    title = view.phase.value if view.phase is not None and view.status else ""
+    if view.status and view.status != "RUNNING":
+        title = one_line(view.status, 20)
+    left = Text.assemble(" ", (f"{title} " if title else "", "bold"))
+    span = _countdown(view, now_s)
+    doing = Text(f" {one_line(view.doing)}" if view.doing else "")
+    fraction = _fraction(view, now_s)
+    if fraction is None:
+        return spread(Text.assemble(left, span, doing), right, width)
+    room = width - left.cell_len - span.cell_len - doing.cell_len - right.cell_len - 3
+    return spread(Text.assemble(left, bar(fraction, min(max(room, 5), 50)), "  ", span, doing), right, width)
+
+
+def _fraction(view: ScreenState, now_s: float) -> float | None:
+    if view.filling is not None and view.filling.rows:
+        return view.filling.rows_there / view.filling.rows
+    if view.since_s is None or view.until_s is None:
+        return None
+    return (now_s - view.since_s) / max(view.until_s - view.since_s, 1e-3)
+
+
+def _countdown(view: ScreenState, now_s: float) -> Text:
+    """From the local clock: it never jumps, and when time is up it says for how long."""
+    if view.filling is not None:
+        filling = view.filling
+        return Text(f"{one_line(filling.table, 40)} {filling.rows_there:,} of {counted(filling.rows, 'row')}")
+    if view.since_s is None:
+        return Text("")
+    passed_s = max(0.0, now_s - view.since_s)
+    if view.until_s is None:
+        return Text(f"{clock(passed_s)}")
+    whole_s, over_s = view.until_s - view.since_s, now_s - view.until_s
+    text = Text(f"{clock(min(passed_s, whole_s))} of {clock(whole_s)}")
+    left = clock(min(-over_s, whole_s) + 0.999)
+    text.append(f", over by {over_s:.0f} s: workers finish" if over_s >= 1.0 else f", {left} left")
+    return text
+
+
+def load(view: ScreenState, width: int, limit: int) -> list[Text]:
+    """What is wanted and what is delivered."""
+    offered = view.offered
+    text = label("load")
+    full = offered.open >= offered.target
+    text.append(f"{offered.open}", style="bold" if full else "bold yellow")
+    text.append(f" of {counted(offered.target, 'connection')}")
+    more = [f", {offered.busy} busy"]
+    if offered.rate_per_s is not None:
+        delivered = (view.recent.qps if view.recent is not None else None) or 0.0
+        more.insert(0, f", {rate(delivered)} of {rate(offered.rate_per_s)}/s")
+    cpu_percent = view.client_cpu_percent
+    client = Text("") if cpu_percent is None else _client(cpu_percent)
+    for part in more:
+        if text.cell_len + len(part) + 2 + client.cell_len <= width:
+            text.append(part)
+    return [spread(text, client, width)]
+
+
+def _client(cpu_percent: float) -> Text:
+    """The generator's own health decides whether the numbers may be trusted."""
+    if cpu_percent >= CPU_INVALID_PERCENT:
+        return Text(f"client CPU {cpu_percent:.0f} % ✗ too busy ", style="bold red")
+    if cpu_percent >= CPU_WARN_PERCENT:
+        return Text(f"client CPU {cpu_percent:.0f} % ! busy ", style="yellow")
+    return Text(f"client CPU {cpu_percent:.0f} % ", style="dim")
+
+
+def errors(view: ScreenState, width: int, limit: int) -> list[Text]:
+    """How many of the measurement's statements failed, and the most frequent ways to fail."""
+    text = label("errors")
+    if view.window is None:
+        return [text.append(NOTHING)]
+    failed, tried = (view.failed, view.tried) if view.tried else _of_window(view.window)
+    text.append(f"{failed:,} of {tried:,}", style="bold red" if failed else "")
+    if tried:
+        text.append(f" ({percent(failed / tried)})")
+    if view.window.skipped:
+        text.append(f", {view.window.skipped:,} never sent", style="yellow")
+    lines = [text]
+    if view.errors and limit == 1:
+        text.append(f"  {_error_name(view)}", style="red")
+    for group in view.errors[: limit - 1]:
+        code = "" if group.code is None else f" {group.code}"
+        kind = f"{group.count:,} × {one_line(group.category, 30)}{code} "
+        example = Text.assemble(" " * LABEL, (kind, "red"))
+        example.append(one_line(group.example))
+        lines.append(example)
+    return lines
+
+
+def _of_window(window: WindowFigures) -> tuple[int, int]:
+    return window.failed, window.failed + window.succeeded
+
+
+def _error_name(view: ScreenState) -> str:
+    group = view.errors[0]
+    return f"{group.count:,} × {one_line(group.category, 30)}{'' if group.code is None else f' {group.code}'}"
+
+
+def statements(view: ScreenState, width: int, limit: int) -> list[Text]:
+    """One line per statement, of the window the load is in; with its last seconds where there is room for them."""
+    window = view.window
+    if window is None:
+        return [label("statement").append(NOTHING)]
+    rows = list(window.statements)
+    columns = (*_STATEMENT_COLUMNS, _CUT_OFF) if any(row.cut_off for row in rows) else _STATEMENT_COLUMNS
+    numbers = sum(size for _, size in columns)
+    title = f"statement, {one_line(window.name, 40)}"
+    widest = max(cell_len(text) for text in (title, *(_statement_name(row) for row in rows)))
+    name_width = max(10, min(widest + 1, width - numbers - 2, 60))
+    told = any(second.statements and second.statements[0].name != ALL_STATEMENTS for second in view.history)
+    sparks = _sparks(width - numbers - name_width - 2) if told else []
+    if not sparks:
+        name_width = max(10, min(width - numbers - 2, 60))
+    head = Text(" " + cell(title, name_width), style="dim")
+    for heading, size in columns:
+        head.append(cell(heading, size, right=True))
+    for heading, size, _, _ in sparks:
+        head.append(f"   {cell(f'{heading}, last {size} s', size + SPARK_LABEL)}")
+    room = limit - 1
+    shown = rows if len(rows) <= room else rows[: max(room - 1, 0)]
+    lines = [head]
+    for row in shown:
+        line = _statement(row, name_width, columns)
+        for _, size, value_of, written in sparks:
+            line = Text.assemble(line, "   ", _spark(view, row.name, size, value_of, written))
+        lines.append(line)
+    if len(shown) < len(rows) and room > 0:
+        lines.append(Text(f" … and {len(rows) - len(shown)} more", style="dim"))
+    return lines
+
+
+Spark = tuple[str, int, Callable[[StatementSecond], float | None], Callable[[float], str]]
+
+
+def _sparks(room: int) -> list[Spark]:
+    """What is drawn behind the numbers of a statement: throughput, and p95 when there is room for both."""
+    size = min(room // 2 - 3 - SPARK_LABEL, SPARK_MAX)
+    both = size >= SPARK_MIN
+    size = size if both else min(room - 3 - SPARK_LABEL, SPARK_MAX)
+    if size < SPARK_MIN:
+        return []
+    throughput: Spark = ("qps", size, lambda second: second.qps, lambda value: f"{rate(value)}/s")
+    p95: Spark = ("p95", size, lambda second: second.p95_ms, lambda value: f"{ms(value)} ms")
+    return [throughput, p95] if both else [throughput]
+
+
+def _spark(
+    view: ScreenState,
+    name: str,
+    size: int,
+    value_of: Callable[[StatementSecond], float | None],
+    written: Callable[[float], str],
+) -> Text:
+    """The last seconds of a statement, from nothing to the number behind them."""
+    newest_s = view.history[-1].at_s if view.history else 0
+    values: list[float | None] = [None] * size
+    for second in view.history:
+        place = second.at_s - newest_s + size - 1
+        own = next((one for one in second.statements if one.name == name), None)
+        if place >= 0 and own is not None and second.qps is not None:
+            values[place] = value_of(own)
+    most = max((value for value in values if value is not None), default=None)
+    bars = chart(values, 1, style=lambda _: "cyan")[0]
+    return Text.assemble(bars, (cell("" if most is None else f" ≤ {written(most)}", SPARK_LABEL), "dim"))
+
+
+def _statement_name(row: StatementLine) -> str:
+    return "all statements" if row.name == ALL_STATEMENTS else one_line(row.name)
+
+
+def _statement(row: StatementLine, name_width: int, columns: Sequence[tuple[str, int]]) -> Text:
+    line = Text(" " + cell(_statement_name(row), name_width))
+    counts = [count(number) for number in (row.succeeded, row.failed, row.cut_off)]
+    values = [rate(row.qps), *map(time_of, (row.p50, row.p95, row.p99)), *counts]
+    for value, (title, size) in zip(values, columns, strict=False):
+        line.append(cell(value, size, right=True), style="red" if title == "failed" and row.failed else "")
+    return line
+
+
+def thresholds(view: ScreenState, width: int, limit: int) -> list[Text]:
+    """A lamp for each: mark, word and number, so that colour alone says nothing."""
+    lines = flow([_lamp(checked) for checked in view.checked], width, indent=LABEL)
+    if not lines:
+        return []
+    lines[0] = Text.assemble(label("thresholds"), lines[0][LABEL:])
+    return lines[:limit]
+
+
+def _lamp(checked: Checked) -> Text:
+    check = one_line(checked.check, 60)
+    if checked.value is None:
+        return Text(f"○ {check} {TOO_FEW if checked.too_few else 'not yet'}", style="dim")
+    value = bounded(measured(checked.check, checked.value), at_least=checked.at_least, at_most=checked.at_most)
+    if checked.undecided:
+        return Text(f"○ {check} {value}, undecided", style="dim")
+    if checked.passed:
+        return Text.assemble(("✓ ", "green"), check, (f" {value}", "dim"))
+    return Text.assemble(("✗ ", "bold red"), (check, "red"), (f" MISSED: {value}", "bold red"))
+
+
+def warehouse(view: ScreenState, width: int, limit: int) -> list[Text]:
+    seen = view.warehouse
+    if seen is None:
+        return []
+    text = label("warehouse")
+    text.append(f"{one_line(seen.name, 30)}{f' {one_line(seen.size, 20)}' if seen.size else ''}: ")
+    text.append(f"{_known(seen.running)} running, ")
+    text.append(f"{_known(seen.queue)} queued", style="bold yellow" if seen.queue else "")
+    text.append(", ? clusters" if seen.clusters is None else f", {counted(seen.clusters, 'cluster')}")
+    text.append(f"  at {seen.polled_at:%H:%M:%S}", style="dim")
+    room = min(len(seen.queued), width - text.cell_len - 12)
+    if any(seen.queued) and room > 4:
+        text.append("  queue ", style="dim")
+        text = Text.assemble(text, chart(seen.queued[-room:], 1, style=lambda _: "yellow")[0])
+    return [text]
+
+
+def _known(number: int | None) -> str:
+    return "?" if number is None else f"{number}"
+
+
+def warnings(view: ScreenState, width: int, limit: int) -> list[Text]:
+    lines = [Text(f" ! {one_line(warning)}", style="yellow") for warning in view.warnings]
+    return lines if len(lines) <= limit else [*lines[: limit - 1], Text(f" ! and {len(lines) - limit + 1} more")]
+
+
+def log(view: ScreenState, width: int, limit: int) -> list[Text]:
+    """The last lines."""
+    return [
+        Text.assemble((f" {line.moment:%H:%M:%S} ", "dim"), (one_line(line.text, 300), "yellow" if line.bad else ""))
+        for line in view.log[-limit:]
+    ]
+
+
+def keys(view: ScreenState, width: int) -> Text:
+    if view.quits:
+        return Text(" q leave, the run goes on   e errors   ? help", style="dim")
+    return Text(" q stop the run   e errors   ? help   Ctrl-C twice: cancel running statements", style="dim")

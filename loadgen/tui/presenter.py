@@ -1,0 +1,362 @@
+"""Makes the views of one run, from one look after the other. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from loadgen.metrics.buckets import HIGHEST_NS, LOWEST_NS
+from loadgen.metrics.errors import by_kind
+from loadgen.metrics.percentile import PERCENTILES
+from loadgen.metrics.window import MergedWindows, merge
+from loadgen.model.run import Phase, RunStatus
+from loadgen.report.verdict import Checked
+from loadgen.scenario.model import LoadMode, Scenario
+from loadgen.scenario.rates import rate_windows
+from loadgen.tui.event_log import new_log_entries
+from loadgen.tui.history import LiveHistory, RecentFigures, least_seconds
+from loadgen.tui.screen_state import (
+    ErrorLine,
+    FindMaxStatus,
+    FindMaxStepLine,
+    LatencyDistribution,
+    LoadStatus,
+    LogEntry,
+    ScreenState,
+    StatementLine,
+    TableProgress,
+    WarehouseLine,
+    WindowFigures,
+    WorkerLine,
+)
+from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState, WorkerSnapshot
+from loadgen.tui.words import one_line
+from loadgen.units import NS_PER_MS
+
+LOG_KEPT = 200
+
+_DOING = {
+    RunStatus.PREPARED: "waiting for its leader",
+    RunStatus.STARTING: "workers connect",
+    RunStatus.STOPPING: "statements under way may end",
+    RunStatus.CANCELLING: "stopping: statements under way may end",
+}
+_PHASES = {Phase.PREPARING: "preparation", Phase.WARMUP: "warm-up", Phase.MEASUREMENT: "measurement"}
+
+
+class ScreenPresenter:
+    """One run. doing() before there is anything to look at and after its end, look() in between, in order."""
+
+    def __init__(self, scenario: Scenario, *, quits: bool = False) -> None:
+        self._scenario, self._quits = scenario, quits
+        self._history = LiveHistory()
+        self._last: DisplaySnapshot | None = None
+        self._view: ScreenState | None = None  # of the last look
+        self._zero_s: float | None = None  # when the plan began
+        self._phase_s = 0.0  # when this status and phase were first seen
+        self._log: deque[LogEntry] = deque(maxlen=LOG_KEPT)
+        self._doing_s: tuple[str, float] = ("", 0.0)
+        self._checked = tuple(
+            Checked(check=threshold.check.text, value=None, passed=False) for threshold in scenario.judged_thresholds
+        )
+        weighty = sorted(scenario.workload.statements, key=lambda statement: -statement.weight)
+        self._order = {statement.name: place for place, statement in enumerate(weighty)}  # rows must not jump
+
+    def say(self, moment: datetime, text: str, *, bad: bool = False) -> None:
+        """A line for the event log."""
+        self._log.append(LogEntry(moment=moment, text=one_line(text, 300), bad=bad))
+
+    @property
+    def log(self) -> tuple[LogEntry, ...]:
+        return tuple(self._log)
+
+    def doing(
+        self, what: str, seen_s: float, *, run_id: str | None = None, filling: TableProgress | None = None
+    ) -> ScreenState:
+        """Without a look: before the first, and after the last, when what was seen stays."""
+        if self._doing_s[0] != what:
+            self._doing_s = (what, seen_s)
+        if self._view is not None:
+            return replace(
+                self._view,
+                doing=what,
+                seen_s=seen_s,
+                since_s=self._doing_s[1],
+                until_s=None,
+                recent=_without_rate(self._view.recent),
+                log=self.log,
+            )
+        return ScreenState(
+            scenario=self._scenario.name,
+            place=self._place,
+            doing=what,
+            seen_s=seen_s,
+            run_id=run_id,
+            since_s=self._doing_s[1],
+            filling=filling,
+            log=self.log,
+            checked=self._checked,
+            quits=self._quits,
+        )
+
+    def look(self, look: DisplaySnapshot) -> ScreenState:
+        before, self._last = self._last, look
+        self._log.extend(new_log_entries(before, look))
+        self._history.note(look)
+        if before is None or (before.run.status, before.run.phase) != (look.run.status, look.run.phase):
+            self._phase_s = look.seen_s
+        if look.elapsed_s is not None:  # it is known later than it was, never sooner: the least is the best
+            zero_s = look.seen_s - look.elapsed_s
+            self._zero_s = zero_s if self._zero_s is None else min(zero_s, self._zero_s)
+        self._checked = look.checked or self._checked
+        since_s, until_s = self._span(look)
+        lives = [worker.live for worker in look.workers if worker.live is not None]
+        recent = self._history.recent
+        self._view = ScreenState(
+            scenario=self._scenario.name,
+            place=self._place,
+            doing=self._doing(look),
+            seen_s=look.seen_s,
+            run_id=look.run.run_id,
+            status=look.run.status.value,
+            phase=look.run.phase,
+            since_s=since_s,
+            until_s=until_s,
+            offered=self._offered(look),
+            window=self._window(look),
+            recent=recent if look.run.status is RunStatus.RUNNING else _without_rate(recent),
+            peak=self._history.peak,
+            history=self._history.seconds,
+            plan_s=look.ends_s,
+            tried=sum(live.measured.queries for live in lives),
+            failed=sum(live.measured.errors for live in lives),
+            workers=tuple(_cell(worker, look.seen_s) for worker in look.workers),
+            warehouse=self._warehouse(look),
+            checked=self._checked,
+            ladder=self._ladder(look),
+            errors=self._errors,
+            warnings=look.warnings,
+            log=self.log,
+            quits=self._quits,
+            waits=not self._quits and _is_over(look),
+        )
+        return self._view
+
+    # --- what is known of the scenario -------------------------------------------------------------------------------
+
+    @property
+    def _place(self) -> str:
+        names = (self._scenario.connection or "default connection", self._scenario.target.warehouse)
+        return ", ".join(one_line(name, 60) for name in names if name)
+
+    # --- parts of a view ---------------------------------------------------------------------------------------------
+
+    def _span(self, look: DisplaySnapshot) -> tuple[float | None, float | None]:
+        """When this phase began, and when it ends by the plan."""
+        if self._zero_s is not None and look.run.status is RunStatus.RUNNING:
+            measures_s = self._zero_s + look.measures_s
+            if look.run.phase is Phase.WARMUP:
+                return self._zero_s, measures_s
+            if look.run.phase is Phase.MEASUREMENT:
+                return measures_s, None if look.ends_s is None else self._zero_s + look.ends_s
+        return self._phase_s, None
+
+    def _doing(self, look: DisplaySnapshot) -> str:
+        if look.run.status.is_terminal:
+            return f"{look.run.status}: {one_line(look.run.reason or '')}"
+        if _is_over(look):
+            return "results are being made"
+        if look.ending is not None:
+            return f"ending: {one_line(look.ending)}"
+        if look.run.status is RunStatus.RUNNING and look.elapsed_s is not None and look.elapsed_s < 0:
+            return f"begins in {math.ceil(-look.elapsed_s)} s"
+        if look.ends_s is None and look.run.phase is Phase.MEASUREMENT:
+            return "until the maximum is known"
+        return _DOING.get(look.run.status, "")
+
+    def _offered(self, look: DisplaySnapshot) -> LoadStatus:
+        beats = [worker.row.beat for worker in look.workers if worker.row is not None and not worker.state.is_over]
+        lost = [
+            worker.row.beat
+            for worker in look.workers
+            if worker.row is not None and worker.state is WorkerDisplayState.DEAD
+        ]
+        return LoadStatus(
+            target=sum(beat.target_connections for beat in (*beats, *lost)),
+            open=sum(beat.open_connections for beat in beats),
+            busy=sum(beat.active_connections for beat in beats),
+            rate_per_s=self._planned_rate(look),
+        )
+
+    def _planned_rate(self, look: DisplaySnapshot) -> float | None:
+        """The rate of an open loop at this moment of the plan."""
+        load = self._scenario.load
+        if load.mode is not LoadMode.RATE or look.elapsed_s is None:
+            return None
+        left_s = look.elapsed_s
+        for stage in (stage for window in rate_windows(load) for stage in window):
+            if left_s <= stage.duration_s:
+                done = max(0.0, left_s) / stage.duration_s
+                first = stage.first_rate_per_second
+                return first + (stage.rate_per_second - first) * done
+            left_s -= stage.duration_s
+        return 0.0
+
+    def _window(self, look: DisplaySnapshot) -> WindowFigures | None:
+        windows = self._history.newest_windows
+        if not windows:
+            return None
+        newest = windows[0][-1]
+        merged = merge(windows, live=True)
+        working = sum(not worker.state.is_over for worker in look.workers)
+        return WindowFigures(
+            name=self._window_name(newest.phase, newest.step_id),
+            seconds=least_seconds(windows) if len(windows) >= working else 0.0,  # not before each has begun
+            qps=merged.qps,
+            succeeded=merged.counts.succeeded,
+            failed=merged.counts.failed,
+            skipped=merged.counts.skipped,
+            statements=_statements(merged, self._order),
+            spread=_spread(merged),
+        )
+
+    def _window_name(self, phase: Phase, step_id: int | None) -> str:
+        if step_id is None or phase is not Phase.MEASUREMENT:
+            return _PHASES.get(phase, phase.value.lower())
+        stages = len(self._scenario.load.stages)
+        return f"stage {step_id} of {stages}" if stages else f"step {step_id}"
+
+    @property
+    def _errors(self) -> tuple[ErrorLine, ...]:
+        groups = (
+            ErrorLine(category=key.category.value, code=key.code, count=errors.count, example=errors.example)
+            for key, errors in by_kind(self._history.errors).items()
+        )
+        return tuple(sorted(groups, key=lambda group: (-group.count, group.category, group.code or 0)))
+
+    def _warehouse(self, look: DisplaySnapshot) -> WarehouseLine | None:
+        if not look.polls:
+            return None
+        last = look.polls[-1]
+        return WarehouseLine(
+            name=self._scenario.target.warehouse or "",
+            size=last.size,
+            running=last.running,
+            queue=last.queued,
+            clusters=last.started_clusters,
+            polled_at=last.timestamp,
+            queued=tuple(poll.queued or 0 for poll in look.polls),
+        )
+
+    def _ladder(self, look: DisplaySnapshot) -> FindMaxStatus | None:
+        config = self._scenario.load.find_max
+        if config is None or not look.run.phase.is_measured:
+            return None
+        state = _state(look.run.find_max_state)
+        target, stage = _whole(state, "target"), str(state.get("next", ""))
+        climbs = stage == "climb" and target is not None and target < config.maximum
+        return FindMaxStatus(
+            step=_whole(state, "step") or len(look.steps) + 1,
+            target=target,
+            stage=stage,
+            best=_whole(state, "best"),
+            failed=_whole(state, "failed"),
+            step_s=config.step_s,
+            next_if_held=min((target or 0) + config.increment, config.maximum) if climbs else None,
+            rungs=tuple(
+                FindMaxStepLine(
+                    number=step.step_number,
+                    target=step.target_connections,
+                    held=step.outcome == "STABLE",
+                    outcome=step.outcome,
+                    qps=step.qps,
+                    p95_ms=step.p95_latency_ms,
+                    reason=step.reason,
+                )
+                for step in look.steps
+            ),
+        )
+
+
+def _without_rate(recent: RecentFigures | None) -> RecentFigures | None:
+    """Nothing is sent any more: the last rate is not the present one."""
+    return None if recent is None else replace(recent, qps=None)
+
+
+def _is_over(look: DisplaySnapshot) -> bool:
+    """Is the load over, with the results to be made?"""
+    ended = bool(look.workers) and all(worker.state.is_over for worker in look.workers)
+    return ended or look.run.phase is Phase.PROCESSING
+
+
+def _cell(worker: WorkerSnapshot, seen_s: float) -> WorkerLine:
+    beat = None if worker.row is None else worker.row.beat
+    return WorkerLine(
+        worker_id=worker.worker_id,
+        state=worker.state,
+        open=0 if beat is None else beat.open_connections,
+        target=0 if beat is None else beat.target_connections,
+        busy=0 if beat is None else beat.active_connections,
+        cpu_percent=None if beat is None else beat.cpu_percent,
+        heard_s=None if beat is None else seen_s - worker.silent_s,
+        said=worker.why or (beat.last_error or "" if beat is not None else ""),
+    )
+
+
+def _statements(merged: MergedWindows, order: Mapping[str, int]) -> tuple[StatementLine, ...]:
+    lines = []
+    for name in sorted(merged.tally.statements, key=lambda name: order.get(name, len(order))):
+        tally = merged.tally.statements[name]
+        p50, p95, p99 = (tally.response_at(per_mille) for per_mille in (500, 950, 990))
+        lines.append(
+            StatementLine(
+                name=name,
+                qps=merged.statement_qps.get(name, 0.0),
+                p50=p50,
+                p95=p95,
+                p99=p99,
+                succeeded=tally.ended.succeeded,
+                failed=tally.ended.failed,
+                cut_off=tally.responses[1].count,
+            )
+        )
+    return tuple(lines)
+
+
+def _spread(merged: MergedWindows) -> LatencyDistribution | None:
+    """Neighbouring buckets are joined: one by one they have too few samples, and a screen has no room for them."""
+    whole = merged.tally.whole
+    times = whole.succeeded.response
+    used = np.flatnonzero(times.counts)
+    if not len(used):
+        return None
+    step = max(2, times.coarseness)
+    first, last = int(used[0]), int(used[-1])
+    starts = list(range(first, last + 1, step))
+    edges_ns = [*LOWEST_NS[starts], HIGHEST_NS[min(starts[-1] + step - 1, len(HIGHEST_NS) - 2)]]
+    found = {name: whole.response_at(PERCENTILES[name]) for name in ("p50", "p95", "p99")}
+    return LatencyDistribution(
+        edges_ms=tuple(float(edge_ns) / NS_PER_MS for edge_ns in edges_ns),
+        counts=tuple(int(times.counts[start : start + step].sum()) for start in starts),
+        percentiles=tuple((name, one) for name, one in found.items() if one is not None),
+    )
+
+
+def _state(written: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(written) if written else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _whole(state: dict[str, Any], key: str) -> int | None:
+    value = state.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

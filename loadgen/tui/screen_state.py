@@ -1,0 +1,182 @@
+"""Everything that the screen shows, frozen. Foreign text is as it came: drawing makes it harmless.
+
+Moments (`…_s`) are of this process's monotonic clock, so that a countdown needs nobody's answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from loadgen.metrics.percentile import Quantile
+from loadgen.model.run import Phase
+from loadgen.report.verdict import Checked
+from loadgen.tui.history import HistorySecond, PeakThroughput, RecentFigures
+from loadgen.tui.snapshot import WorkerDisplayState
+
+STALE_AFTER_S = 3.0  # looks come every second; news older than this are said to be old
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableProgress:
+    """A table that is being prepared."""
+
+    table: str
+    rows_there: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadStatus:
+    """The load that is wanted, and the load there is. `rate_per_s` None: a closed loop, as fast as it goes."""
+
+    target: int = 0
+    open: int = 0
+    busy: int = 0
+    rate_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatementLine:
+    """None: too few samples. `cut_off`: timed out, cancelled or never sent; percentiles have them as lower bounds."""
+
+    name: str
+    qps: float
+    p50: Quantile | None
+    p95: Quantile | None
+    p99: Quantile | None
+    succeeded: int
+    failed: int
+    cut_off: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyDistribution:
+    """Response times of a window: `counts[n]` statements took from `edges_ms[n]` to `edges_ms[n + 1]`."""
+
+    edges_ms: tuple[float, ...]
+    counts: tuple[int, ...]
+    percentiles: tuple[tuple[str, Quantile], ...]  # those that are known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowFigures:
+    """The window the load is in: its numbers from its beginning until now."""
+
+    name: str  # "warm-up", "step 3"
+    seconds: float = 0.0  # that every worker has measured
+    qps: float = 0.0
+    succeeded: int = 0
+    failed: int = 0
+    skipped: int = 0
+    statements: tuple[StatementLine, ...] = ()
+    spread: LatencyDistribution | None = None  # None: nothing succeeded yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLine:
+    worker_id: str
+    state: WorkerDisplayState
+    open: int
+    target: int
+    busy: int
+    cpu_percent: float | None  # of one core
+    heard_s: float | None  # when it was last heard; None: never
+    said: str = ""  # what went wrong with it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarehouseLine:
+    """As last seen. `queued` is the history of that number, oldest first."""
+
+    name: str
+    size: str | None
+    running: int | None
+    queue: int | None
+    clusters: int | None
+    polled_at: datetime  # naive UTC
+    queued: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindMaxStepLine:
+    """A judged step of a search for the maximum."""
+
+    number: int
+    target: int
+    held: bool
+    outcome: str
+    qps: float | None
+    p95_ms: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindMaxStatus:
+    step: int
+    target: int | None  # None: the search is over
+    stage: str  # climb, confirm, refine
+    best: int | None
+    failed: int | None
+    step_s: float  # how long a step measures, when nothing is in doubt
+    next_if_held: int | None
+    rungs: tuple[FindMaxStepLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorLine:
+    category: str
+    code: int | None
+    count: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry:
+    moment: datetime
+    text: str
+    bad: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScreenState:
+    """`doing` says in words what is happening; everything that is not known yet has its default."""
+
+    scenario: str
+    place: str  # connection and warehouse
+    doing: str
+    seen_s: float  # when all of this was learnt
+    run_id: str | None = None
+    status: str = ""
+    phase: Phase | None = None
+    since_s: float | None = None  # when this phase began
+    until_s: float | None = None  # and when it ends, by the plan
+    filling: TableProgress | None = None
+    offered: LoadStatus = LoadStatus()
+    window: WindowFigures | None = None
+    recent: RecentFigures | None = None
+    peak: PeakThroughput | None = None
+    history: tuple[HistorySecond, ...] = ()
+    plan_s: float | None = None  # how long the load lasts by the plan, warm-up included; None: until it knows enough
+    tried: int = 0  # statements of the measurement so far
+    failed: int = 0
+    workers: tuple[WorkerLine, ...] = ()
+    warehouse: WarehouseLine | None = None
+    checked: tuple[Checked, ...] = ()
+    ladder: FindMaxStatus | None = None
+    errors: tuple[ErrorLine, ...] = ()  # most frequent first
+    warnings: tuple[str, ...] = ()
+    log: tuple[LogEntry, ...] = ()  # oldest first
+    quits: bool = False  # `q` leaves the view, and does not stop the run
+    waits: bool = False  # nothing new is to be expected until the end
+
+    @property
+    def client_cpu_percent(self) -> float | None:
+        """Of the busiest worker that still works, of one core; None: none has said."""
+        said = (worker.cpu_percent for worker in self.workers if not worker.state.is_over)
+        return max((percent for percent in said if percent is not None), default=None)
+
+    def old_s(self, now_s: float) -> float | None:
+        """For how long nothing was heard, when that is worth a word."""
+        age_s = now_s - self.seen_s
+        return age_s if age_s > STALE_AFTER_S and not self.waits else None

@@ -1,0 +1,61 @@
+"""What one look at a run showed, as plain values: the leader's own look, or one at the tables from elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables.run_status import Run
+from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
+from loadgen.control.tables.worker_heartbeats import HeartbeatRow
+from loadgen.metrics.live_metrics import LiveMetrics
+from loadgen.report.verdict import Checked
+from loadgen.results.timeline import WorkerSecond
+
+
+class WorkerDisplayState(StrEnum):
+    """What a worker says of itself, unless it has fallen silent or ended."""
+
+    MISSING = "awaited"  # no heartbeat yet
+    STARTING = "starting"
+    WAITING = "waiting"
+    RUNNING = "running"
+    DRAINING = "draining"
+    DONE = "done"
+    STALE = "stale"
+    DEAD = "dead"
+
+    @property
+    def is_over(self) -> bool:
+        return self in (WorkerDisplayState.DONE, WorkerDisplayState.DEAD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSnapshot:
+    worker_id: str
+    state: WorkerDisplayState
+    row: HeartbeatRow | None
+    live: LiveMetrics | None
+    silent_s: float  # at the moment of the look
+    why: str = ""  # what became of it, in one sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisplaySnapshot:
+    """`seen_s` is of this process's monotonic clock; `moment` is the same in UTC, for people."""
+
+    seen_s: float
+    moment: datetime
+    run: Run
+    workers: tuple[WorkerSnapshot, ...] = ()
+    elapsed_s: float | None = None  # since the plan began
+    measures_s: float = 0.0  # of the plan: when the measurement begins
+    ends_s: float | None = None  # and ends; None: when it knows enough
+    ending: str | None = None  # why it is ending
+    checked: tuple[Checked, ...] = ()
+    warnings: tuple[str, ...] = ()
+    steps: tuple[StepRecord, ...] = ()  # of a search for the maximum, judged
+    polls: tuple[WarehousePoll, ...] = ()  # the newest looks at the warehouse, oldest first
+    stored: tuple[WorkerSecond, ...] = ()  # of the last minutes before the first look, in order, as beats tell them

@@ -1,0 +1,215 @@
+"""Once a second: take what the clients measured, hand on what is final, and make what the next beat says."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from loadgen.clock import Clock
+from loadgen.control.tables.test_results import ResultRow
+from loadgen.metrics.interval import Interval
+from loadgen.metrics.live_metrics import LiveSecond, write_live
+from loadgen.metrics.threshold_seconds import ThresholdSecond, threshold_subjects
+from loadgen.metrics.window import WindowResult
+from loadgen.metrics.window_registry import WindowState
+from loadgen.model.run import Phase
+from loadgen.model.sessions import UserSessionCounts
+from loadgen.units import NS_PER_S
+from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.flush import ResultFlusher
+from loadgen.worker.parts import WorkerComponents
+from loadgen.worker.rows import result_row, snapshot_row, window_row
+from loadgen.worker.self_monitor import ClientResourceMeter, ResourceReading
+from loadgen.worker.spool import contents, keep
+from loadgen.worker.watchdog import TargetWatchdog
+from loadgen.worker.worker_state import WorkerSharedState, exit_reason_for
+
+TIMED_MAX = 20  # statements whose times are stored second by second; the counts of all are
+AWAKE_MAX_S = 2.0  # between two looks; beyond that this process was paused
+
+SECONDS_PER_HEARTBEAT = 10  # in every beat: a view that missed some beats, or has just been opened, misses no second
+
+
+class MetricsCollector:
+    """The main thread's own: the harvester and everything it holds belong to it."""
+
+    def __init__(
+        self,
+        parts: WorkerComponents,
+        flush: ResultFlusher,
+        board: WorkerSharedState,
+        arguments: WorkerArguments,
+        test_id: str,
+        clock: Clock,
+    ) -> None:
+        self._parts, self._flush, self._board = parts, flush, board
+        self._arguments, self._test_id, self._clock = arguments, test_id, clock
+        self._started_ns = clock.monotonic_ns()
+        self._final: list[WindowResult] = []  # handed to the flush thread
+        self._handed: set[int] = set()
+        self._log_failed = False
+        self._client = ClientResourceMeter()
+        self._timed = frozenset(parts.scenario.workload.heaviest(TIMED_MAX))
+        self._subjects = threshold_subjects(parts.scenario.thresholds)
+        self._disconnected = TargetWatchdog()
+        self._seconds: deque[LiveSecond] = deque(maxlen=SECONDS_PER_HEARTBEAT)
+        self._closed = False  # the windows were, at the last look
+        self._cooled = False  # the last snapshot was one of the cool-down; the last looks follow each other at once
+
+    def step(self, gauge: ResourceReading) -> None:
+        parts, now_ns = self._parts, self._clock.monotonic_ns()
+        self._forget()
+        self._client.add(gauge, parts.windows.held())
+        interval = parts.harvester.harvest(now_ns, parts.pool.flights, gauge.paused)
+        self._keep_log()
+        phase = self._phase(interval)
+        if phase is not None and not (phase is Phase.COOLDOWN and self._cooled and gauge.is_short):
+            self._cooled = phase is Phase.COOLDOWN
+            ended_at, executing = self._clock.utc_now().replace(tzinfo=None), parts.pool.executing
+            judged = self._judged(interval, now_ns)
+            self._seconds.append(LiveSecond.of(interval, phase, ended_at=ended_at, executing=executing, judged=judged))
+            self._flush.put_snapshot(
+                snapshot_row(
+                    interval,
+                    gauge,
+                    self._arguments,
+                    test_id=self._test_id,
+                    timestamp=ended_at,
+                    elapsed_s=(now_ns - self._started_ns) / NS_PER_S,
+                    executing=executing,
+                    target=parts.conductor.target,
+                    timed=self._timed,
+                    phase=phase,
+                    sessions=self._sessions(),
+                    logins=parts.harvester.logins,
+                    judged=judged,
+                )
+            )
+        self.hand_on()
+        self._give_up(interval.seconds)
+        live, ending = parts.harvester.live(now_ns), self._board.ending
+        windows = tuple(map(self._with_client, live.windows))
+        signal = None if ending is None else ending.signal
+        told = replace(live, windows=windows, seconds=tuple(self._seconds), signal=signal)
+        self._board.live_metrics = write_live(told)
+
+    def _forget(self) -> None:
+        """What is stored. Not the newest window: the last beat has all of it, so that every view shows the same."""
+        stored, newest = self._board.stored_windows, self._parts.windows.newest
+        for _ in range(len(stored)):
+            window_id = stored.popleft()
+            if newest is not None and window_id == newest.window_id:
+                stored.append(window_id)
+                continue
+            self._parts.harvester.forget(window_id)
+            self._client.forget(window_id)
+
+    def _judged(self, interval: Interval, now_ns: int) -> ThresholdSecond | None:
+        """For thresholds over a span: the part of the interval that was measured, or what ended after all of it."""
+        zero_ns, newest = self._parts.conductor.zero_ns, self._parts.windows.newest
+        if not self._subjects or zero_ns is None or newest is None or newest.phase is not Phase.MEASUREMENT:
+            return None
+        held = (one for one in self._parts.windows.held() if one.window_id == newest.window_id)
+        closed_ns = [one.closed_ns for one in held if one.closed_ns is not None]
+        from_s = (now_ns - zero_ns) / NS_PER_S - interval.seconds
+        until_s = (min([now_ns, *closed_ns]) - zero_ns) / NS_PER_S
+        if until_s > max(0.0, from_s):
+            return ThresholdSecond.of(interval.tally, self._subjects, from_s=from_s, until_s=until_s)
+        drained = self._parts.harvester.drained(zero_ns, max(1, round(until_s)))
+        if not drained:
+            return None
+        return ThresholdSecond.of_drain(drained, self._subjects, until_s=(now_ns - zero_ns) / NS_PER_S)
+
+    def _give_up(self, seconds: float) -> None:
+        """End the worker when none of its clients has a value to send, or none has been connected for long."""
+        pool, disconnected = self._parts.pool, self._disconnected
+        if pool.given_up is not None:
+            self._board.end(exit_reason_for(pool.given_up))
+        disconnected.count(wanted=pool.wanted, connected=pool.open, awake_s=min(seconds, AWAKE_MAX_S))
+        ending = disconnected.ending(self._board, self._parts.scenario.timing, self._parts.harvester.logins)
+        if ending is not None:
+            self._board.end(ending)
+
+    def _phase(self, interval: Interval) -> Phase | None:
+        """Of this interval. Windows may have closed in the middle of it. One that lies wholly behind them is cool-down,
+        unless statements ended in it that had begun before: the seconds of a window add up to it."""
+        before, self._closed = self._closed, self._parts.conductor.phase is Phase.COOLDOWN
+        return Phase.COOLDOWN if before and self._closed and not interval.tally.whole.ended.ended else interval.phase
+
+    def _keep_log(self) -> None:
+        """A disk that is full must cost the query log, and never the measurement."""
+        parts = self._parts
+        if parts.query_log is None or self._log_failed:
+            return
+        try:
+            parts.query_log.keep(parts.windows.held())
+        except OSError as error:
+            self._give_log_up(error)
+
+    def close_log(self) -> None:
+        """Nothing more is measured."""
+        if self._parts.query_log is None:
+            return
+        try:
+            self._parts.query_log.close()
+        except OSError as error:
+            self._give_log_up(error)
+
+    def _give_log_up(self, error: OSError) -> None:
+        if not self._log_failed:
+            self._log_failed = True
+            self._parts.pool.stop_logging()
+            self._board.say("WARNING", f"the query log ends here, it cannot be written: {error.strerror}")
+
+    def hand_on(self, *, everything: bool = False) -> None:
+        """Final windows go to the flush thread, each once; at the end, those that will never be final as well."""
+        for result in self._parts.harvester.results(self._clock.monotonic_ns()):
+            if result.window_id in self._handed or not (everything or result.state is WindowState.FINAL):
+                continue
+            self._handed.add(result.window_id)
+            result = self._with_client(result)
+            self._final.append(result)
+            final = result.state is WindowState.FINAL
+            self._flush.put_window(window_row(result, self._arguments, self._parts.agenda.epoch), forget=final)
+
+    def _with_client(self, result: WindowResult) -> WindowResult:
+        zero_ns, stalls = self._parts.conductor.zero_ns, None
+        if zero_ns is not None and result.phase is Phase.MEASUREMENT:
+            stalls = self._parts.harvester.stalls(result.window_id, zero_ns)
+        client, connections = self._client.effect(result.window_id), result.connections
+        if client is not None and connections is not None:
+            connections = connections.while_running(client.gap_ms, client.elapsed_ms)
+        return replace(result, client=client, connections=connections, stalls=stalls)
+
+    def _sessions(self) -> UserSessionCounts | None:
+        return None if self._parts.users is None else self._parts.users.counts
+
+    def forfeit(self) -> None:
+        """The results of this worker id are another process's to write."""
+        self._flush.forfeit()
+
+    def keep(self, folder: Path, result: ResultRow) -> None:
+        """Everything that could not be stored goes to a file; `loadgen upload` stores it later."""
+        keep(folder, self._arguments.run_id, replace(self._flush.unsent(), result=result))
+
+    def tell_unstored(self, folder: Path) -> None:
+        """The last beat says what is left in the spool."""
+        live = self._parts.harvester.live(self._clock.monotonic_ns())
+        seconds = tuple(self._seconds)
+        self._board.live_metrics = write_live(replace(live, unstored=contents(folder), seconds=seconds))
+
+    def result(self, status: str, created_at: datetime, template_id: str) -> ResultRow:
+        """The worker's row in TEST_RESULTS, once everything was handed on."""
+        return result_row(
+            self._final,
+            self._parts.harvester.measured,
+            self._arguments,
+            sessions=self._sessions(),
+            logins=self._parts.harvester.logins,
+            test_id=self._test_id,
+            template_id=template_id,
+            status=status,
+            created_at=created_at,
+        )

@@ -1,0 +1,351 @@
+"""The thread that follows the orders: opens and closes windows, and moves the number of clients along its line.
+
+    START        with a plan: windows and targets open at their moments after its zero, in all workers together
+                 without one: the first window at once, in the phase the run is in
+    SET_PHASE    the next window, at the moment it was announced for; with a duration it closes by itself
+    find_max     a new target ends the step's window; the next one opens when the target is reached and has settled, and
+                 only these are measured
+
+When a window closes and nothing follows, clients wait: the run is over, and STOP will say so.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from loadgen.clock import Clock
+from loadgen.log import event
+from loadgen.model.event import SetPhase, SetWorkerTarget
+from loadgen.model.run import Phase
+from loadgen.scenario.model import LoadMode
+from loadgen.units import NS_PER_MS, NS_PER_S
+from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.arrival_queue import ArrivalQueue
+from loadgen.worker.client_context import ClientContext, ClientSlot
+from loadgen.worker.client_pool import ClientPool
+from loadgen.worker.commands import CommandQueue
+from loadgen.workload.arrivals import ArrivalSchedule, window_schedules
+from loadgen.workload.ramp import Ramp, follow
+
+log = logging.getLogger(__name__)
+
+REAP_S = 0.5  # ended clients are noticed within this time
+SETTLING_S = 0.02  # while a step settles, connections are looked at so often
+AHEAD_S = 2.0  # connections that will be wanted are opened so early, and earlier by the time that logins take
+LOGIN_S = 0.5  # what a login takes where none was slower
+UNSENT_ARRIVALS_BATCH = 10_000  # arrivals that nobody sent are counted in portions: others wait for the lock meanwhile
+
+_WINDOWS = (Phase.WARMUP, Phase.MEASUREMENT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Leftovers:
+    """The arrivals of a closed window that nobody took."""
+
+    arrivals: ArrivalQueue
+    numbers: Iterator[int]
+    given_up_ns: int | None  # None: it is not that every connection was executing
+
+
+class RampController:
+    """step() does what is due; run() is the thread. begin() and finish() come from others."""
+
+    def __init__(
+        self,
+        bench: ClientContext,
+        pool: ClientPool,
+        agenda: CommandQueue,
+        arguments: WorkerArguments,
+        spare: ClientSlot | None,
+        clock: Clock,
+        first_window: int = 0,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`spare`, in an open loop: a slot without a client, where arrivals that no client took are recorded.
+
+        Windows are numbered from `first_window`: a process that died may have stored some under the same worker id.
+        `say` is told of every phase, step and target.
+        """
+        self._say = say
+        self._told: tuple[Phase | None, int | None, int] = (None, None, 0)  # phase, step, target
+        self._bench, self._pool, self._agenda, self._clock = bench, pool, agenda, clock
+        self._spare = spare
+        load = bench.scenario.load
+        self._find_max = load.find_max if load.mode is LoadMode.FIND_MAX else None
+        self._schedules: tuple[ArrivalSchedule, ...] = ()
+        if load.mode is LoadMode.RATE:
+            place = {"worker": arguments.worker_group_id, "workers": arguments.worker_group_count}
+            self._schedules = window_schedules(load, **place, seed=bench.scenario.workload.seed)
+        self._ramp = Ramp(origin=0, target=0)
+        self._window_id = first_window - 1
+        self._started_ns: int | None = None  # when START was heard
+        self._zero_ns: int | None = None  # when the measurement was to begin, once it has
+        self._joined_ns: int | None = None  # when the first window opened
+        self._closes_ns: int | None = None
+        self._leftovers: list[_Leftovers] = []
+        self._settling: SetWorkerTarget | None = None  # find_max: the step whose window is still to open
+        self._level_ns = 0  # and when its level was to be wanted
+        self._settled_ns: int | None = None  # when it opens, once its level is reached
+        self._finished = False
+        self._lock = threading.Lock()  # guards everything here but wake: step() of the thread against the others
+        self.wake = threading.Event()
+        self.phase: Phase | None = None
+        self.step_id: int | None = None
+
+    def aligned_ns(self, moment_ns: int, second_ns: int) -> int:
+        """The nearest moment at which a second of the run ends: all workers count from the same zero."""
+        zero_ns = self.zero_ns
+        return moment_ns if zero_ns is None else zero_ns + round((moment_ns - zero_ns) / second_ns) * second_ns
+
+    @property
+    def target(self) -> int:
+        return self._ramp.target
+
+    @property
+    def zero_ns(self) -> int | None:
+        """The moment for which the measurement was announced, in all workers; None: it is not known yet."""
+        with self._lock:
+            at_ns, ahead = self._agenda.next_phase() or (None, None)
+            return at_ns if self._zero_ns is None and ahead is Phase.MEASUREMENT else self._zero_ns
+
+    def aim(self, target: int) -> None:
+        """The first target, before START: connections are opened for it."""
+        with self._lock:
+            self._ramp = Ramp(origin=target, target=target)
+            self._bench.connections.plan(self._ramp, self._clock.monotonic_ns())
+            self._pool.resize(target)
+
+    def begin(self, phase: Phase, duration_s: float | None) -> None:
+        """START: the first window, now; unless START's plan says when, or one was announced that is due already."""
+        with self._lock:
+            now_ns = self._clock.monotonic_ns()
+            self._started_ns = now_ns if self._started_ns is None else self._started_ns
+            at_ns, ahead = self._agenda.next_phase() or (None, None)
+            if self._joined_ns is not None or self._finished or self._agenda.has_plan:
+                return
+            if at_ns is not None and at_ns <= now_ns:
+                return
+            if phase is ahead is Phase.MEASUREMENT:
+                return  # it begins in all workers together, as announced, and without a warm-up nothing comes before it
+            closes_ns = None if duration_s is None else now_ns + round(duration_s * NS_PER_S)
+            self._enter(phase, None, now_ns, now_ns, closes_ns)
+            self._agenda.began(phase)
+            self._tell()
+
+    def finish(self) -> None:
+        """Close whatever is open: no client begins anything from now on. Safe to call twice."""
+        with self._lock:
+            self._finished = True
+            self._close(self._clock.monotonic_ns())
+            self.phase = Phase.COOLDOWN if self.phase is not None else None
+            self._tell()
+            self._pool.drain()
+
+    def settle_all(self) -> None:
+        """After the drain: count every arrival that nobody sent."""
+        with self._lock:
+            while self._leftovers:
+                self._count_leftovers()
+
+    def run(self, stopping: threading.Event) -> None:
+        """Until told to stop: do what is due, wait for what comes next."""
+        while not stopping.is_set():
+            wait_s = self.step()
+            self._clock.wait(self.wake, wait_s)
+            self.wake.clear()
+
+    def step(self) -> float:
+        """Do everything that is due now. How long nothing will be, in seconds."""
+        with self._lock:
+            now_ns = self._clock.monotonic_ns()
+            if self._finished:
+                return REAP_S
+            for item in self._agenda.take_due(now_ns):
+                event(log, logging.INFO, "command_applied", sequence_id=item.sequence_id, command=item.command)
+                if isinstance(item.command, SetPhase):
+                    self._set_phase(item.command, item.at_ns, now_ns)
+                else:
+                    self._set_target(item.command, item.at_ns, now_ns)
+            if self._closes_ns is not None and now_ns >= self._closes_ns:  # and none has taken its place
+                self._close(now_ns)
+                self.phase = Phase.COOLDOWN
+            wanted, ahead = self._ramp.at(now_ns), self._wanted_soon(now_ns)
+            changed = (wanted, ahead) != (self._pool.wanted, self._pool.ahead)
+            self._pool.resize(wanted, ahead) if changed else self._pool.reap()
+            self._settle_step(now_ns)
+            self._count_leftovers()
+            self._tell()
+            return self._idle_s(now_ns)
+
+    def _tell(self) -> None:
+        """What has changed since the last time."""
+        told, now = self._told, (self.phase, self.step_id, self._ramp.target)
+        self._told = now
+        if now[:2] != told[:2] and self.phase is not None:
+            self._say(f"phase {self.phase}{'' if self.step_id is None else f', step {self.step_id}'}")
+        if now[2] != told[2]:
+            self._say(f"target {now[2]} connections")
+
+    # --- windows -----------------------------------------------------------------------------------------------------
+
+    def _set_phase(self, command: SetPhase, at_ns: int, now_ns: int) -> None:
+        if command.phase not in _WINDOWS:
+            self._close(now_ns)
+            self.phase = command.phase
+            return
+        closes_ns = None
+        if command.duration_ms is not None:
+            # Counted from the moment it was meant for: who joins late measures only what is left of it.
+            closes_ns = max(now_ns, at_ns + round(command.duration_ms * NS_PER_MS))
+        self._enter(command.phase, command.step_id, at_ns, now_ns, closes_ns)
+
+    def _enter(self, phase: Phase, step_id: int | None, at_ns: int, now_ns: int, closes_ns: int | None) -> None:
+        """Begin a phase of the run, with a window of its own; find_max measures nothing but its steps."""
+        if phase is Phase.MEASUREMENT and self._zero_ns is None:
+            self._zero_ns = at_ns
+        if self._find_max is None or phase is not Phase.MEASUREMENT:
+            self._open(phase, step_id, at_ns, now_ns, closes_ns)
+        elif self._bench.windows.current is None:
+            self._open(Phase.WARMUP, step_id, at_ns, now_ns, closes_ns)
+        self.phase = phase
+
+    def _open(self, phase: Phase, step_id: int | None, at_ns: int, now_ns: int, closes_ns: int | None) -> None:
+        """A window that was meant to open `at_ns`, and does so now."""
+        bench = self._bench
+        self._window_id += 1
+        bench.tags[self._window_id] = bench.sessions.tag(phase, step_id)
+        self._joined_ns = now_ns if self._joined_ns is None else self._joined_ns
+        arrivals = self._arrivals(phase, step_id, at_ns, closes_ns)
+        held = self._hold()
+        bench.arrivals = arrivals
+        # Connections were there since the moment it was meant for, unless this worker was not.
+        since_ns = min(now_ns, now_ns if self._started_ns is None else max(at_ns, self._started_ns))
+        bench.windows.open(self._window_id, phase=phase, at_ns=now_ns, step_id=step_id, due_ns=since_ns)
+        bench.connections.open(self._window_id, since_ns, closes_ns)
+        self._let_go(held, now_ns)
+        self.phase, self.step_id, self._closes_ns = phase, step_id, closes_ns
+        bench.go.set()
+
+    def _close(self, now_ns: int) -> None:
+        held = self._hold()
+        self._bench.go.clear()
+        self._bench.arrivals = None
+        self._bench.windows.close(at_ns=now_ns)
+        self._bench.connections.close(now_ns)
+        self._let_go(held, now_ns)
+        self._closes_ns = self._settling = self._settled_ns = None
+
+    # --- arrivals ----------------------------------------------------------------------------------------------------
+
+    def _arrivals(self, phase: Phase, step_id: int | None, at_ns: int, closes_ns: int | None) -> ArrivalQueue | None:
+        """Of a window that is about to open: due as planned, from the moment it was meant for. A worker that joined
+        late leaves out what was due before it came; one that was held up sends it late, or it is skipped."""
+        schedule = self._schedule(phase, step_id)
+        if schedule is None:
+            return None
+        ahead_ns, _ = self._agenda.next_phase() or (None, None)
+        ends_ns = [moment_ns for moment_ns in (closes_ns, ahead_ns) if moment_ns is not None]
+        return ArrivalQueue(
+            self._window_id, schedule, at_ns, since_ns=self._joined_ns, until_ns=min(ends_ns, default=None)
+        )
+
+    def _schedule(self, phase: Phase, step_id: int | None) -> ArrivalSchedule | None:
+        """The arrivals of a window: those of the warm-up, or of the stage with this number, from 1."""
+        if not self._schedules:
+            return None
+        number = 0 if phase is Phase.WARMUP else step_id or 1
+        return self._schedules[number] if 0 <= number < len(self._schedules) else None
+
+    def _hold(self) -> ArrivalQueue | None:
+        """Keep the open window from becoming final until its leftovers are counted: one statement begun in it."""
+        arrivals = self._bench.arrivals
+        if arrivals is None or self._spare is None or self._spare.recorder.begin() is None:
+            return None
+        return arrivals
+
+    def _let_go(self, held: ArrivalQueue | None, now_ns: int) -> None:
+        if held is not None:
+            # A client that is free takes the next arrival: where none was missing, all were executing.
+            busy = self._bench.connections.is_complete(now_ns)
+            self._leftovers.append(_Leftovers(held, held.close(now_ns), now_ns if busy else None))
+
+    def _count_leftovers(self) -> None:
+        """A portion of the arrivals that were due and that nobody sent; with the last one their window is let go."""
+        if not self._leftovers:
+            return
+        assert self._spare is not None
+        left, spare = self._leftovers[0], self._spare
+        window_id = left.arrivals.window_id
+        portion = list(islice(left.numbers, UNSENT_ARRIVALS_BATCH))
+        for number in portion:
+            age_ns = 0 if left.given_up_ns is None else max(0, left.given_up_ns - left.arrivals.due_ns(number))
+            spare.recorder.skip(window_id, spare.drawer.draw(number)[0], age_ns)
+        if len(portion) < UNSENT_ARRIVALS_BATCH:
+            spare.recorder.unbegin(window_id)
+            del self._leftovers[0]
+
+    # --- targets -----------------------------------------------------------------------------------------------------
+
+    def _set_target(self, command: SetWorkerTarget, at_ns: int, now_ns: int) -> None:
+        origin = self._ramp.at(at_ns)  # of the line that ends here: who applies it late must not begin elsewhere
+        self._ramp = Ramp.toward(command.target_connections, origin=origin, began_ns=at_ns, seconds=command.ramp_s)
+        self._bench.connections.plan(self._ramp, at_ns)
+        if self._find_max is not None and command.step_id is not None:
+            # Until the step has settled, its statements are warm-up: counted nowhere.
+            self._open(Phase.WARMUP, command.step_id, now_ns, now_ns, None)
+            self.phase = Phase.MEASUREMENT
+            self._settling, self._settled_ns, self._level_ns = command, None, at_ns
+
+    def _wanted_soon(self, now_ns: int) -> int:
+        """How many clients are connected by now: those of a higher level before it begins. A step of find_max has the
+        time to settle, and would disturb the one before it."""
+        wanted = self._ramp.at(now_ns)
+        if self._find_max is not None:
+            return wanted
+        announced = self._agenda.targets()
+        lines = follow(self._ramp, ((at_ns, one.target_connections, one.ramp_s) for at_ns, one in announced))
+        gained = max(line.target for line in lines) - wanted
+        if gained <= 0:
+            return wanted
+        until_ns = now_ns + self._lead_ns(gained)
+        ends_ns = [*(line.began_ns for line in lines[1:]), until_ns]
+        levels = [
+            line.at(min(end_ns, until_ns))
+            for line, end_ns in zip(lines, ends_ns, strict=True)
+            if line.began_ns <= until_ns
+        ]
+        return max(wanted, *levels)
+
+    def _lead_ns(self, logins: int) -> int:
+        """How long so many logins may take, a few at a time."""
+        login_ns = max(round(LOGIN_S * NS_PER_S), self._bench.connections.slowest_login_ns)
+        return round(AHEAD_S * NS_PER_S) + -(-logins // self._bench.scenario.connections.open_parallel) * login_ns
+
+    def _settle_step(self, now_ns: int) -> None:
+        if self._settling is None or self._find_max is None:
+            return
+        reached = self._pool.wanted == self._ramp.target and self._pool.settled
+        settle_ns = round(self._find_max.settle_s * NS_PER_S)
+        if not reached:
+            self._settled_ns = None
+        elif self._settled_ns is None:
+            # Logins take longer in one worker than in another: the moment that all know is what they count from.
+            self._settled_ns = max(self._level_ns + settle_ns + settle_ns // 2, now_ns + settle_ns)
+        if self._settled_ns is not None and now_ns >= self._settled_ns:
+            self._open(Phase.MEASUREMENT, self._settling.step_id, now_ns, now_ns, None)
+            self._settling = self._settled_ns = None
+
+    def _idle_s(self, now_ns: int) -> float:
+        moments = [now_ns + round(REAP_S * NS_PER_S)]
+        moments += [moment for moment in (self._agenda.next_ns(), self._closes_ns) if moment is not None]
+        change_ns = self._ramp.next_change_ns(now_ns)
+        moments += [] if change_ns is None else [change_ns]
+        if self._settling is not None:
+            moments.append(now_ns + round(SETTLING_S * NS_PER_S))
+        if self._leftovers:
+            moments.append(now_ns)
+        return max(0.0, (min(moments) - now_ns) / NS_PER_S)

@@ -1,0 +1,238 @@
+"""How loaded the worker itself is: a measurement by a client that is short of time is not one of the server."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+
+from loadgen.clock import Clock
+from loadgen.metrics.client_resources import GAP_NS, MINUTE_MS, PAUSE_NS, ClientResourceUse
+from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.window_registry import Window
+from loadgen.model.run import Phase
+from loadgen.units import NS_PER_MS, NS_PER_S
+
+SHORTEST_S = 0.2  # the kernel counts CPU time in steps: over less, a share of a core may be anything
+GAPS_KEPT = 100  # the newest
+PROBE_S = 0.05  # each wake-up takes the interpreter from a client, and a hundred a second are felt
+_PROBE_NS = round(PROBE_S * NS_PER_S)
+_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_BUSY = ("user", "nice", "system", "irq", "softirq", "steal")  # of the machine's CPU times, where the system has them
+
+
+class WakeupDelay(NamedTuple):
+    """A wait of the probe, or the part of one that was not told before. Times are of the monotonic clock."""
+
+    from_ns: int
+    to_ns: int
+    late_ns: int  # how much later than asked the whole wait ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceReading:
+    """The last second of this process."""
+
+    cpu_percent: float  # of one core
+    memory_percent: float  # of what it may have
+    wakeup_p99_ms: float | None  # how much later than asked a thread woke up
+    from_ns: int = 0
+    to_ns: int = 0
+    cpu_ns: int = 0
+    machine_cpu_ns: int = 0  # of all processes of the machine
+    cores: int = 0
+    waits: tuple[WakeupDelay, ...] = ()
+
+    @property
+    def paused(self) -> list[tuple[int, int]]:
+        """When nothing of this process ran, as far as that is more than noise of a scheduler."""
+        return [(wait.from_ns, wait.to_ns) for wait in self.waits if wait.late_ns >= PAUSE_NS]
+
+    @property
+    def is_short(self) -> bool:
+        """It follows another reading at once, and says nothing new of the process."""
+        return self.to_ns - self.from_ns < SHORTEST_S * NS_PER_S
+
+
+class SelfMonitor:
+    """read(): one thread, every second. The probe has a thread of its own."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._process = psutil.Process()
+        self._memory_bytes = _memory_limit()
+        self._cores = os.cpu_count() or 1
+        self._cpu_ns, self._machine_cpu_ns = self._used_cpu_ns(), _machine_cpu_ns()
+        self._read_ns = self._told_ns = clock.monotonic_ns()
+        self._waits: deque[WakeupDelay] = deque()
+        self._asked_ns: int | None = None  # when the wait under way began; the probe's to write
+        self._percent = 0.0
+
+    def probe(self, stopping: threading.Event) -> None:
+        """Ask to be woken in 50 ms, again and again, and note how late it was. The thread's whole work."""
+        while True:
+            asked_ns = self.begin()
+            if self._clock.wait(stopping, PROBE_S):
+                return
+            self.end(asked_ns)
+
+    def begin(self) -> int:
+        """A wait of the probe begins."""
+        asked_ns = self._asked_ns = self._clock.monotonic_ns()
+        return asked_ns
+
+    def end(self, asked_ns: int) -> None:
+        woken_ns = self._clock.monotonic_ns()
+        self._waits.append(WakeupDelay(asked_ns, woken_ns, max(0, woken_ns - asked_ns - _PROBE_NS)))
+
+    def read(self) -> ResourceReading:
+        cpu_ns, machine_cpu_ns = self._used_cpu_ns(), _machine_cpu_ns()
+        from_ns, now_ns = self._read_ns, self._clock.monotonic_ns()
+        used_ns, busy_ns = max(0, cpu_ns - self._cpu_ns), max(0, machine_cpu_ns - self._machine_cpu_ns)
+        self._read_ns, self._cpu_ns, self._machine_cpu_ns = now_ns, cpu_ns, machine_cpu_ns
+        if now_ns - from_ns >= SHORTEST_S * NS_PER_S:
+            self._percent = 100.0 * used_ns / (now_ns - from_ns)
+        waits = self._new_waits(now_ns)
+        late_ns = sorted(wait.late_ns for wait in waits)
+        return ResourceReading(
+            cpu_percent=self._percent,
+            memory_percent=100.0 * self._process.memory_info().rss / self._memory_bytes,
+            wakeup_p99_ms=late_ns[min(len(late_ns) - 1, len(late_ns) * 99 // 100)] / NS_PER_MS if late_ns else None,
+            from_ns=from_ns,
+            to_ns=now_ns,
+            cpu_ns=used_ns,
+            machine_cpu_ns=busy_ns,
+            cores=self._cores,
+            waits=waits,
+        )
+
+    def _new_waits(self, now_ns: int) -> tuple[WakeupDelay, ...]:
+        """The waits that ended since the last time, and one that should have ended: a thread that was paused together
+        with the probe may wake up before it, and must not miss the pause."""
+        asked_ns = self._asked_ns  # before the queue is read: a wait that is in there then has ended
+        waits = [self._waits.popleft() for _ in range(len(self._waits))]
+        told_ns = self._told_ns
+        is_overdue = asked_ns is not None and now_ns > asked_ns + _PROBE_NS
+        if asked_ns is not None and is_overdue and not (waits and waits[-1].from_ns >= asked_ns):
+            waits.append(WakeupDelay(asked_ns, now_ns, now_ns - asked_ns - _PROBE_NS))
+            self._told_ns = now_ns
+        return tuple(wait._replace(from_ns=max(wait.from_ns, told_ns)) for wait in waits if wait.to_ns > told_ns)
+
+    def _used_cpu_ns(self) -> int:
+        times = self._process.cpu_times()
+        return round(float(times.user + times.system) * NS_PER_S)
+
+
+class ClientResourceMeter:
+    """What this process did to each window of the measurement. One thread."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[int, _Account] = {}
+        self._gaps: deque[WakeupDelay] = deque(maxlen=GAPS_KEPT)  # told before: a pause may keep a window from opening
+
+    def add(self, gauge: ResourceReading, windows: Iterable[Window]) -> None:
+        """Share the last second out among the windows it was part of."""
+        for window in windows:
+            if window.phase is not Phase.MEASUREMENT:
+                continue
+            if window.window_id not in self._accounts:
+                self._accounts[window.window_id] = _Account()
+                self._accounts[window.window_id].held_up(self._gaps, window)
+            self._accounts[window.window_id].add(gauge, window)
+        self._gaps.extend(wait for wait in gauge.waits if wait.late_ns >= GAP_NS)
+
+    def effect(self, window_id: int) -> ClientResourceUse | None:
+        """Of a window so far; None: it is none of the measurement, or has not been watched yet."""
+        account = self._accounts.get(window_id)
+        return None if account is None else account.effect()
+
+    def forget(self, window_id: int) -> None:
+        self._accounts.pop(window_id, None)
+
+
+@dataclass(slots=True)
+class _Account:
+    """Of one window."""
+
+    elapsed_ns: int = 0
+    cpu_ns: int = 0
+    machine_cpu_ns: int = 0
+    gap_ns: int = 0
+    cores: int = 0
+    late: Histogram = EMPTY
+    minute_ns: int = 0  # of the minute under way: how much of it has passed
+    minute_cpu_ns: int = 0
+    worst_cpu_ms: int = 0  # of a minute that has passed
+
+    def add(self, gauge: ResourceReading, window: Window) -> None:
+        inside_ns = _overlap_ns(gauge.from_ns, gauge.to_ns, window)
+        share = inside_ns / max(gauge.to_ns - gauge.from_ns, 1)
+        self.elapsed_ns += inside_ns
+        self.cpu_ns += round(share * gauge.cpu_ns)
+        self.machine_cpu_ns += round(share * gauge.machine_cpu_ns)
+        self.cores = gauge.cores
+        self._add_minute(inside_ns, round(share * gauge.cpu_ns))
+        self._wait(gauge.waits, window)
+
+    def held_up(self, gaps: Sequence[WakeupDelay], window: Window) -> None:
+        """Pauses that were over when the window opened, and not when it should have."""
+        late = [gap for gap in gaps if gap.to_ns > window.begins_ns]
+        if late:
+            self.elapsed_ns += sum(_overlap_ns(gap.from_ns, gap.to_ns, window) for gap in late)
+            self._wait(late, window)
+
+    def _wait(self, waits: Sequence[WakeupDelay], window: Window) -> None:
+        inside = [_overlap_ns(wait.from_ns, wait.to_ns, window) for wait in waits]
+        self.gap_ns += sum(part for wait, part in zip(waits, inside, strict=True) if wait.late_ns >= GAP_NS)
+        late_ns = np.array([wait.late_ns for wait in waits], np.int64)
+        self.late += Histogram.weighted(late_ns, np.array([round(part / NS_PER_MS) for part in inside], np.int64))
+
+    def _add_minute(self, inside_ns: int, cpu_ns: int) -> None:
+        self.minute_ns += inside_ns
+        self.minute_cpu_ns += cpu_ns
+        if self.minute_ns >= MINUTE_MS * NS_PER_MS:
+            cpu_ms = self.minute_cpu_ns * MINUTE_MS // self.minute_ns  # it may be a moment longer
+            self.worst_cpu_ms = max(self.worst_cpu_ms, cpu_ms)
+            self.minute_ns = self.minute_cpu_ns = 0
+
+    def effect(self) -> ClientResourceUse:
+        return ClientResourceUse(
+            elapsed_ms=self.elapsed_ns // NS_PER_MS,
+            cpu_ms=self.cpu_ns // NS_PER_MS,
+            machine_cpu_ms=self.machine_cpu_ns // NS_PER_MS,
+            cores=self.cores,
+            gap_ms=self.gap_ns // NS_PER_MS,
+            late=self.late,
+            minute_cpu_ms=self.worst_cpu_ms,
+        )
+
+
+def _overlap_ns(from_ns: int, to_ns: int, window: Window) -> int:
+    """How much of a span lies inside the window."""
+    end_ns = to_ns if window.closed_ns is None else min(to_ns, window.closed_ns)
+    return max(0, end_ns - max(from_ns, window.begins_ns))
+
+
+def _machine_cpu_ns() -> int:
+    times = psutil.cpu_times()
+    return round(sum(getattr(times, name, 0.0) for name in _BUSY) * NS_PER_S)
+
+
+def _memory_limit() -> int:
+    """The memory of the machine, or of the container when it may have less."""
+    total = int(psutil.virtual_memory().total)
+    for path in _CGROUP_LIMITS:
+        try:
+            text = path.read_text("ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            return min(total, int(text))
+    return total

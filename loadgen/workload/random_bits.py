@@ -1,0 +1,77 @@
+"""Random bits that depend on nothing but a seed and a key.
+
+Of numpy.random only the raw 64-bit words of PCG64 seeded by SeedSequence are used: numpy promises that those stay the
+same in all versions (NEP 19), which it does not promise for its distributions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.random import PCG64, SeedSequence
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+WordArray = NDArray[np.uint64]
+
+# First part of every key, so that no two uses share bits.
+VALUES = 1
+ARRIVALS = 2
+
+SMALL_SIZE_MAX = 1 << 12
+_WORDS = 1 << 64
+_QUARTERS = 1 << 16
+_UNIT = 2.0**-53
+_POPCOUNT_WORDS = 1 << 16  # so many at a time
+
+
+class RandomBits:
+    """An endless stream of random bits. The same seed and key give the same bits; others are independent."""
+
+    def __init__(self, seed: int, *key: int) -> None:
+        if seed < 0 or not all(0 <= part < 1 << 32 for part in key):
+            raise ValueError(f"seed {seed} and key {key} must not be negative, parts of a key are below 2**32")
+        self._generator = PCG64(SeedSequence(entropy=seed, spawn_key=key))
+
+    def words(self, count: int) -> WordArray:
+        """Whole numbers below 2**64."""
+        return self._generator.random_raw(count)
+
+    def units(self, count: int) -> FloatArray:
+        """Numbers from 0 up to, not including, 1: multiples of 2**-53, all alike."""
+        return (self.words(count) >> np.uint64(11)).astype(np.float64) * _UNIT
+
+    def below(self, size: int, count: int) -> IntArray:
+        """Whole numbers from 0 up to, not including, `size`, all exactly alike."""
+        words = self.words(count)
+        unfair = _WORDS % size  # the last, incomplete turn around `size`
+        if unfair:
+            limit = np.uint64(_WORDS - unfair)
+            while (again := words >= limit).any():
+                words[again] = self.words(int(again.sum()))
+        return (words % np.uint64(size)).astype(np.int64)
+
+    def small_below(self, size: int, count: int) -> NDArray[np.uint32]:
+        """Like `below`, at a quarter of the bits and without a division, for sizes up to SMALL_SIZE_MAX."""
+        products = self._quarters(count) * np.uint32(size)  # the result in the upper 16 bits
+        unfair = np.uint32(_QUARTERS % size)
+        while (again := (products & np.uint32(_QUARTERS - 1)) < unfair).any():
+            products[again] = self._quarters(int(again.sum())) * np.uint32(size)
+        return products >> np.uint32(16)
+
+    def coin_heads(self, count: int) -> int:
+        """How many of `count` fair coins show heads: Binomial(count, 1/2), exactly."""
+        heads = 0
+        while count > 0:
+            flips = min(count, 64 * _POPCOUNT_WORDS)
+            words = self.words(-(-flips // 64))
+            if flips % 64:
+                words[-1] >>= np.uint64(64 - flips % 64)
+            heads += int(np.bitwise_count(words).sum(dtype=np.int64))
+            count -= flips
+        return heads
+
+    def _quarters(self, count: int) -> NDArray[np.uint32]:
+        """Whole numbers below 2**16, four of each word."""
+        words = self.words(-(-count // 4)).astype("<u8")  # the same order on every machine
+        return words.view("<u2")[:count].astype(np.uint32)

@@ -1,0 +1,106 @@
+"""What a leader says to workers: events of its term, in order, each once; and the targets that RUN_STATUS repeats."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from loadgen.clock import Clock
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.session import ControlSession
+from loadgen.control.tables import run_control_events, run_status
+from loadgen.control.tables.run_control_events import EmittedEvent, Event, NewEvent, effective_time
+from loadgen.control.tables.run_status import EVERY_WORKER, ConnectionTarget, Run, read_targets
+from loadgen.log import event
+from loadgen.model.event import SetRunTarget, Start
+from loadgen.scenario.model import TimingSettings
+from loadgen.units import NS_PER_S
+from orchestrator.announcements import lead_ms, start_event
+from orchestrator.leadership import Leadership
+from orchestrator.plan import RunPlan
+
+log = logging.getLogger(__name__)
+
+LATENCIES_KEPT = 5  # the newest of them say how slow the control plane is
+
+
+class EventPublisher:
+    """One thread."""
+
+    def __init__(
+        self, session: ControlSession, patience: RetryPolicy, office: Leadership, timing: TimingSettings, clock: Clock
+    ) -> None:
+        self._session, self._patience, self._office = session, patience, office
+        self._timing, self._clock = timing, clock
+        self._targets: dict[str, ConnectionTarget] = {}
+        self._start: NewEvent | None = None  # what was said, or tried, to begin with
+        self.zero: datetime | None = None  # when the plan begins, by the server's clock; None: START was not said
+        self.zero_s: float | None = None  # the same by this process's clock
+        self.latencies_s: deque[float] = deque(maxlen=LATENCIES_KEPT)  # of statements of the control plane
+        self.next_sequence_id = 1
+
+    @property
+    def targets(self) -> Mapping[str, ConnectionTarget]:
+        """What RUN_STATUS repeats, for workers that miss an event."""
+        return dict(self._targets)
+
+    @property
+    def lead_ms(self) -> int:
+        """How long before it takes effect a change is to be announced now."""
+        return lead_ms(self._timing, max(self.latencies_s, default=0.0))
+
+    def go_on_from(self, run: Run) -> list[Event]:
+        """Another leader has spoken to these workers before. What it said."""
+        self._targets = dict(read_targets(run.worker_targets))
+        said = self.read_said()
+        self.next_sequence_id = max(run.next_sequence_id, said[-1].sequence_id + 1 if said else 1)
+        return said
+
+    def start(self, plan: RunPlan, workers: int) -> None:
+        """START: the plan begins a while after the server has it. The longer that takes, the later it begins."""
+        if self._office.term.epoch > 1:  # a leader in between may have said it: workers follow that one
+            self.read_said()
+        if self.zero is not None:
+            return
+        if self._start is None:  # else it may be there already, and saying it again does nothing
+            self._start = start_event(plan, workers, self.lead_ms)
+        emitted = self.say(self._start)
+        self.zero = effective_time(self._start.command, emitted.created_at)
+        ahead = self.zero - emitted.created_at
+        self.zero_s = self._now_s() + ahead.total_seconds() - emitted.age_ms / 1000
+
+    def read_said(self) -> list[Event]:
+        """All events of the run; and from START when the plan begins."""
+        said = list(run_control_events.catch_up(self._session, self._office.term.key, 0))
+        read_s = self._now_s()
+        starts = [one for one in said if isinstance(one.command, Start)]
+        if starts:
+            due_in_ms = -starts[-1].age_ms if starts[-1].due_in_ms is None else starts[-1].due_in_ms
+            zero_s = read_s + due_in_ms / 1000
+            server_time = run_status.server_time(self._session)
+            self.zero = server_time + timedelta(seconds=zero_s - self._now_s())
+            self.zero_s = zero_s
+        return said
+
+    def say(self, new: NewEvent) -> EmittedEvent:
+        """Append an event. The same one again, after a failure, is not written twice."""
+        emitted = run_control_events.emit(self._session, self._patience, self._office.term, new)
+        self.next_sequence_id = emitted.sequence_id + 1
+        command = new.command
+        event(log, logging.INFO, "said", number=emitted.sequence_id, what=command)
+        if isinstance(command, SetRunTarget):
+            moment = effective_time(command, emitted.created_at)
+            target = ConnectionTarget(
+                target_connections=command.total_connections,
+                sequence_id=emitted.sequence_id,
+                step_id=command.step_id,
+                ramp_s=command.ramp_s,
+                effective_at=moment.isoformat(timespec="milliseconds"),
+            )
+            self._targets = {EVERY_WORKER: target}
+        return emitted
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ns() / NS_PER_S

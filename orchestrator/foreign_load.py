@@ -1,0 +1,97 @@
+"""Statements of others on the warehouse under test, as the polls of it show them.
+
+On the embedded server `running` and `queued` are exact at the moment of the poll: what is more than this run can have
+makes it INVALID. Snowflake does not document how current these columns are: there it is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import accumulate, pairwise
+from typing import Any
+
+from loadgen.control.tables import find_max_step_history, warehouse_poll_snapshots
+from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables.run_status import Run
+from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
+from loadgen.log import printable
+from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
+from loadgen.snowflake.ident import Identifier
+from orchestrator.leader import Leader
+from orchestrator.run_result import MeasuredWindows
+from orchestrator.warehouse import target_warehouse
+
+MARGIN = 1  # a statement that has ended for its client, and not yet for the server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnLoad:
+    """A span of the measurement, and how many statements the run can have had at once in it."""
+
+    begin: datetime  # naive UTC
+    end: datetime
+    statements: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignLoad:
+    """What to say of other statements: why the run is INVALID, or a warning."""
+
+    disturbances: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def read_foreign_load(
+    leader: Leader,
+    run: Run,
+    scenario: Scenario,
+    gathered: MeasuredWindows,
+    logins: Mapping[str, Any],
+    environ: Mapping[str, str],
+) -> ForeignLoad:
+    """Of a run that has ended. A control plane on the same warehouse has its own statements there: nothing is known."""
+    _, warehouse = target_warehouse(scenario, environ)
+    if not warehouse or run.start_time is None or scenario.control.share_warehouse:
+        return ForeignLoad()
+    session, patience = leader.session, leader.patience
+    polls = patience.call(lambda: warehouse_poll_snapshots.read(session, run.run_id))
+    again = sum(logins["reopened"].values())  # the statement of a lost connection may go on
+    if scenario.load.mode is LoadMode.FIND_MAX:
+        own = own_load_of_steps(patience.call(lambda: find_max_step_history.read(session, run.run_id)), again)
+    else:
+        begin = run.start_time + timedelta(seconds=leader.plan.measures_s)
+        end = begin + timedelta(seconds=gathered.merged.seconds)
+        own = [OwnLoad(begin=begin, end=end, statements=scenario.load.connections + again)]
+    found = foreign_statements(Identifier.parse(warehouse).name, polls, own)
+    told = () if found is None else (found,)
+    return ForeignLoad(disturbances=told) if scenario.connection == EMBEDDED else ForeignLoad(warnings=told)
+
+
+def own_load_of_steps(steps: Sequence[StepRecord], again: int) -> list[OwnLoad]:
+    """Of a search: after a step down, statements of the level before may still run, so the highest so far counts."""
+    highest = accumulate((int(step.target_connections) for step in steps), max)
+    return [
+        OwnLoad(begin=step.window_start_time, end=step.window_end_time, statements=level + again)
+        for step, level in zip(steps, highest, strict=True)
+        if step.window_start_time is not None and step.window_end_time is not None
+    ]
+
+
+def foreign_statements(warehouse: str, polls: Sequence[WarehousePoll], own: Sequence[OwnLoad]) -> str | None:
+    """A sentence, when two polls in a row show more than the run can have; None: they do not. Pure."""
+    seen = [
+        ((poll.running or 0) + (poll.queued or 0), span.statements)
+        for poll in sorted(polls, key=lambda poll: poll.timestamp)
+        for span in own
+        if span.begin <= poll.timestamp <= span.end
+    ]
+    pairs = [pair for pair in pairwise(seen) if all(at_once > most + MARGIN for at_once, most in pair)]
+    if not pairs:
+        return None
+    at_once, most = max((one for pair in pairs for one in pair), key=lambda one: one[0] - one[1])
+    return (
+        f"other statements ran on warehouse {printable(warehouse, 100)}: up to {at_once} at once, this run has at most"
+        f" {most}"
+    )

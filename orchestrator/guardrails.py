@@ -1,0 +1,214 @@
+"""Limits of a run: thresholds and the client's guardrails while it measures, the cost from its start on. Pure.
+
+A threshold with a `window` must hold in every such span of the measurement: the worst one counts, at the end as well.
+One without is judged by the whole measurement so far. What is not decided yet ends no run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from loadgen.metrics.window import MergedWindows
+from loadgen.model.run import RunStatus
+from loadgen.model.threshold import Operator, ThresholdMetric
+from loadgen.report.client_health import ClientHealth
+from loadgen.report.verdict import Checked, check_threshold, check_thresholds, compare
+from loadgen.scenario.model import GuardrailAction, GuardrailSettings, Threshold, TimingSettings
+from orchestrator.aggregation import RunAggregator
+from orchestrator.lifecycle import RunEnding
+from orchestrator.worker_health import WorkerHealth, WorkerView
+
+WAREHOUSE_UNSEEN_MAX_S = 60.0  # a warehouse may grow meanwhile, and nobody would see what it costs
+CONSECUTIVE_BREACHES = 3  # looks in a row; one busy second is no trend
+_RATES = (ThresholdMetric.QPS, ThresholdMetric.QUERIES)
+MEASURED_MIN_S = 1.0  # by every worker, before anything is judged: a window that has just opened has no rate yet
+
+
+class LimitMonitor:
+    """look() every tick of the measurement: the first limit that ends the run, if any."""
+
+    def __init__(
+        self,
+        thresholds: Sequence[Threshold],
+        guardrails: GuardrailSettings,
+        timing: TimingSettings,
+        progress: RunAggregator,
+    ) -> None:
+        self._thresholds = tuple(thresholds)
+        self._guardrails, self._timing, self._progress = guardrails, timing, progress
+        self._worst: dict[int, Checked] = {}  # by threshold, of those with a window
+        self._breaches = self._busy = 0
+        self.warnings: list[str] = []
+
+    def look(self, crew: Sequence[WorkerView], measured_s: float) -> RunEnding | None:
+        """`measured_s`: since the measurement began."""
+        return self._judge(crew, measured_s) or self._guard(crew)
+
+    def cost(self, credits: float, unseen_s: float) -> RunEnding | None:
+        """In every phase: what the warehouse has cost so far, and for how long it could not be looked at. It ends the
+        run, whatever `action` says: money that is spent does not come back."""
+        most = self._guardrails.max_credits
+        if most is None:
+            return None
+        if credits >= most:
+            return self._ending(f"the warehouse has cost {most:g} credits or more, which is guardrails.max_credits")
+        if unseen_s > WAREHOUSE_UNSEEN_MAX_S:
+            why = f"the warehouse could not be looked at for {unseen_s:.0f} s"
+            return self._ending(f"{why}, and guardrails.max_credits limits what it may cost")
+        return None
+
+    def go_on(self, unsure_steps: Sequence[int]) -> None:
+        """Another leader has led the run so far: say what of its knowledge is lost."""
+        unsure = "was judged before the run was taken over; nobody knows how sure that was: it counts as low confidence"
+        self._warn([f"step {number} {unsure}" for number in unsure_steps])
+
+    def now(self) -> tuple[Checked, ...]:
+        """Every threshold by what was measured so far."""
+        return self.final(self._progress.merged)
+
+    def final(self, merged: MergedWindows) -> tuple[Checked, ...]:
+        """Every threshold: by its worst span where it has one, else by the whole."""
+        whole = check_thresholds(self._thresholds, merged)
+        return tuple(self._worst.get(number) or checked for number, checked in enumerate(whole))
+
+    def complete(self, merged: MergedWindows) -> tuple[Checked, ...]:
+        """The same after the measurement: what is left of its spans is judged first, whoever is missing."""
+        self._judge_seconds(min(self._progress.seconds.reported, round(merged.seconds)))
+        self._judge_drain()
+        return self.final(merged)
+
+    # --- thresholds --------------------------------------------------------------------------------------------------
+
+    def _judge(self, crew: Sequence[WorkerView], measured_s: float) -> RunEnding | None:
+        working = [worker.worker_id for worker in crew if worker.health is not WorkerHealth.DEAD]
+        if min(map(self._progress.measured_s, working), default=0.0) < MEASURED_MIN_S:
+            return None
+        for threshold in self._thresholds:
+            if threshold.abort and threshold.window_s is None and measured_s >= threshold.after_s:
+                subject, merged = threshold.check.statement, self._progress.merged
+                if subject is not None and subject not in merged.stages and self._progress.folded:
+                    continue
+                checked = check_threshold(threshold.check, merged)
+                if _has_failed(checked):
+                    return self._aborted(threshold, checked)
+        waited = [worker.worker_id for worker in crew if not worker.is_over]
+        return self._judge_seconds(self._progress.seconds.complete(waited))
+
+    def _judge_seconds(self, until: int) -> RunEnding | None:
+        """Every span that ends with a second up to this one, and was not judged before."""
+        seconds, ending = self._progress.seconds, None
+        sliding = [(number, one) for number, one in enumerate(self._thresholds) if one.window_s is not None]
+        while sliding and seconds.closed < until:
+            seconds.close(seconds.closed + 1)
+            for number, threshold in sliding:
+                checked = self._span(threshold) if seconds.closed >= threshold.after_s else None
+                if checked is None:
+                    continue
+                if _is_worse(checked, self._worst.get(number), threshold.check.operator):
+                    self._worst[number] = checked
+                if threshold.abort and ending is None and _has_failed(checked):
+                    ending = self._aborted(threshold, checked)
+        return ending
+
+    def _judge_drain(self) -> None:
+        """Once more every span with statements that ended after the measurement. They add nothing to rates: those are
+        of what ended."""
+        seconds = self._progress.seconds
+        first = seconds.settle()
+        if first is None:
+            return
+        for number, threshold in enumerate(self._thresholds):
+            if threshold.window_s is None or threshold.check.metric in _RATES:
+                continue
+            for until in range(max(first, math.ceil(threshold.after_s)), seconds.closed + 1):
+                checked = self._span(threshold, until)
+                if checked and _is_worse(checked, self._worst.get(number), threshold.check.operator):
+                    self._worst[number] = checked
+
+    def _span(self, threshold: Threshold, until: int | None = None) -> Checked | None:
+        """The span until this second, or the newest; None: so much was not measured yet."""
+        assert threshold.window_s is not None
+        check = threshold.check
+        span = self._progress.seconds.span(threshold.window_s, check.statement, until=until)
+        if span is None:
+            return None
+        checked = check_threshold(check, span)
+        if checked.value is None and check.metric in _RATES:  # nothing ended: that is known
+            return Checked(check=check.text, value=0.0, passed=compare(check, 0.0))
+        if checked.too_few:
+            return replace(checked, too_few=f"{checked.too_few}, in each span of {threshold.window_s:g} s")
+        return checked
+
+    def _aborted(self, threshold: Threshold, checked: Checked) -> RunEnding:
+        return RunEnding(
+            status=RunStatus.COMPLETED,
+            reason=f"{threshold.check.text} was not met ({checked.value:.6g}), and aborts the run",
+            stop="threshold",
+            drain_s=self._timing.drain_s,
+        )
+
+    # --- guardrails --------------------------------------------------------------------------------------------------
+
+    def _guard(self, crew: Sequence[WorkerView]) -> RunEnding | None:
+        crew = [worker for worker in crew if not worker.is_over]  # what one that ended said last is not how it is
+        self._warn_busy(crew)
+        over = [text for worker in crew if (text := self._over(worker)) is not None]
+        self._breaches = self._breaches + 1 if over else 0
+        return self._breached(over) if self._breaches >= CONSECUTIVE_BREACHES else None
+
+    def _breached(self, over: list[str]) -> RunEnding | None:
+        if self._guardrails.action is GuardrailAction.WARN:
+            self._warn(over)
+            return None
+        return self._ending(over[0])
+
+    def _ending(self, reason: str) -> RunEnding:
+        return RunEnding(
+            status=RunStatus.FAILED, reason=reason, stop="guardrail", drain_s=self._timing.drain_interrupt_s
+        )
+
+    def _over(self, worker: WorkerView) -> str | None:
+        beat, limits = None if worker.row is None else worker.row.beat, self._guardrails
+        if beat is None:
+            return None
+        if beat.memory_percent is not None and beat.memory_percent > limits.max_memory_percent:
+            return f"{worker.worker_id} uses more than {limits.max_memory_percent:g} % of the memory"
+        if beat.cpu_percent is not None and beat.cpu_percent > limits.max_cpu_percent:
+            return f"{worker.worker_id} uses more than {limits.max_cpu_percent:g} % of its core"
+        return None
+
+    def _warn_busy(self, crew: Sequence[WorkerView]) -> None:
+        busy = [
+            f"{worker.worker_id} {warning}: {health.advice}"
+            for worker in crew
+            if worker.row is not None
+            and (warning := (health := ClientHealth(cpu_percent_of_core=worker.row.beat.cpu_percent)).warning(None))
+        ]
+        self._busy = self._busy + 1 if busy else 0
+        if self._busy >= CONSECUTIVE_BREACHES:
+            self._warn(busy)
+
+    def _warn(self, texts: list[str]) -> None:
+        self.warnings += [text for text in texts if text not in self.warnings]
+
+
+def _has_failed(checked: Checked) -> bool:
+    """For certain. Where nothing has ended, slow statements may still be under way."""
+    return checked.value is not None and not checked.passed and not checked.undecided
+
+
+def _is_worse(checked: Checked, before: Checked | None, operator: Operator) -> bool:
+    """What certainly failed is worse than what is undecided, and that is worse than what passed."""
+    if before is None or _badness(checked) != _badness(before):
+        return before is None or _badness(checked) > _badness(before)
+    if before.value is None or checked.value is None:
+        return before.value is not None
+    if operator in (Operator.GT, Operator.GE):
+        return checked.value < before.value
+    return checked.value > before.value
+
+
+def _badness(checked: Checked) -> int:
+    return 0 if checked.passed else 1 if checked.too_few else 2

@@ -1,0 +1,231 @@
+"""One attempt at a queued run: its files in a folder of their own, and `loadgen run` as a process behind a leash.
+
+    <output folder>/.queue/<queue id>.<epoch>/   what the run says: stdout, stderr
+    <output folder>/.queue/…/in/                 scenario.yaml and its value files
+    <output folder>/.queue/…/out/<run id>/       what the run leaves; moved to <output folder>/<run id>/ at its end
+
+The run makes its own id. It is known as soon as its folder is there.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from loadgen.control.tables.run_queue_claims import AttemptResult, ClaimedRun, QueueClaim
+from loadgen.log import printable
+from loadgen.model.queue import ExitCodeMeaning, exit_code_meaning
+from orchestrator.nightly import process_guard
+from orchestrator.nightly.attempt_folders import FOLDER
+
+STOP_S = 60.0  # for a run to end in good order, with its results
+DEPTH_MAX = 32  # parts of the name of a value file: deeper folders are hard to remove
+LOADGEN_COMMAND = (sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())")
+REASON_MAX = 2_000  # characters
+_READ_MAX = 4_000_000  # bytes of a summary
+_SAID_ALL = (ExitCodeMeaning.COMPLETED, ExitCodeMeaning.BUSY)  # of others one may want to see what they said
+
+
+_QUEUE_ID = re.compile(r"[a-z0-9-]{1,36}")
+_WARNINGS_MAX = 20
+# of a name that no folder can hold, or that is a file and a folder at once: it is so at every attempt
+_NAME_ERRORS = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EILSEQ, errno.EINVAL)
+
+
+class InvalidQueueRow(Exception):
+    """The row holds what loadgen never queues."""
+
+
+class RunProcess:
+    """A run under way. Owned by the thread that does the attempt."""
+
+    def __init__(self, folder: Path, runs_folder: Path, process: subprocess.Popen[bytes]) -> None:
+        self._folder, self._runs_folder, self._process = folder, runs_folder, process
+
+    @property
+    def exit_code(self) -> int | None:
+        """None: it goes on."""
+        return self._process.poll()
+
+    @property
+    def run_id(self) -> str | None:
+        """None: there is no run yet, or never was."""
+        return min(self._run_ids(), default=None)
+
+    def _run_ids(self) -> list[str]:
+        with suppress(OSError):
+            return [entry.name for entry in (self._folder / "out").iterdir() if entry.is_dir()]
+        return []
+
+    def stop(self) -> None:
+        """Ask it to end in good order; the leash ends it when it takes too long. Safe to repeat."""
+        self._tell(b"t")
+
+    def hurry(self) -> None:
+        """Ask it to end within seconds, without its results. Safe to repeat."""
+        self._tell(b"h")
+
+    def kill(self) -> None:
+        self._tell(b"k")
+
+    def result(self) -> AttemptResult:
+        """How it ended, once it has. Its files go where those of every run are. With --confirm there may be two."""
+        code, told = self._process.wait(), _told(self._folder)
+        runs = self._run_ids()
+        decisive = told.get("run_id")  # the run whose summary it is
+        run_id = decisive if decisive in runs else self.run_id
+        verdict = told.get("verdict")
+        result = AttemptResult(
+            run_id=run_id,
+            exit_code=code,
+            reason=_why(told, self._folder, code),
+            verdict=printable(verdict, 20) if isinstance(verdict, str) else None,
+        )
+        with suppress(OSError):  # then they stay where they are
+            for name in runs:
+                (self._folder / "out" / name).replace(self._runs_folder / name)
+            if exit_code_meaning(code) in _SAID_ALL:
+                shutil.rmtree(self._folder, ignore_errors=True)
+        return result
+
+    def warnings(self) -> list[str]:
+        """What it warned of, for the pool's user."""
+        lines = _stderr(self._folder)
+        return [printable(line, REASON_MAX) for line in lines if line.startswith("warning: ")][:_WARNINGS_MAX]
+
+    def close(self) -> None:
+        """End it, if it has not ended, and wait for that."""
+        if self._process.poll() is None:
+            self.kill()
+            self._process.wait()
+        stdin = self._process.stdin
+        assert stdin is not None
+        with suppress(OSError):
+            stdin.close()
+
+    def _tell(self, word: bytes) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        with suppress(OSError, ValueError):  # it has just ended
+            stdin.write(word)
+            stdin.flush()
+
+
+def start_attempt(
+    claim: QueueClaim,
+    wanted: ClaimedRun,
+    runs_folder: Path,
+    options: Sequence[str] = (),
+    *,
+    program: Sequence[str] = LOADGEN_COMMAND,
+    stop_s: float = STOP_S,
+) -> RunProcess:
+    """Do what is wanted as `loadgen run` does it. InvalidQueueRow: it can never be done."""
+    if not _QUEUE_ID.fullmatch(claim.queue_id):  # it becomes the name of a folder, which is removed first
+        raise InvalidQueueRow(f"the queue id {printable(claim.queue_id, 100)!r} is not made of a-z, 0-9 and -")
+    folder = runs_folder / FOLDER / f"{claim.queue_id}.{claim.epoch}"
+    shutil.rmtree(folder, ignore_errors=True)
+    runs_folder.mkdir(parents=True, exist_ok=True)
+    _make_private(folder / "out", runs_folder)
+    scenario = _write_all(folder / "in", wanted)
+    words = [*program, "run", str(scenario), "--quiet", "--format=json", *options, *wanted.judging.words]
+    words += [f"--output-dir={folder / 'out'}", f"--label=queue_id={claim.queue_id}", f"--label=attempt={claim.epoch}"]
+    if wanted.connection is not None:
+        words.append(f"--connection={wanted.connection}")
+    with _said(folder, "stdout") as stdout, _said(folder, "stderr") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", process_guard.__file__, f"{stop_s:g}", *words],
+            stdin=subprocess.PIPE,
+            stdout=stdout,
+            stderr=stderr,
+            process_group=0,
+        )
+    return RunProcess(folder, runs_folder, process)
+
+
+def _write_all(folder: Path, wanted: ClaimedRun) -> Path:
+    """The value files, and beside them the scenario. Where it is."""
+    files = {_inside(folder, name): (name, content) for name, content in wanted.files.items()}
+    scenario = folder / "scenario.yaml"
+    while scenario in files:
+        scenario = scenario.with_name(f"_{scenario.name}")
+    _write(scenario, wanted.scenario, folder.parent)
+    for path, (name, content) in files.items():
+        try:
+            _write(path, content, folder.parent)
+        except OSError as error:
+            if error.errno not in _NAME_ERRORS:
+                raise
+            reason = f"the value file {printable(name, 200)!r} cannot be written: {error.strerror}"
+            raise InvalidQueueRow(reason) from None
+    return scenario
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Where a value file goes. The name comes from a table: it must not lead anywhere else."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
+        raise InvalidQueueRow(f"the value file {printable(name, 200)!r} would not lie beside the scenario")
+    if len(path.parts) > DEPTH_MAX:
+        raise InvalidQueueRow(f"the value file {printable(name, 200)!r} has more than {DEPTH_MAX} parts")
+    return folder / path
+
+
+def _write(path: Path, content: str, top: Path) -> None:
+    _make_private(path.parent, top)
+    with open(_open_private(path), "w", encoding="utf-8", newline="") as file:
+        file.write(content)
+
+
+def _make_private(folder: Path, top: Path) -> None:
+    """Make a folder and those between it and `top`, for the owner only: the mode of mkdir() holds for the last one."""
+    path = top
+    for part in folder.relative_to(top).parts:
+        path /= part
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+
+
+def _open_private(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+
+
+def _said(folder: Path, name: str) -> IO[bytes]:
+    return os.fdopen(_open_private(folder / name), "wb")
+
+
+def _told(folder: Path) -> dict[str, Any]:
+    """The summary that it printed, or its error; empty: neither."""
+    with suppress(OSError, ValueError):
+        with (folder / "stdout").open("rb") as file:
+            told = json.loads(file.read(_READ_MAX))
+        if isinstance(told, dict):
+            return told
+    return {}
+
+
+def _why(told: Mapping[str, Any], folder: Path, code: int) -> str | None:
+    """In the run's own words: its summary, its error, or the last thing it said."""
+    with suppress(TypeError, LookupError):  # whatever it is, it is no summary
+        why = told["error"]["message"] if "error" in told else told.get("exit_reason")
+        if why:
+            return printable(str(why), REASON_MAX)
+    said = next((line for line in reversed(_stderr(folder)) if line.strip()), None)
+    if said is not None:
+        return printable(said, REASON_MAX)
+    return None if code == 0 else f"it ended with {code} and said nothing"
+
+
+def _stderr(folder: Path) -> list[str]:
+    with suppress(OSError):
+        return (folder / "stderr").read_bytes()[-_READ_MAX:].decode("utf-8", "replace").split("\n")
+    return []

@@ -1,0 +1,352 @@
+"""A runner: takes runs from the queue, one at a time, and does them until it is told to leave.
+
+thread   does                                                       owns
+main     answers its manager, signals, guards the lease; no driver  stdin, stdout (`runner_protocol`)
+runs     claims a run, follows it, says how it ended                a session, the run's process
+beats    keeps the runner registered and its lease alive            a session of its own
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from loadgen.clock import Clock, SystemClock
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.rows import RowUnreadable
+from loadgen.control.session import ControlSession
+from loadgen.control.tables import run_attempts, run_queue_claims
+from loadgen.control.tables.pool_workers import PoolWorkerIdentity
+from loadgen.control.tables.run_queue_claims import AttemptResult, QueueClaim
+from loadgen.errors import LoadgenError
+from loadgen.log import event, printable
+from loadgen.model.queue import AttemptStatus, QueueStatus, was_signalled
+from loadgen.units import NS_PER_S
+from orchestrator.nightly.attempt import LOADGEN_COMMAND, STOP_S, InvalidQueueRow, RunProcess, start_attempt
+from orchestrator.nightly.attempt_outcome import AttemptOutcome, judge_attempt
+from orchestrator.nightly.runner_heartbeat import HeldClaim, RunnerHeartbeat
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.1  # at the process of a run
+ATTEMPTS = 4  # of a statement; a lease does not last for more
+_COULD_NOT_START = 1  # exit codes for a run that never was
+_HOPELESS = 2
+SIGNAL_S = 1.0  # a signal to all processes reaches each of them within
+EVENTS_KEPT = 1_000  # lines that the manager has not taken
+EVENT_LENGTH_MAX = 1_000  # characters: a line is written as a whole, or not at all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSettings:
+    runs_folder: Path
+    lease_s: float = 60.0
+    poll_s: float = 5.0
+    stop_s: float = STOP_S
+    share: bool = False  # a warehouse with other runs
+    options: tuple[str, ...] = ()  # of each run: what it may use of this host
+    program: Sequence[str] = LOADGEN_COMMAND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerState:
+    """What its manager is told."""
+
+    registered: bool
+    draining: bool
+    queue_id: str | None  # of what it does
+    runs: int
+    idle_s: float | None  # None: it does one, or is not registered yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptInterruption:
+    """Why a run ended, beside its exit code."""
+
+    cancelled: bool = False
+    interrupted: bool = False
+    lost: bool = False  # the lease: nothing may be said of the run any more
+
+
+class Runner:
+    """leave(), hurry(), guard() and state() are for other threads; `done` is set at the end."""
+
+    def __init__(
+        self,
+        make_session: Callable[[str], ControlSession],
+        me: PoolWorkerIdentity,
+        settings: RunnerSettings,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+        self._me, self._settings, self._clock = me, settings, clock or SystemClock()
+        self._session = make_session("runner")
+        self._beats = RunnerHeartbeat(make_session("beats"), me, lease_s=settings.lease_s, clock=self._clock)
+        self._leave_by_ns: int | None = None
+        self._leaving = threading.Event()  # our process was told to end
+        self._hurried = threading.Event()  # more than once
+        self._told: deque[str] = deque(maxlen=EVENTS_KEPT)
+        self._in_doubt = False  # perhaps we hold a run that we do not know of
+        self._runs = 0
+        self._idle_since_ns: int | None = None
+        self._process: RunProcess | None = None
+        self._thread = threading.Thread(target=self._run, name="runs", daemon=True)
+
+    def start(self) -> None:
+        self._beats.start()
+        self._thread.start()
+
+    def leave(self, grace_s: float | None) -> None:
+        """Take nothing new; end what is under way, at the latest after the grace time. None: however long it takes."""
+        if grace_s is not None:
+            by_ns = self._clock.monotonic_ns() + round(grace_s * NS_PER_S)
+            self._leave_by_ns = by_ns if self._leave_by_ns is None else min(by_ns, self._leave_by_ns)
+            self._leaving.set()
+        self._beats.draining.set()
+
+    def hurry(self) -> None:
+        """Leave within seconds: what is under way is ended, and queued again."""
+        self._hurried.set()
+        self.leave(0.0)
+
+    def guard(self) -> None:
+        """Stop a run that is not ours any more. For the main thread: the others may be waiting for the driver."""
+        held, process = self._beats.held, self._process
+        if held is not None and process is not None and not held.trust.holds(self._clock.boottime_ns()):
+            process.stop()
+
+    def state(self) -> RunnerState:
+        held, since_ns = self._beats.held, self._idle_since_ns
+        idle = held is None and since_ns is not None
+        return RunnerState(
+            registered=self._beats.registered.is_set() and self._beats.error is None,
+            draining=self._beats.draining.is_set(),
+            queue_id=None if held is None else held.queue_id,
+            runs=self._runs,
+            idle_s=(self._clock.monotonic_ns() - since_ns) / NS_PER_S if idle and since_ns is not None else None,
+        )
+
+    def take_told(self) -> list[str]:
+        """What happened since this was asked last, one line each."""
+        told: list[str] = []
+        with suppress(IndexError):
+            while True:
+                told.append(self._told.popleft())
+        return told
+
+    # --- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._beats.registered.wait()
+            if self._beats.error is not None:
+                raise self._beats.error
+            self._idle_since_ns = self._clock.monotonic_ns()
+            while not self._beats.draining.is_set():
+                if not self._take_one():
+                    self._clock.wait(self._beats.draining, self._settings.poll_s * random.uniform(0.8, 1.2))
+            if self._in_doubt:
+                self._let_go()
+        except BaseException as error:  # the top of a thread: told by the main thread
+            self.error = error
+        finally:
+            self._session.close()
+            self._beats.stop()
+            self.done.set()
+
+    def _take_one(self) -> bool:
+        """False: there was nothing to do, or the control plane is away."""
+        begun_ns = self._clock.boottime_ns()
+        patience = self._patience(self._beats.draining)
+        try:
+            if self._in_doubt:
+                run_queue_claims.expire(self._session, patience, self._me.worker_id)
+                self._in_doubt = False
+            offers, ttl_s = self._me.capabilities, self._settings.lease_s
+            claim = run_queue_claims.claim(
+                self._session, patience, self._me.worker_id, offers, ttl_s, share=self._settings.share
+            )
+        except LoadgenError as error:
+            self._in_doubt = True
+            event(log, logging.WARNING, "claim_failed", runner=self._me.worker_id, why=str(error))
+            return False
+        if claim is None:
+            return False
+        try:
+            self._beats.hold(HeldClaim(queue_id=claim.queue_id, trust=self._beats.new_trust(begun_ns)))
+            self._attempt(claim)
+        except LoadgenError as error:  # it cannot be said how it ended: the lease expires, and somebody tries again
+            self._in_doubt = True
+            event(log, logging.WARNING, "attempt_failed", queued=claim.queue_id, why=str(error))
+        finally:
+            self._beats.hold(None)
+            self._runs += 1
+            self._idle_since_ns = self._clock.monotonic_ns()
+        return True
+
+    def _let_go(self) -> None:
+        """Of what we perhaps hold without knowing: others need not wait for the end of its lease."""
+        try:
+            run_queue_claims.expire(self._session, self._patience(threading.Event()), self._me.worker_id)
+        except LoadgenError as error:
+            event(log, logging.INFO, "let_go_failed", runner=self._me.worker_id, why=str(error))
+
+    def _attempt(self, claim: QueueClaim) -> None:
+        patience = self._patience(threading.Event())
+        try:
+            wanted = patience.call(lambda: run_queue_claims.wanted(self._session, claim))
+        except RowUnreadable as error:
+            self._record(claim, 1, AttemptResult(exit_code=_HOPELESS, reason=str(error)), AttemptInterruption())
+            return
+        if wanted is None:
+            return
+        event(log, logging.INFO, "run_claimed", queued=claim.queue_id, epoch=claim.epoch, attempt=wanted.attempts)
+        self._tell(f"claimed {claim.queue_id}, attempt {wanted.attempts}")
+        try:
+            process = start_attempt(
+                claim,
+                wanted,
+                self._settings.runs_folder,
+                [*self._settings.options, *(["--share-warehouse"] if self._settings.share else [])],
+                program=self._settings.program,
+                stop_s=self._settings.stop_s,
+            )
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            InvalidQueueRow,
+        ) as error:  # a text of the row may be no argument of a program
+            code = _COULD_NOT_START if isinstance(error, OSError) else _HOPELESS
+            result = AttemptResult(exit_code=code, reason=f"it could not start: {error}")
+            self._record(claim, wanted.attempts, result, AttemptInterruption())
+            return
+        try:
+            self._process = process
+            followed = self._follow(claim, process)
+            warnings = process.warnings()
+            result = process.result()
+        finally:
+            self._process = None
+            process.close()
+        for line in warnings:
+            self._tell(f"{claim.queue_id}: {line}")
+        assert result.exit_code is not None
+        self._record(claim, wanted.attempts, result, self._interrupted(result.exit_code, followed))
+
+    def _interrupted(self, exit_code: int, followed: AttemptInterruption) -> AttemptInterruption:
+        """A run that ends while our process is told to end is interrupted: the same signal may have reached both, as
+        systemd sends it to every process of a service, and the run may have obeyed first."""
+        if followed.cancelled or followed.interrupted:
+            return followed
+        if self._leaving.is_set() or (was_signalled(exit_code) and self._clock.wait(self._leaving, SIGNAL_S)):
+            return replace(followed, interrupted=True)
+        return followed
+
+    def _follow(self, claim: QueueClaim, process: RunProcess) -> AttemptInterruption:
+        """Watch the run until it ends: for its id, for a wish to cancel it, for our own end, for the lease."""
+        seen, known, look_ns = AttemptInterruption(), False, self._clock.monotonic_ns()
+        held, never, tried = self._beats.held, threading.Event(), False
+        assert held is not None
+        while process.exit_code is None:
+            self._clock.wait(never, LOOK_S)
+            before, now_ns = seen, self._clock.monotonic_ns()
+            if not held.trust.holds(self._clock.boottime_ns()):
+                seen = replace(seen, lost=True)
+            elif self._leave_by_ns is not None and now_ns >= self._leave_by_ns:
+                seen = replace(seen, interrupted=True)
+            run_id = None if known else process.run_id
+            if not seen.lost and (now_ns >= look_ns or (run_id is not None and not tried)):
+                seen = self._look(claim, seen)
+                if run_id is not None:
+                    if not tried:
+                        self._tell(f"started {claim.queue_id} as run {run_id}")
+                    known, tried = self._make_known(claim, run_id), True
+                look_ns = self._clock.monotonic_ns() + round(self._settings.poll_s * NS_PER_S)
+            if seen != before:
+                event(log, logging.INFO, "run_stopped", queued=claim.queue_id, why=repr(seen))
+                process.stop()
+            if self._hurried.is_set():
+                process.hurry()
+        return seen if held.trust.holds(self._clock.boottime_ns()) else replace(seen, lost=True)
+
+    def _look(self, claim: QueueClaim, seen: AttemptInterruption) -> AttemptInterruption:
+        try:
+            status = run_queue_claims.look(self._session, claim)
+        except LoadgenError as error:  # while the lease is trusted, the run goes on
+            event(log, logging.WARNING, "look_failed", queued=claim.queue_id, why=str(error))
+            return seen
+        if status is None:
+            return replace(seen, lost=True)
+        return replace(seen, cancelled=status is QueueStatus.CANCEL_REQUESTED)
+
+    def _make_known(self, claim: QueueClaim, run_id: str) -> bool:
+        try:
+            run_queue_claims.set_run(
+                self._session, RetryPolicy(stop=self.done, attempts=1, clock=self._clock), claim, run_id
+            )
+        except LoadgenError:
+            return False
+        return True
+
+    def _record(self, claim: QueueClaim, attempts: int, result: AttemptResult, followed: AttemptInterruption) -> None:
+        """Say how it ended, if it is still ours to say."""
+        assert result.exit_code is not None
+        outcome = judge_attempt(
+            result.exit_code,
+            attempts=attempts,
+            cancelled=followed.cancelled,
+            interrupted=followed.interrupted,
+            chance=random.random(),
+        )
+        # A run that we stopped because of the lease says nothing; a result may be in time, and SQL knows.
+        has_result = outcome.attempt is AttemptStatus.COMPLETED
+        accepted = (has_result or not followed.lost) and self._accepted(claim, result, outcome)
+        counted = self._beats.counted
+        if accepted and has_result:
+            self._beats.counted = replace(counted, completed=counted.completed + 1)
+        elif not accepted or outcome.attempt is AttemptStatus.FAILED:
+            self._beats.counted = replace(counted, failed=counted.failed + 1)
+        became = outcome.attempt if accepted else AttemptStatus.LOST
+        event(log, logging.INFO, "run_ended", queued=claim.queue_id, code=result.exit_code, attempt=became)
+        verdict = "" if result.verdict is None else f" {result.verdict}"
+        again = "; queued again" if accepted and outcome.final is None else ""
+        why = f": {result.reason}" if became is AttemptStatus.FAILED else ""
+        self._tell(f"ended {claim.queue_id}: {became}{verdict}, exit code {result.exit_code}{again}{why}")
+
+    def _accepted(self, claim: QueueClaim, result: AttemptResult, outcome: AttemptOutcome) -> bool:
+        patience = self._patience(threading.Event())
+        if outcome.attempt is AttemptStatus.CANCELLED:
+            result = replace(result, reason=None)  # what is there says who wanted it
+        if outcome.final is not None:
+            accepted = run_queue_claims.finish(self._session, patience, claim, outcome.final, result)
+        else:
+            accepted = run_queue_claims.give_back(
+                self._session, patience, claim, result, pause_s=outcome.pause_s, counts=outcome.counts
+            )
+        if accepted:
+            run_attempts.end(
+                self._session,
+                patience,
+                claim.queue_id,
+                claim.epoch,
+                outcome.attempt,
+                run_id=result.run_id,
+                exit_code=result.exit_code,
+                reason=result.reason,
+            )
+        return accepted
+
+    def _tell(self, line: str) -> None:
+        self._told.append(printable(line, EVENT_LENGTH_MAX).replace("\n", " "))
+
+    def _patience(self, stop: threading.Event) -> RetryPolicy:
+        return RetryPolicy(stop=stop, attempts=ATTEMPTS, clock=self._clock)

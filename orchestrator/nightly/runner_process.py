@@ -1,0 +1,123 @@
+"""A runner as its manager has it: a process, pings, and what it answered last."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from loadgen.clock import Clock
+from loadgen.units import NS_PER_S
+from orchestrator.nightly.pool_size import PING_S, PING_TIMEOUT_S, RunnerView
+from orchestrator.nightly.runner import RunnerState
+from orchestrator.nightly.runner_protocol import DRAIN, EVENT_KEY, PING
+
+_JOIN_S = 5.0
+
+
+class RunnerProcess:
+    """Owned by the manager's main thread."""
+
+    def __init__(self, name: str, words: Sequence[str], environment: Mapping[str, str], clock: Clock) -> None:
+        self.name = name
+        self.state: RunnerState | None = None  # None: it has never answered
+        self._clock, self._started_ns = clock, clock.monotonic_ns()
+        self._pinged_ns: int | None = None  # and not answered
+        self._next_ping_ns = self._started_ns
+        self._misses = 0
+        self._told_to_drain = False
+        self._rest = b""
+        self._told: list[str] = []
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(environment), process_group=0
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._writing, self._reading = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._writing, False)
+        os.set_blocking(self._reading, False)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def step(self) -> None:
+        """Hear what it has said, and ping when it is time."""
+        self._listen()
+        now_ns = self._clock.monotonic_ns()
+        if self._pinged_ns is not None and now_ns - self._pinged_ns >= PING_TIMEOUT_S * NS_PER_S:
+            self._misses += 1
+            self._pinged_ns = None
+            self._next_ping_ns = now_ns
+        if self._pinged_ns is None and now_ns >= self._next_ping_ns:
+            self._pinged_ns, self._next_ping_ns = now_ns, now_ns + round(PING_S * NS_PER_S)
+            self._say(PING)
+
+    def take_told(self) -> list[str]:
+        """What happened in it since this was asked last, one line each."""
+        told, self._told = self._told, []
+        return told
+
+    def view(self) -> RunnerView:
+        state = self.state
+        return RunnerView(
+            name=self.name,
+            age_s=(self._clock.monotonic_ns() - self._started_ns) / NS_PER_S,
+            runs=0 if state is None else state.runs,
+            idle_s=None if state is None else state.idle_s,
+            draining=self._told_to_drain or (state is not None and state.draining),
+            misses=self._misses,
+        )
+
+    def drain(self) -> None:
+        """Let it end what it does, however long that takes."""
+        self._told_to_drain = True
+        self._say(DRAIN)
+
+    def leave(self) -> None:
+        """Let it end within its grace time; said twice, within seconds."""
+        self._told_to_drain = True
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Its run ends too: the leash sees the end of its pipe."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    def close(self) -> None:
+        """End it, if it has not ended, and wait for that."""
+        self.kill()
+        with suppress(subprocess.TimeoutExpired):  # held up by the kernel: it goes as soon as it can
+            self._process.wait(_JOIN_S)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(OSError):
+                pipe.close()
+
+    def _listen(self) -> None:
+        with suppress(BlockingIOError):
+            while said := os.read(self._reading, 65536):
+                *lines, self._rest = (self._rest + said).split(b"\n")
+                for line in lines:
+                    self._answered(line)
+
+    def _answered(self, line: bytes) -> None:
+        with suppress(ValueError, TypeError):  # something else printed a line
+            answer = json.loads(line)
+            if EVENT_KEY in answer:
+                self._told.append(str(answer[EVENT_KEY]))
+                return
+            self.state = RunnerState(**answer)
+            self._misses, self._pinged_ns = 0, None
+
+    def _say(self, word: bytes) -> None:
+        with suppress(BlockingIOError, BrokenPipeError):  # stopped for long, or gone
+            os.write(self._writing, word + b"\n")

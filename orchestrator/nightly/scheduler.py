@@ -1,0 +1,221 @@
+"""Firing schedules: everything that is due becomes a queued run, once, whoever ticks and whoever dies over it.
+
+A tick, for each enabled schedule:
+
+    1. what is due in (settled, now], by the server's clock      loadgen.model.schedule, pure
+    2. each fire, the newest first: its row, then its run        loadgen.control.tables.schedule_fires
+    3. settled up to the newest of them
+
+Before that it queues what another scheduler recorded and did not come to queue. Any number of schedulers may tick at
+the same time, from crontabs, timers and pools. A schedule that cannot be fired says why, and stops no other.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+
+from loadgen.clock import Clock, SystemClock
+from loadgen.control.retry import RetryInterrupted, RetryPolicy
+from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.control.tables import run_queue, run_status, schedule_fires, schedules
+from loadgen.control.tables.schedules import ScheduleRow, as_utc
+from loadgen.errors import ConnectFailed, LoadgenError
+from loadgen.log import event
+from loadgen.model.cron import parse_cron
+from loadgen.model.schedule import (
+    BATCH,
+    FIRES_PER_TICK_MAX,
+    MAX_CATCHUP,
+    TICK_S,
+    FireOutcome,
+    Overlap,
+    Schedule,
+    ScheduleFire,
+    due_fires,
+    fire_key,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FireResult:
+    """A fire that this tick decided, or queued for one who did not come to it."""
+
+    schedule: str  # its name
+    at: datetime  # aware, UTC
+    outcome: FireOutcome  # never DUE
+    queue_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleFailure:
+    """A schedule that could not be fired."""
+
+    schedule: str
+    reason: str
+    is_new: bool  # it has not said so before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerPass:
+    """What a tick did."""
+
+    schedules: int = 0
+    fired: tuple[FireResult, ...] = ()
+    complaints: tuple[ScheduleFailure, ...] = ()
+    more: bool = False  # there was more to do than one tick may
+
+
+def fire_due_schedules(
+    session: ControlSession, patience: RetryPolicy, *, fires_max: int = FIRES_PER_TICK_MAX
+) -> SchedulerPass:
+    """Look at every schedule once."""
+    return _Tick(session, patience, fires_max).done()
+
+
+def run_scheduler(
+    session: ControlSession,
+    stop: threading.Event,
+    *,
+    every_s: float = TICK_S,
+    clock: Clock | None = None,
+    then: Callable[[], None] = lambda: None,
+) -> None:
+    """Tick until told to stop, and do something after each; an outage of the control plane ends nothing. For a thread
+    that owns the session."""
+    clock = clock or SystemClock()
+    patience = RetryPolicy(stop=stop, attempts=1, clock=clock)
+    while not stop.is_set():
+        try:
+            more = fire_due_schedules(session, patience).more
+            then()
+        except Exception as error:  # the top of a thread: nights must not go by without anybody noticing the schedules
+            event(log, logging.WARNING, "schedule_tick_failed", why=str(error) or type(error).__name__)
+            more = False
+        if not more:
+            clock.wait(stop, every_s)
+
+
+class _Tick:
+    """One look at everything."""
+
+    def __init__(self, session: ControlSession, patience: RetryPolicy, fires_max: int) -> None:
+        self._session, self._patience, self._fires_max = session, patience, fires_max
+        self._fired: list[FireResult] = []
+        self._complaints: list[ScheduleFailure] = []
+        self._in_doubt: tuple[str, Exception] | None = None  # failed, perhaps because the control plane is unreachable
+
+    def done(self) -> SchedulerPass:
+        self._finish_others()
+        seen, more = self._fire_all()
+        if self._in_doubt is not None:  # nothing has worked since
+            raise self._in_doubt[1]
+        return SchedulerPass(schedules=seen, fired=tuple(self._fired), complaints=tuple(self._complaints), more=more)
+
+    def _finish_others(self) -> None:
+        """Queue what was recorded and not queued: its scheduler died in between, or is just doing the same."""
+        failing: set[str] = set()
+        for left in self._patience.call(lambda: schedule_fires.due(self._session, self._fires_max)):
+            if left.name is None:
+                schedule_fires.remove(self._session, self._patience, left.schedule_id)
+                continue
+            queue = partial(self._queue, left.schedule_id, left.name, left.at)
+            if left.schedule_id not in failing and not self._attempt(left.schedule_id, left.name, queue):
+                failing.add(left.schedule_id)
+
+    def _fire_all(self) -> tuple[int, bool]:
+        """How many schedules were looked at, and whether there was more to do than one tick may."""
+        seen, last = 0, ""
+        while True:
+            batch, after = self._patience.call(partial(schedules.enabled, self._session, last, BATCH))
+            if after is None:
+                return seen, False
+            for error in batch.unreadable:
+                self._complain(str(error.key), str(error.key), str(error))
+            now = as_utc(self._patience.call(lambda: run_status.server_time(self._session)))
+            for row in batch:
+                full: list[bool] = []
+                self._attempt(row.schedule_id, row.name, partial(self._fire_due, row, now, full))
+                if full:
+                    return seen, True
+                seen += 1
+            last = after
+
+    def _fire_due(self, row: ScheduleRow, now: datetime, full: list[bool]) -> None:
+        """`full` gets an entry instead, when this tick has done as much as it may."""
+        pending = self._due(row, now)
+        if self._fired and len(self._fired) + len(pending) > self._fires_max:
+            full.append(True)
+        else:
+            self._fire(row, pending)
+
+    def _due(self, row: ScheduleRow, now: datetime) -> tuple[ScheduleFire, ...]:
+        schedule = Schedule(
+            cron=parse_cron(row.cron, row.timezone),
+            max_catchup=min(row.max_catchup, MAX_CATCHUP),
+            overlap=Overlap(row.overlap),
+            settled=row.last_fire_at,
+        )
+        found = due_fires(schedule, now, busy=False)
+        if found and schedule.overlap is Overlap.SKIP:
+            busy = self._patience.call(lambda: schedule_fires.busy(self._session, row.schedule_id))
+            return due_fires(schedule, now, busy=busy)
+        return found
+
+    def _fire(self, row: ScheduleRow, pending: tuple[ScheduleFire, ...]) -> None:
+        """Decide each fire, then that they are settled. What another scheduler decided is his to tell."""
+        for fire in pending:
+            if schedule_fires.record(self._session, self._patience, row.schedule_id, fire):
+                if fire.outcome is FireOutcome.DUE:
+                    self._queue(row.schedule_id, row.name, fire.at)
+                else:
+                    self._tell(FireResult(schedule=row.name, at=fire.at, outcome=fire.outcome))
+        if pending:
+            schedules.settle(self._session, self._patience, row.schedule_id, pending[0].at)
+            schedule_fires.forget(self._session, self._patience, row.schedule_id)
+
+    def _queue(self, schedule_id: str, name: str, at: datetime) -> None:
+        """Put a fire's run into the queue, unless the schedule was removed meanwhile."""
+        wanted = self._patience.call(lambda: schedules.wanted(self._session, schedule_id))
+        if wanted is None:
+            return
+        new = replace(wanted, idempotency_key=fire_key(schedule_id, at))
+        queue_id = run_queue.add(self._session, self._patience, new).queue_id
+        schedule_fires.queued(self._session, self._patience, schedule_id, at, queue_id)
+        self._tell(FireResult(schedule=name, at=at, outcome=FireOutcome.QUEUED, queue_id=queue_id))
+
+    def _tell(self, fired: FireResult) -> None:
+        event(log, logging.INFO, "schedule_fired", name=fired.schedule, at=fired.at, outcome=fired.outcome)
+        self._fired.append(fired)
+
+    def _attempt(self, schedule_id: str, name: str, action: Callable[[], None]) -> bool:
+        """Did it work? Whatever is wrong with one schedule, the others are fired."""
+        try:
+            action()
+        except (RetryInterrupted, ConnectFailed):  # the next schedule would fare no better
+            raise
+        except Exception as error:
+            if isinstance(error, ControlFailed) and error.failure.retryable:
+                if self._in_doubt is not None:  # twice in a row: it is the control plane
+                    raise
+                self._in_doubt = name, error
+                return False
+            reason = str(error) if isinstance(error, LoadgenError) else f"unexpected {type(error).__name__}: {error}"
+            self._complain(schedule_id, name, reason)
+            return False
+        if self._in_doubt is not None:  # the control plane is there: it was that schedule
+            doubted, failed = self._in_doubt
+            self._in_doubt = None
+            self._complaints.append(ScheduleFailure(schedule=doubted, reason=str(failed), is_new=True))
+        return True
+
+    def _complain(self, schedule_id: str, name: str, reason: str) -> None:
+        event(log, logging.WARNING, "schedule_failed", name=name, why=reason)
+        is_new = schedules.complain(self._session, self._patience, schedule_id, reason)
+        self._complaints.append(ScheduleFailure(schedule=name, reason=reason, is_new=is_new))

@@ -1,0 +1,396 @@
+"""The results of a run, from the rows its workers left. Pure but for reading them.
+
+Final windows come from WINDOW_RESULTS. Of a worker that died, what its last beat said of windows that were not stored
+is used as well: it is what is known, and the run is marked for it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.session import ControlSession
+from loadgen.control.tables import run_control_events
+from loadgen.control.tables.run_control_events import PastEvent
+from loadgen.control.tables.run_status import Run
+from loadgen.control.tables.test_results import ResultRow
+from loadgen.control.tables.window_results import WindowResultRow as StoredWindow
+from loadgen.errors import LoadgenError
+from loadgen.metrics.client_resources import ClientResourceUse
+from loadgen.metrics.connections import LOGIN_FAILURES_KEPT, LoginCounts, read_logins
+from loadgen.metrics.json_fields import JsonFields
+from loadgen.metrics.window import MergedWindows, WindowResult, merge, window_discrepancy
+from loadgen.metrics.window_codec import EncodedWindow, read_window
+from loadgen.model.event import SetPhase
+from loadgen.model.run import Phase
+from loadgen.model.sessions import UserSessionCounts
+from loadgen.model.split import worker_share
+from loadgen.model.threshold import Operator, ThresholdMetric
+from loadgen.report.client_health import ClientHealth, ClientPart
+from loadgen.report.delivered import ArrivalScope, Delivered, Key, delivered_arrivals, delivered_connections
+from loadgen.report.summary import RunFacts, StageResult, WorkerResult
+from loadgen.scenario.model import LoadMode, LoadStage, Scenario, stage_name
+from loadgen.units import NS_PER_MS
+from orchestrator.plan import RunPlan, planned_arrivals, planned_connection_ms
+from orchestrator.worker_health import WorkerView
+
+WINDOW_OPENING_MS = (
+    500  # in which the windows of a step open in all workers; whoever comes later has not delivered its part
+)
+
+# Metrics in which arrivals that waited for a connection in vain have at least their age.
+_RESPONSE_TIMES = {
+    *(ThresholdMetric.P50, ThresholdMetric.P90, ThresholdMetric.P95, ThresholdMetric.P99, ThresholdMetric.P999),
+    *(ThresholdMetric.AVG, ThresholdMetric.MAX),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredWindows:
+    """Everything that was measured, worker by worker."""
+
+    windows: Mapping[str, tuple[WindowResult, ...]]  # of the measurement
+    gaps: tuple[str, ...]
+
+    @property
+    def merged(self) -> MergedWindows:
+        return merge(self.windows.values())
+
+    def judged(self, scenario: Scenario) -> MergedWindows:
+        """All, and the stages that thresholds are about."""
+        stages = {name: self.step(number) for name, number in scenario.judged_stages.items()}
+        return replace(self.merged, stages=stages)
+
+    def step(self, step_id: int | None) -> MergedWindows:
+        """One stage or step."""
+        return merge(self.step_windows(step_id))
+
+    def step_windows(self, step_id: int | None) -> list[list[WindowResult]]:
+        """The windows of one stage or step, worker by worker."""
+        return [[window for window in windows if window.step_id == step_id] for windows in self.windows.values()]
+
+
+def gather_windows(
+    crew: Sequence[WorkerView], stored: Sequence[StoredWindow], *, phase: Phase = Phase.MEASUREMENT
+) -> MeasuredWindows:
+    """The measured windows of every worker; what is missing or does not add up is named."""
+    gaps: list[str] = []
+    windows: dict[str, tuple[WindowResult, ...]] = {}
+    for worker in crew:
+        known = _stored(worker.worker_id, stored, gaps)
+        if worker.live is not None:
+            for window in worker.live.windows:
+                known.setdefault(window.window_id, window)
+        measured = tuple(window for _, window in sorted(known.items()) if window.phase is phase)
+        for window in measured:
+            problem = window_discrepancy(window)
+            if problem is not None:
+                gaps.append(f"{worker.worker_id}: {problem}")
+        if not measured:
+            gaps.append(f"{worker.worker_id} measured nothing")
+        windows[worker.worker_id] = measured
+    return MeasuredWindows(windows=windows, gaps=tuple(gaps))
+
+
+def worker_results(crew: Sequence[WorkerView], gathered: MeasuredWindows) -> tuple[WorkerResult, ...]:
+    """What each contributed, and how loaded it was."""
+    span_s, results = gathered.merged.seconds, []
+    for worker in crew:
+        windows = gathered.windows.get(worker.worker_id, ())
+        merged, health = merge([windows]), ClientHealth.of(client_effect(windows))
+        results.append(
+            WorkerResult(
+                worker_id=worker.worker_id,
+                status=worker.health.value,
+                succeeded=merged.counts.succeeded,
+                failed=merged.counts.failed,
+                qps=merged.counts.succeeded / span_s if span_s else 0.0,
+                cpu_percent_of_core=health.cpu_percent_of_core,
+                wakeup_p99_ms=health.wakeup_p99_ms,
+            )
+        )
+    return tuple(results)
+
+
+def client_parts(gathered: MeasuredWindows, steps: Collection[int] | None = None) -> tuple[ClientPart, ...]:
+    """Each worker in each stage; or in these steps of a search."""
+    parts, part = [], "stage" if steps is None else "step"
+    for worker_id, windows in gathered.windows.items():
+        by_step: dict[int | None, list[WindowResult]] = {}
+        for window in windows:
+            by_step.setdefault(window.step_id, []).append(window)
+        for step_id, own in by_step.items():
+            if steps is not None and step_id not in steps:
+                continue
+            parts.append(
+                ClientPart(
+                    where=worker_id if len(by_step) == 1 else f"{worker_id} in {part} {step_id}",
+                    health=ClientHealth.of(client_effect(own)),
+                    service_mean_ms=service_mean_ms(own),
+                )
+            )
+    return tuple(parts)
+
+
+def service_mean_ms(windows: Sequence[WindowResult]) -> float | None:
+    mean_ns = merge([windows]).tally.whole.succeeded.service.mean_ns
+    return None if mean_ns is None else mean_ns / NS_PER_MS
+
+
+def client_effect(windows: Sequence[WindowResult]) -> ClientResourceUse | None:
+    """What the process of the worker did to them; None: it did not say."""
+    known = [window.client for window in windows if window.client is not None]
+    return sum(known[1:], known[0]) if known else None
+
+
+def read_stages(
+    session: ControlSession, patience: RetryPolicy, run: Run, scenario: Scenario, gathered: MeasuredWindows
+) -> tuple[StageResult, ...]:
+    """What was measured in each stage of the scenario; when it began is known from the events."""
+    stages = scenario.load.stages
+    if not stages or run.start_time is None:
+        return ()
+    said = patience.call(lambda: run_control_events.history(session, run.run_id))
+    return stage_results(stages, gathered, stage_starts(said, run.start_time))
+
+
+def stage_starts(said: Sequence[PastEvent], start: datetime) -> dict[int, float]:
+    """By the number of the stage: when it began, in seconds since the start of the run."""
+    return {
+        one.command.step_id: (one.at - start).total_seconds()
+        for one in run_control_events.announced(said)
+        if isinstance(one.command, SetPhase) and one.command.step_id is not None
+    }
+
+
+def stage_results(
+    stages: Sequence[LoadStage], gathered: MeasuredWindows, starts_s: Mapping[int, float]
+) -> tuple[StageResult, ...]:
+    """One for each stage that began and was measured."""
+    results = [
+        StageResult(
+            number=number,
+            name=stage.name or stage_name(number),
+            starts_s=starts_s[number],
+            connections=stage.connections,
+            rate_per_second=stage.rate_per_second,
+            merged=gathered.step(number),
+        )
+        for number, stage in enumerate(stages, start=1)
+        if number in starts_s
+    ]
+    return tuple(result for result in results if result.merged.seconds > 0.0)
+
+
+def delivered_load(
+    scenario: Scenario, plan: RunPlan, gathered: MeasuredWindows, *, until_s: float | None, because: str = ""
+) -> Delivered:
+    """What was there of the planned load; a plan that was aborted ends `until_s`."""
+    load, worker_ids = scenario.load, tuple(gathered.windows)
+    planned: dict[Key, int] = {}
+    for number, worker_id in enumerate(worker_ids):
+        place = (load, plan, number, len(worker_ids))
+        if load.mode is LoadMode.RATE:
+            steps = planned_arrivals(*place, seed=scenario.workload.seed, until_s=until_s)
+        else:
+            steps = planned_connection_ms(*place, until_s=until_s)
+        planned |= {(worker_id, step_id): amount for step_id, amount in steps.items()}
+    if load.mode is LoadMode.RATE:
+        return Delivered(
+            portions=delivered_arrivals(gathered.windows, planned, _limited_times(scenario)),
+            open_loop=True,
+            because=because,
+        )
+    return Delivered(portions=delivered_connections(gathered.windows, planned), because=because)
+
+
+def _limited_times(scenario: Scenario) -> set[ArrivalScope]:
+    """What thresholds are about that limit response times from above, in all of the measurement."""
+    checks = [
+        one.check
+        for one in scenario.thresholds
+        if one.check.metric in _RESPONSE_TIMES
+        and one.check.operator in (Operator.LT, Operator.LE)
+        and (one.window_s is None or one.after_s <= one.window_s)  # its first span reaches back to the beginning
+    ]
+    stages = scenario.judged_stages
+    return {
+        (stages[check.statement], None) if check.statement in stages else (None, check.statement) for check in checks
+    }
+
+
+def delivered_steps(
+    windows: Mapping[str, Sequence[WindowResult]], levels: Mapping[int, int], because: str = ""
+) -> Delivered:
+    """The same of steps of a search, by the connections of each: a window opens when its worker has settled. What the
+    first ones measured before the last one opened was measured with too few connections: that part is missing."""
+    planned: dict[Key, int] = {}
+    for step_id, level in levels.items():
+        own = {worker_id: [one for one in known if one.step_id == step_id] for worker_id, known in windows.items()}
+        opened_ms = {worker_id: _opened_ms(known) for worker_id, known in own.items()}
+        first_ms = min((moment for moment in opened_ms.values() if moment is not None), default=0)
+        span_ms = max((_length_ms(known) for known in own.values()), default=0)
+        for number, (worker_id, known) in enumerate(own.items()):
+            measured = [one.connections.planned_ms for one in known if one.connections is not None]
+            late_ms = max(0, (opened_ms[worker_id] or 0) - first_ms - WINDOW_OPENING_MS) if measured else span_ms
+            planned[worker_id, step_id] = sum(measured) + worker_share(level, number, len(own)) * late_ms
+    return Delivered(portions=delivered_connections(windows, planned), window_word="step", because=because)
+
+
+def _opened_ms(windows: Sequence[WindowResult]) -> int | None:
+    """When a worker began to measure a step, since the zero of the run; None: it did not, or did not say."""
+    return min((one.stalls.from_ms for one in windows if one.stalls is not None), default=None)
+
+
+def _length_ms(windows: Sequence[WindowResult]) -> int:
+    return round(1_000 * math.fsum(one.seconds for one in windows))
+
+
+def login_counts(crew: Sequence[WorkerView], rows: Sequence[ResultRow]) -> dict[str, LoginCounts]:
+    """Of every worker: what its result says, else its last beat."""
+    found = {worker.worker_id: worker.live.logins for worker in crew if worker.live is not None}
+    for row in rows:
+        said = _logins(row)
+        if row.worker_id is not None and said is not None:
+            found[row.worker_id] = said
+    return found
+
+
+def _logins(row: ResultRow) -> LoginCounts | None:
+    try:
+        said = json.loads(row.summary or "{}").get("logins")
+        return None if said is None else read_logins(JsonFields(said, f"the result of {row.worker_id}"))
+    except (ValueError, AttributeError, LoadgenError):
+        return None
+
+
+def connections_document(logins: Mapping[str, LoginCounts], start: datetime | None) -> dict[str, Any]:
+    """summary.json's client.connections: how many logins there were, why, and the newest that were refused."""
+    refused = sorted(
+        ((refusal, worker_id) for worker_id, own in logins.items() for refusal in own.last_refused),
+        key=lambda entry: entry[0].at,
+    )
+    last = [
+        {
+            "worker_id": worker_id,
+            "at": f"{refusal.at.isoformat(timespec='milliseconds')}Z",
+            "second": None if start is None else round((refusal.at - start).total_seconds(), 1),
+            "code": refusal.code,
+            "text": refusal.text,
+        }
+        for refusal, worker_id in refused[-LOGIN_FAILURES_KEPT:]
+    ]
+    return {**sum(logins.values(), LoginCounts()).counts(), "last_refused": last}
+
+
+def missing_load_causes(
+    connections: Mapping[str, Any], crew: Sequence[WorkerView], gathered: MeasuredWindows, plan: RunPlan
+) -> str:
+    """What is known of why load was missing, in a few words."""
+    return "; ".join((*_departures(crew, gathered, plan), *_refusals(connections)))
+
+
+def _departures(crew: Sequence[WorkerView], gathered: MeasuredWindows, plan: RunPlan) -> Iterator[str]:
+    """Workers that left because of a signal, before the run ended, and when in the measurement."""
+    planned_s = gathered.merged.seconds if plan.ends_s is None else plan.ends_s - plan.measures_s
+    for worker in crew:
+        if worker.live is not None and worker.live.signal is not None:
+            measured_s = math.fsum(window.seconds for window in gathered.windows.get(worker.worker_id, ()))
+            yield f"{worker.worker_id} received {worker.live.signal} after {measured_s:.0f} of {planned_s:.0f} s"
+
+
+def _refusals(connections: Mapping[str, Any]) -> Iterator[str]:
+    refused = connections["refused"]
+    if not refused:
+        return
+    last = connections["last_refused"][-1:] or [{"worker_id": "a worker", "code": None, "text": "it did not say why"}]
+    code = "" if last[0]["code"] is None else f"{last[0]['code']}: "
+    times = "login was" if refused == 1 else "logins were"
+    yield f"{refused:,} {times} refused, the last of {last[0]['worker_id']}: {code}{last[0]['text']}"
+
+
+def _stored(worker_id: str, stored: Sequence[StoredWindow], gaps: list[str]) -> dict[int, WindowResult]:
+    known: dict[int, WindowResult] = {}
+    for row in stored:
+        if row.worker_id != worker_id:
+            continue
+        try:
+            known[row.window_id] = read_stored(row)
+        except LoadgenError as error:
+            gaps.append(f"{worker_id}: {error}")
+    return known
+
+
+def read_stored(row: StoredWindow) -> WindowResult:
+    """A row of WINDOW_RESULTS, as what was measured; raises BadMetrics when it does not add up."""
+    written = EncodedWindow(
+        window_id=row.window_id,
+        phase=row.phase.value,
+        step_id=row.step_id,
+        seconds=row.seconds,
+        counts=row.counts,
+        buckets=row.buckets,
+    )
+    return read_window(written)
+
+
+def driver_lightened(rows: Sequence[ResultRow]) -> bool | str | None:
+    """Of the workers' drivers: whether they were; "mixed": some were. None: no worker told."""
+    told = set()
+    for row in rows:
+        try:
+            said = json.loads(row.summary or "{}").get("driver_lightened") if row.worker_id is not None else None
+        except (ValueError, AttributeError):
+            continue
+        told |= {said} if isinstance(said, bool) else set()
+    return "mixed" if len(told) > 1 else next(iter(told), None)
+
+
+def session_counts(rows: Sequence[ResultRow]) -> UserSessionCounts:
+    """User sessions over all workers that told."""
+    return sum((_sessions(row) for row in rows if row.worker_id is not None), UserSessionCounts())
+
+
+def _sessions(row: ResultRow) -> UserSessionCounts:
+    """{"sessions": {"created": …, "expired": …, "current": …}}; what does not add up is not counted."""
+    try:
+        said: Any = json.loads(row.summary or "{}").get("sessions") or {}
+        created, expired, current = (int(_number(said.get(name)) or 0) for name in ("created", "expired", "current"))
+    except (ValueError, AttributeError):
+        return UserSessionCounts()
+    counts = UserSessionCounts(created=created, expired=expired)
+    return counts if 0 <= counts.current == current else UserSessionCounts()
+
+
+def _number(value: object) -> float | None:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return float(value) if known else None  # type: ignore[arg-type]
+
+
+def run_result_row(run: Run, facts: RunFacts, summary: Mapping[str, Any]) -> ResultRow:
+    """TEST_RESULTS' row of the run itself."""
+    latency, totals = summary["latency_ms"], summary["totals"]
+    return ResultRow(
+        test_id=run.run_id,
+        run_id=run.run_id,
+        worker_id=None,
+        worker_group_id=None,
+        template_id=run.template_id,
+        status=facts.status,
+        created_at=run.created_at,
+        total_operations=totals["succeeded"] + totals["failed"],
+        read_operations=totals["reads"],
+        write_operations=totals["writes"],
+        failed_operations=totals["failed"],
+        p50_latency_ms=latency["p50"],
+        p95_latency_ms=latency["p95"],
+        p99_latency_ms=latency["p99"],
+        avg_latency_ms=latency["avg"],
+        find_max_result=None if facts.find_max is None else json.dumps(facts.find_max),
+        summary=json.dumps(summary),
+    )

@@ -1,0 +1,198 @@
+"""The workers of a run, as their leader sees them: beats, ends of processes, and for how long each was silent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from loadgen.control.tables.worker_heartbeats import HeartbeatRow
+from loadgen.errors import LoadgenError
+from loadgen.metrics.live_metrics import LiveMetrics, read_live
+from loadgen.model.run import Phase
+from loadgen.model.worker import WorkerStatus
+from orchestrator.spawn.spawner import ProcessEnd
+
+
+class WorkerHealth(StrEnum):
+    MISSING = "MISSING"  # never heard of
+    ALIVE = "ALIVE"
+    STALE = "STALE"
+    DEAD = "DEAD"  # silent for too long, ended with an error, or said so
+    DONE = "DONE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    worker_id: str
+    worker_group_id: int
+    health: WorkerHealth
+    row: HeartbeatRow | None
+    live: LiveMetrics | None
+    end: ProcessEnd | None
+    silent_s: float
+
+    @property
+    def status(self) -> WorkerStatus | None:
+        return None if self.row is None else self.row.beat.status
+
+    @property
+    def is_ready(self) -> bool:
+        return self.health in (WorkerHealth.ALIVE, WorkerHealth.STALE) and self.status in (
+            WorkerStatus.WAITING,
+            WorkerStatus.RUNNING,
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more will come from it."""
+        return self.health in (WorkerHealth.DEAD, WorkerHealth.DONE) or self.end is not None
+
+    @property
+    def is_storing(self) -> bool:
+        """Its statements are over, and it writes what it measured."""
+        return self.row is not None and (
+            self.health is WorkerHealth.ALIVE
+            and self.status is WorkerStatus.DRAINING
+            and self.row.beat.active_connections == 0
+        )
+
+    @property
+    def left_rows(self) -> Mapping[str, int]:
+        """What it could not store, by kind; `loadgen upload` finds it."""
+        return {} if self.live is None else self.live.unstored
+
+    @property
+    def said(self) -> str | None:
+        """The last error that it told of."""
+        return None if self.row is None else self.row.beat.last_error
+
+    @property
+    def why(self) -> str:
+        """What became of it, in one sentence."""
+        said = self.said
+        if self.end is not None:
+            why = self._last_words(self.end)
+            return f"{self.end.sentence}{f': {why}' if why else ''}"
+        if self.health is WorkerHealth.MISSING:
+            return f"{self.worker_id} never registered"
+        if self.status is WorkerStatus.DEAD:
+            return f"{self.worker_id} ended: {said or 'it did not say why'}"
+        if self.health is WorkerHealth.DEAD:
+            return f"{self.worker_id} has been silent for {self.silent_s:.0f} s"
+        return f"{self.worker_id} is {self.status}{f': {said}' if said else ''}"
+
+    def _last_words(self, end: ProcessEnd) -> str | None:
+        """Its last beat, when that told of its end; what it wrote about it; of one that was not killed also what it
+        last told of a statement, or wrote at all."""
+        told = self.said if self.status is WorkerStatus.DEAD else None
+        if told or end.error or end.code < 0:
+            return told or end.error
+        return self.said or (end.last_lines[-1] if end.last_lines else None)
+
+
+class LivenessTracker:
+    """How long each worker's count of beats has stood still, in seconds of successful observation: an outage of the
+    control plane kills nobody, and neither does a pause of this process."""
+
+    def __init__(self, *, longest_gap_s: float) -> None:
+        self._longest_gap_s = longest_gap_s
+        self._counts: dict[str, int] = {}
+        self._silent_s: dict[str, float] = {}
+        self._last_s: float | None = None
+
+    def observe(self, rows: Sequence[HeartbeatRow], now_s: float) -> Mapping[str, float]:
+        """Silence of each worker, after one more successful look."""
+        gap_s = 0.0 if self._last_s is None else min(now_s - self._last_s, self._longest_gap_s)
+        self._last_s = now_s
+        for row in rows:
+            worker_id, count = row.identity.worker_id, row.beat.count
+            moved = self._counts.get(worker_id) != count
+            self._silent_s[worker_id] = 0.0 if moved else self._silent_s.get(worker_id, 0.0) + gap_s
+            self._counts[worker_id] = count
+        return dict(self._silent_s)
+
+
+class ReplacementTracker:
+    """Which workers another process took the place of while the run was measured. What the first one had measured and
+    not stored went with its row, and for a while its part of the load was missing."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, HeartbeatRow] = {}
+        self.told: list[str] = []  # a sentence for each
+
+    def observe(self, rows: Sequence[HeartbeatRow]) -> None:
+        measured = any(row.beat.phase is Phase.MEASUREMENT for row in (*self._last.values(), *rows))
+        for row in rows:
+            before = self._last.get(row.identity.worker_id)
+            if before is not None and measured and _is_another(row, before):
+                first = before.identity
+                self.told.append(
+                    f"{first.worker_id} was replaced: what process {first.pid} on {first.hostname} measured last is not"
+                    " counted"
+                )
+            self._last[row.identity.worker_id] = row
+
+
+def _is_another(row: HeartbeatRow, before: HeartbeatRow) -> bool:
+    """Who begins to count again is another process, also where both are the first one of a container."""
+    new, old = row.identity, before.identity
+    return (new.hostname, new.pid) != (old.hostname, old.pid) or row.beat.count < before.beat.count
+
+
+def assess_workers(
+    expected: Sequence[str],
+    rows: Sequence[HeartbeatRow],
+    ends: Sequence[ProcessEnd],
+    silent_s: Mapping[str, float],
+    *,
+    stale_s: float,
+    dead_s: float,
+) -> tuple[WorkerView, ...]:
+    """Every expected worker, in the order of their numbers."""
+    by_id = {row.identity.worker_id: row for row in rows}
+    ended = {end.worker_id: end for end in ends}
+    return tuple(
+        _view(
+            number, worker_id, by_id.get(worker_id), ended.get(worker_id), silent_s.get(worker_id, 0.0), stale_s, dead_s
+        )
+        for number, worker_id in enumerate(expected)
+    )
+
+
+def _view(
+    number: int,
+    worker_id: str,
+    row: HeartbeatRow | None,
+    end: ProcessEnd | None,
+    silent_s: float,
+    stale_s: float,
+    dead_s: float,
+) -> WorkerView:
+    status = None if row is None else row.beat.status
+    if status is WorkerStatus.COMPLETED:
+        health = WorkerHealth.DONE
+    elif status is WorkerStatus.DEAD or end is not None or silent_s > dead_s:
+        health = WorkerHealth.DEAD
+    elif row is None:
+        health = WorkerHealth.MISSING
+    else:
+        health = WorkerHealth.STALE if silent_s > stale_s else WorkerHealth.ALIVE
+    return WorkerView(
+        worker_id=worker_id,
+        worker_group_id=number,
+        health=health,
+        row=row,
+        live=_live(row),
+        end=end,
+        silent_s=silent_s,
+    )
+
+
+def _live(row: HeartbeatRow | None) -> LiveMetrics | None:
+    if row is None or not row.beat.live_metrics:
+        return None
+    try:
+        return read_live(row.beat.live_metrics)
+    except LoadgenError:  # of another version, or damaged: counted as not there, never as zero
+        return None

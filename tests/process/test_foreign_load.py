@@ -1,0 +1,33 @@
+"""A run beside statements of others on its warehouse that no lease knows of, such as runs of another control plane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.embedded_server import EmbeddedServer
+from tests.process.run_bench import MEASURES, benched
+
+FOREIGN = "other statements ran on warehouse FOREIGN_WH: up to "
+MEASURED = {"load": {"connections": 8, "warmup": "0s", "duration": "8s"}, "timing": {"warehouse_poll": "500ms"}}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_two_control_planes_on_one_warehouse_make_a_run_invalid(
+    server: EmbeddedServer, tmp_path: Path, alone: bool
+) -> None:
+    target = {"warehouse": "FOREIGN_WH", "database": "BENCH", "schema": "PUBLIC"}
+    with benched(server, tmp_path, embedded={"service_time": "200ms"}, target=target) as bench:
+        if not alone:
+            other = bench.run(control={"database": "LOADGEN2"}, load={"connections": 8, "duration": "10m"})
+            other.wait_for(MEASURES)
+        run = bench.run(**MEASURED)
+        code = run.ended()
+
+    found = [reason for reason in run.summary["validity"]["reasons"] if reason.startswith(FOREIGN)]
+    if alone:
+        assert found == [], run.said
+    else:
+        assert code == 5, run.said
+        assert [reason.rpartition(",")[2] for reason in found] == [" this run has at most 8"]

@@ -1,0 +1,63 @@
+"""A worker process that is stopped and continued: what it measured is not taken for what the server did."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.embedded_server import EmbeddedServer
+from tests.process.run_bench import MEASURES, Bench, benched, history
+from tests.processes import wait_until
+
+LONG = {"statements": [{"name": "long", "sql": "SELECT SYSTEM$WAIT(2)"}]}
+
+
+@pytest.fixture
+def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
+    with benched(server, tmp_path, embedded={"slots": 16, "service_time": "20ms"}) as made:
+        yield made
+
+
+def test_a_worker_that_was_paused_is_not_taken_for_a_slow_server(bench: Bench) -> None:
+    run = bench.run(load={"warmup": "0s", "duration": "8s"})
+    run.wait_for(MEASURES)
+    wait_until(lambda: history(bench.server, run.run_id)[None] > 20, "it has measured something")
+    worker = run.worker("worker-0")
+    worker.suspend()
+    sql = "SELECT COUNT(*) FROM WORKER_HEARTBEATS WHERE RUN_ID = ? AND LAST_HEARTBEAT < DATEADD(second, -2, SYSDATE())"
+    wait_until(lambda: bench.rows(sql, run.run_id) == [(1,)], "it has been silent for two seconds")
+    worker.resume()
+
+    assert run.ended() == 5, run.said
+    summary = run.summary
+    assert any("the client was the limit: worker-0 was paused for " in one for one in summary["validity"]["reasons"])
+    assert summary["client"]["saturated"]
+    gap_percent = summary["client"]["gap_percent"]
+    assert 10.0 < gap_percent < 90.0
+    assert summary["delivered"]["fraction"] <= 1.01 - gap_percent / 100, "nobody could send meanwhile"
+    assert summary["stalls"]["total_ms"] < 1_000, "it was not the server"
+    assert not any("stalled" in warning for warning in summary["environment"]["warnings"])
+
+
+def test_many_short_pauses_of_a_worker_are_seen_beside_long_statements(bench: Bench) -> None:
+    run = bench.run(workload=LONG, load={"warmup": "0s", "duration": "8s", "connections": 16})
+    run.wait_for(MEASURES)
+    worker = run.worker("worker-0")
+    while "ending:" not in run.said:
+        worker.suspend()
+        pass_time(200)
+        worker.resume()
+        pass_time(300)
+
+    assert run.ended() == 5, run.said
+    assert any("the client was the limit: worker-0 was paused" in one for one in run.summary["validity"]["reasons"])
+    assert run.summary["client"]["paused_percent"] > 5.0
+
+
+def pass_time(ms: int) -> None:
+    """A pause has no event to wait for but the time itself; it may be longer, and what is expected stays the same."""
+    until_s = time.monotonic() + ms / 1_000
+    wait_until(lambda: time.monotonic() >= until_s, f"{ms} ms have passed")

@@ -1,0 +1,166 @@
+"""Requests that never end, and many at once, by hand: refused, and nobody else waits for them."""
+
+from __future__ import annotations
+
+import select
+import socket
+from contextlib import ExitStack, closing, suppress
+from typing import Any
+
+import pytest
+
+from loadgen.embedded import http_exchange, http_protocol
+from loadgen.embedded.session import SESSIONS_MAX
+from loadgen.embedded.translate.bind_values import ARRAY_VALUES_MAX
+from tests.embedded_server import EmbeddedServer
+from tests.process.served import Refused, Wire, serving
+from tests.processes import PATIENCE_S, reachable_directory, wait_until
+
+BEGINNING = b"GET /__loadgen/stats HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+PIECE = 64 * 1024
+
+
+def sent_until_closed(server: EmbeddedServer, beginning: bytes, piece: bytes, most: int) -> tuple[int, bytes]:
+    """How many bytes the server took, and the first that it answered."""
+    with closing(socket.create_connection((server.host, server.port), timeout=PATIENCE_S)) as connection:
+        connection.sendall(beginning)
+        sent = 0
+        try:
+            while sent < most:
+                connection.sendall(piece)
+                sent += len(piece)
+        except OSError:
+            pass
+        try:
+            return sent, connection.recv(4_096)
+        except OSError:
+            return sent, b""
+
+
+@pytest.mark.parametrize(
+    ("beginning", "piece"),
+    [
+        (b"GET /", b"a" * PIECE),
+        (BEGINNING + b"X: ", b"a" * PIECE),
+        (BEGINNING, b"X: " + b"a" * PIECE + b"\r\n"),
+        (BEGINNING, b"X: a\r\n" * (PIECE // 6)),
+    ],
+    ids=["address", "value", "long headers", "short headers"],
+)
+def test_a_head_without_end_is_cut_off(server: EmbeddedServer, beginning: bytes, piece: bytes):
+    most = 50 << 20
+    other = Wire(server)
+
+    sent, answer = sent_until_closed(server, beginning, piece, most)
+
+    assert sent < most
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+    assert other.answers()
+
+
+def test_requests_that_do_not_wait_for_an_answer_are_not_queued_without_end(server: EmbeddedServer):
+    many = BEGINNING + b"\r\n"
+    other = Wire(server)
+
+    sent, _ = sent_until_closed(server, b"", many * 1_000, 50 << 20)
+
+    assert sent < 50 << 20
+    assert other.answers()
+
+
+def test_a_head_of_the_usual_length_passes_in_any_pieces(server: EmbeddedServer):
+    head = BEGINNING + b"X: " + b"a" * 8_000 + b"\r\n\r\n"
+    with closing(socket.create_connection((server.host, server.port), timeout=PATIENCE_S)) as connection:
+        for index in range(0, len(head), 1_000):
+            connection.sendall(head[index : index + 1_000])
+
+        assert connection.recv(4_096).startswith(b"HTTP/1.1 200")
+
+
+def test_a_request_that_does_not_arrive_in_time_is_cut_off():
+    class Transport:
+        aborted = False
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    class Connection:
+        def __init__(self, began_s: float | None) -> None:
+            self.began_s, self.transport = began_s, Transport()
+
+    arriving: list[Any] = [Connection(began_s) for began_s in (None, 0.0, 100.0)]
+
+    http_protocol.cut_off(arriving, 100.0)
+
+    assert [one.transport.aborted for one in arriving] == [False, True, False]
+
+
+def test_bodies_that_are_still_arriving_are_limited_together(server: EmbeddedServer):
+    wire = Wire(server)
+    length = 60 << 20
+    with ExitStack() as stack:
+        arriving = [stack.enter_context(closing(begun_request(server, wire.token, length))) for _ in range(5)]
+        for connection in arriving:
+            with suppress(OSError):  # one that was refused need not take the rest
+                connection.sendall(b" " * (length - 1))
+        refused = wait_until(lambda: select.select(arriving, [], [], 0)[0], "one body too many is refused")
+        answer = refused[0].recv(4_096)
+
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1" in answer
+        assert len(refused) < len(arriving)
+        assert wire.sql(f"SELECT 1 /* {'x' * 300_000} */") == [["1"]]
+    wait_until(wire.answers, "nothing is left of them")
+
+
+def begun_request(server: EmbeddedServer, token: str, length: int) -> socket.socket:
+    """One whose body is to come."""
+    connection = socket.create_connection((server.host, server.port), timeout=PATIENCE_S)
+    head = f'POST /queries/v1/query-request HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Snowflake Token="{token}"\r\n'
+    connection.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode())
+    return connection
+
+
+def test_what_bodies_take_is_given_back():
+    memory = http_exchange.BodyMemory()
+    small, most = http_exchange.SMALL_BODY_BYTES, http_exchange.BODIES_BYTES_MAX
+
+    assert memory.grow(0, http_exchange.FREE_BODY_BYTES)
+    assert memory.used == 0
+    assert memory.grow(0, most - http_exchange.SMALL_BODIES_BYTES)
+    assert not memory.grow(0, 2 * small)
+    assert memory.grow(0, small)
+    memory.give_back(small)
+    memory.give_back(most - http_exchange.SMALL_BODIES_BYTES)
+    assert memory.used == 0
+
+
+def test_a_request_id_that_is_too_long_is_refused(server: EmbeddedServer):
+    status, body = Wire(server).post(f"/queries/v1/query-request?requestId={'x' * 1_000}", {"sqlText": "SELECT 1"})
+
+    assert (status, b"requestId is longer than" in body) == (400, True)
+
+
+def test_sessions_that_are_never_used_do_not_keep_others_out():
+    with reachable_directory() as path, serving(path / "data") as server:
+        used = Wire(server, "used")
+        assert used.answers()
+        greedy, who = Wire(server, "greedy"), {"data": {"LOGIN_NAME": "greedy", "PASSWORD": "any"}}
+        for _ in range(SESSIONS_MAX):
+            assert b'"token"' in greedy.post("/session/v1/login-request", who)[1]
+
+        assert Wire(server, "other").answers()
+        assert used.answers()
+        assert server.ask("/__loadgen/stats")["open_sessions"] == SESSIONS_MAX
+
+
+def test_too_many_values_in_an_array_bind_are_refused(server: EmbeddedServer):
+    wire = Wire(server)
+    wire.sql("CREATE DATABASE IF NOT EXISTS ARRAYS")
+    wire.sql("CREATE OR REPLACE TABLE ARRAYS.PUBLIC.T (X NUMBER)")
+    binds = {"1": {"type": "FIXED", "value": ["1"] * (ARRAY_VALUES_MAX + 1)}}
+
+    with pytest.raises(Refused, match=f"more than {ARRAY_VALUES_MAX}"):
+        wire.sql("INSERT INTO ARRAYS.PUBLIC.T VALUES (?)", bindings=binds)
+
+    assert wire.sql("SELECT COUNT(*) FROM ARRAYS.PUBLIC.T") == [["0"]]

@@ -1,0 +1,16 @@
+"""What the journal keeps of requests: bounded, whatever a client sends before it logs in."""
+
+from __future__ import annotations
+
+from loadgen.embedded.request_log import SQL_CHARACTERS_MAX, TEXT_CHARACTERS_MAX, RequestLog, RequestLogEntry
+
+LONG = "x" * 60_000
+
+
+def test_no_text_of_a_request_is_kept_whole():
+    log = RequestLog()
+
+    log.append(RequestLogEntry(1.0, LONG, LONG, 1, LONG, LONG, LONG, outcome=LONG))
+
+    (line,) = log.lines()
+    assert len(line) < 5 * TEXT_CHARACTERS_MAX + SQL_CHARACTERS_MAX + 300

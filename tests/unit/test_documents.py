@@ -1,0 +1,116 @@
+"""The documents themselves: what is generated is up to date, links lead somewhere, examples of YAML are valid."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from loadgen.scenario.read import read_scenario
+from loadgen.scenario.schema import scenario_schema
+from tests import scenario_reference
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("schemas/**/*.md")]
+)
+README_LINES_MAX = 250
+# Signs of a sentence to rewrite.
+UNWANTED = re.compile(r"\b(whoever|somebody|nobody|so many|of its own|of their own)\b", re.IGNORECASE)
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a document's headings, as GitHub makes them; the second of a name ends with -1."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.*)$", without_code(path), re.MULTILINE):
+        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        found.add(f"{anchor}-1" if anchor in found else anchor)
+    return found
+
+
+def without_code(path: Path) -> str:
+    return re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL)
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_the_reference_of_scenario_keys_is_what_is_declared():
+    text = scenario_reference.DOCUMENT.read_text("utf-8")
+
+    assert scenario_reference.written(text) == text, "run: .venv/bin/python -m tests.scenario_reference"
+
+
+def test_the_reference_has_every_key_and_generator():
+    schema = scenario_schema()
+    names = {
+        key
+        for section in (schema, *schema["$defs"].values())
+        for key in (section if "properties" in section else section["anyOf"][1])["properties"]
+    }
+    text = scenario_reference.reference()
+
+    assert {name for name in names if f"`{name}`" not in text and f".{name}`" not in text} == set()
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text("utf-8").splitlines()) <= README_LINES_MAX
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_links_of_a_document_lead_somewhere(path: Path):
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(path)):
+        if target.startswith("http"):
+            continue
+        file, _, anchor = target.partition("#")
+        there = (path.parent / file).resolve() if file else path
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            wrong.append(target)
+
+    assert wrong == []
+
+
+def test_every_document_is_linked_in_the_readme():
+    text = README.read_text("utf-8")
+
+    assert [named(path) for path in (ROOT / "docs").glob("*.md") if f"({named(path)})" not in text] == []
+
+
+def test_the_scenario_of_the_readme_is_valid(tmp_path: Path):
+    (text,) = re.findall(r"```yaml\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    file = tmp_path / "scenario.yaml"
+    file.write_text(text)
+
+    assert read_scenario(file, environ={}).scenario.name == "orders"
+
+
+def test_benchmarks_that_are_named_exist():
+    texts = " ".join(path.read_text("utf-8") for path in DOCUMENTS)
+    names = {name.replace("-", "_") for name in re.findall(r"\./bin/bench ([a-z-]+)", texts)}
+
+    assert names
+    assert {name for name in names if not (ROOT / "tests" / "perf" / f"{name}.py").is_file()} == set()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_documents_are_written_in_plain_technical_english(path: Path):
+    hand_written = path.read_text("utf-8").split(scenario_reference.BEGIN)[0]
+
+    assert UNWANTED.findall(hand_written) == []
+
+
+def test_the_architecture_names_modules_that_exist():
+    """Names in the code map, and the steps in the two pictures."""
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    code_map = text[text.index("## Code map") : text.index("## Invariants")]
+    pictures = text[text.index("## The way of a statement") : text.index("## Terms")]
+    named_there = set(re.findall(r"`(?:translate/)?([a-z_]+)`", code_map))
+    named_there |= {step.rpartition("/")[2] for step in re.findall(r"^   ([a-z_/]+) ", pictures, re.MULTILINE)}
+    folders = [ROOT / name for name in ("loadgen", "orchestrator", "bin", "tests")]
+    known = {path.stem for folder in folders for path in folder.rglob("*") if path.suffix != ".pyc"}
+
+    assert named_there - known - {"orchestrator", "snow"} == set()

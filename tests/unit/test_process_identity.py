@@ -1,0 +1,108 @@
+"""Which process holds a lease: only one that certainly ran here, and certainly has ended, is gone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadgen.control import process_identity
+from loadgen.control.process_identity import MARK_LENGTH, has_ended, is_running, process_mark
+from loadgen.control.tables import pool_workers, run_leases
+from tests.processes import wait_until
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE) as made:
+        yield made
+        made.kill()
+
+
+def owner_of(pid: int, mark: str) -> str:
+    """The owner of a lease, as that process would have named itself."""
+    host, _, _ = run_leases.new_owner().split(":")
+    return f"{host}:{pid}:{mark}{'0' * 12} its scenario"
+
+
+def runner_of(pid: int, mark: str) -> str:
+    return f"build-7-{pid}-{mark}{'0' * 8}"
+
+
+def test_a_process_is_gone_once_it_has_been_killed(child):
+    mark = process_mark(child.pid)
+    owner, runner = owner_of(child.pid, mark), runner_of(child.pid, mark)
+    before = has_ended(child.pid, mark), run_leases.is_owner_dead(owner), pool_workers.is_gone(runner)
+
+    child.kill()
+    wait_until(lambda: not is_running(child.pid), "it has ended, and nobody has noticed yet")
+    unnoticed = has_ended(child.pid, mark)
+    child.wait()
+
+    assert len(mark) == MARK_LENGTH
+    assert before == (False, False, False)
+    assert unnoticed
+    assert (has_ended(child.pid, mark), run_leases.is_owner_dead(owner), pool_workers.is_gone(runner)) == (
+        True,
+        True,
+        True,
+    )
+
+
+def test_the_next_process_with_the_same_id_is_another_one():
+    mine = process_mark(os.getpid())
+    before = f"{int(mine, 16) - 1:0{MARK_LENGTH}x}"  # as if it had started a tick earlier
+
+    assert not has_ended(os.getpid(), mine)
+    assert has_ended(os.getpid(), before)
+
+
+@pytest.mark.parametrize("changed", ["boot_id", "pid namespace", "host"])
+def test_of_another_machine_or_container_nothing_is_known(child, monkeypatch, changed):
+    """Containers may have the same host name and process ids; so may the same machine after a restart."""
+    real = process_identity._place.__wrapped__
+    if changed == "boot_id":
+        monkeypatch.setattr(Path, "read_text", lambda *_: "another")
+    elif changed == "pid namespace":
+        monkeypatch.setattr(os, "readlink", lambda _: "pid:[1]")
+    else:
+        monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    elsewhere = real()
+    monkeypatch.undo()
+    mark = process_mark(child.pid)
+    child.kill()
+    child.wait()
+
+    assert elsewhere != mark[: len(elsewhere)]
+    assert not has_ended(child.pid, f"{elsewhere}{mark[len(elsewhere) :]}")
+    assert not run_leases.is_owner_dead(owner_of(child.pid, f"{elsewhere}{mark[len(elsewhere) :]}"))
+
+
+def test_where_nothing_can_be_known_nobody_is_gone(child, monkeypatch):
+    mark = process_mark(child.pid)
+    child.kill()
+    child.wait()
+    monkeypatch.setattr(process_identity, "_place", lambda: "")
+
+    assert process_mark(os.getpid()) == ""
+    assert not has_ended(child.pid, mark)
+    assert not has_ended(child.pid, "")
+
+
+@pytest.mark.parametrize(
+    "owner", ["", "x", "host:pid:token", "host:12:", f"host:{10**30}:{'0' * 30}", ":::", "a b:1:c"]
+)
+def test_an_owner_that_makes_no_sense_is_not_gone(owner):
+    assert not run_leases.is_owner_dead(owner)
+    assert not pool_workers.is_gone(owner)
+
+
+def test_names_are_different_each_time():
+    assert run_leases.new_owner() != run_leases.new_owner()
+    assert pool_workers.new_worker_id() != pool_workers.new_worker_id()
+    assert len(pool_workers.new_worker_id()) <= 100

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from loadgen.control.tables.find_max_step_history import StepRecord
+from loadgen.control.tables.run_status import Run
+from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
+from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.window import ALL_STATEMENTS, MergedWindows, WindowResult, merge
-from loadgen.metrics.window_registry import WindowState
 from loadgen.model.run import Phase
+from loadgen.report.verdict import Checked
 from loadgen.scenario.model import Threshold
+from orchestrator.lifecycle import RunEnding
 from orchestrator.run_seconds import RunSeconds
 from orchestrator.worker_health import WorkerView
 
@@ -57,3 +62,17 @@ class RunAggregator:
     def folded(self) -> bool:
         """Has a beat had no room for each statement?"""
         return ALL_STATEMENTS in self.merged.tally.statements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSnapshot:
+    run: Run
+    crew: tuple[WorkerView, ...]
+    elapsed_s: float | None  # since the plan began
+    ends_s: float | None
+    measures_s: float
+    ending: RunEnding | None = None
+    checked: tuple[Checked, ...] = ()  # thresholds, by what was measured so far
+    warnings: tuple[str, ...] = ()
+    find_max_steps: tuple[StepRecord, ...] = ()
+    polls: tuple[WarehousePoll, ...] = ()  # the newest looks at the warehouse, oldest first

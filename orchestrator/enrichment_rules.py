@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from loadgen.control.tables.query_executions import EnrichmentUpdate, PendingExecution, ServerTimes
-from loadgen.model.enrichment import RowEnrichment
+from loadgen.model.run import RowEnrichment
 from loadgen.model.workload import Statement
 from loadgen.scenario.model import EnrichmentMode, Scenario, TableType
 from loadgen.snowflake.ident import QualifiedName

@@ -34,11 +34,9 @@ from loadgen.model.event import Stop
 from loadgen.model.run import Phase, RunStatus
 from loadgen.scenario.model import Scenario
 from loadgen.units import NS_PER_S
-from orchestrator.aggregation import RunAggregator
-from orchestrator.announcements import step_event
-from orchestrator.event_publisher import EventPublisher
-from orchestrator.find_max_controller import MetricsMissing, SearchFinished, StartStep, find_max_controller
-from orchestrator.find_max_observation import step_record
+from orchestrator.aggregation import RunAggregator, RunSnapshot
+from orchestrator.event_publisher import EventPublisher, step_event
+from orchestrator.find_max_controller import MetricsMissing, SearchFinished, StartStep, find_max_controller, step_record
 from orchestrator.guardrails import LimitMonitor
 from orchestrator.leadership import Leadership
 from orchestrator.lifecycle import (
@@ -58,7 +56,6 @@ from orchestrator.lifecycle import (
 from orchestrator.plan import RunPlan, plan_run
 from orchestrator.run_result import read_stored
 from orchestrator.run_seconds import SnapshotBackfill
-from orchestrator.run_snapshot import RunSnapshot
 from orchestrator.spawn.spawner import ProcessEnd, Spawner
 from orchestrator.warehouse import WarehousePoller
 from orchestrator.worker_health import LivenessTracker, ReplacementTracker, WorkerHealth, WorkerView, assess_workers

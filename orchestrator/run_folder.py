@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import shlex
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
@@ -79,3 +82,14 @@ def remove_if_empty(folder: Path) -> None:
     """A folder that is there only while something is in it."""
     with suppress(OSError):  # it is not empty, or not there
         folder.rmdir()
+
+
+LENGTH_MAX = 36
+_SLUG_MAX = 15
+
+
+def new_run_id(scenario: str, utc_now: datetime) -> str:
+    """A name that sorts by its beginning and says what ran; the end makes it unique."""
+    slug = re.sub(r"[^a-z0-9]+", "-", scenario.lower()).strip("-")[:_SLUG_MAX].strip("-")
+    parts = [utc_now.strftime("%Y%m%d-%H%M"), *([slug] if slug else []), secrets.token_hex(3)]
+    return "-".join(parts)

@@ -26,9 +26,9 @@ from loadgen.metrics.connections import LOGIN_FAILURES_KEPT, LoginCounts, read_l
 from loadgen.metrics.json_fields import JsonFields
 from loadgen.metrics.window import MergedWindows, WindowResult, merge, window_discrepancy
 from loadgen.metrics.window_codec import EncodedWindow, read_window
+from loadgen.model.counts import UserSessionCounts
 from loadgen.model.event import SetPhase
 from loadgen.model.run import Phase
-from loadgen.model.sessions import UserSessionCounts
 from loadgen.model.split import worker_share
 from loadgen.model.threshold import Operator, ThresholdMetric
 from loadgen.report.client_health import ClientHealth, ClientPart

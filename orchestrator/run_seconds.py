@@ -17,8 +17,8 @@ from loadgen.control.session import ControlSession
 from loadgen.control.tables import worker_metrics_snapshots
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.errors import LoadgenError
+from loadgen.metrics.interval import ThresholdSecond, stored_judged, threshold_subjects
 from loadgen.metrics.tally import StatementTally, Tally
-from loadgen.metrics.threshold_seconds import ThresholdSecond, stored_judged, threshold_subjects
 from loadgen.metrics.window import ALL_STATEMENTS, MergedWindows
 from loadgen.scenario.model import Threshold
 from orchestrator.worker_health import WorkerView

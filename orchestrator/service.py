@@ -34,11 +34,12 @@ from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
 from loadgen.snowflake import driver
 from loadgen.workload.pools import Pool
+from orchestrator.aggregation import RunSnapshot
 from orchestrator.enrich import enrich_run
 from orchestrator.foreign_load import ForeignLoad, read_foreign_load
 from orchestrator.leader import Leader
 from orchestrator.lifecycle import PLAN_COMPLETED, MoveRun, RunEnding
-from orchestrator.run_id import new_run_id
+from orchestrator.run_folder import new_run_id
 from orchestrator.run_result import (
     MeasuredWindows,
     client_parts,
@@ -54,7 +55,6 @@ from orchestrator.run_result import (
     session_counts,
     worker_results,
 )
-from orchestrator.run_snapshot import RunSnapshot
 from orchestrator.spawn.spawner import Spawner, terminate_gracefully, worker_orders
 from orchestrator.warehouse import WarehousePoller, target_warehouse
 from orchestrator.worker_health import WorkerHealth

@@ -20,7 +20,7 @@ from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.log import event, printable
 from loadgen.model.credits import credits_per_hour
-from loadgen.prepare.target import target_profile
+from loadgen.prepare.session import target_profile
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import close, connect
@@ -31,7 +31,29 @@ from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.settings import control_settings
 from loadgen.units import NS_PER_S
-from orchestrator.credits import CreditMeter
+
+HOUR_S = 3600.0
+
+
+class CreditMeter:
+    """look() with every look. One thread; `credits` may be read by others."""
+
+    def __init__(self) -> None:
+        self._since_ns: int | None = None
+        self._rate = 0.0  # credits per hour, by the look before
+        self.credits = 0.0
+
+    def until(self, now_ns: int) -> float:
+        """The same until now: since the last look it has been as that showed."""
+        since_ns = now_ns if self._since_ns is None else self._since_ns
+        return self.credits + self._rate * max(0, now_ns - since_ns) / NS_PER_S / HOUR_S
+
+    def look(self, size: str | None, clusters: int, now_ns: int) -> None:
+        """Between two looks it was as the first of them showed."""
+        self.credits = self.until(now_ns)
+        self._since_ns = now_ns
+        self._rate = (credits_per_hour(size or "") or 0.0) * clusters
+
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from loadgen.cli.baseline_options import TREND
 from loadgen.cli.control_session import with_control_session
+from loadgen.cli.options import TREND
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.errors import LoadgenError, UsageError
 
@@ -68,7 +68,7 @@ def _beside_run(
 ) -> dict[str, Any]:
     from loadgen.cli.compare_runs import ComparisonRefusal, read_pair
     from loadgen.report.comparison import compare
-    from loadgen.report.limits import ChangeLimits
+    from loadgen.report.likeness import ChangeLimits
 
     pair = read_pair(session, patience, (baseline, summary["run_id"]), ())
     if isinstance(pair, ComparisonRefusal):

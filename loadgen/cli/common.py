@@ -6,20 +6,35 @@ reading direction, and is visible.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import getpass
+import math
 import os
+import re
+import select
 import shutil
+import signal
+import socket
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
+from loadgen.errors import OutputFailed, UsageError
 from loadgen.log import printable
+from loadgen.units import parse_duration_s
 
 if TYPE_CHECKING:
     from loadgen.control.rows import ParsedRows
     from loadgen.report.text import TextLine
+
 
 # Beside twelve busy programs on two cores, threads woke up 4 ms late with it, 10 without. Beside six in other sessions,
 # 1 ms where the session has it too, 6 without.
@@ -102,3 +117,155 @@ def warn_unreadable(rows: ParsedRows[Any]) -> None:
 
 def unreadable_as_json(rows: ParsedRows[Any]) -> list[dict[str, str]]:
     return [{"id": str(error.key), "reason": error.why} for error in rows.unreadable]
+
+
+Result = TypeVar("Result")
+
+
+def run_in_thread(action: Callable[[], Result], *, name: str) -> Result:
+    """Run it in a thread and wait, so that Ctrl-C works: inside the driver's calls it would be lost."""
+    done = threading.Event()
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(action())
+        except BaseException as error:  # handed to the main thread, which raises it
+            errors.append(error)
+        finally:
+            done.set()
+
+    # A daemon: after Ctrl-C the program must not wait for the driver's time limits.
+    threading.Thread(target=run, name=name, daemon=True).start()
+    done.wait()
+    try:
+        if errors:
+            raise errors[0]
+        return results[0]
+    finally:
+        errors.clear()  # else error, traceback, frame and list would keep one another and the driver's objects alive
+
+
+DURATION_MAX_S = 36_500 * 86_400.0  # a hundred years: calendars end somewhere
+
+
+def duration_s(text: str, option: str) -> float:
+    """'90d' → seconds; UsageError names the option."""
+    try:
+        seconds = parse_duration_s(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds <= DURATION_MAX_S:
+        raise UsageError(f"{option} is {printable(text, 40)!r}", remedy=f"Write {option} 90d, 12h, 30m or 45s.")
+    return seconds
+
+
+def user_and_host() -> str:
+    """`alice on build-7`."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):  # no such variable, and no account of that number
+        name = f"user {os.getuid()}"
+    return f"{printable(name, 60)} on {printable(socket.gethostname(), 60)}"
+
+
+_WORD = re.compile(r"[^\s=,]{1,100}=[^\s,]{1,200}")
+
+
+def parse_labels(given: Sequence[str], option: str) -> tuple[str, ...]:
+    """Of `--labels zone=eu,disk=ssd --labels team=db` all three, sorted, each once."""
+    words = {word for text in given for word in text.split(",") if word}
+    for word in words:
+        if not _WORD.fullmatch(word):
+            raise UsageError(f"{option} is {printable(word, 80)!r}", remedy=f"Write {option} zone=eu,disk=ssd.")
+    return tuple(sorted(words))
+
+
+# Ctrl-C, `kill`, a terminal that was closed, Ctrl-\. Whoever ignores one of the last two, as `nohup` does, means it.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_UNLESS_IGNORED = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGQUIT") if hasattr(signal, name))
+
+
+@contextmanager
+def noted_signals() -> Iterator[list[int]]:
+    """The signals that have come, in order; handlers only take note, and are put back at the end."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    wanted = [number for number in _UNLESS_IGNORED if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in (*_SIGNALS, *wanted)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class OutputClosed(Exception):
+    """Whoever read our output went away, as `| head` does. Not an OSError: click would make that exit code 1, a bug."""
+
+
+@contextlib.contextmanager
+def output_failures() -> Iterator[None]:
+    """Failures of the output become ReaderLeft or OutputFailed."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        if _has_no_reader(sys.stdout) or _has_no_reader(sys.stderr):
+            raise OutputClosed from error
+        raise ConnectionError(f"a connection broke: {error}") from error  # some other pipe or socket: never silent
+    except OSError as error:
+        if not _is_of_output(error):
+            raise
+        remedy = "Free space there, or send the output elsewhere." if error.errno in _DISK_FULL else None
+        raise OutputFailed(f"cannot write the output: {error.strerror or error}", remedy=remedy) from error
+
+
+def print_verdict(exit_code: int, tell: Callable[[], None], *, stored: bool = False) -> int:
+    """Print a result whose verdict is this exit code. Only a verdict of 0 that is `stored` nowhere gives way to the
+    exit code for output that could not be written."""
+    try:
+        tell()
+    except OSError as error:
+        if (exit_code == 0 and not stored) or not (_is_of_output(error) or isinstance(error, BrokenPipeError)):
+            raise
+        left = isinstance(error, BrokenPipeError)
+        discard_output(sys.stdout)
+        with contextlib.suppress(OSError):  # stderr may be on the disk that is full
+            if not left:
+                echo(f"warning: the result could not be printed: {error.strerror or error}", err=True)
+    return exit_code
+
+
+def flush_output() -> None:
+    """Now, while a failure can still be told."""
+    with output_failures():
+        if sys.stdout is not None:
+            echo("", nl=False)
+
+
+def discard_output(stream: TextIO | None) -> None:
+    """Send what is still buffered nowhere, so that Python does not fail on it a second time at exit."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())  # type: ignore[union-attr]
+        os.close(nowhere)
+
+
+def _is_of_output(error: OSError) -> bool:
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and frames[-1][0].f_code is click.echo.__code__
+
+
+def _has_no_reader(stream: TextIO | None) -> bool:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or no real file
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)  # type: ignore[union-attr]
+        return any(events & select.POLLERR for _, events in poll.poll(0))
+    return False

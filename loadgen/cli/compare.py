@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import echo, print_lines, terminal_width
+from loadgen.cli.common import echo, print_lines, print_verdict, terminal_width
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.options import format_option
-from loadgen.cli.output import print_verdict
 from loadgen.errors import LoadgenError
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def compare(
     from loadgen.report.compare_json import comparison_data
     from loadgen.report.compare_text import comparison_text
     from loadgen.report.comparison import compare as compare_runs
-    from loadgen.report.limits import parse_limits
+    from loadgen.report.likeness import parse_limits
     from loadgen.report.text import verdict_lines
 
     wanted = parse_limits(limits)
@@ -99,7 +98,7 @@ def compare(
         return _refuse(pair, output)
     comparison = compare_runs(pair.a, pair.b, wanted, pair.configuration)
     if html_file is not None:
-        from loadgen.cli.report_files import write_file
+        from loadgen.cli.report import write_file
         from loadgen.report.compare_html import comparison_html
 
         write_file(html_file, comparison_html(comparison))

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from loadgen.cli.away import run_in_thread
-from loadgen.cli.common import echo
+from loadgen.cli.common import echo, run_in_thread
 from loadgen.cli.options import embedded_server_if_needed
 from loadgen.errors import LoadgenError
 from loadgen.log import printable

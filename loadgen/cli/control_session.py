@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from loadgen.cli.away import run_in_thread
-from loadgen.cli.common import echo
+from loadgen.cli.common import echo, run_in_thread
 from loadgen.cli.options import Command, embedded_server_if_needed, location_options, resolve_target
 from loadgen.log import printable
 
 if TYPE_CHECKING:
+    from loadgen.control.location import ControlPlaneLocation
     from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlFailed, ControlSession
+
 
 Result = TypeVar("Result")
 
@@ -49,7 +50,6 @@ def with_control_session(
     stop = threading.Event()
 
     def look() -> Result:
-        from loadgen.cli.tables import ensure_tables
         from loadgen.control.retry import RetryPolicy
         from loadgen.control.session import ControlFailed, ControlSession
         from loadgen.snowflake.profile import EMBEDDED
@@ -77,3 +77,22 @@ def with_control_session(
             return run_in_thread(look, name=name)
     finally:
         stop.set()  # after Ctrl-C the thread is left behind, and has nothing to say any more
+
+
+def ensure_tables(place: ControlPlaneLocation, patience: RetryPolicy) -> None:
+    """On the embedded server they are made when missing; elsewhere that is somebody's decision."""
+    from loadgen.control.session import ControlSession
+    from loadgen.control.setup.installer import apply_setup, inspect_setup
+    from loadgen.control.setup.migrations import require_current
+    from loadgen.control.tables.run_status import server_time
+    from loadgen.snowflake.profile import EMBEDDED
+
+    if place.connection == EMBEDDED:
+        apply_setup(inspect_setup(place, patience), patience, lambda _: None)
+        return
+    session = ControlSession(place, role="tables")
+    try:
+        server_time(session)  # the first contact is not repeated: a wrong address is told at once
+        require_current(session, patience)
+    finally:
+        session.close()

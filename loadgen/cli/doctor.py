@@ -82,8 +82,7 @@ def doctor(file: Path | None, connection: str | None, output: str) -> int:
 
 
 def _examined(aim: CommandTarget, server: str | None, trouble: LoadgenError | None) -> Iterator[CheckedFinding]:
-    from loadgen.doctor.bounded_executor import BoundedExecutor
-    from loadgen.doctor.check_runner import run_checks
+    from loadgen.doctor.check_runner import BoundedExecutor, run_checks
     from loadgen.doctor.checks import checks
     from loadgen.doctor.subject import DoctorSessions, DoctorTarget, KnownFacts
 

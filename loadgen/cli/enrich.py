@@ -71,7 +71,7 @@ def enrich(
     if result.error is not None:
         raise result.error
     if record is not None:
-        from loadgen.cli.amended_files import rewrite_reports
+        from loadgen.cli.report import rewrite_reports
         from loadgen.report.enrichment import with_enrichment
         from loadgen.worker.arguments import is_id
 
@@ -84,7 +84,7 @@ def enrich(
 def _enrich(
     session: ControlSession, patience: RetryPolicy, name: str, *, wait: bool, hybrid: bool
 ) -> tuple[EnrichmentResult, RunRecord | None]:
-    from loadgen.cli.amended_files import update_stored_summary
+    from loadgen.cli.report import update_stored_summary
     from loadgen.control import run_lookup
     from loadgen.control.tables import run_status
     from loadgen.report.enrichment import with_enrichment

@@ -31,8 +31,7 @@ import click
 
 import loadgen
 from loadgen.cli.commands import COMMAND_HINTS, COMMANDS, FIRST_STEPS, SECTIONS, CommandEntry
-from loadgen.cli.common import echo
-from loadgen.cli.output import OutputClosed, discard_output, flush_output, output_failures
+from loadgen.cli.common import OutputClosed, discard_output, echo, flush_output, output_failures
 from loadgen.errors import LoadgenError, OutputFailed
 from loadgen.log import LINE_LIMIT, configure, printable, redact
 

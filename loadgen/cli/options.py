@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from loadgen.cli.common import echo
-from loadgen.errors import ConfigurationError
+from loadgen.errors import ConfigurationError, UsageError
 from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation
+    from loadgen.model.nightly import BaselineCheck
     from loadgen.scenario.read import LoadedScenario
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -122,3 +124,32 @@ def _leads_to_embedded(connection: str | None) -> bool:
         return read_config_files(os.environ).default_name == EMBEDDED
     except ConfigurationError:  # told by whoever looks for the connection itself, with what it was for
         return False
+
+
+TREND = "trend"
+
+
+def baseline_options(command: Command) -> Command:
+    baseline = click.option(
+        "--baseline",
+        metavar="RUN|trend",
+        help="Compare with this run, or with the trend of the same scenario; exit code 11 when it is worse.",
+    )
+    confirm = click.option(
+        "--confirm", is_flag=True, help="With --baseline trend: run once more when a regression is suspected."
+    )
+    return baseline(confirm(command))
+
+
+def check_confirm(baseline: str | None, confirm: bool) -> None:
+    if confirm and baseline != TREND:
+        raise UsageError("--confirm needs --baseline trend", remedy="Add --baseline trend.")
+
+
+def baseline_check_of(baseline: str | None, confirm: bool, place: ControlPlaneLocation) -> BaselineCheck:
+    """For a run that is done later: what it will be compared with, which must be fit for that now."""
+    from loadgen.cli.baseline import check_baseline
+    from loadgen.model.nightly import BaselineCheck
+
+    check_confirm(baseline, confirm)
+    return BaselineCheck(baseline=None if baseline is None else check_baseline(baseline, place), confirm=confirm)

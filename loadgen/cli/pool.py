@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from loadgen.cli.allowed import HostPermissions, allow_options, default_connection
-from loadgen.cli.common import echo, unreadable_as_json
-from loadgen.cli.control_session import control_options, with_control_session
-from loadgen.cli.duration import duration_s
+from loadgen.cli.common import duration_s, echo, noted_signals, parse_labels, run_in_thread, unreadable_as_json
+from loadgen.cli.control_session import control_options, ensure_tables, with_control_session
+from loadgen.cli.main import GlobalOptions
 from loadgen.cli.options import Command, format_option
-from loadgen.cli.words import parse_labels
-from loadgen.log import printable
+from loadgen.cli.unclaimed_runs import notify_unclaimed_runs
+from loadgen.clock import SystemClock
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.session import ControlSession
+from loadgen.errors import UsageError
+from loadgen.log import LINE_LIMIT, printable
 from loadgen.units import counted
+from orchestrator.nightly.attempt import LOADGEN_COMMAND
+from orchestrator.nightly.pool import AT_ONCE, PoolManager
+from orchestrator.nightly.pool_size import PoolRules
+from orchestrator.nightly.queue_maintenance import QueueMaintenance
+from orchestrator.nightly.runner import Runner, RunnerSettings, capabilities, runner_identity
+from orchestrator.nightly.runner_process import RunnerProcess, serve_manager
+from orchestrator.nightly.scheduler import run_scheduler
 
 if TYPE_CHECKING:
     from loadgen.control.retry import RetryPolicy
@@ -107,7 +122,6 @@ def run(
     on stderr.
     """
     from loadgen.cli.options import embedded_server_if_needed, resolve_target
-    from loadgen.cli.pool_job import run_pool, runner_command
     from orchestrator.nightly.pool_size import PoolRules
     from orchestrator.run_folder import make_runs_folder
 
@@ -149,7 +163,6 @@ def runner(
 ) -> None:
     """Be one runner of a pool; its manager talks to it by stdin and stdout."""
     from loadgen.cli.options import resolve_target
-    from loadgen.cli.pool_job import run_runner
     from orchestrator.nightly.attempt import LOADGEN_COMMAND
     from orchestrator.nightly.runner import RunnerSettings
 
@@ -187,7 +200,7 @@ def stats(output: str, **place: str | None) -> None:
 
 def _stats(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
     from loadgen.control.tables import pool_workers
-    from loadgen.model.pool_worker import PoolWorkerStatus
+    from loadgen.model.nightly import PoolWorkerStatus
 
     living: list[PoolWorker] = []
     unreadable: list[dict[str, str]] = []
@@ -219,3 +232,96 @@ def _stats(session: ControlSession, patience: RetryPolicy) -> dict[str, Any]:
         },
         "unreadable": unreadable,
     }
+
+
+LEASE_MIN_S = 1.0
+_JOIN_S = 15.0
+_FIRST_CONTACT = 3  # attempts
+
+
+def run_pool(
+    place: ControlPlaneLocation,
+    rules: PoolRules,
+    labels: tuple[str, ...],
+    words: Sequence[str],
+    allowed: HostPermissions,
+    *,
+    share: bool,
+    poll_s: float,
+    grace_s: float,
+) -> int:
+    """Until a signal comes, and every runner has left. `words` is the command line of a runner. The exit code."""
+    clock, stop = SystemClock(), threading.Event()
+    patience = RetryPolicy(stop=stop, attempts=_FIRST_CONTACT, clock=clock)
+    run_in_thread(lambda: ensure_tables(place, patience), name="pool")
+    offers = capabilities(labels)
+    upkeep = QueueMaintenance(ControlSession(place, role="queue"), offers, share=share, poll_s=poll_s, clock=clock)
+    environment = _environment(place)
+
+    def start(name: str) -> RunnerProcess:
+        return RunnerProcess(name, words, environment, clock)
+
+    def tell(line: str) -> None:
+        with suppress(OSError):  # stderr may be gone; the pool goes on
+            echo(f"{clock.utc_now():%Y-%m-%d %H:%M:%S} {printable(line, LINE_LIMIT)}", err=True)
+
+    scheduler = threading.Thread(target=_tick, args=(place, stop, allowed, tell), name="schedules", daemon=True)
+    manager = PoolManager(rules, start, upkeep.take_depth, clock=clock, tell=tell)
+    with noted_signals() as received:
+        upkeep.start()
+        scheduler.start()
+        echo(f"pool of {rules.min_runners} to {counted(rules.max_runners, 'runner')}: {' '.join(offers)}", err=True)
+        try:
+            manager.run(received, grace_s=grace_s)
+        finally:
+            stop.set()
+            upkeep.stop()
+            if len(received) < AT_ONCE:
+                upkeep.join()
+                scheduler.join(_JOIN_S)
+    return 0 if len(received) < AT_ONCE else 128 + received[0]
+
+
+def run_runner(
+    place: ControlPlaneLocation, labels: tuple[str, ...], settings: RunnerSettings, *, grace_s: float
+) -> None:
+    """Until the manager, a signal or the registry says that it is enough."""
+    runner = Runner(lambda role: ControlSession(place, role=role), runner_identity(place, labels), settings)
+    with noted_signals() as received:
+        runner.start()
+        serve_manager(runner, received, grace_s=grace_s)
+    if runner.error is not None:
+        raise runner.error
+
+
+def runner_command(given: Mapping[str, Any], allowed: HostPermissions) -> list[str]:
+    """The command line of a runner, from the options of its pool."""
+    if duration_s(given["lease"], "--lease") < LEASE_MIN_S or duration_s(given["poll"], "--poll") <= 0:
+        raise UsageError("--lease and --poll are too short", remedy="Leave them out, or write --lease 60s --poll 5s.")
+    words = [*LOADGEN_COMMAND, "pool", "runner", *(f"--labels={text}" for text in given["labels"])]
+    words += [f"--{name}={given[name]}" for name in ("lease", "poll", "grace")]
+    words += [f"--output-dir={given['output_dir']}", *allowed.words]
+    words += ["--share-warehouse"] if given["share_warehouse"] else []
+    return words if given["program"] is None else [*words, f"--program={given['program']}"]
+
+
+def _environment(place: ControlPlaneLocation) -> dict[str, str]:
+    """Of runners: where the tables are, and how much to log."""
+    options = click.get_current_context().find_object(GlobalOptions) or GlobalOptions()
+    level = "debug" if options.debug else options.log_level
+    return {**os.environ, **place.to_environment(), "LOADGEN_LOG_LEVEL": level}
+
+
+def _tick(
+    place: ControlPlaneLocation, stop: threading.Event, allowed: HostPermissions, tell: Callable[[str], None]
+) -> None:
+    session, patience = ControlSession(place, role="schedules"), RetryPolicy(stop=stop, attempts=1)
+
+    def look_at_queue() -> None:
+        for one in notify_unclaimed_runs(session, patience, allowed, tell):
+            tell(f"{one.queue_id} waits: {one.reason}")
+
+    try:
+        run_scheduler(session, stop, then=look_at_queue)
+    finally:
+        session.close()

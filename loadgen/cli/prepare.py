@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import echo
-from loadgen.cli.signals import noted_signals
+from loadgen.cli.common import echo, noted_signals
 from loadgen.clock import Clock, SystemClock
 from loadgen.errors import UsageError
 from loadgen.log import printable
@@ -109,7 +108,7 @@ def _prepare(
 ) -> PreparationResult:
     from loadgen.cli.prepare_progress import preparation_display
     from loadgen.prepare.prepare import PreparationStopped
-    from loadgen.prepare.target import opener, target_profile
+    from loadgen.prepare.session import opener, target_profile
 
     profile = target_profile(scenario, connection)
     for warning in profile.warnings:

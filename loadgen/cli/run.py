@@ -22,10 +22,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.allowed import HostPermissions, allow_options, apply_permissions
-from loadgen.cli.baseline_options import baseline_options, check_confirm
-from loadgen.cli.common import echo, print_lines, raise_priority, terminal_width
-from loadgen.cli.output import print_verdict
-from loadgen.cli.signals import noted_signals
+from loadgen.cli.common import echo, noted_signals, print_lines, print_verdict, raise_priority, terminal_width
+from loadgen.cli.options import baseline_options, check_confirm
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import printable
 from loadgen.units import NS_PER_S
@@ -280,7 +278,7 @@ def _server_for(scenario: Scenario, *, quiet: bool) -> Iterator[None]:
         return
     if scenario.embedded.engine is EmbeddedEngine.NULL:
         raise UsageError("embedded.engine null keeps no tables, and so no run", remedy="Leave embedded.engine out.")
-    from loadgen.cli.run_lines import RunLines
+    from loadgen.cli.run_screen import RunLines
     from loadgen.clock import SystemClock
     from loadgen.embedded.client import embedded_server, server_line
 
@@ -290,7 +288,7 @@ def _server_for(scenario: Scenario, *, quiet: bool) -> Iterator[None]:
 
 
 def _write_summary(job: RunJob, summary: Mapping[str, Any]) -> None:
-    from loadgen.cli.report_files import write_file
+    from loadgen.cli.report import write_file
 
     assert job.output is not None
     write_file(job.output / SUMMARY, json.dumps(summary, indent=2) + "\n")
@@ -299,7 +297,7 @@ def _write_summary(job: RunJob, summary: Mapping[str, Any]) -> None:
 def _write_files(job: RunJob, summary: dict[str, Any]) -> list[str]:
     """What a run leaves in its folder. The verdict is known: a file that cannot be written is a warning,
     and its name is returned."""
-    from loadgen.cli.report_files import report_writers
+    from loadgen.cli.report import report_writers
 
     assert job.output is not None
     writers: dict[str, Callable[[], None]] = {SUMMARY: partial(_write_summary, job, summary)}

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from loadgen.cli.common import echo
+from loadgen.cli.common import echo, user_and_host
 from loadgen.cli.run_record import read_record
 from loadgen.cli.warehouse_model import warehouse_model
-from loadgen.cli.who import user_and_host
-from loadgen.cli.worker_entry import run_child
+from loadgen.cli.worker import run_child
 from loadgen.clock import Clock
 from loadgen.control.lease import LeaseTimes
 from loadgen.control.location import ControlPlaneLocation
@@ -26,10 +25,8 @@ from loadgen.control.setup.migrations import require_current
 from loadgen.control.tables import run_status
 from loadgen.errors import LoadgenError, cannot_write
 from loadgen.log import LINE_LIMIT, logged_to, printable
-from loadgen.prepare.prepare import PreparationProgress, PreparationStopped, prepare_scenario
-from loadgen.prepare.session import PrepareSession
-from loadgen.prepare.target import opener, server_version, target_profile
-from loadgen.prepare.value_pools import read_pools
+from loadgen.prepare.prepare import PreparationProgress, PreparationStopped, prepare_scenario, read_pools
+from loadgen.prepare.session import PrepareSession, opener, server_version, target_profile
 from loadgen.report.summary import with_unstored
 from loadgen.results.records import RunRecord
 from loadgen.scenario.frozen import secrets_in
@@ -37,10 +34,17 @@ from loadgen.scenario.model import EMBEDDED, CorePinning, Scenario, SpawnerKind
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from loadgen.worker.spool import SPOOL_VARIABLE, UnsentRows, keep, spooled
+from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import recover_orphans, unled_run_on
-from orchestrator.run_folder import LOGS, SPOOL, make_run_folder, make_runs_folder, remove_if_empty, remove_run_folder
-from orchestrator.run_id import new_run_id
-from orchestrator.run_snapshot import RunSnapshot
+from orchestrator.run_folder import (
+    LOGS,
+    SPOOL,
+    make_run_folder,
+    make_runs_folder,
+    new_run_id,
+    remove_if_empty,
+    remove_run_folder,
+)
 from orchestrator.service import Disturbances, FinishedRun, OrchestratorService, TargetInfo
 from orchestrator.spawn.external import ExternalSpawner
 from orchestrator.spawn.local import LocalSpawner

@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.allowed import HostPermissions, allow_options, default_connection
-from loadgen.cli.baseline_options import baseline_check_of, baseline_options
-from loadgen.cli.common import echo, unreadable_as_json, warn_unreadable
+from loadgen.cli.common import echo, parse_labels, unreadable_as_json, warn_unreadable
 from loadgen.cli.control_session import control_options, location_arguments, with_control_session
-from loadgen.cli.options import format_option, location_options, print_scenario_warnings, resolve_target
-from loadgen.cli.schedule_units import print_units
-from loadgen.cli.words import parse_labels
+from loadgen.cli.options import (
+    baseline_check_of,
+    baseline_options,
+    format_option,
+    location_options,
+    print_scenario_warnings,
+    resolve_target,
+)
+from loadgen.cli.schedule_view import print_units
 from loadgen.errors import UsageError
 from loadgen.log import printable
 
@@ -32,7 +37,7 @@ if TYPE_CHECKING:
     from loadgen.control.tables.run_queue import QueueRequest
     from loadgen.control.tables.schedule_fires import FireRow
     from loadgen.control.tables.schedules import NewSchedule, ScheduleRow
-    from loadgen.model.schedule import Overlap
+    from loadgen.model.nightly import Overlap
     from orchestrator.nightly.scheduler import SchedulerPass
 
 SHOWN_FIRES = 10
@@ -117,8 +122,7 @@ def add(
     """
     from loadgen.cli.schedule_view import schedule_as_json, upcoming_text
     from loadgen.control.tables.schedules import NewSchedule
-    from loadgen.model.cron import parse_cron
-    from loadgen.model.schedule import Overlap
+    from loadgen.model.nightly import Overlap, parse_cron
 
     _check_name(name)
     _check_catchup(max_catchup, Overlap(overlap))
@@ -170,7 +174,7 @@ def show(name: str, output: str, **place: str | None) -> None:
     """Show a schedule, and the outcome of its last fires."""
     from loadgen.cli.schedule_view import as_json, as_text
     from loadgen.control.tables import schedule_fires, schedules
-    from loadgen.model.queue import BaselineCheck
+    from loadgen.model.nightly import BaselineCheck
 
     def look(
         session: ControlSession, patience: RetryPolicy
@@ -330,7 +334,7 @@ def _wanted(file: Path, connection: str | None, aim: CommandTarget) -> QueueRequ
 
 
 def _added(place: ControlPlaneLocation, new: NewSchedule) -> ScheduleRow:
-    from loadgen.cli.tables import ensure_tables
+    from loadgen.cli.control_session import ensure_tables
     from loadgen.control.tables import schedules
 
     def put(session: ControlSession, patience: RetryPolicy) -> ScheduleRow:

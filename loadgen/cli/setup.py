@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.away import run_in_thread
-from loadgen.cli.common import echo
+from loadgen.cli.common import echo, run_in_thread
 from loadgen.cli.options import (
     embedded_server_if_needed,
     format_option,

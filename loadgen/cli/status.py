@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 import click
 
 from loadgen.cli.common import echo
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.options import format_option
+from loadgen.control import run_lookup
+from loadgen.control.retry import RetryPolicy
+from loadgen.control.session import ControlSession
+from loadgen.control.tables import run_leases, run_status, test_results, worker_heartbeats
+from loadgen.control.tables.run_leases import LeaseHolder
+from loadgen.control.tables.run_status import Run, RunFigures
+from loadgen.control.tables.worker_heartbeats import HeartbeatRow
+from loadgen.errors import LoadgenError
+from loadgen.log import printable
+from loadgen.model.run import RunStatus
+from loadgen.model.worker import WorkerStatus
+from loadgen.report.text import VERDICT_COLOURS, TextLine, summary_lines, wrapped
+from loadgen.units import counted
 
 
 @click.command(epilog="\b\nExample:\n  loadgen status -c prod\n  loadgen status 20261115-0200-orders --format json")
@@ -24,7 +41,6 @@ def status(
     whatever the state is, 2 when there is no such run, 3 when the control plane cannot be reached.
     """
     from loadgen.cli.common import print_lines, terminal_width
-    from loadgen.cli.run_view import as_json, as_lines, look
 
     seen = with_control_session(
         lambda session, patience: look(session, patience, run),
@@ -38,3 +54,244 @@ def status(
         echo(json.dumps(as_json(seen), indent=2))
     else:
         print_lines(as_lines(seen, terminal_width(), result=False))
+
+
+REASON_SHOWN = 500  # characters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDetails:
+    """Everything at one moment, by the server's clock."""
+
+    run: Run
+    holder: LeaseHolder | None
+    workers: tuple[HeartbeatRow, ...]
+    now: datetime  # naive UTC
+    summary: Mapping[str, Any] | None = None  # of a run that has ended, when there is one
+
+    @property
+    def figures(self) -> RunFigures | None:
+        return None if self.summary is None else run_figures(self.summary)
+
+
+def look(session: ControlSession, patience: RetryPolicy, name: str) -> RunDetails:
+    """The run of that name."""
+    run = run_lookup.find_run(session, patience, name)
+    return RunDetails(
+        run=run,
+        holder=patience.call(lambda: run_leases.read(session, run.run_id)),
+        workers=patience.call(lambda: worker_heartbeats.read(session, run.run_id)),
+        now=patience.call(lambda: run_status.server_time(session)),
+        summary=_summary(session, patience, run.run_id) if run.status.is_terminal else None,
+    )
+
+
+def _summary(session: ControlSession, patience: RetryPolicy, run_id: str) -> Mapping[str, Any] | None:
+    """As it was written at the end of the run: out of the table it comes in another order."""
+    from loadgen.report.summary import in_order
+
+    rows = patience.call(lambda: test_results.read(session, run_id))
+    stored = next((row.summary for row, _ in rows if row.worker_id is None), None)
+    found = None if stored is None else json.loads(stored)
+    if not isinstance(found, dict):
+        return None
+    config = patience.call(lambda: run_status.read_config(session, run_id))
+    return in_order(found, _statements(config))
+
+
+def run_figures(summary: Mapping[str, Any]) -> RunFigures | None:
+    totals = summary.get("totals")
+    if totals is None:
+        return None
+    return RunFigures(
+        operations=totals["succeeded"] + totals["failed"],
+        errors=totals["failed"],
+        qps=totals["qps"],
+        p95_ms=summary["latency_ms"]["p95"],
+        p95_at_least="p95" in summary["latency_ms"].get("at_least", ()),
+    )
+
+
+def _statements(config: str | None) -> tuple[str, ...]:
+    from loadgen.scenario.frozen import thaw
+
+    try:
+        return tuple(statement.name for statement in thaw(config or "", None).workload.statements)
+    except LoadgenError:  # of another version
+        return ()
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def as_json(seen: RunDetails) -> dict[str, Any]:
+    """The run, who leads it, its workers."""
+    return {
+        "run": run_as_json(seen.run, seen.figures, seen.now),
+        "leader": None if seen.holder is None else _leader(seen.holder),
+        "workers": [_worker(row) for row in seen.workers],
+    }
+
+
+def run_as_json(run: Run, figures: RunFigures | None, now: datetime) -> dict[str, Any]:
+    """Counts are those of the result, once there is one; before, what the leader has made known last."""
+    seconds = lasted_s(run, now)
+    return {
+        "run_id": run.run_id,
+        "scenario": run.test_name,
+        "template_id": run.template_id,
+        "status": run.status.value,
+        "phase": run.phase.value,
+        "verdict": run.verdict,
+        "reason": run.reason,
+        "created_at": _moment(run.created_at),
+        "started_at": _moment(run.start_time),
+        "warmup_ended_at": _moment(run.warmup_end_time),
+        "ended_at": _moment(run.end_time),
+        "updated_at": _moment(run.updated_at),
+        "workers": {
+            "expected": run.workers_expected,
+            "registered": run.workers_registered,
+            "active": run.workers_active,
+            "completed": run.workers_completed,
+        },
+        "duration_s": None if seconds is None else round(seconds, 3),
+        "operations": run.total_ops if figures is None else figures.operations,
+        "errors": run.error_count if figures is None else figures.errors,
+        "qps": run.current_qps if figures is None else figures.qps,
+        "p95_ms": None if figures is None else figures.p95_ms,
+        "find_max": _find_max(run.find_max_state),
+    }
+
+
+def _find_max(written: str | None) -> Any:
+    """Of a row that another program may have written."""
+    try:
+        return None if written is None else json.loads(written)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _leader(holder: LeaseHolder) -> dict[str, Any]:
+    return {"owner": holder.owner, "term": holder.epoch, "lease_left_ms": holder.remaining_ms}
+
+
+def _worker(row: HeartbeatRow) -> dict[str, Any]:
+    beat = row.beat
+    return {
+        "worker_id": row.identity.worker_id,
+        "status": beat.status.value,
+        "phase": None if beat.phase is None else beat.phase.value,
+        "beat_age_ms": row.age_ms,
+        "target_connections": beat.target_connections,
+        "open_connections": beat.open_connections,
+        "active_connections": beat.active_connections,
+        "errors": beat.error_count,
+        "last_error": beat.last_error,
+        "cpu_percent": beat.cpu_percent,
+        "memory_percent": beat.memory_percent,
+        "hostname": row.identity.hostname,
+        "pid": row.identity.pid,
+        "version": row.identity.version,
+    }
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return None if moment is None else f"{moment.isoformat(timespec='milliseconds')}Z"
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def as_lines(seen: RunDetails, width: int | None, *, result: bool) -> list[TextLine]:
+    """The state of a run and, if wanted, its result; at most `width` columns wide, when it is given."""
+    run, figures = seen.run, seen.figures
+    operations, errors = (run.total_ops, run.error_count) if figures is None else (figures.operations, figures.errors)
+    lines = [
+        _head(run),
+        TextLine(f"  scenario {printable(run.test_name, 80)}, {_times(run, seen.now)}", indent=4),
+        *([TextLine(f"  reason: {printable(run.reason, REASON_SHOWN)}", indent=4)] if run.reason else []),
+        *(TextLine(text, indent=4) for text in _leadership(seen)),
+        TextLine(f"  {counted(operations, 'statement')}, {counted(errors, 'error')}{_pace(run, figures)}", indent=4),
+        *(TextLine(text, indent=4) for text in _worker_lines(seen.workers)),
+    ]
+    lines = [piece for line in lines for piece in wrapped(line, width)]
+    if result and seen.summary is not None:
+        lines += [TextLine(""), *summary_lines(seen.summary, width=width)]
+    return lines
+
+
+def _head(run: Run) -> TextLine:
+    if not run.status.is_terminal:
+        return TextLine(f"{run.run_id}  {run.status} {run.phase}")
+    verdict = run.verdict or ""
+    return TextLine(
+        f"{run.run_id}  {run.status}{f', {verdict}' if verdict else ''}", verdict, VERDICT_COLOURS.get(verdict)
+    )
+
+
+def lasted_s(run: Run, now: datetime) -> float | None:
+    """From start to end, or until now; None: it has not begun."""
+    return None if run.start_time is None else max(0.0, ((run.end_time or now) - run.start_time).total_seconds())
+
+
+def lasted(run: Run, now: datetime) -> str:
+    """1:05, or 2:01:05."""
+    seconds = lasted_s(run, now)
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+
+
+def outcome(run: Run) -> str:
+    """The verdict of a run; of one that goes on, what it does."""
+    if run.status.is_terminal:
+        return run.verdict or run.status.value.lower()
+    return "stopping" if run.status is RunStatus.CANCELLING else run.status.value.lower()
+
+
+def _pace(run: Run, figures: RunFigures | None) -> str:
+    if figures is None:
+        return "" if run.status.is_terminal else f", {run.current_qps:,.1f}/s now"
+    return "" if figures.qps is None else f", {figures.qps:,.1f}/s"
+
+
+def _times(run: Run, now: datetime) -> str:
+    if run.start_time is None:
+        return f"created {run.created_at:%Y-%m-%d %H:%M:%S} UTC"
+    took = "running for" if run.end_time is None else "took"
+    return f"started {run.start_time:%Y-%m-%d %H:%M:%S} UTC, {took} {lasted(run, now)}"
+
+
+def _leadership(seen: RunDetails) -> Iterator[str]:
+    """Only of interest while the run has not ended."""
+    if seen.run.status.is_terminal:
+        return
+    holder = seen.holder
+    if holder is None:
+        yield "  nobody leads it yet"
+    elif holder.remaining_ms > 0:
+        yield f"  led by {printable(holder.owner, 100)} in term {holder.epoch}"
+    else:
+        yield (
+            f"  nobody has led it for {-holder.remaining_ms / 1000:.0f} s: workers end by themselves,"
+            " then `loadgen runs recover` ends the run"
+        )
+
+
+def _worker_lines(workers: tuple[HeartbeatRow, ...]) -> Iterator[str]:
+    width = max((len(row.identity.worker_id) for row in workers), default=0)
+    for row in workers:
+        beat = row.beat
+        if beat.status in (WorkerStatus.COMPLETED, WorkerStatus.DEAD):
+            yield f"  {row.identity.worker_id:<{width}}  {beat.status}"
+        else:
+            cpu = "" if beat.cpu_percent is None else f", CPU {beat.cpu_percent:.0f} %"
+            yield (
+                f"  {row.identity.worker_id:<{width}}  {beat.status} {beat.phase or '-'},"
+                f" {beat.open_connections} of {counted(beat.target_connections, 'connection')},"
+                f" {beat.active_connections} busy, heard {row.age_ms / 1000:.1f} s ago{cpu}"
+            )
+        if beat.last_error:
+            yield f"  {'':<{width}}  {printable(beat.last_error, REASON_SHOWN)}"

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import echo
+from loadgen.cli.common import echo, user_and_host
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.options import format_option
-from loadgen.cli.who import user_and_host
 from loadgen.log import printable
 
 if TYPE_CHECKING:

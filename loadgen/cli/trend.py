@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
-from loadgen.cli.common import echo, print_lines, terminal_width
+from loadgen.cli.common import echo, print_lines, print_verdict, terminal_width
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.options import format_option
-from loadgen.cli.output import print_verdict
 
 LAST_MAX = 300
 
@@ -56,7 +55,7 @@ def trend(
 
     Exit code 11 when the newest run confirms a regression that was not known before, else 0.
     """
-    from loadgen.cli.report_files import write_file
+    from loadgen.cli.report import write_file
     from loadgen.cli.trend_runs import read_trend
     from loadgen.report.text import verdict_lines
     from loadgen.report.trend_html import trend_html

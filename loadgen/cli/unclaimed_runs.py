@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from loadgen.cli.allowed import HostPermissions, restrict_notifications
 from loadgen.control.tables import pool_workers, run_queue
 from loadgen.errors import LoadgenError
-from loadgen.model.queue import unmet_requirements
+from loadgen.model.nightly import unmet_requirements
 from loadgen.scenario.read import parse_scenario
 from orchestrator.nightly.notify import notify_not_started
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.away import run_in_thread
-from loadgen.cli.common import echo
+from loadgen.cli.common import echo, run_in_thread
 from loadgen.cli.options import embedded_server_if_needed, format_option, location_options, resolve_target
 from loadgen.errors import Busy, UsageError
 from loadgen.log import printable
@@ -145,7 +144,7 @@ def _upload(
     place: ControlPlaneLocation, run_id: str, folders: list[Path], uploaded: list[UploadedFolder], busy: list[str]
 ) -> RunRecord | None:
     """The run's record when its summary was amended: it says what was not stored, and all is now."""
-    from loadgen.cli.amended_files import update_stored_summary
+    from loadgen.cli.report import update_stored_summary
     from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
     from loadgen.report.summary import with_unstored
@@ -170,7 +169,7 @@ def _upload(
 
 
 def _rewrite(folder: Path, record: RunRecord) -> None:
-    from loadgen.cli.amended_files import rewrite_reports
+    from loadgen.cli.report import rewrite_reports
     from loadgen.report.summary import with_unstored
 
     if rewrite_reports(folder, record, lambda summary: with_unstored(summary, {})):

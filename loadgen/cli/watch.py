@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import echo, print_lines, terminal_width
+from loadgen.cli.common import echo, noted_signals, print_lines, terminal_width
 from loadgen.cli.control_session import control_options
 from loadgen.cli.options import embedded_server_if_needed, format_option, resolve_target
-from loadgen.cli.signals import noted_signals
 from loadgen.log import printable
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def _end(job: WatchJob, received: list[int], output: str) -> int:
     else:
         last = None if job.sight is None else job.sight.tick.run
     if output == "json":
-        from loadgen.cli.run_view import run_as_json, run_figures
+        from loadgen.cli.status import run_as_json, run_figures
 
         figures = None if job.summary is None else run_figures(job.summary)
         now = job.clock.utc_now().replace(tzinfo=None)

@@ -41,11 +41,10 @@ from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.tui.history import KEPT_S, coarsen_second
 from loadgen.units import NS_PER_S
-from orchestrator.aggregation import RunAggregator
+from orchestrator.aggregation import RunAggregator, RunSnapshot
 from orchestrator.guardrails import LimitMonitor
 from orchestrator.plan import plan_run
 from orchestrator.run_result import read_stored
-from orchestrator.run_snapshot import RunSnapshot
 from orchestrator.worker_health import WorkerView, assess_workers
 
 WATCH_PERIOD_S = 1.0

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import echo, text_table, unreadable_as_json, warn_unreadable
+from loadgen.cli.common import echo, parse_labels, text_table, unreadable_as_json, warn_unreadable
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.options import format_option
-from loadgen.cli.words import parse_labels
 from loadgen.errors import UsageError
 from loadgen.log import printable
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
     from loadgen.control.tables.pool_workers import PoolWorker, PoolWorkerPage
-    from loadgen.model.pool_worker import PoolWorkerStatus
+    from loadgen.model.nightly import PoolWorkerStatus
 
 
 @click.group(
@@ -119,7 +118,7 @@ def offline(worker_id: str, output: str, **place: str | None) -> None:
 
 
 def _status(text: str) -> PoolWorkerStatus:
-    from loadgen.model.pool_worker import PoolWorkerStatus
+    from loadgen.model.nightly import PoolWorkerStatus
 
     try:
         return PoolWorkerStatus(text.upper())

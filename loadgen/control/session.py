@@ -17,7 +17,7 @@ from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.sql import NamedQuery
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import close, connect
 from loadgen.snowflake.driver import Connection, Cursor

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from loadgen.clock import Clock
 from loadgen.control.retry import RetryPolicy
+from loadgen.control.setup.installer import Prerequisites, check_prerequisites
 from loadgen.control.setup.migrations import read_schema_state
-from loadgen.control.setup.prerequisites import Prerequisites, check_prerequisites
 from loadgen.control.sql import load_queries
 from loadgen.doctor import configuration, control_plane, machine, server, warehouse
 from loadgen.doctor.check_runner import DoctorCheck

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.setup.grants import control_needs, control_statements
+from loadgen.control.setup.installer import Prerequisites
 from loadgen.control.setup.migrations import SchemaState, migrations
-from loadgen.control.setup.prerequisites import Prerequisites
 from loadgen.control.setup.privileges import required_privileges
 from loadgen.control.sql import NamedQuery
 from loadgen.doctor.finding import Finding, failed, ok, warning

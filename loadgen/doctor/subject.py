@@ -9,7 +9,7 @@ from typing import Any
 
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
-from loadgen.control.setup.prerequisites import Prerequisites, partial_location
+from loadgen.control.setup.installer import Prerequisites, partial_location
 from loadgen.doctor.warehouse import WarehouseDescription
 from loadgen.errors import LoadgenError
 from loadgen.scenario.model import Scenario

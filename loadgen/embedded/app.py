@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadgen.embedded import login, wire
-from loadgen.embedded.admin import PREFIX, Admin
-from loadgen.embedded.authentication import Authenticator
-from loadgen.embedded.executor import Executor
+from loadgen.embedded.admin import PREFIX, Admin, RequestLog, RequestLogEntry
 from loadgen.embedded.fault_injection import FaultRules, InvalidFaultRule
 from loadgen.embedded.fault_replies import EXPIRED, deliver, struck
 from loadgen.embedded.http_exchange import (
@@ -27,10 +25,9 @@ from loadgen.embedded.http_exchange import (
     send_lines,
     within,
 )
-from loadgen.embedded.request_log import RequestLog, RequestLogEntry
-from loadgen.embedded.result import StatementResult
-from loadgen.embedded.result_memory import Charge
-from loadgen.embedded.running import QueryRequest, RequestKey
+from loadgen.embedded.login import Authenticator
+from loadgen.embedded.result import Charge, StatementResult
+from loadgen.embedded.running import Executor, QueryRequest, RequestKey
 from loadgen.embedded.server_lifetime import ServerUsage
 from loadgen.embedded.session import ServerSession
 from loadgen.embedded.sql_errors import SqlError, canceled

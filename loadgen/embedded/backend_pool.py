@@ -23,7 +23,7 @@ import asyncpg
 from asyncpg.prepared_stmt import PreparedStatement
 
 from loadgen.embedded import sql_errors
-from loadgen.embedded.result_memory import Charge, Refuse, ResultMemory, ResultMemoryMeter, result_too_large, rows_max
+from loadgen.embedded.result import Charge, Refuse, ResultMemory, ResultMemoryMeter, result_too_large, rows_max
 from loadgen.embedded.sql_errors import SqlError
 from loadgen.embedded.sql_types import EPOCH_2000_DAYS, EPOCH_2000_US, seconds_text
 

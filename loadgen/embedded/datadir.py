@@ -2,7 +2,7 @@
 
     loadgen-embedded   marks the directory as ours, and says which layout it has
     lock               flock'ed by the owner for its whole life; holds his pid
-    password           of a server that checks one (loadgen.embedded.authentication); readable for its owner only
+    password           of a server that checks one (loadgen.embedded.login); readable for its owner only
     warehouse_models.json   slots and service times that runs have set (loadgen.embedded.warehouse_models)
     server.json        where the owner listens: written when he is ready, removed when he ends cleanly
     postgres/          the PostgreSQL cluster, owned by the account that runs it

@@ -13,7 +13,7 @@ from typing import Any
 
 import asyncpg
 
-from loadgen.embedded import account, commands, postgres_names, sql_errors
+from loadgen.embedded import commands, database_setup, postgres_names, sql_errors
 from loadgen.embedded.backend_pool import Backend, BackendPool, savepoint
 from loadgen.embedded.catalog import Catalog
 from loadgen.embedded.container_services import ContainerServices
@@ -24,9 +24,8 @@ from loadgen.embedded.running import QueryRequest, RequestKey, RunningStatement,
 from loadgen.embedded.session import ServerSession, ServerSessions, Transaction
 from loadgen.embedded.sql_errors import SqlError
 from loadgen.embedded.statement_history import StatementHistory, StatementRecord
-from loadgen.embedded.table_locks import LockMonitor, TableLocks
-from loadgen.embedded.transactions import Transactions
-from loadgen.embedded.translate import bind_values, dialect
+from loadgen.embedded.transactions import LockMonitor, TableLocks, Transactions
+from loadgen.embedded.translate import dialect, planner
 from loadgen.embedded.translate.planner import Planner, StatementPlan, describe
 from loadgen.embedded.translate.statement_limits import PlanningThread, check_command
 from loadgen.embedded.translate.token_reader import split_compound_tokens
@@ -168,7 +167,7 @@ class Engine:
     async def _dispatch(
         self, session: ServerSession, request: QueryRequest, running: RunningStatement
     ) -> StatementResult:
-        types, arrays = bind_values.signature(request.bindings)
+        types, arrays = planner.signature(request.bindings)
         if request.describe_only and not types:
             # Binds come later: they are taken for texts, which fit everywhere.
             tokens = await self.planning.run(request.text, lambda: dialect.tokens_of(request.text))
@@ -349,17 +348,17 @@ class Engine:
         for key in plan.parameters:
             demand = next((demand for demand in plan.demands if demand.parameter == key), None)
             if isinstance(key, int):
-                values.append(bind_values.value(request.bindings or {}, plan.binds, key))
+                values.append(planner.value(request.bindings or {}, plan.binds, key))
             elif demand is not None:
                 values.append(await commands.demanded(self, backend, running, demand))
             else:
                 values.append(commands.context_value(session, key, running.statement.query_id))
         if plan.binds.arrays:
-            bind_values.check_lengths(values)
+            planner.check_lengths(values)
         return values
 
     async def enter(self, session: ServerSession, wishes: LoginRequest) -> None:
-        await account.open_session(self, session, wishes)
+        await database_setup.open_session(self, session, wishes)
 
     async def close(self, session: ServerSession) -> None:
         """End a session: its statements are cancelled, its transaction rolled back."""

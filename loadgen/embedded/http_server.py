@@ -18,18 +18,18 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from loadgen import __version__
-from loadgen.embedded import account, database_setup
+from loadgen.embedded import database_setup
 from loadgen.embedded.app import App
-from loadgen.embedded.authentication import PASSWORD_FILE, Authenticator, load_or_create_password
 from loadgen.embedded.backend_pool import Backend, BackendPool
 from loadgen.embedded.catalog import Catalog
 from loadgen.embedded.container_services import ContainerServices
 from loadgen.embedded.datadir import DataDir, ListenAddress
 from loadgen.embedded.engine import Engine
-from loadgen.embedded.executor import Executor
-from loadgen.embedded.http_protocol import Protocol, cut_off_slow_requests
+from loadgen.embedded.http_exchange import Protocol, cut_off_slow_requests
+from loadgen.embedded.login import PASSWORD_FILE, Authenticator, load_or_create_password
 from loadgen.embedded.null_engine import NullEngine
 from loadgen.embedded.postgres import STATEMENT_ROLE, PostgresServer
+from loadgen.embedded.running import Executor
 from loadgen.embedded.server import Ready, ServerOptions
 from loadgen.embedded.server_lifetime import ServerUsage
 from loadgen.embedded.service_time import WakeupTimer
@@ -77,7 +77,7 @@ async def serve_postgres(
     try:
         engine = Engine(catalog=Catalog(), backends=backends, **_parts(options, alarm))
         await _prepare(engine, postgres)
-        await account.create_initial_objects(engine)
+        await database_setup.create_initial_objects(engine)
         if not options.auth:  # the file says that a password is checked
             (data_dir.path / PASSWORD_FILE).unlink(missing_ok=True)
         guard = asyncio.create_task(_guard(engine, postgres, stopping), name="postgres-guard")

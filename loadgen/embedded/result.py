@@ -2,16 +2,147 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from loadgen.embedded.result_memory import Charge
 from loadgen.embedded.sql_errors import SqlError
 from loadgen.embedded.sql_types import NUMBER, TEXT, TIMESTAMP_LTZ, SnowflakeType
+
+MIB = 1 << 20
+RESULT_BYTES_MAX = 128 * MIB
+CELLS_MAX = 2_000_000
+RESULTS_BYTES_MAX = 256 * MIB
+UNCOUNTED_BYTES = MIB
+OVERSHOOT_BYTES = 16 * MIB
+TOO_LARGE = 200011
+
+Refuse = Callable[[SqlError], None]
+
+
+def result_too_large() -> SqlError:
+    limits = f"{RESULT_BYTES_MAX // MIB} MiB or {CELLS_MAX:,} values"
+    return SqlError(
+        TOO_LARGE, "54000", f"Result is too large: it has more than {limits}. Select fewer rows or columns."
+    )
+
+
+def results_too_large() -> SqlError:
+    text = f"Result is too large: the results of all sessions together have more than {RESULTS_BYTES_MAX // MIB} MiB."
+    return SqlError(TOO_LARGE, "54000", f"{text} Repeat the statement when others have ended.")
+
+
+def rows_max(columns: int) -> int:
+    return CELLS_MAX // max(1, columns)
+
+
+class ResultMemory:
+    """What all results take now."""
+
+    def __init__(self) -> None:
+        self.used = 0
+        self.lock = threading.RLock()  # a charge may be collected, and given back, while another is added
+
+
+class Charge:
+    """What one result takes. It is given back when the last holder of the result has let go of it."""
+
+    __slots__ = ("_memory", "size")
+
+    def __init__(self, memory: ResultMemory) -> None:
+        self._memory = memory
+        self.size = 0
+
+    def add(self, size: int) -> bool:
+        """False: there is no room for that, and nothing was added."""
+        with self._memory.lock:
+            if self._memory.used + size > RESULTS_BYTES_MAX:
+                return False
+            self._memory.used += size
+            self.size += size
+        return True
+
+    def give_back(self) -> None:
+        with self._memory.lock:
+            self._memory.used -= self.size
+            self.size = 0
+
+    def __del__(self) -> None:
+        self.give_back()
+
+
+class ResultSize:
+    """What a result takes when its semi-structured values are formatted, on top of what PostgreSQL sent."""
+
+    def __init__(self, memory: ResultMemory, charge: Charge | None) -> None:
+        self.charge = charge
+        self._memory = memory
+        self._characters = self._values = 0
+
+    def add(self, characters: int, values: int) -> None:
+        """Raises SqlError when that is too much."""
+        self._characters += characters
+        self._values += values
+        if self._characters > RESULT_BYTES_MAX or self._values > CELLS_MAX:
+            raise result_too_large()
+        if self._characters > UNCOUNTED_BYTES:
+            self.charge = self.charge or Charge(self._memory)
+            if not self.charge.add(characters):
+                raise results_too_large()
+
+
+class ResultMemoryMeter(asyncio.Protocol):
+    """Counts what arrives on one PostgreSQL connection."""
+
+    def __init__(self, transport: asyncio.Transport, memory: ResultMemory) -> None:
+        self._transport = transport
+        self._memory = memory
+        self._received = 0
+        self._charge: Charge | None = None
+        self._refuse: Refuse | None = None  # of the statement under way
+        inner = transport.get_protocol()
+        assert isinstance(inner, asyncio.Protocol)
+        self._deliver = inner.data_received
+        # What is not counted goes straight to the driver.
+        self.connection_lost = inner.connection_lost  # type: ignore[method-assign]
+        self.eof_received = inner.eof_received  # type: ignore[method-assign]
+        self.pause_writing = inner.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = inner.resume_writing  # type: ignore[method-assign]
+        transport.set_protocol(self)
+
+    def begin(self, refuse: Refuse) -> None:
+        """The statement whose result comes next; `refuse` cancels it, and is called at most once."""
+        self._received = 0
+        self._refuse = refuse
+
+    def end(self, *, failed: bool = False) -> Charge | None:
+        """What its result takes; None: next to nothing."""
+        charge, self._charge, self._refuse = self._charge, None, None
+        if charge is not None and failed:
+            charge.give_back()
+        return charge
+
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        if self._received > UNCOUNTED_BYTES:
+            self._count(len(data))
+        self._deliver(data)
+
+    def _count(self, size: int) -> None:
+        if self._charge is None:
+            self._charge = Charge(self._memory)
+        if self._received > RESULT_BYTES_MAX + OVERSHOOT_BYTES:
+            self._transport.abort()
+        full = not self._charge.add(size)
+        if self._refuse is not None and (full or self._received > RESULT_BYTES_MAX):
+            refuse, self._refuse = self._refuse, None
+            refuse(results_too_large() if full else result_too_large())
+
 
 Row = Sequence[str | None]
 KEPT_MAX = 500

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from loadgen.embedded.backend_pool import Backend
-from loadgen.embedded.session import ServerSession
-from loadgen.embedded.session_parameters import Value, checked
+from loadgen.embedded.container_services import ContainerServices
+from loadgen.embedded.login import LoginRequest
+from loadgen.embedded.result import ResultCache, StatementResult
+from loadgen.embedded.session import ServerSession, ServerSessions, Value, checked
 from loadgen.embedded.sql_errors import SqlError
-from loadgen.embedded.statement_history import StatementRecord
-from loadgen.embedded.warehouse import WarehouseSlot
+from loadgen.embedded.statement_history import StatementHistory, StatementRecord
+from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseSlot
 
 
 @dataclass(slots=True)
@@ -60,3 +62,23 @@ def parameter_for(session: ServerSession, request: QueryRequest, name: str) -> V
     """A parameter's value for one statement: the statement's own, else the session's."""
     given = request.parameters.get(name) if request.parameters else None
     return session.get(name) if given is None else checked(name, given)
+
+
+class Executor(Protocol):
+    """Runs statements for sessions."""
+
+    sessions: ServerSessions
+    history: StatementHistory
+    warehouses: VirtualWarehouses
+    services: ContainerServices
+    by_request: Any
+    running: Any
+    results: ResultCache
+
+    async def execute(
+        self, session: ServerSession, request: QueryRequest
+    ) -> tuple[StatementRecord, StatementResult]: ...
+
+    async def close(self, session: ServerSession) -> None: ...
+
+    async def enter(self, session: ServerSession, wishes: LoginRequest) -> None: ...

@@ -24,8 +24,8 @@ from contextlib import suppress
 from typing import Any
 
 from loadgen.embedded import wire
-from loadgen.embedded.executor import Executor
 from loadgen.embedded.http_exchange import LINES_TYPE, HttpExchange, respond, wait_gone
+from loadgen.embedded.running import Executor
 
 IDLE_S = 3.0
 LOOK_S = 0.1

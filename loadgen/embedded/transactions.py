@@ -2,13 +2,130 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+import zlib
 from collections.abc import Callable
 
+import asyncpg
+
 from loadgen.embedded import sql_errors
-from loadgen.embedded.backend_pool import BackendPool
+from loadgen.embedded.backend_pool import Backend, BackendPool
+from loadgen.embedded.catalog import CatalogTable
+from loadgen.embedded.running import RunningStatement
 from loadgen.embedded.session import ServerSession, ServerSessions, Transaction
-from loadgen.embedded.table_locks import TableLocks
+from loadgen.embedded.sql_errors import lock_timed_out, too_many_lock_waiters, too_many_waiters
+
+WAITERS_MAX = 20
+SUSPECT_AFTER_S = 0.02  # a change that takes longer may be waiting for a row lock
+LOOK_EVERY_S = 0.02
+
+
+class TableLocks:
+    """Who changes which standard table, and how many wait for it."""
+
+    def __init__(self, backends: BackendPool) -> None:
+        self._backends = backends
+        self._waiting: dict[tuple[str, str, str], int] = {}
+        self._holders: dict[tuple[str, str, str], tuple[str, int]] = {}  # query id and transaction
+
+    async def take(
+        self, backend: Backend, table: CatalogTable, running: RunningStatement, transaction: int, timeout_s: int
+    ) -> None:
+        """Take the table's lock inside the backend's open transaction; it is given back with its end."""
+        key = zlib.crc32("\0".join(table.path).encode())
+        connection = backend.connection
+        got = await connection.fetchval("SELECT pg_try_advisory_xact_lock(7, $1::int4)::text", str(key - 2**31))
+        if got != "true":
+            await self._wait(backend, table, running, key, timeout_s)
+        self._holders[table.path] = (running.statement.query_id, transaction)
+
+    async def _wait(
+        self, backend: Backend, table: CatalogTable, running: RunningStatement, key: int, timeout_s: int
+    ) -> None:
+        waiting = self._waiting.get(table.path, 0)
+        if waiting >= WAITERS_MAX:
+            holder, transaction = self._holders.get(table.path, ("", 0))
+            raise too_many_waiters(table.name, holder, transaction, running.statement.query_id)
+        if not await self._backends.keep(backend):
+            raise too_many_lock_waiters(running.statement.query_id)
+        self._waiting[table.path] = waiting + 1
+        if running.ticket is not None:
+            running.ticket.release()
+        started_s = time.monotonic()
+        running.statement.status = "blocked"
+        try:
+            await backend.set_lock_timeout(timeout_s)
+            await backend.connection.execute(f"SELECT pg_advisory_xact_lock(7, {key - 2**31})")
+        except asyncpg.LockNotAvailableError:
+            raise lock_timed_out(running.statement.query_id) from None
+        finally:
+            running.statement.blocked_ms += (time.monotonic() - started_s) * 1000
+            self._waiting[table.path] -= 1
+
+    def forget(self, transaction: int) -> None:
+        """A transaction has ended; it holds nothing any more."""
+        for path in [path for path, holder in self._holders.items() if holder[1] == transaction]:
+            del self._holders[path]
+
+
+class LockMonitor:
+    """Finds statements that wait for a row lock, which only PostgreSQL knows.
+
+    A change that has not ended after 20 ms becomes a suspect. While there are suspects one task asks PostgreSQL who
+    waits; a waiter's slot goes back to its warehouse, and its time counts as blocked. One waiter too many is refused.
+    """
+
+    def __init__(self, backends: BackendPool) -> None:
+        self._backends = backends
+        self._suspects: dict[int, RunningStatement] = {}  # by backend pid
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, running: RunningStatement) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(SUSPECT_AFTER_S, self._suspect, running)
+
+    def _suspect(self, running: RunningStatement) -> None:
+        if running.backend is None:
+            return
+        self._suspects[running.backend.pid] = running
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._look(), name="lock-watch")
+
+    async def _look(self) -> None:
+        backend = await self._backends.acquire_extra("UTC")  # the statements that wait may have all of them
+        try:
+            while self._suspects:
+                self._suspects = {
+                    pid: running
+                    for pid, running in self._suspects.items()
+                    if running.backend is not None and running.backend.pid == pid
+                }
+                rows = await backend.connection.fetch(
+                    "SELECT pid::text FROM pg_stat_activity"
+                    " WHERE wait_event_type = 'Lock' AND backend_type = 'client backend'"
+                )
+                waiting = {int(row[0]) for row in rows}
+                for pid, running in list(self._suspects.items()):
+                    if running.backend is not None and running.backend.pid == pid:  # it may have ended meanwhile
+                        _mark(running, pid in waiting)
+                        if pid in waiting and not await self._backends.keep(running.backend):
+                            running.cancel(too_many_lock_waiters(running.statement.query_id))
+                await asyncio.sleep(LOOK_EVERY_S)
+        finally:
+            await self._backends.release(backend)
+
+
+def _mark(running: RunningStatement, waiting: bool) -> None:
+    now_s = time.monotonic()
+    if waiting and not running.blocked_since_s:
+        running.blocked_since_s = now_s
+        running.statement.status = "blocked"
+        if running.ticket is not None:
+            running.ticket.release()
+    elif not waiting and running.blocked_since_s:
+        running.statement.blocked_ms += (now_s - running.blocked_since_s) * 1000
+        running.blocked_since_s = 0.0
+        running.statement.status = "running"
 
 
 class Transactions:

@@ -27,9 +27,8 @@ from typing import Any
 
 from loadgen.embedded import wire
 from loadgen.embedded.http_exchange import HttpExchange
-from loadgen.embedded.login import DEFAULT_WAREHOUSE
+from loadgen.embedded.login import DEFAULT_WAREHOUSE, read_private, write_private
 from loadgen.embedded.postgres_names import SNOWFLAKE_NAME_LENGTH
-from loadgen.embedded.private_file import read_private, write_private
 from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseModel
 from loadgen.errors import EmbeddedServerError
 

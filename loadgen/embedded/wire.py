@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 
 from loadgen.embedded.result import StatementResult
-from loadgen.embedded.session import ServerSession
-from loadgen.embedded.session_parameters import PARAMETERS
+from loadgen.embedded.session import PARAMETERS, ServerSession
 from loadgen.embedded.sql_errors import SqlError
 
 BODY_BYTES_MAX = 64 * 1024 * 1024  # of a request with a session, plain and inflated

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loadgen.metrics.buckets import buckets_of
-from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.histogram import EMPTY, Histogram, buckets_of
 from loadgen.metrics.percentile import quantile
 from loadgen.units import NS_PER_MS
 

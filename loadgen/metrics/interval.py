@@ -2,23 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from loadgen.metrics.batch import SampleBatch
-from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.histogram import EMPTY, Histogram, IntArray
 from loadgen.metrics.json_fields import JsonFields, parse
 from loadgen.metrics.outcome import CUT_OFF, Outcome
 from loadgen.metrics.percentile import exact_quantile_ns
-from loadgen.metrics.tally import StatementTally, Tally
-from loadgen.metrics.window_codec import VERSION, dump, ended_data, histogram_data, read_ended, read_histogram
+from loadgen.metrics.recorder import Sample
+from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
+from loadgen.metrics.window import ALL_STATEMENTS
+from loadgen.metrics.window_codec import (
+    VERSION,
+    dump,
+    ended_data,
+    histogram_data,
+    read_ended,
+    read_histogram,
+    read_statement,
+    statement_data,
+)
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase
 from loadgen.model.workload import StatementKind
+from loadgen.scenario.model import Threshold
 from loadgen.units import NS_PER_MS
+
+_FIELDS = 6
+_OUTCOMES = len(Outcome)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleBatch:
+    """One entry per sample in each column. In a closed loop response and service are the same column."""
+
+    statement: IntArray
+    window: IntArray
+    outcome: IntArray
+    response_ns: IntArray
+    service_ns: IntArray
+    lag_ns: IntArray
+    open_loop: bool
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample], *, open_loop: bool) -> SampleBatch:
+        numbers: Iterable[int] = chain.from_iterable(samples)  # type: ignore[arg-type]  # Failed has __index__
+        table = np.fromiter(numbers, np.int64, _FIELDS * len(samples)).reshape(-1, _FIELDS)
+        statement, window, due_ns, sent_ns, done_ns, outcome = np.ascontiguousarray(table.T)
+        if open_loop:
+            due_ns = np.minimum(due_ns, sent_ns)  # a wait may end a moment early, and nobody is late then
+        elif (due_ns != sent_ns).any():
+            raise ValueError("in a closed loop a statement is due when it is sent")
+        service_ns = done_ns - sent_ns
+        return cls(
+            statement=statement,
+            window=window,
+            outcome=outcome,
+            response_ns=done_ns - due_ns if open_loop else service_ns,
+            service_ns=service_ns,
+            lag_ns=sent_ns - due_ns,
+            open_loop=open_loop,
+        )
+
+    def tallies(self, names: Sequence[str], errors: Mapping[int, Mapping[ErrorKey, ErrorTally]]) -> dict[int, Tally]:
+        """What it adds to each window. `names` are those of the statements, `errors` what is known of the failures."""
+        windows: dict[int, dict[str, StatementTally]] = {}
+        for window, statement, rows in self._groups(len(names)):
+            statements, name = windows.setdefault(window, {}), names[statement]
+            piece = self._tally(rows)
+            statements[name] = statements[name] + piece if name in statements else piece
+        return {
+            window: Tally(statements=statements, errors=errors.get(window, {}))
+            for window, statements in windows.items()
+        }
+
+    def _groups(self, statements: int) -> Iterator[tuple[int, int, IntArray]]:
+        """(window, statement, rows) for each combination of these and an outcome that occurs."""
+        if not len(self.window):
+            return
+        for column, size in ((self.statement, statements), (self.outcome, _OUTCOMES)):
+            if column.min() < 0 or column.max() >= size:
+                raise ValueError("a sample has a statement that is not in the workload, or no known outcome")
+        places = np.unique(self.window, return_inverse=True)[1]
+        keys = (places * statements + self.statement) * _OUTCOMES + self.outcome
+        keys = keys.astype(np.min_scalar_type(int(keys.max())))  # small numbers are sorted by radix, in linear time
+        order = np.argsort(keys, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
+            yield int(self.window[rows[0]]), int(self.statement[rows[0]]), rows
+
+    def _tally(self, rows: IntArray) -> StatementTally:
+        outcome = Outcome(int(self.outcome[rows[0]]))
+        if outcome is Outcome.SKIPPED:
+            ages_ns = self.response_ns[rows]
+            return StatementTally(skipped=len(rows), unsent=Histogram.of(ages_ns[ages_ns > 0]))
+        service = response = Histogram.of(self.service_ns[rows])
+        lag = EMPTY
+        if self.open_loop:
+            response, lag = Histogram.of(self.response_ns[rows]), Histogram.of(self.lag_ns[rows])
+        return StatementTally(times={outcome: Times(response, service)}, lag=lag)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,3 +247,86 @@ def _timed(statements: JsonFields) -> list[str]:
 
 def _ms(time_ns: float | None) -> float | None:
     return None if time_ns is None else float(time_ns) / NS_PER_MS
+
+
+KEY = "judged"  # in LIVE_METRICS and CUSTOM_METRICS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdSecond:
+    """What ended in one interval of the measurement, of the statements asked for; EVERYTHING: of all together. Or, of
+    an interval of the drain: what ended in it, by the number of the second in which it started."""
+
+    until_s: float  # since the common zero
+    seconds: float
+    tallies: Mapping[str, StatementTally]
+    drained: Mapping[int, Mapping[str, StatementTally]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tally: Tally, subjects: Iterable[str], *, from_s: float, until_s: float) -> ThresholdSecond:
+        """Of the part of an interval that lies in the measurement."""
+        tallies = {name: subject_tally(tally, name) for name in subjects}
+        return cls(until_s=until_s, seconds=until_s - max(0.0, from_s), tallies=tallies)
+
+    @classmethod
+    def of_drain(cls, drained: Mapping[int, Tally], subjects: Collection[str], *, until_s: float) -> ThresholdSecond:
+        started = {second: {name: subject_tally(one, name) for name in subjects} for second, one in drained.items()}
+        return cls(until_s=until_s, seconds=0.0, tallies={}, drained=started)
+
+    @property
+    def from_s(self) -> float:
+        return self.until_s - self.seconds
+
+    @property
+    def number(self) -> int:
+        """Of the second that it ends, from 1."""
+        return max(1, round(self.until_s))
+
+
+def threshold_subjects(thresholds: Iterable[Threshold]) -> frozenset[str]:
+    """What thresholds over a span are about."""
+    return frozenset(one.check.statement or ALL_STATEMENTS for one in thresholds if one.window_s is not None)
+
+
+def subject_tally(tally: Tally, name: str) -> StatementTally:
+    return tally.whole if name == ALL_STATEMENTS else tally.statements.get(name, StatementTally())
+
+
+def judged_data(second: ThresholdSecond) -> dict[str, Any]:
+    drained = {str(number): _tallies_data(tallies) for number, tallies in second.drained.items()}
+    return {
+        "until_s": second.until_s,
+        "seconds": second.seconds,
+        "statements": _tallies_data(second.tallies),
+        **({"drained": drained} if drained else {}),
+    }
+
+
+def _tallies_data(tallies: Mapping[str, StatementTally]) -> dict[str, Any]:
+    return {name: {"skipped": tally.skipped, "times": statement_data(tally)} for name, tally in tallies.items()}
+
+
+def read_judged(fields: JsonFields) -> ThresholdSecond:
+    return ThresholdSecond(
+        until_s=fields.number("until_s"),
+        seconds=fields.number("seconds"),
+        tallies=_read_tallies(fields.part("statements")),
+        drained=_read_drained(fields.part("drained")) if fields.has("drained") else {},
+    )
+
+
+def _read_drained(written: JsonFields) -> dict[int, dict[str, StatementTally]]:
+    if not all(number.isdecimal() and len(number) < 10 for number in written.names()):
+        written.refuse("has seconds that are no numbers")
+    return {int(number): _read_tallies(written.part(number)) for number in written.names()}
+
+
+def _read_tallies(written: JsonFields) -> dict[str, StatementTally]:
+    parts = {name: written.part(name) for name in written.names()}
+    return {name: read_statement(part.part("times"), skipped=part.whole("skipped")) for name, part in parts.items()}
+
+
+def stored_judged(custom_metrics: str | None) -> ThresholdSecond | None:
+    """Of a row of WORKER_METRICS_SNAPSHOTS; None: it has none."""
+    fields = parse(custom_metrics or "", "CUSTOM_METRICS", version=VERSION)
+    return read_judged(fields.part(KEY)) if fields.has(KEY) else None

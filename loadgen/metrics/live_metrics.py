@@ -20,15 +20,13 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from loadgen.metrics.buckets import COARSENESSES
 from loadgen.metrics.connections import LoginCounts, logins_data, read_logins
-from loadgen.metrics.errors import by_kind
-from loadgen.metrics.histogram import EMPTY, Histogram
-from loadgen.metrics.interval import Interval, MeasuredCounts
+from loadgen.metrics.histogram import COARSENESSES, EMPTY, Histogram
+from loadgen.metrics.interval import KEY as JUDGED
+from loadgen.metrics.interval import Interval, MeasuredCounts, ThresholdSecond, judged_data, read_judged
 from loadgen.metrics.json_fields import COUNT_MAX, JsonFields, is_whole, parse
-from loadgen.metrics.tally import StatementTally, Tally, Times
-from loadgen.metrics.threshold_seconds import KEY as JUDGED
-from loadgen.metrics.threshold_seconds import ThresholdSecond, judged_data, read_judged
+from loadgen.metrics.recorder import WindowState
+from loadgen.metrics.tally import StatementTally, Tally, Times, by_kind
 from loadgen.metrics.window import ALL_STATEMENTS, WindowResult
 from loadgen.metrics.window_codec import (
     VERSION,
@@ -42,7 +40,6 @@ from loadgen.metrics.window_codec import (
     read_histogram,
     read_result,
 )
-from loadgen.metrics.window_registry import WindowState
 from loadgen.model.counts import Counts, count_discrepancy
 from loadgen.model.run import Phase
 

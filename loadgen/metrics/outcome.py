@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 
 
 class Outcome(IntEnum):

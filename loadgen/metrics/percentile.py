@@ -26,8 +26,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from loadgen.metrics.buckets import OVERFLOW, IntArray
-from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.histogram import EMPTY, OVERFLOW, Histogram, IntArray
 
 PERCENTILES = {"p50": 500, "p90": 900, "p95": 950, "p99": 990, "p999": 999}
 _TAIL = 0.025  # on each side

@@ -11,11 +11,109 @@ once, by the client or on its behalf, or its window never becomes final.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.window_registry import WindowRegistry
+from loadgen.model.run import Phase
+from loadgen.units import NS_PER_S
+
+
+class WindowState(StrEnum):
+    OPEN = "OPEN"
+    CLOSED = "CLOSED"
+    FINAL = "FINAL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Times are of this process's monotonic clock."""
+
+    window_id: int
+    phase: Phase
+    step_id: int | None = None
+    opened_ns: int
+    due_ns: int | None = None  # when it was meant to open, where that was earlier: a process that is paused is late
+    closed_ns: int | None = None
+    state: WindowState = WindowState.OPEN
+
+    @property
+    def begins_ns(self) -> int:
+        """From when on its time is accounted for."""
+        return self.opened_ns if self.due_ns is None else min(self.due_ns, self.opened_ns)
+
+    def seconds(self, now_ns: int) -> float:
+        """What a rate is divided by: its length, up to now while it is open."""
+        end_ns = now_ns if self.closed_ns is None else self.closed_ns
+        return max(0, end_ns - self.opened_ns) / NS_PER_S  # whoever asks may have read the clock before it was opened
+
+
+class WindowRegistry:
+    """The windows of one worker that are not forgotten yet. `current` is read by every client, without a lock."""
+
+    def __init__(self) -> None:
+        self.current: int | None = None  # one assignment moves all clients to the next window
+        self._lock = threading.Lock()  # guards _held and _opened, and the assignment of current and newest
+        self._held: dict[int, Window] = {}
+        self._opened: set[int] = set()  # opened twice, a window would be stored twice
+        self.newest: Window | None = None  # as it was opened
+
+    def open(
+        self, window_id: int, *, phase: Phase, at_ns: int, step_id: int | None = None, due_ns: int | None = None
+    ) -> Window:
+        """Open a window now, `at_ns`, that was due then; the one that was open closes in the same moment."""
+        window = Window(window_id=window_id, phase=phase, step_id=step_id, opened_ns=at_ns, due_ns=due_ns)
+        with self._lock:
+            if window_id in self._opened:
+                raise ValueError(f"window {window_id} has been opened before")
+            closed = self._closed(at_ns)
+            self._opened.add(window_id)
+            self._held[window_id] = self.newest = window
+            self.current = window_id
+            self._held.update(closed)
+        return window
+
+    def close(self, *, at_ns: int) -> None:
+        """Close the window that is open, if one is: from now on clients begin nothing."""
+        with self._lock:
+            closed = self._closed(at_ns)
+            self.current = None
+            self._held.update(closed)
+
+    def settle(self, window_id: int) -> Window:
+        """A closed window in which nothing is in flight becomes final. Whoever calls must have looked in this order:
+        the window was closed; then, how many had begun in it; and as many had ended."""
+        with self._lock:
+            window = self._held[window_id]
+            if window.state is not WindowState.CLOSED:
+                raise ValueError(f"window {window_id} is {window.state}, so it cannot become final")
+            window = self._held[window_id] = replace(window, state=WindowState.FINAL)
+        return window
+
+    def forget(self, window_id: int) -> Window:
+        """A final window has been stored and need not be held any longer."""
+        with self._lock:
+            if self._held[window_id].state is not WindowState.FINAL:
+                raise ValueError(f"window {window_id} is not final: its samples would be lost")
+            return self._held.pop(window_id)
+
+    def held(self) -> tuple[Window, ...]:
+        """All that are not forgotten, oldest first."""
+        with self._lock:
+            return tuple(self._held.values())
+
+    def _closed(self, at_ns: int) -> dict[int, Window]:
+        """The open window as it will be. It may be seen closed only once clients cannot find it any more."""
+        if self.current is None:
+            return {}
+        window = self._held[self.current]
+        if at_ns < window.opened_ns:
+            raise ValueError(f"window {window.window_id} cannot close before it opened")
+        return {window.window_id: replace(window, state=WindowState.CLOSED, closed_ns=at_ns)}
+
 
 # (number of the statement in the workload, window, due_ns, sent_ns, done_ns, outcome); closed loop: due = sent
 Sample = tuple[int, int, int, int, int, Outcome | FailedOutcome]

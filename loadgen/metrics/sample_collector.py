@@ -12,17 +12,14 @@ from operator import add
 
 import numpy as np
 
-from loadgen.metrics.batch import SampleBatch
 from loadgen.metrics.connections import ConnectionMeter, LoginCounts
-from loadgen.metrics.errors import ErrorGrouper
-from loadgen.metrics.interval import Interval, MeasuredCounts
+from loadgen.metrics.interval import Interval, MeasuredCounts, SampleBatch
 from loadgen.metrics.live_metrics import LiveMetrics
 from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.recorder import Recorder, Sample
+from loadgen.metrics.recorder import Recorder, Sample, Window, WindowRegistry, WindowState
 from loadgen.metrics.stalls import InFlightStatement, Span, StallDetector, WindowStalls
-from loadgen.metrics.tally import Tally
+from loadgen.metrics.tally import ErrorGrouper, Tally
 from loadgen.metrics.window import WindowResult
-from loadgen.metrics.window_registry import Window, WindowRegistry, WindowState
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase
 from loadgen.model.workload import Statement

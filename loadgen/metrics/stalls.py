@@ -25,9 +25,8 @@ from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.json_fields import COUNT_MAX, JsonFields, is_whole
 from loadgen.metrics.outcome import CUT_OFF, Outcome
 from loadgen.metrics.percentile import quantile
-from loadgen.metrics.recorder import Sample
+from loadgen.metrics.recorder import Sample, Window
 from loadgen.metrics.tally import Tally
-from loadgen.metrics.window_registry import Window
 from loadgen.units import NS_PER_MS, NS_PER_S
 
 OVERDUE_NS = NS_PER_S

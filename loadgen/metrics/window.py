@@ -10,9 +10,9 @@ from operator import add
 
 from loadgen.metrics.client_resources import ClientResourceUse
 from loadgen.metrics.connections import ConnectionTime
+from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.stalls import Span, WindowStalls, run_stalls
 from loadgen.metrics.tally import StatementTally, Tally
-from loadgen.metrics.window_registry import WindowState
 from loadgen.model.counts import Counts, count_discrepancy
 from loadgen.model.run import Phase
 

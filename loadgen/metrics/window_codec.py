@@ -22,19 +22,26 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.metrics.buckets import BUCKETS, COARSENESSES, INNER_BUCKETS, buckets_of, group_of, join, spread
 from loadgen.metrics.client_resources import ClientResourceUse
 from loadgen.metrics.connections import read_time, time_data
-from loadgen.metrics.errors import ErrorKey, ErrorTally
-from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.histogram import (
+    BUCKETS,
+    COARSENESSES,
+    EMPTY,
+    INNER_BUCKETS,
+    Histogram,
+    buckets_of,
+    group_of,
+    join,
+    spread,
+)
 from loadgen.metrics.json_fields import COUNT_MAX, TIME_NS_MAX, JsonFields, is_whole, parse
 from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.stalls import read_stalls, stalls_data
-from loadgen.metrics.tally import StatementTally, Tally, Times
+from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
 from loadgen.metrics.window import WindowResult, window_discrepancy
-from loadgen.metrics.window_registry import WindowState
-from loadgen.model.counts import Counts
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import Counts, ErrorCategory
 from loadgen.model.run import Phase
 
 VERSION = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +50,33 @@ def count_discrepancy(counts: Counts) -> str | None:
     parts = " + ".join(f"{name} {getattr(counts, name)}" for name in Counts.__slots__[1:])
     lost = f"{off} lost" if off > 0 else f"{-off} too many"
     return f"scheduled {counts.scheduled} is not {parts}: {lost}"
+
+
+class ErrorCategory(StrEnum):
+    """The kind of a failure. The names are stored in QUERY_EXECUTIONS.ERROR_CATEGORY and in summary.json."""
+
+    CONNECTION = "CONNECTION"  # no usable answer: network, HTTP, session gone
+    QUERY_TIMEOUT = "QUERY_TIMEOUT"  # no success within the statement's time limit: the server or the client ended it
+    SNOWFLAKE_ERROR = "SNOWFLAKE_ERROR"  # the server refused or failed to execute the statement
+    CHECK = "CHECK"  # it succeeded, but the result is not what the scenario expects
+    CONFIGURATION = "CONFIGURATION"  # it can never work like this: bad SQL, missing object, privilege or credential
+    FATAL = "FATAL"  # a bug of ours, or the process cannot go on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserSessionCounts:
+    """Whatever ended a session before the load did, it has expired."""
+
+    created: int = 0
+    expired: int = 0
+
+    @property
+    def current(self) -> int:
+        return self.created - self.expired
+
+    def __add__(self, other: UserSessionCounts) -> UserSessionCounts:
+        return UserSessionCounts(created=self.created + other.created, expired=self.expired + other.expired)
+
+    def document(self) -> dict[str, int]:
+        """As results and reports write it."""
+        return {"created": self.created, "expired": self.expired, "current": self.current}

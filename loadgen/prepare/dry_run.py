@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadgen.prepare import statements
-from loadgen.prepare.pace import ROWS_FIRST, ROWS_MAX
-from loadgen.prepare.rows import rows_per_statement_max
+from loadgen.prepare.fill import ROWS_FIRST, ROWS_MAX, rows_per_statement_max
 from loadgen.prepare.table_definition import TableDefinition, shown
 from loadgen.prepare.table_survey import tables_of
 from loadgen.scenario.model import Scenario

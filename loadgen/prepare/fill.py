@@ -9,17 +9,114 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Self
 
 from loadgen.clock import Clock
 from loadgen.errors import RunFailed
+from loadgen.model.workload import Choice, Literal, Parameter, Text
 from loadgen.prepare import statements
-from loadgen.prepare.pace import ROWS_MAX, BatchSize
-from loadgen.prepare.rows import BoundRows, rows_per_statement_max
 from loadgen.prepare.session import PrepareSession
+from loadgen.prepare.sql_values import alike, table_number
 from loadgen.prepare.table_definition import TableDefinition, shown
 from loadgen.prepare.table_survey import TableDamaged, beginning, count, rows_there
 from loadgen.snowflake.failure import Failure, classify
 from loadgen.units import NS_PER_S
+from loadgen.workload.generator import DrawContext, Generator, Value
+from loadgen.workload.generators import make_generator
+
+ROWS_FIRST = 1_000
+ROWS_MIN = 100
+ROWS_MAX = 200_000
+TARGET_S = 1.5
+GROWTH_MAX = 4.0  # from one statement to the next: the first ones say little
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSize:
+    rows: int = ROWS_FIRST
+    rows_max: int = ROWS_MAX
+
+    @classmethod
+    def up_to(cls, rows_max: int) -> Self:
+        return cls(rows=min(ROWS_FIRST, rows_max), rows_max=min(ROWS_MAX, rows_max))
+
+    def after(self, rows: int, seconds: float) -> Self:
+        """The pace after a statement that made so many rows in so many seconds."""
+        wanted = rows * TARGET_S / max(seconds, 0.001)
+        bounded = min(max(wanted, self.rows / GROWTH_MAX), self.rows * GROWTH_MAX)
+        return replace(self, rows=self._within(bounded))
+
+    def slower(self) -> Self:
+        """After a failure: a smaller statement is likelier to get through."""
+        return replace(self, rows=self._within(self.rows / GROWTH_MAX))
+
+    def _within(self, rows: float) -> int:
+        return int(min(max(rows, min(ROWS_MIN, self.rows_max)), self.rows_max))
+
+
+# Above so many bound values the driver uploads a file to a stage instead (CLIENT_STAGE_ARRAY_BINDING_THRESHOLD).
+BOUND_VALUES_MAX = 65_000
+BOUND_BYTES_MAX = 1_000_000  # of one statement, about; Snowflake's own limit for a statement with its binds
+_VALUE_BYTES = 24  # of a number, a moment or an identifier with its separators
+
+
+class BoundRows:
+    """The rows of one table, any of them at any time."""
+
+    def __init__(self, definition: TableDefinition) -> None:
+        # The upper half of the numbers: a workload's statements have the lower one, and share no bits with us.
+        table = table_number(definition.name.parts[-1].name) | 1 << 31
+        source = DrawContext(seed=definition.seed, statement=table)
+        self._columns = [
+            make_generator(_plain(column.generate), replace(source, position=definition.table.columns.index(column)))
+            for column in definition.filled
+        ]
+
+    def take(self, first: int, count: int) -> list[tuple[Value, ...]]:
+        """The rows from `first` on."""
+        return list(zip(*(_values(column, first, count) for column in self._columns), strict=True))
+
+
+def rows_per_statement_max(definition: TableDefinition) -> int:
+    """How many rows may be bound to one statement."""
+    row_bytes = sum(_bytes(column.generate) for column in definition.filled)
+    return max(1, min(BOUND_VALUES_MAX // len(definition.filled), BOUND_BYTES_MAX // row_bytes))
+
+
+def _values(column: Generator, first: int, count: int) -> list[Value]:
+    """Values may lie in several chunks of the generator."""
+    size = column.chunk_items
+    starts = chain([first], range((first // size + 1) * size, first + count, size))
+    found: list[Value] = []
+    for start in starts:
+        end = min(first + count, (start // size + 1) * size)
+        found += column.items(start, end - start)
+    return found
+
+
+def _plain(parameter: Parameter | None) -> Parameter:
+    """As the driver can bind it: it takes the type of a whole column from one of its values."""
+    match parameter:
+        case None:
+            return Literal(value=None)
+        case Choice():
+            return replace(parameter, values=alike(parameter.values))
+        case _:
+            return parameter
+
+
+def _bytes(parameter: Parameter | None) -> int:
+    match parameter:
+        case Text():
+            return _VALUE_BYTES + (parameter.length if parameter.length_max is None else parameter.length_max)
+        case Literal(value=str() as value):
+            return _VALUE_BYTES + len(value)
+        case Choice():
+            return _VALUE_BYTES + max(len(str(value)) for value in parameter.values)
+        case _:
+            return _VALUE_BYTES
 
 
 class TableFiller:

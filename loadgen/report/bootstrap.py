@@ -26,7 +26,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.metrics.buckets import BUCKETS, EDGES_NS, IntArray
+from loadgen.metrics.histogram import BUCKETS, EDGES_NS, IntArray
 
 FloatArray = NDArray[np.float64]
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from loadgen.report.bootstrap import CONFIDENCE
 from loadgen.report.comparison import Comparison, MeasuredRun, MetricChange
-from loadgen.report.likeness import SettingDifference
-from loadgen.report.limits import Measure
+from loadgen.report.likeness import Measure, SettingDifference
 
 SCHEMA_VERSION = 1
 NOT_COMPARABLE = "not comparable"

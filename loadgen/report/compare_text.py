@@ -11,8 +11,7 @@ from loadgen.log import printable
 from loadgen.report import formatting
 from loadgen.report.bootstrap import ConfidenceInterval
 from loadgen.report.comparison import Comparison, MeasuredRun, MetricChange
-from loadgen.report.likeness import SettingDifference
-from loadgen.report.limits import Measure
+from loadgen.report.likeness import Measure, SettingDifference
 
 SHOWN_MAX = 10  # differences
 VALUE_MAX = 40  # characters of one; a longer one only "changed"

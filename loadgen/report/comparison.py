@@ -45,8 +45,7 @@ from loadgen.report.bootstrap import (
     quantile_span,
     share_difference,
 )
-from loadgen.report.likeness import SettingDifference
-from loadgen.report.limits import ChangeLimits, Measure
+from loadgen.report.likeness import ChangeLimits, Measure, SettingDifference
 from loadgen.units import NS_PER_MS, counted
 
 COUNTING = (Measure.QPS, Measure.P50, Measure.P95, Measure.ERROR_RATE)

@@ -15,7 +15,7 @@ from loadgen.control.tables.query_executions import (
 )
 from loadgen.errors import LoadgenError
 from loadgen.metrics.percentile import PERCENTILES, is_supported
-from loadgen.model.enrichment import RowEnrichment, RunEnrichment
+from loadgen.model.run import RowEnrichment, RunEnrichment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from typing import Any
 from loadgen.metrics.histogram import Histogram
 from loadgen.model.threshold import InvalidThreshold, ThresholdCheck, ThresholdMetric, parse_threshold
 from loadgen.report import formatting
-from loadgen.report.escaping import html
-from loadgen.report.page_parts import figure
+from loadgen.report.formatting import html
+from loadgen.report.page import figure
 from loadgen.report.svg import (
     LANE,
     Axis,

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadgen.metrics.buckets import HIGHEST_NS, LOWEST_NS, group_of
-from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.histogram import HIGHEST_NS, LOWEST_NS, Histogram, group_of
 from loadgen.report import formatting
-from loadgen.report.escaping import html, html_name
-from loadgen.report.page_parts import figure, note, number, table
+from loadgen.report.formatting import html, html_name
+from loadgen.report.page import figure, note, number, table
 from loadgen.report.svg import Axis, Chart, ChartLine, ChartMarker, Point, linear_axis, log_axis
 from loadgen.results.records import RunRecord
 from loadgen.units import NS_PER_MS

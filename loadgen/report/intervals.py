@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from loadgen.model.counts import Counts
-from loadgen.report import escaping
+from loadgen.report import formatting
 from loadgen.results.records import RunRecord
 from loadgen.results.timeline import RunSecond
 from loadgen.units import NS_PER_MS
@@ -26,7 +26,7 @@ def intervals_csv(record: RunRecord) -> str:
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow(
-        [*COLUMNS, *(escaping.csv(f"{name} {kind}") for name in names for kind in ("succeeded", "failed"))],
+        [*COLUMNS, *(formatting.csv(f"{name} {kind}") for name in names for kind in ("succeeded", "failed"))],
     )
     for second in record.seconds:
         writer.writerow([*_cells(record, second), *_statements(second, names)])

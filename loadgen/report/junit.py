@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadgen.log import printable
-from loadgen.report import escaping, formatting
+from loadgen.report import formatting
 from loadgen.results.records import RunRecord
 
 
 def junit_xml(record: RunRecord) -> str:
     """A run that failed or was stopped is an error; one that is INVALID, or missed a threshold, is a failure."""
     summary = record.summary
-    name = f"loadgen.{escaping.xml(str(summary['scenario']), 200)}"
+    name = f"loadgen.{formatting.xml(str(summary['scenario']), 200)}"
     suite = ElementTree.Element("testsuite", name=name)
     _properties(suite, record)
     cases = [_run_case(summary), _validity_case(summary), *map(_threshold_case, summary["thresholds"])]
@@ -27,7 +27,7 @@ def junit_xml(record: RunRecord) -> str:
     suite.set("skipped", "0")
     suite.set("time", formatting.exact(summary["measured_seconds"]))
     if summary["started_at"]:
-        suite.set("timestamp", escaping.xml(str(summary["started_at"]).removesuffix("Z"), 40))
+        suite.set("timestamp", formatting.xml(str(summary["started_at"]).removesuffix("Z"), 40))
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)
@@ -45,7 +45,7 @@ def _properties(suite: ElementTree.Element, record: RunRecord) -> None:
     }
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in values.items():
-        ElementTree.SubElement(properties, "property", name=name, value=escaping.xml(str(value)))
+        ElementTree.SubElement(properties, "property", name=name, value=formatting.xml(str(value)))
 
 
 def _run_case(summary: Mapping[str, Any]) -> ElementTree.Element:
@@ -64,12 +64,14 @@ def _validity_case(summary: Mapping[str, Any]) -> ElementTree.Element:
 
 
 def _threshold_case(threshold: Mapping[str, Any]) -> ElementTree.Element:
-    case = ElementTree.Element("testcase", name=escaping.xml(threshold["check"]), time="0")
+    case = ElementTree.Element("testcase", name=formatting.xml(threshold["check"]), time="0")
     if not threshold["passed"]:
         _say(case, "failure", "threshold", f"measured {formatting.judged(threshold)}")
     return case
 
 
 def _say(case: ElementTree.Element, kind: str, category: str, text: str) -> None:
-    said = ElementTree.SubElement(case, kind, type=escaping.xml(category), message=printable(text, escaping.LINE_MAX))
-    said.text = escaping.xml(text, escaping.BLOCK_MAX)
+    said = ElementTree.SubElement(
+        case, kind, type=formatting.xml(category), message=printable(text, formatting.LINE_MAX)
+    )
+    said.text = formatting.xml(text, formatting.BLOCK_MAX)

@@ -8,7 +8,7 @@ from typing import Any
 
 from loadgen.report import formatting
 from loadgen.report.delivered import login_words, percent
-from loadgen.report.escaping import markdown
+from loadgen.report.formatting import markdown
 from loadgen.results.records import RunRecord
 from loadgen.units import counted
 

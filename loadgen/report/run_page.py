@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loadgen.report import html_tables as tables
-from loadgen.report.escaping import html, html_json
+from loadgen.report.formatting import html, html_json
 from loadgen.report.html_charts import HoverData, Timeline, warehouse_chart
-from loadgen.report.html_sessions import sessions
 from loadgen.report.html_spread import histogram_chart, percentile_curve, ranges
-from loadgen.report.html_statements import statements
-from loadgen.report.html_steps import find_max, stages
-from loadgen.report.page_parts import note, section
-from loadgen.report.page_style import POLICY, SCRIPT, STYLE
+from loadgen.report.html_statements import find_max, sessions, stages, statements
+from loadgen.report.page import POLICY, SCRIPT, STYLE, note, section
 from loadgen.results.records import RunRecord
 
 REASONS_MAX = 20

@@ -26,8 +26,7 @@ from enum import StrEnum
 from typing import Any
 
 from loadgen.report import formatting
-from loadgen.report.likeness import SettingDifference
-from loadgen.report.limits import DEFAULTS, Measure
+from loadgen.report.likeness import DEFAULTS, Measure, SettingDifference
 from loadgen.report.shift import NIGHTS_MIN, ChangePoint, ChangePointAnalysis, detect_change_points
 
 REGRESSION = 11  # exit code

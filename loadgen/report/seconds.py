@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
-from loadgen.metrics.buckets import BUCKETS
+from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import CustomMetrics, read_custom_metrics
 from loadgen.metrics.window import WindowResult
 from loadgen.model.run import Phase

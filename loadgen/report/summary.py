@@ -13,7 +13,7 @@ from loadgen.metrics.percentile import PERCENTILES, Quantile, maximum, mean, qua
 from loadgen.metrics.stalls import stalls_document
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows
-from loadgen.model.sessions import UserSessionCounts
+from loadgen.model.counts import UserSessionCounts
 from loadgen.model.workload import Statement, StatementKind
 from loadgen.report.client_health import ClientHealth
 from loadgen.report.delivered import Delivered

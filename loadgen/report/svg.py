@@ -1,8 +1,8 @@
 """Charts as SVG, made here: no script, no library, no network. Colours are CSS classes, so that they follow the page.
 
 A chart has a title and a description for those who cannot see it, lines that carry their names, and room for phases,
-marks, limits and dots. Text in it must have been through loadgen.report.escaping; numbers are ours. No two labels of a
-chart lie on each other: widths are estimated, and what has no room is shown when it is pointed at.
+marks, limits and dots. Text in it must have been through loadgen.report.formatting; numbers are ours. No two labels
+of a chart lie on each other: widths are estimated, and what has no room is shown when it is pointed at.
 """
 
 from __future__ import annotations

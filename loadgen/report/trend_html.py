@@ -8,10 +8,9 @@ from datetime import datetime
 
 from loadgen.report import formatting
 from loadgen.report.compare_text import said
-from loadgen.report.escaping import html
-from loadgen.report.limits import Measure
-from loadgen.report.page_parts import note, number, section, short, table, whole
-from loadgen.report.page_style import POLICY, STYLE
+from loadgen.report.formatting import html
+from loadgen.report.likeness import Measure
+from loadgen.report.page import POLICY, STYLE, note, number, section, short, table, whole
 from loadgen.report.scenario_trend import MetricTrend, Subject, Trend, TrendRun, TrendVerdict, amount, count_phrase
 from loadgen.report.svg import Axis, Chart, ChartDot, ChartLine, ChartMarker, linear_axis, svg
 from loadgen.report.trend_text import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from loadgen.report.limits import Measure
+from loadgen.report.likeness import Measure
 from loadgen.report.scenario_trend import RUNS_MIN, ConfirmedChange, MetricTrend, OtherSeries, Trend
 from loadgen.report.trend_text import newest_change, state, usual
 

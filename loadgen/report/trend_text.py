@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from loadgen.log import printable
 from loadgen.report import formatting
 from loadgen.report.compare_text import said
-from loadgen.report.limits import Measure
+from loadgen.report.likeness import Measure
 from loadgen.report.scenario_trend import ConfirmedChange, MetricTrend, Trend, amount, count_phrase, is_undecided
 from loadgen.report.text import UNLIMITED_WIDTH
 

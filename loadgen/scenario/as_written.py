@@ -7,11 +7,19 @@ and the like are left as they are stored.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from loadgen.log import printable
+from loadgen.scenario.document import Document, YamlNode
+from loadgen.scenario.file import KEYS_OF_MODE
 from loadgen.scenario.frozen import LOAD_MODES
-from loadgen.scenario.model import LoadMode
+from loadgen.scenario.generators import GENERATORS
+from loadgen.scenario.keys import ScenarioSection
+from loadgen.scenario.model import EMBEDDED, LoadMode, QueryLogMode, SpawnerKind
+from loadgen.scenario.problem import KeyPath, dotted
+from loadgen.scenario.read import LoadedScenario
 from loadgen.units import format_duration_s, format_rate_per_second
 
 # Of the stored `workload`; everything else in it is `load` in the file.
@@ -94,3 +102,125 @@ def _value(name: str, value: Any) -> Any:
     if isinstance(value, list) and value and all(isinstance(one, Mapping) and "name" in one for one in value):
         return {str(one["name"]): _value("", {key: one[key] for key in one if key != "name"}) for one in value}
     return value
+
+
+VALUE_SHOWN = 100  # characters
+_DEFAULT = "default"
+_COMPACT = {"columns", "indexes", "params"}  # lists whose elements take one line each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveValue:
+    path: str
+    value: str
+    origin: str  # `line 12`, `default`, `--set load.rate=5`, `line 12, environment variable WH`
+
+
+def settings(loaded: LoadedScenario, effective: Mapping[KeyPath, tuple[str, str]]) -> tuple[EffectiveValue, ...]:
+    """All values that have an effect. `effective` replaces the values of defaults that were worked out: auto → 2."""
+    found = []
+    for path, setting in _walk(loaded.document, loaded.file, ()):
+        worked_out = effective.get(path) if setting.origin == _DEFAULT or setting.value in ("auto", "null") else None
+        if worked_out is not None:
+            setting = EffectiveValue(path=setting.path, value=worked_out[0], origin=worked_out[1])
+        if _matters(path, loaded):
+            found.append(setting)
+    return tuple(found)
+
+
+def _walk(document: Document, section: ScenarioSection, path: KeyPath) -> Iterator[tuple[KeyPath, EffectiveValue]]:
+    for name, info in type(section).declared_keys().items():
+        place: KeyPath = (*path, info.alias or name)
+        value = getattr(section, name)
+        entry = document.entry(place)
+        if isinstance(value, ScenarioSection) and type(value) not in GENERATORS.values():
+            yield from _walk(document, value, place)
+        elif isinstance(value, (list, dict)) and value and entry is not None:
+            yield from _walk_container(document, value, place)
+        elif entry is not None and (entry.node.value is not None or info.default is None):
+            yield place, _setting(document, place, entry.node)
+        elif info.default is not None or len(place) < 4 or name == "kind":  # others: alternatives that were not chosen
+            yield place, EffectiveValue(path=dotted(place), value=_written(info.default), origin=_DEFAULT)
+
+
+def _walk_container(document: Document, value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, EffectiveValue]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        place: KeyPath = (*path, key)
+        entry = document.entry(place)
+        if (
+            isinstance(item, ScenarioSection)
+            and path[-1] not in _COMPACT
+            and entry
+            and isinstance(entry.node.value, dict)
+        ):
+            yield from _walk(document, item, place)
+        elif entry is not None:
+            yield place, _setting(document, place, entry.node)
+
+
+def _setting(document: Document, path: KeyPath, node: YamlNode) -> EffectiveValue:
+    origin = f"line {node.mark.line}" if node.mark is not None else printable(node.option or _DEFAULT, 60)
+    variables = _variables(node)
+    if variables:
+        names = ", ".join(variables)
+        origin += f", environment variable{'s' * (len(variables) > 1)} {names}"
+    return EffectiveValue(path=dotted(path), value=_flow(node), origin=origin)
+
+
+def _variables(node: YamlNode) -> list[str]:
+    if isinstance(node.value, dict):
+        return [name for entry in node.value.values() for name in _variables(entry.node)]
+    if isinstance(node.value, list):
+        return [name for element in node.value for name in _variables(element)]
+    return list(dict.fromkeys(node.variables))
+
+
+def _flow(node: YamlNode) -> str:
+    """On one line, with variables unresolved."""
+    return printable(" ".join(_flow_of(node).split()), VALUE_SHOWN)
+
+
+def _flow_of(node: YamlNode) -> str:
+    if isinstance(node.value, dict):
+        return "{" + ", ".join(f"{key}: {_flow_of(entry.node)}" for key, entry in node.value.items()) + "}"
+    if isinstance(node.value, list):
+        return "[" + ", ".join(map(_flow_of, node.value)) + "]"
+    return node.text or "null"
+
+
+def _written(default: Any) -> str:
+    if default is None:
+        return "null"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return str(default) if default not in ({}, []) else "none"
+
+
+def _matters(path: KeyPath, loaded: LoadedScenario) -> bool:
+    """Has the value an effect in this scenario? Defaults of what is not used say nothing."""
+    file = loaded.file
+    key = path[-1] if len(path) == 2 else path[1] if len(path) > 1 else ""
+    match path[0]:
+        case "sessions":
+            return file.sessions.count > 0
+        case "notify":
+            return bool(file.notify)
+        case "load":
+            foreign = frozenset[str]().union(*KEYS_OF_MODE.values()) - KEYS_OF_MODE[file.load.mode]
+            replaced = {"connections", "duration", "rate"} if file.load.stages else set()
+            return key not in foreign | replaced and not (key == "stages" and len(path) == 2)
+        case "workload":
+            if path[-1] == "session":
+                return file.sessions.count > 0
+            return key != "think_time" or file.load.mode is not LoadMode.RATE
+        case "sharding":
+            return file.sharding.enabled or key == "enabled"
+        case "embedded":
+            return file.connection == EMBEDDED
+        case "spawner":
+            return key == "kind" or file.spawner.kind is SpawnerKind.SPCS
+        case "query_log":
+            return key != "sample_rate" or file.query_log.mode is QueryLogMode.SAMPLE
+        case _:
+            return True

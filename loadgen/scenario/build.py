@@ -12,7 +12,7 @@ from loadgen.rules.find_max_step import FindMaxSettings
 from loadgen.scenario import model as typed
 from loadgen.scenario.check_load import ceiling, duration_s
 from loadgen.scenario.check_workload import kind_of
-from loadgen.scenario.file import ScenarioFile, StatementSection
+from loadgen.scenario.file import LoadSection, ScenarioFile, StatementSection
 from loadgen.scenario.generators import (
     ChoiceGenerator,
     HotspotGenerator,
@@ -31,7 +31,6 @@ from loadgen.scenario.generators import (
     ZipfianGenerator,
 )
 from loadgen.scenario.keys import ScenarioSection
-from loadgen.scenario.load import LoadSection
 from loadgen.scenario.section import ControlSection, SessionsSection, TableSection, TimingSection
 
 SLOW_SPAWNERS = (typed.SpawnerKind.SPCS, typed.SpawnerKind.EXTERNAL)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from loadgen.model.sql_text import SqlShape, shape_of, workload_refusal
 from loadgen.model.threshold import ThresholdMetric
 from loadgen.model.workload import CYCLE_MAX, StatementKind
-from loadgen.scenario.check_generator import GeneratorContext, check_generator, is_sharded
+from loadgen.scenario.check_data import GeneratorContext, check_generator, is_sharded
 from loadgen.scenario.file import ScenarioFile, StatementSection
 from loadgen.scenario.generators import PoolGenerator, RememberedGenerator, SequenceGenerator
 from loadgen.scenario.keys import ScenarioSection

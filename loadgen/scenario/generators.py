@@ -27,8 +27,8 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
 from loadgen.model.workload import Normal, PoolOrder
+from loadgen.scenario.document import Scalar
 from loadgen.scenario.keys import ScenarioSection, key
-from loadgen.scenario.scalar import Scalar
 from loadgen.scenario.types import (
     Boolean,
     FreeText,

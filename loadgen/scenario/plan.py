@@ -8,6 +8,7 @@ from loadgen.model.credits import SIZES, credits_per_hour
 from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.model.split import worker_share
 from loadgen.rules.find_max import FindMaxCap, find_max_cap
+from loadgen.scenario.as_written import EffectiveValue, settings
 from loadgen.scenario.model import (
     DEFAULT_THRESHOLD,
     EMBEDDED,
@@ -19,7 +20,6 @@ from loadgen.scenario.model import (
     WorkerProfile,
     stage_name,
 )
-from loadgen.scenario.origin import EffectiveValue, settings
 from loadgen.scenario.problem import KeyPath
 from loadgen.scenario.rates import planned_arrivals, rate_windows
 from loadgen.scenario.read import LoadedScenario

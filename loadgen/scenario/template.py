@@ -15,6 +15,7 @@ from loadgen.log import is_secret_name, register_secret
 
 TEXT_MAX = 1_000_000  # characters of one text with its variables filled in
 
+
 _STORED = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from loadgen.log import printable, redact
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 
 TEXT_MAX = 2_000  # characters kept of an error text; servers have been seen to send a megabyte
 

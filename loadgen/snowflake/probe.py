@@ -8,7 +8,7 @@ from typing import Any
 from loadgen.clock import Clock, SystemClock
 from loadgen.errors import ConnectFailed
 from loadgen.log import printable
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import close, connect
 from loadgen.snowflake.driver import Connection

@@ -10,10 +10,9 @@ from rich.text import Text
 
 from loadgen.model.run import Phase
 from loadgen.report.formatting import bounded
-from loadgen.tui.draw import LABEL, cell, chart, label
+from loadgen.tui.draw import LABEL, NOTHING, cell, chart, clock, label, one_line, rate, short, time_of
 from loadgen.tui.history import HistorySecond
 from loadgen.tui.screen_state import LatencyDistribution, ScreenState
-from loadgen.tui.words import NOTHING, clock, one_line, rate, short, time_of
 from loadgen.units import NS_PER_MS
 
 FIGURES = 23  # columns of the numbers beside a chart

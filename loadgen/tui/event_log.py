@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from loadgen.tui.draw import one_line
 from loadgen.tui.screen_state import LogEntry
 from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState
-from loadgen.tui.words import one_line
 from loadgen.units import counted
 
 TEXT_MAX = 300

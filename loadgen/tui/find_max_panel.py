@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from loadgen.tui.draw import LABEL, cell, label
+from loadgen.tui.draw import LABEL, NOTHING, cell, label, ms, one_line, rate
 from loadgen.tui.screen_state import FindMaxStatus, FindMaxStepLine, ScreenState
-from loadgen.tui.words import NOTHING, ms, one_line, rate
 from loadgen.units import counted
 
 _STAGES = {

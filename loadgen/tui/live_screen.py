@@ -15,8 +15,7 @@ from rich.console import Console, ConsoleDimensions
 from loadgen.clock import Clock
 from loadgen.tui.screen import ScreenPage, render
 from loadgen.tui.screen_state import ScreenState
-from loadgen.tui.stderr_capture import capture_stderr
-from loadgen.tui.terminal import Terminal
+from loadgen.tui.terminal import Terminal, capture_stderr
 from loadgen.units import NS_PER_S
 
 FRAME_MIN_S = 0.25

@@ -11,10 +11,26 @@ from loadgen.metrics.window import ALL_STATEMENTS
 from loadgen.report.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
 from loadgen.report.formatting import TOO_FEW, bounded
 from loadgen.report.verdict import Checked
-from loadgen.tui.draw import LABEL, bar, cell, chart, flow, label, spread
+from loadgen.tui.draw import (
+    LABEL,
+    NOTHING,
+    bar,
+    cell,
+    chart,
+    clock,
+    count,
+    flow,
+    label,
+    measured,
+    ms,
+    one_line,
+    percent,
+    rate,
+    spread,
+    time_of,
+)
 from loadgen.tui.history import StatementSecond
 from loadgen.tui.screen_state import ScreenState, StatementLine, WindowFigures
-from loadgen.tui.words import NOTHING, clock, count, measured, ms, one_line, percent, rate, time_of
 from loadgen.units import counted
 
 SPARK_MIN, SPARK_MAX = 15, 60  # columns of a line of small bars, a second each

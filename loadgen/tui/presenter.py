@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.metrics.buckets import HIGHEST_NS, LOWEST_NS
-from loadgen.metrics.errors import by_kind
+from loadgen.metrics.histogram import HIGHEST_NS, LOWEST_NS
 from loadgen.metrics.percentile import PERCENTILES
+from loadgen.metrics.tally import by_kind
 from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.run import Phase, RunStatus
 from loadgen.report.verdict import Checked
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.scenario.rates import rate_windows
+from loadgen.tui.draw import one_line
 from loadgen.tui.event_log import new_log_entries
 from loadgen.tui.history import LiveHistory, RecentFigures, least_seconds
 from loadgen.tui.screen_state import (
@@ -37,7 +38,6 @@ from loadgen.tui.screen_state import (
     WorkerLine,
 )
 from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState, WorkerSnapshot
-from loadgen.tui.words import one_line
 from loadgen.units import NS_PER_MS
 
 LOG_KEPT = 200

@@ -7,14 +7,21 @@ a slow line holds the program. What could not be written yet is kept, and until 
 from __future__ import annotations
 
 import contextlib
+import io
+import logging
 import os
 import select
 import signal
+import sys
 import termios
-from collections.abc import Iterator, Mapping
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import TextIO
+
+from loadgen.log import printable
 
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[2J"  # alternate screen, no cursor, empty
 _LEAVE = b"\x1b[0m\x1b[?25h\x1b[?1049l"
@@ -168,3 +175,57 @@ class Terminal:
         with contextlib.suppress(OSError):
             while self._unwritten and poll.poll(wait_ms):
                 self._write(b"")
+
+
+LINES_MAX = 1_000
+LINE_MAX = 2_000
+
+
+class CapturedStderr(io.TextIOBase):
+    """Looks like stderr. Any thread may write; `told` hears of each whole line."""
+
+    encoding = "utf-8"
+    errors = "replace"
+
+    def __init__(self, told: Callable[[str], None]) -> None:
+        self.lines: deque[str] = deque(maxlen=LINES_MAX)
+        self._told = told
+        self._lock = threading.Lock()  # guards _part
+        self._part = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            *whole, part = (self._part + text).split("\n")
+            self._part = part[-LINE_MAX:]
+        for line in whole:
+            if line.strip():
+                self.lines.append(printable(line, LINE_MAX))
+                self._told(line)
+        return len(text)
+
+
+@contextmanager
+def capture_stderr(stream: TextIO, told: Callable[[str], None]) -> Iterator[None]:
+    """Nothing reaches `stream` past the screen; what was caught is printed to it in the end."""
+    caught = CapturedStderr(told)
+    handlers = [
+        handler
+        for handler in logging.getLogger().handlers
+        if isinstance(handler, logging.StreamHandler) and handler.stream is stream
+    ]
+    before = sys.stderr
+    sys.stderr = caught
+    for handler in handlers:
+        handler.setStream(caught)
+    try:
+        yield
+    finally:
+        sys.stderr = before
+        for handler in handlers:
+            handler.setStream(stream)
+        for line in caught.lines:
+            stream.write(f"{line}\n")
+        stream.flush()

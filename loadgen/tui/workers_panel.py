@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from loadgen.report.client_health import CPU_WARN_PERCENT
-from loadgen.tui.draw import LABEL, cell, flow, label
+from loadgen.tui.draw import LABEL, NOTHING, cell, flow, label, one_line, short_worker
 from loadgen.tui.screen_state import ScreenState, WorkerLine
 from loadgen.tui.snapshot import WorkerDisplayState
-from loadgen.tui.words import NOTHING, one_line, short_worker
 
 LATE_HEARTBEAT_S = 3.0  # a beat comes every second; after so long its age is worth a colour
 

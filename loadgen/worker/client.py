@@ -20,7 +20,7 @@ from loadgen.log import printable
 from loadgen.metrics.connections import TEXT_MAX, LoginFailure, ReconnectReason
 from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.stalls import InFlightStatement
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.connect import close
 from loadgen.snowflake.driver import Connection, Cursor
 from loadgen.snowflake.failure import Failure, classify, describe

@@ -9,21 +9,19 @@ from pathlib import Path
 
 from loadgen.clock import Clock
 from loadgen.control.tables.test_results import ResultRow
-from loadgen.metrics.interval import Interval
+from loadgen.metrics.interval import Interval, ThresholdSecond, threshold_subjects
 from loadgen.metrics.live_metrics import LiveSecond, write_live
-from loadgen.metrics.threshold_seconds import ThresholdSecond, threshold_subjects
+from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.window import WindowResult
-from loadgen.metrics.window_registry import WindowState
+from loadgen.model.counts import UserSessionCounts
 from loadgen.model.run import Phase
-from loadgen.model.sessions import UserSessionCounts
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.flush import ResultFlusher
-from loadgen.worker.parts import WorkerComponents
-from loadgen.worker.rows import result_row, snapshot_row, window_row
+from loadgen.worker.control_loop import TargetWatchdog
+from loadgen.worker.flush import ResultFlusher, result_row, snapshot_row, window_row
 from loadgen.worker.self_monitor import ClientResourceMeter, ResourceReading
 from loadgen.worker.spool import contents, keep
-from loadgen.worker.watchdog import TargetWatchdog
+from loadgen.worker.startup import WorkerComponents
 from loadgen.worker.worker_state import WorkerSharedState, exit_reason_for
 
 TIMED_MAX = 20  # statements whose times are stored second by second; the counts of all are

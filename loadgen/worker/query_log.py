@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 from loadgen.errors import RunFailed
 from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.window_registry import Window
+from loadgen.metrics.recorder import Window
 from loadgen.model.workload import StatementKind
 from loadgen.scenario.model import QueryLogMode
 from loadgen.scenario.model import QueryLogSettings as Policy

@@ -24,8 +24,7 @@ from loadgen.model.run import Phase
 from loadgen.scenario.model import LoadMode
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.arrival_queue import ArrivalQueue
-from loadgen.worker.client_context import ClientContext, ClientSlot
+from loadgen.worker.client_context import ArrivalQueue, ClientContext, ClientSlot
 from loadgen.worker.client_pool import ClientPool
 from loadgen.worker.commands import CommandQueue
 from loadgen.workload.arrivals import ArrivalSchedule, window_schedules

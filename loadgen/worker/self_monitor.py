@@ -16,7 +16,7 @@ import psutil
 from loadgen.clock import Clock
 from loadgen.metrics.client_resources import GAP_NS, MINUTE_MS, PAUSE_NS, ClientResourceUse
 from loadgen.metrics.histogram import EMPTY, Histogram
-from loadgen.metrics.window_registry import Window
+from loadgen.metrics.recorder import Window
 from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS, NS_PER_S
 

@@ -3,15 +3,173 @@
 from __future__ import annotations
 
 import gc
+import logging
+import os
 import random
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
 
 from loadgen.clock import Clock
-from loadgen.model.outcome import ErrorCategory
+from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat
+from loadgen.errors import ConfigurationError
+from loadgen.log import event
+from loadgen.metrics.connections import ConnectionMeter
+from loadgen.metrics.recorder import WindowRegistry
+from loadgen.metrics.sample_collector import SampleCollector
+from loadgen.model.counts import ErrorCategory
+from loadgen.model.split import worker_share
+from loadgen.scenario.model import LoadMode, QueryLogMode, Scenario
 from loadgen.snowflake.failure import classify, describe
+from loadgen.units import counted
 from loadgen.worker.arguments import WorkerArguments
+from loadgen.worker.client_context import ClientContext, ClientSlots, compile_statements, max_clients
+from loadgen.worker.client_pool import ClientPool
+from loadgen.worker.commands import CommandQueue
 from loadgen.worker.control_loop import ControlLoop
-from loadgen.worker.parts import WorkerComponents, first_target
+from loadgen.worker.query_log import QueryLogHeader, QueryLogWriter
+from loadgen.worker.ramp_controller import RampController
+from loadgen.worker.sessions import LoadSessions
+from loadgen.worker.users import LogicalUsers
 from loadgen.worker.worker_state import WorkerSharedState
+from loadgen.workload.pools import Pool
+from loadgen.workload.ramp import initial_connections
+
+
+class SpoolUnusable(ConfigurationError):
+    """The folder for the query log cannot be written to."""
+
+    exit_code = 1
+    remedy = "Set LOADGEN_SPOOL_DIR to a folder that can be written to, or query_log: {mode: none} in the scenario."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerComponents:
+    """Everything that makes and measures load."""
+
+    scenario: Scenario
+    windows: WindowRegistry
+    harvester: SampleCollector
+    bench: ClientContext
+    pool: ClientPool
+    agenda: CommandQueue
+    conductor: RampController
+    query_log: QueryLogWriter | None
+    users: LogicalUsers | None  # None: the scenario has no sessions
+
+
+def assemble(
+    scenario: Scenario,
+    arguments: WorkerArguments,
+    pools: Mapping[str, Pool],
+    *,
+    test_id: str,
+    spool: Path,
+    board: WorkerSharedState,
+    first_window: int,
+    clock: Clock,
+    environ: Mapping[str, str] = os.environ,
+) -> WorkerComponents:
+    load, statements = scenario.load, scenario.workload.statements
+    windows, connections = WindowRegistry(), ConnectionMeter()
+    harvester = SampleCollector(
+        windows,
+        statements,
+        open_loop=load.mode is LoadMode.RATE,
+        started_ns=clock.monotonic_ns(),
+        connections=connections,
+    )
+    query_log = _query_log(scenario, arguments, test_id, spool, clock)
+    bench = ClientContext(
+        scenario=scenario,
+        windows=windows,
+        sessions=LoadSessions(scenario, run_id=arguments.run_id, worker_id=arguments.worker_id, environ=environ),
+        runs=compile_statements(scenario),
+        opening=threading.Semaphore(scenario.connections.open_parallel),
+        failed=board.failed,
+        connections=connections,
+        clock=clock,
+    )
+    users = _users(scenario, arguments, pools, clock)
+    slots = ClientSlots(scenario, arguments, pools, harvester, query_log, users)
+    pool = ClientPool(bench, slots, warn=lambda text: board.say("WARNING", text))
+    agenda = CommandQueue(
+        arguments.worker_id,
+        arguments.worker_group_id,
+        arguments.worker_group_count,
+        drain_s=scenario.timing.drain_s,
+        drain_interrupt_s=scenario.timing.drain_interrupt_s,
+        patience_s=scenario.timing.events_poll_s,
+    )
+    spare = slots.spare() if bench.open_loop else None
+    conductor = RampController(
+        bench, pool, agenda, arguments, spare, clock, first_window, lambda text: board.say("INFO", text)
+    )
+    return WorkerComponents(
+        scenario=scenario,
+        windows=windows,
+        harvester=harvester,
+        bench=bench,
+        pool=pool,
+        agenda=agenda,
+        conductor=conductor,
+        query_log=query_log,
+        users=users,
+    )
+
+
+def compose(board: WorkerSharedState, parts: WorkerComponents | None, count: int) -> WorkerHeartbeat:
+    """What the beat with this number says. Any thread: it only reads."""
+    return WorkerHeartbeat(
+        status=board.status,
+        phase=None if parts is None else parts.conductor.phase,
+        count=count,
+        active_connections=0 if parts is None else parts.pool.executing,
+        open_connections=0 if parts is None else parts.pool.open,
+        target_connections=0 if parts is None else parts.conductor.target,
+        last_error=board.last_error,
+        error_count=board.error_count,
+        live_metrics=board.live_metrics,
+        last_sequence_id=0 if parts is None else parts.agenda.last_sequence_id,
+        cpu_percent=board.cpu_percent,
+        memory_percent=board.memory_percent,
+    )
+
+
+def _users(
+    scenario: Scenario, arguments: WorkerArguments, pools: Mapping[str, Pool], clock: Clock
+) -> LogicalUsers | None:
+    if not scenario.sessions.count:
+        return None
+    worker, workers = arguments.worker_group_id, arguments.worker_group_count
+    return LogicalUsers(scenario, worker, workers, max_clients(scenario, arguments), pools, clock)
+
+
+def _query_log(
+    scenario: Scenario, arguments: WorkerArguments, test_id: str, spool: Path, clock: Clock
+) -> QueryLogWriter | None:
+    if scenario.query_log.mode is QueryLogMode.NONE:
+        return None
+    header = QueryLogHeader(
+        run_id=arguments.run_id,
+        worker_id=arguments.worker_id,
+        test_id=test_id,
+        statements=tuple((statement.name, statement.kind) for statement in scenario.workload.statements),
+        utc_at_zero=clock.utc_now() - timedelta(microseconds=clock.monotonic_ns() / 1_000),
+    )
+    try:
+        return QueryLogWriter(spool, header, scenario.query_log)
+    except OSError as error:
+        raise SpoolUnusable(f"the query log cannot be kept in {spool}: {error.strerror}") from error
+
+
+def first_target(scenario: Scenario, arguments: WorkerArguments) -> int:
+    """How many connections a worker opens before START."""
+    return worker_share(initial_connections(scenario.load), arguments.worker_group_id, arguments.worker_group_count)
+
 
 LOOK_S = 0.05
 PAUSE_S = 1.0  # before a server that was away is asked again
@@ -53,3 +211,39 @@ def _describe(parts: WorkerComponents, loop: ControlLoop, board: WorkerSharedSta
         loop.look()
         if clock.wait(board.ended, random.uniform(PAUSE_S / 2, PAUSE_S)):
             return False
+
+
+log = logging.getLogger(__name__)
+
+CANCEL_S = 5.0  # how long statements that were cancelled on the server may take to come back
+FORCED_CANCEL_S = 1.0  # the same, when nobody wants to wait
+
+
+class DrainWait(Protocol):
+    def __call__(
+        self, done: Callable[[], bool], limit_s: Callable[[], float], unless: threading.Event | None = None
+    ) -> None:
+        """Until it is done, time is over, or `unless` is set; harvesting all the while."""
+
+
+def drain(parts: WorkerComponents, board: WorkerSharedState, wait: DrainWait, *, hurry: threading.Event) -> None:
+    """The main thread's. Afterwards no sample is missing, but for a harvest."""
+    parts.conductor.finish()
+    wait(lambda: parts.pool.drained, lambda: board.drain_s, unless=hurry)
+    sessions = parts.pool.cancel()
+    if sessions:
+        board.say("WARNING", f"still running, and now cancelled: {counted(len(sessions), 'statement')}")
+        work = threading.Thread(target=_cancel, args=(parts, sessions), name="cancel", daemon=True)
+        work.start()
+        wait(lambda: parts.pool.drained, lambda: FORCED_CANCEL_S if hurry.is_set() else CANCEL_S)
+    abandoned = parts.pool.abandon()
+    if abandoned:
+        board.say("WARNING", f"never came back, and counted as cancelled: {counted(abandoned, 'statement')}")
+    parts.conductor.settle_all()
+
+
+def _cancel(parts: WorkerComponents, sessions: list[int]) -> None:
+    try:
+        parts.bench.sessions.cancel(sessions)
+    except Exception as error:  # the statements have a time limit of their own
+        event(log, logging.WARNING, "cancel_failed", what=str(error))

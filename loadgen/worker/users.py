@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from loadgen.clock import Clock
-from loadgen.model.sessions import UserSessionCounts
+from loadgen.model.counts import UserSessionCounts
 from loadgen.model.split import worker_share
 from loadgen.model.workload import ClientPosition
 from loadgen.scenario.model import Scenario, SessionAffinity
@@ -27,9 +27,8 @@ from loadgen.snowflake.settings import session_tag
 from loadgen.units import NS_PER_S
 from loadgen.worker.statements import StatementExecutor, with_tag
 from loadgen.workload.draw import Row, StatementStream
-from loadgen.workload.memory import RememberedParameters, RememberedValues
 from loadgen.workload.pools import Pool
-from loadgen.workload.users import UserSession, UserSessionTable
+from loadgen.workload.users import RememberedParameters, RememberedValues, UserSession, UserSessionTable
 
 SWEEP_S = 60.0
 

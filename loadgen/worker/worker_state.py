@@ -13,7 +13,7 @@ from loadgen.control.retry import RetryInterrupted
 from loadgen.control.session import ControlFailed
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.model.worker import WORKER_TRANSITIONS, WorkerExit, WorkerStatus
 
 ERRORS_LOGGED_PER_KIND = 10  # errors of one kind are logged so often, then only counted

@@ -11,21 +11,65 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from loadgen.control.tables.run_queue_claims import AttemptResult, ClaimedRun, QueueClaim
 from loadgen.log import printable
-from loadgen.model.queue import ExitCodeMeaning, exit_code_meaning
+from loadgen.model.nightly import (
+    BUSY_PAUSE_S,
+    AttemptStatus,
+    ExitCodeMeaning,
+    QueueStatus,
+    exit_code_meaning,
+    retry_pause_s,
+)
 from orchestrator.nightly import process_guard
-from orchestrator.nightly.attempt_folders import FOLDER
+
+FOLDER = ".queue"
+_NAME = re.compile(r"([a-z0-9-]+)\.[0-9]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFolder:
+    path: Path
+    queue_id: str
+
+
+def old_folders(runs_folder: Path, before_s: float) -> Iterator[AttemptFolder]:
+    """Those that nothing was written to since then (seconds since 1970). Who still needs one is known to the queue."""
+    try:
+        entries = sorted((runs_folder / FOLDER).iterdir())
+    except OSError:  # there are none
+        return
+    for path in entries:
+        named = _NAME.fullmatch(path.name)
+        if named and not path.is_symlink() and path.is_dir() and _written_s(path) < before_s:
+            yield AttemptFolder(path=path, queue_id=named[1])
+
+
+def remove(folder: AttemptFolder) -> bool:
+    """False: it is still there, at least in part."""
+    shutil.rmtree(folder.path, ignore_errors=True)
+    return not folder.path.exists()
+
+
+def _written_s(folder: Path) -> float:
+    """Output grows without changing the folder itself."""
+    try:
+        return max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
+    except OSError:  # somebody is at it
+        return math.inf
+
 
 STOP_S = 60.0  # for a run to end in good order, with its results
 DEPTH_MAX = 32  # parts of the name of a value file: deeper folders are hard to remove
@@ -229,3 +273,34 @@ def _stderr(folder: Path) -> list[str]:
     with suppress(OSError):
         return (folder / "stderr").read_bytes()[-_READ_MAX:].decode("utf-8", "replace").split("\n")
     return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptOutcome:
+    """`final`: the run has ended so; None: it goes back into the queue, for at least `pause_s`."""
+
+    attempt: AttemptStatus
+    final: QueueStatus | None
+    pause_s: float = 0.0
+    counts: bool = True  # against the attempts it may have
+
+
+def judge_attempt(
+    exit_code: int, *, attempts: int, cancelled: bool, interrupted: bool, chance: float
+) -> AttemptOutcome:
+    """`cancelled`: its end was asked for; `interrupted`: its runner had to go. A result is one in spite of both."""
+    judgement = exit_code_meaning(exit_code)
+    if judgement is ExitCodeMeaning.COMPLETED:
+        return AttemptOutcome(attempt=AttemptStatus.COMPLETED, final=QueueStatus.COMPLETED)
+    if cancelled:
+        return AttemptOutcome(attempt=AttemptStatus.CANCELLED, final=QueueStatus.CANCELLED)
+    if judgement is ExitCodeMeaning.HOPELESS:
+        return AttemptOutcome(attempt=AttemptStatus.FAILED, final=QueueStatus.FAILED)
+    if interrupted:
+        return AttemptOutcome(attempt=AttemptStatus.INTERRUPTED, final=None, counts=False)
+    if judgement is ExitCodeMeaning.STOPPED:
+        return AttemptOutcome(attempt=AttemptStatus.CANCELLED, final=QueueStatus.CANCELLED)
+    if judgement is ExitCodeMeaning.BUSY:
+        pause_s = BUSY_PAUSE_S * (0.5 + chance)
+        return AttemptOutcome(attempt=AttemptStatus.SKIPPED, final=None, pause_s=pause_s, counts=False)
+    return AttemptOutcome(attempt=AttemptStatus.FAILED, final=None, pause_s=retry_pause_s(attempts, chance))

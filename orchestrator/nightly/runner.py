@@ -9,7 +9,10 @@ beats    keeps the runner registered and its lease alive            a session of
 from __future__ import annotations
 
 import logging
+import os
+import platform
 import random
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,19 +20,29 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import loadgen
 from loadgen.clock import Clock, SystemClock
+from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.retry import RetryPolicy
 from loadgen.control.rows import RowUnreadable
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_attempts, run_queue_claims
-from loadgen.control.tables.pool_workers import PoolWorkerIdentity
+from loadgen.control.tables.pool_workers import PoolWorkerIdentity, new_worker_id
 from loadgen.control.tables.run_queue_claims import AttemptResult, QueueClaim
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
-from loadgen.model.queue import AttemptStatus, QueueStatus, was_signalled
+from loadgen.model.nightly import AttemptStatus, QueueStatus, was_signalled
+from loadgen.snowflake import driver
 from loadgen.units import NS_PER_S
-from orchestrator.nightly.attempt import LOADGEN_COMMAND, STOP_S, InvalidQueueRow, RunProcess, start_attempt
-from orchestrator.nightly.attempt_outcome import AttemptOutcome, judge_attempt
+from orchestrator.nightly.attempt import (
+    LOADGEN_COMMAND,
+    STOP_S,
+    AttemptOutcome,
+    InvalidQueueRow,
+    RunProcess,
+    judge_attempt,
+    start_attempt,
+)
 from orchestrator.nightly.runner_heartbeat import HeldClaim, RunnerHeartbeat
 
 log = logging.getLogger(__name__)
@@ -350,3 +363,30 @@ class Runner:
 
     def _patience(self, stop: threading.Event) -> RetryPolicy:
         return RetryPolicy(stop=stop, attempts=ATTEMPTS, clock=self._clock)
+
+
+def capabilities(labels: tuple[str, ...]) -> tuple[str, ...]:
+    """A label of the same name comes before what is known."""
+    known = {
+        "host": socket.gethostname(),
+        "os": platform.system().lower(),
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "driver": str(driver.major()),
+        "loadgen": loadgen.__version__,
+    }
+    given = {label.partition("=")[0] for label in labels}
+    own = {f"{key}={value}" for key, value in known.items() if key not in given}
+    return tuple(sorted(own | set(labels)))
+
+
+def runner_identity(place: ControlPlaneLocation, labels: tuple[str, ...]) -> PoolWorkerIdentity:
+    """Of this process."""
+    return PoolWorkerIdentity(
+        worker_id=new_worker_id(),
+        hostname=socket.gethostname()[:255],
+        pid=os.getpid(),
+        version=loadgen.__version__,
+        task_queue=f"{place.database}.{place.schema}"[:100],
+        labels=labels,
+        capabilities=capabilities(labels),
+    )

@@ -2,7 +2,7 @@
 
 A tick, for each enabled schedule:
 
-    1. what is due in (settled, now], by the server's clock      loadgen.model.schedule, pure
+    1. what is due in (settled, now], by the server's clock      loadgen.model.nightly, pure
     2. each fire, the newest first: its row, then its run        loadgen.control.tables.schedule_fires
     3. settled up to the newest of them
 
@@ -26,8 +26,7 @@ from loadgen.control.tables import run_queue, run_status, schedule_fires, schedu
 from loadgen.control.tables.schedules import ScheduleRow, as_utc
 from loadgen.errors import ConnectFailed, LoadgenError
 from loadgen.log import event
-from loadgen.model.cron import parse_cron
-from loadgen.model.schedule import (
+from loadgen.model.nightly import (
     BATCH,
     FIRES_PER_TICK_MAX,
     MAX_CATCHUP,
@@ -38,6 +37,7 @@ from loadgen.model.schedule import (
     ScheduleFire,
     due_fires,
     fire_key,
+    parse_cron,
 )
 
 log = logging.getLogger(__name__)

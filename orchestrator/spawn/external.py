@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
+from orchestrator.spawn.spcs import SpcsSpawner
 from orchestrator.spawn.subprocess import worker_arguments
 
 
@@ -46,3 +47,30 @@ def worker_command(order: WorkerOrder, environment: Mapping[str, str]) -> str:
     """One line for a shell."""
     told = [f"{name}={value}" for name, value in sorted(environment.items())]
     return shlex.join(["env", *told, "loadgen", *worker_arguments(order)])
+
+
+class AdoptedWorkers:
+    """Processes, known by their beats alone."""
+
+    def start(self, orders: tuple[WorkerOrder, ...]) -> None:
+        """They have been started."""
+
+    def ended(self) -> tuple[ProcessEnd, ...]:
+        return ()
+
+    def running(self) -> int:
+        return 0
+
+    def terminate(self, *, hard: bool) -> None:
+        """Whoever obeys neither STOP nor the state of the run cannot be reached."""
+
+    def close(self) -> None:
+        """Nothing of them is ours."""
+
+
+class AdoptedContainers(SpcsSpawner):
+    """The replicas of a job service: seen, ended and removed as by whoever had started them."""
+
+    def start(self, orders: tuple[WorkerOrder, ...]) -> None:
+        """They have been started."""
+        self.adopt(orders)

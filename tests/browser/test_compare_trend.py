@@ -9,8 +9,7 @@ import pytest
 
 from loadgen.report.compare_html import comparison_html
 from loadgen.report.comparison import compare
-from loadgen.report.likeness import SettingDifference
-from loadgen.report.limits import ChangeLimits
+from loadgen.report.likeness import ChangeLimits, SettingDifference
 from loadgen.report.scenario_trend import OtherSeries, trend_of
 from loadgen.report.trend_html import trend_html
 from tests.browser.chromium import Chromium

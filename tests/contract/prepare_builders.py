@@ -9,9 +9,8 @@ from typing import Any
 
 from loadgen.clock import SystemClock
 from loadgen.prepare.prepare import PreparationProgress, PreparationResult, check_scenario, prepare_scenario
-from loadgen.prepare.session import PrepareSession
+from loadgen.prepare.session import PrepareSession, opener, target_profile
 from loadgen.prepare.table_survey import TableState
-from loadgen.prepare.target import opener, target_profile
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario
 from loadgen.snowflake import driver

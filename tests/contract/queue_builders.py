@@ -12,7 +12,7 @@ from loadgen.control.tables import pool_workers, run_attempts, run_queue, run_qu
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_queue import QueueRequest
 from loadgen.control.tables.run_queue_claims import AttemptResult, QueueClaim
-from loadgen.model.queue import QueueStatus
+from loadgen.model.nightly import QueueStatus
 from tests.control_plane import ControlPlane, patience
 
 LEASE_S = 600.0

@@ -15,8 +15,7 @@ from loadgen.cli.setup import setup
 from loadgen.clock import SystemClock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.doctor import checks as all_checks
-from loadgen.doctor.bounded_executor import BoundedExecutor
-from loadgen.doctor.check_runner import run_checks
+from loadgen.doctor.check_runner import BoundedExecutor, run_checks
 from loadgen.doctor.subject import DoctorSessions, DoctorTarget, KnownFacts
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ConnectFailed
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.connect import close, connect
 from loadgen.snowflake.failure import classify, describe
 from tests.contract.connection_builders import MAJOR, control_of, load_of, profile_of

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.connect import close
 from loadgen.snowflake.failure import NotRetried, classify, describe
 from loadgen.snowflake.profile import ConnectionProfile

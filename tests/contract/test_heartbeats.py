@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.control.sanitize import TRUNCATION_MARK
+from loadgen.control.rows import TRUNCATION_MARK
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.tables.run_status import server_time
 from loadgen.control.tables.worker_heartbeats import LAST_ERROR_MAX, WorkerHeartbeat, beat, find, read, register

@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 
 from loadgen.clock import SystemClock
-from loadgen.control.sanitize import clean_text
+from loadgen.control.rows import clean_text
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import NamedQuery
 from loadgen.control.tables.run_control_events import BATCH, NewEvent, catch_up, emit, poll

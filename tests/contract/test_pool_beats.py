@@ -8,7 +8,7 @@ from loadgen.clock import SystemClock
 from loadgen.control.tables import pool_workers, run_queue, run_queue_claims
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_queue_claims import QueueClaim
-from loadgen.model.pool_worker import PoolWorkerStatus
+from loadgen.model.nightly import PoolWorkerStatus
 from orchestrator.nightly.runner_heartbeat import AttemptCounts, HeldClaim, RunnerHeartbeat
 from tests.control_plane import ControlPlane, patience
 

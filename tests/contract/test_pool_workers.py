@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadgen.control.tables import pool_workers
-from loadgen.model.pool_worker import PoolWorkerStatus
+from loadgen.model.nightly import PoolWorkerStatus
 from tests.contract.queue_builders import LEASE_S
 from tests.control_plane import patience
 

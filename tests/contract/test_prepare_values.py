@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from loadgen.errors import LoadgenError, RunFailed, ScenarioInvalid
-from loadgen.prepare.rows import BoundRows
+from loadgen.prepare.fill import BoundRows
+from loadgen.prepare.prepare import read_pools
+from loadgen.prepare.session import server_version
 from loadgen.prepare.table_definition import define
-from loadgen.prepare.target import server_version
-from loadgen.prepare.value_pools import read_pools
 from loadgen.scenario.read import parse_scenario
 from loadgen.snowflake.ident import QualifiedName
 from tests.contract.prepare_builders import KEY, NUMBER, SKEWED, Bench, table

@@ -14,7 +14,7 @@ from loadgen.cli.main import main
 from loadgen.control.tables import run_queue, run_queue_claims
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_queue_claims import AttemptResult
-from loadgen.model.queue import QueueStatus
+from loadgen.model.nightly import QueueStatus
 from tests.contract.queue_builders import LEASE_S, register
 from tests.control_plane import ControlPlane, patience
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.report_files import FILES, RENDERERS, write_reports
+from loadgen.cli.report import FILES, RENDERERS, write_reports
 from loadgen.cli.run_record import read_record
 from loadgen.control.tables import (
     find_max_step_history,

@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.control.tables import run_attempts, run_queue_claims
 from loadgen.control.tables.run_queue_claims import QueueClaim
-from loadgen.model.queue import ATTEMPTS_MAX, AttemptStatus, QueueStatus
+from loadgen.model.nightly import ATTEMPTS_MAX, AttemptStatus, QueueStatus
 from tests.contract.queue_builders import LEASE_S, Queue, each_fault
 from tests.control_plane import patience
 

@@ -12,7 +12,7 @@ from loadgen.control.tables import run_queue, run_queue_claims, run_status
 from loadgen.control.tables.run_queue import QueueRequest
 from loadgen.control.tables.run_queue_claims import QueueClaim
 from loadgen.errors import UsageError
-from loadgen.model.queue import BaselineCheck, QueueStatus
+from loadgen.model.nightly import BaselineCheck, QueueStatus
 from tests.contract.queue_builders import LEASE_S, each_fault
 from tests.control_plane import patience
 

@@ -16,8 +16,7 @@ from loadgen.control.tables.run_queue import QueueRequest
 from loadgen.control.tables.schedule_fires import FireRow
 from loadgen.control.tables.schedules import NewSchedule, ScheduleRow
 from loadgen.errors import UsageError
-from loadgen.model.queue import BaselineCheck, QueueStatus
-from loadgen.model.schedule import FireOutcome, Overlap, ScheduleFire
+from loadgen.model.nightly import BaselineCheck, FireOutcome, Overlap, QueueStatus, ScheduleFire
 from orchestrator.nightly.scheduler import fire_due_schedules
 from tests.control_plane import ControlPlane, patience
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ConnectFailed, LoadgenError
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.connect import close, connect
 from loadgen.snowflake.failure import Failure, classify
 from loadgen.snowflake.profile import ConnectionProfile

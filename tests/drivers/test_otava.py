@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadgen.report.limits import DEFAULTS, Measure
+from loadgen.report.likeness import DEFAULTS, Measure
 from loadgen.report.scenario_trend import SeriesKey, Subject, TrendRun, trend_of
 from tests.drivers.environment import environment_of
 

@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import cast
 
 from loadgen.clock import SystemClock
+from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
-from loadgen.metrics.window_registry import WindowRegistry
 from loadgen.model.run import Phase
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.scenario.read import parse_scenario
 from loadgen.scenario.workers import with_workers
 from loadgen.snowflake.driver import Connection
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.arrival_queue import ArrivalQueue
 from loadgen.worker.client import Client
-from loadgen.worker.client_context import ClientContext, ClientSlots
+from loadgen.worker.client_context import ArrivalQueue, ClientContext, ClientSlots
 from loadgen.worker.query_log import QueryLogHeader, QueryLogWriter
 from loadgen.worker.sessions import LoadSessions
 from loadgen.workload.arrivals import window_schedules

@@ -20,11 +20,10 @@ import numpy as np
 
 from loadgen.metrics.live_metrics import read_live, write_live
 from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.recorder import Recorder, Sample
+from loadgen.metrics.recorder import Recorder, Sample, WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.metrics.window_codec import write_window
-from loadgen.metrics.window_registry import WindowRegistry
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.workload import Query, Statement, StatementKind
 

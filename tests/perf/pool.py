@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from loadgen.clock import SystemClock
-from loadgen.model.queue import AttemptStatus, QueueStatus
+from loadgen.model.nightly import AttemptStatus, QueueStatus
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 from tests.perf._ending import leaving_nothing

@@ -36,7 +36,7 @@ import psutil
 from numpy.typing import NDArray
 
 from loadgen.control.tables.run_leases import renew
-from loadgen.metrics.buckets import IntArray
+from loadgen.metrics.histogram import IntArray
 from loadgen.metrics.percentile import PERCENTILES, exact_quantile_ns
 from loadgen.metrics.window import merge
 from loadgen.model.event import SetWorkerTarget

@@ -13,7 +13,7 @@ from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import NamedQuery
 from loadgen.control.tables.run_leases import Lease
 from loadgen.control.tables.run_status import Run
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer

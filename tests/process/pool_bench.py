@@ -21,7 +21,7 @@ from typing import Any
 from loadgen.control.tables import run_attempts, run_queue, run_status
 from loadgen.control.tables.run_attempts import AttemptRow
 from loadgen.control.tables.run_queue import QueuedRun, QueueRequest
-from loadgen.model.queue import AttemptStatus, QueueStatus
+from loadgen.model.nightly import AttemptStatus, QueueStatus
 from tests.control_plane import ControlPlane, patience
 from tests.process import pool_stand_in
 from tests.processes import PATIENCE_S, PROGRAM, ROOT

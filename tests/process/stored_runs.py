@@ -24,7 +24,7 @@ from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario
 from loadgen.scenario.workers import with_workers
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.rows import window_row
+from loadgen.worker.flush import window_row
 from orchestrator.run_result import run_result_row
 from tests.control_plane import ControlPlane, patience
 from tests.unit.orchestrator_builders import window

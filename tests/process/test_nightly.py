@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.schedule_units import program
-from loadgen.model.cron import parse_cron
+from loadgen.cli.schedule_view import program
+from loadgen.model.nightly import parse_cron
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, ROOT, wait_until

@@ -14,8 +14,7 @@ import pytest
 
 from loadgen.cli.main import main
 from loadgen.control.tables import pool_workers, run_attempts, run_leases, run_queue, run_status
-from loadgen.model.pool_worker import PoolWorkerStatus
-from loadgen.model.queue import QueueStatus
+from loadgen.model.nightly import PoolWorkerStatus, QueueStatus
 from loadgen.model.run import RunStatus
 from orchestrator.warehouse_lease import TargetWarehouse
 from tests.control_plane import ControlPlane, patience

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.control.tables import run_attempts, run_queue
-from loadgen.model.queue import QueueStatus
+from loadgen.model.nightly import QueueStatus
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 from tests.process.pool_bench import PoolBench, wait_for

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.report_files import RENDERERS
+from loadgen.cli.report import RENDERERS
 from loadgen.control.tables import schedules
 from loadgen.control.tables.run_queue import QueueRequest
 from loadgen.control.tables.schedules import NewSchedule
-from loadgen.model.schedule import Overlap
+from loadgen.model.nightly import Overlap
 from tests.contract.queue_builders import Queue
 from tests.contract.test_report import finished_run
 from tests.control_plane import ControlPlane, patience

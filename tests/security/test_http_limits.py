@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from loadgen.embedded import http_exchange, http_protocol
+from loadgen.embedded import http_exchange
 from loadgen.embedded.session import SESSIONS_MAX
-from loadgen.embedded.translate.bind_values import ARRAY_VALUES_MAX
+from loadgen.embedded.translate.planner import ARRAY_VALUES_MAX
 from tests.embedded_server import EmbeddedServer
 from tests.process.served import Refused, Wire, serving
 from tests.processes import PATIENCE_S, reachable_directory, wait_until
@@ -90,7 +90,7 @@ def test_a_request_that_does_not_arrive_in_time_is_cut_off():
 
     arriving: list[Any] = [Connection(began_s) for began_s in (None, 0.0, 100.0)]
 
-    http_protocol.cut_off(arriving, 100.0)
+    http_exchange.cut_off(arriving, 100.0)
 
     assert [one.transport.aborted for one in arriving] == [False, True, False]
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.embedded import result_memory
-from loadgen.embedded.json_format import DEPTH_MAX, format_json
-from loadgen.embedded.result_memory import ResultMemory, ResultSize
+from loadgen.embedded import result
+from loadgen.embedded.records import DEPTH_MAX, format_json
+from loadgen.embedded.result import ResultMemory, ResultSize
 from loadgen.embedded.sql_errors import SqlError
 from tests.embedded_server import EmbeddedServer
 from tests.process.served import Refused, Wire
@@ -78,7 +78,7 @@ def test_numbers_are_left_as_they_are():
 
 
 def test_what_is_formatted_counts_until_the_result_is_let_go(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(result_memory, "UNCOUNTED_BYTES", 10)
+    monkeypatch.setattr(result, "UNCOUNTED_BYTES", 10)
     memory = ResultMemory()
     size = ResultSize(memory, None)
 
@@ -90,7 +90,7 @@ def test_what_is_formatted_counts_until_the_result_is_let_go(monkeypatch: pytest
 
 
 def test_formatting_stops_as_soon_as_the_result_is_too_large(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(result_memory, "RESULT_BYTES_MAX", 10_000)
+    monkeypatch.setattr(result, "RESULT_BYTES_MAX", 10_000)
 
     with pytest.raises(SqlError, match="Result is too large"):
         formatted("[" * 500 + "1, " * 2_000)  # its end is not even looked at

@@ -22,8 +22,7 @@ from loadgen.control.tables import run_queue, run_status, schedules
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_queue import QueuedRun, QueueRequest
 from loadgen.control.tables.schedules import NewSchedule
-from loadgen.model.queue import QueueStatus
-from loadgen.model.schedule import Overlap
+from loadgen.model.nightly import Overlap, QueueStatus
 from orchestrator.nightly.queue_maintenance import QueueMaintenance
 from orchestrator.nightly.runner import Runner, RunnerSettings
 from orchestrator.nightly.scheduler import fire_due_schedules

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.embedded.request_log import SQL_CHARACTERS_MAX, TEXT_CHARACTERS_MAX, RequestLog, RequestLogEntry
+from loadgen.embedded.admin import SQL_CHARACTERS_MAX, TEXT_CHARACTERS_MAX, RequestLog, RequestLogEntry
 
 LONG = "x" * 60_000
 

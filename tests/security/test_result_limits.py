@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from loadgen.embedded import http_exchange as exchanges
-from loadgen.embedded import result_memory, session, statement_history
-from loadgen.embedded.result_memory import Charge, ResultMemory, ResultMemoryMeter
+from loadgen.embedded import result, session, statement_history
+from loadgen.embedded.result import Charge, ResultMemory, ResultMemoryMeter
 from loadgen.embedded.sql_errors import SqlError
 from tests.embedded_server import EmbeddedServer
 from tests.process.served import Refused, Wire
@@ -127,7 +127,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         ("UNCOUNTED_BYTES", 10),
         ("OVERSHOOT_BYTES", 20),
     ):
-        monkeypatch.setattr(result_memory, name, size)
+        monkeypatch.setattr(result, name, size)
 
 
 def arriving(memory: ResultMemory, *sizes: int) -> tuple[Transport, ResultMemoryMeter, list[SqlError]]:
@@ -150,7 +150,7 @@ def test_a_statement_is_refused_once_and_loses_its_connection_when_it_goes_on_se
     within, _, once = arriving(ResultMemory(), 60, 50, 5)
     beyond, _, _ = arriving(ResultMemory(), 60, 50, 50)
 
-    assert [error.message for error in once] == [result_memory.result_too_large().message]
+    assert [error.message for error in once] == [result.result_too_large().message]
     assert (within.aborted, beyond.aborted) == (False, True)
 
 
@@ -159,7 +159,7 @@ def test_all_results_together_are_limited_until_somebody_lets_go(small: None):
     _, first, _ = arriving(memory, 90)
     charge = first.end()
     _, _, refused = arriving(memory, 90)
-    assert [error.message for error in refused] == [result_memory.results_too_large().message]
+    assert [error.message for error in refused] == [result.results_too_large().message]
 
     del charge
     _, last, fits = arriving(memory, 90)

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.live_metrics import LiveMetrics
 from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.recorder import Sample
+from loadgen.metrics.recorder import Sample, WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
-from loadgen.metrics.window_registry import WindowRegistry
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.workload import Query, Statement, StatementKind
 

@@ -9,16 +9,14 @@ import numpy as np
 
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow, WorkerHeartbeat, WorkerIdentity
 from loadgen.metrics.connections import ConnectionTime
-from loadgen.metrics.errors import ErrorKey, ErrorTally
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.interval import MeasuredCounts
 from loadgen.metrics.live_metrics import LiveMetrics, write_live
 from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.tally import StatementTally, Tally, Times
+from loadgen.metrics.recorder import WindowState
+from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
 from loadgen.metrics.window import MergedWindows, WindowResult, merge
-from loadgen.metrics.window_registry import WindowState
-from loadgen.model.counts import Counts
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import Counts, ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
 from orchestrator.spawn.spawner import ProcessEnd

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.window_registry import Window
+from loadgen.metrics.recorder import Window
 from loadgen.model.run import Phase
 from loadgen.model.workload import StatementKind
 from loadgen.scenario.model import QueryLogMode

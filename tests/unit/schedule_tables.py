@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import NamedQuery
-from loadgen.model.outcome import ErrorCategory
-from loadgen.model.queue import QueueStatus
+from loadgen.model.counts import ErrorCategory
+from loadgen.model.nightly import QueueStatus
 from loadgen.snowflake.failure import Failure
 
 DUPLICATE = Failure(category=ErrorCategory.SNOWFLAKE_ERROR, duplicate_key=True)

@@ -27,7 +27,7 @@ from loadgen.report.compare_html import comparison_html
 from loadgen.report.compare_json import comparison_data
 from loadgen.report.compare_text import comparison_text
 from loadgen.report.comparison import ChangeVerdict, compare, judge
-from loadgen.report.limits import ChangeLimits, Measure, parse_limits
+from loadgen.report.likeness import ChangeLimits, Measure, parse_limits
 from loadgen.report.seconds import measured_seconds
 from tests.unit.orchestrator_builders import tally, times, window
 from tests.unit.warehouse_runs import run_of, second_row

@@ -22,8 +22,7 @@ from loadgen.report.compare_html import comparison_html
 from loadgen.report.compare_json import comparison_data, refusal_data
 from loadgen.report.compare_text import comparison_text, interval
 from loadgen.report.comparison import ChangeVerdict, MetricChange, compare
-from loadgen.report.likeness import SettingDifference
-from loadgen.report.limits import ChangeLimits, Measure
+from loadgen.report.likeness import ChangeLimits, Measure, SettingDifference
 from loadgen.report.text import verdict_lines
 from tests.unit.orchestrator_builders import tally
 from tests.unit.warehouse_runs import run_of

@@ -11,7 +11,7 @@ import numpy as np
 
 from loadgen.report.bootstrap import BootstrapReplicates
 from loadgen.report.comparison import ChangeVerdict, MeasuredRun, compare
-from loadgen.report.limits import ChangeLimits, Measure
+from loadgen.report.likeness import ChangeLimits, Measure
 from tests.unit.warehouse_runs import run_of
 
 PAIRS = 20

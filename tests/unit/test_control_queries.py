@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.control import batch
-from loadgen.control.sanitize import TRUNCATION_MARK, clean_json, clean_text, clip_text, details_json
+from loadgen.control.rows import TRUNCATION_MARK, clean_json, clean_text, clip_text, details_json
 from loadgen.control.sql import load_queries, query_files, without_comments
 
 ROOT = Path(__file__).resolve().parents[2]

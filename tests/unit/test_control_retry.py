@@ -14,7 +14,7 @@ from loadgen.clock import FakeClock, SystemClock
 from loadgen.control.retry import ATTEMPTS, RetryInterrupted, RetryPolicy
 from loadgen.control.session import ControlFailed
 from loadgen.errors import UsageError
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
 
 LOST = Failure(category=ErrorCategory.CONNECTION, retryable=True, unknown_outcome=True)

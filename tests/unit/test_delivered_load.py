@@ -22,7 +22,7 @@ from loadgen.scenario.model import Load
 from loadgen.scenario.model import LoadStage as Level
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
-from orchestrator.announcements import start_event
+from orchestrator.event_publisher import start_event
 from orchestrator.plan import RunPlan, plan_run, planned_connection_ms
 from orchestrator.run_result import MeasuredWindows, missing_load_causes
 from orchestrator.worker_health import WorkerHealth

@@ -7,11 +7,17 @@ from unittest.mock import Mock
 import pytest
 
 from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.setup.installer import Prerequisites
 from loadgen.control.setup.migrations import SchemaState
-from loadgen.control.setup.prerequisites import Prerequisites
 from loadgen.doctor import configuration, control_plane, machine, server, warehouse
-from loadgen.doctor.bounded_executor import BoundedExecutor, CheckTimeout
-from loadgen.doctor.check_runner import CheckedFinding, DoctorCheck, exit_code, run_checks
+from loadgen.doctor.check_runner import (
+    BoundedExecutor,
+    CheckedFinding,
+    CheckTimeout,
+    DoctorCheck,
+    exit_code,
+    run_checks,
+)
 from loadgen.doctor.finding import Finding, FindingLevel, failed, ok, warning
 from loadgen.doctor.subject import DoctorSessions, DoctorTarget, KnownFacts
 from loadgen.errors import ConfigurationError

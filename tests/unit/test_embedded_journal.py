@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from loadgen.embedded.request_log import RequestLog, RequestLogEntry
+from loadgen.embedded.admin import RequestLog, RequestLogEntry
 
 QUERY = "/queries/v1/query-request"
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from loadgen.embedded import postgres_names
 from loadgen.embedded.catalog import Catalog, CatalogColumn, CatalogDatabase, CatalogSchema, CatalogTable
 from loadgen.embedded.like_pattern import like
-from loadgen.embedded.session_parameters import checked
+from loadgen.embedded.session import checked
 from loadgen.embedded.sql_errors import SqlError
 from loadgen.embedded.sql_types import NUMBER, TEXT, declared, described, seconds_text, shortener
-from loadgen.embedded.translate import bind_values, dialect
+from loadgen.embedded.translate import dialect, planner
 from loadgen.embedded.translate.emitter import BindTypes
 from loadgen.embedded.translate.planner import Planner, StatementPlan
 from loadgen.embedded.translate.token_reader import TokenReader, split_compound_tokens
@@ -192,13 +192,13 @@ def test_binds_of_every_type_become_what_postgresql_reads():
         "2": {"type": "TIMESTAMP_NTZ", "value": ["-1000000", "1700000000123456000"]},
         "3": {"type": "TIMESTAMP_TZ", "value": ["0 1500", "0 1380"]},
     }
-    types, arrays = bind_values.signature(columns)
+    types, arrays = planner.signature(columns)
     binds = BindTypes(types, {}, arrays)
 
     assert arrays
-    assert bind_values.value(columns, binds, 1) == ["1970-01-01", None]
-    assert bind_values.value(columns, binds, 2) == ["1969-12-31 23:59:59.999000", "2023-11-14 22:13:20.123456"]
-    assert bind_values.value(columns, binds, 3) == [
+    assert planner.value(columns, binds, 1) == ["1970-01-01", None]
+    assert planner.value(columns, binds, 2) == ["1969-12-31 23:59:59.999000", "2023-11-14 22:13:20.123456"]
+    assert planner.value(columns, binds, 3) == [
         "1970-01-01 01:00:00.000000 +01:00",
         "1969-12-31 23:00:00.000000 -01:00",
     ]
@@ -206,7 +206,7 @@ def test_binds_of_every_type_become_what_postgresql_reads():
 
 def test_a_gap_in_the_binds_is_refused():
     with pytest.raises(SqlError):
-        bind_values.signature({"1": {"type": "TEXT", "value": "a"}, "3": {"type": "TEXT", "value": "b"}})
+        planner.signature({"1": {"type": "TEXT", "value": "a"}, "3": {"type": "TEXT", "value": "b"}})
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from loadgen.cli import enrich as command
-from loadgen.cli.amended_files import rewrite_reports
 from loadgen.cli.main import main
+from loadgen.cli.report import rewrite_reports
 from loadgen.control.tables.query_executions import (
     SERVER_TIME_KINDS,
     EnrichmentCount,
@@ -20,8 +20,8 @@ from loadgen.control.tables.query_executions import (
     ServerTimes,
     ServerTimeStats,
 )
-from loadgen.model.enrichment import RowEnrichment as Row
-from loadgen.model.enrichment import RunEnrichment as Run
+from loadgen.model.run import RowEnrichment as Row
+from loadgen.model.run import RunEnrichment as Run
 from loadgen.report.enrichment import (
     EnrichmentResult,
     counts_of,

@@ -10,8 +10,8 @@ import pytest
 
 from loadgen.errors import ConfigurationError, ConnectFailed, LoadgenError, PrivilegeMissing
 from loadgen.log import Secret
-from loadgen.model.outcome import ErrorCategory
-from loadgen.snowflake.diagnosis import diagnose
+from loadgen.model.counts import ErrorCategory
+from loadgen.snowflake.connect import diagnose
 from loadgen.snowflake.failure import TEXT_MAX, NotRetried, causes, classify, describe
 from loadgen.snowflake.profile_lookup import find_profile
 

@@ -11,7 +11,7 @@ from loadgen.model.threshold import parse_threshold
 from loadgen.rules.find_max import FindMaxSearch, SearchConfidence, SearchStage
 from loadgen.rules.find_max_step import EXTEND_MAX, FindMaxSettings, JudgedStep, StepOutcome
 from loadgen.scenario.model import Threshold
-from orchestrator.find_max_observation import observe_step
+from orchestrator.find_max_controller import observe_step
 from tests.unit.orchestrator_builders import tally, window
 
 CONFIG = FindMaxSettings(start=5, increment=10, step_s=30.0, maximum=100)

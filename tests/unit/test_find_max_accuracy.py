@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from loadgen.metrics.buckets import BUCKETS, HIGHEST_NS, LOWEST_NS, buckets_of
-from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.histogram import BUCKETS, HIGHEST_NS, LOWEST_NS, Histogram, buckets_of
 from loadgen.metrics.outcome import Outcome as Ended
 from loadgen.metrics.tally import StatementTally, Times
 from loadgen.metrics.window import WindowResult
 from loadgen.rules.find_max import FindMaxSearch
 from loadgen.rules.find_max_step import FindMaxSettings, JudgedStep, StepOutcome
-from orchestrator.find_max_observation import observe_step
+from orchestrator.find_max_controller import observe_step
 from tests.unit.orchestrator_builders import tally, window
 
 MS = 1_000_000

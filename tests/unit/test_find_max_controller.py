@@ -16,15 +16,15 @@ from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import WindowResult, merge
 from loadgen.rules.find_max_step import FindMaxSettings
 from loadgen.scenario.model import OnWorkerLoss
-from loadgen.worker.rows import window_row
+from loadgen.worker.flush import window_row
 from orchestrator.find_max_controller import (
     FindMaxController,
     MetricsMissing,
     SearchDecision,
     SearchFinished,
     StartStep,
+    step_record,
 )
-from orchestrator.find_max_observation import step_record
 from orchestrator.worker_health import WorkerHealth, WorkerView
 from tests.unit.orchestrator_builders import end, live, tally, view, window
 from tests.unit.worker_builders import ME, SERVER_TIME

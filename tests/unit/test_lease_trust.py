@@ -16,7 +16,7 @@ from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import NamedQuery
 from loadgen.control.tables.run_leases import Lease
 from loadgen.errors import ConfigurationError, ConnectFailed
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
 
 TIMES = LeaseTimes()  # 30 s, renewed every 5 s, trusted 5 s less

@@ -10,20 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.buckets import COARSENESSES
 from loadgen.metrics.client_resources import ClientResourceUse
-from loadgen.metrics.histogram import EMPTY, Histogram
-from loadgen.metrics.interval import read_custom_metrics, write_custom_metrics
+from loadgen.metrics.histogram import COARSENESSES, EMPTY, Histogram
+from loadgen.metrics.interval import KEY as JUDGED
+from loadgen.metrics.interval import (
+    ThresholdSecond,
+    judged_data,
+    read_custom_metrics,
+    stored_judged,
+    write_custom_metrics,
+)
 from loadgen.metrics.json_fields import JsonFields
 from loadgen.metrics.live_metrics import LIMIT_BYTES, LiveMetrics, LiveSecond, read_live, write_live
 from loadgen.metrics.outcome import FailedOutcome
-from loadgen.metrics.recorder import Sample
-from loadgen.metrics.threshold_seconds import KEY as JUDGED
-from loadgen.metrics.threshold_seconds import ThresholdSecond, judged_data, stored_judged
+from loadgen.metrics.recorder import Sample, WindowState
 from loadgen.metrics.window import ALL_STATEMENTS
 from loadgen.metrics.window_codec import VERSION, dump, histogram_data, read_histogram, read_window, write_window
-from loadgen.metrics.window_registry import WindowState
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
 from tests.unit.metrics_builders import MOMENT, MS, S, histogram, live_of, sample, samples, time_lists, worker
 

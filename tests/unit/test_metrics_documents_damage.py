@@ -16,7 +16,7 @@ from loadgen.metrics.outcome import FailedOutcome, Outcome
 from loadgen.metrics.recorder import Sample
 from loadgen.metrics.window import WindowResult
 from loadgen.metrics.window_codec import EncodedWindow, histogram_data, read_histogram, read_window, write_window
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
 from tests.unit.metrics_builders import MOMENT, MS, S, histogram, live_of, sample, worker
 

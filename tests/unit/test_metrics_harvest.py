@@ -9,17 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from loadgen.metrics.batch import SampleBatch
-from loadgen.metrics.errors import CODES_MAX, EXAMPLE_MAX, NAMED_MAX, ErrorGrouper, ErrorKey, ErrorTally, by_kind
-from loadgen.metrics.interval import Interval, MeasuredCounts
+from loadgen.metrics.interval import Interval, MeasuredCounts, SampleBatch
 from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.metrics.recorder import Recorder, Sample
+from loadgen.metrics.recorder import Recorder, Sample, WindowRegistry, WindowState
 from loadgen.metrics.sample_collector import SampleCollector
-from loadgen.metrics.tally import Tally
+from loadgen.metrics.tally import CODES_MAX, EXAMPLE_MAX, NAMED_MAX, ErrorGrouper, ErrorKey, ErrorTally, Tally, by_kind
 from loadgen.metrics.window import window_discrepancy
-from loadgen.metrics.window_registry import WindowRegistry, WindowState
-from loadgen.model.counts import Counts, count_discrepancy
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import Counts, ErrorCategory, count_discrepancy
 from loadgen.model.run import Phase
 from loadgen.model.workload import StatementKind
 from tests.unit.metrics_builders import MS, failures, histogram, outcomes, sample, samples, statement

@@ -8,20 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.buckets import (
+from loadgen.metrics.histogram import (
     BUCKETS,
     COARSENESSES,
     EDGES_NS,
+    EMPTY,
     HIGHEST_NS,
     INNER_BUCKETS,
     LOWEST_NS,
     OVERFLOW,
+    Histogram,
     buckets_of,
     group_of,
     join,
     spread,
 )
-from loadgen.metrics.histogram import EMPTY, Histogram
 from tests.unit.metrics_builders import HOUR_NS, histogram, time_lists, times_ns
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.buckets import COARSENESSES, EDGES_NS
+from loadgen.metrics.histogram import COARSENESSES, EDGES_NS
 from loadgen.metrics.percentile import (
     PERCENTILES,
     bound_ranks,

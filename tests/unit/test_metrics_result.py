@@ -6,13 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.errors import ErrorKey, ErrorTally
 from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.tally import StatementTally, Tally, Times
+from loadgen.metrics.recorder import WindowState
+from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
 from loadgen.metrics.window import WindowResult, merge, window_discrepancy
-from loadgen.metrics.window_registry import WindowState
-from loadgen.model.counts import Counts, count_discrepancy
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import Counts, ErrorCategory, count_discrepancy
 from loadgen.model.run import Phase
 from tests.unit.metrics_builders import MS, histogram
 

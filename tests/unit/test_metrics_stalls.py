@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.metrics.stalls import WindowStalls, run_stalls, stall_warnings, stalls_document
 from loadgen.metrics.window import merge
 from loadgen.metrics.window_codec import read_window, write_window
-from loadgen.metrics.window_registry import WindowRegistry
 from loadgen.model.run import Phase
 from loadgen.model.threshold import parse_threshold
 from loadgen.report.verdict import check_threshold

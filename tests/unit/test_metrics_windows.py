@@ -6,10 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from loadgen.metrics.outcome import Outcome
-from loadgen.metrics.recorder import Recorder
+from loadgen.metrics.recorder import Recorder, WindowRegistry, WindowState
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.metrics.window import window_discrepancy
-from loadgen.metrics.window_registry import WindowRegistry, WindowState
 from loadgen.model.run import Phase
 from tests.unit.metrics_builders import sample, statement
 

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
+from loadgen.metrics.interval import ThresholdSecond
 from loadgen.metrics.live_metrics import LiveSecond
+from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import StatementTally, Tally
-from loadgen.metrics.threshold_seconds import ThresholdSecond
 from loadgen.metrics.window import ALL_STATEMENTS
-from loadgen.metrics.window_registry import WindowState
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.threshold import parse_threshold
 from loadgen.model.worker import WorkerStatus
 from loadgen.scenario.model import GuardrailAction, GuardrailSettings, Threshold, TimingSettings
 from orchestrator.aggregation import RunAggregator
-from orchestrator.credits import CreditMeter
 from orchestrator.guardrails import CONSECUTIVE_BREACHES, WAREHOUSE_UNSEEN_MAX_S, LimitMonitor
 from orchestrator.lifecycle import RunEnding
 from orchestrator.run_seconds import RunSeconds
+from orchestrator.warehouse import CreditMeter
 from orchestrator.worker_health import WorkerHealth, WorkerView
 from tests.unit.orchestrator_builders import end, live, tally, view, window
 

@@ -11,7 +11,7 @@ from loadgen.model.event import PlannedCommand, SetPhase, SetRunTarget, Start
 from loadgen.model.run import Phase
 from loadgen.rules.find_max_step import FindMaxSettings
 from loadgen.scenario.model import ArrivalProcess, Load, LoadMode, LoadStage, TimingSettings
-from orchestrator.announcements import LATENCY_MAX_S, lead_ms, start_event, step_event
+from orchestrator.event_publisher import LATENCY_MAX_S, lead_ms, start_event, step_event
 from orchestrator.plan import RunPlan, plan_run, planned_arrivals, planned_connection_ms
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
+from loadgen.metrics.interval import KEY as JUDGED
+from loadgen.metrics.interval import ThresholdSecond, judged_data
 from loadgen.metrics.live_metrics import LiveMetrics, LiveSecond
+from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import Tally
-from loadgen.metrics.threshold_seconds import KEY as JUDGED
-from loadgen.metrics.threshold_seconds import ThresholdSecond, judged_data
 from loadgen.metrics.window import ALL_STATEMENTS
 from loadgen.metrics.window_codec import VERSION, dump
-from loadgen.metrics.window_registry import WindowState
 from loadgen.scenario.model import Threshold
 from orchestrator.lifecycle import RunEnding
 from orchestrator.worker_health import WorkerHealth

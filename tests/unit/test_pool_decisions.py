@@ -9,9 +9,8 @@ import pytest
 
 from loadgen.control.tables.run_queue_claims import ClaimedRun, QueueClaim
 from loadgen.errors import UsageError
-from loadgen.model.queue import AttemptStatus, ExitCodeMeaning, QueueStatus, exit_code_meaning, retry_pause_s
-from orchestrator.nightly.attempt import InvalidQueueRow, start_attempt
-from orchestrator.nightly.attempt_outcome import AttemptOutcome, judge_attempt
+from loadgen.model.nightly import AttemptStatus, ExitCodeMeaning, QueueStatus, exit_code_meaning, retry_pause_s
+from orchestrator.nightly.attempt import AttemptOutcome, InvalidQueueRow, judge_attempt, start_attempt
 from orchestrator.nightly.pool_size import (
     MISSES_MAX,
     PoolDecision,

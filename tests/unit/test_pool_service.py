@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadgen.cli.duration import duration_s
+from loadgen.cli.common import duration_s
 from loadgen.cli.pool import run as pool_run
 from orchestrator.nightly.attempt import STOP_S
 from orchestrator.nightly.pool import LEAVE_MARGIN_S, PoolManager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.prepare.pace import ROWS_MAX, ROWS_MIN, TARGET_S, BatchSize
+from loadgen.prepare.fill import ROWS_MAX, ROWS_MIN, TARGET_S, BatchSize
 
 
 def settled(rows_per_second: float, rows_max: int = ROWS_MAX) -> BatchSize:

@@ -21,7 +21,7 @@ from loadgen.model.workload import (
     Uuid,
     Zipfian,
 )
-from loadgen.prepare.rows import BOUND_VALUES_MAX, BoundRows, rows_per_statement_max
+from loadgen.prepare.fill import BOUND_VALUES_MAX, BoundRows, rows_per_statement_max
 from loadgen.prepare.sql_values import (
     SIZE_MAX,
     TOO_SHORT,

@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.log import Secret
-from loadgen.snowflake.credential import credentials
+from loadgen.snowflake.connect import credentials
 from loadgen.snowflake.profile import is_loopback
 from loadgen.snowflake.profile_lookup import find_profile, known_profiles
 from tests.unit.profile_builders import NOWHERE, PASSWORD, section

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.log import printable
-from loadgen.report import escaping
+from loadgen.report import formatting
 from tests.unit.report_builders import HOSTILE_TEXT
 
 CONTROLS = set(map(chr, [*range(0x20), *range(0x7F, 0xA0)]))
@@ -34,7 +34,7 @@ anything = st.text(st.characters(), max_size=300)
     ],
 )
 def test_what_cannot_be_seen_is_made_visible(text: str, shown: str) -> None:
-    assert printable(text, escaping.BLOCK_MAX, multiline=True) == shown
+    assert printable(text, formatting.BLOCK_MAX, multiline=True) == shown
 
 
 def test_a_megabyte_is_cut_and_says_so() -> None:
@@ -44,60 +44,60 @@ def test_a_megabyte_is_cut_and_says_so() -> None:
 
 @given(anything)
 def test_html_reads_back_as_the_visible_text(text: str) -> None:
-    written = escaping.html(text, 10_000)
+    written = formatting.html(text, 10_000)
     assert not set("<>\"'") & set(written)
-    assert html.unescape(written) == printable(text, escaping.BLOCK_MAX, multiline=True)
+    assert html.unescape(written) == printable(text, formatting.BLOCK_MAX, multiline=True)
 
 
 @given(anything)
 def test_json_in_a_page_reads_back_and_cannot_end_its_element(text: str) -> None:
-    written = escaping.html_json({"text": text})
+    written = formatting.html_json({"text": text})
     assert not set("<>&\u2028\u2029") & set(written)
     assert json.loads(written) == {"text": text}
 
 
 @given(anything)
 def test_xml_takes_every_text(text: str) -> None:
-    element = ElementTree.Element("a", b=escaping.xml(text))
-    element.text = escaping.xml(text)
+    element = ElementTree.Element("a", b=formatting.xml(text))
+    element.text = formatting.xml(text)
     read = ElementTree.fromstring(ElementTree.tostring(element, encoding="unicode"))
-    assert (read.text or "") == printable(text, escaping.BLOCK_MAX, multiline=True)
+    assert (read.text or "") == printable(text, formatting.BLOCK_MAX, multiline=True)
 
 
 @given(anything)
 def test_markdown_never_leaves_its_cell_or_its_code(text: str) -> None:
-    written = escaping.markdown(text)
+    written = formatting.markdown(text)
     assert "\n" not in written
     if written == "–":
         return
     inner = written[1:-1] if written.startswith("`") else written.removeprefix("<code>").removesuffix("</code>")
     assert not set("`|\\") & set(inner)
     read = inner if written.startswith("`") else html.unescape(inner)
-    assert read == printable(text, escaping.LINE_MAX).strip()
+    assert read == printable(text, formatting.LINE_MAX).strip()
 
 
 def test_markdown_mentions_nobody_outside_code() -> None:
-    assert escaping.markdown("@somebody") == "`@somebody`"
-    assert escaping.markdown("@somebody | `x`").startswith("<code>&#64;somebody")
-    assert escaping.markdown("  ") == "–"
+    assert formatting.markdown("@somebody") == "`@somebody`"
+    assert formatting.markdown("@somebody | `x`").startswith("<code>&#64;somebody")
+    assert formatting.markdown("  ") == "–"
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", " =1", "\t=1", "\r=1"])
 def test_no_cell_of_a_spreadsheet_is_a_formula(text: str) -> None:
-    assert escaping.csv(text).lstrip()[0] not in "=+-@\t\r"
+    assert formatting.csv(text).lstrip()[0] not in "=+-@\t\r"
 
 
 @given(anything)
 def test_a_cell_stays_one_cell(text: str) -> None:
     written = io.StringIO()
-    csv.writer(written, lineterminator="\n").writerow([escaping.csv(text), "next"])
+    csv.writer(written, lineterminator="\n").writerow([formatting.csv(text), "next"])
     ((cell, following),) = csv.reader(io.StringIO(written.getvalue()))
     assert following == "next"
     assert not CONTROLS & set(cell)
 
 
 def test_the_worst_of_all_keeps_its_words() -> None:
-    for written in (escaping.html(HOSTILE_TEXT), escaping.xml(HOSTILE_TEXT), escaping.csv(HOSTILE_TEXT)):
+    for written in (formatting.html(HOSTILE_TEXT), formatting.xml(HOSTILE_TEXT), formatting.csv(HOSTILE_TEXT)):
         assert "[/dim]" in written
         assert "😀" in written
         assert "␛[31m red ␀" in written
@@ -105,11 +105,11 @@ def test_the_worst_of_all_keeps_its_words() -> None:
 
 @given(anything)
 def test_a_name_may_be_broken_between_its_parts_and_is_otherwise_the_text(text: str) -> None:
-    shown = escaping.html_name(text)
+    shown = formatting.html_name(text)
     shown = shown.removeprefix('<span class="long">').removesuffix("</span>") if len(text) > 16 else shown
-    assert shown.replace("<wbr>", "") == escaping.html(text)
+    assert shown.replace("<wbr>", "") == formatting.html(text)
 
 
 def test_a_name_is_broken_after_its_marks_only() -> None:
-    assert escaping.html_name("a_b.c") == "a_<wbr>b.<wbr>c"
-    assert escaping.html_name("<i>_'&x") == "&lt;i&gt;_&#x27;&amp;x"
+    assert formatting.html_name("a_b.c") == "a_<wbr>b.<wbr>c"
+    assert formatting.html_name("<i>_'&x") == "&lt;i&gt;_&#x27;&amp;x"

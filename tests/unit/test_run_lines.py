@@ -10,14 +10,13 @@ import click
 import pytest
 
 from loadgen.cli.run_job import JobStatus
-from loadgen.cli.run_lines import RunLines, status_line
-from loadgen.cli.run_screen import RunDisplay, display_snapshot
+from loadgen.cli.run_screen import RunDisplay, RunLines, display_snapshot, status_line
 from loadgen.clock import FakeClock
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
 from loadgen.tui.screen_state import LogEntry, TableProgress
 from loadgen.tui.snapshot import WorkerDisplayState
-from orchestrator.run_snapshot import RunSnapshot
+from orchestrator.aggregation import RunSnapshot
 from orchestrator.worker_health import WorkerHealth
 from tests.unit.orchestrator_builders import view
 from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, MOMENT, NOW_S, STALE, WARMUP, run_row, scenario

@@ -10,11 +10,11 @@ from datetime import timedelta
 import click
 import pytest
 
-from loadgen.cli import run_view, runs
+from loadgen.cli import runs, status
+from loadgen.cli.common import user_and_host
 from loadgen.cli.main import cli, main
-from loadgen.cli.run_view import RunDetails, as_json, as_lines, outcome
+from loadgen.cli.status import RunDetails, as_json, as_lines, outcome
 from loadgen.cli.stop import StopRequest, _as_json, _as_text
-from loadgen.cli.who import user_and_host
 from loadgen.control.tables.run_leases import LeaseHolder
 from loadgen.control.tables.run_status import Run, RunFigures
 from loadgen.control.tables.test_logs import LogRow
@@ -183,8 +183,8 @@ def test_the_list_of_runs_has_start_duration_throughput_p95_and_verdict():
         "20261116-0600-orders-7f3a9c  11-16 06:00    1:05  789.5       -  running",
         "20261116-0600-orders-7f3a9c  11-16 06:00    1:15  216.5    38.2  error",
     ]
-    assert run_view.lasted(replace(RUN, start_time=None), LOOK.now) == "-"
-    assert run_view.lasted(replace(RUN, start_time=T0 - timedelta(hours=2)), LOOK.now) == "2:01:05"
+    assert status.lasted(replace(RUN, start_time=None), LOOK.now) == "-"
+    assert status.lasted(replace(RUN, start_time=T0 - timedelta(hours=2)), LOOK.now) == "2:01:05"
 
 
 def test_a_wide_terminal_and_a_pipe_show_more_of_each_run():

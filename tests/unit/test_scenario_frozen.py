@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 
 from loadgen.errors import ConfigurationError
 from loadgen.model.split import worker_share
-from loadgen.scenario.codec import InvalidStoredScenario
-from loadgen.scenario.frozen import FROZEN_VERSION, freeze, frozen_config, secrets_in, template_id, thaw
+from loadgen.scenario.frozen import (
+    FROZEN_VERSION,
+    InvalidStoredScenario,
+    freeze,
+    frozen_config,
+    secrets_in,
+    template_id,
+    thaw,
+)
 from loadgen.scenario.model import WorkerProfile
 from loadgen.scenario.problem import ScenarioProblems
 from loadgen.scenario.read import parse_scenario, portable_text

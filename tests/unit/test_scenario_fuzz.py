@@ -24,9 +24,9 @@ from loadgen.scenario.read import LoadedScenario, parse_scenario
 from loadgen.scenario.workers import with_workers
 from loadgen.workload.arrivals import window_schedules
 from loadgen.workload.draw import StatementStream
-from loadgen.workload.memory import RememberedValues
 from loadgen.workload.pools import Pool
 from loadgen.workload.split import places
+from loadgen.workload.users import RememberedValues
 
 ENVIRON = {"SET": "7", "WORD": "w√rd", "EMPTY": ""}
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))

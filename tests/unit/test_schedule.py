@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.model.cron import ScheduleInvalid, parse_cron
+from loadgen.model.nightly import ScheduleInvalid, parse_cron
 from tests.unit.schedule_tables import NEW_YEAR, ZONES, at
 
 MINUTE = timedelta(minutes=1)

@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.schedule_units import LIMIT_S, crontab, program, systemd_units
 from loadgen.cli.schedule_view import (
+    LIMIT_S,
     as_json,
     as_text,
+    crontab,
     next_as_json,
     next_as_text,
+    program,
     schedule_as_json,
+    systemd_units,
     table,
     ticked_as_json,
     ticked_as_text,
@@ -25,9 +28,7 @@ from loadgen.cli.schedule_view import (
 )
 from loadgen.control.tables.schedule_fires import FireRow
 from loadgen.control.tables.schedules import ScheduleRow
-from loadgen.model.cron import parse_cron
-from loadgen.model.queue import BaselineCheck, QueueStatus
-from loadgen.model.schedule import FireOutcome
+from loadgen.model.nightly import BaselineCheck, FireOutcome, QueueStatus, parse_cron
 from orchestrator.nightly.scheduler import FireResult, ScheduleFailure, SchedulerPass
 
 NOW = datetime(2026, 11, 16, 6, 0, tzinfo=UTC)

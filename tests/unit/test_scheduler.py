@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from loadgen.clock import FakeClock
 from loadgen.control.session import ControlFailed
-from loadgen.model.cron import parse_cron
-from loadgen.model.outcome import ErrorCategory
-from loadgen.model.schedule import (
+from loadgen.model.counts import ErrorCategory
+from loadgen.model.nightly import (
     GRACE,
     MAX_CATCHUP,
     MISSED_RECORDED_MAX,
@@ -26,6 +25,7 @@ from loadgen.model.schedule import (
     ScheduleFire,
     due_fires,
     fire_key,
+    parse_cron,
 )
 from loadgen.snowflake.failure import Failure
 from orchestrator.nightly.scheduler import SchedulerPass, fire_due_schedules, run_scheduler

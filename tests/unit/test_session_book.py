@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from loadgen.model.sessions import UserSessionCounts
+from loadgen.model.counts import UserSessionCounts
 from loadgen.workload.users import UserSession, UserSessionTable
 
 TTL_NS = 100

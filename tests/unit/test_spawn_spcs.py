@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed
 from loadgen.errors import ConfigurationError, PrivilegeMissing, RunFailed
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario, read_scenario
 from loadgen.snowflake.failure import Failure

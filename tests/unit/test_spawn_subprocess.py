@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from loadgen.cli.prune import PruneResult
-from loadgen.cli.prune import _as_json as pruned_json
-from loadgen.cli.prune import _as_text as pruned_text
+from loadgen.cli.runs import PruneResult
+from loadgen.cli.runs import _as_json as pruned_json
+from loadgen.cli.runs import _as_text as pruned_text
 from loadgen.control.tables.prune import PruneCandidates
 from loadgen.worker import main as worker_main
-from orchestrator.nightly.attempt_folders import AttemptFolder
+from orchestrator.nightly.attempt import AttemptFolder
 from orchestrator.spawn import subprocess as programs
 from orchestrator.spawn.external import ExternalSpawner, worker_command
 from orchestrator.spawn.spawner import WorkerOrder, last_lines

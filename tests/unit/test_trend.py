@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadgen.report.limits import Measure
+from loadgen.report.likeness import Measure
 from loadgen.report.scenario_trend import RUNS_MIN, SeriesKey, TrendVerdict, series_of, trend_of, values_of
 from loadgen.report.trend_html import trend_html
 from loadgen.report.trend_json import trend_data

@@ -9,8 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from loadgen.report import formatting
-from loadgen.report.likeness import SettingDifference
-from loadgen.report.limits import Measure
+from loadgen.report.likeness import Measure, SettingDifference
 from loadgen.report.scenario_trend import OtherSeries, Subject, trend_of
 from loadgen.report.text import verdict_lines
 from loadgen.report.trend_html import chart_of, trend_html

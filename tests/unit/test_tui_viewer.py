@@ -12,10 +12,10 @@ from loadgen.metrics.interval import MeasuredCounts
 from loadgen.model.run import Phase, RunStatus
 from loadgen.rules.find_max_step import FindMaxSettings
 from loadgen.scenario.model import ArrivalProcess, LoadMode, LoadStage
+from loadgen.tui.draw import clock, count, measured, ms, one_line, percent, rate, short, short_worker, time_of
 from loadgen.tui.event_log import new_log_entries
 from loadgen.tui.presenter import ScreenPresenter
 from loadgen.tui.snapshot import WorkerDisplayState
-from loadgen.tui.words import clock, count, measured, ms, one_line, percent, rate, short, short_worker, time_of
 from tests.unit.orchestrator_builders import tally, window
 from tests.unit.tui_builders import MOMENT, look, quantile_of, run_row, scenario, second, worker
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.window import window_discrepancy
-from loadgen.metrics.window_registry import WindowState
 from loadgen.model.run import Phase
 from loadgen.scenario.model import ArrivalProcess, Load, LoadMode
 from loadgen.scenario.model import LoadStage as Level

@@ -17,8 +17,7 @@ from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerExit
 from loadgen.scenario.model import TimingSettings
 from loadgen.worker.commands import CommandQueue
-from loadgen.worker.control_loop import ControlLoop
-from loadgen.worker.watchdog import ControlPlaneWatchdog
+from loadgen.worker.control_loop import ControlLoop, ControlPlaneWatchdog
 from loadgen.worker.worker_state import ExitReason, WorkerSharedState
 from tests.unit.simulation.tables import EventRow, Lease, Tables
 from tests.unit.simulation.wires import Fate, Wire

@@ -15,7 +15,7 @@ from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlFailed
 from loadgen.control.sql import NamedQuery
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
 from loadgen.worker.flush import SNAPSHOTS_MAX, ResultFlusher
 from loadgen.worker.spool import UnsentRows, contents, keep, upload

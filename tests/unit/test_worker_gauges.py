@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.clock import FakeClock
-from loadgen.metrics.window_registry import WindowRegistry
+from loadgen.metrics.recorder import WindowRegistry
 from loadgen.model.run import Phase
 from loadgen.report.client_health import ClientHealth, ClientPart, judge_client
 from loadgen.units import NS_PER_MS, NS_PER_S

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from loadgen.clock import FakeClock, SystemClock
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.metrics.connections import ConnectionMeter, LoginCounts, LoginFailure, ReconnectReason
+from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
-from loadgen.metrics.window_registry import WindowRegistry
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerExit, WorkerStatus
 from loadgen.scenario.model import ConnectionPolicy, Load, TimingSettings
@@ -26,8 +26,8 @@ from loadgen.snowflake.driver import Cursor
 from loadgen.worker.client import Client
 from loadgen.worker.client_context import ClientContext, ClientSlots
 from loadgen.worker.client_pool import ClientPool
+from loadgen.worker.control_loop import TargetWatchdog
 from loadgen.worker.sessions import LOGIN_PAUSE_MAX_S, LoadSessions, login_pause_s
-from loadgen.worker.watchdog import TargetWatchdog
 from loadgen.worker.worker_state import WorkerSharedState
 from loadgen.workload.draw import Row
 from loadgen.workload.ramp import Ramp

@@ -19,7 +19,7 @@ from loadgen.model.workload import (
     Workload,
 )
 from loadgen.scenario.model import Load, Scenario, SessionAffinity, UserSessionSettings
-from loadgen.worker.replacement import first_unrepeatable_statement, may_have_sent_load
+from loadgen.worker.heartbeat import first_unrepeatable_statement, may_have_sent_load
 
 W, R = WorkerStatus, RunStatus
 

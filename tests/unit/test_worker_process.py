@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.worker.process import core_of
+from loadgen.worker.main import core_of
 from tests.processes import ROOT
 
 CORES = (2, 3, 6, 7)

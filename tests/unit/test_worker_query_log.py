@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loadgen.errors import RunFailed
 from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.scenario.model import QueryLogMode
 from loadgen.scenario.model import QueryLogSettings as Policy
 from loadgen.worker import query_log

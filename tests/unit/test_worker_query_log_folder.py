@@ -9,7 +9,7 @@ import stat
 import pytest
 
 from loadgen.metrics.outcome import FailedOutcome, Outcome
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.scenario.model import QueryLogMode
 from loadgen.scenario.model import QueryLogSettings as Policy
 from loadgen.worker.query_log import METADATA, RECORDS, ClientQueryLog, QueryLogReader, QueryLogWriter

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.outcome import Outcome
+from loadgen.metrics.recorder import WindowRegistry, WindowState
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.metrics.window import window_discrepancy
-from loadgen.metrics.window_registry import WindowRegistry, WindowState
 from loadgen.model.run import Phase
 from tests.unit.metrics_builders import sample, statement
 

@@ -5,14 +5,14 @@ from datetime import datetime
 
 from loadgen.metrics.interval import MeasuredCounts, read_custom_metrics
 from loadgen.metrics.outcome import FailedOutcome, Outcome
+from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
-from loadgen.metrics.window_registry import WindowRegistry
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.model.workload import StatementKind
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.rows import result_row, snapshot_row, window_row
+from loadgen.worker.flush import result_row, snapshot_row, window_row
 from loadgen.worker.self_monitor import ResourceReading
 from tests.unit.metrics_builders import MS, sample, statement
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from loadgen.clock import FakeClock
+from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
-from loadgen.metrics.window_registry import WindowRegistry
 from loadgen.model.workload import (
     ClientPosition,
     KeyRange,

@@ -41,8 +41,8 @@ from loadgen.model.workload import (
 )
 from loadgen.workload import split
 from loadgen.workload.draw import StatementStream
+from loadgen.workload.keys import zipfian
 from loadgen.workload.pools import Pool
-from loadgen.workload.zipfian import zipfian
 
 KEYS = KeyRange(low=1, high=1_000_001)
 POOLS = {"order_id": Pool("order_id", tuple(range(5_000, 6_000)))}

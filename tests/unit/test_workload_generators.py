@@ -35,8 +35,8 @@ from loadgen.model.workload import (
 )
 from loadgen.workload.generator import CHUNK_VALUES, DrawContext
 from loadgen.workload.generators import make_generator
+from loadgen.workload.keys import fnv1a_64
 from loadgen.workload.split import places, shard_range
-from loadgen.workload.zipfian import fnv1a_64
 from tests.unit.generator_builders import (
     HIGH,
     KEYS,

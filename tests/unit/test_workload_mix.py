@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.model.workload import CYCLE_MAX, Query, Statement, StatementKind, Workload
-from loadgen.workload.mix import MixCycle, MixSequence, mix_sequence
+from loadgen.workload.draw import MixCycle, MixSequence, mix_sequence
 
 weights_lists = st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(any)
 places = st.integers(0, 10**12)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from loadgen.workload.keys import SCRAMBLED_ITEMS, TABLE_RANKS, fnv1a_64, scrambled, zipfian
 from loadgen.workload.random_bits import RandomBits
-from loadgen.workload.zipfian import SCRAMBLED_ITEMS, TABLE_RANKS, fnv1a_64, scrambled, zipfian
 from tests.unit.workload_statistics import assert_follows, chi_square_excess
 
 

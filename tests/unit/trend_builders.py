@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from loadgen.report.limits import Measure
+from loadgen.report.likeness import Measure
 from loadgen.report.scenario_trend import SeriesKey, Subject, Trend, TrendRun, trend_of
 from loadgen.report.shift import FloatArray
 

@@ -23,7 +23,7 @@ from loadgen.model.run import Phase
 from loadgen.report.bootstrap import SecondSeries
 from loadgen.report.comparison import MeasuredRun
 from loadgen.worker.arguments import WorkerArguments
-from loadgen.worker.rows import snapshot_row
+from loadgen.worker.flush import snapshot_row
 from loadgen.worker.self_monitor import ResourceReading
 from tests.unit.orchestrator_builders import window
 

@@ -10,9 +10,9 @@ from loadgen.clock import FakeClock
 from loadgen.control.tables.run_control_events import Event
 from loadgen.control.tables.run_status import ConnectionTarget, RunPoll
 from loadgen.metrics.connections import ConnectionMeter
+from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.metrics.window import WindowResult
-from loadgen.metrics.window_registry import WindowRegistry
 from loadgen.model.event import ALL_WORKERS, Command, Recipient, SetPhase, SetWorkerTarget, Stop
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.workload import Query, Statement, StatementKind, Workload

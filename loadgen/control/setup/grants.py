@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.setup.prerequisites import Prerequisites, missing_prerequisites
+from loadgen.control.setup.installer import Prerequisites, missing_prerequisites
 from loadgen.control.setup.privileges import PRIVILEGES, TablePrivileges, merge_privileges, required_privileges
 from loadgen.control.sql import NamedQuery, load_queries, query_files
 from loadgen.errors import ConfigurationError

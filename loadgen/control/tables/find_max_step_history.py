@@ -7,7 +7,7 @@ from datetime import datetime
 
 from loadgen.control.batch import append_row
 from loadgen.control.retry import RetryPolicy
-from loadgen.control.sanitize import clip_text
+from loadgen.control.rows import clip_text
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
 

@@ -23,7 +23,7 @@ from loadgen.control.sql import load_queries
 from loadgen.control.tables.run_queue import labels_json
 from loadgen.errors import UsageError
 from loadgen.log import printable
-from loadgen.model.pool_worker import PoolWorkerStatus
+from loadgen.model.nightly import PoolWorkerStatus
 
 BEAT_S = 10.0
 PAGE_MAX = 100

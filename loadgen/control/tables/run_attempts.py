@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from loadgen.control.retry import RetryPolicy
-from loadgen.control.rows import ParsedRows, parse_row, read_rows
-from loadgen.control.sanitize import clip_text
+from loadgen.control.rows import ParsedRows, clip_text, parse_row, read_rows
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
-from loadgen.model.queue import AttemptStatus, QueueStatus
+from loadgen.model.nightly import AttemptStatus, QueueStatus
 
 REASON_MAX = 2_000  # characters
 LOST = "its runner did not renew the lease in time"

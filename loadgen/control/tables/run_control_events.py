@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from loadgen.control.retry import RetryPolicy
-from loadgen.control.sanitize import clean_json
+from loadgen.control.rows import clean_json
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.control.tables.run_leases import Lease

@@ -14,13 +14,12 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.retry import RetryPolicy
-from loadgen.control.rows import ParsedRows, RowUnreadable, parse_row, read_rows
-from loadgen.control.sanitize import clean_text, clip_text
+from loadgen.control.rows import ParsedRows, RowUnreadable, clean_text, clip_text, parse_row, read_rows
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.errors import UsageError
 from loadgen.log import printable
-from loadgen.model.queue import ATTEMPTS_MAX, BaselineCheck, QueueStatus
+from loadgen.model.nightly import ATTEMPTS_MAX, BaselineCheck, QueueStatus
 
 KEY_MAX = 200  # characters
 NAME_MAX = 255

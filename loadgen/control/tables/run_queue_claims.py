@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from loadgen.control.retry import RetryPolicy
-from loadgen.control.rows import parse_row
-from loadgen.control.sanitize import clip_text
+from loadgen.control.rows import clip_text, parse_row
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.control.tables import run_attempts
 from loadgen.control.tables.run_queue import REASON_MAX, labels_json, read, read_files
-from loadgen.model.queue import BaselineCheck, QueueStatus
+from loadgen.model.nightly import BaselineCheck, QueueStatus
 
 CANDIDATES = 10  # as many others may be faster
 

@@ -12,8 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.retry import RetryPolicy
-from loadgen.control.rows import ParsedRows, parse_row, read_rows
-from loadgen.control.sanitize import clip_text
+from loadgen.control.rows import ParsedRows, clip_text, parse_row, read_rows
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.control.tables.run_leases import Lease

@@ -18,8 +18,7 @@ from loadgen.control.rows import ParsedRows, parse_row, read_rows
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.control.tables.schedules import as_utc, utc_text
-from loadgen.model.queue import QueueStatus
-from loadgen.model.schedule import FireOutcome, ScheduleFire
+from loadgen.model.nightly import FireOutcome, QueueStatus, ScheduleFire
 
 KEPT_DAYS = 90
 

@@ -11,14 +11,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from loadgen.control.retry import RetryPolicy
-from loadgen.control.rows import ParsedRows, RowUnreadable, parse_row, read_rows, text_list
-from loadgen.control.sanitize import clean_text, clip_text
+from loadgen.control.rows import ParsedRows, RowUnreadable, clean_text, clip_text, parse_row, read_rows, text_list
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.control.tables.run_queue import NAME_MAX, TARGET_MAX, QueueRequest, labels_json, read_files, write_files
 from loadgen.errors import UsageError
 from loadgen.log import printable
-from loadgen.model.schedule import Overlap
+from loadgen.model.nightly import Overlap
 
 SCHEDULE_NAME_MAX = 100  # characters
 REASON_MAX = 2_000

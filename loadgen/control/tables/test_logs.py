@@ -11,7 +11,7 @@ from typing import Any
 
 from loadgen.control.batch import append_rows, in_batches
 from loadgen.control.retry import RetryPolicy
-from loadgen.control.sanitize import clip_text, details_json
+from loadgen.control.rows import clip_text, details_json
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
 

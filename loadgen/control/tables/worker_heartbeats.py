@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.retry import RetryPolicy
-from loadgen.control.sanitize import clean_text, clip_text
+from loadgen.control.rows import clean_text, clip_text
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.errors import LoadgenError

@@ -10,7 +10,7 @@ from typing import Any
 
 from loadgen.control.batch import append_rows, in_batches
 from loadgen.control.retry import RetryPolicy
-from loadgen.control.sanitize import clean_json
+from loadgen.control.rows import clean_json
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
 

@@ -6,7 +6,7 @@ from loadgen.embedded import sql_errors
 from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.postgres_names import shown
 from loadgen.embedded.result import StatementResult, status
-from loadgen.embedded.session_parameters import DEFAULTS, PARAMETERS, checked
+from loadgen.embedded.session import DEFAULTS, PARAMETERS, checked
 from loadgen.embedded.translate.token_reader import TokenReader
 
 SUCCESS = "Statement executed successfully."

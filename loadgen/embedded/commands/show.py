@@ -13,7 +13,7 @@ from loadgen.embedded.commands.objects import full_path
 from loadgen.embedded.like_pattern import like
 from loadgen.embedded.result import StatementResult, table, text_of
 from loadgen.embedded.result import columns as columns_of
-from loadgen.embedded.session_parameters import PARAMETERS
+from loadgen.embedded.session import PARAMETERS
 from loadgen.embedded.sql_types import SnowflakeType
 from loadgen.embedded.translate.token_reader import TokenReader
 

@@ -15,13 +15,12 @@ from loadgen.embedded import sql_errors
 from loadgen.embedded.backend_pool import Backend
 from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.services import service_logs
-from loadgen.embedded.result import StatementResult, table
-from loadgen.embedded.result_memory import UNCOUNTED_BYTES
+from loadgen.embedded.result import UNCOUNTED_BYTES, StatementResult, table
 from loadgen.embedded.running import RunningStatement, parameter_for
 from loadgen.embedded.session import ServerSession
 from loadgen.embedded.sql_types import TEXT, is_number
 from loadgen.embedded.statement_history import COLUMNS, RESULT_LIMIT_DEFAULT
-from loadgen.embedded.translate import bind_values, dialect
+from loadgen.embedded.translate import dialect, planner
 from loadgen.embedded.translate.emitter import BindTypes, Emitter, ServerTableFunction
 from loadgen.embedded.warehouse import WarehouseSlot
 
@@ -147,12 +146,12 @@ async def system(call: CommandCall) -> StatementResult:
 async def _arguments(call: CommandCall, node: Any) -> list[str | None]:
     if not node.expressions:
         return []
-    types, arrays = bind_values.signature(call.request.bindings)
+    types, arrays = planner.signature(call.request.bindings)
     binds = BindTypes(types, dialect.placeholders(call.tokens), arrays)
     emitter = Emitter(call.engine.catalog, call.session.database, call.session.schema, binds)
     texts = [f"({emitter.emit(argument)})::text" for argument in node.expressions]
     values = [
-        bind_values.value(call.request.bindings or {}, binds, key)
+        planner.value(call.request.bindings or {}, binds, key)
         if isinstance(key, int)
         else context_value(call.session, key, call.running.statement.query_id)
         for key in emitter.parameters

@@ -10,7 +10,7 @@ from loadgen.embedded import postgres_names, sql_errors
 from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.objects import change
 from loadgen.embedded.result import StatementResult, status
-from loadgen.embedded.session_parameters import checked
+from loadgen.embedded.session import checked
 from loadgen.embedded.translate.token_reader import TokenReader
 from loadgen.embedded.warehouse import VirtualWarehouse, WarehouseSettings, size_name
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from importlib import resources
 
 from loadgen.embedded.functions.aggregates import AGGREGATES, TABLES, WINDOWS
-from loadgen.embedded.functions.function import FunctionCall, SqlFunction
+from loadgen.embedded.functions.function import FunctionCall, SqlFunction, normal_unit
 from loadgen.embedded.functions.scalars import SCALARS
-from loadgen.embedded.functions.units import normal_unit
 
 __all__ = ["FUNCTIONS", "FunctionCall", "SqlFunction", "normal_unit", "script"]
 

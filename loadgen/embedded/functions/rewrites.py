@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadgen.embedded import postgres_names
-from loadgen.embedded.functions.function import Argument, Form, FunctionCall, read
-from loadgen.embedded.functions.units import DAY_UNITS, normal_unit
+from loadgen.embedded.functions.function import DAY_UNITS, Argument, Form, FunctionCall, normal_unit, read
 
 
 def together(values: Sequence[Argument]) -> list[str]:

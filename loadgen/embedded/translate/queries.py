@@ -12,8 +12,7 @@ from loadgen.embedded.functions import FUNCTIONS
 from loadgen.embedded.sql_errors import compilation, syntax_error, unsupported
 from loadgen.embedded.translate import dialect
 from loadgen.embedded.translate.emitter import Emitter, NameScope, handles
-from loadgen.embedded.translate.numeric_scale import SCALE_MAX, scale_of
-from loadgen.embedded.translate.operators import whole_number
+from loadgen.embedded.translate.operators import SCALE_MAX, scale_of, whole_number
 from loadgen.embedded.translate.sources import from_clause, lookup
 
 _QUERY_PARTS = ("with_", "order", "limit", "offset")

@@ -16,8 +16,8 @@ from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.self_monitor import PROBE_S, ResourceReading, WakeupDelay
 from loadgen.worker.worker import Worker
+from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import recover_runs
-from orchestrator.run_snapshot import RunSnapshot
 from orchestrator.service import OrchestratorService
 from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
 from tests.unit.simulation.rules import Broken

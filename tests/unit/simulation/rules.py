@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from loadgen.metrics.connections import ConnectionMeter
-from loadgen.metrics.window_registry import Window
+from loadgen.metrics.recorder import Window
 from loadgen.report.delivered import Key, Portion, delivered_connections
 from loadgen.scenario.model import OnWorkerLoss
 from loadgen.worker.collector import MetricsCollector

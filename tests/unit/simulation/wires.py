@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from loadgen.control.session import ControlFailed
 from loadgen.control.sql import NamedQuery
-from loadgen.model.outcome import ErrorCategory
+from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
 from tests.unit.simulation.standard_tables import Commit
 from tests.unit.simulation.tables import Tables, Taken

@@ -26,8 +26,8 @@ from loadgen.worker import client, client_pool, collector, flush, sessions, star
 from loadgen.worker.heartbeat import identity_of
 from loadgen.worker.spool import SPOOL_VARIABLE
 from orchestrator import warehouse, worker_health
+from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import RecoveredRun
-from orchestrator.run_snapshot import RunSnapshot
 from orchestrator.spawn.spawner import WorkerOrder
 from orchestrator.worker_health import WorkerHealth
 from tests.unit.simulation.faults import plan_faults

@@ -1,0 +1,314 @@
+"""The life of a queued run: its states, what the end of an attempt means for it, and how long to wait for the next."""
+
+from __future__ import annotations
+
+import difflib
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from cronsim import CronSim, CronSimError
+
+from loadgen.errors import LoadgenError
+from loadgen.log import printable
+
+ATTEMPTS_MAX = 5
+FIRST_PAUSE_S = 1.0
+PAUSE_MAX_S = 60.0
+BUSY_PAUSE_S = 15.0  # another run has the warehouse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineCheck:
+    """What a wanted run is to be judged by, beside its own thresholds: options of `loadgen run`."""
+
+    baseline: str | None = None  # a run's id, or `trend`
+    confirm: bool = False
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        words = () if self.baseline is None else (f"--baseline={self.baseline}",)
+        return (*words, "--confirm") if self.confirm else words
+
+
+class QueueStatus(StrEnum):
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    CANCEL_REQUESTED = "CANCEL_REQUESTED"  # its owner has not obeyed yet
+    COMPLETED = "COMPLETED"  # it ran; the exit code says what came out
+    FAILED = "FAILED"  # it never will: trying again cannot help
+    CANCELLED = "CANCELLED"
+    EXHAUSTED = "EXHAUSTED"  # every attempt failed
+
+    @property
+    def is_terminal(self) -> bool:
+        return self not in (QueueStatus.QUEUED, QueueStatus.RUNNING, QueueStatus.CANCEL_REQUESTED)
+
+
+class AttemptStatus(StrEnum):
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    SKIPPED = "SKIPPED"  # another run had the warehouse: it does not count
+    INTERRUPTED = "INTERRUPTED"  # its runner was told to go: it does not count
+    LOST = "LOST"  # its runner let the lease expire: whatever it did afterwards was not accepted
+
+
+class ExitCodeMeaning(StrEnum):
+    """What the exit code of `loadgen run` means for the run that is wanted."""
+
+    COMPLETED = "COMPLETED"
+    HOPELESS = "HOPELESS"
+    STOPPED = "STOPPED"
+    BUSY = "BUSY"
+    RETRY = "RETRY"
+
+
+_JUDGED = {
+    0: ExitCodeMeaning.COMPLETED,  # passed
+    5: ExitCodeMeaning.COMPLETED,  # INVALID: a result, and the same again is somebody's decision
+    10: ExitCodeMeaning.COMPLETED,  # a threshold failed
+    11: ExitCodeMeaning.COMPLETED,  # a regression is confirmed
+    2: ExitCodeMeaning.HOPELESS,  # the scenario or a setting is wrong: it stays wrong
+    75: ExitCodeMeaning.BUSY,
+    130: ExitCodeMeaning.STOPPED,  # somebody stopped this run; he does not want it again
+    143: ExitCodeMeaning.STOPPED,
+}
+
+
+_SIGNALLED = (-15, -2, -1, 129, 130, 131, 143)  # negative: the process itself
+
+
+def was_signalled(exit_code: int) -> bool:
+    """Did a signal to end it end the run, or the process that watches it?"""
+    return exit_code in _SIGNALLED
+
+
+def exit_code_meaning(exit_code: int) -> ExitCodeMeaning:
+    """Everything else is tried again: a bug or crash (1, a signal), no connection (3), a run that failed (4)."""
+    return _JUDGED.get(exit_code, ExitCodeMeaning.RETRY)
+
+
+def unmet_requirements(requires: Collection[str], offers: Sequence[Collection[str]]) -> str | None:
+    """Why no runner takes a run: `offers` are what each runner that is online offers. None: one can."""
+    if not offers:
+        return "no runner is online"
+    if any(set(requires) <= set(offered) for offered in offers):
+        return None
+    missing = set(requires).difference(*offers)
+    return f"no runner that is online offers {' '.join(sorted(missing or requires))}"
+
+
+def retry_pause_s(attempts: int, chance: float) -> float:
+    """How long to wait after so many attempts: doubling, and spread over its upper half by `chance` (0 to 1)."""
+    longest_s = min(PAUSE_MAX_S, FIRST_PAUSE_S * 2.0 ** min(max(attempts - 1, 0), 30))
+    return longest_s * (0.5 + 0.5 * chance)
+
+
+class PoolWorkerStatus(StrEnum):
+    ONLINE = "ONLINE"
+    DRAINING = "DRAINING"  # ends what it does, takes nothing new
+    OFFLINE = "OFFLINE"
+
+
+EXPRESSION_MAX = 200  # characters
+TIMEZONE_MAX = 100
+_SECOND = timedelta(seconds=1)
+_DAY = timedelta(days=1)  # no clock is moved by more
+_MACHINE_DEPENDENT = {"localtime", "Factory"}
+_ANY = datetime(2026, 1, 1)  # noqa: DTZ001  a wall time
+
+
+class ScheduleInvalid(LoadgenError):
+    """An expression or a time zone that says nothing."""
+
+    exit_code = 2
+    remedy = 'Write minute, hour, day of month, month, day of week: "0 2 * * *" is every night at two.'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronExpression:
+    """An expression in a time zone. Moments are aware, in UTC, of whole seconds."""
+
+    expression: str
+    timezone: str
+    _zone: ZoneInfo = field(repr=False, compare=False)
+    _real_time: bool = field(repr=False, compare=False)  # a wildcard job
+
+    def after(self, moment: datetime) -> Iterator[datetime]:
+        """Every fire later than `moment`, in order. Without end, where the expression has none."""
+        wall = self._wall(moment)
+        back = self._wall(moment + _DAY) - _DAY - wall  # negative: the clock is set back soon, and shows times again
+        return (fire for fire in self._walk(wall + min(back, timedelta()) - _SECOND) if fire > moment)
+
+    def before(self, moment: datetime) -> Iterator[datetime]:
+        """Every fire up to and including `moment`, the newest first. Its end is half a century ago, or never."""
+        wall = self._wall(moment)
+        ahead = self._wall(moment - _DAY) + _DAY - wall  # positive: the clock was set back, and had shown later times
+        start = wall + max(ahead, timedelta()) + _SECOND
+        return (fire for fire in self._walk(start, backward=True) if fire <= moment)
+
+    def fires(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        """Every fire in (after, until], in order."""
+        for fire in self.after(after):
+            if fire > until:
+                return
+            yield fire
+
+    def _wall(self, moment: datetime) -> datetime:
+        return moment.astimezone(self._zone).replace(tzinfo=None, fold=0, microsecond=0)
+
+    def _walk(self, start: datetime, *, backward: bool = False) -> Iterator[datetime]:
+        """Fires whose wall time is past `start`, in order. Repeated wall times are held back until it is their turn."""
+        held: deque[datetime] = deque()
+        last = None
+        for wall in CronSim(self.expression, start, reverse=backward):
+            moments = self._moments(wall)[:: -1 if backward else 1]
+            while held and moments and (held[0] > moments[0]) is backward:
+                yield held.popleft()
+            if moments and moments[0] != last:  # several of a skipped hour are one, right after it
+                last = moments[0]
+                yield last
+            held.extend(moments[1:])
+        yield from held
+
+    def _moments(self, wall: datetime) -> tuple[datetime, ...]:
+        """When the clock on the wall shows this: mostly once."""
+        first, second = (wall.replace(tzinfo=self._zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+        if first == second:
+            return (first,)
+        if first < second:
+            return (first, second) if self._real_time else (first,)
+        return () if self._real_time else (self._moved(second, first),)
+
+    def _moved(self, low: datetime, high: datetime) -> datetime:
+        """The second, in (low, high], at which the clock was moved forward."""
+        new = high.astimezone(self._zone).utcoffset()
+        while high - low > _SECOND:
+            middle = low + timedelta(seconds=(high - low) // _SECOND // 2)
+            if middle.astimezone(self._zone).utcoffset() == new:
+                high = middle
+            else:
+                low = middle
+        return high
+
+
+@lru_cache(maxsize=1_000)
+def parse_cron(expression: str, timezone: str = "UTC") -> CronExpression:
+    """What an expression says; ScheduleInvalid when it says nothing, or never comes due."""
+    fields = expression.split()
+    if len(expression) > EXPRESSION_MAX or len(fields) not in (5, 6):
+        given = f"{len(fields)} fields" if len(expression) <= EXPRESSION_MAX else f"{len(expression)} characters"
+        raise ScheduleInvalid(f"the cron expression {printable(expression, 60)!r} has {given}, and should have 5 or 6")
+    try:
+        never = next(iter(CronSim(expression, _ANY)), None) is None
+    except CronSimError as error:
+        what = str(error).removeprefix("Bad ")
+        remedy = f"Correct its {what}; {ScheduleInvalid.remedy[0].lower()}{ScheduleInvalid.remedy[1:]}"
+        raise ScheduleInvalid(
+            f"the cron expression {printable(expression)!r} has a bad {what}", remedy=remedy
+        ) from error
+    if never:
+        raise ScheduleInvalid(
+            f"the cron expression {printable(expression)!r} never comes due", remedy="Is there such a day?"
+        )
+    minute, hour = fields[-5:-3]
+    return CronExpression(
+        expression=expression,
+        timezone=timezone,
+        _zone=_zone(timezone),
+        _real_time=minute.startswith("*") or hour.startswith("*"),
+    )
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        if name not in _MACHINE_DEPENDENT and len(name) <= TIMEZONE_MAX:
+            return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # also a path, or a folder such as America
+        pass
+    near = difflib.get_close_matches(name[:TIMEZONE_MAX], available_timezones() - _MACHINE_DEPENDENT, n=1)
+    meant = f"Did you mean {near[0]}? " if near else ""
+    raise ScheduleInvalid(
+        f"there is no time zone {printable(name, 60)!r}",
+        remedy=f"{meant}Write a name of the IANA database, such as Europe/Berlin, or UTC.",
+    )
+
+
+GRACE = timedelta(seconds=120)  # two ticks of a crontab: one that comes before its minute by the server's clock is late
+MAX_CATCHUP = 500
+MISSED_RECORDED_MAX = 100  # of one schedule at once; those before are only settled
+FIRES_PER_TICK_MAX = 1_000
+BATCH = 100  # schedules
+TICK_S = 5.0
+
+# One schedule's fires fit into one tick, even when it fires every second.
+assert GRACE.total_seconds() + MAX_CATCHUP + MISSED_RECORDED_MAX < FIRES_PER_TICK_MAX
+
+
+class Overlap(StrEnum):
+    """What to do when the run of the last fire has not ended."""
+
+    SKIP = "skip"
+    QUEUE = "queue"
+
+
+class FireOutcome(StrEnum):
+    """What became of a fire."""
+
+    DUE = "DUE"  # to be queued, by whoever sees it
+    QUEUED = "QUEUED"
+    SKIPPED = "SKIPPED"  # the run before had not ended
+    MISSED = "MISSED"  # nobody was there in time, and it is too late
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Of a schedule, what decides when it fires. `settled`: up to then everything is decided."""
+
+    cron: CronExpression
+    max_catchup: int
+    overlap: Overlap
+    settled: datetime  # aware, UTC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleFire:
+    at: datetime  # aware, UTC
+    outcome: FireOutcome
+
+
+def due_fires(schedule: Schedule, now: datetime, *, busy: bool) -> tuple[ScheduleFire, ...]:
+    """What came due in (settled, now], the newest first. `busy`: the run of the last fire has not ended."""
+    fires: list[ScheduleFire] = []
+    for at, wanted in _chosen(schedule, now):
+        if not wanted:
+            outcome = FireOutcome.MISSED
+        elif busy and schedule.overlap is Overlap.SKIP:
+            outcome = FireOutcome.SKIPPED
+        else:
+            outcome, busy = FireOutcome.DUE, True
+        fires.append(ScheduleFire(at=at, outcome=outcome))
+    return tuple(fires)
+
+
+def _chosen(schedule: Schedule, now: datetime) -> Iterator[tuple[datetime, bool]]:
+    """Each fire, the newest first, and whether it is to be fired at all."""
+    catchup, missed = schedule.max_catchup, 0
+    for at in schedule.cron.before(now):
+        if at <= schedule.settled or missed == MISSED_RECORDED_MAX:
+            return
+        on_time = at > now - GRACE
+        yield at, on_time or catchup > 0
+        if not on_time:
+            catchup, missed = catchup - 1, missed + (catchup <= 0)
+
+
+def fire_key(schedule_id: str, at: datetime) -> str:
+    """The idempotency key of a fire's run."""
+    return f"schedule:{schedule_id}:{at:%Y-%m-%dT%H:%M:%SZ}"

@@ -29,8 +29,8 @@ from loadgen.metrics.window_codec import EncodedWindow, read_window
 from loadgen.model.counts import UserSessionCounts
 from loadgen.model.event import SetPhase
 from loadgen.model.run import Phase
-from loadgen.model.split import worker_share
 from loadgen.model.threshold import Operator, ThresholdMetric
+from loadgen.model.worker import worker_share
 from loadgen.report.client_health import ClientHealth, ClientPart
 from loadgen.report.delivered import ArrivalScope, Delivered, Key, delivered_arrivals, delivered_connections
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult

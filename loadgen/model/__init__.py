@@ -1,1 +1,12 @@
-"""Frozen values and the rules between them: no I/O, nothing of the driver."""
+"""Frozen values and the rules between them: no I/O, nothing of the driver.
+
+run         states and phases of a run, and the transitions between them
+worker      states of a worker process; how a total is divided among workers
+event       commands of the leader, and their JSON in RUN_CONTROL_EVENTS
+workload    statements, parameters, pools and sharding of a scenario
+threshold   `p95 < 50ms`: parsed, and compared with a value
+counts      scheduled = skipped + succeeded + failed + cancelled + in flight; error categories
+nightly     states of a queued run, attempts, schedules
+credits     credits per hour of a warehouse size
+sql_text    first words, binds and number of statements of an SQL text
+"""

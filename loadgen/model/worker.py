@@ -37,3 +37,13 @@ class WorkerExit(IntEnum):
     NO_CONTROL_PLANE = 2  # nothing of the control plane has answered for too long
     NO_START = 3  # nobody said START in time
     FATAL = 4  # a bug, or nobody is in charge any more
+
+
+def worker_share(total: int, index: int, count: int) -> int:
+    """Part `index` of `total`. Parts add up exactly and differ by at most one; the remainder goes to the low ids."""
+    if count < 1 or not 0 <= index < count:
+        raise ValueError(f"there is no part {index} of {count}")
+    if total < 0:
+        raise ValueError(f"cannot split {total}: it is negative")
+    base, extra = divmod(total, count)
+    return base + (index < extra)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from loadgen.model.credits import SIZES, credits_per_hour
 from loadgen.model.run import CONTROL_WAREHOUSE
-from loadgen.model.split import worker_share
+from loadgen.model.worker import worker_share
 from loadgen.rules.find_max import FindMaxCap, find_max_cap
 from loadgen.scenario.as_written import EffectiveValue, settings
 from loadgen.scenario.model import (

@@ -1,16 +1,23 @@
-"""The load-making process. Start with `worker`.
+"""The process that generates load. Start reading with `worker`.
 
-main, arguments, process     the entry point; who this worker is; its core, name and signals
-worker, parts                one life from start to exit code; putting its parts together
-ready, drain                 before the load: every connection open; after it: every statement accounted for
-board, agenda                what threads know of each other; what the leader has announced
-heartbeat, control_loop      the two threads that talk to the leader, through tables
-silence, predecessor         how long it has been cut off, from them or the target; whether an ended one is replaced
-conductor, pool              windows, targets, and the number of clients
-client, bench, statements    the hot loop; what clients share; statements made ready
-users                        the logical users of each slot, and their sessions
-load_sessions, arrivals      sessions to the target; due times of an open loop
-flush, rows                  what is written during the run
-query_log, upload            executed statements, kept in a file, uploaded at the end
-gauges                       CPU, memory, and how late threads wake up
+main             the entry point; signals, CPU affinity, process name
+arguments        which worker of which run this process is
+worker           one life from start to exit code: its threads, its parts, its drain
+startup          before the load: statements described, every connection open
+worker_state     what the threads know of each other; each field has one writer
+commands         what the leader ordered, and when it takes effect
+control_loop     the thread that polls RUN_STATUS and reads events
+heartbeat        the thread that updates this worker's row every second
+ramp_controller  the thread that opens and closes windows and moves the number of clients
+client_pool      starts and ends clients
+client           the hot loop: one thread, one connection
+client_context   what all clients share
+statements       statements of the mix, ready to execute
+users            the logical users of each slot, and their sessions
+sessions         sessions to the target: opened, tagged, cancelled
+collector        once a second: samples into tallies, final windows, the next heartbeat's metrics
+self_monitor     CPU, memory, and how late threads wake up
+flush            the thread that writes results and logs during the run
+query_log        executed statements in a file, uploaded at the end
+spool            what is not stored yet, on disk, and how it gets into the tables
 """

@@ -13,7 +13,7 @@ from loadgen.metrics.connections import ConnectionMeter
 from loadgen.metrics.recorder import Recorder, WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.model.counts import ErrorCategory
-from loadgen.model.split import worker_share
+from loadgen.model.worker import worker_share
 from loadgen.model.workload import ClientPosition, Sequence
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.units import NS_PER_S

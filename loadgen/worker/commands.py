@@ -23,7 +23,7 @@ from loadgen.control.tables.run_control_events import Event
 from loadgen.control.tables.run_status import EVERY_WORKER, ConnectionTarget, RunPoll
 from loadgen.model.event import SetPhase, SetRunTarget, SetWorkerTarget, Start, Stop, UnknownCommand
 from loadgen.model.run import PHASES, Phase, RunStatus
-from loadgen.model.split import worker_share
+from loadgen.model.worker import worker_share
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from loadgen.clock import Clock
 from loadgen.model.counts import UserSessionCounts
-from loadgen.model.split import worker_share
+from loadgen.model.worker import worker_share
 from loadgen.model.workload import ClientPosition
 from loadgen.scenario.model import Scenario, SessionAffinity
 from loadgen.snowflake.driver import Cursor

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from loadgen.model.split import worker_share
+from loadgen.model.worker import worker_share
 from loadgen.scenario.model import Load, LoadMode
 from loadgen.units import NS_PER_S
 from loadgen.workload.split import shares

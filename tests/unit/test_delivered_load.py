@@ -15,8 +15,7 @@ from loadgen.metrics.connections import LoginFailure, ReconnectReason
 from loadgen.metrics.live_metrics import read_live, write_live
 from loadgen.metrics.window import WindowResult
 from loadgen.model.run import Phase
-from loadgen.model.split import worker_share
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.worker import WorkerStatus, worker_share
 from loadgen.report.delivered import Delivered, delivered_connections, shortfalls
 from loadgen.scenario.model import Load
 from loadgen.scenario.model import LoadStage as Level

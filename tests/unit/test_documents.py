@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -114,3 +115,22 @@ def test_the_architecture_names_modules_that_exist():
     known = {path.stem for folder in folders for path in folder.rglob("*") if path.suffix != ".pyc"}
 
     assert named_there - known - {"orchestrator", "snow"} == set()
+
+
+# --- package maps ----------------------------------------------------------------------------------------------------
+
+MAPPED = ["control", "control/tables", "control/setup", "metrics", "model", "snowflake", "worker", "workload"]
+
+
+@pytest.mark.parametrize("package", [f"loadgen/{name}" for name in MAPPED])
+def test_the_map_of_a_package_lists_its_modules(package):
+    """A row of the map is one module's name, or several, then two spaces and what they are."""
+    text = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text("utf-8"))) or ""
+    present = {path.stem for path in (ROOT / package).glob("*.py")} - {"__init__"}
+    folders = {path.name for path in (ROOT / package).iterdir() if path.is_dir()}
+    rows = [re.split(r"  +", line.strip())[0].split() for line in text.splitlines()[1:] if "  " in line.strip()]
+
+    listed = {name.rstrip("/") for names in rows for name in names}
+
+    assert present - listed == set(), "missing in the map"
+    assert listed - present - folders == set(), "in the map, and not in the package"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.metrics.client_resources import GAP_NS
 from loadgen.model.run import Phase
-from loadgen.model.split import worker_share
+from loadgen.model.worker import worker_share
 from loadgen.report.client_health import GAP_INVALID_PERCENT
 from loadgen.report.verdict import SAMPLES_MIN
 from loadgen.rules.find_max_step import StepOutcome

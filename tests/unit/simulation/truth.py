@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from loadgen.metrics.client_resources import GAP_NS, PAUSE_NS
 from loadgen.model.event import Start, decode_command
 from loadgen.model.run import Phase, RunStatus
-from loadgen.model.split import worker_share
-from loadgen.model.worker import WorkerStatus
+from loadgen.model.worker import WorkerStatus, worker_share
 from loadgen.report.client_health import GAP_INVALID_PERCENT, PAUSED_INVALID_PERCENT
 from loadgen.report.delivered import RUN_MIN_PERCENT, WORKER_MIN_PERCENT
 from loadgen.report.verdict import SAMPLES_MIN

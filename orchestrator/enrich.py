@@ -16,22 +16,21 @@ from functools import partial
 from typing import Any, TypeVar
 
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.retry import RetryInterrupted, RetryPolicy
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.tables import query_executions, run_status
 from loadgen.control.tables.query_executions import PendingExecution, ServerTimes
 from loadgen.errors import LoadgenError
 from loadgen.log import event
-from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import RunEnrichment
 from loadgen.report.enrichment import EnrichmentResult, counts_of, reasons_of, status_of
 from loadgen.scenario.model import EnrichmentMode, Scenario
 from loadgen.snowflake import driver
-from loadgen.snowflake.connect import close, connect
+from loadgen.snowflake.connect import connect
 from loadgen.snowflake.driver import Connection
-from loadgen.snowflake.failure import Failure, classify, describe
+from loadgen.snowflake.failure import classify, describe
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
+from loadgen.snowflake.session import NOT_RETRYABLE, RetryInterrupted, RetryPolicy, SnowflakeSession, login_failure
 from loadgen.snowflake.settings import APPLICATION, control_settings
 from loadgen.units import NS_PER_S
 from orchestrator.enrichment_rules import (
@@ -48,8 +47,6 @@ from orchestrator.enrichment_rules import (
 )
 
 STATEMENT_S = 60  # of one slice
-NOT_RETRYABLE = Failure(category=ErrorCategory.CONFIGURATION)  # trying again does not help
-_NO_DATABASE = (90105, 90106)
 
 _NOW = "SELECT SYSDATE()"
 # The limit counts before any condition, so how many rows there were must be known to know whether some were kept back.
@@ -70,14 +67,14 @@ class HistoryFailed(ControlFailed):
     remedy = "Try again with `loadgen enrich RUN`."
 
 
-class QueryHistory:
-    """One session, opened when it is needed and again when it was lost. Not for two threads."""
+class QueryHistory(SnowflakeSession):
+    """The server's query history of one run."""
 
     def __init__(self, profile: ConnectionProfile, run_id: str, environ: Mapping[str, str] = os.environ) -> None:
+        super().__init__(self._connect)
         self._profile, self._environ = profile, environ
         # Tags of load sessions begin like this: see loadgen.snowflake.settings.query_tag.
         self._tag = json.dumps({"app": APPLICATION, "run": run_id}, separators=(",", ":"))[:-1] + ","
-        self._connection: Connection | None = None
 
     @property
     def latency_s(self) -> float:
@@ -100,40 +97,24 @@ class QueryHistory:
         except (ValueError, TypeError, IndexError) as error:
             raise HistoryFailed("the query history came back in a form that is not known", NOT_RETRYABLE) from error
 
-    def close(self) -> None:
-        """Log out. Safe to call twice."""
-        if self._connection is not None:
-            close(self._connection)
-            self._connection = None
-
     def _fetch(self, sql: str, *binds: Any) -> list[tuple[Any, ...]]:
         try:
-            if self._connection is None:
-                self._connection = self._open()
-            cursor = self._connection.cursor()
-            try:
-                rows: list[tuple[Any, ...]] = cursor.execute(sql, binds or None).fetchall()
-                return rows
-            finally:
-                cursor.close()
+            return self.rows(sql, binds)
         except LoadgenError:  # from opening: it says already what to do
             raise
         except Exception as error:  # the driver leaks exceptions of its libraries
             failure = classify(error)
-            if failure.session_lost:
-                self.close()
             what = f"the query history could not be read with connection {self._profile.name}: {describe(error)}"
-            remedy = "Set target.database, and run again." if failure.code in _NO_DATABASE else None
+            remedy = "Set target.database, and run again." if failure.has_no_current_database else None
             raise HistoryFailed(what, failure, remedy=remedy) from error
 
-    def _open(self) -> Connection:
+    def _connect(self) -> Connection:
         tag = json.dumps({"app": APPLICATION, "control": "enrich"}, separators=(",", ":"))
         settings = control_settings(self._profile, major=driver.major(), tag=tag, statement_limit_s=STATEMENT_S)
         try:
             return connect(self._profile, settings, environ=self._environ)
         except LoadgenError as error:
-            failure = classify(error.__cause__) if error.__cause__ is not None else NOT_RETRYABLE
-            raise HistoryFailed(str(error), failure, remedy=error.remedy) from error
+            raise HistoryFailed(str(error), login_failure(error), remedy=error.remedy) from error
 
 
 def history_profile(scenario: Scenario, place: ControlPlaneLocation, environ: Mapping[str, str]) -> ConnectionProfile:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from loadgen.clock import Clock
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_control_events, run_status
 from loadgen.control.tables.run_control_events import EmittedEvent, Event, NewEvent, effective_time
@@ -17,6 +16,7 @@ from loadgen.log import event
 from loadgen.model.event import PlannedCommand, SetPhase, SetRunTarget, Start
 from loadgen.model.run import Phase
 from loadgen.scenario.model import TimingSettings
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from orchestrator.leadership import Leadership
 from orchestrator.plan import RunPlan

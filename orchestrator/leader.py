@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from loadgen.clock import Clock
 from loadgen.control.lease import LeaseTimes
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlFailed, OpenSession
 from loadgen.control.tables import (
     find_max_step_history,
@@ -33,6 +32,7 @@ from loadgen.log import event
 from loadgen.model.event import Stop
 from loadgen.model.run import Phase, RunStatus
 from loadgen.scenario.model import Scenario
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from orchestrator.aggregation import RunAggregator, RunSnapshot
 from orchestrator.event_publisher import EventPublisher, step_event

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from loadgen.clock import Clock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_leases
 from loadgen.control.tables.run_leases import Lease
 from loadgen.control.tables.run_status import Fenced
 from loadgen.errors import Busy
 from loadgen.log import event
+from loadgen.snowflake.session import RetryPolicy
 
 log = logging.getLogger(__name__)
 

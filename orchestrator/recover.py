@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import (
     find_max_step_history,
@@ -42,6 +41,7 @@ from loadgen.report.summary import RunFacts, RunVerdict, summarize
 from loadgen.report.verdict import Evidence, check_thresholds, invalid_reasons
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import LoadMode, Scenario, SpawnerKind
+from loadgen.snowflake.session import RetryPolicy
 from orchestrator.find_max_controller import FindMaxController, find_max_controller
 from orchestrator.lifecycle import PLAN_COMPLETED
 from orchestrator.plan import plan_run

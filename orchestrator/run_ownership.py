@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loadgen.control.process_identity import is_running
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_leases
 from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S, LeaseHolder
@@ -19,6 +18,7 @@ from loadgen.control.tables.run_status import UnfinishedRun
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.log import event
 from loadgen.scenario.model import Scenario, SpawnerKind
+from loadgen.snowflake.session import RetryPolicy
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_control_events
 from loadgen.control.tables.run_control_events import PastEvent
@@ -35,6 +34,7 @@ from loadgen.report.client_health import ClientHealth, ClientPart
 from loadgen.report.delivered import ArrivalScope, Delivered, Key, delivered_arrivals, delivered_connections
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult
 from loadgen.scenario.model import LoadMode, LoadStage, Scenario, stage_name
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_MS
 from orchestrator.plan import RunPlan, planned_arrivals, planned_connection_ms
 from orchestrator.worker_health import WorkerView

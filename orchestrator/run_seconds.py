@@ -12,7 +12,6 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import worker_metrics_snapshots
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
@@ -21,6 +20,7 @@ from loadgen.metrics.interval import ThresholdSecond, stored_judged, threshold_s
 from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.window import ALL_STATEMENTS, MergedWindows
 from loadgen.scenario.model import Threshold
+from loadgen.snowflake.session import RetryPolicy
 from orchestrator.worker_health import WorkerView
 
 BACKFILL_PERIOD_S = 5.0  # snapshots are stored every few seconds

@@ -16,7 +16,6 @@ from typing import Any
 from loadgen import __version__
 from loadgen.clock import Clock, SystemClock
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlFailed, ControlSession, OpenSession
 from loadgen.control.tables import run_status, test_results, value_pools, window_results
 from loadgen.control.tables.run_status import NewRun, Run
@@ -33,6 +32,7 @@ from loadgen.report.verdict import Evidence, invalid_reasons, undecided
 from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
 from loadgen.snowflake import driver
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.workload.pools import Pool
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.enrich import enrich_run

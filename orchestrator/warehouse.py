@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.clock import Clock
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import warehouse_poll_snapshots
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
@@ -23,12 +22,12 @@ from loadgen.model.credits import credits_per_hour
 from loadgen.prepare.session import target_profile
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake import driver
-from loadgen.snowflake.connect import close, connect
-from loadgen.snowflake.driver import Connection
+from loadgen.snowflake.connect import connect
 from loadgen.snowflake.failure import classify, describe
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
+from loadgen.snowflake.session import RetryPolicy, SnowflakeSession
 from loadgen.snowflake.settings import control_settings
 from loadgen.units import NS_PER_S
 
@@ -94,7 +93,8 @@ class WarehousePoller:
         environ: Mapping[str, str],
     ) -> None:
         """`store` belongs to the thread, which closes it."""
-        self._profile, self._run_id, self._store, self._environ = profile, run_id, store, environ
+        self._run_id, self._store = run_id, store
+        self._target = _target_session(profile, environ)
         self._warehouse = Identifier.parse(warehouse)
         self._clock, self._period_s = clock, period_s
         self._looks: deque[WarehouseStatus] = deque(maxlen=2)
@@ -141,26 +141,20 @@ class WarehousePoller:
 
     def run(self, stopping: threading.Event) -> None:
         """Look until told to stop. A look that fails is followed by the next one."""
-        connection: Connection | None = None
         stored_ns = self._clock.monotonic_ns()
         while not self._clock.wait(stopping, self._period_s):
             try:
-                if connection is None:
-                    connection = _connect(self._profile, self._environ)
-                self._look(connection)
+                self._look()
             except Exception as error:  # the driver leaks exceptions of its libraries
                 event(log, logging.WARNING, "warehouse_poll_failed", code=classify(error).code)
                 self._looks.clear()  # what was seen before it, and what will be after, are not two looks in a row
-                if connection is not None:
-                    close(connection)
-                    connection = None
+                self._target.close()
             if self._clock.monotonic_ns() - stored_ns >= STORE_S * NS_PER_S:
                 self._keep(stopping)
                 stored_ns = self._clock.monotonic_ns()
         self._keep(threading.Event())
         self._store.close()
-        if connection is not None:
-            close(connection)
+        self._target.close()
 
     def _keep(self, stopping: threading.Event) -> None:
         """Store what was seen since the last time. What cannot be stored is not worth a run."""
@@ -173,8 +167,8 @@ class WarehousePoller:
         except LoadgenError as error:
             event(log, logging.WARNING, "warehouse_polls_lost", polls=len(polls), why=str(error))
 
-    def _look(self, connection: Connection) -> None:
-        found = _shown(connection, self._warehouse)
+    def _look(self) -> None:
+        found = _shown(self._target, self._warehouse)
         if found is None:
             return
         look, raw = found
@@ -208,14 +202,15 @@ def require_visible_cost(scenario: Scenario, environ: Mapping[str, str] = os.env
     name = profile.text("warehouse")
     if name is None:
         raise CostUnknown("guardrails.max_credits is set, and no warehouse is named whose cost could be seen")
-    connection = _connect(profile, environ)
+    session = _target_session(profile, environ)
+    session.open()
     try:
-        found = _shown(connection, Identifier.parse(name))
+        found = _shown(session, Identifier.parse(name))
     except Exception as error:  # the driver leaks exceptions of its libraries
         why = f"warehouse {printable(name, 100)} cannot be looked at: {describe(error)}"
         raise CostUnknown(f"guardrails.max_credits is set, and {why}") from error
     finally:
-        close(connection)
+        session.close()
     if found is None:
         raise CostUnknown(f"guardrails.max_credits is set, and this role does not see warehouse {printable(name, 100)}")
     if credits_per_hour(found[0].size or "") is None:
@@ -229,20 +224,15 @@ class CostUnknown(ConfigurationError):
     remedy = "Name a warehouse on which the role has MONITOR or USAGE, or leave guardrails.max_credits out."
 
 
-def _connect(profile: ConnectionProfile, environ: Mapping[str, str]) -> Connection:
-    return connect(profile, control_settings(profile, major=driver.major(), tag='{"app":"loadgen"}'), environ=environ)
+def _target_session(profile: ConnectionProfile, environ: Mapping[str, str]) -> SnowflakeSession:
+    settings = control_settings(profile, major=driver.major(), tag='{"app":"loadgen"}')
+    return SnowflakeSession(lambda: connect(profile, settings, environ=environ))
 
 
-def _shown(connection: Connection, warehouse: Identifier) -> tuple[WarehouseStatus, str] | None:
+def _shown(session: SnowflakeSession, warehouse: Identifier) -> tuple[WarehouseStatus, str] | None:
     """What SHOW WAREHOUSES says of it, also as it came; None: this role does not see it."""
-    cursor = connection.cursor()
-    try:
-        pattern = warehouse.name.replace("'", "''")
-        cursor.execute(f"SHOW WAREHOUSES LIKE '{pattern}'")
-        names = [column[0].lower() for column in cursor.description or ()]
-        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-    finally:
-        cursor.close()
+    pattern = warehouse.name.replace("'", "''")
+    rows = session.named_rows(f"SHOW WAREHOUSES LIKE '{pattern}'")
     row = next((row for row in rows if row.get("name") == warehouse.name), None)
     if row is None:
         return None

@@ -21,7 +21,6 @@ from typing import Self
 from loadgen.clock import Clock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_leases
 from loadgen.control.tables.run_leases import OWNER_MAX, TAKEOVER_MARGIN_S, Lease, LeaseHolder
@@ -29,6 +28,7 @@ from loadgen.errors import Busy, LoadgenError
 from loadgen.log import printable
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.session import RetryPolicy
 
 KEY_MAX = 100  # characters; as wide as the column
 WAIT_POLL_S = 1.0

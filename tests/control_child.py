@@ -15,12 +15,12 @@ import sys
 import threading
 
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_leases
 from loadgen.control.tables.run_control_events import NewEvent, catch_up, emit, poll
 from loadgen.control.tables.run_leases import Lease
 from loadgen.model.event import SetWorkerTarget
+from loadgen.snowflake.session import RetryPolicy
 
 POLL_S = 0.1
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from loadgen.clock import Clock, FakeClock
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.setup import migrations
 from loadgen.control.sql import NamedQuery
@@ -21,6 +20,7 @@ from loadgen.control.tables import run_status
 from loadgen.control.tables.run_leases import Lease, claim, new_owner
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
+from loadgen.snowflake.session import RetryPolicy
 from tests.embedded_server import EmbeddedServer
 
 _numbers = itertools.count(1)

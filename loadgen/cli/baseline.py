@@ -11,8 +11,8 @@ from loadgen.control.location import ControlPlaneLocation
 from loadgen.errors import LoadgenError, UsageError
 
 if TYPE_CHECKING:
-    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
+    from loadgen.snowflake.session import RetryPolicy
 
 Result = TypeVar("Result")
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.control import run_lookup
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import (
     run_status,
@@ -27,6 +26,7 @@ from loadgen.model.run import Phase
 from loadgen.report.comparison import MeasuredRun
 from loadgen.report.likeness import RunConditions, SettingDifference, differences, unmatched_keys, why_not_comparable
 from loadgen.report.seconds import measured_seconds
+from loadgen.snowflake.session import RetryPolicy
 
 MODE = "load.mode"  # what a response time is depends on it: runs of different modes are never comparable
 KEYS_NAMED = 3  # in a sentence; more are counted

@@ -14,13 +14,12 @@ from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation
-    from loadgen.control.retry import RetryPolicy
-    from loadgen.control.session import ControlFailed, ControlSession
+    from loadgen.control.session import ControlSession
+    from loadgen.snowflake.session import RetryPolicy
 
 
 Result = TypeVar("Result")
 
-NO_SUCH_TABLE = 2003
 INTERACTIVE_ATTEMPTS = 5  # half a minute of pauses; a person waits
 
 
@@ -50,9 +49,9 @@ def with_control_session(
     stop = threading.Event()
 
     def look() -> Result:
-        from loadgen.control.retry import RetryPolicy
         from loadgen.control.session import ControlFailed, ControlSession
         from loadgen.snowflake.profile import EMBEDDED
+        from loadgen.snowflake.session import RetryPolicy
 
         session, patience = (
             ControlSession(aim.place, role=name),
@@ -61,14 +60,14 @@ def with_control_session(
         try:
             return action(session, patience)
         except ControlFailed as error:
-            if error.failure.code != NO_SUCH_TABLE or aim.place.connection != EMBEDDED:
+            if not error.failure.is_missing_object or aim.place.connection != EMBEDDED:
                 raise
             ensure_tables(aim.place, patience)  # nobody has used this server before
             return action(session, patience)
         finally:
             session.close()
 
-    def note(error: ControlFailed) -> None:
+    def note(error: BaseException) -> None:
         if not stop.is_set():
             echo(f"warning: {printable(str(error))}; trying again", err=True)
 

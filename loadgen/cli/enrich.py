@@ -18,10 +18,10 @@ from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
-    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
     from loadgen.report.enrichment import EnrichmentResult
     from loadgen.results.records import RunRecord
+    from loadgen.snowflake.session import RetryPolicy
 
 
 @click.command(

@@ -21,10 +21,10 @@ from loadgen.cli.options import Command, format_option
 from loadgen.cli.unclaimed_runs import notify_unclaimed_runs
 from loadgen.clock import SystemClock
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.errors import UsageError
 from loadgen.log import LINE_LIMIT, printable
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import counted
 from orchestrator.nightly.attempt import LOADGEN_COMMAND
 from orchestrator.nightly.pool import AT_ONCE, PoolManager
@@ -35,9 +35,9 @@ from orchestrator.nightly.runner_process import RunnerProcess, serve_manager
 from orchestrator.nightly.scheduler import run_scheduler
 
 if TYPE_CHECKING:
-    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
     from loadgen.control.tables.pool_workers import PoolWorker
+    from loadgen.snowflake.session import RetryPolicy
 
 
 @click.group(epilog="\b\nExample:\n  loadgen pool run -c prod --max 4 --labels zone=eu\n  loadgen pool stats -c prod")

@@ -27,8 +27,9 @@ from loadgen.units import counted
 
 if TYPE_CHECKING:
     from loadgen.prepare.prepare import PreparationProgress, PreparationResult, PreparedTable
-    from loadgen.prepare.session import OpenConnection, PrepareSession
+    from loadgen.prepare.session import PrepareSession
     from loadgen.scenario.model import Scenario
+    from loadgen.snowflake.session import OpenConnection
 
 TICK_S = 0.1
 SQL_SHOWN_MAX = 1_000_000  # characters of one statement; those of a scenario are shorter

@@ -28,12 +28,12 @@ from loadgen.model.nightly import QueueStatus
 if TYPE_CHECKING:
     from loadgen.cli.unclaimed_runs import UnclaimedRun
     from loadgen.control.location import ControlPlaneLocation
-    from loadgen.control.retry import RetryPolicy
     from loadgen.control.rows import ParsedRows
     from loadgen.control.session import ControlSession
     from loadgen.control.tables.run_attempts import AttemptRow
     from loadgen.control.tables.run_queue import EnqueueResult, QueuedRun, QueueRequest
     from loadgen.model.nightly import BaselineCheck, QueueStatus
+    from loadgen.snowflake.session import RetryPolicy
 
 
 LIMIT_MAX = 10_000

@@ -34,8 +34,8 @@ from orchestrator.spawn.spawner import Spawner
 from orchestrator.spawn.spcs_service import SpcsJob
 
 if TYPE_CHECKING:
-    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
+    from loadgen.snowflake.session import RetryPolicy
     from orchestrator.recover import RecoveredRun
     from orchestrator.run_ownership import SkippedRun
 

@@ -17,7 +17,6 @@ import click
 from loadgen.cli.common import echo, print_lines, terminal_width
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.run_record import read_record
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import test_results
 from loadgen.errors import UsageError, cannot_write
@@ -28,6 +27,7 @@ from loadgen.report.markdown import report_markdown
 from loadgen.report.run_page import report_html
 from loadgen.report.text import summary_text
 from loadgen.results.records import RunRecord
+from loadgen.snowflake.session import RetryPolicy
 from orchestrator.run_folder import open_private
 
 FORMATS = ("text", "json", "html", "md", "junit", "csv")

@@ -17,7 +17,6 @@ from loadgen.cli.worker import run_child
 from loadgen.clock import Clock
 from loadgen.control.lease import LeaseTimes
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.setup.installer import apply_setup as set_up
 from loadgen.control.setup.installer import inspect_setup as look_at_setup
@@ -33,6 +32,7 @@ from loadgen.scenario.frozen import secrets_in
 from loadgen.scenario.model import EMBEDDED, CorePinning, Scenario, SpawnerKind
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.worker.spool import SPOOL_VARIABLE, UnsentRows, keep, spooled
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import recover_orphans, unled_run_on

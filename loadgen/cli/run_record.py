@@ -9,7 +9,6 @@ from math import inf
 from typing import Any
 
 from loadgen.control import run_lookup
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import (
     find_max_step_history,
@@ -49,6 +48,7 @@ from loadgen.results.records import (
 from loadgen.results.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
+from loadgen.snowflake.session import RetryPolicy
 
 # How a judged step is marked, by its outcome; every other one is a level that did not hold.
 _JUDGED = {"STABLE": ("✓", EventKind.HELD), "CLIENT_LIMIT": ("○", EventKind.LIMITED)}

@@ -29,7 +29,6 @@ from loadgen.units import counted
 
 if TYPE_CHECKING:
     from loadgen.cli.status import RunDetails
-    from loadgen.control.retry import RetryPolicy
     from loadgen.control.rows import ParsedRows
     from loadgen.control.session import ControlSession
     from loadgen.control.tables.prune import OldRun, PruneCandidates
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from loadgen.control.tables.test_logs import LogRow
     from loadgen.model.run import RunStatus
     from loadgen.report.text import TextLine
+    from loadgen.snowflake.session import RetryPolicy
     from orchestrator.nightly.attempt import AttemptFolder
 
     Listed = tuple[Run, RunFigures | None]

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from loadgen.cli.options import CommandTarget
     from loadgen.cli.unclaimed_runs import UnclaimedRun
     from loadgen.control.location import ControlPlaneLocation
-    from loadgen.control.retry import RetryPolicy
     from loadgen.control.rows import ParsedRows
     from loadgen.control.session import ControlSession
     from loadgen.control.tables.run_queue import QueueRequest
     from loadgen.control.tables.schedule_fires import FireRow
     from loadgen.control.tables.schedules import NewSchedule, ScheduleRow
     from loadgen.model.nightly import Overlap
+    from loadgen.snowflake.session import RetryPolicy
     from orchestrator.nightly.scheduler import SchedulerPass
 
 SHOWN_FIRES = 10

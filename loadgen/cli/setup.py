@@ -22,9 +22,8 @@ from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation
-    from loadgen.control.retry import RetryPolicy
-    from loadgen.control.session import ControlFailed
     from loadgen.control.setup.installer import SetupState
+    from loadgen.snowflake.session import RetryPolicy
 
 ATTEMPTS = 5  # half a minute of pauses; a person waits
 
@@ -90,9 +89,9 @@ def _run(
 
 
 def _patience(stop: threading.Event) -> RetryPolicy:
-    from loadgen.control.retry import RetryPolicy
+    from loadgen.snowflake.session import RetryPolicy
 
-    def note(error: ControlFailed) -> None:
+    def note(error: BaseException) -> None:
         if not stop.is_set():
             echo(f"warning: {printable(str(error))}; trying again", err=True)
 

@@ -14,7 +14,6 @@ from loadgen.cli.common import echo
 from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.options import format_option
 from loadgen.control import run_lookup
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_leases, run_status, test_results, worker_heartbeats
 from loadgen.control.tables.run_leases import LeaseHolder
@@ -25,6 +24,7 @@ from loadgen.log import printable
 from loadgen.model.run import RunStatus
 from loadgen.model.worker import WorkerStatus
 from loadgen.report.text import VERDICT_COLOURS, TextLine, summary_lines, wrapped
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import counted
 
 

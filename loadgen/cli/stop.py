@@ -14,10 +14,10 @@ from loadgen.cli.options import format_option
 from loadgen.log import printable
 
 if TYPE_CHECKING:
-    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
     from loadgen.control.tables.run_leases import LeaseHolder
     from loadgen.control.tables.run_status import Run
+    from loadgen.snowflake.session import RetryPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_status, test_results, warehouse_poll_snapshots
 from loadgen.control.tables.test_results import ScenarioResult
@@ -24,6 +23,7 @@ from loadgen.report.likeness import (
     why_not_comparable,
 )
 from loadgen.report.scenario_trend import OtherSeries, SeriesKey, Trend, TrendRun, series_of, trend_of, values_of
+from loadgen.snowflake.session import RetryPolicy
 
 RUNS_MAX = 300  # the newest ones: a change counts as new or known whatever is shown of it
 NAMES_MAX = 1_000  # of scenarios, in a suggestion

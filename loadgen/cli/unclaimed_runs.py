@@ -15,8 +15,8 @@ from loadgen.scenario.read import parse_scenario
 from orchestrator.nightly.notify import notify_not_started
 
 if TYPE_CHECKING:
-    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
+    from loadgen.snowflake.session import RetryPolicy
 
 UNCLAIMED_AFTER_S = 120  # a pool without a runner starts one sooner
 

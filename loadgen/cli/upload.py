@@ -19,7 +19,6 @@ from orchestrator.run_folder import SPOOL, remove_if_empty
 
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation
-    from loadgen.control.session import ControlFailed
     from loadgen.results.records import RunRecord
 
 ATTEMPTS = 5  # half a minute of pauses; a person waits
@@ -95,8 +94,8 @@ def upload(
 def _named(place: ControlPlaneLocation, name: str) -> str:
     """`latest` is what the tables say; anything else is looked for on this machine."""
     from loadgen.control import run_lookup
-    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
+    from loadgen.snowflake.session import RetryPolicy
 
     if not run_lookup.is_latest(name):
         return name
@@ -145,9 +144,9 @@ def _upload(
 ) -> RunRecord | None:
     """The run's record when its summary was amended: it says what was not stored, and all is now."""
     from loadgen.cli.report import update_stored_summary
-    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
     from loadgen.report.summary import with_unstored
+    from loadgen.snowflake.session import RetryPolicy
     from loadgen.worker.spool import hold
     from loadgen.worker.spool import upload as store
 
@@ -176,5 +175,5 @@ def _rewrite(folder: Path, record: RunRecord) -> None:
         echo(f"wrote the reports in {printable(str(folder))} again", err=True)
 
 
-def _note(error: ControlFailed) -> None:
+def _note(error: BaseException) -> None:
     echo(f"the control plane does not answer, trying again: {printable(str(error))}", err=True)

@@ -15,7 +15,6 @@ from loadgen.cli.run_record import worker_seconds
 from loadgen.clock import Clock
 from loadgen.control import run_lookup
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.tables import (
     find_max_step_history,
@@ -39,6 +38,7 @@ from loadgen.report.verdict import Checked
 from loadgen.results.timeline import WorkerSecond
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.tui.history import KEPT_S, coarsen_second
 from loadgen.units import NS_PER_S
 from orchestrator.aggregation import RunAggregator, RunSnapshot
@@ -107,7 +107,7 @@ class WatchJob:
             session.close()
             self.done.set()
 
-    def _note(self, error: ControlFailed) -> None:
+    def _note(self, error: BaseException) -> None:
         if not self.stop.is_set():
             echo(f"warning: {printable(str(error))}; trying again", err=True)
 

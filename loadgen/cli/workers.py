@@ -16,10 +16,10 @@ from loadgen.errors import UsageError
 from loadgen.log import printable
 
 if TYPE_CHECKING:
-    from loadgen.control.retry import RetryPolicy
     from loadgen.control.session import ControlSession
     from loadgen.control.tables.pool_workers import PoolWorker, PoolWorkerPage
     from loadgen.model.nightly import PoolWorkerStatus
+    from loadgen.snowflake.session import RetryPolicy
 
 
 @click.group(

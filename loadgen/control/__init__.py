@@ -2,8 +2,7 @@
 
 location          where the tables are
 sql               the SQL, by name, from schemas/queries
-session           statements by name on one session
-retry             what may be retried, how often, and what to do when an answer was lost
+session           statements by name on one reconnecting session
 rows              rows as checked records; foreign texts and JSON made storable
 batch             appending to standard tables, once
 lease             keeping a lease, in a dedicated thread

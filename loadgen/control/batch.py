@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import NamedQuery
+from loadgen.snowflake.session import RetryPolicy
 
 Row = Sequence[Any]
 Table = Mapping[str, NamedQuery]  # with `append`, and `find` that counts the rows of a key

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_status
 from loadgen.control.tables.run_status import Run
 from loadgen.errors import UsageError
 from loadgen.log import printable
+from loadgen.snowflake.session import RetryPolicy
 
 BACK_MAX = 1_000  # how far latest~N may go
 SHOWN = 5  # of several that begin alike

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
 from loadgen.clock import Clock
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.setup.installer import Prerequisites, check_prerequisites
 from loadgen.control.setup.migrations import read_schema_state
 from loadgen.control.sql import load_queries
 from loadgen.doctor import configuration, control_plane, machine, server, warehouse
 from loadgen.doctor.check_runner import DoctorCheck
 from loadgen.doctor.finding import Finding, failed, ok, skipped
-from loadgen.doctor.subject import CheckStatementFailed, DoctorSessions, DoctorTarget
+from loadgen.doctor.subject import DoctorSessions, DoctorTarget
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
 from loadgen.scenario.model import Scenario, TableType
@@ -22,8 +21,8 @@ from loadgen.scenario.plan import plan
 from loadgen.scenario.workers import workers_of
 from loadgen.snowflake.ident import Identifier, QualifiedName
 from loadgen.snowflake.probe import ConnectionProbe, probe
+from loadgen.snowflake.session import RetryPolicy, StatementFailed
 
-_MISSING = (2003, 2043)
 _SERVER_TIME = load_queries("run_status")["server_time"]
 
 
@@ -247,8 +246,8 @@ def _schema_look(scenario: Scenario) -> Callable[[DoctorSessions], Sequence[Find
         name = QualifiedName(tuple(Identifier.parse(part) for part in parts if part is not None))
         try:
             sessions.rows(f"USE SCHEMA {name.sql}")
-        except CheckStatementFailed as error:
-            if error.failure.code not in _MISSING:
+        except StatementFailed as error:
+            if not error.failure.is_missing_object:
                 raise
             to = f"TO ROLE {Identifier(_known(sessions.facts.target).role or 'PUBLIC')}"
             remedy = f"Create it, or have an administrator run: GRANT USAGE ON SCHEMA {name} {to};"

@@ -14,8 +14,6 @@ from loadgen.control.sql import NamedQuery
 from loadgen.doctor.finding import Finding, failed, ok, warning
 from loadgen.snowflake.ident import Identifier, QualifiedName
 
-_REFUSED = (2003, 2043, 3001, 3041)
-
 
 def ground(found: Prerequisites, place: ControlPlaneLocation) -> Finding:
     parts = {
@@ -86,7 +84,7 @@ def _try(session: ControlSession, sql: str, binds: int) -> bool:
         else:
             session.execute(query, *[None] * binds)
     except ControlFailed as error:
-        if error.failure.code in _REFUSED or error.failure.sqlstate == "42501":
+        if error.failure.is_missing_object or error.failure.is_missing_privilege:
             return False
         raise
     return True

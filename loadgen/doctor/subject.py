@@ -11,16 +11,16 @@ from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
 from loadgen.control.setup.installer import Prerequisites, partial_location
 from loadgen.doctor.warehouse import WarehouseDescription
-from loadgen.errors import LoadgenError
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import LoadedScenario
 from loadgen.snowflake import driver
-from loadgen.snowflake.connect import close, connect
+from loadgen.snowflake.connect import connect
 from loadgen.snowflake.driver import Connection
-from loadgen.snowflake.failure import Failure, classify, describe
+from loadgen.snowflake.failure import classify, describe
 from loadgen.snowflake.probe import ConnectionProbe
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
+from loadgen.snowflake.session import SnowflakeSession, StatementFailed
 from loadgen.snowflake.settings import probe_settings
 
 
@@ -65,41 +65,23 @@ class KnownFacts:
     warehouse: WarehouseDescription | None = None
 
 
-class CheckStatementFailed(LoadgenError):
-    """A statement of a check failed."""
-
-    exit_code = 3
-
-    def __init__(self, what: str, failure: Failure) -> None:
-        super().__init__(what, remedy="Check the role of the connection.")
-        self.failure = failure
-
-
 class DoctorSessions:
     """Opened when they are first needed. Belong to the lane's thread."""
 
     def __init__(self, subject: DoctorTarget, facts: KnownFacts) -> None:
         self.subject = subject
         self.facts = facts
-        self._target: Connection | None = None
+        self._target = SnowflakeSession(self._connect)
         self._control: ControlSession | None = None
         self._control_ground: Prerequisites | None = None
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """The rows of a statement on the target's connection, by column in lower case."""
-        if self._target is None:
-            profile = self.subject.target_profile()
-            self._target = connect(profile, probe_settings(profile, major=driver.major()), environ=self.subject.environ)
+        self._target.open()
         try:
-            cursor = self._target.cursor()
-            try:
-                cursor.execute(sql)
-                names = [column[0].lower() for column in cursor.description or ()]
-                return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-            finally:
-                cursor.close()
+            return self._target.named_rows(sql)
         except Exception as error:  # the driver leaks exceptions of its libraries
-            raise CheckStatementFailed(describe(error), classify(error)) from error
+            raise StatementFailed(describe(error), classify(error)) from error
 
     def control(self, ground: Prerequisites) -> ControlSession:
         """A session of the control plane that names what is there, and so makes nothing."""
@@ -112,8 +94,10 @@ class DoctorSessions:
         return self._control
 
     def close(self) -> None:
-        if self._target is not None:
-            close(self._target)
-            self._target = None
+        self._target.close()
         if self._control is not None:
             self._control.close()
+
+    def _connect(self) -> Connection:
+        profile = self.subject.target_profile()
+        return connect(profile, probe_settings(profile, major=driver.major()), environ=self.subject.environ)

@@ -196,4 +196,4 @@ class TableFiller:
 
 
 def _is_duplicate(failure: Failure) -> bool:
-    return failure.duplicate_key
+    return failure.is_duplicate_key

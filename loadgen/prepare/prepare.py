@@ -267,7 +267,7 @@ def read_pools(session: PrepareSession, scenario: Scenario, folder: Path) -> dic
 def _from_query(session: PrepareSession, pool: QueryPool) -> Pool:
     """Rows are fetched while they are taken over, so a query that gives too many is left early."""
     return session.retried(
-        lambda: pool_from_rows(pool.name, session.rows(pool.query)), f"value pool {pool.name}: {pool.query}"
+        lambda: pool_from_rows(pool.name, session.batches(pool.query)), f"value pool {pool.name}: {pool.query}"
     )
 
 

@@ -8,6 +8,7 @@ profile_lookup      finds a profile, as the Snowflake CLI does
 settings            a profile and a purpose, turned into arguments for connect()
 driver              the only importer of snowflake.connector
 connect             opens and closes a connection; credentials; why connecting failed, and what to do
+session             one reconnecting session, and the retry policy
 failure             what an exception of the driver means: category, session lost, outcome unknown
 probe               whether a connection is usable, as whom, and its round-trip time
 """

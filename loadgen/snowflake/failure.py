@@ -27,7 +27,7 @@ class NotRetried(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What an exception means for the count, for the session, and for whoever may try again."""
+    """What an exception means for the counts, for the session and for a retry."""
 
     category: ErrorCategory
     code: int | None = None  # the driver's or the server's number
@@ -35,19 +35,54 @@ class Failure:
     query_id: str | None = None
     retryable: bool = False  # the same statement may succeed later; a measured one is not retried all the same
     unknown_outcome: bool = False  # it may have been executed: look before doing it again
-    duplicate_key: bool = False  # a primary key or unique constraint refused the row
-    lock_conflict: bool = False  # lost against another transaction
-    session_lost: bool = False  # this connection is of no use any more
-    cancelled: bool = False  # somebody cancelled it; whoever asked for that counts it so
+    is_duplicate_key: bool = False  # a primary key or unique constraint refused the row
+    is_lock_conflict: bool = False  # lock timeout, too many waiters, or victim of a deadlock
+    session_lost: bool = False  # this connection cannot be used any more
+    cancelled: bool = False  # by a request of another session
 
+    @property
+    def is_missing_object(self) -> bool:
+        """It does not exist, or the role may not see it; or there is no database or schema to look for it in."""
+        return self.code in _MISSING_OBJECT or self.has_no_current_database
+
+    @property
+    def has_no_current_database(self) -> bool:
+        """The session has no current database or schema: a login names one that does not exist without an error."""
+        return self.code in _NO_DATABASE
+
+    @property
+    def has_no_warehouse(self) -> bool:
+        return self.code == _NO_WAREHOUSE
+
+    @property
+    def is_existing_object(self) -> bool:
+        """CREATE found an object of that name."""
+        return self.code == _EXISTING_OBJECT
+
+    @property
+    def is_missing_privilege(self) -> bool:
+        return self.sqlstate == _NO_PRIVILEGE_STATE or self.code in _NO_PRIVILEGE
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Of the embedded server's data directory."""
+        return self.sqlstate == _DISK_FULL
+
+
+_MISSING_OBJECT = (2003, 2043)
+_EXISTING_OBJECT = 2002
+_NO_PRIVILEGE, _NO_PRIVILEGE_STATE = range(3_000, 3_100), "42501"
+_NO_WAREHOUSE = 606
+_NO_DATABASE = (90105, 90106)  # no current database; no current schema
+_DISK_FULL = "53100"  # comes with the number of an internal error
 
 _C = ErrorCategory
 _NO_ANSWER = Failure(category=_C.CONNECTION, retryable=True, unknown_outcome=True)
 _NOT_SENT = Failure(category=_C.CONNECTION, retryable=True)
 _SESSION_LOST = Failure(category=_C.CONNECTION, retryable=True, session_lost=True)
 _BROKEN = Failure(category=_C.CONNECTION, retryable=True, unknown_outcome=True, session_lost=True)
-_LOCKED = Failure(category=_C.SNOWFLAKE_ERROR, retryable=True, lock_conflict=True)
-_DUPLICATE = Failure(category=_C.SNOWFLAKE_ERROR, duplicate_key=True)
+_LOCKED = Failure(category=_C.SNOWFLAKE_ERROR, retryable=True, is_lock_conflict=True)
+_DUPLICATE = Failure(category=_C.SNOWFLAKE_ERROR, is_duplicate_key=True)
 _TIMED_OUT = Failure(category=_C.QUERY_TIMEOUT, retryable=True)
 _CANCELLED = Failure(category=_C.SNOWFLAKE_ERROR, cancelled=True)
 _CONFIGURATION = Failure(category=_C.CONFIGURATION)
@@ -71,11 +106,10 @@ _BY_KIND = {
 _BY_NUMBER = {
     603: _INTERNAL,  # internal error ("incident")
     604: _CANCELLED,
-    606: _CONFIGURATION,  # no active warehouse
+    _NO_WAREHOUSE: _CONFIGURATION,
     625: _LOCKED,  # too many waiters, lock not released in time, victim of a deadlock
     630: _TIMED_OUT,
-    90105: _CONFIGURATION,  # no current database
-    90106: _CONFIGURATION,  # no current schema
+    **dict.fromkeys(_NO_DATABASE, _CONFIGURATION),
     200001: _DUPLICATE,
     250001: _SESSION_LOST,  # login failed, or a session could not be renewed
     250002: _SESSION_LOST,  # connection is closed
@@ -113,20 +147,19 @@ _BY_NUMBER = {
 _HTTP_NO_EFFECT = (400, 403, 405, 429)  # refused at the door
 _BY_RANGE: tuple[tuple[range, Failure], ...] = (
     (range(900, 3_000), _CONFIGURATION),  # SQL compilation: syntax, unknown object, types
-    (range(3_000, 3_100), _CONFIGURATION),  # insufficient privileges
+    (_NO_PRIVILEGE, _CONFIGURATION),
     (range(250_000, 252_000), _NO_ANSWER),
     (range(290_000, 291_000), _NO_ANSWER),  # 4.x: 290000 + HTTP status
     (range(580_000, 581_000), _NO_ANSWER),  # 4.x: 290000 twice + HTTP status
     (range(390_000, 395_000), _CONFIGURATION),  # log-in refused: password, key, token, network policy
 )
 
-DISK_FULL = "53100"  # of the embedded server's data directory; told with the number of an internal error
 _BY_SQLSTATE = {
     "57014": _TIMED_OUT,
     "HYT00": _NO_ANSWER,
     "HYT01": _NO_ANSWER,
     "23505": _DUPLICATE,
-    "42501": _CONFIGURATION,
+    _NO_PRIVILEGE_STATE: _CONFIGURATION,
 }
 _BY_SQLSTATE_CLASS = {
     "08": _BROKEN,
@@ -181,7 +214,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _kind(number: int | None, sqlstate: str | None, text: str) -> Failure:
-    if sqlstate == DISK_FULL:
+    if sqlstate == _DISK_FULL:
         return _SERVER  # trying again does not make room
     if number == 604 and _CLIENT_TIMER in text:
         return replace(_TIMED_OUT, cancelled=True)

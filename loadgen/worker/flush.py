@@ -17,7 +17,6 @@ from datetime import datetime
 from pathlib import Path
 
 from loadgen.clock import Clock
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import test_logs, test_results, window_results, worker_metrics_snapshots
 from loadgen.control.tables.test_logs import LogRow
@@ -37,6 +36,7 @@ from loadgen.metrics.window_codec import write_window
 from loadgen.model.counts import UserSessionCounts
 from loadgen.model.run import Phase
 from loadgen.snowflake import driver
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.self_monitor import ResourceReading

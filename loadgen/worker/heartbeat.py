@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 
 from loadgen import __version__
 from loadgen.clock import Clock
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_status
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow, WorkerHeartbeat, WorkerIdentity, beat, register
@@ -22,6 +21,7 @@ from loadgen.model.worker import WorkerExit
 from loadgen.model.workload import Parameter, Remembered, Sequence, Uuid
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario, SessionAffinity
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments, labels_of
 from loadgen.worker.worker_state import ExitReason, WorkerSharedState, exit_reason_for

@@ -23,7 +23,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import query_executions, test_logs, test_results, window_results, worker_metrics_snapshots
 from loadgen.control.tables.query_executions import Execution
@@ -33,6 +32,7 @@ from loadgen.control.tables.window_results import WindowResultRow
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.metrics.outcome import Outcome
 from loadgen.model.run import Phase
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.query_log import METADATA, RECORD_BYTES, RECORDS, QueryLogHeader, QueryLogReader, QueryLogRecord
 

@@ -22,8 +22,7 @@ from collections.abc import Callable, Mapping
 
 from loadgen.clock import Clock, SystemClock
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.retry import RetryPolicy
-from loadgen.control.session import ControlFailed, ControlSession, OpenSession
+from loadgen.control.session import ControlSession, OpenSession
 from loadgen.control.tables import run_status, value_pools, window_results
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError
@@ -32,6 +31,7 @@ from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerExit, WorkerStatus
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario, TimingSettings
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import InvalidWorkerArguments, WorkerArguments
 from loadgen.worker.collector import MetricsCollector
@@ -392,5 +392,5 @@ class Worker:
         self._board.end(ExitReason(code=WorkerExit.FATAL, error=text, hint=LoadgenError.remedy))
 
 
-def _note(error: ControlFailed) -> None:
+def _note(error: BaseException) -> None:
     event(log, logging.WARNING, "control_plane_retry", what=str(error))

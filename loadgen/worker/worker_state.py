@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from loadgen.clock import Clock
-from loadgen.control.retry import RetryInterrupted
 from loadgen.control.session import ControlFailed
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.worker import WORKER_TRANSITIONS, WorkerExit, WorkerStatus
+from loadgen.snowflake.session import RetryInterrupted
 
 ERRORS_LOGGED_PER_KIND = 10  # errors of one kind are logged so often, then only counted
 LOG_LINES_MAX = 5_000  # waiting to be written to TEST_LOGS; beyond that they are counted

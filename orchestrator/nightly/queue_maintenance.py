@@ -9,11 +9,11 @@ import logging
 import threading
 
 from loadgen.clock import Clock
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import pool_workers, run_attempts, run_queue_claims
 from loadgen.errors import LoadgenError
 from loadgen.log import event
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 
 log = logging.getLogger(__name__)

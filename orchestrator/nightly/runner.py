@@ -23,7 +23,6 @@ from pathlib import Path
 import loadgen
 from loadgen.clock import Clock, SystemClock
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.rows import RowUnreadable
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_attempts, run_queue_claims
@@ -33,6 +32,7 @@ from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
 from loadgen.model.nightly import AttemptStatus, QueueStatus, was_signalled
 from loadgen.snowflake import driver
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from orchestrator.nightly.attempt import (
     LOADGEN_COMMAND,

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from loadgen.clock import Clock
 from loadgen.control.lease import LeaseTimes, LeaseTrust
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import pool_workers, run_queue_claims
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity, RegistryReply
 from loadgen.errors import LoadgenError
 from loadgen.log import event
+from loadgen.snowflake.session import RetryPolicy
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from datetime import datetime
 from functools import partial
 
 from loadgen.clock import Clock, SystemClock
-from loadgen.control.retry import RetryInterrupted, RetryPolicy
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.tables import run_queue, run_status, schedule_fires, schedules
 from loadgen.control.tables.schedules import ScheduleRow, as_utc
@@ -39,6 +38,7 @@ from loadgen.model.nightly import (
     fire_key,
     parse_cron,
 )
+from loadgen.snowflake.session import RetryInterrupted, RetryPolicy
 
 log = logging.getLogger(__name__)
 

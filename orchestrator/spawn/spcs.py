@@ -15,15 +15,13 @@ from typing import Any
 
 from loadgen.clock import Clock
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.sql import NamedQuery
 from loadgen.control.tables import run_leases
 from loadgen.control.tables.run_leases import new_owner
 from loadgen.errors import ConfigurationError, LoadgenError, PrivilegeMissing, RunFailed
 from loadgen.log import event, printable
-from loadgen.snowflake.driver import Cursor
 from loadgen.snowflake.failure import describe
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
 from loadgen.units import NS_PER_S
 from orchestrator.spawn.spawner import LAST_LINES, ProcessEnd, WorkerOrder
@@ -37,8 +35,6 @@ ATTEMPTS = 3
 LOGS_S = 10.0  # for the last lines of all workers; a job must not be left alone for the sake of its logs
 JOIN_S = 60.0
 
-_MISSING_OBJECT = 2003
-_MISSING_PRIVILEGE = (3001, 3041)
 _RIGHTS = (
     "The role needs USAGE on the compute pool, CREATE SERVICE on the control plane's schema and READ on the image"
     " repository."
@@ -80,7 +76,7 @@ class SpcsSpawner:
         session = self._session(START_STATEMENT_S)
         statement = self._job.execute(len(orders))
         try:
-            self._patience.settle(lambda: session.rows("execute", statement), lambda: self._described(session))
+            self._patience.settle(lambda: session.query("execute", statement), lambda: self._described(session))
             self._to_remove = True
         except ControlFailed as error:
             self._to_remove = error.failure.retryable or error.failure.unknown_outcome  # an answer may be lost
@@ -142,7 +138,7 @@ class SpcsSpawner:
 
     def _obey(self, session: JobSession) -> None:
         if self._wish == "cancel" and not self._cancelled:
-            session.rows("cancel", self._job.cancel)
+            session.query("cancel", self._job.cancel)
             self._cancelled = True
         elif self._wish == "drop":
             self._remove(session)
@@ -152,9 +148,9 @@ class SpcsSpawner:
         if not self._to_remove:
             return
         try:
-            containers = read_containers(session.rows("containers", self._job.containers))
+            containers = read_containers(session.query("containers", self._job.containers))
         except ControlFailed as error:
-            if error.failure.code != _MISSING_OBJECT:
+            if not error.failure.is_missing_object:
                 raise
             self._lose_all("was lost: somebody has dropped its job service")
             return
@@ -180,7 +176,7 @@ class SpcsSpawner:
         try:
             if self._to_remove and not self._led_by_another(session):
                 self._fetch_logs(session)
-                self._patience.call(lambda: session.rows("drop", self._job.drop))
+                self._patience.call(lambda: session.query("drop", self._job.drop))
                 self._to_remove = False
                 event(log, logging.INFO, "job_removed", job=self._job.name)
         except LoadgenError as error:
@@ -205,7 +201,7 @@ class SpcsSpawner:
     def _fetch_log(self, session: JobSession, index: int) -> tuple[str, ...]:
         """Keep a worker's log as a file; its last lines. A container that never started has none."""
         try:
-            rows = session.rows("logs", self._job.logs(index))
+            rows = session.query("logs", self._job.logs(index))
             text = str(next(iter(rows[0].values())) or "") if rows else ""
             path = self._log_folder / f"{self._workers[index]}.log"
             if text or not path.exists():  # a container may be gone that had said something before
@@ -223,9 +219,9 @@ class SpcsSpawner:
     def _described(self, session: JobSession) -> list[dict[str, Any]] | None:
         """The job, if there is one: the answer to the statement that made it may have been lost."""
         try:
-            return session.rows("describe", self._job.describe)
+            return session.query("describe", self._job.describe)
         except ControlFailed as error:
-            if error.failure.code != _MISSING_OBJECT:
+            if not error.failure.is_missing_object:
                 raise
             return None
 
@@ -236,23 +232,20 @@ class SpcsSpawner:
 class JobSession(ControlSession):
     """A session of the control plane that also speaks of job services: they live in its schema."""
 
-    def rows(self, verb: str, sql: str) -> list[dict[str, Any]]:
+    def query(self, verb: str, sql: str) -> list[dict[str, Any]]:
         """Rows by the names of their columns."""
 
-        def named(cursor: Cursor) -> list[dict[str, Any]]:
+        with self.named_cursor(f"spcs.{verb}") as cursor:
             cursor.execute(sql)
             names = [column[0].lower() for column in cursor.description or ()]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-        rows: list[dict[str, Any]] = self._call(NamedQuery(name=f"spcs.{verb}", sql=sql, binds=0), named)
-        return rows
 
 
 def remove_job(place: ControlPlaneLocation, run_id: str) -> None:
     """The job of a run that was ended without its orchestrator, and whatever runs in it. A failure is a warning."""
     name, session = job_name(run_id), JobSession(place, role="spcs")
     try:
-        RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS).call(lambda: session.rows("drop", drop(name)))
+        RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS).call(lambda: session.query("drop", drop(name)))
         event(log, logging.INFO, "job_removed", job=name)
     except LoadgenError as error:
         event(log, logging.WARNING, "job_not_removed", job=name, what=str(error), by_hand=drop(name))
@@ -270,14 +263,14 @@ def refusal(error: ControlFailed, job: SpcsJob) -> LoadgenError:
     if isinstance(error.__cause__, LoadgenError):  # there was no connection: it says what to do about that
         return error.__cause__
     text, failure = str(error) if error.__cause__ is None else describe(error.__cause__), error.failure
-    if failure.code in _MISSING_PRIVILEGE or failure.sqlstate == "42501":
+    if failure.is_missing_privilege:
         return PrivilegeMissing(f"the workers' job service was refused: {text}", remedy=_RIGHTS)
     if "image" in text.replace(job.image, "").lower():
         return ConfigurationError(
             f"image {printable(job.image, 200)} cannot be used: {text}",
             remedy="Push it, and write its path to spawner.image: /database/schema/repository/name:tag. " + _RIGHTS,
         )
-    if failure.code == _MISSING_OBJECT and "pool" in text.lower():
+    if failure.is_missing_object and "pool" in text.lower():
         return ConfigurationError(
             f"compute pool {job.compute_pool} cannot be used: {text}",
             remedy="SHOW COMPUTE POOLS lists those there are; spawner.compute_pool names one. " + _RIGHTS,

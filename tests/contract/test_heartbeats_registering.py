@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.control.retry import RetryInterrupted
 from loadgen.control.session import ControlFailed
 from loadgen.control.tables.run_status import server_time
 from loadgen.control.tables.worker_heartbeats import (
@@ -23,6 +22,7 @@ from loadgen.control.tables.worker_heartbeats import (
     register,
 )
 from loadgen.model.worker import WorkerStatus
+from loadgen.snowflake.session import RetryInterrupted
 from tests.contract.heartbeat_builders import LOST, NEVER_SENT, SILENT_MS, grow_old, my_row, said
 from tests.control_plane import ControlPlane, patience
 

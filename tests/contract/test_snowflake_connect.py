@@ -165,7 +165,7 @@ def test_an_error_of_the_server_is_classified_by_its_number(open_connection, sql
     assert (failure.code, failure.category) == (code, category)
     assert failure.query_id is not None
     assert len(failure.query_id) == 36
-    assert failure.duplicate_key is (code == 200001)
+    assert failure.is_duplicate_key is (code == 200001)
     assert not failure.unknown_outcome
     assert not failure.session_lost
     assert cursor.execute("SELECT 7").fetchall() == [(7,)]
@@ -178,7 +178,7 @@ def test_a_unique_constraint_refuses_as_a_duplicate_key(open_connection):
 
     failure = classified(cursor, "INSERT INTO H VALUES (?, ?)", 2, "same")
 
-    assert failure.duplicate_key
+    assert failure.is_duplicate_key
     assert failure.category is ErrorCategory.SNOWFLAKE_ERROR
 
 
@@ -203,7 +203,7 @@ def test_a_lock_that_is_not_released_in_time_is_a_conflict(open_connection, prof
     holder.execute("ROLLBACK")
 
     assert failure.category is ErrorCategory.SNOWFLAKE_ERROR
-    assert failure.lock_conflict
+    assert failure.is_lock_conflict
     assert failure.retryable
     assert waiter.execute("UPDATE H SET V = 2 WHERE K = 1").rowcount == 1
 

@@ -53,7 +53,7 @@ def test_a_second_row_with_the_same_primary_key_is_200001(cursor: Any):
         cursor.execute("INSERT INTO K VALUES (1)")
 
     assert caught.value.errno == 200001  # type: ignore[attr-defined]
-    assert classify(caught.value).duplicate_key
+    assert classify(caught.value).is_duplicate_key
 
 
 @pytest.mark.parametrize(

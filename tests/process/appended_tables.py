@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import (
     find_max_step_history,
@@ -22,6 +21,7 @@ from loadgen.control.tables import (
     worker_metrics_snapshots,
 )
 from loadgen.model.run import Phase
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.workload.pools import Pool
 from tests.control_plane import ControlPlane
 

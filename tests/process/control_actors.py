@@ -114,6 +114,6 @@ def execute_late(session: ControlSession, query: NamedQuery, binds: tuple[Any, .
     try:
         session.execute(query, *binds)
     except ControlFailed as error:
-        if not error.failure.duplicate_key:
+        if not error.failure.is_duplicate_key:
             raise
         raise Taken from error

@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlFailed
 from loadgen.control.sql import NamedQuery
 from loadgen.control.tables import run_leases
@@ -25,6 +24,7 @@ from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S, Lease, claim, n
 from loadgen.control.tables.run_status import Fenced, Run, RunRollup, StatusChange, cancel, move, publish, read
 from loadgen.model.event import Start
 from loadgen.model.run import PHASES, RUN_TRANSITIONS, Phase, RunStatus
+from loadgen.snowflake.session import RetryPolicy
 from tests.control_plane import patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.control_actors import TIMES, Actor, Fate, Taken, World, execute_late

@@ -16,7 +16,6 @@ import pytest
 from loadgen.cli.main import main
 from loadgen.cli.report import FILES
 from loadgen.clock import FakeClock
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.tables import query_executions, run_status, test_results
 from loadgen.control.tables.query_executions import Execution
 from loadgen.control.tables.test_results import ResultRow
@@ -26,6 +25,7 @@ from loadgen.report.enrichment import EnrichmentResult
 from loadgen.scenario.frozen import freeze
 from loadgen.scenario.model import EnrichmentMode, Scenario
 from loadgen.scenario.read import parse_scenario
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import query_tag
 from orchestrator.enrich import EMPTY_SEARCHES_MAX, PAUSE_S, EnrichmentOptions, enrich_run
 from tests.control_plane import ControlPlane, patience

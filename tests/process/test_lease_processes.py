@@ -19,13 +19,13 @@ import pytest
 from loadgen.clock import SystemClock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.tables.run_control_events import NewEvent, emit
 from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S, Lease, claim, new_owner, read, renew
 from loadgen.control.tables.run_status import Fenced, RunRollup, StatusChange, move, publish
 from loadgen.model.event import Start
 from loadgen.model.run import Phase, RunStatus
+from loadgen.snowflake.session import RetryPolicy
 from tests.control_plane import ControlPlane, patience
 from tests.processes import PATIENCE_S, wait_until
 

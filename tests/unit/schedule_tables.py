@@ -15,7 +15,7 @@ from loadgen.model.counts import ErrorCategory
 from loadgen.model.nightly import QueueStatus
 from loadgen.snowflake.failure import Failure
 
-DUPLICATE = Failure(category=ErrorCategory.SNOWFLAKE_ERROR, duplicate_key=True)
+DUPLICATE = Failure(category=ErrorCategory.SNOWFLAKE_ERROR, is_duplicate_key=True)
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 ZONES = (
     *("Europe/Berlin", "America/New_York", "Australia/Lord_Howe"),  # the last moves its clock by half an hour

@@ -16,7 +16,7 @@ from loadgen.snowflake.failure import TEXT_MAX, NotRetried, causes, classify, de
 from loadgen.snowflake.profile_lookup import find_profile
 
 QUERY_ID = "01b2-0000"
-FLAGS = ("retryable", "unknown_outcome", "duplicate_key", "lock_conflict", "session_lost", "cancelled")
+FLAGS = ("retryable", "unknown_outcome", "is_duplicate_key", "is_lock_conflict", "session_lost", "cancelled")
 
 
 class Error(Exception):
@@ -84,20 +84,20 @@ TABLE = [
     ("NULL into NOT NULL", server(100072, "22000"), "SNOWFLAKE_ERROR", ""),
     ("foreign key", server(200009, "22000"), "SNOWFLAKE_ERROR", ""),
     ("internal error", server(603, "XX000"), "SNOWFLAKE_ERROR", "retryable unknown_outcome"),
-    ("primary key exists", server(200001, "22000"), "SNOWFLAKE_ERROR", "duplicate_key"),
+    ("primary key exists", server(200001, "22000"), "SNOWFLAKE_ERROR", "is_duplicate_key"),
     ("unique constraint, number not published", server(200999, "22000", "Duplicate key value violates unique constraint"
-     ' "U"'), "SNOWFLAKE_ERROR", "duplicate_key"),
+     ' "U"'), "SNOWFLAKE_ERROR", "is_duplicate_key"),
     ("statement timeout", server(630, "57014"), "QUERY_TIMEOUT", "retryable"),
     ("ended at a limit, number unknown", server(639, "57014"), "QUERY_TIMEOUT", "retryable"),
     ("cancelled by somebody", server(604, "57014", "SQL execution canceled"), "SNOWFLAKE_ERROR", "cancelled"),
     ("cancelled by 4.x's own timer", server(604, "57014", "SQL execution was cancelled by the client due to a timeout"),
      "QUERY_TIMEOUT", "retryable cancelled"),
-    ("lock waiters", server(625, "57014"), "SNOWFLAKE_ERROR", "retryable lock_conflict"),
+    ("lock waiters", server(625, "57014"), "SNOWFLAKE_ERROR", "retryable is_lock_conflict"),
     ("deadlock, number not published", server(200998, "22000", "Deadlock detected"), "SNOWFLAKE_ERROR",
-     "retryable lock_conflict"),
-    ("serialisation failure", server(200997, "40001"), "SNOWFLAKE_ERROR", "retryable lock_conflict"),
+     "retryable is_lock_conflict"),
+    ("serialisation failure", server(200997, "40001"), "SNOWFLAKE_ERROR", "retryable is_lock_conflict"),
     ("concurrent DDL", server(200996, "22000", "DML was unaware of concurrent DDL. Please retry this query."),
-     "SNOWFLAKE_ERROR", "retryable lock_conflict"),
+     "SNOWFLAKE_ERROR", "retryable is_lock_conflict"),
     ("session gone", server(390111, "08003"), "CONNECTION", "retryable session_lost"),
     ("session expired", server(390112, "08001"), "CONNECTION", "retryable session_lost"),
     ("master token expired", server(390114, "08001"), "CONNECTION", "retryable session_lost"),
@@ -304,3 +304,25 @@ def test_a_proxy_in_the_environment_is_mentioned_where_it_may_matter(tmp_path):
 
     assert "HTTPS_PROXY" in translated.remedy
     assert "u:p" not in translated.remedy
+
+
+@pytest.mark.parametrize(
+    ("predicate", "numbers"),
+    [
+        ("is_missing_object", {2003, 2043, 90105, 90106}),
+        ("has_no_current_database", {90105, 90106}),
+        ("has_no_warehouse", {606}),
+        ("is_existing_object", {2002}),
+        ("is_missing_privilege", {3001, 3041}),
+        ("is_disk_full", set()),
+    ],
+)
+def test_predicates_know_their_numbers_and_no_other(predicate, numbers):
+    every = {603, 604, 606, 625, 630, 1003, 2002, 2003, 2043, 3001, 3041, 90105, 90106, 200001, 390114}
+
+    assert {number for number in every if getattr(classify(server(number, "02000")), predicate)} == numbers
+
+
+def test_a_state_says_what_its_number_does_not():
+    assert classify(server(603, "53100")).is_disk_full
+    assert classify(server(1234, "42501")).is_missing_privilege

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from loadgen.clock import FakeClock
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlFailed
 from loadgen.control.sql import NamedQuery
 from loadgen.control.tables.worker_metrics_snapshots import MetricsSnapshot
 from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.worker.flush import SNAPSHOTS_MAX, ResultFlusher
 from loadgen.worker.spool import UnsentRows, contents, keep, upload
 from loadgen.worker.worker_state import WorkerSharedState

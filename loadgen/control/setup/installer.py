@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.setup.migrations import (
     Migration,
@@ -26,8 +25,7 @@ from loadgen.errors import LoadgenError, PrivilegeMissing
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
-
-_MISSING = (2003, 2043, 90105, 90106)  # no such object; no current database or schema
+from loadgen.snowflake.session import RetryPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +97,7 @@ def _usable(session: ControlSession, patience: RetryPolicy, sql: str) -> bool:
     try:
         patience.call(lambda: session.execute(query))
     except ControlFailed as error:
-        if error.failure.code in _MISSING:
+        if error.failure.is_missing_object:
             return False
         raise
     return True
@@ -115,8 +113,6 @@ NO_HYBRID = (
     "Trial accounts, Google Cloud and government regions have no hybrid tables. There, keep the control plane on this"
     " machine: control: {connection: embedded} in the scenario."
 )
-_ALREADY_THERE = 2002
-_MISSING_PRIVILEGE = (3001, 3041)
 _ROLE = NamedQuery(name="setup", sql="SELECT CURRENT_ROLE()", binds=0)
 
 
@@ -205,7 +201,7 @@ def _make(session: ControlSession, patience: RetryPolicy, query: NamedQuery, set
     try:
         patience.call(lambda: session.execute(query))
     except ControlFailed as error:
-        if error.failure.code != _ALREADY_THERE:  # somebody who sets up at the same time was faster
+        if not error.failure.is_existing_object:  # another setup at the same time was faster
             raise _refused(error, query.sql, setup.place, setup.role) from error
 
 
@@ -220,8 +216,7 @@ def _record(migration: Migration) -> str:
 def _refused(error: ControlFailed, sql: str | None, place: ControlPlaneLocation, role: str) -> LoadgenError:
     """The error to show: when a right is missing, with the very statements that an administrator has to run."""
     failure = error.failure
-    lacking = failure.code in _MISSING_PRIVILEGE or failure.sqlstate == "42501"
-    if lacking or failure.code in _MISSING:
+    if failure.is_missing_privilege or failure.is_missing_object:
         wanted = "; ".join(_wanted(sql, place, Identifier(role).sql))
         return PrivilegeMissing(
             f"role {Identifier(role).sql} may not do it: {error}", remedy=f"Have an administrator run: {wanted};"

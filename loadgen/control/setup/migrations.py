@@ -14,16 +14,14 @@ from functools import cache
 from importlib.resources import files
 
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import NamedQuery, load_queries, without_comments
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.snowflake.ident import Identifier
+from loadgen.snowflake.session import RetryPolicy
 
 _FILE = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _TABLE = re.compile(r"CREATE (HYBRID )?TABLE IF NOT EXISTS (\w+)")
-_MISSING = (2003, 2043, 90105, 90106)  # no such object; no current database or schema
-_ALREADY_THERE = 2002
 _Q = load_queries("schema_version")
 
 
@@ -89,7 +87,7 @@ def read_schema_state(session: ControlSession, patience: RetryPolicy) -> SchemaS
     try:
         rows = patience.call(lambda: session.fetch(_Q["applied"]))
     except ControlFailed as error:
-        if error.failure.code not in _MISSING:
+        if not error.failure.is_missing_object:
             raise
         return SchemaState(schema_exists=_schema_exists(session, patience), applied=())
     known = {migration.version: migration for migration in migrations()}
@@ -156,7 +154,7 @@ def _schema_exists(session: ControlSession, patience: RetryPolicy) -> bool:
     try:
         patience.call(lambda: session.execute(use))
     except ControlFailed as error:
-        if error.failure.code in _MISSING:
+        if error.failure.is_missing_object:
             return False
         raise
     return True
@@ -166,7 +164,7 @@ def _execute(session: ControlSession, query: NamedQuery) -> None:
     try:
         session.execute(query)
     except ControlFailed as error:
-        if error.failure.code != _ALREADY_THERE:  # somebody who sets up at the same time was faster
+        if not error.failure.is_existing_object:  # another setup at the same time was faster
             raise
 
 

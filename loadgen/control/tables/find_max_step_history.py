@@ -6,10 +6,10 @@ from dataclasses import astuple, dataclass, replace
 from datetime import datetime
 
 from loadgen.control.batch import append_row
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.rows import clip_text
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
+from loadgen.snowflake.session import RetryPolicy
 
 REASON_MAX = 2_000  # characters
 

@@ -16,7 +16,6 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.process_identity import MARK_LENGTH, has_ended, process_mark
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.rows import ParsedRows, parse_row, read_rows, text_list
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
@@ -24,6 +23,7 @@ from loadgen.control.tables.run_queue import labels_json
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import PoolWorkerStatus
+from loadgen.snowflake.session import RetryPolicy
 
 BEAT_S = 10.0
 PAGE_MAX = 100
@@ -108,7 +108,7 @@ def register(
                 *(labels_json(me.labels), labels_json(me.capabilities), me.capacity, status),
             )
         except ControlFailed as error:
-            if not error.failure.duplicate_key:
+            if not error.failure.is_duplicate_key:
                 raise
             session.execute(_Q["come_back"], status, me.worker_id)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import NamedQuery, load_queries
 from loadgen.control.tables.run_status import server_time
+from loadgen.snowflake.session import RetryPolicy
 
 _Q = load_queries("prune")
 _LOOKS = ("old", "old_queued")

@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 from loadgen.control.batch import append_rows, in_batches
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.rows import clip_text
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.model.run import RowEnrichment
+from loadgen.snowflake.session import RetryPolicy
 
 ERROR_MAX = 2_000  # characters
 DECISIONS_MAX = 5_000  # of one statement; about half a megabyte

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.rows import ParsedRows, clip_text, parse_row, read_rows
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.model.nightly import AttemptStatus, QueueStatus
+from loadgen.snowflake.session import RetryPolicy
 
 REASON_MAX = 2_000  # characters
 LOST = "its runner did not renew the lease in time"
@@ -103,7 +103,7 @@ def _insert(
     try:
         session.execute(_Q["begin"], status, reason, ended, queue_id, epoch, owner)
     except ControlFailed as error:
-        if not error.failure.duplicate_key:
+        if not error.failure.is_duplicate_key:
             raise
         return False
     return True

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.rows import clean_json
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
@@ -31,6 +30,7 @@ from loadgen.model.event import (
     decode_command,
     encode_command,
 )
+from loadgen.snowflake.session import RetryPolicy
 
 BATCH = 100  # rows per poll; written in the SQL too, where a bind would cost the fast path
 _COLLISIONS_MAX = 500
@@ -103,7 +103,7 @@ def emit(session: ControlSession, patience: RetryPolicy, term: Lease, new: NewEv
                 if session.execute(_Q["emit"], *binds) == 0:
                     raise Fenced(f"term {term.epoch} over run {term.key} has ended")
             except ControlFailed as error:
-                if not error.failure.duplicate_key:
+                if not error.failure.is_duplicate_key:
                     raise
             if (found := look()) is not None:
                 return found

@@ -21,10 +21,10 @@ from functools import partial
 from typing import Any
 
 from loadgen.control.process_identity import MARK_LENGTH, has_ended, process_mark
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.log import printable
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
 
 # A statement of the last holder that began in time has ended by then; see schemas/queries/run_leases.sql.
@@ -107,7 +107,7 @@ def claim(session: ControlSession, patience: RetryPolicy, key: str, owner: str, 
             margin_ms = -TAKEOVER_MARGIN_S * 1000
             return session.execute(_Q["claim_next"], owner, ttl_ms, key, holder.epoch, margin_ms) == 1
         except ControlFailed as error:
-            if error.failure.duplicate_key:
+            if error.failure.is_duplicate_key:
                 return look() or False
             raise
 
@@ -138,7 +138,7 @@ def _insert(session: ControlSession, key: str, epoch: int, owner: str, ttl_s: fl
     try:
         return session.execute(_Q["join"], key, epoch, owner, round(ttl_s * 1000)) == 1
     except ControlFailed as error:
-        if error.failure.duplicate_key:
+        if error.failure.is_duplicate_key:
             return False
         raise
 

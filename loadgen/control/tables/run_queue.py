@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.rows import ParsedRows, RowUnreadable, clean_text, clip_text, parse_row, read_rows
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import ATTEMPTS_MAX, BaselineCheck, QueueStatus
+from loadgen.snowflake.session import RetryPolicy
 
 KEY_MAX = 200  # characters
 NAME_MAX = 255
@@ -111,7 +111,7 @@ def add(session: ControlSession, patience: RetryPolicy, wanted: QueueRequest) ->
         try:
             session.execute(_Q["add"], *binds)
         except ControlFailed as error:
-            if error.failure.duplicate_key and (found := look()) is not None:
+            if error.failure.is_duplicate_key and (found := look()) is not None:
                 return found
             raise
         return EnqueueResult(queue_id=queue_id, is_new=True)

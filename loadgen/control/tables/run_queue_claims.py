@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.rows import clip_text, parse_row
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.control.tables import run_attempts
 from loadgen.control.tables.run_queue import REASON_MAX, labels_json, read, read_files
 from loadgen.model.nightly import BaselineCheck, QueueStatus
+from loadgen.snowflake.session import RetryPolicy
 
 CANDIDATES = 10  # as many others may be faster
 

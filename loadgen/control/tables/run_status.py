@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.rows import ParsedRows, clip_text, parse_row, read_rows
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
@@ -19,6 +18,7 @@ from loadgen.control.tables.run_leases import Lease
 from loadgen.control.tables.run_leases import read as read_holder
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.model.run import Phase, RunStatus, check_transition
+from loadgen.snowflake.session import RetryPolicy
 
 REASON_MAX = 2_000  # characters
 EVERY_WORKER = "*"  # key of WORKER_TARGETS: a target for all workers together
@@ -157,7 +157,7 @@ def create(session: ControlSession, patience: RetryPolicy, run: NewRun) -> None:
     try:
         patience.settle(write, look)
     except ControlFailed as error:
-        if error.failure.duplicate_key:
+        if error.failure.is_duplicate_key:
             raise RunExists(f"there is a run {run.run_id} already") from error
         raise
 

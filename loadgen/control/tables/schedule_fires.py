@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.rows import ParsedRows, parse_row, read_rows
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.control.tables.schedules import as_utc, utc_text
 from loadgen.model.nightly import FireOutcome, QueueStatus, ScheduleFire
+from loadgen.snowflake.session import RetryPolicy
 
 KEPT_DAYS = 90
 
@@ -56,7 +56,7 @@ def record(session: ControlSession, patience: RetryPolicy, schedule_id: str, fir
         try:
             return session.execute(_Q["record"], at, fire.outcome, schedule_id, at) == 1
         except ControlFailed as error:
-            if error.failure.duplicate_key:
+            if error.failure.is_duplicate_key:
                 return False
             raise
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.rows import ParsedRows, RowUnreadable, clean_text, clip_text, parse_row, read_rows, text_list
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
@@ -18,6 +17,7 @@ from loadgen.control.tables.run_queue import NAME_MAX, TARGET_MAX, QueueRequest,
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import Overlap
+from loadgen.snowflake.session import RetryPolicy
 
 SCHEDULE_NAME_MAX = 100  # characters
 REASON_MAX = 2_000
@@ -74,7 +74,7 @@ def add(session: ControlSession, patience: RetryPolicy, new: NewSchedule) -> str
             lambda: True if session.fetch(_Q["added"], schedule_id)[0][0] else None,
         )
     except ControlFailed as error:
-        if error.failure.duplicate_key:
+        if error.failure.is_duplicate_key:
             raise UsageError(
                 f"there is a schedule {printable(new.name, SCHEDULE_NAME_MAX)!r} already",
                 remedy="Choose another name, or remove it first with `loadgen schedule remove`.",

@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.batch import append_rows, in_batches
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.rows import clip_text, details_json
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
+from loadgen.snowflake.session import RetryPolicy
 
 MESSAGE_MAX = 4_000  # characters
 DETAILS_MAX = 16_000  # characters of JSON

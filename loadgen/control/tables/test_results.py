@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.batch import append_row
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.rows import clean_json
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
+from loadgen.snowflake.session import RetryPolicy
 
 _Q = load_queries("test_results")
 
@@ -80,7 +80,7 @@ def _finished(
         try:
             return session.execute(_Q["finish"], *binds)
         except ControlFailed as error:
-            if error.failure.lock_conflict:
+            if error.failure.is_lock_conflict:
                 return 0
             raise
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from loadgen.control.batch import append_row
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.workload.pools import Pool, from_chunks, to_chunks
 
 _Q = load_queries("value_pools")

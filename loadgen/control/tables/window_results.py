@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 
 from loadgen.control.batch import append_row
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.model.run import Phase
+from loadgen.snowflake.session import RetryPolicy
 
 _Q = load_queries("window_results")
 

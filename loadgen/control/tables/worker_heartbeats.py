@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.rows import clean_text, clip_text
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.sql import load_queries
 from loadgen.errors import LoadgenError
 from loadgen.model.run import Phase
 from loadgen.model.worker import WorkerStatus
+from loadgen.snowflake.session import RetryPolicy
 
 LAST_ERROR_MAX = 1_000  # characters, the mark included
 
@@ -95,7 +95,7 @@ def register(
     try:
         patience.settle(write, look)
     except ControlFailed as error:
-        if not error.failure.duplicate_key:
+        if not error.failure.is_duplicate_key:
             raise
         _replace(session, patience, me, silent_ms, check)
 

@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.batch import append_rows, in_batches
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.rows import clean_json
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import load_queries
+from loadgen.snowflake.session import RetryPolicy
 
 _Q = load_queries("worker_metrics_snapshots")
 

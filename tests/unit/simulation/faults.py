@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.tables import run_status
 from loadgen.errors import LoadgenError
+from loadgen.snowflake.session import RetryPolicy
 from tests.unit.simulation.processes import OrchestratorProcess, Process, WorkerProcess
 from tests.unit.simulation.target import Span
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.retry import RetryPolicy
 from loadgen.control.session import ControlSession
 from loadgen.control.sql import NamedQuery
 from loadgen.errors import LoadgenError
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.self_monitor import PROBE_S, ResourceReading, WakeupDelay

@@ -15,7 +15,7 @@ from tests.unit.simulation.standard_tables import Commit
 from tests.unit.simulation.tables import Tables, Taken
 
 NO_ANSWER = Failure(category=ErrorCategory.CONNECTION, retryable=True, unknown_outcome=True)
-DUPLICATE = Failure(category=ErrorCategory.SNOWFLAKE_ERROR, duplicate_key=True)
+DUPLICATE = Failure(category=ErrorCategory.SNOWFLAKE_ERROR, is_duplicate_key=True)
 AT_ONCE_S = 0.05  # an answer that takes no longer is one step of the simulation, not two
 
 

@@ -31,7 +31,14 @@ import click
 
 import loadgen
 from loadgen.cli.commands import COMMAND_HINTS, COMMANDS, FIRST_STEPS, SECTIONS, CommandEntry
-from loadgen.cli.common import OutputClosed, discard_output, echo, flush_output, output_failures
+from loadgen.cli.common import (
+    OutputClosed,
+    collect_less_often,
+    discard_output,
+    echo,
+    flush_output,
+    output_failures,
+)
 from loadgen.errors import LoadgenError, OutputFailed
 from loadgen.log import LINE_LIMIT, configure, printable, redact
 
@@ -210,6 +217,8 @@ def _fill_closed_streams() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code. Raises nothing but SystemExit. As the program itself (without `argv`)
     it ends the process."""
+    if argv is None:
+        collect_less_often()
     code = _run(argv)
     if argv is None and not any(thread.is_alive() and not thread.daemon for thread in _other_threads()):
         atexit._run_exitfuncs()

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from loadgen.cli.common import raise_priority
+from loadgen.cli.common import collect_less_often, raise_priority
 from loadgen.errors import LoadgenError
 from loadgen.model.worker import WorkerExit
 from loadgen.worker.arguments import InvalidWorkerArguments, WorkerArguments
@@ -63,6 +63,7 @@ def run_child(order: WorkerOrder, environment: Mapping[str, str], log_path: str)
     """Be a worker: own session, own log file, and an end when the parent ends."""
     os.setsid()  # Ctrl-C at the terminal is the parent's business
     raise_priority()
+    collect_less_often()
     _redirect(log_path)
     os.environ.update(environment)
     from loadgen.log import configure

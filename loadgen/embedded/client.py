@@ -36,8 +36,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from loadgen.clock import Clock, SystemClock
-from loadgen.embedded.datadir import DATA_DIR_VARIABLE, choose_data_dir, is_claimed, running_server
-from loadgen.embedded.login import PASSWORD_FILE
+from loadgen.embedded.datadir import DATA_DIR_VARIABLE, PASSWORD_FILE, choose_data_dir, is_claimed, running_server
 from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError, LoadgenError
 from loadgen.log import LINE_LIMIT, printable
 from loadgen.snowflake import driver

@@ -34,6 +34,7 @@ DATA_DIR_VARIABLE = "LOADGEN_EMBEDDED_DATA_DIR"
 SYSTEM_DIR = Path("/var/lib/loadgen")  # for root: everyone may pass through it, unlike his home
 
 MARKER, LOCK, RECORD = "loadgen-embedded", "lock", "server.json"
+PASSWORD_FILE = "password"
 LAYOUT = "1\n"
 PATH_BYTES_MAX = 900  # PostgreSQL keeps paths in 1,024 bytes, ours and its own below together
 PROBE_PATIENCE_S = 0.5  # a reader's probe holds the lock for microseconds; that is no second owner

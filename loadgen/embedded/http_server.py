@@ -23,10 +23,10 @@ from loadgen.embedded.app import App
 from loadgen.embedded.backend_pool import Backend, BackendPool
 from loadgen.embedded.catalog import Catalog
 from loadgen.embedded.container_services import ContainerServices
-from loadgen.embedded.datadir import DataDir, ListenAddress
+from loadgen.embedded.datadir import PASSWORD_FILE, DataDir, ListenAddress
 from loadgen.embedded.engine import Engine
 from loadgen.embedded.http_exchange import Protocol, cut_off_slow_requests
-from loadgen.embedded.login import PASSWORD_FILE, Authenticator, load_or_create_password
+from loadgen.embedded.login import Authenticator, load_or_create_password
 from loadgen.embedded.null_engine import NullEngine
 from loadgen.embedded.postgres import STATEMENT_ROLE, PostgresServer
 from loadgen.embedded.running import Executor
@@ -43,6 +43,7 @@ BACKENDS_MAX = 380
 BACKLOG = 1024
 HOUSEKEEPING_S = 5.0
 KEEP_ALIVE_S = 600
+GC_THRESHOLD = (700, 10, 10)  # of Python: a higher one would make pauses rarer, but longer
 FULL_S = 1.0  # how often a full disk is looked at
 RESTARTS_MAX = 5  # of PostgreSQL within a minute; then the server gives up
 
@@ -225,6 +226,7 @@ async def _serve_http(
     server = await asyncio.get_running_loop().create_server(
         lambda: Protocol(config=config, server_state=state, app_state={}), sock=listener, backlog=BACKLOG
     )
+    gc.set_threshold(*GC_THRESHOLD)
     gc.freeze()  # what is there now stays; the collector need not look at it again
     host, port = listener.getsockname()[:2]
     ends: list[asyncio.Task[Any]] = [asyncio.create_task(stopping.wait(), name="stopping")]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.embedded import session
-from loadgen.embedded.datadir import no_link
+from loadgen.embedded.datadir import PASSWORD_FILE, no_link
 from loadgen.embedded.sql_errors import SqlError
 from loadgen.embedded.translate.dialect import tokens_of
 from loadgen.embedded.translate.token_reader import TokenReader
@@ -52,7 +52,6 @@ def write_private(path: Path, content: bytes) -> None:
         raise
 
 
-PASSWORD_FILE = "password"
 PASSWORD_BYTES = 32  # random ones; hexadecimal in the file
 
 

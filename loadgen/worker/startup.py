@@ -172,6 +172,7 @@ def first_target(scenario: Scenario, arguments: WorkerArguments) -> int:
 
 
 LOOK_S = 0.05
+GC_THRESHOLD = (700, 10, 10)  # of Python: a higher one would make pauses of a measurement rarer, but longer
 PAUSE_S = 1.0  # before a server that was away is asked again
 
 
@@ -192,6 +193,7 @@ def open_connections(
         if clock.wait(board.ended, LOOK_S):
             return False
     gc.collect()
+    gc.set_threshold(*GC_THRESHOLD)
     gc.freeze()  # what is there now stays; the collector need not look at it in every measured second
     return True
 

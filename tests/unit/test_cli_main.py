@@ -23,6 +23,7 @@ from loadgen.report.text import TextLine
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ["snowflake.connector", "numpy", "sqlglot", "asyncpg", "rich", "ruamel.yaml", "asyncio", "uvicorn"]
+SERVER_ONLY = ["sqlglot", "asyncpg", "asyncio", "uvicorn"]
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +82,13 @@ def test_help_imports_nothing_heavy_and_shows_every_command():
         assert f"  {name} " in done.stdout
         assert entry.summary in " ".join(done.stdout.split())
     assert all(COMMANDS[name].example in done.stdout for name in FIRST_STEPS)
+
+
+@pytest.mark.parametrize("module", ["loadgen.cli.run_job", "loadgen.cli.run_record", "loadgen.cli.warehouse_model"])
+def test_a_command_that_uses_a_server_imports_nothing_that_only_the_server_needs(module):
+    done = python("-c", f"import sys, {module}\nprint([name for name in {SERVER_ONLY} if name in sys.modules])")
+
+    assert done.stdout == "[]\n", done.stderr
 
 
 def test_every_command_is_in_one_section_of_the_help():

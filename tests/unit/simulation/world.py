@@ -11,9 +11,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 from loadgen.control.tables.worker_heartbeats import WorkerIdentity
 from loadgen.metrics.live_metrics import read_live
@@ -301,7 +300,7 @@ class World:
                 (client_pool, "ThreadPoolExecutor", Executor),
                 (sessions, "connect", self.target.connect),
                 (warehouse, "connect", self.watched.connect),
-                (startup, "gc", SimpleNamespace(collect=lambda: None, freeze=lambda: None)),
+                (startup, "gc", Mock()),
                 (worker.Worker, "_died", died),  # a bug that ends one of its threads ends the simulation
                 (worker, "SelfMonitor", SimulatedGauges),
                 (worker, "HARVEST_S", 2.0),  # paces: half as many steps, and the same history otherwise

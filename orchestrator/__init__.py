@@ -1,12 +1,29 @@
-"""The orchestrator: takes a run from PREPARED to its end, decides what happens next, and spawns the workers.
+"""The orchestrator: takes a run from its scenario to its result. Start reading with `job`, then `service` and `leader`.
 
-It talks to workers only through the control-plane tables; no Python is shared with them above `loadgen.control`.
+It talks to workers through the tables of the control plane only.
 
-decides   plan (windows and targets), course (what next), find_max and find_max_observation (leading a search), limits
-          (thresholds and guardrails, over progress and sliding), crew (who lives), commands (events of a plan),
-          enrichment, foreign_load (statements of others on the warehouse), run_ownership (who leads a run, or led it)
-acts      service (makes and ends runs), leader (observe, decide, apply) with office (its term), voice (its events) and
-          tick (what is shown), warehouse (looks at it, with meter), warehouse_lease, enrich and query_history, recover
-spawn/    workers as local processes, programs, container replicas, adopted, or started by others
-pool/     runners that take queued runs; scheduler fills the queue
+job                  one run from its scenario to its report, in a thread; also a run that is taken over
+watch                a run as its tables show it, in a thread
+service              creates, leads, stops and finishes runs
+leader               every second: observe, decide, apply
+lifecycle            pure: what to do next with a run
+plan                 pure: windows and targets of a scenario
+leadership           the lease of a run: claimed, renewed, lost, released
+event_publisher      events for workers, and how long ahead they are announced
+worker_health        which workers are alive, ready, finished or lost
+aggregation          what all workers have measured so far
+run_seconds          the same second by second, for thresholds over a time span
+guardrails           thresholds, guardrails and cost while the run measures
+find_max_controller  leads a search for the maximum
+warehouse            polls the target warehouse, and counts credits
+warehouse_lease      one run at a time on a warehouse
+foreign_load         statements of other users on the target warehouse
+run_result           the result of a run, from the windows of its workers
+enrich               joins the query history to the logged statements
+enrichment_rules     pure: which statements to look for, and when to stop
+recover              ends runs whose orchestrator was lost
+run_ownership        which process leads a run, and which workers are still active
+run_folder           the files of a run on this machine
+spawn/               where workers run
+nightly/             queue runners, pool, scheduler, notifications, baselines
 """

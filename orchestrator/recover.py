@@ -42,6 +42,7 @@ from loadgen.report.verdict import Evidence, check_thresholds, invalid_reasons
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import LoadMode, Scenario, SpawnerKind
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.units import NS_PER_S
 from orchestrator.find_max_controller import FindMaxController, find_max_controller
 from orchestrator.lifecycle import PLAN_COMPLETED
 from orchestrator.plan import plan_run
@@ -72,6 +73,8 @@ from orchestrator.worker_health import WorkerHealth, WorkerView, assess_workers
 log = logging.getLogger(__name__)
 
 LEASE_TTL_S = 60.0
+WAIT_S = 60.0  # in all; the margin of a lease, and workers that drain
+MARGIN_S = 0.1  # the server's clock has milliseconds
 ATTEMPTS = 3  # a user may ask for the run's end in between
 
 
@@ -339,3 +342,21 @@ def workers_at_last_heartbeat(run: Run, beats: Sequence[HeartbeatRow]) -> tuple[
     ids = tuple(f"worker-{number}" for number in range(run.workers_expected))
     silent_s = {row.identity.worker_id: row.age_ms / 1000 for row in beats}
     return assess_workers(ids, beats, (), silent_s, stale_s=0.0, dead_s=0.0)
+
+
+class RecoveryWait:
+    """Waits for runs that can be ended soon: their leader's last statements, or their workers, have not ended yet."""
+
+    def __init__(self, patience: RetryPolicy, say: Callable[[str], None]) -> None:
+        self._patience, self._say, self._told = patience, say, set[str]()
+        self._until_ns = patience.clock.monotonic_ns() + round(WAIT_S * NS_PER_S)
+
+    def look_again(self, soon: Sequence[SkippedRun]) -> bool:
+        for one in soon:
+            if one.run_id not in self._told:
+                self._say(f"waiting for run {one.run_id}: {one.why}")
+        self._told |= {one.run_id for one in soon}
+        if self._patience.clock.monotonic_ns() >= self._until_ns:
+            return False
+        pause_s = min(one.free_in_s or 0.0 for one in soon) + MARGIN_S
+        return not self._patience.clock.wait(self._patience.stop, pause_s)

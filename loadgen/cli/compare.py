@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from loadgen.cli.common import echo, print_lines, print_verdict, terminal_width
-from loadgen.cli.control_session import control_options, with_control_session
-from loadgen.cli.options import format_option
+from loadgen.cli.options import control_options, format_option, with_control_session
 from loadgen.errors import LoadgenError
 
 if TYPE_CHECKING:
-    from loadgen.cli.compare_runs import ComparisonRefusal
+    from loadgen.results.compare_runs import ComparisonRefusal
 
 
 class NotComparable(LoadgenError):
@@ -78,12 +77,12 @@ def compare(
     one is not COMPLETED or is INVALID, or their scenario, warehouse size, driver or workers differ. A and B are ids of
     runs, beginnings that no other run has, latest, or latest~1 for the one before.
     """
-    from loadgen.cli.compare_runs import ComparisonRefusal, read_pair
     from loadgen.report.compare_json import comparison_data
     from loadgen.report.compare_text import comparison_text
     from loadgen.report.comparison import compare as compare_runs
     from loadgen.report.likeness import parse_limits
     from loadgen.report.text import verdict_lines
+    from loadgen.results.compare_runs import ComparisonRefusal, read_pair
 
     wanted = parse_limits(limits)
     pair = with_control_session(

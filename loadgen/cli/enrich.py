@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from loadgen.cli.common import echo
-from loadgen.cli.control_session import control_options, with_control_session
-from loadgen.cli.options import format_option
+from loadgen.cli.options import control_options, format_option, with_control_session
 from loadgen.errors import Busy, RunFailed
 from loadgen.log import printable
 from loadgen.units import counted
@@ -20,7 +19,7 @@ from loadgen.units import counted
 if TYPE_CHECKING:
     from loadgen.control.session import ControlSession
     from loadgen.report.enrichment import EnrichmentResult
-    from loadgen.results.records import RunRecord
+    from loadgen.report.records import RunRecord
     from loadgen.snowflake.session import RetryPolicy
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,14 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from loadgen.cli.common import echo
+from loadgen.cli.common import echo, run_in_thread
 from loadgen.errors import ConfigurationError, UsageError
 from loadgen.log import printable
 
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation
+    from loadgen.control.session import ControlSession
     from loadgen.model.nightly import BaselineCheck
     from loadgen.scenario.read import LoadedScenario
+    from loadgen.snowflake.session import RetryPolicy
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -126,9 +129,6 @@ def _leads_to_embedded(connection: str | None) -> bool:
         return False
 
 
-TREND = "trend"
-
-
 def baseline_options(command: Command) -> Command:
     baseline = click.option(
         "--baseline",
@@ -142,14 +142,116 @@ def baseline_options(command: Command) -> Command:
 
 
 def check_confirm(baseline: str | None, confirm: bool) -> None:
+    from orchestrator.nightly.baseline import TREND
+
     if confirm and baseline != TREND:
         raise UsageError("--confirm needs --baseline trend", remedy="Add --baseline trend.")
 
 
 def baseline_check_of(baseline: str | None, confirm: bool, place: ControlPlaneLocation) -> BaselineCheck:
     """For a run that is done later: what it will be compared with, which must be fit for that now."""
-    from loadgen.cli.baseline import check_baseline
     from loadgen.model.nightly import BaselineCheck
+    from orchestrator.nightly.baseline import check_baseline
 
     check_confirm(baseline, confirm)
-    return BaselineCheck(baseline=None if baseline is None else check_baseline(baseline, place), confirm=confirm)
+    return BaselineCheck(
+        baseline=None if baseline is None else check_baseline(baseline, control_reader(place, "baseline")),
+        confirm=confirm,
+    )
+
+
+_KINDS = {
+    "variable": "Variable that queued scenarios may read: ${NAME}. May be repeated.",
+    "webhook": "Host that queued scenarios may notify. May be repeated.",
+    "connection": "Connection that queued scenarios may use, beside the pool's. May be repeated.",
+    "command": "Program that queued scenarios may notify, exactly as they name it. May be repeated.",
+}
+
+
+def allow_options(*, hidden: bool = False) -> Callable[[Command], Command]:
+    """--allow-variable, --allow-webhook, --allow-connection, --allow-command."""
+
+    def add(command: Command) -> Command:
+        for kind, help_text in reversed(_KINDS.items()):
+            metavar = "HOST" if kind == "webhook" else "NAME"
+            command = click.option(f"--allow-{kind}", metavar=metavar, multiple=True, help=help_text, hidden=hidden)(
+                command
+            )
+        return command
+
+    return add
+
+
+Result = TypeVar("Result")
+
+INTERACTIVE_ATTEMPTS = 5  # half a minute of pauses; a person waits
+
+
+def control_options(command: Command) -> Command:
+    """-c, and where the tables are."""
+    return click.option("-c", "--connection", metavar="NAME", help="The control plane's connection.")(
+        location_options(command)
+    )
+
+
+def location_arguments(options: Mapping[str, str | None]) -> dict[str, str | None]:
+    """What control_options gave."""
+    return {name: options[name] for name in ("connection", "database", "schema", "warehouse")}
+
+
+def with_control_session(
+    action: Callable[[ControlSession, RetryPolicy], Result],
+    *,
+    name: str,
+    connection: str | None,
+    database: str | None,
+    schema: str | None,
+    warehouse: str | None,
+) -> Result:
+    """What `action` finds out, with a session of its own and some patience."""
+    aim = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse)
+    stop = threading.Event()
+
+    def look() -> Result:
+        from loadgen.control.session import ControlFailed, ControlSession
+        from loadgen.control.setup.installer import ensure_tables
+        from loadgen.snowflake.profile import EMBEDDED
+        from loadgen.snowflake.session import RetryPolicy
+
+        session, patience = (
+            ControlSession(aim.place, role=name),
+            RetryPolicy(stop=stop, attempts=INTERACTIVE_ATTEMPTS, note=note),
+        )
+        try:
+            return action(session, patience)
+        except ControlFailed as error:
+            if not error.failure.is_missing_object or aim.place.connection != EMBEDDED:
+                raise
+            ensure_tables(aim.place, patience)  # nobody has used this server before
+            return action(session, patience)
+        finally:
+            session.close()
+
+    def note(error: BaseException) -> None:
+        if not stop.is_set():
+            echo(f"warning: {printable(str(error))}; trying again", err=True)
+
+    try:
+        with embedded_server_if_needed(aim.place.connection):
+            return run_in_thread(look, name=name)
+    finally:
+        stop.set()  # after Ctrl-C the thread is left behind, and has nothing to say any more
+
+
+def control_reader(
+    place: ControlPlaneLocation, name: str
+) -> Callable[[Callable[[ControlSession, RetryPolicy], Result]], Result]:
+    """with_control_session for this control plane, for code that has to look at it later."""
+    return lambda action: with_control_session(
+        action,
+        name=name,
+        connection=place.connection,
+        database=place.database,
+        schema=place.schema,
+        warehouse=place.warehouse,
+    )

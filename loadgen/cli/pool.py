@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.allowed import HostPermissions, allow_options, default_connection
 from loadgen.cli.common import duration_s, echo, noted_signals, parse_labels, run_in_thread, unreadable_as_json
-from loadgen.cli.control_session import control_options, ensure_tables, with_control_session
 from loadgen.cli.main import GlobalOptions
-from loadgen.cli.options import Command, format_option
-from loadgen.cli.unclaimed_runs import notify_unclaimed_runs
+from loadgen.cli.options import Command, allow_options, control_options, format_option, with_control_session
 from loadgen.clock import SystemClock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
@@ -29,7 +26,8 @@ from loadgen.units import counted
 from orchestrator.nightly.attempt import LOADGEN_COMMAND
 from orchestrator.nightly.pool import AT_ONCE, PoolManager
 from orchestrator.nightly.pool_size import PoolRules
-from orchestrator.nightly.queue_maintenance import QueueMaintenance
+from orchestrator.nightly.queue_maintenance import QueueMaintenance, notify_unclaimed_runs
+from orchestrator.nightly.queued_scenario import HostPermissions, default_connection
 from orchestrator.nightly.runner import Runner, RunnerSettings, capabilities, runner_identity
 from orchestrator.nightly.runner_process import RunnerProcess, serve_manager
 from orchestrator.nightly.scheduler import run_scheduler
@@ -253,6 +251,8 @@ def run_pool(
     """Until a signal comes, and every runner has left. `words` is the command line of a runner. The exit code."""
     clock, stop = SystemClock(), threading.Event()
     patience = RetryPolicy(stop=stop, attempts=_FIRST_CONTACT, clock=clock)
+    from loadgen.control.setup.installer import ensure_tables
+
     run_in_thread(lambda: ensure_tables(place, patience), name="pool")
     offers = capabilities(labels)
     upkeep = QueueMaintenance(ControlSession(place, role="queue"), offers, share=share, poll_s=poll_s, clock=clock)

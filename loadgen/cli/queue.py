@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.common import echo, parse_labels, text_table, unreadable_as_json, user_and_host, warn_unreadable
-from loadgen.cli.control_session import control_options, with_control_session
 from loadgen.cli.options import (
     baseline_check_of,
     baseline_options,
+    control_options,
     format_option,
     location_options,
     print_scenario_warnings,
     resolve_target,
+    with_control_session,
 )
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import QueueStatus
 
 if TYPE_CHECKING:
-    from loadgen.cli.unclaimed_runs import UnclaimedRun
     from loadgen.control.location import ControlPlaneLocation
     from loadgen.control.rows import ParsedRows
     from loadgen.control.session import ControlSession
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from loadgen.control.tables.run_queue import EnqueueResult, QueuedRun, QueueRequest
     from loadgen.model.nightly import BaselineCheck, QueueStatus
     from loadgen.snowflake.session import RetryPolicy
+    from orchestrator.nightly.queue_maintenance import UnclaimedRun
 
 
 LIMIT_MAX = 10_000
@@ -86,20 +87,16 @@ def add(
       130, 143      CANCELLED: it was stopped
       others        tried again after a pause, five times in all, then EXHAUSTED
     """
-    from loadgen.cli.packed_scenario import pack_scenario
     from loadgen.control.tables import run_queue
+    from orchestrator.nightly.queued_scenario import pack_scenario
 
     words, at = parse_labels(requires, "--requires"), None if not_before is None else _moment(not_before)
     _check_key(idempotency_key, run_queue.KEY_MAX)
     aim = resolve_target(file, connection, **parts)
     print_scenario_warnings(aim.loaded)
-    packed = pack_scenario(file, connection, aim)
-    wanted = run_queue.QueueRequest(
-        name=packed.name,
-        scenario=packed.scenario,
-        files=packed.files,
-        connection=packed.connection,
-        target=packed.target,
+    assert aim.loaded is not None
+    wanted = replace(
+        pack_scenario(file, connection, aim.loaded),
         requires=words,
         priority=priority,
         judging=baseline_check_of(baseline, confirm, aim.place),
@@ -128,8 +125,8 @@ def add(
 @format_option
 def list_queued(limit: int, status: str | None, output: str, **place: str | None) -> None:
     """List queued runs, newest first."""
-    from loadgen.cli.unclaimed_runs import find_unclaimed_runs
     from loadgen.control.tables import run_queue
+    from orchestrator.nightly.queue_maintenance import find_unclaimed_runs
 
     only = None if status is None else _status(status)
 
@@ -213,7 +210,7 @@ def retry(queue_id: str, output: str, **place: str | None) -> None:
 
 
 def _added(place: ControlPlaneLocation, wanted: QueueRequest) -> EnqueueResult:
-    from loadgen.cli.control_session import ensure_tables
+    from loadgen.control.setup.installer import ensure_tables
     from loadgen.control.tables import run_queue
 
     def put(session: ControlSession, patience: RetryPolicy) -> EnqueueResult:

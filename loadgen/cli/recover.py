@@ -3,45 +3,36 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from loadgen.cli.common import echo, print_lines, print_verdict, run_in_thread, terminal_width, user_and_host
-from loadgen.cli.control_session import control_options, location_arguments, with_control_session
-from loadgen.cli.options import embedded_server_if_needed, format_option, resolve_target
-from loadgen.cli.run import follow_run
-from loadgen.cli.run_job import LOG_FILE, JobStatus, RunJob
+from loadgen.cli.options import (
+    control_options,
+    embedded_server_if_needed,
+    format_option,
+    location_arguments,
+    resolve_target,
+    with_control_session,
+)
+from loadgen.cli.run import follow_run, job_roles
 from loadgen.clock import SystemClock
-from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
-from loadgen.control.tables import run_status
-from loadgen.errors import Busy, LoadgenError, RunFailed
-from loadgen.log import logged_to, printable
-from loadgen.scenario.frozen import thaw
-from loadgen.scenario.model import Scenario, SpawnerKind
-from loadgen.units import NS_PER_S
+from loadgen.errors import Busy, RunFailed
+from loadgen.log import printable
 from loadgen.worker.arguments import is_id
-from orchestrator.run_folder import LOGS, make_run_folder
-from orchestrator.service import FinishedRun, OrchestratorService
-from orchestrator.spawn.external import AdoptedContainers, AdoptedWorkers
-from orchestrator.spawn.spawner import Spawner
-from orchestrator.spawn.spcs_service import SpcsJob
+from orchestrator.job import RunAlreadyEnded, TakeoverJob, scenario_of_run
+from orchestrator.recover import RecoveryWait
 
 if TYPE_CHECKING:
     from loadgen.control.session import ControlSession
     from loadgen.snowflake.session import RetryPolicy
     from orchestrator.recover import RecoveredRun
     from orchestrator.run_ownership import SkippedRun
-
-
-WAIT_S = 60.0  # in all; the margin of a lease, and workers that drain
-MARGIN_S = 0.1  # the server's clock has milliseconds
 
 
 @click.command("recover", epilog="\b\nExample:\n  loadgen runs recover -c prod")
@@ -74,7 +65,7 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
             patience,
             by=user_and_host(),
             only=_id(session, patience, run),
-            wait=RecoveryWait(patience).look_again,
+            wait=RecoveryWait(patience, _say).look_again,
         )
 
     done, left = with_control_session(act, name="recover", **location_arguments(place))
@@ -97,22 +88,8 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
     return print_verdict(int(taken[0]["exit_code"]) if run is not None and taken else 0, tell)
 
 
-class RecoveryWait:
-    """For runs that can be ended soon: their leader's last statements, or their workers, have not ended yet."""
-
-    def __init__(self, patience: RetryPolicy) -> None:
-        self._patience, self._told = patience, set[str]()
-        self._until_ns = patience.clock.monotonic_ns() + round(WAIT_S * NS_PER_S)
-
-    def look_again(self, soon: Sequence[SkippedRun]) -> bool:
-        for one in soon:
-            if one.run_id not in self._told:
-                echo(printable(f"waiting for run {one.run_id}: {one.why}"), err=True)
-        self._told |= {one.run_id for one in soon}
-        if self._patience.clock.monotonic_ns() >= self._until_ns:
-            return False
-        pause_s = min(one.free_in_s or 0.0 for one in soon) + MARGIN_S
-        return not self._patience.clock.wait(self._patience.stop, pause_s)
+def _say(line: str) -> None:
+    echo(printable(line), err=True)
 
 
 def _lead_on(
@@ -160,51 +137,6 @@ def _as_json(
     }
 
 
-class RunAlreadyEnded(LoadgenError):
-    """Somebody else has led the run to its end while we waited for its warehouse."""
-
-    exit_code = 75
-    remedy = "`loadgen runs show` has its result."
-
-
-@dataclass(slots=True, kw_only=True)
-class TakeoverJob(RunJob):
-    """One run that somebody else began."""
-
-    run_id: str
-    place: ControlPlaneLocation
-
-    def _steps(self) -> FinishedRun:
-        self.now = JobStatus(doing="taking over", run_id=self.run_id)
-        with self._on_warehouse(self.place) as disturbances:
-            with closing(self._target_session()) as session:
-                circumstances = self._circumstances(session)
-            service = OrchestratorService(
-                self.place,
-                lambda run_id: self._spawner(self.place, run_id),
-                disturbances=disturbances,
-                circumstances=circumstances,
-                clock=self.clock,
-            )
-            run = service.get_run_status(self.run_id)
-            if run is None or run.status.is_terminal:
-                raise RunAlreadyEnded(f"run {self.run_id} has ended meanwhile")
-            self._service = service
-            self.output = self.runs_folder / self.run_id
-            make_run_folder(self.output)
-            with logged_to(self.output / LOG_FILE):
-                finished = service.take_over(self.run_id, lambda tick: self._saw(self.run_id, tick))
-                return self._reported(self.place, finished)
-
-    def _spawner(self, place: ControlPlaneLocation, run_id: str) -> Spawner:
-        """Nobody is started: the workers are there."""
-        assert self.output is not None
-        if self.scenario.spawner.kind is SpawnerKind.SPCS:
-            job = SpcsJob.of_scenario(self.scenario, run_id, told={})  # its name is made of the run's
-            return AdoptedContainers(place, job, self.output / LOGS, clock=self.clock)
-        return AdoptedWorkers()
-
-
 def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) -> dict[str, Any]:
     """Lead the run to its end; its summary."""
     if not is_id(run_id):  # of a row; it becomes the name of a folder
@@ -213,12 +145,13 @@ def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) ->
         None, place["connection"], **{name: value for name, value in place.items() if name != "connection"}
     )
     with embedded_server_if_needed(aim.place.connection):
-        scenario = run_in_thread(lambda: _scenario(aim.place, run_id), name="take-over")
+        scenario = run_in_thread(lambda: scenario_of_run(aim.place, run_id), name="take-over")
         job = TakeoverJob(
             scenario=scenario,
             folder=Path(),
             runs_folder=output_dir,
             clock=SystemClock(),
+            roles=job_roles(),
             wait=True,  # for the lease that the lost leader had on the warehouse
             run_id=run_id,
             taken_over=run_id,
@@ -228,14 +161,3 @@ def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) ->
             scenario.connection
         ):  # the warehouse under test may be there while the tables are elsewhere
             return follow_run(job, quiet=False)
-
-
-def _scenario(place: ControlPlaneLocation, run_id: str) -> Scenario:
-    session = ControlSession(place, role="recover")
-    try:
-        text = run_status.read_config(session, run_id)
-    finally:
-        session.close()
-    if text is None:
-        raise RunFailed(f"there is no run {run_id}")
-    return thaw(text, os.environ)

@@ -15,8 +15,7 @@ from typing import Any
 import click
 
 from loadgen.cli.common import echo, print_lines, terminal_width
-from loadgen.cli.control_session import control_options, with_control_session
-from loadgen.cli.run_record import read_record
+from loadgen.cli.options import control_options, with_control_session
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import test_results
 from loadgen.errors import UsageError, cannot_write
@@ -24,9 +23,10 @@ from loadgen.log import printable
 from loadgen.report.intervals import intervals_csv
 from loadgen.report.junit import junit_xml
 from loadgen.report.markdown import report_markdown
+from loadgen.report.records import RunRecord
 from loadgen.report.run_page import report_html
 from loadgen.report.text import summary_text
-from loadgen.results.records import RunRecord
+from loadgen.results.run_record import read_record
 from loadgen.snowflake.session import RetryPolicy
 from orchestrator.run_folder import open_private
 
@@ -74,7 +74,7 @@ def report(
     It is the same, byte for byte, that the run itself has left. RUN as for `loadgen runs show`.
     """
     kind = output or _by_ending(out)
-    from loadgen.cli.run_record import read_record
+    from loadgen.results.run_record import read_record
 
     record = with_control_session(
         lambda session, patience: read_record(session, patience, run),

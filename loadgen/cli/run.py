@@ -2,7 +2,7 @@
 
 thread         does                                                         owns
 main           shows, waits, handles signals; never calls the driver        the terminal
-orchestrator   prepares, creates and leads the run (run_job.py)             its sessions
+orchestrator   prepares, creates and leads the run (orchestrator.job)       its sessions
 lease          keeps the lease                                              a session of its own
 """
 
@@ -21,18 +21,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.allowed import HostPermissions, allow_options, apply_permissions
-from loadgen.cli.common import echo, noted_signals, print_lines, print_verdict, raise_priority, terminal_width
-from loadgen.cli.options import baseline_options, check_confirm
+from loadgen.cli.common import (
+    echo,
+    noted_signals,
+    print_lines,
+    print_verdict,
+    raise_priority,
+    terminal_width,
+    user_and_host,
+)
+from loadgen.cli.options import allow_options, baseline_options, check_confirm, control_reader
 from loadgen.errors import LoadgenError, UsageError
-from loadgen.log import printable
+from loadgen.log import LINE_LIMIT, printable
 from loadgen.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from loadgen.cli.run_job import RunJob
     from loadgen.cli.run_screen import RunDisplay
     from loadgen.scenario.model import Scenario
     from loadgen.scenario.read import LoadedScenario
+    from orchestrator.job import JobRoles, RunJob
+    from orchestrator.nightly.queued_scenario import HostPermissions
 
 SUMMARY = "summary.json"
 TICK_S = 0.1
@@ -98,7 +106,7 @@ def run(
     The first Ctrl-C, or another of these signals, ends the run gracefully and reports what was measured; the second
     cancels running statements; the third ends at once.
     """
-    allowed = HostPermissions.of_options(allow) if from_queue else None
+    allowed = _permissions(allow) if from_queue else None
     loaded = _read(file, overrides, allowed)
     if dry_run:
         _print_plan(file, loaded, output)
@@ -108,10 +116,10 @@ def run(
     if wait and share_warehouse:
         raise UsageError("--wait and --share-warehouse exclude each other", remedy="Leave one of them out.")
     raise_priority()
-    from loadgen.cli.baseline import baseline_judge, check_baseline, wants_second_run
-    from loadgen.cli.run_job import RunJob
     from loadgen.clock import SystemClock
     from loadgen.control.location import ControlPlaneLocation
+    from orchestrator.job import RunJob
+    from orchestrator.nightly.baseline import baseline_judge, wants_second_run
     from orchestrator.nightly.notify import notify_when_done
 
     place = ControlPlaneLocation.of_scenario(scenario)
@@ -121,17 +129,39 @@ def run(
         folder=file.resolve().parent,
         runs_folder=output_dir,
         clock=SystemClock(),
+        roles=job_roles(),
         text=loaded.text,
         wait=wait,
         share=share_warehouse,
     )
     with notify_when_done(scenario, _warn) as told, _server_for(scenario, quiet=quiet):
-        judge = baseline_judge(None if baseline is None else check_baseline(baseline, place), place)
+        judge = baseline_judge(baseline, control_reader(place, "baseline"))
         told.summary = _run(make_job(), judge, quiet=quiet, output=output, again=confirm)
         if confirm and wants_second_run(told.summary):
             echo("a regression is suspected: one more run will tell", err=True)
             told.summary = _run(make_job(), judge, quiet=quiet, output=output, again=False)
     return int(told.summary["exit_code"])
+
+
+def job_roles() -> JobRoles:
+    """What the orchestrator needs of the worker, the embedded server and the terminal."""
+    from loadgen.cli.worker import run_child
+    from loadgen.embedded.client_model import warehouse_model
+    from loadgen.worker.spool import SPOOL_VARIABLE, UnsentRows, keep, spooled
+    from orchestrator.job import JobRoles, SpoolAccess
+
+    spool = SpoolAccess(
+        variable=SPOOL_VARIABLE,
+        keep_result=lambda folder, run_id, row: keep(folder, run_id, UnsentRows(result=row)),
+        contents=spooled,
+    )
+    return JobRoles(
+        worker_entry=run_child,
+        warehouse_model=warehouse_model,
+        spool=spool,
+        user=user_and_host(),
+        show=lambda line: echo(printable(line, LINE_LIMIT), err=True),
+    )
 
 
 def _warn(line: str) -> None:
@@ -144,8 +174,8 @@ Judge = Callable[[dict[str, Any]], dict[str, Any]]
 
 def _run(job: RunJob, judge: Judge, *, quiet: bool, output: str, again: bool) -> dict[str, Any]:
     """The summary. Failing to print it is a warning: its verdict is in the files, the tables and the exit code."""
-    from loadgen.cli.baseline import baseline_text, wants_second_run
     from loadgen.report.text import summary_lines
+    from orchestrator.nightly.baseline import baseline_text, wants_second_run
 
     def tell(summary: dict[str, Any]) -> None:
         print_verdict(int(summary["exit_code"]), partial(show, summary), stored=True)
@@ -220,6 +250,12 @@ def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
             job.interrupt(received[0])
 
 
+def _permissions(allow: Mapping[str, Any]) -> HostPermissions:
+    from orchestrator.nightly.queued_scenario import HostPermissions
+
+    return HostPermissions.of_options(allow)
+
+
 def _read(file: Path, overrides: Sequence[str], allowed: HostPermissions | None) -> LoadedScenario:
     """Once: it may be a pipe, and it may change while the run goes on."""
     from loadgen.scenario.read import read_scenario
@@ -228,26 +264,12 @@ def _read(file: Path, overrides: Sequence[str], allowed: HostPermissions | None)
     return read_scenario(file, overrides=overrides, environ=os.environ, variables=variables)
 
 
-def with_control_plane_of_queue(scenario: Scenario) -> Scenario:
-    """A queued run is recorded where its queue is. What is the same already is left: it counts for comparisons."""
-    from loadgen.control.location import ControlPlaneLocation
-
-    own, told = ControlPlaneLocation.of_scenario(scenario), ControlPlaneLocation.from_environment()
-    default = ControlPlaneLocation()
-    changed = {
-        name: getattr(told, name)
-        for name in ("connection", "database", "schema", "warehouse")
-        if getattr(told, name) != getattr(own, name)
-        and not (name in ("connection", "warehouse") and getattr(told, name) == getattr(default, name))
-    }
-    return dataclasses.replace(scenario, control=dataclasses.replace(scenario.control, **changed))
-
-
 def _scenario(
     loaded: LoadedScenario, connection: str | None, labels: Sequence[str], allowed: HostPermissions | None = None
 ) -> Scenario:
     from loadgen.cli.validate import _cores
     from loadgen.scenario.workers import with_workers
+    from orchestrator.nightly.queued_scenario import apply_permissions, with_control_plane_of_queue
 
     for warning in loaded.warnings:
         echo(f"warning: {printable(str(warning))}", err=True)

@@ -14,10 +14,9 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.cli.common import echo
-from loadgen.cli.run_job import JobStatus
 from loadgen.clock import Clock
 from loadgen.log import event
-from loadgen.results.timeline import WorkerSecond
+from loadgen.report.timeline import WorkerSecond
 from loadgen.scenario.model import Scenario, SpawnerKind
 from loadgen.tui.draw import clock as as_clock
 from loadgen.tui.draw import one_line, percent, rate, time_of
@@ -28,6 +27,7 @@ from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState, WorkerSnap
 from loadgen.tui.terminal import is_usable
 from loadgen.units import NS_PER_S, counted
 from orchestrator.aggregation import RunSnapshot
+from orchestrator.job import JobStatus
 from orchestrator.worker_health import WorkerHealth, WorkerView
 
 LINE_S = 9.8  # a little less than ten, as it is looked at ten times a second: never more than ten without a line

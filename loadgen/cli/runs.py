@@ -20,8 +20,7 @@ from loadgen.cli.common import (
     unreadable_as_json,
     warn_unreadable,
 )
-from loadgen.cli.control_session import control_options, location_arguments, with_control_session
-from loadgen.cli.options import format_option
+from loadgen.cli.options import control_options, format_option, location_arguments, with_control_session
 from loadgen.cli.recover import recover
 from loadgen.errors import UsageError
 from loadgen.log import printable

@@ -12,24 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.allowed import HostPermissions, allow_options, default_connection
 from loadgen.cli.common import echo, parse_labels, unreadable_as_json, warn_unreadable
-from loadgen.cli.control_session import control_options, location_arguments, with_control_session
 from loadgen.cli.options import (
+    allow_options,
     baseline_check_of,
     baseline_options,
+    control_options,
     format_option,
+    location_arguments,
     location_options,
     print_scenario_warnings,
     resolve_target,
+    with_control_session,
 )
 from loadgen.cli.schedule_view import print_units
 from loadgen.errors import UsageError
 from loadgen.log import printable
+from orchestrator.nightly.queued_scenario import HostPermissions, default_connection
 
 if TYPE_CHECKING:
     from loadgen.cli.options import CommandTarget
-    from loadgen.cli.unclaimed_runs import UnclaimedRun
     from loadgen.control.location import ControlPlaneLocation
     from loadgen.control.rows import ParsedRows
     from loadgen.control.session import ControlSession
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from loadgen.control.tables.schedules import NewSchedule, ScheduleRow
     from loadgen.model.nightly import Overlap
     from loadgen.snowflake.session import RetryPolicy
+    from orchestrator.nightly.queue_maintenance import UnclaimedRun
     from orchestrator.nightly.scheduler import SchedulerPass
 
 SHOWN_FIRES = 10
@@ -274,7 +277,7 @@ def tick(quiet: bool, output: str, **given: Any) -> None:
     from loadgen.cli.schedule_view import ticked_as_json, ticked_as_text
 
     def look(session: ControlSession, patience: RetryPolicy) -> tuple[SchedulerPass, tuple[UnclaimedRun, ...]]:
-        from loadgen.cli.unclaimed_runs import notify_unclaimed_runs
+        from orchestrator.nightly.queue_maintenance import notify_unclaimed_runs
         from orchestrator.nightly.scheduler import fire_due_schedules as tick_once
 
         done = tick_once(session, patience)
@@ -320,21 +323,14 @@ def _check_catchup(max_catchup: int, overlap: Overlap) -> None:
 
 def _wanted(file: Path, connection: str | None, aim: CommandTarget) -> QueueRequest:
     """What each fire queues."""
-    from loadgen.cli.packed_scenario import pack_scenario
-    from loadgen.control.tables.run_queue import QueueRequest
+    from orchestrator.nightly.queued_scenario import pack_scenario
 
-    packed = pack_scenario(file, connection, aim)
-    return QueueRequest(
-        name=packed.name,
-        scenario=packed.scenario,
-        files=packed.files,
-        connection=packed.connection,
-        target=packed.target,
-    )
+    assert aim.loaded is not None
+    return pack_scenario(file, connection, aim.loaded)
 
 
 def _added(place: ControlPlaneLocation, new: NewSchedule) -> ScheduleRow:
-    from loadgen.cli.control_session import ensure_tables
+    from loadgen.control.setup.installer import ensure_tables
     from loadgen.control.tables import schedules
 
     def put(session: ControlSession, patience: RetryPolicy) -> ScheduleRow:

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from loadgen.cli.common import echo, text_table
-from loadgen.cli.control_session import control_options
+from loadgen.cli.options import control_options
 from loadgen.errors import ConfigurationError, UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import ScheduleInvalid, parse_cron

@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from loadgen.cli.common import echo
-from loadgen.cli.control_session import control_options, with_control_session
-from loadgen.cli.options import format_option
+from loadgen.cli.options import control_options, format_option, with_control_session
 from loadgen.control import run_lookup
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_leases, run_status, test_results, worker_heartbeats

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from loadgen.cli.common import echo, user_and_host
-from loadgen.cli.control_session import control_options, with_control_session
-from loadgen.cli.options import format_option
+from loadgen.cli.options import control_options, format_option, with_control_session
 from loadgen.log import printable
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from loadgen.cli.common import echo, print_lines, print_verdict, terminal_width
-from loadgen.cli.control_session import control_options, with_control_session
-from loadgen.cli.options import format_option
+from loadgen.cli.options import control_options, format_option, with_control_session
 
 LAST_MAX = 300
 
@@ -56,11 +55,11 @@ def trend(
     Exit code 11 when the newest run confirms a regression that was not known before, else 0.
     """
     from loadgen.cli.report import write_file
-    from loadgen.cli.trend_runs import read_trend
     from loadgen.report.text import verdict_lines
     from loadgen.report.trend_html import trend_html
     from loadgen.report.trend_json import trend_data
     from loadgen.report.trend_text import trend_text
+    from loadgen.results.trend_runs import read_trend
 
     found = with_control_session(
         lambda session, patience: read_trend(session, patience, scenario),

@@ -19,7 +19,7 @@ from orchestrator.run_folder import SPOOL, remove_if_empty
 
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation
-    from loadgen.results.records import RunRecord
+    from loadgen.report.records import RunRecord
 
 ATTEMPTS = 5  # half a minute of pauses; a person waits
 

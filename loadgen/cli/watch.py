@@ -2,7 +2,7 @@
 
 thread   does                                                  owns
 main     shows, waits, reads keys; never calls the driver      the terminal
-watch    looks at the tables every second (watch_job.py)       its session
+watch    looks at the tables every second (orchestrator)      its session
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 import click
 
 from loadgen.cli.common import echo, noted_signals, print_lines, terminal_width
-from loadgen.cli.control_session import control_options
-from loadgen.cli.options import embedded_server_if_needed, format_option, resolve_target
+from loadgen.cli.options import control_options, embedded_server_if_needed, format_option, resolve_target
 from loadgen.log import printable
 
 if TYPE_CHECKING:
-    from loadgen.cli.watch_job import WatchedSnapshot, WatchJob
     from loadgen.control.tables.run_status import Run
     from loadgen.report.text import TextLine
     from loadgen.tui.screen_state import ScreenState
+    from orchestrator.watch import WatchedSnapshot, WatchJob
 
 TICK_S = 0.1
 
@@ -49,18 +48,24 @@ def watch(
     Exit codes: 0 the run has ended, whatever its verdict, or `q`; 2 there is no such run; 3 the control plane cannot be
     reached; 4 nobody leads the run any more; 130 Ctrl-C.
     """
-    from loadgen.cli.watch_job import WatchJob
     from loadgen.clock import SystemClock
+    from loadgen.tui.history import KEPT_S, coarsen_second
+    from orchestrator.watch import DisplayHistory, WatchJob
 
     aim = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse)
     with embedded_server_if_needed(aim.place.connection), noted_signals() as received:
-        job = WatchJob(place=aim.place, name=run, clock=SystemClock())
+        history = DisplayHistory(kept_s=KEPT_S, coarsen=coarsen_second)
+        job = WatchJob(place=aim.place, name=run, clock=SystemClock(), history=history, warn=_warn)
         job.start()
         try:
             _show(job, received, quiet=quiet)
         finally:
             job.stop.set()
         return _end(job, received, output)
+
+
+def _warn(line: str) -> None:
+    echo(f"warning: {printable(line)}", err=True)
 
 
 def _end(job: WatchJob, received: list[int], output: str) -> int:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.common import echo, parse_labels, text_table, unreadable_as_json, warn_unreadable
-from loadgen.cli.control_session import control_options, with_control_session
-from loadgen.cli.options import format_option
+from loadgen.cli.options import control_options, format_option, with_control_session
 from loadgen.errors import UsageError
 from loadgen.log import printable
 

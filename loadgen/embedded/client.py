@@ -9,7 +9,7 @@ In this order:
     a server of our own            started here; it ends when the block, or this process, has ended and nobody uses it
 
 Any server will do. What a scenario says under `embedded:` is a model of its warehouse, which its run sets there for as
-long as it measures (`loadgen.cli.warehouse_model`): runs on other warehouses, and the control plane, are not affected.
+long as it measures (`loadgen.embedded.client_model`): runs on other warehouses and the control plane are not affected.
 A scenario that says nothing gets what the server was started with: `loadgen embedded serve --slots 4`.
 
 Nothing is left behind, whatever ends this process: our server sees the end of a pipe that only we hold open, and a

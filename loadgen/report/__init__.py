@@ -3,7 +3,7 @@
 verdict     validity and thresholds; delivered: the load that was there, against its plan
 summary     summary.json, the contract; enrichment is a part of it
 text        the same for people, as plain text
-record      everything a report is made of (timeline: second by second)
+records     everything a report is made of (timeline: second by second)
 html        report.html: html_parts, html_style, html_charts (over time), html_statements, html_steps (stages and
             find-max), html_spread, html_tables, html_sessions, over svg
 markdown, junit, intervals   the same for pull requests, CI, spreadsheets

@@ -16,6 +16,7 @@ from loadgen.model.threshold import InvalidThreshold, ThresholdCheck, ThresholdM
 from loadgen.report import formatting
 from loadgen.report.formatting import html
 from loadgen.report.page import figure
+from loadgen.report.records import EventKind, RunEvent, RunRecord
 from loadgen.report.svg import (
     LANE,
     Axis,
@@ -31,8 +32,7 @@ from loadgen.report.svg import (
     log_axis,
     time_axis,
 )
-from loadgen.results.records import EventKind, RunEvent, RunRecord
-from loadgen.results.timeline import POINTS_MAX, RunSecond, is_gap, percentile_line, spans, thin
+from loadgen.report.timeline import POINTS_MAX, RunSecond, is_gap, percentile_line, spans, thin
 from loadgen.scenario.model import LoadMode
 
 MARKS_MAX = 80

@@ -12,8 +12,8 @@ from loadgen.metrics.histogram import HIGHEST_NS, LOWEST_NS, Histogram, group_of
 from loadgen.report import formatting
 from loadgen.report.formatting import html, html_name
 from loadgen.report.page import figure, note, number, table
+from loadgen.report.records import RunRecord
 from loadgen.report.svg import Axis, Chart, ChartLine, ChartMarker, Point, linear_axis, log_axis
-from loadgen.results.records import RunRecord
 from loadgen.units import NS_PER_MS
 
 BARS_MAX = 56

@@ -11,8 +11,8 @@ from loadgen.report import formatting
 from loadgen.report.formatting import html, html_name
 from loadgen.report.html_charts import ChartSeries, Timeline, checks_of, limit_of
 from loadgen.report.page import code, data, details, facts, figure, named, note, number, short, table, text
+from loadgen.report.records import RunRecord
 from loadgen.report.svg import Axis, Chart, ChartDot, ChartLimit, ChartLine, Point, linear_axis
-from loadgen.results.records import RunRecord
 from loadgen.units import counted, format_duration_s
 
 ROWS_MAX = 200

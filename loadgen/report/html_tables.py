@@ -14,7 +14,7 @@ from loadgen.report import formatting
 from loadgen.report.delivered import login_words, percent
 from loadgen.report.formatting import html
 from loadgen.report.page import code, data, details, facts, named, note, number, short, table, text
-from loadgen.results.records import RunEvent, RunRecord
+from loadgen.report.records import RunEvent, RunRecord
 from loadgen.scenario.model import Load, LoadMode
 from loadgen.units import NS_PER_MS, counted, format_duration_s, format_rate_per_second
 

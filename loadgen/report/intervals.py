@@ -9,8 +9,8 @@ from datetime import timedelta
 
 from loadgen.model.counts import Counts
 from loadgen.report import formatting
-from loadgen.results.records import RunRecord
-from loadgen.results.timeline import RunSecond
+from loadgen.report.records import RunRecord
+from loadgen.report.timeline import RunSecond
 from loadgen.units import NS_PER_MS
 
 COLUMNS = (

@@ -8,7 +8,7 @@ from typing import Any
 
 from loadgen.log import printable
 from loadgen.report import formatting
-from loadgen.results.records import RunRecord
+from loadgen.report.records import RunRecord
 
 
 def junit_xml(record: RunRecord) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from loadgen.report import formatting
 from loadgen.report.delivered import login_words, percent
 from loadgen.report.formatting import markdown
-from loadgen.results.records import RunRecord
+from loadgen.report.records import RunRecord
 from loadgen.units import counted
 
 STATEMENTS_MAX = 60  # rows; the limit of a comment is 65,536 characters

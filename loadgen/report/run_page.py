@@ -15,7 +15,7 @@ from loadgen.report.html_charts import HoverData, Timeline, warehouse_chart
 from loadgen.report.html_spread import histogram_chart, percentile_curve, ranges
 from loadgen.report.html_statements import find_max, sessions, stages, statements
 from loadgen.report.page import POLICY, SCRIPT, STYLE, note, section
-from loadgen.results.records import RunRecord
+from loadgen.report.records import RunRecord
 
 REASONS_MAX = 20
 SIGNS = {"passed": "✓", "failed": "✗", "invalid": "!", "cancelled": "■", "error": "✗"}

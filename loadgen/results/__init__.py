@@ -1,1 +1,6 @@
-""""""
+"""Runs as their tables have them: what reports, comparisons and trends are made from.
+
+run_record    one finished run, for reports
+compare_runs  two runs to compare, or why they are not comparable
+trend_runs    the runs of one scenario over time
+"""

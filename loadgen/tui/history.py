@@ -21,7 +21,7 @@ from loadgen.metrics.percentile import Quantile, maximum, quantile
 from loadgen.metrics.tally import ErrorKey, ErrorTally, merged
 from loadgen.metrics.window import WindowResult
 from loadgen.model.run import PHASES, Phase
-from loadgen.results.timeline import SecondAggregator, WorkerSecond
+from loadgen.report.timeline import SecondAggregator, WorkerSecond
 from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState
 from loadgen.units import NS_PER_MS
 

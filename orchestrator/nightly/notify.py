@@ -11,13 +11,17 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import Busy, LoadgenError
 from loadgen.log import printable, redact, register_secret
 from loadgen.report.comparison import REGRESSION
 from loadgen.scenario.model import Notification, NotifyEvent, Scenario
 from loadgen.snowflake.driver import user_environment
+
+if TYPE_CHECKING:
+    pass
+
 
 TIMEOUT_S = 10.0
 

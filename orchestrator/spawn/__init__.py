@@ -1,1 +1,9 @@
-"""Where workers run: as children of this process, as programs of their own, in containers, or where you start them."""
+"""Where workers run.
+
+spawner       what every spawner does, and the order that starts a worker
+local         child processes of this one
+subprocess    separate programs on this machine
+spcs          replicas of a job service in Snowpark Container Services
+spcs_service  the job service: its specification and its statements
+external      workers that the user starts, or that another orchestrator has started
+"""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.report.records import RunRecord
 from loadgen.report.run_page import report_html
-from loadgen.results.records import RunRecord
 from tests.browser.chromium import Chromium
 from tests.unit.report_builders import HOSTILE_NAME, full, hostile, record
 

@@ -13,7 +13,6 @@ import pytest
 
 from loadgen.cli.main import main
 from loadgen.cli.report import FILES, RENDERERS, write_reports
-from loadgen.cli.run_record import read_record
 from loadgen.control.tables import (
     find_max_step_history,
     run_status,
@@ -40,6 +39,7 @@ from loadgen.model.event import EventScope, Recipient, SetWorkerTarget, Start
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.worker import WorkerStatus
 from loadgen.report.summary import WorkerResult
+from loadgen.results.run_record import read_record
 from loadgen.scenario.frozen import freeze, template_id
 from tests.control_plane import ControlPlane, patience, result_row
 from tests.unit.orchestrator_builders import live_text, tally, window

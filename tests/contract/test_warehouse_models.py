@@ -14,13 +14,16 @@ from urllib.error import HTTPError
 import pytest
 from snowflake.connector.errors import ProgrammingError
 
-from loadgen.cli.warehouse_model import warehouse_model
+from loadgen.embedded.client_model import warehouse_model
 from loadgen.errors import Busy, EmbeddedServerError
-from loadgen.scenario.model import EmbeddedSettings
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, wait_until
 
 PLAIN = {"slots": 8, "service_time": None}  # of a server that was started without options
+
+
+def wanted_model(slots: int = 0, service_time: str | None = None) -> dict[str, Any]:
+    return {"slots": slots, "service_time": service_time}
 
 
 @pytest.fixture
@@ -119,7 +122,7 @@ def test_slots_of_a_model_make_the_others_queue(server, name, connect):
 
 
 def test_a_run_has_its_model_for_as_long_as_it_lasts(server, name):
-    with warehouse_model(server.address, name, EmbeddedSettings(slots=2, service_time="5ms")):
+    with warehouse_model(server.address, name, wanted_model(slots=2, service_time="5ms")):
         during = model(server, name)
 
     assert during == {"slots": 2, "service_time": "5ms"}
@@ -132,7 +135,7 @@ def test_a_run_that_asks_for_nothing_gets_the_server_s_options_whatever_was_left
     running.wait()
     left = model(server, name)
 
-    with warehouse_model(server.address, name, EmbeddedSettings()):
+    with warehouse_model(server.address, name, {}):
         during = model(server, name)
 
     assert left == {"slots": 1, "service_time": None}, "workers of a killed run may still measure"
@@ -142,11 +145,11 @@ def test_a_run_that_asks_for_nothing_gets_the_server_s_options_whatever_was_left
 def test_a_scenario_that_asks_for_no_service_time_gets_none_on_any_server(server, name):
     server.model(name, service_time="20ms")
 
-    with warehouse_model(server.address, name, EmbeddedSettings(service_time="0ms")):
+    with warehouse_model(server.address, name, wanted_model(service_time="0ms")):
         assert model(server, name) == {"slots": 8, "service_time": "0ms"}
 
 
-@pytest.mark.parametrize("wanted", [EmbeddedSettings(), EmbeddedSettings(slots=3)], ids=["nothing", "something else"])
+@pytest.mark.parametrize("wanted", [{}, wanted_model(slots=3)], ids=["nothing", "something else"])
 def test_a_warehouse_where_another_process_measures_keeps_its_model(server, name, running, wanted):
     held = {"name": name, "slots": 2, "service_time": "20ms", "pid": running.pid}
     server.ask("/__loadgen/warehouses", method="POST", body=held)
@@ -165,7 +168,7 @@ def test_processes_that_ask_for_the_same_share_a_model_until_the_last_has_ended(
     held = {"name": name, "slots": 0, "service_time": "20ms", "pid": running.pid}
     server.ask("/__loadgen/warehouses", method="POST", body=held)
 
-    with warehouse_model(server.address, name, EmbeddedSettings(service_time="0.02s")):
+    with warehouse_model(server.address, name, wanted_model(service_time="0.02s")):
         pass
     shared = model(server, name)
     server.ask("/__loadgen/warehouses", method="DELETE", body={"name": name, "pid": running.pid})
@@ -177,7 +180,7 @@ def test_processes_that_ask_for_the_same_share_a_model_until_the_last_has_ended(
 def test_without_a_name_it_is_the_warehouse_of_sessions_that_name_none(server, connect):
     default = connect().cursor().execute("SELECT CURRENT_WAREHOUSE()").fetchone()[0]
 
-    with warehouse_model(server.address, None, EmbeddedSettings(slots=7)):
+    with warehouse_model(server.address, None, wanted_model(slots=7)):
         during = model(server, default)
 
     assert during == {"slots": 7, "service_time": None}
@@ -212,7 +215,7 @@ def test_what_is_no_model_is_refused(server, body, why):
 def test_the_server_s_refusal_reaches_the_user(server, name):
     with (
         pytest.raises(EmbeddedServerError, match="'fast' is not a duration"),
-        warehouse_model(server.address, name, EmbeddedSettings(service_time="fast")),
+        warehouse_model(server.address, name, wanted_model(service_time="fast")),
     ):
         pass
 
@@ -239,7 +242,7 @@ def test_a_model_has_an_id_of_its_own_from_its_beginning_to_its_end(server, name
 
 def test_a_run_hears_of_a_model_that_was_replaced_by_an_equal_one(server, name):
     model = {"slots": 2, "service_time": "5ms"}
-    with warehouse_model(server.address, name, EmbeddedSettings(slots=2, service_time="5ms")) as changed:
+    with warehouse_model(server.address, name, wanted_model(slots=2, service_time="5ms")) as changed:
         before = changed()
         own = {"name": name, "pid": os.getpid()}
         server.ask("/__loadgen/warehouses", method="DELETE", body=own)
@@ -260,7 +263,7 @@ def test_a_server_that_does_not_answer_at_the_end_says_nothing_for_the_model():
     """What is not known is not taken for true."""
     with (
         EmbeddedServer("--engine", "null") as brief,
-        warehouse_model(brief.address, "W", EmbeddedSettings()) as changed,
+        warehouse_model(brief.address, "W", {}) as changed,
     ):
         before = changed()
         brief.stop()
@@ -280,5 +283,5 @@ def test_who_leads_a_run_on_hears_whether_its_model_was_still_in_force(server, n
     if lost:
         server.ask("/__loadgen/warehouses", method="DELETE", body={"name": name})
 
-    with warehouse_model(server.address, name, EmbeddedSettings(slots=2, service_time="5ms"), begun=True) as changed:
+    with warehouse_model(server.address, name, wanted_model(slots=2, service_time="5ms"), begun=True) as changed:
         assert (changed() is not None) is lost

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadgen.cli.baseline import check_baseline, judge_against_baseline, wants_second_run
 from loadgen.cli.main import main
+from loadgen.cli.options import control_reader
 from loadgen.control.tables import run_status, test_results, warehouse_poll_snapshots
 from loadgen.control.tables.run_status import NewRun, Run
 from loadgen.control.tables.test_results import ResultRow
@@ -20,6 +20,7 @@ from loadgen.errors import UsageError
 from loadgen.scenario.frozen import freeze, template_id
 from loadgen.scenario.read import parse_scenario
 from loadgen.scenario.workers import with_workers
+from orchestrator.nightly.baseline import check_baseline, judge_against_baseline, wants_second_run
 from tests.control_plane import ControlPlane, patience
 from tests.embedded_server import EmbeddedServer
 from tests.process.stored_runs import Store
@@ -204,21 +205,21 @@ def store_usual_nights(nights: Nights) -> None:
 
 def check_suspected(nights: Nights) -> dict[str, Any]:
     """The first of three nights, and what --baseline trend says of it."""
-    place = nights.plane.place
+    look = control_reader(nights.plane.place, "baseline")
     first = nights.run(52.0, driver="5.3.0", generation="2", server="10.2.0")
     code, data = nights.json("orders")
     assert (code, data["verdict"], data["runs_in_series"]) == (0, "suspected", NIGHTS + 1)
     assert data["left_out"] == {"are INVALID": 1, "are FAILED": 1}
     (other,) = data["other_series"]
     assert {one["key"] for one in other["differs_in"]} == {"load.connections"}
-    suspected = judge_against_baseline("trend", place, first)
+    suspected = judge_against_baseline("trend", look, first)
     assert (suspected["exit_code"], suspected["baseline"]["verdict"]) == (0, "suspected")
     assert wants_second_run(suspected)
     return first
 
 
 def check_confirmed(nights: Nights, first: dict[str, Any], page: Path) -> dict[str, Any]:
-    place = nights.plane.place
+    look = control_reader(nights.plane.place, "baseline")
     second = nights.run(52.0, driver="5.3.0", generation="2", server="10.2.0")
     code, data = nights.json("orders", "--last", "5")
     assert (code, data["verdict"], data["exit_code"]) == (11, "regression", 11)
@@ -230,14 +231,14 @@ def check_confirmed(nights: Nights, first: dict[str, Any], page: Path) -> dict[s
         "environment.server": {"from": "10.1.0", "to": "10.2.0"},
         "warehouse.generation": {"from": "1", "to": "2"},
     }
-    confirmed = judge_against_baseline("trend", place, second)
+    confirmed = judge_against_baseline("trend", look, second)
     assert (confirmed["verdict"], confirmed["exit_code"]) == ("failed", 11)
     assert confirmed["exit_reason"].startswith("trend: regression: p95 +")
     assert not wants_second_run(confirmed)
     assert (
-        judge_against_baseline("trend", place, {**second, "exit_code": 10})["exit_code"] == 10
+        judge_against_baseline("trend", look, {**second, "exit_code": 10})["exit_code"] == 10
     )  # a threshold comes first
-    strange = judge_against_baseline("trend", place, {**second, "scenario": "renamed"})
+    strange = judge_against_baseline("trend", look, {**second, "scenario": "renamed"})
     assert (strange["verdict"], strange["exit_code"]) == ("error", 2)
     assert strange["exit_reason"] == "trend: not judged: scenario renamed has no run with a result"
     code, out, errors = nights.trend("orders", "--html", str(page))
@@ -249,11 +250,11 @@ def check_confirmed(nights: Nights, first: dict[str, Any], page: Path) -> dict[s
 
 
 def check_known(nights: Nights, second: dict[str, Any]) -> None:
-    place = nights.plane.place
+    look = control_reader(nights.plane.place, "baseline")
     nights.run(52.0, driver="5.3.0", generation="2", server="10.2.0")
     code, data = nights.json("orders")
     assert (code, data["verdict"]) == (0, "steady")
-    assert judge_against_baseline("trend", place, second)["exit_code"] == 11  # as it was that night
+    assert judge_against_baseline("trend", look, second)["exit_code"] == 11  # as it was that night
 
 
 def check_new_series(nights: Nights) -> None:
@@ -266,14 +267,14 @@ def check_new_series(nights: Nights) -> None:
 
 def check_lower_bounds(nights: Nights) -> None:
     """A p95 of which only a lower bound is known."""
-    place = nights.plane.place
+    look = control_reader(nights.plane.place, "baseline")
     for _ in range(5):
         nights.run(52.0, driver="6.0.0")
     low = nights.run(30.0, driver="6.0.0", at_least=True)
     code, data = nights.json("orders")
     assert (code, data["verdict"]) == (0, "undecided")
     assert data["reason"].startswith("p95 is at least 30.00 ms: statements timed out or were cancelled")
-    assert judge_against_baseline("trend", place, low)["baseline"]["verdict"] == "undecided"
+    assert judge_against_baseline("trend", look, low)["baseline"]["verdict"] == "undecided"
     nights.run(90.0, driver="6.0.0", at_least=True)
     code, data = nights.json("orders")
     assert (code, data["verdict"]) == (0, "suspected")
@@ -282,14 +283,14 @@ def check_lower_bounds(nights: Nights) -> None:
 
 def check_refused_baselines(nights: Nights) -> None:
     """What cannot be a baseline is told before the run."""
-    place = nights.plane.place
-    assert check_baseline("trend", place) == "trend"
+    look = control_reader(nights.plane.place, "baseline")
+    assert check_baseline("trend", look) == "trend"
     for name, why in (
         ("nosuchrun", "there is no run nosuchrun"),
         ("night-001", "--baseline night-001: it (night-001) is PREPARED, and not COMPLETED"),
     ):
         with pytest.raises(UsageError, match="^" + why.replace("(", r"\(").replace(")", r"\)")) as raised:
-            check_baseline(name, place)
+            check_baseline(name, look)
         assert raised.value.remedy
 
 
@@ -308,19 +309,19 @@ def test_an_unknown_name_is_answered_with_every_scenario_that_has_runs(nights: N
 
 
 def test_a_run_is_set_beside_the_one_that_was_named(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
-    place, store = nights.plane.place, Store(nights.plane, capsys)
+    look, store = control_reader(nights.plane.place, "baseline"), Store(nights.plane, capsys)
     first, slow = store.run("20261114-0200-orders-aaaa"), store.run("20261115-0200-orders-bbbb", slower=1.2)
     elsewhere = store.run("20261116-0200-orders-cccc", warehouse="BIG_WH")
 
-    assert check_baseline("latest~2", place) == first
-    worse = judge_against_baseline(first, place, summary_of(slow, 48.0, 8, "5.2.0", "COMPLETED", ()))
+    assert check_baseline("latest~2", look) == first
+    worse = judge_against_baseline(first, look, summary_of(slow, 48.0, 8, "5.2.0", "COMPLETED", ()))
     assert (worse["verdict"], worse["exit_code"]) == ("failed", 11)
     assert worse["exit_reason"].startswith(f"baseline {first}: worse: p")
-    better = judge_against_baseline(slow, place, summary_of(first, 40.0, 8, "5.2.0", "COMPLETED", ()))
+    better = judge_against_baseline(slow, look, summary_of(first, 40.0, 8, "5.2.0", "COMPLETED", ()))
     assert (better["verdict"], better["exit_code"], better["exit_reason"]) == ("passed", 0, "done")
     assert better["baseline"]["verdict"] == "better"
-    other = judge_against_baseline(first, place, summary_of(elsewhere, 40.0, 8, "5.2.0", "COMPLETED", ()))
+    other = judge_against_baseline(first, look, summary_of(elsewhere, 40.0, 8, "5.2.0", "COMPLETED", ()))
     assert (other["verdict"], other["exit_code"]) == ("error", 2)
     assert other["exit_reason"] == f"baseline {first}: not comparable: they differ in target.warehouse"
     stopped = summary_of(slow, 48.0, 8, "5.2.0", "CANCELLED", ())
-    assert judge_against_baseline(first, place, stopped) == stopped
+    assert judge_against_baseline(first, look, stopped) == stopped

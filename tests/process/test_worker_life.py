@@ -11,13 +11,13 @@ from operator import add
 import psutil
 import pytest
 
-from loadgen.cli.run_record import worker_seconds
 from loadgen.control.tables import run_status, worker_metrics_snapshots
 from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat
 from loadgen.metrics.histogram import EMPTY
 from loadgen.metrics.live_metrics import read_live
 from loadgen.model.event import EventScope, Recipient, SetPhase, Stop
 from loadgen.model.run import Phase, RunStatus
+from loadgen.results.run_record import worker_seconds
 from loadgen.tui.history import coarsen_second
 from tests.control_plane import patience
 from tests.embedded_server import EmbeddedServer

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from loadgen.cli.allowed import HostPermissions
 from loadgen.cli.main import main
 from loadgen.control.rows import RowUnreadable, parse_row
 from loadgen.control.tables import run_queue, run_status, schedules
@@ -24,6 +23,7 @@ from loadgen.control.tables.run_queue import QueuedRun, QueueRequest
 from loadgen.control.tables.schedules import NewSchedule
 from loadgen.model.nightly import Overlap, QueueStatus
 from orchestrator.nightly.queue_maintenance import QueueMaintenance
+from orchestrator.nightly.queued_scenario import HostPermissions
 from orchestrator.nightly.runner import Runner, RunnerSettings
 from orchestrator.nightly.scheduler import fire_due_schedules
 from tests.control_plane import ControlPlane, patience

@@ -6,15 +6,19 @@ import json
 
 import pytest
 
-from loadgen.cli.allowed import HostPermissions, NotAllowed, apply_permissions
 from loadgen.cli.main import main
-from loadgen.cli.run import with_control_plane_of_queue
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.errors import ScenarioInvalid
 from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.scenario.frozen import template_id
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario
+from orchestrator.nightly.queued_scenario import (
+    HostPermissions,
+    NotAllowed,
+    apply_permissions,
+    with_control_plane_of_queue,
+)
 
 SCENARIO = "version: 1\nname: orders\nconnection: embedded\nworkload: {statements: [{name: a, sql: SELECT 1}]}\n"
 EMBEDDED_ONLY = HostPermissions(connections=frozenset({"embedded"}))

@@ -15,10 +15,7 @@ from loadgen.metrics.window import MergedWindows
 from loadgen.model.counts import Counts
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
 from loadgen.report.client_health import ClientHealth
-from loadgen.report.run_page import report_html
-from loadgen.report.summary import RunFacts, StageResult, WorkerResult, summarize
-from loadgen.report.verdict import Checked
-from loadgen.results.records import (
+from loadgen.report.records import (
     EventKind,
     FindMaxStepResult,
     RunEvent,
@@ -27,7 +24,10 @@ from loadgen.results.records import (
     WorkerHost,
     WorkerWarning,
 )
-from loadgen.results.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
+from loadgen.report.run_page import report_html
+from loadgen.report.summary import RunFacts, StageResult, WorkerResult, summarize
+from loadgen.report.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
+from loadgen.report.verdict import Checked
 from loadgen.scenario.frozen import freeze
 from loadgen.scenario.model import Load, Scenario
 from tests.unit.orchestrator_builders import MS, merged, tally, times

@@ -119,10 +119,21 @@ def test_the_architecture_names_modules_that_exist():
 
 # --- package maps ----------------------------------------------------------------------------------------------------
 
-MAPPED = ["control", "control/tables", "control/setup", "metrics", "model", "snowflake", "worker", "workload"]
+MAPPED = [
+    "control",
+    "control/tables",
+    "control/setup",
+    "metrics",
+    "model",
+    "results",
+    "snowflake",
+    "worker",
+    "workload",
+]
+ORCHESTRATOR = ["orchestrator", "orchestrator/nightly", "orchestrator/spawn"]
 
 
-@pytest.mark.parametrize("package", [f"loadgen/{name}" for name in MAPPED])
+@pytest.mark.parametrize("package", [*(f"loadgen/{name}" for name in MAPPED), *ORCHESTRATOR])
 def test_the_map_of_a_package_lists_its_modules(package):
     """A row of the map is one module's name, or several, then two spaces and what they are."""
     text = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text("utf-8"))) or ""

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from loadgen.cli.run_record import measured_windows
 from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.metrics.client_resources import ClientResourceUse
 from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import WindowResult, merge
+from loadgen.results.run_record import measured_windows
 from loadgen.rules.find_max_step import FindMaxSettings
 from loadgen.scenario.model import OnWorkerLoss
 from loadgen.worker.flush import window_row

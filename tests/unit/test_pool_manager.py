@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.cli.allowed import HostPermissions
 from loadgen.cli.pool import runner as pool_runner
 from loadgen.cli.pool import runner_command
 from loadgen.clock import FakeClock
@@ -23,6 +22,7 @@ from orchestrator.nightly import process_guard
 from orchestrator.nightly.attempt import LOADGEN_COMMAND, RunProcess, start_attempt
 from orchestrator.nightly.pool import FAILURES_MAX, PoolFailed, PoolManager
 from orchestrator.nightly.pool_size import MISSES_MAX, PING_S, PING_TIMEOUT_S, PoolRules
+from orchestrator.nightly.queued_scenario import HostPermissions
 from orchestrator.nightly.runner import RunnerState
 from orchestrator.nightly.runner_process import RunnerProcess, serve_manager
 from tests.processes import PATIENCE_S, alive, wait_until

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from loadgen.cli.run_record import events_of
 from loadgen.control.tables.find_max_step_history import StepRecord
 from loadgen.control.tables.run_control_events import PastEvent
 from loadgen.model.event import (
@@ -23,7 +22,8 @@ from loadgen.model.event import (
     Stop,
 )
 from loadgen.model.run import Phase
-from loadgen.results.records import EventKind, RunEvent
+from loadgen.report.records import EventKind, RunEvent
+from loadgen.results.run_record import events_of
 from loadgen.scenario.model import LoadStage
 from orchestrator.run_result import MeasuredWindows, stage_results, stage_starts
 from tests.unit.orchestrator_builders import tally, window

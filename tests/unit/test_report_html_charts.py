@@ -7,9 +7,9 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter as Count
 
 from loadgen.model.counts import Counts
+from loadgen.report.records import RunRecord
 from loadgen.report.run_page import report_html
-from loadgen.results.records import RunRecord
-from loadgen.results.timeline import merge_seconds
+from loadgen.report.timeline import merge_seconds
 from tests.unit.report_builders import LONG_NAME, START, full, page, record, worker_second
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from loadgen.model.counts import Counts
 from loadgen.report.intervals import COLUMNS, intervals_csv
-from loadgen.results.timeline import (
+from loadgen.report.timeline import (
     StatementTimes,
     Stretch,
     WorkerSecond,

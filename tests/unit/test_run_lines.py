@@ -9,7 +9,6 @@ from datetime import timedelta
 import click
 import pytest
 
-from loadgen.cli.run_job import JobStatus
 from loadgen.cli.run_screen import RunDisplay, RunLines, display_snapshot, status_line
 from loadgen.clock import FakeClock
 from loadgen.model.run import Phase
@@ -17,6 +16,7 @@ from loadgen.model.worker import WorkerStatus
 from loadgen.tui.screen_state import LogEntry, TableProgress
 from loadgen.tui.snapshot import WorkerDisplayState
 from orchestrator.aggregation import RunSnapshot
+from orchestrator.job import JobStatus
 from orchestrator.worker_health import WorkerHealth
 from tests.unit.orchestrator_builders import view
 from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, MOMENT, NOW_S, STALE, WARMUP, run_row, scenario

@@ -21,7 +21,7 @@ FUNCTION_LINES_MAX = 60
 
 FLOOR = {f"loadgen.{name}" for name in ("errors", "clock", "units", "log", "identifiers")}
 # Each may import the floor and what stands before it.
-LAYERS = ["model", "rules", "scenario", "workload", "metrics", "snowflake", "control", "results", "report", "tui"]
+LAYERS = ["model", "rules", "scenario", "workload", "metrics", "snowflake", "control", "report", "results", "tui"]
 STACK = [f"loadgen.{name}" for name in LAYERS]
 UP_TO_CONTROL = FLOOR | set(STACK[: STACK.index("loadgen.control") + 1])
 # Roles are processes. They meet in the tables, never in Python; the command line starts them.

@@ -16,7 +16,7 @@ import pytest
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.live_metrics import LiveSecond
 from loadgen.model.run import Phase
-from loadgen.results.timeline import WorkerSecond
+from loadgen.report.timeline import WorkerSecond
 from loadgen.tui.history import KEPT_S, LiveHistory, PeakThroughput, coarsen_second
 from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState
 from loadgen.units import NS_PER_MS

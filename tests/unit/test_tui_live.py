@@ -18,12 +18,12 @@ from typing import TextIO
 import click
 import pytest
 
-from loadgen.cli.run_job import JobStatus
 from loadgen.cli.run_screen import LiveDisplay, RunDisplay
 from loadgen.clock import FakeClock
 from loadgen.scenario.model import SpawnerKind, SpawnerSettings
 from loadgen.tui.live_screen import LiveScreen
 from loadgen.tui.terminal import is_usable
+from orchestrator.job import JobStatus
 from tests.processes import wait_until
 from tests.unit.tui_builders import MEASUREMENT, scenario
 

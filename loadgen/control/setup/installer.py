@@ -19,11 +19,13 @@ from loadgen.control.setup.migrations import (
     apply_migrations,
     migration_statements,
     read_schema_state,
+    require_current,
 )
 from loadgen.control.sql import NamedQuery, load_queries
+from loadgen.control.tables.run_status import server_time
 from loadgen.errors import LoadgenError, PrivilegeMissing
 from loadgen.snowflake.ident import Identifier
-from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.profile import EMBEDDED, ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import RetryPolicy
 
@@ -241,3 +243,13 @@ def _wanted(sql: str | None, place: ControlPlaneLocation, role: str) -> list[str
     if sql.startswith("CREATE SCHEMA"):
         return [sql, on_database, on_schema]
     return [on_schema]
+
+
+def ensure_tables(place: ControlPlaneLocation, patience: RetryPolicy) -> None:
+    """Create missing tables on the embedded server; elsewhere require that `loadgen setup` has created them."""
+    if place.connection == EMBEDDED:
+        apply_setup(inspect_setup(place, patience), patience, lambda _: None)
+        return
+    with closing(ControlSession(place, role="tables")) as session:
+        server_time(session)  # not retried: a wrong address is reported at once
+        require_current(session, patience)

@@ -1,39 +1,38 @@
-"""The work behind `loadgen run`, in a thread of its own: everything that talks to Snowflake."""
+"""One run from its scenario to its report, in a thread: everything of `loadgen run` that talks to Snowflake.
+
+A run that another process has begun is taken over in the same way (TakeoverJob).
+"""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
-from loadgen.cli.common import echo, user_and_host
-from loadgen.cli.run_record import read_record
-from loadgen.cli.warehouse_model import warehouse_model
-from loadgen.cli.worker import run_child
 from loadgen.clock import Clock
 from loadgen.control.lease import LeaseTimes
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
-from loadgen.control.setup.installer import apply_setup as set_up
-from loadgen.control.setup.installer import inspect_setup as look_at_setup
-from loadgen.control.setup.migrations import require_current
+from loadgen.control.setup.installer import ensure_tables
 from loadgen.control.tables import run_status
-from loadgen.errors import LoadgenError, cannot_write
-from loadgen.log import LINE_LIMIT, logged_to, printable
+from loadgen.control.tables.test_results import ResultRow
+from loadgen.errors import LoadgenError, RunFailed, cannot_write
+from loadgen.log import logged_to
 from loadgen.prepare.prepare import PreparationProgress, PreparationStopped, prepare_scenario, read_pools
 from loadgen.prepare.session import PrepareSession, opener, server_version, target_profile
+from loadgen.report.records import RunRecord
 from loadgen.report.summary import with_unstored
-from loadgen.results.records import RunRecord
-from loadgen.scenario.frozen import secrets_in
-from loadgen.scenario.model import EMBEDDED, CorePinning, Scenario, SpawnerKind
+from loadgen.results.run_record import read_record
+from loadgen.scenario.frozen import secrets_in, thaw
+from loadgen.scenario.model import EMBEDDED, CorePinning, EmbeddedSettings, Scenario, SpawnerKind
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from loadgen.snowflake.session import RetryPolicy
-from loadgen.worker.spool import SPOOL_VARIABLE, UnsentRows, keep, spooled
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import recover_orphans, unled_run_on
 from orchestrator.run_folder import (
@@ -46,8 +45,8 @@ from orchestrator.run_folder import (
     remove_run_folder,
 )
 from orchestrator.service import Disturbances, FinishedRun, OrchestratorService, TargetInfo
-from orchestrator.spawn.external import ExternalSpawner
-from orchestrator.spawn.local import LocalSpawner
+from orchestrator.spawn.external import AdoptedContainers, AdoptedWorkers, ExternalSpawner
+from orchestrator.spawn.local import Entry, LocalSpawner
 from orchestrator.spawn.spawner import Spawner
 from orchestrator.spawn.spcs import SpcsSpawner
 from orchestrator.spawn.spcs_service import SpcsJob, require_spcs_settings
@@ -58,6 +57,34 @@ from orchestrator.warehouse_lease import TargetWarehouse, WarehouseWait, exclusi
 LOG_FILE = "loadgen.log"
 NOT_ALONE = "another run may have used the warehouse: the lease on it was lost, or somebody shares it"
 RESULT_FOLDER = "orchestrator"  # in the spool, beside those of workers
+
+
+class SetWarehouseModel(Protocol):
+    """Sets the model of a warehouse of the embedded server for the time of a block, which gets what became of it."""
+
+    def __call__(
+        self, address: str, warehouse: str | None, model: Mapping[str, Any], *, begun: bool
+    ) -> AbstractContextManager[Callable[[], str | None]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolAccess:
+    """The directory in which processes keep rows that the control plane did not accept."""
+
+    variable: str  # of the environment: where a worker finds it
+    keep_result: Callable[[Path, str, ResultRow], None]  # folder, run id, row
+    contents: Callable[[Path], dict[str, dict[str, int]]]  # rows by folder and kind, of one run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRoles:
+    """What a job needs of the other roles; the command line, which may import all of them, passes it in."""
+
+    worker_entry: Entry
+    warehouse_model: SetWarehouseModel
+    spool: SpoolAccess
+    user: str  # who recovers runs, for their reason
+    show: Callable[[str], None]  # a line for the user, also when progress is not shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +105,7 @@ class RunJob:
     folder: Path  # of the scenario file: value pools from files lie there
     runs_folder: Path
     clock: Clock
+    roles: JobRoles
     text: str | None = None  # of the scenario, as it was read
     wait: bool = False  # for another run on the same warehouse
     share: bool = False  # the warehouse with other runs
@@ -116,7 +144,7 @@ class RunJob:
             if self._finished is None:
                 self._error = error
             else:  # it has its verdict
-                _show(f"warning: {error}")
+                self.roles.show(f"warning: {error}")
         finally:
             self.done.set()
 
@@ -126,7 +154,7 @@ class RunJob:
         patience = RetryPolicy(stop=self.stop, clock=self.clock)
         if scenario.spawner.kind is SpawnerKind.SPCS:
             require_spcs_settings(scenario, place)
-        self._ensure_tables(place, patience)
+        ensure_tables(place, patience)
         if scenario.guardrails.max_credits is not None:
             require_visible_cost(scenario)
         left_soon = self._end_orphans(place, patience)
@@ -188,12 +216,12 @@ class RunJob:
             self._read_record(place, finished.run_id)
         else:
             try:
-                keep(spool / RESULT_FOLDER, finished.run_id, UnsentRows(result=finished.unstored))
+                self.roles.spool.keep_result(spool / RESULT_FOLDER, finished.run_id, finished.unstored)
             except OSError as error:
-                _show(f"warning: {cannot_write(spool, error, 'summary.json has the result.')}")
+                self.roles.show(f"warning: {cannot_write(spool, error, 'summary.json has the result.')}")
             later = f"`loadgen upload {finished.run_id}`, then `loadgen runs recover`"
-            _show(f"warning: the control plane did not take the result: {later}")
-        here = {name.rpartition("-")[0] or name: rows for name, rows in spooled(spool).items()}
+            self.roles.show(f"warning: the control plane did not take the result: {later}")
+        here = {name.rpartition("-")[0] or name: rows for name, rows in self.roles.spool.contents(spool).items()}
         remove_if_empty(self.output / SPOOL)
         summary = with_unstored(finished.summary, {**finished.summary.get("unstored", {}), **here})
         return replace(finished, summary=summary)
@@ -207,20 +235,7 @@ class RunJob:
             patience = RetryPolicy(stop=threading.Event(), clock=self.clock, attempts=3)
             self.record = read_record(session, patience, run_id)
         except Exception as error:  # a bug, too
-            _show(f"warning: no report was made: {error}; `loadgen report {run_id}` makes it later")
-        finally:
-            session.close()
-
-    def _ensure_tables(self, place: ControlPlaneLocation, patience: RetryPolicy) -> None:
-        """On the embedded server they are made when missing; elsewhere that is somebody's decision."""
-        if place.connection == EMBEDDED:
-            setup = look_at_setup(place, patience)
-            set_up(setup, patience, lambda _: None)
-            return
-        session = ControlSession(place, role="run")
-        try:
-            run_status.server_time(session)  # the first contact is not repeated: a wrong address is told at once
-            require_current(session, patience)
+            self.roles.show(f"warning: no report was made: {error}; `loadgen report {run_id}` makes it later")
         finally:
             session.close()
 
@@ -228,7 +243,7 @@ class RunJob:
         """True: some run can be ended in a while."""
         session = ControlSession(place, role="recover")
         try:
-            return recover_orphans(session, patience, by=user_and_host())
+            return recover_orphans(session, patience, by=self.roles.user)
         finally:
             session.close()
 
@@ -267,20 +282,22 @@ class RunJob:
         named = target_profile(self.scenario, None).text("warehouse")
         name = None if named is None else Identifier.parse(named).name
         begun = self.taken_over is not None
-        return warehouse_model(os.environ[EMBEDDED_ADDRESS], name, self.scenario.embedded, begun=begun)
+        wanted = self.scenario.embedded
+        model = {} if wanted == EmbeddedSettings() else {"slots": wanted.slots, "service_time": wanted.service_time}
+        return self.roles.warehouse_model(os.environ[EMBEDDED_ADDRESS], name, model, begun=begun)
 
     def _spawner(self, place: ControlPlaneLocation, run_id: str) -> Spawner:
         assert self.output is not None
         told, logs = self._told_to_workers(place), self.output / LOGS
         if self.scenario.spawner.kind is SpawnerKind.EXTERNAL:
             secrets = secrets_in(self.scenario)
-            return ExternalSpawner(told, self.scenario.timing.registration_s, _show, secrets)
+            return ExternalSpawner(told, self.scenario.timing.registration_s, self.roles.show, secrets)
         if self.scenario.spawner.kind is SpawnerKind.SPCS:
             return SpcsSpawner(place, SpcsJob.of_scenario(self.scenario, run_id, told), logs, clock=self.clock)
-        environment = {**os.environ, **told, SPOOL_VARIABLE: str((self.output / SPOOL).resolve())}
+        environment = {**os.environ, **told, self.roles.spool.variable: str((self.output / SPOOL).resolve())}
         if self.scenario.spawner.kind is SpawnerKind.SUBPROCESS:
             return SubprocessSpawner(environment, logs)
-        return LocalSpawner(run_child, environment, logs)
+        return LocalSpawner(self.roles.worker_entry, environment, logs)
 
     def _told_to_workers(self, place: ControlPlaneLocation) -> dict[str, str]:
         """What a worker must be told beside its four arguments, wherever it runs. No secrets: they are shown."""
@@ -312,6 +329,55 @@ def _uses(warehouse: TargetWarehouse, scenario: Scenario) -> bool:
         return False
 
 
-def _show(line: str) -> None:
-    """For whoever starts workers: also when progress is not wanted."""
-    echo(printable(line, LINE_LIMIT), err=True)
+class RunAlreadyEnded(LoadgenError):
+    """Somebody else has led the run to its end while we waited for its warehouse."""
+
+    exit_code = 75
+    remedy = "`loadgen runs show` has its result."
+
+
+@dataclass(slots=True, kw_only=True)
+class TakeoverJob(RunJob):
+    """One run that somebody else began."""
+
+    run_id: str
+    place: ControlPlaneLocation
+
+    def _steps(self) -> FinishedRun:
+        self.now = JobStatus(doing="taking over", run_id=self.run_id)
+        with self._on_warehouse(self.place) as disturbances:
+            with closing(self._target_session()) as session:
+                circumstances = self._circumstances(session)
+            service = OrchestratorService(
+                self.place,
+                lambda run_id: self._spawner(self.place, run_id),
+                disturbances=disturbances,
+                circumstances=circumstances,
+                clock=self.clock,
+            )
+            run = service.get_run_status(self.run_id)
+            if run is None or run.status.is_terminal:
+                raise RunAlreadyEnded(f"run {self.run_id} has ended meanwhile")
+            self._service = service
+            self.output = self.runs_folder / self.run_id
+            make_run_folder(self.output)
+            with logged_to(self.output / LOG_FILE):
+                finished = service.take_over(self.run_id, lambda tick: self._saw(self.run_id, tick))
+                return self._reported(self.place, finished)
+
+    def _spawner(self, place: ControlPlaneLocation, run_id: str) -> Spawner:
+        """Nobody is started: the workers are there."""
+        assert self.output is not None
+        if self.scenario.spawner.kind is SpawnerKind.SPCS:
+            job = SpcsJob.of_scenario(self.scenario, run_id, told={})  # its name is made of the run's
+            return AdoptedContainers(place, job, self.output / LOGS, clock=self.clock)
+        return AdoptedWorkers()
+
+
+def scenario_of_run(place: ControlPlaneLocation, run_id: str) -> Scenario:
+    """The scenario of a run that is taken over, with the variables of this machine."""
+    with closing(ControlSession(place, role="recover")) as session:
+        text = run_status.read_config(session, run_id)
+    if text is None:
+        raise RunFailed(f"there is no run {run_id}")
+    return thaw(text, os.environ)

@@ -1,17 +1,15 @@
-"""The looking behind `loadgen watch`, in a thread of its own: from the tables alone, it changes nothing."""
+"""A run as the tables show it, second by second, in a thread: the reading side of `loadgen watch`. Changes nothing."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from loadgen.cli.common import echo
-from loadgen.cli.run_record import worker_seconds
 from loadgen.clock import Clock
 from loadgen.control import run_lookup
 from loadgen.control.location import ControlPlaneLocation
@@ -32,14 +30,13 @@ from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_logs import LogRow
 from loadgen.control.tables.warehouse_poll_snapshots import WarehousePoll
 from loadgen.errors import LoadgenError, RunFailed
-from loadgen.log import printable
 from loadgen.model.run import RunStatus
+from loadgen.report.timeline import WorkerSecond
 from loadgen.report.verdict import Checked
-from loadgen.results.timeline import WorkerSecond
+from loadgen.results.run_record import worker_seconds
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy
-from loadgen.tui.history import KEPT_S, coarsen_second
 from loadgen.units import NS_PER_S
 from orchestrator.aggregation import RunAggregator, RunSnapshot
 from orchestrator.guardrails import LimitMonitor
@@ -60,6 +57,14 @@ _NOBODY_LEADS = "nobody leads the run: its workers end by themselves, then `load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DisplayHistory:
+    """What the display keeps of the time before it was opened."""
+
+    kept_s: int
+    coarsen: Callable[[WorkerSecond], WorkerSecond]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedSnapshot:
     """One look, and when it was taken."""
 
@@ -77,6 +82,8 @@ class WatchJob:
     place: ControlPlaneLocation
     name: str
     clock: Clock
+    history: DisplayHistory
+    warn: Callable[[str], None]
     sight: WatchedSnapshot | None = None
     scenario: Scenario | None = None
     summary: Mapping[str, Any] | None = None  # of a run that has ended, when there is one
@@ -109,14 +116,14 @@ class WatchJob:
 
     def _note(self, error: BaseException) -> None:
         if not self.stop.is_set():
-            echo(f"warning: {printable(str(error))}; trying again", err=True)
+            self.warn(f"{error}; trying again")
 
     def _watch(self, session: ControlSession) -> None:
         patience = RetryPolicy(stop=self.stop, attempts=ATTEMPTS, clock=self.clock, note=self._note)
         run = run_lookup.find_run(session, patience, self.name)
         config = patience.call(lambda: run_status.read_config(session, run.run_id))
         self.scenario = thaw(config or "", None)
-        looker = _Looker(session, self.scenario, run.run_id, self.clock)
+        looker = _Looker(session, self.scenario, run.run_id, self.clock, self.history)
         heard_s = looker.now_s
         while not self.stop.is_set():
             try:
@@ -134,8 +141,11 @@ class WatchJob:
 class _Looker:
     """Looks at one run; remembers what a single look cannot show."""
 
-    def __init__(self, session: ControlSession, scenario: Scenario, run_id: str, clock: Clock) -> None:
+    def __init__(
+        self, session: ControlSession, scenario: Scenario, run_id: str, clock: Clock, history: DisplayHistory
+    ) -> None:
         self._session, self._scenario, self._run_id, self._clock = session, scenario, run_id, clock
+        self._history = history
         timing = scenario.timing
         self._plan = plan_run(scenario.load)
         self._progress = RunAggregator(scenario.thresholds, scenario.judged_stages)
@@ -194,10 +204,10 @@ class _Looker:
             return
         session, run_id = self._session, self._run_id
         if self._slow_s is None:
-            within_s = min(KEPT_S + MARGIN_S, ROWS_MAX // max(1, run.workers_expected))
+            within_s = min(self._history.kept_s + MARGIN_S, ROWS_MAX // max(1, run.workers_expected))
             snapshots = worker_metrics_snapshots.newest(session, run_id, within_s)
             with suppress(LoadgenError):  # of another version: there is no history then
-                self._stored = tuple(map(coarsen_second, worker_seconds(snapshots)))
+                self._stored = tuple(map(self._history.coarsen, worker_seconds(snapshots)))
             self._progress.seconds.add_stored(snapshots)
             for row in window_results.read(session, run_id):
                 with suppress(LoadgenError):  # what cannot be read is told by the run's own results

@@ -9,24 +9,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import click
-
-from loadgen.errors import ConfigurationError
+from loadgen.errors import ConfigurationError, ScenarioInvalid, UsageError
 from loadgen.log import printable
 
 if TYPE_CHECKING:
-    from loadgen.cli.options import Command
+    from loadgen.control.tables.run_queue import QueueRequest
     from loadgen.scenario.model import Notification, Scenario
+    from loadgen.scenario.read import LoadedScenario
 
-_KINDS = {
-    "variable": "Variable that queued scenarios may read: ${NAME}. May be repeated.",
-    "webhook": "Host that queued scenarios may notify. May be repeated.",
-    "connection": "Connection that queued scenarios may use, beside the pool's. May be repeated.",
-    "command": "Program that queued scenarios may notify, exactly as they name it. May be repeated.",
-}
+
+PERMISSION_KINDS = ("variable", "webhook", "connection", "command")
 
 
 class NotAllowed(ConfigurationError):
@@ -53,7 +49,7 @@ class HostPermissions:
     @classmethod
     def of_options(cls, given: Mapping[str, Any], *connections: str | None) -> HostPermissions:
         """From what allow_options gave; `connections` are allowed too."""
-        named = {f"{kind}s": frozenset(given[f"allow_{kind}"]) for kind in _KINDS}
+        named = {f"{kind}s": frozenset(given[f"allow_{kind}"]) for kind in PERMISSION_KINDS}
         own = {name for name in connections if name is not None}
         allowed = cls(**named)
         return replace(
@@ -65,21 +61,7 @@ class HostPermissions:
     @property
     def words(self) -> list[str]:
         """The same as options."""
-        return [f"--allow-{kind}={name}" for kind in _KINDS for name in sorted(getattr(self, f"{kind}s"))]
-
-
-def allow_options(*, hidden: bool = False) -> Callable[[Command], Command]:
-    """--allow-variable, --allow-webhook, --allow-connection, --allow-command."""
-
-    def add(command: Command) -> Command:
-        for kind, help_text in reversed(_KINDS.items()):
-            metavar = "HOST" if kind == "webhook" else "NAME"
-            command = click.option(f"--allow-{kind}", metavar=metavar, multiple=True, help=help_text, hidden=hidden)(
-                command
-            )
-        return command
-
-    return add
+        return [f"--allow-{kind}={name}" for kind in PERMISSION_KINDS for name in sorted(getattr(self, f"{kind}s"))]
 
 
 def apply_permissions(scenario: Scenario, allowed: HostPermissions, warn: Callable[[str], None]) -> Scenario:
@@ -118,3 +100,69 @@ def _host(url: str) -> str:
         return (urlsplit(url).hostname or "").lower()
     except ValueError:
         return ""
+
+
+CHARACTERS_MAX = 8_000_000  # of all texts together: a row of a hybrid table is not for more
+
+
+def pack_scenario(file: Path, connection: str | None, loaded: LoadedScenario) -> QueueRequest:
+    """A scenario with the texts of its value files, for a host with other variables and another default connection."""
+    from loadgen.control.tables.run_queue import QueueRequest
+    from loadgen.scenario.model import FilePool
+    from loadgen.scenario.read import portable_text
+
+    scenario, text = loaded.scenario, portable_text(loaded)
+    if scenario.connection is None:
+        connection = _default_connection()
+    names = sorted({pool.file for pool in scenario.pools if isinstance(pool, FilePool)})
+    files = {name: _text(file.parent, name) for name in names}
+    size = len(text) + sum(len(content) for content in files.values())
+    if size > CHARACTERS_MAX:
+        raise ScenarioInvalid(
+            f"{printable(str(file), 200)} and its value files have {size:,} characters;"
+            f" the queue keeps {CHARACTERS_MAX:,}",
+            remedy="Let the scenario take the values from a query.",
+        )
+    warehouse = scenario.target.warehouse or "its warehouse"
+    target = f"{scenario.connection or connection}/{warehouse}"
+    return QueueRequest(name=scenario.name, scenario=text, files=files, connection=connection, target=target)
+
+
+def _default_connection() -> str:
+    """By its name: the host that does the run may have another default one."""
+    name = default_connection()
+    if name is None:
+        raise UsageError(
+            "the scenario names no connection, and the host that does the run cannot know which one is meant",
+            remedy="Name one that it has: -c NAME, or connection: in the scenario.",
+        )
+    return name
+
+
+def _text(folder: Path, name: str) -> str:
+    from loadgen.scenario.check_data import require_inside
+
+    try:
+        require_inside(folder, name)
+        return (folder / name).read_text("utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ScenarioInvalid(
+            f"the value file {printable(name, 200)} cannot be read: {why}",
+            remedy="It is looked for beside the scenario.",
+        ) from error
+
+
+def with_control_plane_of_queue(scenario: Scenario) -> Scenario:
+    """A queued run is recorded where its queue is. What is the same already is left: it counts for comparisons."""
+    from loadgen.control.location import ControlPlaneLocation
+
+    own, told = ControlPlaneLocation.of_scenario(scenario), ControlPlaneLocation.from_environment()
+    default = ControlPlaneLocation()
+    changed = {
+        name: getattr(told, name)
+        for name in ("connection", "database", "schema", "warehouse")
+        if getattr(told, name) != getattr(own, name)
+        and not (name in ("connection", "warehouse") and getattr(told, name) == getattr(default, name))
+    }
+    return replace(scenario, control=replace(scenario.control, **changed))

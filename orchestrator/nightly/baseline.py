@@ -1,44 +1,47 @@
-"""`loadgen run --baseline`: a run that has just ended, set beside an earlier one or beside all that were like it."""
+"""`loadgen run --baseline`: compares a run that has just ended with an earlier run, or with the trend."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from loadgen.cli.control_session import with_control_session
-from loadgen.cli.options import TREND
-from loadgen.control.location import ControlPlaneLocation
 from loadgen.errors import LoadgenError, UsageError
 
 if TYPE_CHECKING:
     from loadgen.control.session import ControlSession
     from loadgen.snowflake.session import RetryPolicy
 
-Result = TypeVar("Result")
-
+TREND = "trend"  # instead of a run: the trend of the same scenario
 REGRESSION, NOT_COMPARABLE = 11, 2  # exit codes
 
+# Calls the function that it is given with a session of the control plane, and returns what that returns.
+ControlReader = Callable[[Callable[["ControlSession", "RetryPolicy"], Any]], Any]
 
-def check_baseline(baseline: str, place: ControlPlaneLocation) -> str:
+
+def check_baseline(baseline: str, look: ControlReader) -> str:
     """Before the run: what it will be compared with, `latest` made exact; it must be fit for that."""
     if baseline == TREND:
         return TREND
-    return _look(place, lambda session, patience: _fit(session, patience, baseline))
+    run_id: str = look(lambda session, patience: _fit(session, patience, baseline))
+    return run_id
 
 
-def baseline_judge(baseline: str | None, place: ControlPlaneLocation) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """What to do with the summary of a run that has ended."""
-    return lambda summary: summary if baseline is None else judge_against_baseline(baseline, place, summary)
+def baseline_judge(baseline: str | None, look: ControlReader) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Checks the baseline before the run; what it returns judges the summary after the run."""
+    if baseline is None:
+        return lambda summary: summary
+    exact = check_baseline(baseline, look)
+    return lambda summary: judge_against_baseline(exact, look, summary)
 
 
-def judge_against_baseline(baseline: str, place: ControlPlaneLocation, summary: Mapping[str, Any]) -> dict[str, Any]:
+def judge_against_baseline(baseline: str, look: ControlReader, summary: Mapping[str, Any]) -> dict[str, Any]:
     """The summary, with `baseline` in it. An exit code that comes first stays, and so does the summary of a run that
     cannot be compared with any. Raises nothing: a result is not lost because nothing is beside it."""
     if summary["status"] != "COMPLETED" or not summary["validity"]["valid"]:
         return dict(summary)
-    look = _beside_trend if baseline == TREND else _beside_run
+    judge = _beside_trend if baseline == TREND else _beside_run
     try:
-        found = _look(place, lambda session, patience: look(session, patience, baseline, summary))
+        found = look(lambda session, patience: judge(session, patience, baseline, summary))
     except Exception as error:  # a bug, too: the run has its result, whatever becomes of the comparison
         kind = {"kind": TREND} if baseline == TREND else {"kind": "run", "run_id": baseline}
         code = error.exit_code if isinstance(error, LoadgenError) else LoadgenError.exit_code
@@ -66,9 +69,9 @@ def baseline_text(found: Mapping[str, Any]) -> str:
 def _beside_run(
     session: ControlSession, patience: RetryPolicy, baseline: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from loadgen.cli.compare_runs import ComparisonRefusal, read_pair
     from loadgen.report.comparison import compare
     from loadgen.report.likeness import ChangeLimits
+    from loadgen.results.compare_runs import ComparisonRefusal, read_pair
 
     pair = read_pair(session, patience, (baseline, summary["run_id"]), ())
     if isinstance(pair, ComparisonRefusal):
@@ -82,7 +85,7 @@ def _beside_run(
 def _beside_trend(
     session: ControlSession, patience: RetryPolicy, baseline: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from loadgen.cli.trend_runs import read_trend
+    from loadgen.results.trend_runs import read_trend
 
     trend = read_trend(session, patience, summary["scenario"], until=summary["run_id"])
     found = {"kind": TREND, "runs": len(trend.nights)}
@@ -108,14 +111,3 @@ def _fit(session: ControlSession, patience: RetryPolicy, name: str) -> str:
             remedy="Choose a run that was completed and is valid: `loadgen runs list --status COMPLETED`.",
         )
     return run.run_id
-
-
-def _look(place: ControlPlaneLocation, action: Callable[[ControlSession, RetryPolicy], Result]) -> Result:
-    return with_control_session(
-        action,
-        name="baseline",
-        connection=place.connection,
-        database=place.database,
-        schema=place.schema,
-        warehouse=place.warehouse,
-    )

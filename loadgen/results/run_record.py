@@ -35,8 +35,7 @@ from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.metrics.window_codec import EncodedWindow, read_window
 from loadgen.model.event import SetPhase, SetRunTarget, Start, Stop
 from loadgen.model.run import Phase
-from loadgen.report.summary import SCHEMA_VERSION, in_order
-from loadgen.results.records import (
+from loadgen.report.records import (
     EventKind,
     FindMaxStepResult,
     RunEvent,
@@ -45,7 +44,8 @@ from loadgen.results.records import (
     WorkerHost,
     WorkerWarning,
 )
-from loadgen.results.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
+from loadgen.report.summary import SCHEMA_VERSION, in_order
+from loadgen.report.timeline import StatementTimes, WorkerSecond, merge_seconds, span_for
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy

@@ -1,8 +1,8 @@
 """The model of a run's warehouse on the embedded server: set for the run, and checked at its end.
 
-A run measures by one model. The server keeps it over restarts; but it may come back with another data directory or
-other options, and anybody may delete a model. So the answer to the first request, in which the model has an id of its
-own, is compared with what is in force when the run has measured.
+A run measures by one model. The server keeps it over restarts; but it may be restarted with another data directory or
+other options, and any client may delete a model. So the answer to the first request, which carries the id of the model,
+is compared with the model in force at the end of the measurement.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from loadgen.embedded.client import not_ours, request
 from loadgen.errors import Busy, EmbeddedServerError, LoadgenError
 from loadgen.log import printable
 from loadgen.snowflake.profile_lookup import EMBEDDED_PASSWORD_FILE
-
-if TYPE_CHECKING:
-    from loadgen.scenario.model import EmbeddedSettings
 
 PATH = "/__loadgen/warehouses"
 
@@ -43,22 +40,19 @@ class InForce:
 
 @contextmanager
 def warehouse_model(
-    address: str, warehouse: str | None, wanted: EmbeddedSettings, *, begun: bool = False
+    address: str, warehouse: str | None, model: Mapping[str, Any], *, begun: bool = False
 ) -> Iterator[Callable[[], str | None]]:
-    """Let the warehouse have the slots and the service time of a scenario until the block ends; None: the default one.
+    """Set the slots and the service time of a warehouse until the block ends; without a name, of the default one.
 
-    The block gets a function that says what has become of the model; None: it has been in force all the time. With
-    `begun` that is since a run began that this process leads on.
+    The block gets a function that returns why the model may not have been in force all the time; None: it was. With
+    `begun` that covers the time since the start of a run that this process has taken over.
 
-    A scenario that asks for nothing gets what the server was started with, whatever a run that was killed has left.
-    Raises Busy when another process measures there by another model.
+    An empty model is the one the server was started with, whatever a killed run has left behind.
+    Raises Busy when another process measures there with another model.
     """
-    from loadgen.scenario.model import EmbeddedSettings
-
     whose: dict[str, Any] = {"name": warehouse, "pid": os.getpid()}
-    model = {"slots": wanted.slots, "service_time": wanted.service_time} if wanted != EmbeddedSettings() else {}
     before = _look(address, warehouse) if begun else None
-    first = _ask(address, "POST", PATH, whose | model)
+    first = _ask(address, "POST", PATH, {**whose, **model})
     try:
         yield lambda: _changed(address, warehouse, before or first)
     finally:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from loadgen.metrics.window import MergedWindows
-from loadgen.results.timeline import PointTimes, RunSecond
+from loadgen.report.timeline import PointTimes, RunSecond
 from loadgen.scenario.model import Scenario
 
 

@@ -268,7 +268,7 @@ def _scenario(
     loaded: LoadedScenario, connection: str | None, labels: Sequence[str], allowed: HostPermissions | None = None
 ) -> Scenario:
     from loadgen.cli.validate import _cores
-    from loadgen.scenario.workers import with_workers
+    from loadgen.scenario.load import with_workers
     from orchestrator.nightly.queued_scenario import apply_permissions, with_control_plane_of_queue
 
     for warning in loaded.warnings:

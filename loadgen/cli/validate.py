@@ -16,8 +16,8 @@ from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
+    from loadgen.scenario.document import Problem
     from loadgen.scenario.plan import ScenarioPlan
-    from loadgen.scenario.problem import Problem
     from loadgen.scenario.read import LoadedScenario
 
 INVALID = 2  # exit code
@@ -65,7 +65,7 @@ def validate(files: Sequence[Path], with_plan: bool, overrides: Sequence[str], o
 
 
 def _validated(path: Path, overrides: Sequence[str], with_plan: bool) -> FileValidation:
-    from loadgen.scenario.problem import ScenarioProblems
+    from loadgen.scenario.document import ScenarioProblems
     from loadgen.scenario.read import read_scenario
 
     try:
@@ -88,7 +88,7 @@ def _cores() -> int:
 
 
 def _as_text(results: list[FileValidation]) -> str:
-    from loadgen.scenario.problem import SHOWN_MAX
+    from loadgen.scenario.document import SHOWN_MAX
 
     lines: list[str] = []
     for result in results:
@@ -104,13 +104,13 @@ def _as_text(results: list[FileValidation]) -> str:
 
 
 def _plan_text(made: ScenarioPlan) -> str:
-    from loadgen.scenario.plan_text import plan_text
+    from loadgen.scenario.plan import plan_text
 
     return plan_text(made)
 
 
 def _as_json(results: list[FileValidation]) -> str:
-    from loadgen.scenario.plan_text import plan_data
+    from loadgen.scenario.plan import plan_data
 
     files: list[dict[str, Any]] = []
     for result in results:
@@ -127,7 +127,7 @@ def _as_json(results: list[FileValidation]) -> str:
 
 
 def _problem_data(problem: Problem) -> dict[str, Any]:
-    from loadgen.scenario.problem import dotted
+    from loadgen.scenario.document import dotted
 
     return {
         "source": problem.source,
@@ -148,7 +148,7 @@ def _as_github(results: list[FileValidation]) -> str:
 
 
 def _annotation(level: str, file: str, problem: Problem) -> str:
-    from loadgen.scenario.problem import dotted
+    from loadgen.scenario.document import dotted
 
     place = f",line={problem.mark.line},col={problem.mark.column}" if problem.mark else ""
     path = dotted(problem.path)

@@ -1,21 +1,19 @@
 """From a scenario file to a frozen, typed Scenario.
 
-reading      document, scalar    YAML in which every value knows its place
-             environment         ${NAME} in texts; template: how such texts are stored
-             override            --set load.connections=64
-             problem             what is wrong, where, and what to do
-             read                all steps in order: start here
-keys         base, field         what sections and values have in common
-             section, load_section, generator, file
-             name, sql, service_time, threshold     small languages inside of values
-checking     validation          keys and types, every problem at once
-             check, check_*      what only shows between keys
-result       scenario, build     the typed Scenario, and how it is made
-             workers, rates      what follows from it: processes, arrivals
-             frozen, codec       SCENARIO_CONFIG, written and read
-             as_written          the same in the keys of a scenario file, to show what differs
-showing      plan, origin, plan_text     what a run would do, in plain words
+reading      read                entry point: all steps in order, and --set
+             yaml_reader         YAML within limits
+             document            the tree with positions, problems, ${NAME}
+keys         types               value types: parser, limits, JSON Schema
+             keys                how keys are declared, and how a mapping becomes a section
+             section, generators, file     the sections
              schema              the JSON Schema for editors
+checking     validation          keys and types, every problem at once
+             check, check_load, check_workload, check_data     rules between keys
+result       model, build        the typed Scenario, and how it is made
+             load                workers and rates that follow from a load
+             frozen              SCENARIO_CONFIG, written and read
+             as_written          a stored scenario in the keys of its file; the origin of each value
+             plan                what a run would do, as text and as data
 
-`scenario`, `frozen`, `workers` and what they import need no YAML reader: workers start without.
+`model`, `frozen`, `load` and what they import do without the YAML reader: workers start faster.
 """

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.log import printable
-from loadgen.scenario.document import Document, YamlNode
+from loadgen.scenario.document import Document, KeyPath, YamlNode, dotted
 from loadgen.scenario.file import KEYS_OF_MODE
 from loadgen.scenario.frozen import LOAD_MODES
 from loadgen.scenario.generators import GENERATORS
 from loadgen.scenario.keys import ScenarioSection
 from loadgen.scenario.model import EMBEDDED, LoadMode, QueryLogMode, SpawnerKind
-from loadgen.scenario.problem import KeyPath, dotted
 from loadgen.scenario.read import LoadedScenario
 from loadgen.units import format_duration_s, format_rate_per_second
 

@@ -13,6 +13,7 @@ from typing import Any
 from loadgen.identifiers import canonical
 from loadgen.model.sql_text import malformed_reason, preparation_refusal, shape_of
 from loadgen.model.workload import NORMAL_KEPT_MIN, PoolOrder
+from loadgen.scenario.document import KeyPath
 from loadgen.scenario.file import ScenarioFile
 from loadgen.scenario.generators import (
     HotspotGenerator,
@@ -33,7 +34,6 @@ from loadgen.scenario.generators import (
 )
 from loadgen.scenario.keys import ScenarioSection
 from loadgen.scenario.model import TableType
-from loadgen.scenario.problem import KeyPath
 from loadgen.scenario.section import PoolSection, TableSection
 from loadgen.scenario.validation import CheckedDocument
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from loadgen.model.workload import ARRIVALS_MAX
+from loadgen.scenario.document import KeyPath
 from loadgen.scenario.file import KEYS_OF_MODE, LoadSection
 from loadgen.scenario.model import LoadMode, WorkerProfile, stage_name
-from loadgen.scenario.problem import KeyPath
 from loadgen.scenario.validation import CheckedDocument
 
 _LOAD: KeyPath = ("load",)

@@ -1,33 +1,81 @@
-"""A YAML file as a tree in which every value knows its place. Bounded, and without YAML's surprises.
+"""The tree of a scenario file: values with their position, problems, and `${NAME}` in texts.
 
-Read from the parser's events, never composed by the library, so that size, depth and number of values are limited
-while reading: 10,000 brackets or an alias bomb cost no more than their first few. Anchors, aliases, merge keys, tags,
-several documents, dates, keys that are no texts and duplicate keys are problems; reading goes on behind them.
+`${NAME}`, `${NAME:-default}`, and `$${` for a literal `${`. Variables are resolved once, where the user types: after
+parsing and in values only, so that no variable can add a key or a line. A text with variables is shown as it was
+written. It is stored resolved, because other machines have other variables; secrets alone stay `${NAME}` and are
+resolved where they are used. So every stored text is a template: `${NAME}` is a secret, `$${` a literal `${`.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import (
-    AliasEvent,
-    CollectionEndEvent,
-    DocumentStartEvent,
-    MappingStartEvent,
-    NodeEvent,
-    ScalarEvent,
-)
-from ruamel.yaml.reader import ReaderError
+from loadgen.errors import ConfigurationError, ScenarioInvalid
+from loadgen.log import is_secret_name, printable, redact, register_secret
+from loadgen.units import counted
 
-from loadgen.log import printable, redact
-from loadgen.scenario.problem import KeyPath, Problem, SourcePosition
+SHOWN_MAX = 100  # problems told at once; a file with more is hopeless, not unlucky
+PART_SHOWN = 60  # characters of one key in a path
+
+KeyPath = tuple[str | int, ...]  # ("workload", "statements", 0, "sql")
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePosition:
+    """A place in a text, both counted from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing to put right."""
+
+    source: str  # the file, or the option: `--set load.rate=5`
+    mark: SourcePosition | None  # None for an option
+    path: KeyPath
+    what: str
+    hint: str | None = None
+
+    @property
+    def where(self) -> str:
+        return self.source if self.mark is None else f"{self.source}:{self.mark.line}:{self.mark.column}"
+
+    @property
+    def message(self) -> str:
+        """What and hint in one line."""
+        return self.what if self.hint is None else f"{self.what}; {self.hint}"
+
+    def __str__(self) -> str:
+        path = dotted(self.path)
+        return f"{self.where} {path}: {self.message}" if path else f"{self.where}: {self.message}"
+
+
+class ScenarioProblems(ScenarioInvalid):
+    """Everything that is wrong with one scenario."""
+
+    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+        self.source = source
+        self.problems = tuple(problems)
+        first = self.problems[0]
+        if len(self.problems) == 1 and first.mark is None and not first.path:  # the file as a whole cannot be used
+            hint = first.hint
+            super().__init__(f"{source} {first.what}", remedy=hint and f"{hint[0].upper()}{hint[1:]}.")
+            return
+        shown = [f"  {problem}" for problem in self.problems[:SHOWN_MAX]]
+        if left_out := len(self.problems) - len(shown):
+            shown.append(f"  … and {left_out} more")
+        super().__init__("\n".join([f"{source} has {counted(len(self.problems), 'problem')}:", *shown]))
+
+
+def dotted(path: KeyPath) -> str:
+    """("load", "stages", 0) → 'load.stages.0', as --set takes it; safe to print."""
+    return ".".join(printable(str(part), PART_SHOWN) for part in path)
+
 
 Scalar = str | int | float | bool | None
 
@@ -75,10 +123,6 @@ def _number(text: str) -> str | int | float:
     return value
 
 
-BYTES_MAX = 1_000_000
-DEPTH_MAX = 32
-VALUES_MAX = 20_000  # keys and values together
-BRACKETS_MAX = 200  # open at once; the library's scanner needs quadratic time for them before we see the first
 TEXT_SHOWN = 60  # characters of an offending text
 
 
@@ -160,225 +204,186 @@ def shown(text: str) -> str:
     return repr(printable(redact(text), TEXT_SHOWN))
 
 
-def read_text(path: Path) -> str | Problem:
-    """The text of a file, or why it cannot be had. Never reads more than the limit."""
+class OptionText(str):
+    """A scalar of the command line: the key it is for decides whether `64` is a number."""
 
-    def no(what: str, hint: str | None = None) -> Problem:
-        return Problem(source=str(path), mark=None, path=(), what=what, hint=hint)
-
-    try:
-        with path.open("rb") as file:
-            content = file.read(BYTES_MAX + 1)
-    except OSError as error:
-        inside = "name a scenario in it, such as scenario.yaml"
-        hint = inside if isinstance(error, IsADirectoryError) else "`loadgen init` writes a scenario to start from"
-        return no(f"cannot be read: {error.strerror}", hint)
-    if len(content) > BYTES_MAX:
-        return no(f"is larger than {BYTES_MAX // 1_000_000} MB", "large lists of values belong in a CSV file: values")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        return no(f"is not UTF-8 text: line {line} has the byte 0x{content[error.start]:02x}", "save it as UTF-8")
+    __slots__ = ()
 
 
-def compose(text: str, source: str) -> Document:
-    """Read one YAML document."""
-    document = Document(source)
-    composer = _Composer(document)
-    if _brackets(text) > BRACKETS_MAX:
-        composer.no(None, f"is nested more than {DEPTH_MAX} levels deep", _FLAT)
-        return document
-    try:
-        document.root = composer.compose(YAML(typ="safe", pure=True).parse(text))
-    except _Hopeless:
-        pass  # the problem says it
-    except ReaderError as error:
-        before = text[: error.position]
-        mark = SourcePosition(before.count("\n") + 1, len(before) - before.rfind("\n"))
-        composer.no(mark, "contains a control character, which YAML does not allow", "remove it")
-    except MarkedYAMLError as error:
-        composer.unreadable(error)
-    except (YAMLError, ValueError, OverflowError) as error:  # the last two: "\U99999999"
-        composer.no(composer.mark, f"cannot be read as YAML: {printable(str(error), 200)}")
-    return document
+TEXT_MAX = 1_000_000  # characters of one text with its variables filled in
 
 
-_FLAT = "a scenario needs fewer than ten levels"
-_BRACKET = re.compile(r"[][{}]")
+_STORED = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def _brackets(text: str) -> int:
-    """The most brackets open at once, those in texts included."""
-    depth = deepest = 0
-    for match in _BRACKET.finditer(text):
-        depth = depth + 1 if match[0] in "[{" else max(depth - 1, 0)
-        deepest = max(deepest, depth)
-    return deepest
+class EnvironmentText(str):
+    """A text with values of the environment in it. Its repr, and so every log of it, is the template.
+
+    Version 4 of the driver binds by the exact type, so bind `str(value)`; texts that `frozen.thaw` gives are plain.
+    """
+
+    __slots__ = ("stored", "template")
+    template: str  # with every variable as ${NAME}
+    stored: str  # with secrets only
+
+    def __new__(cls, value: str, template: str, stored: str) -> EnvironmentText:
+        made = super().__new__(cls, value)
+        made.template, made.stored = template, stored
+        return made
+
+    @property
+    def secret(self) -> bool:
+        """Is the value of a secret in it, judged by the name of its variable?"""
+        return any(is_secret_name(match["name"] or "") for match in _STORED.finditer(self.template))
+
+    def __repr__(self) -> str:
+        return repr(self.template)
+
+    def __reduce__(self) -> tuple[type[EnvironmentText], tuple[str, str, str]]:
+        return EnvironmentText, (str(self), self.template, self.stored)
 
 
-class _Hopeless(Exception):
-    """Reading on would be pointless or dangerous."""
+def template_of(text: str) -> str:
+    """The text as it is stored."""
+    return text.stored if isinstance(text, EnvironmentText) else escape(text)
+
+
+def variables_in(stored: str) -> set[str]:
+    """The variables that a stored text needs where it is used."""
+    return {match["name"] for match in _STORED.finditer(stored) if match["name"]}
+
+
+def escape(text: str) -> str:
+    return text.replace("${", "$${")
+
+
+def resolve_template(template: str, environ: Mapping[str, str] | None) -> str:
+    """The text a template stands for. Without an environment the variables stay as they are, for showing."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name is None:
+            return "${"
+        if environ is None:
+            return match[0]
+        if name not in environ:
+            raise ConfigurationError(
+                f"the scenario of this run needs the environment variable {name}, and it is not set here",
+                remedy=f"Set {name} where the worker runs, to the value it had where the run was started.",
+            )
+        if is_secret_name(name):
+            register_secret(environ[name])
+        return environ[name]
+
+    return _STORED.sub(value, template) if "${" in template else template
+
+
+_VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?\}|\$\{")
+_HOW = "write ${NAME} or ${NAME:-default}, and $${ for a literal ${"
 
 
 @dataclass(slots=True)
-class _Open:
-    """A mapping or list that is being read. `key` None: a key comes next."""
+class _Filled:
+    """A text with its variables filled in, and what is shown and stored for it."""
 
-    node: YamlNode
-    path: KeyPath
-    key: str | None = None
-    key_mark: SourcePosition | None = None
-    dropped: bool = False  # the value that comes next has a key we refused
+    value: str = ""
+    template: str = ""
+    stored: str = ""
+    variables: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    forbidden: list[str] = field(default_factory=list)
+    malformed: bool = False
+    too_long: bool = False
 
 
-class _Composer:
-    def __init__(self, document: Document) -> None:
-        self._document = document
-        self._open: list[_Open] = []
-        self._values = 0
-        self._root: YamlNode | None = None
-        self.mark: SourcePosition | None = None  # of the newest event
+def substitute_variables(
+    document: Document, environ: Mapping[str, str], allowed: Collection[str] | None = None
+) -> None:
+    """Replace the variables in every text of the document; when some are `allowed`, only those."""
+    if document.root is not None:
+        _visit(document, document.root, (), _Variables(environ, allowed))
 
-    def no(self, mark: SourcePosition | None, what: str, hint: str | None = None) -> None:
-        problem = Problem(source=self._document.source, mark=mark, path=self._path(), what=what, hint=hint)
-        self._document.problems.append(problem)
 
-    def unreadable(self, error: MarkedYAMLError) -> None:
-        place = error.problem_mark or error.context_mark
-        mark = SourcePosition(place.line + 1, place.column + 1) if place else self.mark
-        said = " ".join(part for part in (error.problem, error.context) if part) or "syntax error"
-        hints = {
-            "\\t": "indent with spaces, never with tabs",
-            "but got '{'": "quote ${NAME} inside of braces and brackets",
-            "mapping values are not allowed": "quote a text that contains ': ', and check the indentation",
-            "cannot start any token": "quote a text that begins with a special character such as @ ` or %",
-            "alias": "quote a text that begins with *",
-            "quoted scalar": "a quote is not closed",
-        }
-        hint = next((hint for words, hint in hints.items() if words in said), "check indentation, colons and quotes")
-        self.no(mark, f"cannot be read as YAML: {printable(said, 200)}", hint)
+@dataclass(frozen=True, slots=True)
+class _Variables:
+    environ: Mapping[str, str]
+    allowed: Collection[str] | None
 
-    def compose(self, events: Iterable[Any]) -> YamlNode | None:
-        documents = 0
-        for event in events:
-            self.mark = SourcePosition(event.start_mark.line + 1, event.start_mark.column + 1)
-            if isinstance(event, DocumentStartEvent):
-                documents += 1
-                self._begin(event, documents)
-            elif isinstance(event, CollectionEndEvent):
-                self._open.pop()
-            elif isinstance(event, NodeEvent):
-                self._add(event)
-        if self._root is None or self._root.value is None:
-            self.no(None, "is empty", "`loadgen init` writes a scenario to start from")
-        return self._root
 
-    def _begin(self, event: DocumentStartEvent, documents: int) -> None:
-        if documents > 1:
-            self.no(self.mark, "holds more than one document", "write each scenario to its own file, without ---")
-            raise _Hopeless
-        if event.version not in (None, (1, 2)) or event.tags:
-            self.no(self.mark, "has a % directive, which is not supported", "remove it; files are read as YAML 1.2")
+def _visit(document: Document, node: YamlNode, path: KeyPath, environ: _Variables) -> None:
+    if isinstance(node.value, dict):
+        for key, entry in node.value.items():
+            _visit(document, entry.node, (*path, key), environ)
+    elif isinstance(node.value, list):
+        for number, element in enumerate(node.value):
+            _visit(document, element, (*path, number), environ)
+    elif isinstance(node.value, str) and "${" in node.value:
+        _fill_node(document, node, path, environ)
 
-    def _add(self, event: NodeEvent) -> None:
-        self._values += 1
-        if self._values > VALUES_MAX:
-            self.no(self.mark, f"has more than {VALUES_MAX:,} keys and values", "large lists belong in a CSV file")
-            raise _Hopeless
-        parent = self._open[-1] if self._open else None
-        if parent is not None and isinstance(parent.node.value, dict) and parent.key is None and not parent.dropped:
-            self._add_key(event, parent)
-            return
-        node, path = self._node(event), self._path()
-        if parent is None:
-            self._root = node
-        elif isinstance(parent.node.value, list):
-            parent.node.value.append(node)
-        elif isinstance(parent.node.value, dict):
-            if not parent.dropped and parent.key is not None:
-                parent.node.value[parent.key] = MappingEntry(parent.key_mark, node)
-            parent.key, parent.dropped = None, False
-        if not isinstance(event, (ScalarEvent, AliasEvent)):
-            self._begin_inner(node, path)
 
-    def _begin_inner(self, node: YamlNode, path: KeyPath) -> None:
-        if len(self._open) >= DEPTH_MAX:
-            self._open.clear()  # a path of 32 parts helps nobody
-            self.no(self.mark, f"is nested more than {DEPTH_MAX} levels deep", _FLAT)
-            raise _Hopeless
-        self._open.append(_Open(node, path))
+def _fill_node(document: Document, node: YamlNode, path: KeyPath, variables: _Variables) -> None:
+    filled = _fill(str(node.value), variables)
+    for name in filled.forbidden:
+        document.problem(
+            path,
+            f"the environment variable {name} is not allowed from the queue",
+            f"start the pool with --allow-variable {name}",
+        )
+    for name in filled.missing:
+        document.problem(
+            path, f"the environment variable {name} is not set", f"set it, or give a default: ${{{name}:-…}}"
+        )
+    if filled.malformed:
+        document.problem(path, "has a ${ that names no variable", _HOW)
+    if filled.too_long:
+        document.problem(path, f"is longer than {TEXT_MAX:,} characters with its variables filled in")
+    node.variables = tuple(filled.variables)
+    node.refused = bool(filled.missing or filled.forbidden or filled.malformed or filled.too_long)
+    if filled.variables:
+        node.value = EnvironmentText(filled.value, filled.template, filled.stored)
+    else:
+        node.value = filled.value
 
-    def _add_key(self, event: NodeEvent, parent: _Open) -> None:
-        assert isinstance(parent.node.value, dict)
-        parent.dropped = True  # until the key has proved good
-        if not isinstance(event, ScalarEvent):
-            self.no(self.mark, "a key must be a text", "lists, mappings and aliases cannot be keys")
-            node = self._node(event)
-            if not isinstance(event, AliasEvent):
-                self._begin_inner(node, parent.path)
-            return
-        key = _joined(event.value)
-        self._refuse_decorations(event)
-        if event.implicit[0] and key == "<<":
-            self.no(self.mark, "merge keys (<<) are not supported", "write the keys out")
-        elif event.implicit[0] and not _is_text(key):
-            self.no(self.mark, f"the key {shown(key)} is not a text", f'quote it: "{printable(key, 20)}"')
-        elif key in parent.node.value:
-            first = parent.node.value[key].mark
-            line = f" on line {first.line}" if first else ""
-            self.no(self.mark, f"the key {shown(key)} is there twice, first{line}", "remove one of them")
+
+def _fill(text: str, given: _Variables) -> _Filled:
+    filled, environ = _Filled(), given.environ
+    values: list[str] = []
+    templates: list[str] = []
+    stored: list[str] = []
+    end, length = 0, len(text)
+    for match in _VARIABLE.finditer(text):
+        if length > TEXT_MAX:  # told by the caller; a text could be a million times one long variable
+            break
+        before = text[end : match.start()]
+        values.append(before)
+        templates.append(escape(before))
+        stored.append(escape(before))
+        end = match.end()
+        name = match["name"]
+        if match[0] == "$${":
+            values.append("${")
+            templates.append("$${")
+            stored.append("$${")
+        elif name is None:
+            filled.malformed = True
+        elif given.allowed is not None and name not in given.allowed:
+            filled.forbidden.append(name)
+        elif name in environ:
+            values.append(environ[name])
+            length += len(environ[name])
+            templates.append(f"${{{name}}}")
+            filled.variables.append(name)
+            if is_secret_name(name):
+                register_secret(environ[name])
+            stored.append(f"${{{name}}}" if is_secret_name(name) else escape(environ[name]))
+        elif match["default"] is not None:
+            values.append(match["default"])
+            templates.append(escape(match["default"]))
+            stored.append(escape(match["default"]))
         else:
-            parent.key, parent.key_mark, parent.dropped = key, self.mark, False
-
-    def _node(self, event: NodeEvent) -> YamlNode:
-        self._refuse_decorations(event)
-        if isinstance(event, AliasEvent):
-            self.no(self.mark, "aliases (*name) are not supported", "write the value out; quote a text with a * first")
-            return YamlNode(self.mark, None, f"*{event.anchor}", refused=True)
-        if isinstance(event, MappingStartEvent):
-            return YamlNode(self.mark, {})
-        if not isinstance(event, ScalarEvent):
-            return YamlNode(self.mark, [])
-        text = _joined(event.value)
-        if not event.implicit[0]:
-            return YamlNode(self.mark, text, text or '""')
-        try:
-            return YamlNode(self.mark, resolve(text), text)
-        except NotAScalar as error:
-            self.no(self.mark, f"{error}, got {shown(text)}")
-            return YamlNode(self.mark, text, text, refused=True)
-
-    def _refuse_decorations(self, event: NodeEvent) -> None:
-        if isinstance(event, AliasEvent):
-            return
-        if event.anchor is not None:
-            self.no(self.mark, "anchors (&name) are not supported", "write the value out where it is needed")
-        if getattr(event, "tag", None) is not None:
-            self.no(self.mark, "tags (!name) are not supported", "quote a text that begins with !")
-
-    def _path(self) -> KeyPath:
-        """Of the value that comes next."""
-        if not self._open:
-            return ()
-        parent = self._open[-1]
-        if isinstance(parent.node.value, list):
-            return (*parent.path, len(parent.node.value))
-        return parent.path if parent.key is None else (*parent.path, parent.key)
-
-
-_HALVES = re.compile("[\ud800-\udfff]")
-
-
-def _joined(text: str) -> str:
-    """JSON writes 😀 as two halves, and JSON is YAML: put them together. A half alone stays, and is refused later."""
-    if not _HALVES.search(text):
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-
-
-def _is_text(key: str) -> bool:
-    try:
-        return isinstance(resolve(key), str)
-    except NotAScalar:
-        return False
+            filled.missing.append(name)
+    filled.too_long = length > TEXT_MAX
+    filled.value = "".join([*values, text[end:]])
+    filled.template = "".join([*templates, escape(text[end:])])
+    filled.stored = "".join([*stored, escape(text[end:])])
+    return filled

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, ClassVar, Self
 
-from loadgen.scenario.problem import KeyPath
+from loadgen.scenario.document import KeyPath
 from loadgen.scenario.types import InvalidValue, JsonSchema, ValueType
 
 REQUIRED: Any = object()  # the default of a key that has none

@@ -191,7 +191,7 @@ class Load:
     min_connections: int = 1  # where a ramp begins; no level is below it
     profile: WorkerProfile = WorkerProfile.THREAD
     pin: CorePinning = CorePinning.AUTO
-    workers: int | None = None  # None: auto, see loadgen.scenario.workers
+    workers: int | None = None  # None: auto, see loadgen.scenario.load
     per_worker_connections: int | None = None
     warmup_s: float = 10.0
     duration_s: float | None = 60.0

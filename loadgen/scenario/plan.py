@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from loadgen.log import printable
 from loadgen.model.credits import SIZES, credits_per_hour
 from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.model.worker import worker_share
 from loadgen.rules.find_max import FindMaxCap, find_max_cap
 from loadgen.scenario.as_written import EffectiveValue, settings
+from loadgen.scenario.document import KeyPath
+from loadgen.scenario.load import CONNECTIONS_PER_WORKER, planned_arrivals, rate_windows, workers_of
 from loadgen.scenario.model import (
     DEFAULT_THRESHOLD,
     EMBEDDED,
@@ -20,10 +27,7 @@ from loadgen.scenario.model import (
     WorkerProfile,
     stage_name,
 )
-from loadgen.scenario.problem import KeyPath
-from loadgen.scenario.rates import planned_arrivals, rate_windows
 from loadgen.scenario.read import LoadedScenario
-from loadgen.scenario.workers import CONNECTIONS_PER_WORKER, workers_of
 from loadgen.units import counted, format_duration_s, format_rate_per_second
 
 MINIMUM_BILLED_S = 60.0  # each time a warehouse starts
@@ -247,3 +251,120 @@ def _level(stage: LoadStage) -> str:
 
 def _rate(stage: LoadStage) -> str:
     return format_rate_per_second(stage.rate_per_second or 0.0)
+
+
+VALUE_WIDTH = 24  # longer values push their origin to the right
+
+
+def plan_text(plan: ScenarioPlan) -> str:
+    """For people."""
+    return "\n".join(line.rstrip() for line in _lines_text(plan))
+
+
+def plan_data(plan: ScenarioPlan) -> dict[str, Any]:
+    """For machines."""
+    return dataclasses.asdict(plan)
+
+
+def _lines_text(plan: ScenarioPlan) -> Iterator[str]:
+    yield f"{plan.source}: {printable(plan.name)}"
+    yield ""
+    yield from (f"  {printable(sentence)}" for sentence in plan.summary)
+    yield from _titled("Timeline", _phases_text(plan))
+    yield from _titled("Statements", _shares_text(plan))
+    yield from _titled("Workers", [_workers_text(plan)])
+    yield from _titled("To prepare", _preparation_text(plan))
+    yield from _titled("Find max", _find_max_text(plan))
+    yield from _titled("Cost", _cost_text(plan.cost))
+    yield from _titled("Every value and where it comes from", _settings_text(plan))
+
+
+def _titled(title: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield ""
+        yield title
+        yield from (f"  {line}" for line in lines)
+
+
+def _phases_text(plan: ScenarioPlan) -> list[str]:
+    rows = [
+        (
+            f"at {format_span(phase.start_s)}",
+            phase.name,
+            f"for {format_span(phase.duration_s)}",
+            phase.level,
+        )
+        for phase in plan.phases
+    ]
+    return _table(rows)
+
+
+def _shares_text(plan: ScenarioPlan) -> list[str]:
+    rows = []
+    for share in plan.shares:
+        queries = "" if share.queries == 1 else f"transaction of {share.queries}"
+        expected = "" if share.expected is None else f"{share.expected:,} expected"
+        rows.append((f"{share.fraction:7.2%}", share.kind, printable(share.name, 60), expected, queries))
+    return _table(rows)
+
+
+def _workers_text(plan: ScenarioPlan) -> str:
+    sizes = Counter(plan.connections_per_worker)
+    parts = " and ".join(
+        f"{count} × {counted(size, 'connection')}" for size, count in sorted(sizes.items(), reverse=True)
+    )
+    return f"{plan.workers} ({plan.workers_reason}): {parts}"
+
+
+def _preparation_text(plan: ScenarioPlan) -> list[str]:
+    rows = [
+        (
+            printable(table.table, 80),
+            table.type,
+            "must be there" if table.type == "existing" else counted(table.rows, "row"),
+        )
+        for table in plan.preparation
+    ]
+    lines = _table(rows)
+    total = sum(table.rows for table in plan.preparation)
+    if len(rows) > 1 and total:
+        lines.append(f"{total:,} rows in all, unless they are there already")
+    lines += [f"value pool {printable(name, 60)} from a {printable(origin, 80)}" for name, origin in plan.pools]
+    return lines
+
+
+def _find_max_text(plan: ScenarioPlan) -> list[str]:
+    cap = plan.find_max
+    if cap is None:
+        return []
+    return [
+        f"At most {counted(cap.steps, 'step')}: {len(cap.levels)} of the climb, then confirming and bisecting;"
+        " some are left for repeating steps that contradict each other, or that the client limited.",
+        f"{format_span(cap.steps_s)} when no step is repeated or extended,"
+        f" never more than {format_span(cap.longest_s)}.",
+    ]
+
+
+def _cost_text(cost: CostEstimate | None) -> list[str]:
+    if cost is None:
+        return ["None: the embedded server runs on this machine."]
+    sizes = ", ".join(f"{size} {credits:.2f}" for size, credits in cost.by_size)
+    return [
+        f"At most, in credits by the size of the warehouse: {sizes}.",
+        f"Plus {cost.control:.2f} for the control warehouse, if it is X-Small.",
+        f"Assumed: one cluster of a standard warehouse at 1 credit per hour for X-Small, twice that for each size up, "
+        f"running for {format_span(cost.longest_s)}; preparing and idling until it suspends come on top.",
+    ]
+
+
+def _settings_text(plan: ScenarioPlan) -> list[str]:
+    width = max(len(setting.path) for setting in plan.settings)
+    return [f"{each.path.ljust(width)}  {each.value.ljust(VALUE_WIDTH)}  {each.origin}" for each in plan.settings]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns side by side; nothing is cut off."""
+    if not rows:
+        return []
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -6,7 +6,7 @@ import re
 from typing import Annotated, ClassVar
 
 from loadgen.log import register_secret
-from loadgen.scenario.document import Scalar
+from loadgen.scenario.document import EnvironmentText, Scalar
 from loadgen.scenario.generators import Generator
 from loadgen.scenario.keys import ScenarioSection, key
 from loadgen.scenario.model import (
@@ -19,7 +19,6 @@ from loadgen.scenario.model import (
     SpawnerKind,
     TableType,
 )
-from loadgen.scenario.template import EnvironmentText
 from loadgen.scenario.types import (
     Boolean,
     Duration,

@@ -15,9 +15,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from loadgen.identifiers import HOW, LENGTH_MAX, is_name, is_plain_text, is_qualified_name
-from loadgen.scenario.document import NotAScalar, Scalar, resolve
-from loadgen.scenario.override import OptionText
-from loadgen.scenario.template import EnvironmentText
+from loadgen.scenario.document import EnvironmentText, NotAScalar, OptionText, Scalar, resolve
 from loadgen.units import format_duration_s, parse_count, parse_duration_s, parse_rate_per_second
 
 JsonSchema = dict[str, Any]

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadgen.log import is_secret_name, printable
-from loadgen.scenario.document import TEXT_SHOWN, Document, MappingEntry, YamlNode, shown
+from loadgen.scenario.document import SHOWN_MAX, TEXT_SHOWN, Document, KeyPath, MappingEntry, YamlNode, shown
 from loadgen.scenario.file import VERSION, ScenarioFile
 from loadgen.scenario.generators import GENERATORS
 from loadgen.scenario.keys import KeyFault, KeyFaultKind, ScenarioSection, named_section, options_of
-from loadgen.scenario.problem import SHOWN_MAX, KeyPath
 
 PASSES_MAX = 100
 # Stand-ins for what is missing, so that everything around it can still be checked.

@@ -18,8 +18,8 @@ from loadgen.metrics.tally import by_kind
 from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.run import Phase, RunStatus
 from loadgen.report.verdict import Checked
+from loadgen.scenario.load import rate_windows
 from loadgen.scenario.model import LoadMode, Scenario
-from loadgen.scenario.rates import rate_windows
 from loadgen.tui.draw import one_line
 from loadgen.tui.event_log import new_log_entries
 from loadgen.tui.history import LiveHistory, RecentFigures, least_seconds

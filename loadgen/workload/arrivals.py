@@ -1,6 +1,6 @@
 """Open loop: when each statement of a worker is due, computed from its index and never by adding intervals.
 
-How many arrivals a stage has is planned (`loadgen.scenario.rates`). They are dealt to the workers in turn, so parts
+How many arrivals a stage has is planned (`loadgen.scenario.load`). They are dealt to the workers in turn, so parts
 differ by at most one and add up exactly.
 
     uniform   arrival j of a stage comes j / rate after its beginning; a worker has every `workers`-th of them, so
@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadgen.model.worker import worker_share
+from loadgen.scenario.load import RateStage, planned_arrivals, rate_windows
 from loadgen.scenario.model import ArrivalProcess, Load
-from loadgen.scenario.rates import RateStage, planned_arrivals, rate_windows
 from loadgen.workload.random_bits import ARRIVALS, FloatArray, RandomBits
 
 CHUNK_ARRIVALS = 1_024

@@ -14,9 +14,9 @@ from loadgen.clock import SystemClock
 from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.model.run import Phase
+from loadgen.scenario.load import with_workers
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.workers import with_workers
 from loadgen.snowflake.driver import Connection
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.client import Client

@@ -45,8 +45,8 @@ from loadgen.model.workload import (
     Workload,
     Zipfian,
 )
+from loadgen.scenario.load import RateStage
 from loadgen.scenario.model import ArrivalProcess
-from loadgen.scenario.rates import RateStage
 from loadgen.workload.arrivals import ArrivalSchedule
 from loadgen.workload.draw import StatementStream
 from loadgen.workload.generator import CHUNK_VALUES, DrawContext

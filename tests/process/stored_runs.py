@@ -20,9 +20,9 @@ from loadgen.model.run import Phase, RunStatus
 from loadgen.report.client_health import ClientHealth
 from loadgen.report.summary import RunFacts, WorkerResult, summarize
 from loadgen.scenario.frozen import freeze, template_id
+from loadgen.scenario.load import with_workers
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.workers import with_workers
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.flush import window_row
 from orchestrator.run_result import run_result_row

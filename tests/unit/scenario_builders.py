@@ -9,8 +9,8 @@ import pytest
 
 from loadgen.prepare.table_definition import TableDefinition
 from loadgen.prepare.table_survey import tables_of
+from loadgen.scenario.document import ScenarioProblems
 from loadgen.scenario.model import Scenario
-from loadgen.scenario.problem import ScenarioProblems
 from loadgen.scenario.read import parse_scenario
 from loadgen.snowflake.ident import Identifier
 

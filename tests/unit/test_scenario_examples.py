@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from loadgen.model.workload import Latest, Sequence, Text, Uniform, Zipfian
-from loadgen.scenario.document import compose
 from loadgen.scenario.frozen import template_id
 from loadgen.scenario.model import LoadMode
 from loadgen.scenario.read import parse_scenario, read_scenario
 from loadgen.scenario.schema import scenario_schema, schema_text
 from loadgen.scenario.validation import _plain
+from loadgen.scenario.yaml_reader import compose
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))

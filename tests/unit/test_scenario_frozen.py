@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from loadgen.errors import ConfigurationError
 from loadgen.model.worker import worker_share
+from loadgen.scenario.document import ScenarioProblems
 from loadgen.scenario.frozen import (
     FROZEN_VERSION,
     InvalidStoredScenario,
@@ -21,10 +22,9 @@ from loadgen.scenario.frozen import (
     template_id,
     thaw,
 )
+from loadgen.scenario.load import with_workers, workers_of
 from loadgen.scenario.model import WorkerProfile
-from loadgen.scenario.problem import ScenarioProblems
 from loadgen.scenario.read import parse_scenario, portable_text
-from loadgen.scenario.workers import with_workers, workers_of
 from loadgen.workload import split
 from tests.unit.test_scenario_fuzz import ENVIRON, RELAXED, damaged, scenario_data
 
@@ -305,7 +305,7 @@ def test_the_plan_splits_as_the_workload_does(total, workers):
 
 def test_reading_a_stored_scenario_needs_no_yaml_reader():
     code = (
-        "import sys, loadgen.scenario.frozen, loadgen.scenario.workers; "
+        "import sys, loadgen.scenario.frozen, loadgen.scenario.load; "
         "sys.exit(any(name.split('.')[0] == 'ruamel' for name in sys.modules))"
     )
 

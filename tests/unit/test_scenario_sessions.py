@@ -7,10 +7,10 @@ import pytest
 from loadgen.errors import ScenarioInvalid
 from loadgen.model.workload import Remembered, Uniform
 from loadgen.scenario.frozen import freeze, frozen_config, template_id, thaw
+from loadgen.scenario.load import with_workers
 from loadgen.scenario.model import SessionAffinity, UserSessionSettings
 from loadgen.scenario.plan import plan
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.workers import with_workers
 from tests.unit.scenario_builders import problems, read
 
 CUSTOMER = "{remembered: customer, of: {uniform: {min: 1, max: 10k}}}"

@@ -12,11 +12,9 @@ from loadgen.model.workload import (
     Literal,
     StatementKind,
 )
-from loadgen.scenario.plan import plan
-from loadgen.scenario.plan_text import plan_text
-from loadgen.scenario.problem import ScenarioProblems
+from loadgen.scenario.document import EnvironmentText, ScenarioProblems
+from loadgen.scenario.plan import plan, plan_text
 from loadgen.scenario.read import parse_scenario
-from loadgen.scenario.template import EnvironmentText
 from tests.unit.scenario_builders import MINIMAL, problems, read
 
 # --- variables of the environment ------------------------------------------------------------------------------------

@@ -1,17 +1,33 @@
-"""Open loop: the rates of a run, window by window, and how many statements they plan.
-
-The number of arrivals of a stage is planned: its rate times its duration (the area below the rate, when that changes),
-to the nearest whole number. When each of them is due is decided in `loadgen.workload.arrivals`.
-"""
+"""How many workers a run has, and what each of them gets."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadgen.model.workload import ARRIVALS_MAX
-from loadgen.scenario.model import Load, LoadStage
+from loadgen.scenario.model import Load, LoadStage, Scenario, WorkerProfile
+
+CONNECTIONS_PER_WORKER = 25  # more in one process cost throughput: the interpreter runs one thread at a time
+
+
+def workers_of(load: Load, cores: int) -> int:
+    """The number of workers; `auto` is one per 25 connections, as many as there are cores, at least one."""
+    if load.workers is not None:
+        return load.workers
+    if load.profile is WorkerProfile.PROCESS:
+        return load.connections
+    if load.per_worker_connections is not None:
+        return load.connections // load.per_worker_connections
+    return max(1, min(cores, -(-load.connections // CONNECTIONS_PER_WORKER)))
+
+
+def with_workers(scenario: Scenario, cores: int) -> Scenario:
+    """The scenario with its number of workers settled, as it must be before a run is created."""
+    load = dataclasses.replace(scenario.load, workers=workers_of(scenario.load, cores))
+    return dataclasses.replace(scenario, load=load)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -296,6 +296,7 @@ class Leader:
     def _wish(self, view: RunObservation) -> RunEnding | None:
         """What the cost wants, and while the run measures thresholds, guardrails and the search for the maximum."""
         if self.watch is not None and view.status in (RunStatus.STARTING, RunStatus.RUNNING):
+            self.watch.check()
             costly = self.limits.cost(self.watch.credits, self.watch.unseen_s)
             if costly is not None:
                 return costly

@@ -317,14 +317,12 @@ class OrchestratorService:
         )
         if begun:
             leader.go_on_watching()
-        stopping = threading.Event()
-        thread = threading.Thread(target=leader.watch.run, args=(stopping,), name="warehouse-poll", daemon=True)
-        thread.start()
+        leader.watch.start()
         try:
             yield
         finally:
-            stopping.set()
-            thread.join(WATCH_JOIN_S)
+            leader.watch.stop()
+            leader.watch.join(WATCH_JOIN_S)
 
     def _scenario(self, run_id: str) -> Scenario:
         with self._session() as session:

@@ -23,12 +23,14 @@ from loadgen.prepare.session import target_profile
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import connect
+from loadgen.snowflake.driver import Connection
 from loadgen.snowflake.failure import classify, describe
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import RetryPolicy, SnowflakeSession
 from loadgen.snowflake.settings import control_settings
+from loadgen.threads import Service
 from loadgen.units import NS_PER_S
 
 HOUR_S = 3600.0
@@ -78,8 +80,8 @@ class WarehouseStatus:
         return self.queued > 0 and self.started_clusters >= self.max_clusters
 
 
-class WarehousePoller:
-    """run() is the thread. forget(): the leader. Everything else: anyone."""
+class WarehousePoller(Service):
+    """forget(): the leader. Everything else that is public: any thread."""
 
     def __init__(
         self,
@@ -93,6 +95,7 @@ class WarehousePoller:
         environ: Mapping[str, str],
     ) -> None:
         """`store` belongs to the thread, which closes it."""
+        super().__init__("warehouse-poll", self.run)
         self._run_id, self._store = run_id, store
         self._target = _target_session(profile, environ)
         self._warehouse = Identifier.parse(warehouse)
@@ -132,15 +135,16 @@ class WarehousePoller:
         return (self._clock.monotonic_ns() - self._seen_ns) / NS_PER_S
 
     def go_on(self, polls: Sequence[WarehousePoll]) -> None:
-        """Before run(): what another leader has seen, oldest first. Its clock is taken to be right."""
+        """Before start(): what another leader has seen, oldest first. Its clock is taken to be right."""
         now_ns, now = self._clock.monotonic_ns(), self._clock.utc_now().replace(tzinfo=None)
         for poll in polls:
             ago_s = max(0.0, (now - poll.timestamp).total_seconds())
             self._meter.look(poll.size, poll.started_clusters or 0, now_ns - round(ago_s * NS_PER_S))
             self._shown.append(poll)
 
-    def run(self, stopping: threading.Event) -> None:
-        """Look until told to stop. A look that fails is followed by the next one."""
+    def run(self) -> None:
+        """Poll until told to stop. A poll that fails is followed by the next one."""
+        stopping = self.stopping
         stored_ns = self._clock.monotonic_ns()
         while not self._clock.wait(stopping, self._period_s):
             try:
@@ -225,8 +229,11 @@ class CostUnknown(ConfigurationError):
 
 
 def _target_session(profile: ConnectionProfile, environ: Mapping[str, str]) -> SnowflakeSession:
-    settings = control_settings(profile, major=driver.major(), tag='{"app":"loadgen"}')
-    return SnowflakeSession(lambda: connect(profile, settings, environ=environ))
+    def open_connection() -> Connection:
+        settings = control_settings(profile, major=driver.major(), tag='{"app":"loadgen"}')
+        return connect(profile, settings, environ=environ)
+
+    return SnowflakeSession(open_connection)
 
 
 def _shown(session: SnowflakeSession, warehouse: Identifier) -> tuple[WarehouseStatus, str] | None:

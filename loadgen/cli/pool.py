@@ -277,7 +277,7 @@ def run_pool(
             stop.set()
             upkeep.stop()
             if len(received) < AT_ONCE:
-                upkeep.join()
+                upkeep.join(_JOIN_S)
                 scheduler.join(_JOIN_S)
     return 0 if len(received) < AT_ONCE else 128 + received[0]
 

@@ -12,7 +12,6 @@ Whoever acts for the run asks `trusted` before each command, and SQL asks again 
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import dataclass
 
 from loadgen.clock import Clock, SystemClock
@@ -20,6 +19,7 @@ from loadgen.control.session import ControlSession
 from loadgen.control.tables.run_leases import Lease, release, renew
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.log import event
+from loadgen.threads import Service
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class LeaseTrust:
         return False
 
 
-class LeaseKeeper:
+class LeaseKeeper(Service):
     """Renews a term until it is stopped or lost. Owns `session`, which it closes."""
 
     def __init__(
@@ -84,12 +84,8 @@ class LeaseKeeper:
         self._times = times
         self._clock = clock or SystemClock()
         self._trust = LeaseTrust(times, claimed_ns)
-        self._stopping = threading.Event()
         self._releasing = False
-        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
+        super().__init__("lease", self._keep, died=lambda _: self._trust.lose())
 
     @property
     def trusted(self) -> bool:
@@ -99,12 +95,11 @@ class LeaseKeeper:
     def stop(self, *, releasing: bool = True) -> None:
         """End the thread; with `releasing`, a successor need not wait. Safe to call twice."""
         self._releasing = releasing
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(_JOIN_S)
+        super().stop()
+        self.join(_JOIN_S)
 
     def _keep(self) -> None:
-        while not self._clock.wait(self._stopping, self._times.renew_s):
+        while not self._clock.wait(self.stopping, self._times.renew_s):
             if not self.step():
                 break
         if self._releasing and self.trusted:

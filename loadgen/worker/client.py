@@ -90,7 +90,7 @@ class Client:
         except LoadgenError as error:  # no value is left to draw: the next client of this slot would have none either
             self.error = error
             self._bench.failed("", ErrorCategory.CONFIGURATION, None, str(error))
-        except Exception as error:  # a bug of ours: never silent, and never the end of the others
+        except BaseException as error:  # a bug, or a panic of the driver: reported, and the other clients go on
             log.exception("client_died client=%s", self.slot.number)
             self._bench.failed("", ErrorCategory.FATAL, None, describe(error))
         finally:

@@ -105,11 +105,16 @@ class Heartbeat:
 
     def run(self, patience: RetryPolicy) -> None:
         try:
+            self._keep_beating(patience)
+        finally:
+            self._said_last.set()
+            self._session.close()
+
+    def _keep_beating(self, patience: RetryPolicy) -> None:
+        try:
             register(self._session, patience, self._me, silent_ms=PREDECESSOR_DEAD_MS, check=self._check(patience))
         except LoadgenError as error:
             self._board.end(exit_reason_for(error))
-            self._said_last.set()
-            self._session.close()
             return
         faulthandler.cancel_dump_traceback_later()  # see main: the start has not hung
         self._board.contact()
@@ -124,14 +129,12 @@ class Heartbeat:
             self._clock.wait(self._finishing, (due_ns - self._clock.monotonic_ns()) / NS_PER_S)
             if finishing:  # the last beat failed: try again soon, for as long as somebody waits for it
                 self._clock.wait(self._said_last, 0.2)
-        self._said_last.set()
-        self._session.close()
 
     def _check(self, patience: RetryPolicy) -> Callable[[HeartbeatRow], None]:
         return lambda there: check_replacement_allowed(self._session, patience, there)
 
     def finish(self) -> bool:
-        """Say the last beat, with the final state. Whether it was heard."""
+        """Send the last heartbeat, with the final state. True: it was stored, or the thread has ended before."""
         self._finishing.set()
         return self._clock.wait(self._said_last, LAST_BEAT_S)
 

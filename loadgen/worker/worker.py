@@ -32,6 +32,7 @@ from loadgen.model.worker import WorkerExit, WorkerStatus
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario, TimingSettings
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.threads import Service, ThreadDied
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import InvalidWorkerArguments, WorkerArguments
 from loadgen.worker.collector import MetricsCollector
@@ -77,7 +78,7 @@ class Worker:
         self._kept = False  # what was not written is in the spool
         self._spool = worker_spool_folder(arguments, self._test_id, environ)
         self._silence = ControlPlaneWatchdog()
-        self._threads: list[threading.Thread] = []
+        self._threads: list[Service] = []
         self._timing = TimingSettings()
         self._parts: WorkerComponents | None = None
         self._measuring: MetricsCollector | None = None
@@ -105,7 +106,8 @@ class Worker:
             self._live()
             return self._end()
         except Exception as error:  # a bug of ours: whoever waits for this process must not wait for ever
-            self._died("main", error)
+            log.exception("thread_died thread=main")
+            self._died(ThreadDied(f"thread main: {type(error).__name__}: {error}"))
             self._stopping.set()
             return self._say_goodbye(self._board.ending)
 
@@ -376,20 +378,13 @@ class Worker:
         return RetryPolicy(stop=stop, clock=self._clock, note=_note)
 
     def _start(self, name: str, work: Callable[[], None]) -> None:
-        def run() -> None:
-            try:
-                work()
-            except Exception as error:  # a bug of ours: the worker must not live on without this thread
-                self._died(name, error)
-
-        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread = Service(name, work, stopping=self._stopping, died=self._died)
         self._threads.append(thread)
         thread.start()
 
-    def _died(self, thread: str, error: Exception) -> None:
-        log.error("thread_died thread=%s", thread, exc_info=error)
-        text = f"thread {thread}: {type(error).__name__}: {error}"
-        self._board.end(ExitReason(code=WorkerExit.FATAL, error=text, hint=LoadgenError.remedy))
+    def _died(self, error: ThreadDied) -> None:
+        """The worker must not go on without that thread."""
+        self._board.end(ExitReason(code=WorkerExit.FATAL, error=str(error), hint=error.remedy))
 
 
 def _note(error: BaseException) -> None:

@@ -19,6 +19,7 @@ from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.nightly import unmet_requirements
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.threads import Service
 from loadgen.units import NS_PER_S
 from orchestrator.nightly.queued_scenario import HostPermissions, restrict_notifications
 
@@ -30,10 +31,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PRUNE_S = 3600.0
-_JOIN_S = 15.0
 
 
-class QueueMaintenance:
+class QueueMaintenance(Service):
     """A thread that looks at the queue every `poll_s`. Owns `session`, which it closes."""
 
     def __init__(
@@ -43,22 +43,13 @@ class QueueMaintenance:
         self._poll_s, self._clock = poll_s, clock
         self._depth: int | None = None
         self._lock = threading.Lock()  # guards _depth
-        self._stopping = threading.Event()
-        self._patience = RetryPolicy(stop=self._stopping, attempts=1, clock=clock)
+        super().__init__("queue", self._maintain)
+        self._patience = RetryPolicy(stop=self.stopping, attempts=1, clock=clock)
         self._prune_ns = clock.monotonic_ns()
-        self._thread = threading.Thread(target=self._run, name="queue", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-
-    def join(self) -> None:
-        self._thread.join(_JOIN_S)
 
     def take_depth(self) -> int | None:
         """How many runs wait; None: nobody has looked since this was asked last."""
+        self.check()  # a pool must not go on without it
         with self._lock:
             depth, self._depth = self._depth, None
             return depth
@@ -86,15 +77,15 @@ class QueueMaintenance:
             pool_workers.offline(self._session, self._patience, owner)
             event(log, logging.INFO, "claims_expired", runner=owner, why="its process has ended")
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
+    def _maintain(self) -> None:
+        while not self.stopping.is_set():
             try:
                 self.step()
             except LoadgenError as error:
                 event(log, logging.WARNING, "queue_look_failed", why=str(error))
             except Exception as error:  # the top of a thread: a pool must not go on without anybody noticing
                 event(log, logging.ERROR, "queue_look_failed", why=f"{type(error).__name__}: {error}")
-            self._clock.wait(self._stopping, self._poll_s)
+            self._clock.wait(self.stopping, self._poll_s)
         self._session.close()
 
 

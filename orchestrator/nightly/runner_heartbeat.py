@@ -18,6 +18,7 @@ from loadgen.control.tables.pool_workers import PoolWorkerIdentity, RegistryRepl
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.threads import Service
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class AttemptCounts:
     failed: int = 0
 
 
-class RunnerHeartbeat:
+class RunnerHeartbeat(Service):
     """Owns `session`, which it closes. What is held and counted is said by the thread that does the runs."""
 
     def __init__(self, session: ControlSession, me: PoolWorkerIdentity, *, lease_s: float, clock: Clock) -> None:
@@ -49,17 +50,13 @@ class RunnerHeartbeat:
         self.counted = AttemptCounts()
         self.registered = threading.Event()
         self.draining = threading.Event()  # set by the registry's answer, or by our own process
-        self.error: Exception | None = None  # why there are no beats
+        self.error: BaseException | None = None  # why there are no beats
         self._session, self._me, self._lease_s, self._clock = session, me, lease_s, clock
-        self._stopping = threading.Event()
+        super().__init__("beats", self._keep)
         self._news = threading.Event()  # not to be kept until the next beat
-        self._patience = RetryPolicy(stop=self._stopping, clock=clock)
+        self._patience = RetryPolicy(stop=self.stopping, clock=clock)
         self._beat_s = pool_workers.beat_s(lease_s)
         self._drain_told = False
-        self._thread = threading.Thread(target=self._run, name="beats", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def hold(self, held: HeldClaim | None) -> None:
         """What the runner does from now on."""
@@ -68,9 +65,9 @@ class RunnerHeartbeat:
 
     def stop(self) -> None:
         """The last word: this runner is OFFLINE. Bounded, and safe to call twice."""
-        self._stopping.set()
+        super().stop()
         self._news.set()
-        self._thread.join(_JOIN_S)
+        self.join(_JOIN_S)
 
     def new_trust(self, begun_ns: int) -> LeaseTrust:
         """For a claim that was begun then."""
@@ -88,7 +85,7 @@ class RunnerHeartbeat:
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _keep(self) -> None:
         try:
             self._heed(self._register())
         except LoadgenError as error:
@@ -97,7 +94,7 @@ class RunnerHeartbeat:
         if self.error is None:
             try:
                 self._keep_beating()
-            except Exception as error:  # the top of a thread: without beats the runner must go
+            except BaseException as error:  # a bug, or a panic of the driver: a runner without heartbeats must leave
                 self.error = error
                 self.draining.set()
             self._sign_off()
@@ -105,10 +102,10 @@ class RunnerHeartbeat:
 
     def _keep_beating(self) -> None:
         wait_s = self._beat_s
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             self._clock.wait(self._news, wait_s)
             self._news.clear()
-            if not self._stopping.is_set():
+            if not self.stopping.is_set():
                 wait_s = self._beat_s if self.step() else min(self._beat_s, _AGAIN_S)
 
     def _beat(self) -> None:

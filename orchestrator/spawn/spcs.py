@@ -23,6 +23,7 @@ from loadgen.log import event, printable
 from loadgen.snowflake.failure import describe
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
+from loadgen.threads import Service
 from loadgen.units import NS_PER_S
 from orchestrator.spawn.spawner import LAST_LINES, ProcessEnd, WorkerOrder
 from orchestrator.spawn.spcs_service import ContainerLost, SpcsJob, drop, job_name, read_containers
@@ -67,7 +68,7 @@ class SpcsSpawner:
         self._cancelled = False
         self._to_remove = False  # there is a job, or may be
         self._woken, self._closing = threading.Event(), threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: Service | None = None
 
     # --- the leader's side -------------------------------------------------------------------------------------------
 
@@ -97,11 +98,12 @@ class SpcsSpawner:
         self._workers = {order.worker_group_id: order.worker_id for order in orders}
 
     def _follow(self) -> None:
-        # A daemon: it must not hold the program when the server does not answer.
-        self._thread = threading.Thread(target=self._run, name="spcs-poll", daemon=True)
+        self._thread = Service("spcs-poll", self._run)
         self._thread.start()
 
     def ended(self) -> tuple[ProcessEnd, ...]:
+        if self._thread is not None:
+            self._thread.check()
         return tuple(self._ends.values())
 
     def running(self) -> int:
@@ -118,8 +120,7 @@ class SpcsSpawner:
         if self._thread is None:
             self._remove(self._session())  # it did not start; whether there is a job, nobody may know
             return
-        self._thread.join(JOIN_S)
-        if self._thread.is_alive():
+        if not self._thread.join(JOIN_S):
             event(log, logging.WARNING, "job_not_removed", job=self._job.name, by_hand=self._job.drop)
 
     # --- the thread --------------------------------------------------------------------------------------------------

@@ -81,6 +81,6 @@ def test_a_queue_is_seen_by_two_looks_in_a_row(
     store, profile = cast(ControlSession, Closed()), ConnectionProfile(name="x", fields={})
     watch = WarehousePoller(profile, "WH", "run", store, clock=Looks(shown), period_s=1.0, environ={})
 
-    watch.run(threading.Event())
+    watch.run()
 
     assert watch.queue_seen() is seen

@@ -19,7 +19,7 @@ FUNCTION_LINES_MAX = 60
 
 # --- layers ----------------------------------------------------------------------------------------------------------
 
-FLOOR = {f"loadgen.{name}" for name in ("errors", "clock", "units", "log", "identifiers")}
+FLOOR = {f"loadgen.{name}" for name in ("errors", "clock", "units", "log", "identifiers", "threads")}
 # Each may import the floor and what stands before it.
 LAYERS = ["model", "rules", "scenario", "workload", "metrics", "snowflake", "control", "report", "results", "tui"]
 STACK = [f"loadgen.{name}" for name in LAYERS]

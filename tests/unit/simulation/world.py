@@ -21,6 +21,7 @@ from loadgen.model.run import RunStatus
 from loadgen.model.worker import WorkerStatus
 from loadgen.scenario.model import ConnectionPolicy, OnWorkerLoss
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
+from loadgen.threads import ThreadDied
 from loadgen.worker import client, client_pool, collector, flush, sessions, startup, worker
 from loadgen.worker.heartbeat import identity_of
 from loadgen.worker.spool import SPOOL_VARIABLE
@@ -40,7 +41,7 @@ from tests.unit.simulation.processes import (
 )
 from tests.unit.simulation.rules import Broken, Rule, Violation, breakage
 from tests.unit.simulation.scenarios import FIXED, Kind, contested_scenario, random_scenario, search_scenario
-from tests.unit.simulation.scheduler import Scheduler, here, simulated
+from tests.unit.simulation.scheduler import Killed, Scheduler, here, simulated
 from tests.unit.simulation.search_truth import other_search_reasons, truth_of_search, wrong_answer
 from tests.unit.simulation.tables import STATUS, Tables
 from tests.unit.simulation.target import Target, Warehouse
@@ -289,8 +290,9 @@ class World:
             assert isinstance(process, WorkerProcess)
             return replace(identity_of(*arguments), pid=process.pid)
 
-        def died(_: worker.Worker, thread: str, error: Exception) -> None:
-            self.scheduler.failure = self.scheduler.failure or error
+        def died(_: worker.Worker, error: ThreadDied) -> None:
+            if not isinstance(error.__cause__, Killed):
+                self.scheduler.failure = self.scheduler.failure or error.__cause__
 
         with simulated(), ExitStack() as stack:
             for module, name, value in (
